@@ -26,7 +26,7 @@ use crate::watch::Watch;
 use cairn_core::{InodeId, Moment};
 use cairn_device::sys::monotonic_ms;
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -59,6 +59,8 @@ pub struct Carrier<'a> {
     pub replaced: Vec<FilePath>,
     /// Other directories that may have copies of the same files.
     pub elsewhere: &'a [Elsewhere<'a>],
+    /// Of an image: files whose copies in the last one may be older than they are.
+    pub stored_to: Option<&'a HashSet<FilePath>>,
     /// Directories whose content was changed.
     pub touched: BTreeSet<FilePath>,
     /// Tells whether something newer may go first by now; None if all that was planned is to be done.
@@ -497,7 +499,9 @@ impl<'a> Carrier<'a> {
             return None;
         }
         let (entry, found) = self.ledger.find_ours(path).ok()??;
-        let is_sound = !entry.detached && !entry.damaged && entry.inode == node.inode;
+        // Nothing is amiss with a copy that is only older.
+        let is_older = self.stored_to.is_some_and(|stored_to| stored_to.contains(path));
+        let is_sound = !entry.detached && (!entry.damaged || is_older) && entry.inode == node.inode;
         let is_alone = found.links == 1 && !has_other_extended(node, entry.extended);
         let is_worth_it = found.bytes.min(node.bytes) >= EARLIER_BYTES_MIN;
         (is_sound && is_alone && is_worth_it).then_some(found)

@@ -131,6 +131,7 @@ struct Course {
 }
 
 /// What a look found.
+#[derive(Clone)]
 pub struct View {
     /// Files that are not to be copied now.
     pub held: HashSet<FilePath>,
@@ -138,8 +139,6 @@ pub struct View {
     pub incomplete: HashSet<FilePath>,
     /// Unclean files that are copied as they are.
     pub taken: HashSet<FilePath>,
-    /// Files whose data may have changed without their version.
-    pub mapped: Vec<FilePath>,
     /// All files are to go outside but those that the user declared temporary or reusable.
     pub is_of_all: bool,
     /// Those that nobody will want outside, as things stand: not even when the run ends.
@@ -511,7 +510,6 @@ impl Checkpoints {
             held,
             incomplete,
             taken,
-            mapped: Vec::new(),
             is_of_all,
             unneeded,
             sets: all,

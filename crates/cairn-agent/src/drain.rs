@@ -10,6 +10,7 @@ mod copies;
 mod leaving;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use crate::carry::{Carrier, Overtaking};
 use crate::checkpoints::{Checkpoints, Delivery, Told, View, left_name};
@@ -17,16 +18,14 @@ use crate::daemon;
 use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::hold::Turns;
-use crate::image::{self, Image};
+use crate::image;
 use crate::job::{Description, Job, RUN_LOCK};
 use crate::ledger::Ledger;
 use crate::link::Elsewhere;
 use crate::log::{self, Complaints};
 use crate::manifest::{self, Entry, Kind, Manifest, State, manifest_path};
-use crate::mapping::Mapping;
 use crate::marks::Marks;
 use crate::meter::Meter;
-use crate::ownership;
 use crate::path::FilePath;
 use crate::plan::{Plan, Tree, plan};
 use crate::protocol::{Failed, Outcome, Progress};
@@ -41,6 +40,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
+use whole::Whole;
 
 /// Drains the namespaces of one store.
 pub struct Drainer {
@@ -76,6 +76,8 @@ struct Contents<'a> {
     is_over: bool,
     /// Where else copies of their files may lie.
     elsewhere: &'a [Elsewhere<'a>],
+    /// They are of an image.
+    whole: Option<&'a Whole<'a>>,
 }
 
 /// Why a pass runs.
@@ -211,7 +213,7 @@ impl Drainer {
         };
         if let Some(directory) = aside {
             drop(trees);
-            let left = self.leave(&directory, (volumes, all), (reason, view), meter);
+            let left = self.copy_whole(&directory, (volumes, all), (reason, view), meter);
             let Progress { bytes_total, bytes_done, .. } = meter.progress();
             let left_bytes = bytes_total.saturating_sub(bytes_done);
             return left.map_err(|error| match told.delivery {
@@ -219,7 +221,7 @@ impl Drainer {
                 _ => error,
             });
         }
-        let what = Contents { trees: &trees, all, is_over, elsewhere: &[] };
+        let what = Contents { trees: &trees, all, is_over, elsewhere: &[], whole: None };
         let result = self.drain(&persist, what, (reason, overtaking), view, meter);
         if result.is_err() {
             // Whatever is wrong with the directory, the next pass opens it afresh.
@@ -301,7 +303,7 @@ impl Drainer {
         mut view: View,
         meter: &Meter,
     ) -> Result<Outcome> {
-        let Contents { trees, all, is_over, .. } = what;
+        let Contents { trees, all, is_over, whole, .. } = what;
         let manifest = manifest_path(&self.job.job);
         let at_work = meter.at(&manifest);
         let mut ledger = match self.ledger.take() {
@@ -320,10 +322,10 @@ impl Drainer {
         let mut outcome = Outcome::default();
         let has_succeeded = reason.told().succeeded == Some(true);
         // An image is what it is.
-        let is_image = trees.iter().any(|(volume, _)| volume.is_image());
+        let is_image = whole.is_some();
         let guarded = ledger.manifest().newest_files(|_| !is_image);
         // Stores to a mapped file leave no trace: whatever was copied of it before is another image's.
-        for path in &view.mapped {
+        for path in whole.into_iter().flat_map(|whole| &whole.stored_to) {
             ledger.update(path, |entry| entry.damaged = true);
         }
         self.checkpoints()?.compare(ledger.manifest());
@@ -341,6 +343,10 @@ impl Drainer {
         }
         let look = (&view, &guarded);
         let mut result = self.drain_into(&mut ledger, what, look, overtaking, meter, &mut outcome);
+        if let (Some(whole), Ok(_)) = (whole, &result) {
+            outcome.unsteady = whole.unsteady(trees)?;
+            outcome.unsteady.iter().for_each(|path| ledger.update(path, |entry| entry.torn = true));
+        }
         match result.is_ok() {
             // What an image has is not in its place.
             true if is_image => ledger.name_drained(),
@@ -398,71 +404,12 @@ impl Drainer {
         Ok(outcome)
     }
 
-    /// Copies all of the store, as it is at one moment, to `directory`, which is made, under its own names. The
-    /// persist directory and what is known of it stay as they are.
-    fn leave(
-        &mut self,
-        directory: &Path,
-        (volumes, all): (&[Arc<Volume>], bool),
-        (reason, mut view): (Reason, View),
-        meter: &Meter,
-    ) -> Result<Outcome> {
-        let told = reason.told();
-        let image = Image::take(&self.store, volumes)?;
-        let mut trees = read(image.volumes())?;
-        // Nobody writes to what is in it, and all of it is wanted.
-        trees.iter_mut().flat_map(|(_, tree)| tree.values_mut()).for_each(|node| node.open = false);
-        view.mapped = image.mapped(&trees)?;
-        let mapped = view.mapped.clone();
-        view.taken = trees.iter().flat_map(|(_, tree)| tree.keys().cloned()).collect();
-        view.held = self.checkpoints()?.unwanted_in(&groves(&trees))?;
-        (view.is_of_all, view.repair) = (true, None);
-        let job = Job {
-            persist: Some(directory.to_path_buf()),
-            persist_id: None,
-            map: Mapping::default(),
-            // Nobody else has any business there.
-            shared: false,
-            ..self.job.clone()
-        };
-        ownership::clear_of_others(directory, &job)?;
-        match std::fs::create_dir(directory) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(Error::file("make", directory)(error));
-            }
-            _ => {}
-        }
-        let last = match told.delivery {
-            Delivery::Image => image::last(directory, &job)?,
-            _ => None,
-        };
-        let failures = std::mem::take(&mut self.failures);
-        let (job, ledger) = (std::mem::replace(&mut self.job, job), self.ledger.take());
-        let (shares, except) = (told.delivery == Delivery::Image, mapped.as_slice());
-        let here = ledger.as_ref().map(|ledger| (ledger.destination(), ledger.manifest()));
-        let last = last.as_ref().map(|(destination, manifest)| (destination, manifest));
-        let elsewhere: Vec<Elsewhere> = here
-            .into_iter()
-            .chain(last)
-            .map(|(destination, manifest)| Elsewhere { destination, manifest, shares, except })
-            .collect();
-        let what = Contents { trees: &trees, all, is_over: false, elsewhere: &elsewhere };
-        let left = self.drain(directory, what, (reason, None), view, meter);
-        (self.job, self.ledger, self.failures) = (job, ledger, failures);
-        let outcome = left.and_then(|outcome| image.check().map(|()| outcome))?;
-        if told.delivery == Delivery::Left && outcome.complete {
-            let persist = self.job.persist.as_deref().unwrap_or(directory);
-            image::discard(persist, &self.job);
-        }
-        Ok(outcome)
-    }
-
     /// Whether copies stay that the store has no files for, because they are `guarded`: the newest checkpoint outside is not
     /// given up before there is a newer one.
     fn drain_into(
         &mut self,
         ledger: &mut Ledger,
-        Contents { trees, elsewhere, .. }: Contents<'_>,
+        Contents { trees, elsewhere, whole, .. }: Contents<'_>,
         (view, guarded): (&View, &HashSet<FilePath>),
         mut overtaking: Option<Overtaking>,
         meter: &Meter,
@@ -513,28 +460,36 @@ impl Drainer {
         }
         let due = self.checkpoints()?.drainable();
         let volumes: Vec<&Arc<Volume>> = trees.iter().map(|(volume, _)| *volume).collect();
-        let is_image = volumes.iter().any(|volume| volume.is_image());
-        let _held = (!is_image).then(|| self.turns.hold(&volumes, &due, &mut plans));
-        for ((volume, tree), plan) in trees.iter().zip(&plans) {
-            let failures = &mut self.failures;
-            let touched = BTreeSet::new();
-            let marks = &self.marks;
-            let (replaced, overtaking) = (Vec::new(), overtaking.as_mut());
-            let mut carrier = Carrier {
-                ledger,
-                failures,
-                volume,
-                tree,
-                meter,
-                marks,
-                replaced,
-                elsewhere,
-                touched,
-                overtaking,
-                names: OnceCell::new(),
-            };
-            carrier.carry_out(plan)?;
+        let _held = whole.is_none().then(|| self.turns.hold(&volumes, &due, &mut plans));
+        let mut carry_out = |plans: &[Plan]| -> Result<()> {
+            for ((volume, tree), plan) in trees.iter().zip(plans) {
+                let failures = &mut self.failures;
+                let touched = BTreeSet::new();
+                let marks = &self.marks;
+                let (replaced, overtaking) = (Vec::new(), overtaking.as_mut());
+                let mut carrier = Carrier {
+                    ledger,
+                    failures,
+                    volume,
+                    tree,
+                    meter,
+                    marks,
+                    replaced,
+                    elsewhere,
+                    stored_to: whole.map(|whole| &whole.stored_to),
+                    touched,
+                    overtaking,
+                    names: OnceCell::new(),
+                };
+                carrier.carry_out(plan)?;
+            }
+            Ok(())
+        };
+        if let Some(whole) = whole {
+            carry_out(&whole.take_first(&mut plans))?;
+            whole.first_are_copied()?;
         }
+        carry_out(&plans)?;
         Ok(guards)
     }
 

@@ -157,6 +157,9 @@ pub enum Error {
     /// Somebody asked for the copy to be given up.
     #[error("stopped")]
     Stopped,
+    /// What was copied of mapped files of an image may be newer than something that is not in it.
+    #[error("mapped files were stored to while they were copied")]
+    Unsteady,
     /// A file of the program has a name that Cairn needs for itself.
     #[error(
         "/{path} has a name that files of Cairn's own have there, and cannot be drained; rename it"

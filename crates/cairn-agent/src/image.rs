@@ -2,7 +2,8 @@
 //!
 //! Must stay true: what is copied from an image that ended meanwhile, because a program needed its room, is not taken for one; whoever
 //! takes an image ends it; one that a dead agent has left is ended by the next agent.
-//! Bytes of files that are mapped are those of the moment when they are copied.
+//! Bytes of files that programs may store to by mappings are those of the moment when they are copied; `drain/whole.rs` sees to it that
+//! this is seen of them only if nobody can tell.
 //! Does not decide when an image is taken, nor where it goes.
 
 use crate::destination::Destination;
@@ -14,9 +15,10 @@ use crate::ownership;
 use crate::path::FilePath;
 use crate::plan::Tree;
 use crate::volume::Volume;
-use cairn_core::{ImageState, InodeId};
+use cairn_core::{Barriers, ImageState, InodeId};
 use cairn_device::Store;
 use cairn_device::store::free_bytes;
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -94,6 +96,8 @@ pub(crate) fn give_up(error: Error, place: &Path, job: &Job, left_bytes: u64) ->
 pub struct Image {
     live: Vec<Arc<Volume>>,
     views: Vec<Arc<Volume>>,
+    /// What each namespace had counted before the cut.
+    barriers: Vec<Barriers>,
 }
 
 impl Image {
@@ -102,7 +106,8 @@ impl Image {
     pub fn take(directory: &Path, volumes: &[Arc<Volume>]) -> Result<Image> {
         volumes.iter().try_for_each(|volume| Image::end_left(volume))?;
         let store = Store::open(directory)?;
-        let mut image = Image { live: volumes.to_vec(), views: Vec::new() };
+        let barriers = counted(volumes);
+        let mut image = Image { live: volumes.to_vec(), views: Vec::new(), barriers };
         Volume::begin_images(volumes)?;
         for volume in volumes {
             image.views.push(Arc::new(Volume::open_image(&store, volume)?));
@@ -141,18 +146,24 @@ impl Image {
         &self.views
     }
 
-    /// The files, of these that are in it, whose bytes it does not keep because programs have them mapped. Errors: it is not held any
-    /// more.
-    pub fn mapped(&self, trees: &[(&Arc<Volume>, Tree)]) -> Result<Vec<FilePath>> {
-        let mut mapped = Vec::new();
+    /// The files, of these that are in it, whose bytes it may not have kept because programs have them mapped. Errors: it is not held
+    /// any more.
+    pub fn stored_to(&self, trees: &[(&Arc<Volume>, Tree)]) -> Result<HashSet<FilePath>> {
+        let mut stored_to = HashSet::new();
         for (live, (_, tree)) in self.live.iter().zip(trees) {
             for (path, node) in tree.iter().filter(|(_, node)| node.kind == Kind::File) {
-                if live.fs().image_is_mapped(InodeId(node.inode)).map_err(failed(live))? {
-                    mapped.push(path.clone());
+                if live.fs().image_may_lack(InodeId(node.inode)).map_err(failed(live))? {
+                    stored_to.insert(path.clone());
                 }
             }
         }
-        Ok(mapped)
+        Ok(stored_to)
+    }
+
+    /// Whether nothing has happened since the cut that orders stores to mapped files: what was copied of these until now is no newer
+    /// than anything that is not in the image.
+    pub fn is_steady(&self) -> bool {
+        counted(&self.live) == self.barriers
     }
 
     /// Errors: it is not held any more, so that what was read since is worth nothing.
@@ -169,6 +180,10 @@ impl Drop for Image {
             }
         }
     }
+}
+
+fn counted(volumes: &[Arc<Volume>]) -> Vec<Barriers> {
+    volumes.iter().map(|volume| volume.fs().barriers()).collect()
 }
 
 fn failed(volume: &Volume) -> impl FnOnce(cairn_core::Error) -> Error + use<> {

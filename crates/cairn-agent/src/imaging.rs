@@ -1,7 +1,7 @@
 //! When an image of a job's store is due, nobody having asked for one.
 //!
-//! Must stay true: images take no more than a part of the time; what arrived outside is not newer for long than what the newest image
-//! has, so that whoever goes on from the image loses little.
+//! Must stay true: images take half of the time at most; what arrived outside, or what a program had made durable in a file that it keeps
+//! open, is not newer for long than what the newest image has, so that whoever goes on from the image loses little.
 //! Whether anything was written since the last image is not asked: writes that continue one another, and those to mapped files, leave no
 //! trace of their own, and what is as it was is not copied again.
 
@@ -10,40 +10,47 @@ use std::time::{Duration, Instant};
 
 /// If the job says nothing, so often at least.
 const EVERY: Duration = Duration::from_secs(600);
-/// When a file has arrived outside, so long after the last one.
+/// When there is something that a program wants to survive, so long after the last one.
 const SOON: Duration = Duration::from_secs(10);
-/// Pauses are so many times as long as images take.
-const REST: u32 = 4;
+
+/// What programs have wanted to survive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Bytes that have arrived outside.
+    pub arrived: u64,
+    /// Calls that had bytes brought to where they survive.
+    pub synced: u64,
+}
 
 /// The images that were taken.
 pub struct Imaging {
     began: Instant,
     ended: Instant,
-    /// What had arrived outside when the last one ended, bytes.
-    arrived: u64,
+    /// What the last one has: files that arrived until its end it may have, what was synced until its beginning.
+    seen: Wishes,
 }
 
 impl Imaging {
     /// None was taken yet; the first is due as if one had been by now.
     pub fn new() -> Imaging {
-        Imaging { began: Instant::now(), ended: Instant::now(), arrived: 0 }
+        Imaging { began: Instant::now(), ended: Instant::now(), seen: Wishes::default() }
     }
 
-    /// One was begun and has ended by now, when `arrived` bytes were outside, those of it included.
-    pub fn note(&mut self, began: Instant, arrived: u64) {
-        *self = Imaging { began, ended: Instant::now(), arrived };
+    /// One was begun and has ended by now; `seen` counts as had by it.
+    pub fn note(&mut self, began: Instant, seen: Wishes) {
+        *self = Imaging { began, ended: Instant::now(), seen };
     }
 
-    /// Whether one is due at `now`, when `arrived` bytes have been copied out. A job of which not all checkpoints are wanted there
+    /// Whether one is due at `now`, when there are these wishes. A job of which not all checkpoints are wanted there
     /// (`is_choosy`) has images only if it says how often: they have all files.
-    pub fn is_due(&self, images: Images, arrived: u64, is_choosy: bool, now: Instant) -> bool {
+    pub fn is_due(&self, images: Images, wishes: Wishes, is_choosy: bool, now: Instant) -> bool {
         let took = self.ended.duration_since(self.began);
         let pause = match images {
             Images::Never => return false,
             Images::Every(seconds) => Duration::from_secs(seconds).max(took),
             Images::Auto if is_choosy => return false,
-            Images::Auto if arrived > self.arrived => SOON.max(took * REST),
-            Images::Auto => EVERY.max(took * REST),
+            Images::Auto if wishes != self.seen => SOON.max(took),
+            Images::Auto => EVERY.max(took),
         };
         now.duration_since(self.ended) >= pause
     }
@@ -57,20 +64,23 @@ mod tests {
     fn images_follow_what_arrives_and_take_a_part_of_the_time() {
         let now = Instant::now();
         let seconds = Duration::from_secs;
-        let taken = |took| Imaging { began: now, ended: now + seconds(took), arrived: 1 };
-        let is_due = |taken: Imaging, images, arrived, after| {
-            let is_due = |after| taken.is_due(images, arrived, false, taken.ended + seconds(after));
-            assert_eq!((is_due(after - 1), is_due(after)), (false, true), "{images:?} {arrived}");
+        let none = Wishes { arrived: 1, synced: 1 };
+        let (arrived, synced) = (Wishes { arrived: 2, ..none }, Wishes { synced: 2, ..none });
+        let taken = |took| Imaging { began: now, ended: now + seconds(took), seen: none };
+        let is_due = |taken: Imaging, images, wishes, after| {
+            let is_due = |after| taken.is_due(images, wishes, false, taken.ended + seconds(after));
+            assert_eq!((is_due(after - 1), is_due(after)), (false, true), "{images:?} {wishes:?}");
         };
-        is_due(taken(0), Images::Auto, 1, 600);
-        is_due(taken(0), Images::Auto, 2, 10);
-        is_due(taken(100), Images::Auto, 2, 400);
-        is_due(taken(200), Images::Auto, 1, 800);
-        is_due(taken(0), Images::Every(30), 1, 30);
-        is_due(taken(100), Images::Every(30), 2, 100);
+        is_due(taken(0), Images::Auto, none, 600);
+        is_due(taken(0), Images::Auto, arrived, 10);
+        is_due(taken(0), Images::Auto, synced, 10);
+        is_due(taken(100), Images::Auto, arrived, 100);
+        is_due(taken(800), Images::Auto, none, 800);
+        is_due(taken(0), Images::Every(30), none, 30);
+        is_due(taken(100), Images::Every(30), arrived, 100);
         let later = now + seconds(1 << 20);
-        assert!(!taken(0).is_due(Images::Never, 2, false, later));
-        assert!(!taken(0).is_due(Images::Auto, 2, true, later));
-        assert!(taken(0).is_due(Images::Every(30), 1, true, later));
+        assert!(!taken(0).is_due(Images::Never, arrived, false, later));
+        assert!(!taken(0).is_due(Images::Auto, arrived, true, later));
+        assert!(taken(0).is_due(Images::Every(30), none, true, later));
     }
 }

@@ -14,6 +14,7 @@ use crate::meter::Meter;
 use crate::path::FilePath;
 use crate::plan::{Node, has_other_attributes};
 use crate::read::Buffer;
+use std::collections::HashSet;
 use std::io;
 
 /// A directory with copies of files of the same store.
@@ -25,7 +26,7 @@ pub struct Elsewhere<'a> {
     /// Its files may have second names; what is for keeps has copies of its own, for somebody may write to the others.
     pub shares: bool,
     /// Files whose copies there may be older than what they have now.
-    pub except: &'a [FilePath],
+    pub except: &'a HashSet<FilePath>,
 }
 
 /// Whether `entry` is of a copy of exactly `node`.

@@ -210,6 +210,22 @@ impl Plan {
         lists.into_iter().flatten().chain(renames.iter().chain(links).map(|(_, to)| to))
     }
 
+    /// Takes out what is to be done for copies of these files to be made before all others.
+    pub fn take_first(&mut self, first: &HashSet<FilePath>) -> Plan {
+        let is_first = |path: &FilePath| first.contains(path);
+        let (copies, others) = std::mem::take(&mut self.copies).into_iter().partition(is_first);
+        self.copies = copies;
+        let rest = Plan {
+            links: std::mem::take(&mut self.links),
+            attributes: std::mem::take(&mut self.attributes),
+            copies: others,
+            open: std::mem::take(&mut self.open),
+            postponed: std::mem::take(&mut self.postponed),
+            ..Plan::default()
+        };
+        std::mem::replace(self, rest)
+    }
+
     /// Paths at which the persist directory will have something else, or nothing, also where nothing is copied.
     pub fn changed(&self) -> impl Iterator<Item = &FilePath> {
         let renamed = self.renames.iter().flat_map(|(from, to)| [from, to]);

@@ -137,6 +137,9 @@ pub struct Outcome {
     /// Files whose last writer died, or could not write all, and which are there as they are.
     #[serde(default)]
     pub as_they_are: Vec<FilePath>,
+    /// Of an image: files that programs have mapped, of which it may have what was stored after something that is not in it.
+    #[serde(default)]
+    pub unsteady: Vec<FilePath>,
     /// Files that could not be drained, and why.
     pub failed: Vec<Failed>,
     /// Files that wait for the next pass: they changed while they were copied, or something newer may go first.
@@ -259,6 +262,9 @@ pub struct Status {
     /// Why the one that was begun after that is none.
     #[serde(default)]
     pub image_trouble: Option<String>,
+    /// See [`Outcome::unsteady`].
+    #[serde(default)]
+    pub image_unsteady: Vec<FilePath>,
     /// What it is doing.
     pub phase: Phase,
     /// Why the persist directory cannot be used, while `phase` is `retrying`.

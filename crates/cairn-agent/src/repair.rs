@@ -90,6 +90,7 @@ impl Repair {
 }
 
 /// What a repair moves, with all that lies in it.
+#[derive(Clone)]
 pub struct Places(HashSet<FilePath>);
 
 impl Places {

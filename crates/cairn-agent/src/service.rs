@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::failures::Backoff;
 use crate::forecast::Lookout;
 use crate::image::Image;
-use crate::imaging::Imaging;
+use crate::imaging::{Imaging, Wishes};
 use crate::job::{AGENT_LOCK, AGENT_LOG, Description, Job, RUN_LOCK};
 use crate::log::{self, Complaints, Level};
 use crate::metrics;
@@ -368,16 +368,22 @@ impl DrainLoop<'_> {
     /// Whether an image is due that nobody has asked for.
     fn is_image_due(&self) -> bool {
         let images = self.shared.meter.pace.policy().images;
-        let (arrived, is_choosy) = (self.shared.meter.copied_ever(), self.drainer.is_choosy());
+        let (wishes, is_choosy) = (self.wishes(), self.drainer.is_choosy());
         self.drainer.persist().is_some()
-            && self.imaging.is_due(images, arrived, is_choosy, Instant::now())
+            && self.imaging.is_due(images, wishes, is_choosy, Instant::now())
             && is_running(self.shared)
             && !self.drainer.has_run_ended()
     }
 
+    fn wishes(&self) -> Wishes {
+        let (volumes, _) = self.shared.volumes();
+        let synced = volumes.iter().map(|volume| volume.fs().barriers());
+        Wishes { arrived: self.shared.meter.copied_ever(), synced: synced.sum() }
+    }
+
     /// Has an image copied out, nobody having asked.
     fn image(&mut self) {
-        let began = Instant::now();
+        let (began, Wishes { synced, .. }) = (Instant::now(), self.wishes());
         self.complaints.note("look for namespaces", self.shared.refresh_volumes());
         let (volumes, all) = self.shared.volumes();
         // Whoever waits for the end of a run does not wait for an image that nobody needs then.
@@ -392,7 +398,7 @@ impl DrainLoop<'_> {
             taken => taken.map(drop),
         };
         self.complaints.note("copy an image of the store", taken);
-        self.imaging.note(began, self.shared.meter.copied_ever());
+        self.imaging.note(began, Wishes { synced, ..self.wishes() });
         self.dirty = true;
     }
 

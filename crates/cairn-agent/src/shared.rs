@@ -73,6 +73,8 @@ pub struct State {
     pub imaged: Option<Instant>,
     /// Why the one after that did not.
     pub image_trouble: Option<String>,
+    /// See [`Outcome::unsteady`].
+    pub image_unsteady: Vec<FilePath>,
     /// Why the last pass did not, if it did not.
     pub trouble: Option<String>,
     /// When it will be tried again.
@@ -100,8 +102,9 @@ impl State {
             }),
             Err(error) => Some(error.to_string()),
         };
-        if self.image_trouble.is_none() {
+        if let (None, Ok(outcome)) = (&self.image_trouble, outcome) {
             self.imaged = Some(began);
+            self.image_unsteady = outcome.unsteady.clone();
         }
     }
 
@@ -339,6 +342,7 @@ impl Shared {
             version: env!("CARGO_PKG_VERSION").to_string(),
             persist: state.persist.clone(),
             image_trouble: state.image_trouble.clone(),
+            image_unsteady: state.image_unsteady.clone(),
             image_age_ms: state.imaged.map(|begun| begun.elapsed().as_millis() as u64),
             phase: state.phase,
             reason: state.trouble.clone(),

@@ -20,6 +20,7 @@ use cairn_agent::directory_id::DirectoryId;
 use cairn_agent::job::{Job, RUN_LOCK};
 use cairn_agent::manifest::{Kind, manifest_name};
 use cairn_agent::ownership;
+use cairn_agent::path::FilePath;
 use cairn_agent::protocol::{Outcome, Unfinished};
 use clap::Args;
 use serde::Serialize;
@@ -205,6 +206,16 @@ pub fn as_they_are(outcome: &Outcome) -> Option<String> {
     ))
 }
 
+/// What is amiss with an image of which these files are [`Outcome::unsteady`], in one line.
+pub fn unsteady(paths: &[FilePath]) -> Option<String> {
+    let first = paths.first()?;
+    let files = count(paths.len() as u64, "file");
+    let more = if paths.len() > 1 { ", ..." } else { "" };
+    Some(format!(
+        "{files} mapped, not stable: programs stored to them while they were copied, which may be newer than the image: {first}{more}"
+    ))
+}
+
 /// Has an image of the store made.
 fn image(context: &Context, store: &OpenStore) -> Result<()> {
     let persist = store.job.persist.as_ref();
@@ -221,7 +232,7 @@ fn image(context: &Context, store: &OpenStore) -> Result<()> {
         output::line(&format!("image of {files}, {bytes}, in {}, verified", directory.display()));
         as_they_are(outcome).iter().for_each(|line| output::line(line));
     }
-    match outcome.complete && outcome.unclean.is_empty() {
+    match outcome.complete && outcome.unclean.is_empty() && outcome.unsteady.is_empty() {
         true => Ok(()),
         false => Err(Error::NotDrained { summary: left(outcome) }),
     }
@@ -321,6 +332,7 @@ pub fn left(outcome: &Outcome) -> String {
     if !outcome.open.is_empty() {
         parts.push(format!("{} still open", count(outcome.open.len() as u64, "file")));
     }
+    parts.extend(unsteady(&outcome.unsteady));
     if let Some(failed) = outcome.failed.first() {
         let files = count(outcome.failed.len() as u64, "file");
         parts.push(format!("{files} not drained ({}: {})", failed.path, failed.reason));

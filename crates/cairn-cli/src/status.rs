@@ -537,6 +537,9 @@ fn lines(report: &StoreReport) -> Vec<String> {
             let age = crate::duration::human(age_ms as f64 / 1000.0);
             add("image", format!("the newest whole one is of {age} ago"));
         }
+        if let Some(unsteady) = crate::drain::unsteady(&agent.image_unsteady) {
+            add("image", output::escaped(unsteady.as_bytes()));
+        }
         if let Some(trouble) = &agent.image_trouble {
             add(
                 "image",

@@ -263,6 +263,9 @@ impl Transaction<'_> {
             self.log_close(inode, now);
         }
         self.retire_if_unreachable(inode, slot)?;
+        if flags & WROTE != 0 {
+            self.count_barrier();
+        }
         Ok(flags & WROTE != 0)
     }
 }

@@ -9,7 +9,7 @@
 //! - A block that was in use at the cut keeps its bytes and its checksum. Who writes to it writes to a copy
 //!   (`write.rs`, `settle.rs`), and it is not handed out again though its file may let go of it (`pool.rs`).
 //! - Writes that were planned before the cut may still store into such blocks: see [`Microfs::image_is_settled`].
-//! - Files that are mapped, or become mapped, are written in place; the image says of which files that is so.
+//! - Files that are mapped, or become mapped, are written in place; the image says which of them may have changed.
 //!
 //! What changes without the lock is in the image as it was when its page was saved, or later, and means nothing there: the
 //! lock itself, states of leases (none is live at the cut), claims, notes of reads, and who waits for space or data. No call that
@@ -29,7 +29,7 @@ pub(crate) use shadow::{Held, Shadow, ShadowHere};
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{Inode, MAPPED, MAPPED_LATER};
+use crate::inode::{CHANGED_LATER, Inode, MAPPED, MAPPED_LATER, MAPPED_TO_STORE};
 use crate::layout::{IMAGE, IMAGE_BARRIERS, IMAGE_COUNT, IMAGE_LOST, IMAGE_PINS, SlabKind};
 use crate::map::Stretch;
 use crate::pin::{PIN_ACTIVE, PIN_LEASED, PIN_WAITS, PINS_PER_SLOT, Pin, RUNS_MAX};
@@ -149,15 +149,44 @@ impl Transaction<'_> {
 
     /// Whether the inode record at `at` was in use at the cut and is of a file that is mapped, or was since.
     fn is_mapped_for_image(&self, at: usize) -> bool {
-        let word = self.word_at_cut(at);
-        word >> 32 != 0 && word as u32 & (MAPPED | MAPPED_LATER) != 0
+        self.has_flag_at_cut(at, MAPPED | MAPPED_LATER)
     }
 
-    /// Somebody maps the file: its bytes change in place from now on, also those that are in the image, which says so.
-    pub(crate) fn map_in_image(&mut self, inode: Inode) {
+    fn has_flag_at_cut(&self, at: usize, flags: u32) -> bool {
+        let word = self.word_at_cut(at);
+        word >> 32 != 0 && word as u32 & flags != 0
+    }
+
+    fn add_at_cut(&mut self, inode: Inode, flag: u32) {
         self.keep_pages(inode.at, 1);
         if let Some(Held { number, shadow, .. }) = self.image {
-            shadow.add_to_saved(number, inode.at, u64::from(MAPPED_LATER));
+            shadow.add_to_saved(number, inode.at, u64::from(flag));
+        }
+    }
+
+    /// Somebody maps the file: its bytes change in place from now on, also those that are in the image.
+    pub(crate) fn map_in_image(&mut self, inode: Inode) {
+        self.add_at_cut(inode, MAPPED_LATER);
+    }
+
+    /// From now on they may change at any time, which the image says.
+    pub(crate) fn store_in_image(&mut self, inode: Inode) {
+        self.add_at_cut(inode, CHANGED_LATER);
+    }
+
+    /// A block of the file is written to, and not to a copy of it: if the image has it, it says so.
+    pub(crate) fn write_in_image(&mut self, inode: Inode, tier: u8, block: u32) {
+        if self.in_image(tier, block) {
+            self.add_at_cut(inode, CHANGED_LATER);
+            self.count_barrier();
+        }
+    }
+
+    /// A call ends: what is stored to mapped files from now on is not to be in an image that has not what was done before. Or what
+    /// the image was to keep is written to.
+    pub(crate) fn count_barrier(&self) {
+        if self.image.is_some() {
+            self.words[IMAGE_BARRIERS].fetch_add(1, Ordering::AcqRel);
         }
     }
 
@@ -344,15 +373,15 @@ impl Microfs {
         }
     }
 
-    /// Whether a file is one whose bytes the image does not keep, because it was mapped at the cut or has been since. Asked after
-    /// they were copied. Errors: `ImageLost`.
-    pub fn image_is_mapped(&self, inode: InodeId) -> Result<bool> {
+    /// Whether the image may not have kept the bytes of a file, because programs could store to it at the cut, or could since, or
+    /// it was mapped and was written to. Asked after they were copied. Errors: `ImageLost`.
+    pub fn image_may_lack(&self, inode: InodeId) -> Result<bool> {
         self.transact_unlogged(|tx| {
             if tx.image.is_none() {
                 return Err(Error::ImageLost);
             }
             let at = tx.find_record(SlabKind::Inode, inode.0).ok_or(Error::NotFound)?;
-            Ok(tx.is_mapped_for_image(at))
+            Ok(tx.has_flag_at_cut(at, MAPPED_TO_STORE | CHANGED_LATER))
         })
     }
 
@@ -376,19 +405,17 @@ impl Microfs {
         Ok(held)
     }
 
-    /// Counts the calls that had bytes of files brought to where they survive, those that are mapped included, and the mappings
-    /// that ended, while an image is held: whoever reads another number after copying a mapped file than at the cut knows that
-    /// one of them has ended meanwhile. Takes no lock.
+    /// Counts what orders stores to mapped files: calls that have bytes of files brought to where they survive, and ends of mappings;
+    /// while an image is held, also ends of descriptions that were written to, and renames, and writes to bytes of mapped files that
+    /// the image was to keep. Whoever reads another number after copying a mapped file than before the cut may have copied what is
+    /// newer than something that is not in the image. Takes no lock.
     pub fn barriers(&self) -> Barriers {
         self.memory().words()[IMAGE_BARRIERS].load(Ordering::Acquire)
     }
 
-    /// Such a call has done what it is for. Takes no lock.
+    /// A call has brought bytes to where they survive, or a mapping has ended. Takes no lock.
     pub fn note_barrier(&self) {
-        let words = self.memory().words();
-        if words[IMAGE].load(Ordering::Acquire) != 0 {
-            words[IMAGE_BARRIERS].fetch_add(1, Ordering::AcqRel);
-        }
+        self.memory().words()[IMAGE_BARRIERS].fetch_add(1, Ordering::AcqRel);
     }
 }
 

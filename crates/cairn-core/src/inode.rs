@@ -61,6 +61,8 @@ pub(crate) const TORN: u32 = 1 << 20;
 const BLOWS_SHIFT: u32 = 24;
 /// In the saved page of an image alone: it was mapped after the cut.
 pub(crate) const MAPPED_LATER: u32 = 1 << 21;
+/// There alone, too: it may have been stored to, or was written to in place, after the cut.
+pub(crate) const CHANGED_LATER: u32 = 1 << 22;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;

@@ -49,6 +49,7 @@ impl Transaction<'_> {
         handle.add_flags(self, MAY_WRITE | WROTE);
         let epoch = self.next_pin_epoch();
         handle.set_stored_to_since(self, epoch);
+        self.store_in_image(inode);
         inode.add_flags(self, MAPPED_TO_STORE);
         self.note_stores(inode, caller);
         Ok(())

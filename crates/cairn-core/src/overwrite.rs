@@ -58,10 +58,11 @@ impl Microfs {
             let Stretch::Data(run) = tx.stretch(inode.map(tx), file_block) else {
                 return Ok(false);
             };
-            let in_image = tx.is_redirected(inode) && tx.in_image(run.tier, run.first);
-            if in_image || !tx.is_stale(run.tier, run.first) {
+            let goes_to_copy = tx.is_redirected(inode) && tx.in_image(run.tier, run.first);
+            if goes_to_copy || !tx.is_stale(run.tier, run.first) {
                 return Ok(false);
             }
+            tx.write_in_image(inode, run.tier, run.first);
             let (tier, block, kind) = (run.tier, run.first, WriteKind::Overwrite);
             let piece =
                 WritePiece { tier, block, start: start as u32, length, kind, ..PIECE_IN_PLACE };

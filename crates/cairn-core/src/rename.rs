@@ -47,10 +47,11 @@ impl Microfs {
                 Some(victim) => tx.permit_removal(new.parent, victim, caller)?,
                 None => permit_creation(tx, caller, &new)?,
             }
-            if mode == RenameMode::Exchange {
-                return exchange(tx, caller, &old, &new, moved);
+            tx.count_barrier();
+            match mode {
+                RenameMode::Exchange => exchange(tx, caller, &old, &new, moved),
+                _ => replace(tx, caller, slot, &old, &new, moved),
             }
-            replace(tx, caller, slot, &old, &new, moved)
         })
     }
 }

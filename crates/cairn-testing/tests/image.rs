@@ -3,7 +3,7 @@
 
 use cairn_core::{
     Acquired, Caller, Error, HandleId, HeapMemory, ImageLoss, ImageMemory, ImageState, InodeId,
-    Memory, Microfs, Position, ROOT, Rendezvous, Truncation,
+    Memory, Microfs, Position, ROOT, RenameMode, Rendezvous, Truncation,
 };
 use cairn_testing::driver::Process;
 use cairn_testing::tier::CHECKSUM;
@@ -268,15 +268,50 @@ fn file_is_mapped_at_the_cut_or_later_then_the_image_says_so() {
     });
     write(&process, &files[1], 200, &[2; 50]);
     assert_eq!(blocks(&files[1]), places[1], "what changed once is not kept any more");
-    let mapped = [0, 1, 2].map(|index| fs.image_is_mapped(files[index].inode));
-    assert_eq!(mapped, [Ok(true), Ok(true), Ok(false)]);
+    let lacks = [0, 1, 2].map(|index| fs.image_may_lack(files[index].inode));
+    assert_eq!(lacks, [Ok(true), Ok(true), Ok(false)]);
     let image = view(&world).unwrap();
     image.check().expect("the image is consistent");
     write(&process, &files[2], 100, &[2; 50]);
     assert!(content(&process, &image, files[2].inode) == [1; 5000]);
-    let barriers = fs.barriers();
-    fs.note_barrier();
-    assert_ne!(fs.barriers(), barriers);
+    fs.end_image().unwrap();
+}
+
+#[test]
+fn what_orders_stores_to_mapped_files_is_counted_while_an_image_is_held() {
+    let world = World::new(64, 100);
+    let process = world.process(SUPERUSER);
+    let (fs, caller): (_, Caller) = (&process.fs, process.caller());
+    let files = [&b"mapped"[..], b"plain", b"closed"].map(|path| open(&process, path));
+    files.iter().for_each(|file| write(&process, file, 0, &[1; 5000]));
+    fs.map_file(&caller, files[0].handle, false).unwrap();
+    let counted = |what: &dyn Fn()| {
+        let before = fs.barriers();
+        what();
+        fs.barriers() - before
+    };
+    let rename = |from: &[u8], to: &[u8]| {
+        fs.rename(&caller, (ROOT, from), (ROOT, to), RenameMode::Replace).unwrap();
+    };
+    let all = || {
+        fs.note_barrier();
+        rename(b"plain", b"renamed");
+        rename(b"renamed", b"plain");
+    };
+    assert_eq!(counted(&all), 0, "nobody asks without an image");
+    fs.begin_image().unwrap();
+    let lacks = || fs.image_may_lack(files[0].inode).unwrap();
+    assert_eq!(counted(&all), 3);
+    assert_eq!(counted(&|| write(&process, &files[1], 100, &[2; 50])), 0, "goes to a copy");
+    assert_eq!(counted(&|| write(&process, &files[0], 5000, &[2; 50])), 0, "is behind the image");
+    assert!(!lacks(), "it is mapped to be read");
+    for _ in 0..3 {
+        assert_eq!(counted(&|| write(&process, &files[0], 100, &[2; 50])), 1, "is in the image");
+    }
+    assert!(lacks());
+    let close = || fs.release(process.slot, files[2].handle, caller.now).unwrap();
+    assert_eq!(counted(&close), 1);
+    fs.end_image().unwrap();
 }
 
 #[test]

@@ -198,6 +198,7 @@ impl World {
             marks,
             replaced,
             elsewhere: &[],
+            stored_to: None,
             touched,
             overtaking,
             names: OnceCell::new(),

@@ -1,0 +1,163 @@
+//! All of a store, as it is at one moment, copied to a directory of its own: an image, or what a killed job has left.
+//!
+//! Must stay true: of files that programs may store to by mappings the copies have no store that came after something that is not in the
+//! image: such files are copied first, and if a call has ended meanwhile that orders stores, all is taken anew, a few times. What is
+//! unsteady then is said to be so, and no checkpoint with it is whole.
+
+use super::{Contents, Drainer, Reason, groves, read};
+use crate::checkpoints::{Delivery, View};
+use crate::error::{Error, Result};
+use crate::image::{self, Image};
+use crate::job::Job;
+use crate::link::Elsewhere;
+use crate::mapping::Mapping;
+use crate::meter::Meter;
+use crate::ownership;
+use crate::path::FilePath;
+use crate::plan::{Plan, Tree};
+use crate::protocol::Outcome;
+use crate::volume::Volume;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+/// So many images are taken for the sake of mapped files.
+const ATTEMPTS: usize = 3;
+
+/// An image that is copied.
+pub(super) struct Whole<'a> {
+    image: &'a Image,
+    /// Files that programs could store to when the first of them was copied.
+    pub stored_to: HashSet<FilePath>,
+    /// What was copied of them may be newer than something that is not in the image.
+    unsteady: Cell<bool>,
+    /// The others of which that is so.
+    later: RefCell<HashSet<FilePath>>,
+    is_last_attempt: bool,
+}
+
+impl Whole<'_> {
+    /// What is to be done of `plans` before the rest.
+    pub fn take_first(&self, plans: &mut [Plan]) -> Vec<Plan> {
+        match self.stored_to.is_empty() {
+            true => Vec::new(),
+            false => plans.iter_mut().map(|plan| plan.take_first(&self.stored_to)).collect(),
+        }
+    }
+
+    /// Errors: `Unsteady`: it was in vain, and another image may be taken.
+    pub fn first_are_copied(&self) -> Result<()> {
+        self.unsteady.set(!self.stored_to.is_empty() && !self.image.is_steady());
+        match self.unsteady.get() && !self.is_last_attempt {
+            true => Err(Error::Unsteady),
+            false => Ok(()),
+        }
+    }
+
+    /// The files of which the copies may be so, now that all are made.
+    pub fn unsteady(&self, trees: &[(&Arc<Volume>, Tree)]) -> Result<Vec<FilePath>> {
+        let mut later = self.later.borrow_mut();
+        if !self.image.is_steady() {
+            later.extend(self.image.stored_to(trees)?.difference(&self.stored_to).cloned());
+        }
+        if !later.is_empty() && !self.is_last_attempt {
+            return Err(Error::Unsteady);
+        }
+        let first = self.stored_to.iter().filter(|_| self.unsteady.get());
+        let unsteady: BTreeSet<&FilePath> = first.chain(&*later).collect();
+        Ok(unsteady.into_iter().cloned().collect())
+    }
+}
+
+impl Drainer {
+    /// Copies all of the store, as it is at one moment, to `directory`, which is made, under its own names. The
+    /// persist directory and what is known of it stay as they are.
+    pub(super) fn copy_whole(
+        &mut self,
+        directory: &Path,
+        volumes: (&[Arc<Volume>], bool),
+        (reason, view): (Reason, View),
+        meter: &Meter,
+    ) -> Result<Outcome> {
+        let mut stored_to = HashSet::new();
+        let mut attempts = 1..=ATTEMPTS;
+        loop {
+            let is_last = attempts.next().is_none_or(|attempt| attempt == ATTEMPTS);
+            let (look, attempt) = ((reason, view.clone()), (is_last, &mut stored_to));
+            match self.try_whole(directory, volumes, look, attempt, meter) {
+                Err(Error::Unsteady) if !is_last => meter.reset(),
+                done => return done,
+            }
+        }
+    }
+
+    /// Errors: `Unsteady`, if this is not the last attempt; the next one copies `first` what was stored to in those before.
+    fn try_whole(
+        &mut self,
+        directory: &Path,
+        (volumes, all): (&[Arc<Volume>], bool),
+        (reason, mut view): (Reason, View),
+        (is_last_attempt, first): (bool, &mut HashSet<FilePath>),
+        meter: &Meter,
+    ) -> Result<Outcome> {
+        let told = reason.told();
+        let image = Image::take(&self.store, volumes)?;
+        let mut trees = read(image.volumes())?;
+        // Nobody writes to what is in it, and all of it is wanted.
+        trees.iter_mut().flat_map(|(_, tree)| tree.values_mut()).for_each(|node| node.open = false);
+        first.extend(image.stored_to(&trees)?);
+        let stored_to = first.clone();
+        let (unsteady, later) = Default::default();
+        let whole = Whole { image: &image, stored_to, unsteady, later, is_last_attempt };
+        view.taken = trees.iter().flat_map(|(_, tree)| tree.keys().cloned()).collect();
+        view.held = self.checkpoints()?.unwanted_in(&groves(&trees))?;
+        (view.is_of_all, view.repair) = (true, None);
+        let job = Job {
+            persist: Some(directory.to_path_buf()),
+            persist_id: None,
+            map: Mapping::default(),
+            // Nobody else has any business there.
+            shared: false,
+            ..self.job.clone()
+        };
+        ownership::clear_of_others(directory, &job)?;
+        match std::fs::create_dir(directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(Error::file("make", directory)(error));
+            }
+            _ => {}
+        }
+        let last = match told.delivery {
+            Delivery::Image => image::last(directory, &job)?,
+            _ => None,
+        };
+        let failures = std::mem::take(&mut self.failures);
+        let (job, ledger) = (std::mem::replace(&mut self.job, job), self.ledger.take());
+        let shares = told.delivery == Delivery::Image;
+        let here = ledger.as_ref().map(|ledger| (ledger.destination(), ledger.manifest()));
+        let last = last.as_ref().map(|(destination, manifest)| (destination, manifest));
+        let except = &whole.stored_to;
+        let elsewhere: Vec<Elsewhere> = here
+            .into_iter()
+            .chain(last)
+            .map(|(destination, manifest)| Elsewhere { destination, manifest, shares, except })
+            .collect();
+        let what = Contents {
+            trees: &trees,
+            all,
+            is_over: false,
+            elsewhere: &elsewhere,
+            whole: Some(&whole),
+        };
+        let left = self.drain(directory, what, (reason, None), view, meter);
+        first.extend(whole.later.take());
+        (self.job, self.ledger, self.failures) = (job, ledger, failures);
+        let outcome = left.and_then(|outcome| image.check().map(|()| outcome))?;
+        if told.delivery == Delivery::Left && outcome.complete {
+            let persist = self.job.persist.as_deref().unwrap_or(directory);
+            image::discard(persist, &self.job);
+        }
+        Ok(outcome)
+    }
+}
