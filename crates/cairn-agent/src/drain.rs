@@ -29,6 +29,7 @@ use crate::meter::Meter;
 use crate::path::FilePath;
 use crate::plan::{Plan, Tree, plan};
 use crate::protocol::{Failed, Outcome, Progress};
+use crate::reaper;
 use crate::repair::Places;
 use crate::sets::policy::Every;
 use crate::sets::register::{Checkpoint, Level};
@@ -175,9 +176,11 @@ impl Drainer {
         self.checkpoints()?.note_end(told)?;
         let heads = || volumes.iter().map(|volume| volume.fs().log_head()).collect::<Vec<_>>();
         let (is_over, before, mut trees) = loop {
-            let run_was_seen = self.run_was_seen;
-            // Before the files are read: what a run that is not there any more has done is to be in them.
-            let is_over = told.succeeded.is_some() || !daemon::has_run(&self.store, RUN_LOCK)?;
+            // Before the files are read: what a run that is not there any more has done is to be in them. Its program may have outlived it.
+            let goes_on = reaper::any_program(volumes)?;
+            let run_was_seen = self.run_was_seen || goes_on;
+            let has_run = goes_on || daemon::has_run(&self.store, RUN_LOCK)?;
+            let is_over = told.succeeded.is_some() || !has_run;
             let checkpoints = self.checkpoints()?;
             checkpoints.run_was_seen = run_was_seen || checkpoints.is_run_under_way();
             let (before, trees) = (heads(), read(volumes)?);

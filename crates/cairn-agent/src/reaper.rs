@@ -6,7 +6,8 @@
 use crate::error::Result;
 use crate::path::FilePath;
 use crate::volume::{Volume, now};
-use cairn_core::SlotId;
+use cairn_core::{ProcessIdentity, SlotId};
+use std::sync::Arc;
 
 /// Batches of blocks freed in one visit of a namespace, so that a visit stays short.
 const RECLAIM_BATCHES_MAX: usize = 256;
@@ -36,6 +37,24 @@ pub fn reap(volume: &Volume) -> Result<Visit> {
         }
     }
     Ok(visit)
+}
+
+/// The processes of programs of the job, as far as they are alive: no command, and no agent. Errors: the namespace cannot be read.
+pub fn programs(volume: &Volume) -> Result<Vec<ProcessIdentity>> {
+    let failed = volume.error("look after the processes of", &FilePath::root());
+    let programs = volume.fs().programs().map_err(failed)?.into_iter();
+    let programs = programs.map(|(_, identity)| identity);
+    Ok(programs.filter(|identity| cairn_device::process::is_alive(*identity)).collect())
+}
+
+/// Whether any is.
+pub fn any_program(volumes: &[Arc<Volume>]) -> Result<bool> {
+    for volume in volumes {
+        if !programs(volume)?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Looks after one namespace: reaps the dead, closes what is on its way no more, and frees orphaned blocks.

@@ -27,6 +27,7 @@ use crate::policy::AtEnd;
 use crate::prefault;
 use crate::promote;
 use crate::protocol::{Outcome, Phase};
+use crate::reaper;
 use crate::shared::{Errand, Shared, What};
 use crate::shown;
 use crate::snapshot;
@@ -371,8 +372,14 @@ impl DrainLoop<'_> {
         let (wishes, is_choosy) = (self.wishes(), self.drainer.is_choosy());
         self.drainer.persist().is_some()
             && self.imaging.is_due(images, wishes, is_choosy, Instant::now())
-            && is_running(self.shared)
             && !self.drainer.has_run_ended()
+            && (is_running(self.shared) || self.goes_on())
+    }
+
+    /// Whether a program is there still, whatever became of `cairn run`.
+    fn goes_on(&self) -> bool {
+        // What is the matter with a store that cannot be read, passes say.
+        reaper::any_program(&self.shared.volumes().0).unwrap_or(false)
     }
 
     fn wishes(&self) -> Wishes {

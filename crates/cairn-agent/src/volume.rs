@@ -69,7 +69,7 @@ impl Volume {
             .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
             .map_err(Error::file("read", Path::new("/proc/self/stat")))?;
         namespace.fs.check_metadata().map_err(in_store)?;
-        let attached = namespace.fs.attach(identity).map_err(in_store)?;
+        let attached = namespace.fs.attach_to_look_after(identity).map_err(in_store)?;
         // Where our own library is loaded into a tool as well, both use one slot; the library gives
         // it up at exit.
         let shared = attached.known || std::env::var_os("CAIRN_MOUNT").is_some();

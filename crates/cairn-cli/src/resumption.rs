@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::output;
 use crate::progress::Progress;
 use crate::store::locate;
+use crate::survey;
 use cairn_agent::image;
 use cairn_agent::job::Job;
 use cairn_agent::read::{Buffer, read_whole};
@@ -103,7 +104,9 @@ pub fn line(claim: &Claim) -> Result<Option<String>> {
     let unclean = found.unclean.iter().map(|path| output::escaped(path.as_bytes()));
     let (whole, broken, unclean) = (few(whole), few(broken), few(unclean));
     let has_torn = broken.is_some() || unclean.is_some();
+    let programs = survey::programs(&claim.store)?;
     let parts = [
+        (!programs.is_empty()).then(|| format!("{} it", output::still_use(&programs))),
         match (whole, &broken) {
             (None, None) => None,
             (None, Some(_)) => Some("no whole checkpoint".to_string()),

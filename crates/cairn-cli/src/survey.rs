@@ -12,6 +12,7 @@ use cairn_agent::client::Client;
 use cairn_agent::job::{JOB_FILE, Job};
 use cairn_agent::manifest::Kind;
 use cairn_agent::outside::Lack;
+use cairn_agent::reaper;
 use cairn_agent::volume::Volume;
 use cairn_core::{ProcessIdentity, Timestamp};
 use cairn_device::process;
@@ -234,19 +235,16 @@ impl Look {
     }
 }
 
-/// Processes of programs that use a store, as their ids: not this one, its agent, or other commands of ours, nor those of other pid
-/// namespaces, of which nobody knows whether they live. Those that are just ending are waited for. Errors: as `Look::at`.
+/// Processes of programs that use a store, as their ids: not this one, nor those of other pid namespaces, of which nobody knows whether
+/// they live. Those that are just ending are waited for. Errors: as `Look::at`.
 pub fn programs(store: &OpenStore) -> Result<Vec<u32>> {
-    let ours = fs::read_link("/proc/self/exe").ok();
-    let is_program = |process: &ProcessIdentity| {
-        process.pid_namespace == process::pid_namespace()
-            && fs::read_link(format!("/proc/{}/exe", process.pid)).ok() != ours
-    };
-    let (volumes, agent, started) = (store.volumes()?, agent_of(store), Instant::now());
+    let (own, here) = (std::process::id(), process::pid_namespace());
+    let is_meant = |one: &ProcessIdentity| one.pid_namespace == here && one.pid != own;
+    let (volumes, started) = (store.volumes()?, Instant::now());
     loop {
         let mut programs = Vec::new();
         for volume in &volumes {
-            let living = living(volume, agent)?.into_iter().filter(is_program);
+            let living = reaper::programs(volume)?.into_iter().filter(is_meant);
             programs.extend(living.map(|process| process.pid));
         }
         if programs.is_empty() || started.elapsed() > END_PATIENCE {

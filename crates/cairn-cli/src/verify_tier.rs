@@ -127,7 +127,7 @@ impl Tiers {
         let identity = cairn_device::process::identity()
             .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
             .map_err(Error::file("read", Path::new("/proc/self/stat")))?;
-        let caller = offline::caller(fs.attach(identity).map_err(damaged)?.slot);
+        let caller = offline::caller(fs.attach_to_look_after(identity).map_err(damaged)?.slot);
         let block_bytes = u64::from(superblock.geometry.hugeblock_bytes);
         let chunk = vec![0; CHUNK_BYTES.max(block_bytes) as usize];
         let checksums = vec![None; chunk.len() / block_bytes as usize];

@@ -26,6 +26,8 @@ const EMBRYO: u32 = 2;
 
 /// The process is ending in an orderly way, or replaced its image: its handles end clean.
 const ENDS_CLEAN: u32 = 1;
+/// It is no program of the job, but looks after the store.
+const LOOKS_AFTER: u32 = 2;
 
 const WARM_FIRST: usize = 8;
 const PINS_FIRST: usize = WARM_FIRST + WARM_RUNS;
@@ -246,8 +248,17 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Finds the slot of a process, or makes one.
+    /// Finds the slot of a process of a program, or makes one.
     pub fn attach(&self, identity: ProcessIdentity) -> Result<Attached> {
+        self.attach_as(identity, 0)
+    }
+
+    /// The same for one that looks after the store: who asks for programs does not mean it.
+    pub fn attach_to_look_after(&self, identity: ProcessIdentity) -> Result<Attached> {
+        self.attach_as(identity, LOOKS_AFTER)
+    }
+
+    fn attach_as(&self, identity: ProcessIdentity, flags: u32) -> Result<Attached> {
         self.introduce(identity)?;
         self.transact(|tx| {
             let same = |slot: &Slot, tx: &Transaction| {
@@ -266,7 +277,7 @@ impl Microfs {
                 None => tx.new_slot(ACTIVE)?,
             };
             slot.set_state(tx, ACTIVE);
-            slot.set_flags(tx, 0);
+            slot.set_flags(tx, if known.is_some() { 0 } else { flags });
             slot.set_identity(tx, identity);
             let count = tx.get(ATTACH_COUNT);
             tx.set(ATTACH_COUNT, count.wrapping_add(1));
@@ -279,7 +290,8 @@ impl Microfs {
     pub fn detach(&self, slot: SlotId, now: Timestamp) -> Result<()> {
         let ending = self.transact(|tx| {
             let slot = tx.slot(slot)?;
-            slot.set_flags(tx, ENDS_CLEAN);
+            let flags = slot.flags(tx);
+            slot.set_flags(tx, flags | ENDS_CLEAN);
             Ok(slot.keeper(tx))
         })?;
         self.reap(slot, ending, now)?;
@@ -420,6 +432,18 @@ impl Microfs {
 
     /// Every process that has a slot. A slot whose process never came to be shows its spawner instead.
     pub fn processes(&self) -> Result<Vec<(SlotId, ProcessIdentity)>> {
+        self.processes_where(|_, _| true)
+    }
+
+    /// The same, without those that look after the store.
+    pub fn programs(&self) -> Result<Vec<(SlotId, ProcessIdentity)>> {
+        self.processes_where(|tx, slot| slot.flags(tx) & LOOKS_AFTER == 0)
+    }
+
+    fn processes_where(
+        &self,
+        are_meant: impl Fn(&Transaction, Slot) -> bool,
+    ) -> Result<Vec<(SlotId, ProcessIdentity)>> {
         let mut found = Vec::new();
         loop {
             // Room is made before the lock is taken; whoever attaches meanwhile needs another round.
@@ -427,7 +451,7 @@ impl Microfs {
             found.clear();
             found.reserve(needed);
             let complete = self.transact(|tx| {
-                for slot in tx.slots() {
+                for slot in tx.slots().filter(|slot| are_meant(tx, *slot)) {
                     if found.len() == found.capacity() {
                         return Ok(false);
                     }

@@ -49,3 +49,23 @@ fn every_open_file_of_every_process_is_found_once() {
     fs.release(slot, first.handle, Timestamp(3)).expect("release");
     assert_eq!(fs.holdings().expect("found").len() as u32, FILES + PROCESSES - 2);
 }
+
+#[test]
+fn who_looks_after_the_store_is_a_process_and_no_program() {
+    let geometry = Geometry::new(b"/cairn", [64, 0, 0, 0], 0);
+    let memory = HeapMemory::new(geometry.segment_bytes() as usize / 8);
+    let owner = Credentials { uid: 1000, gid: 1000 };
+    Microfs::format(&memory, &geometry, checksum, owner, Timestamp(1)).expect("format");
+    let fs = Microfs::open(Box::new(memory), checksum).expect("open");
+    let pids = |found: cairn_core::Result<Vec<(_, ProcessIdentity)>>| {
+        found.expect("found").into_iter().map(|(_, process)| process.pid).collect::<Vec<_>>()
+    };
+    fs.attach(identity(1)).expect("attach");
+    fs.attach_to_look_after(identity(2)).expect("attach");
+    assert_eq!((pids(fs.processes()), pids(fs.programs())), (vec![1, 2], vec![1]));
+    // A command that a program executes is the program still, and one that executes a program becomes it.
+    fs.attach_to_look_after(identity(1)).expect("attach");
+    assert_eq!(pids(fs.programs()), [1]);
+    fs.attach(identity(2)).expect("attach");
+    assert_eq!(pids(fs.programs()), [1, 2]);
+}

@@ -9,6 +9,8 @@ pub struct Session<'a> {
     sandbox: &'a Sandbox,
     child: Child,
     commands: u32,
+    /// The shell goes on without its run.
+    is_alone: bool,
 }
 
 impl<'a> Session<'a> {
@@ -21,7 +23,7 @@ impl<'a> Session<'a> {
         let first = ["run", "--job", job, "--persist", persist];
         let arguments = [&first[..], options, &["--", "bash", "-c", script]].concat();
         let child = sandbox.command(&arguments).spawn().expect("starts");
-        let mut session = Session { sandbox, child, commands: 0 };
+        let mut session = Session { sandbox, child, commands: 0, is_alone: false };
         session.shell("true");
         session
     }
@@ -48,12 +50,26 @@ impl<'a> Session<'a> {
         self.child.wait().expect("ends").code()
     }
 
-    /// Kills `cairn run` and the shell.
-    pub fn kill_all(mut self) {
-        let shell = fs::read_to_string(self.sandbox.work().join("shell")).expect("it wrote it");
+    /// Kills `cairn run`; the shell goes on.
+    #[allow(dead_code, reason = "not every test does")]
+    pub fn kill_run(&mut self) {
         self.child.kill().expect("kills");
         self.child.wait().expect("ends");
+        self.is_alone = true;
+    }
+
+    /// Kills the shell.
+    #[allow(dead_code, reason = "not every test does")]
+    pub fn kill_shell(&mut self) {
+        self.is_alone = false;
+        let shell = fs::read_to_string(self.sandbox.work().join("shell")).expect("it wrote it");
         kill("KILL", shell.trim().parse().expect("a number"));
+    }
+
+    /// Kills `cairn run` and the shell.
+    pub fn kill_all(mut self) {
+        self.kill_run();
+        self.kill_shell();
     }
 }
 
@@ -63,6 +79,8 @@ impl Drop for Session<'_> {
         if matches!(self.child.try_wait(), Ok(None)) {
             kill("TERM", i64::from(self.child.id()));
             self.child.wait().expect("ends");
+        } else if self.is_alone {
+            self.kill_shell();
         }
     }
 }
