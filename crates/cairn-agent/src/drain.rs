@@ -324,9 +324,10 @@ impl Drainer {
         drop(at_work);
         let mut outcome = Outcome::default();
         let has_succeeded = reason.told().succeeded == Some(true);
-        // An image is what it is.
         let is_image = whole.is_some();
-        let guarded = ledger.manifest().newest_files(|_| !is_image);
+        // An image is what it is; so is what somebody wants as it is.
+        let is_as_it_is = is_image || reason.told().delivery == Delivery::AsIs;
+        let guarded = ledger.manifest().newest_files(|_| !is_as_it_is);
         // Stores to a mapped file leave no trace: whatever was copied of it before is another image's.
         for path in whole.into_iter().flat_map(|whole| &whole.stored_to) {
             ledger.update(path, |entry| entry.damaged = true);

@@ -150,7 +150,12 @@ impl Plan {
         let (holding, wanted) = (directories_of(holding), directories_of(wanted));
         let is_held =
             |path: &FilePath| holding.contains(path) && !makes_empty || held.contains(path);
-        self.directories.retain(|path| wanted.contains(path) || !is_held(path));
+        let is_kept = |path: &&FilePath| wanted.contains(*path) || !is_held(path);
+        let kept: Vec<&FilePath> = self.directories.iter().filter(is_kept).collect();
+        // Whatever else is in it, what a directory lies in is made as well.
+        let mut made = directories_of(kept.clone());
+        made.extend(kept.into_iter().cloned());
+        self.directories.retain(|path| made.contains(path));
         left_out
     }
 
@@ -529,6 +534,24 @@ mod tests {
         let (ordered, cyclic) = in_safe_order([&chain[..], &circle].concat());
         assert!(ordered.iter().eq(chain.iter().rev()));
         assert_eq!(cyclic, [(path("b"), path("a")), (path("a"), path("b"))]);
+    }
+
+    /// Mechanism: a directory with nothing in it but what is held back was left out although another directory lies in it. Consequence: that
+    /// one could not be made, and the drain of a killed run ended with 75. Fix: it is made for what lies in it.
+    #[test]
+    fn directory_with_a_held_file_is_made_for_another_directory_in_it() {
+        let tree = Tree::from([
+            (path("d"), directory(2)),
+            (path("d/empty"), directory(3)),
+            (path("d/torn"), file(4, 1)),
+            (path("e"), directory(5)),
+            (path("e/torn"), file(6, 1)),
+        ]);
+        let manifest = Manifest::new("job", "store", "/cairn");
+        let mut plan = plan(&tree, &manifest);
+        let held = HashSet::from([path("d/torn"), path("e/torn")]);
+        assert_eq!(plan.hold(&held, &tree, false), [path("d/torn"), path("e/torn")]);
+        assert_eq!(plan.directories, [path("d"), path("d/empty")]);
     }
 
     fn path(text: &str) -> FilePath {

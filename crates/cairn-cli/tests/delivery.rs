@@ -246,6 +246,22 @@ fn everything_of_a_killed_job_can_be_put_in_place_as_it_is() {
     sandbox.cairn(&["rm", "job"]).succeeds();
 }
 
+/// Mechanism: the newest checkpoint outside stays as long as there is no newer one. Consequence: what the program had removed was among the
+/// files of a killed job that were put in place as they are. Fix: they are as they are.
+#[test]
+fn what_a_killed_job_had_removed_is_gone_when_it_is_put_in_place_as_it_is() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "job", &[]);
+    session.shell("echo state >/cairn/step.1");
+    eventually("it is outside", || sandbox.out().join("step.1").exists());
+    session.shell("rm /cairn/step.1; echo more >/cairn/log; exec 7>>/cairn/step.2; echo torn >&7");
+    session.kill_all();
+    eventually("the writer has ended", || sandbox.cairn(&["drain", "job"]).code == Some(0));
+    assert!(sandbox.out().join("step.1").exists(), "there is no newer one");
+    sandbox.cairn(&["drain", "job", "--as-is"]).succeeds();
+    assert_eq!(names_below(&sandbox.out()), ["log", "step.2"]);
+}
+
 /// Mechanism: every run that ended with 0 ended its job. Consequence: whoever looked with `cairn run --job J -- ls` at what a killed job had
 /// left had it drained as if the job had succeeded, and its store removed. Fix: only a run of what failed ends the job.
 #[test]
