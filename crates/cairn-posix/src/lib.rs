@@ -42,6 +42,7 @@ pub mod rank;
 mod read_ahead;
 pub mod regions;
 pub mod space;
+pub mod stack;
 pub mod table;
 pub mod transfer;
 pub mod unserved;

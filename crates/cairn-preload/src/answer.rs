@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use cairn_posix::calls::{self, Outcome};
 use cairn_posix::path::Place;
 use cairn_posix::{
-    Errno, PathError, PathResult, Result, address, configuration, gate, mount, placeholder, table,
+    Errno, PathError, PathResult, Result, address, configuration, gate, mount, placeholder, stack,
+    table,
 };
 
 /// A type that C functions return, and its value for failure.
@@ -209,7 +210,8 @@ pub fn guarded<T, E: From<Errno>>(
 fn run<T, E: From<Errno>>(
     act: impl FnOnce() -> core::result::Result<T, E>,
 ) -> core::result::Result<T, E> {
-    let outcome = gate::inside(|| std::panic::catch_unwind(AssertUnwindSafe(act)));
+    let outcome =
+        gate::inside(|| stack::with_room(|| std::panic::catch_unwind(AssertUnwindSafe(act))));
     outcome.unwrap_or_else(|panic| {
         mount::poison();
         // Dropping a payload can panic again; it is a few bytes.

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use cairn_posix::latch::Held;
 use cairn_posix::process::{self, Spawn};
-use cairn_posix::{Errno, Result, configuration, locks, mapping, placeholder};
+use cairn_posix::{Errno, Result, configuration, locks, mapping, placeholder, stack};
 use libc::{pid_t, size_t};
 
 use crate::answer::{errno, guarded, set_errno};
@@ -29,6 +29,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     }
     if !sanitizers::is_there() {
         signals::watch_addresses();
+        stack::begin();
     }
     dispatch::begin();
     if !(0..=2).any(placeholder::may_be_ours) {

@@ -1,9 +1,10 @@
-//! Threads are armed before they run anything of the application, and do not block SIGSYS, where calls of the kernel are caught
-//! (`dispatch.rs`). Everywhere else these hooks pass on what they are given.
+//! Threads say what stack they have (`cairn_posix::stack`), are armed before they run anything of the application, and do not block SIGSYS,
+//! where calls of the kernel are caught (`dispatch.rs`). Without Cairn these hooks pass on what they are given.
 
 use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
 
-use cairn_posix::{configuration, selector};
+use cairn_posix::{configuration, selector, stack};
 use libc::{pthread_attr_t, pthread_t};
 
 use crate::dispatch;
@@ -14,6 +15,7 @@ type Begin = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 struct Start<Function> {
     function: Function,
     argument: *mut c_void,
+    stack_bytes: usize,
 }
 
 impl<Function: Copy> Start<Function> {
@@ -25,8 +27,34 @@ impl<Function: Copy> Start<Function> {
         dispatch::arm();
         // SAFETY: promised by the caller.
         let start = unsafe { Box::from_raw(start.cast::<Start<Function>>()) };
+        stack::thread_begins(start.stack_bytes);
         (start.function, start.argument)
     }
+}
+
+/// Whether a thread is to begin in a function of ours.
+fn is_taken() -> bool {
+    selector::is_on() || stack::asks_for_threads()
+}
+
+/// Bytes of stack that a thread with these attributes gets.
+///
+/// # Safety
+/// The caller passes null or attributes that were made.
+unsafe fn stack_bytes(attributes: *const pthread_attr_t) -> usize {
+    let mut bytes: libc::size_t = 0;
+    let mut usual = MaybeUninit::<pthread_attr_t>::uninit();
+    // SAFETY: promised by the caller; attributes that are made with nothing said have the default, and hold nothing.
+    let failed = unsafe {
+        match attributes.is_null() {
+            false => libc::pthread_attr_getstacksize(attributes, &raw mut bytes),
+            true if libc::pthread_attr_init(usual.as_mut_ptr()) == 0 => {
+                libc::pthread_attr_getstacksize(usual.as_ptr(), &raw mut bytes)
+            }
+            true => 1,
+        }
+    };
+    if failed == 0 { bytes } else { 0 }
 }
 
 unsafe extern "C-unwind" fn run_thread(start: *mut c_void) -> *mut c_void {
@@ -48,11 +76,13 @@ pub unsafe extern "C-unwind" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     let real = library!(pthread_create: fn(*mut pthread_t, *const pthread_attr_t, Begin, *mut c_void) -> c_int);
-    if !selector::is_on() {
+    if !is_taken() {
         // SAFETY: the caller's own arguments.
         return unsafe { real(thread, attributes, function, argument) };
     }
-    let start = Box::into_raw(Box::new(Start { function, argument }));
+    // SAFETY: as the caller.
+    let stack_bytes = unsafe { stack_bytes(attributes) };
+    let start = Box::into_raw(Box::new(Start { function, argument, stack_bytes }));
     // SAFETY: the caller's own arguments, but for a function that runs theirs.
     let result = unsafe { real(thread, attributes, run_thread, start.cast()) };
     if result != 0 {
@@ -82,11 +112,13 @@ pub unsafe extern "C-unwind" fn thrd_create(
     argument: *mut c_void,
 ) -> c_int {
     let real = library!(thrd_create: fn(*mut pthread_t, BeginC11, *mut c_void) -> c_int);
-    if !selector::is_on() {
+    if !is_taken() {
         // SAFETY: the caller's own arguments.
         return unsafe { real(thread, function, argument) };
     }
-    let start = Box::into_raw(Box::new(Start { function, argument }));
+    // SAFETY: there are no attributes.
+    let stack_bytes = unsafe { stack_bytes(core::ptr::null()) };
+    let start = Box::into_raw(Box::new(Start { function, argument, stack_bytes }));
     // SAFETY: the caller's own arguments, but for a function that runs theirs.
     let result = unsafe { real(thread, run_c11_thread, start.cast()) };
     if result != 0 {

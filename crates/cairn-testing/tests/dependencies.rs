@@ -62,8 +62,8 @@ fn device_is_resolved_then_it_depends_on_core_and_libc() {
 }
 
 #[test]
-fn posix_is_resolved_then_it_depends_on_core_device_and_libc() {
-    depends_exactly_on("cairn-posix", &["cairn-core", "cairn-device", "libc"]);
+fn posix_is_resolved_then_it_depends_on_core_device_libc_and_what_switches_stacks() {
+    depends_exactly_on("cairn-posix", &["cairn-core", "cairn-device", "libc", "psm"]);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn preload_is_resolved_then_it_depends_on_our_crates_libc_and_a_decoder() {
         true => &["cfg-if", "num-traits", "yaxpeax-arch", "yaxpeax-x86"],
         false => &[],
     };
-    let ours = ["cairn-core", "cairn-device", "cairn-posix", "libc"];
+    let ours = ["cairn-core", "cairn-device", "cairn-posix", "libc", "psm"];
     depends_exactly_on("cairn-preload", &[&ours, decoder].concat());
 }
 
