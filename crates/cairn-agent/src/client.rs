@@ -4,9 +4,10 @@ use crate::archive::ArchiveStatus;
 use crate::checkpoints::Told;
 use crate::control::short_socket_path;
 use crate::error::{Error, Result};
+use crate::holder::Holder;
 use crate::path::FilePath;
 use crate::protocol::{Answer, LINE_BYTES_MAX, Outcome, Progress, Request, Status};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,11 +19,17 @@ const START_PATIENCE: Duration = Duration::from_secs(5);
 const START_EVERY: Duration = Duration::from_millis(5);
 /// How long an agent may be silent during a request.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
+/// How often it is asked meanwhile whether its process is stopped.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// So often it may be before that is taken for its state.
+const STOPPED_LOOKS_MAX: u32 = 3;
 
 /// A connection to an agent.
 pub struct Client {
     store: PathBuf,
     lines: BufReader<UnixStream>,
+    /// How long it may be silent.
+    patience: Duration,
 }
 
 /// Whether an agent answers on the socket of the store in `directory`.
@@ -40,8 +47,9 @@ impl Client {
     pub fn connect_within(directory: &Path, patience: Duration) -> Option<Client> {
         let (_directory, path) = short_socket_path(directory).ok()?;
         let stream = UnixStream::connect(path).ok()?;
-        stream.set_read_timeout(Some(patience)).ok()?;
-        Some(Client { store: directory.to_path_buf(), lines: BufReader::new(stream) })
+        stream.set_read_timeout(Some(patience.min(LOOK_EVERY))).ok()?;
+        let (store, lines) = (directory.to_path_buf(), BufReader::new(stream));
+        Some(Client { store, lines, patience })
     }
 
     /// Connects to the agent of the store in `directory`, which `program agent --store DIR` starts
@@ -51,8 +59,10 @@ impl Client {
         loop {
             if let Some(mut client) = Client::connect(directory) {
                 // One that is just ending accepts and hangs up.
-                if client.status().is_ok() {
-                    return Ok(client);
+                match client.ask(&Request::Status, &mut |_| (), true) {
+                    Ok(_) => return Ok(client),
+                    Err(stopped @ Error::AgentStopped { .. }) => return Err(stopped),
+                    Err(_) => {}
                 }
             }
             start(directory, program)?;
@@ -69,7 +79,7 @@ impl Client {
 
     /// How the agent stands.
     pub fn status(&mut self) -> Result<Status> {
-        match self.ask(&Request::Status, &mut |_| ())? {
+        match self.ask(&Request::Status, &mut |_| (), false)? {
             Answer::Status(status) => Ok(*status),
             other => Err(self.unexpected(other)),
         }
@@ -83,7 +93,7 @@ impl Client {
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<Outcome> {
         let request = Request::Drain { settle_ms: settle.as_millis() as u64, told };
-        match self.ask(&request, progress)? {
+        match self.ask(&request, progress, true)? {
             Answer::Drained(outcome) => Ok(outcome),
             other => Err(self.unexpected(other)),
         }
@@ -91,7 +101,7 @@ impl Client {
 
     /// Tells it how the run ended, which it drains in the background.
     pub fn tell_end(&mut self, told: Told) -> Result<()> {
-        match self.ask(&Request::Ended { told }, &mut |_| ())? {
+        match self.ask(&Request::Ended { told }, &mut |_| (), true)? {
             Answer::Done => Ok(()),
             other => Err(self.unexpected(other)),
         }
@@ -104,7 +114,7 @@ impl Client {
         newest: bool,
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<Option<ArchiveStatus>> {
-        match self.ask(&Request::Archive { newest }, progress)? {
+        match self.ask(&Request::Archive { newest }, progress, true)? {
             Answer::Archived { status } => Ok(status),
             other => Err(self.unexpected(other)),
         }
@@ -112,7 +122,7 @@ impl Client {
 
     /// Drops files from the store, keeping their drained copies.
     pub fn evict(&mut self, paths: Vec<FilePath>, force: bool) -> Result<()> {
-        match self.ask(&Request::Evict { paths, force }, &mut |_| ())? {
+        match self.ask(&Request::Evict { paths, force }, &mut |_| (), true)? {
             Answer::Done => Ok(()),
             other => Err(self.unexpected(other)),
         }
@@ -120,7 +130,7 @@ impl Client {
 
     /// Tells it that copies of files were found damaged, so that they are made again.
     pub fn distrust(&mut self, paths: Vec<FilePath>) -> Result<()> {
-        match self.ask(&Request::Distrust { paths }, &mut |_| ())? {
+        match self.ask(&Request::Distrust { paths }, &mut |_| (), true)? {
             Answer::Done => Ok(()),
             other => Err(self.unexpected(other)),
         }
@@ -128,7 +138,7 @@ impl Client {
 
     /// Tells it that time is short: no limit is kept, and the newest files come first.
     pub fn hurry(&mut self) -> Result<()> {
-        match self.ask(&Request::Hurry, &mut |_| ())? {
+        match self.ask(&Request::Hurry, &mut |_| (), true)? {
             Answer::Done => Ok(()),
             other => Err(self.unexpected(other)),
         }
@@ -136,23 +146,27 @@ impl Client {
 
     /// Ends the agent.
     pub fn stop(&mut self) -> Result<()> {
-        match self.ask(&Request::Stop, &mut |_| ())? {
+        match self.ask(&Request::Stop, &mut |_| (), true)? {
             Answer::Done => Ok(()),
             other => Err(self.unexpected(other)),
         }
     }
 
     /// Sends a request and returns the answer that ends it.
-    fn ask(&mut self, request: &Request, progress: &mut dyn FnMut(&Progress)) -> Result<Answer> {
+    /// If its process was stopped and `wakes`, that is told to go on.
+    fn ask(
+        &mut self,
+        request: &Request,
+        progress: &mut dyn FnMut(&Progress),
+        wakes: bool,
+    ) -> Result<Answer> {
         let mut line = serde_json::to_vec(request)
             .map_err(|source| Error::Json { path: self.store.clone(), source })?;
         line.push(b'\n');
         let sent = self.lines.get_mut().write_all(&line);
         sent.map_err(|error| self.answer_error(format!("does not take requests: {error}")))?;
         loop {
-            let mut line = Vec::new();
-            let read = self.lines.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
-            read.map_err(|error| self.answer_error(format!("does not answer: {error}")))?;
+            let line = self.hear(wakes)?;
             if line.is_empty() {
                 return Err(self.answer_error("ended before it answered".to_string()));
             }
@@ -162,6 +176,37 @@ impl Client {
                 Answer::Progress(so_far) => progress(&so_far),
                 Answer::Error { reason } => return Err(Error::AgentRefused { reason }),
                 answer => return Ok(answer),
+            }
+        }
+    }
+
+    /// The next line that it says. If its process was stopped and `wakes`, it is told to go on.
+    /// Errors: it is stopped, or says nothing for too long.
+    fn hear(&mut self, wakes: bool) -> Result<Vec<u8>> {
+        let (mut line, started, mut stopped) = (Vec::new(), Instant::now(), 0);
+        loop {
+            let left = LINE_BYTES_MAX.saturating_sub(line.len() as u64);
+            let error = match self.lines.by_ref().take(left).read_until(b'\n', &mut line) {
+                Ok(_) => return Ok(line),
+                Err(error) => error,
+            };
+            let is_late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+            let process = rustix::net::sockopt::socket_peercred(self.lines.get_ref());
+            let process = process.ok().map(|peer| peer.pid).filter(|_| is_late);
+            let holder = process.map(|process| Holder::look(process.as_raw_nonzero().get() as u32));
+            if let (Some(process), Some(true)) = (process, holder.as_ref().map(Holder::is_stopped))
+            {
+                stopped += 1;
+                if stopped > STOPPED_LOOKS_MAX || !wakes && stopped > 1 {
+                    return Err(Error::AgentStopped { pid: process.as_raw_nonzero().get() as u32 });
+                }
+                if wakes {
+                    // Who may not gets to know above.
+                    let _ = rustix::process::kill_process(process, rustix::process::Signal::CONT);
+                }
+            }
+            if !is_late || started.elapsed() >= self.patience {
+                return Err(self.answer_error(format!("does not answer: {error}")));
             }
         }
     }

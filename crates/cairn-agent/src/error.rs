@@ -3,6 +3,7 @@
 //! Each message says what failed, on which file and why; the command line adds what to do. Files in
 //! the store are named from its top, as in `/restart.100`.
 
+use crate::holder::Holder;
 use crate::path::FilePath;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -60,6 +61,16 @@ pub enum Error {
         path: FilePath,
         /// What the engine said.
         source: cairn_core::Error,
+    },
+    /// Somebody holds the store, so that nothing can be done with it.
+    #[error("cannot {action} /{path} in the store: {holder}")]
+    Held {
+        /// What was attempted, a verb.
+        action: &'static str,
+        /// The file, relative to the store.
+        path: FilePath,
+        /// Who it is, and what can be done about it.
+        holder: Holder,
     },
     /// Data of a file in the store cannot be read from its tier.
     #[error("cannot read /{path} in the store, from {tier}: {source}")]
@@ -153,6 +164,14 @@ pub enum Error {
         pid: u32,
         /// The profile that was looked for.
         profile: String,
+    },
+    /// The agent's process is stopped, and stays so.
+    #[error(
+        "the agent, process {pid}, is stopped; kill -CONT {pid} lets it go on, kill -KILL {pid} has the next command start another"
+    )]
+    AgentStopped {
+        /// Its id.
+        pid: u32,
     },
     /// Somebody asked for the copy to be given up.
     #[error("stopped")]
@@ -308,7 +327,12 @@ impl Error {
         path: &FilePath,
     ) -> impl FnOnce(cairn_core::Error) -> Error + use<> {
         let path = path.clone();
-        move |source| Error::Store { action, path, source }
+        move |source| match source {
+            cairn_core::Error::Held { thread } => {
+                Error::Held { action, path, holder: Holder::look(thread) }
+            }
+            source => Error::Store { action, path, source },
+        }
     }
 
     /// Whether the request to the object store may succeed when it is repeated.

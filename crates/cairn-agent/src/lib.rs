@@ -31,6 +31,7 @@ pub mod forecast;
 mod format;
 mod headroom;
 mod hold;
+pub mod holder;
 pub mod image;
 mod imaging;
 pub mod job;

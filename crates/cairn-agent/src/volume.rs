@@ -64,7 +64,7 @@ impl Volume {
     pub fn open(store: &Store, name: &str, prefix: FilePath) -> Result<Volume> {
         let namespace = open_namespace(store, name)?;
         let places = namespace::places(store, name)?;
-        let in_store = |source| Error::Store { action: "attach to", path: prefix.clone(), source };
+        let in_store = |source| Error::store("attach to", &prefix)(source);
         let identity = cairn_device::process::identity()
             .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
             .map_err(Error::file("read", Path::new("/proc/self/stat")))?;

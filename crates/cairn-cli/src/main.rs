@@ -94,6 +94,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process;
+use std::time::Duration;
 
 const OVERVIEW: &str = "\
 Start with:
@@ -202,7 +203,11 @@ fn main() {
     process::exit(code)
 }
 
+/// How long a store may be held by one process that does not go on, before that is said.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 fn act(line: CommandLine) -> Result<i32> {
+    cairn_device::lock::set_patience(PATIENCE);
     if let Action::Agent(arguments) = &line.action {
         // Before anything is opened: the agent starts by closing what it inherited.
         return agent::run(arguments).map(|()| 0);

@@ -301,10 +301,16 @@ fn report(store: &OpenStore) -> StoreReport {
     // With something to drain there must be an agent; otherwise one that is there is asked.
     let needed = job.persist.is_some() && report.files.undrained > 0;
     let agent = match needed {
-        true => store.agent().ok(),
+        true => store.agent().or_else(|_| Client::connect(store.directory()).ok_or(())).ok(),
         false => Client::connect(store.directory()),
     };
-    report.agent = agent.and_then(|mut agent| agent.status().ok());
+    report.agent = agent.and_then(|mut agent| match agent.status() {
+        Ok(status) => Some(status),
+        Err(error) => {
+            report.trouble.get_or_insert(error.to_string());
+            None
+        }
+    });
     report
 }
 

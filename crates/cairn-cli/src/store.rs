@@ -192,6 +192,7 @@ pub fn refuse(source: impl Into<cairn_agent::Error>) -> Error {
         cairn_agent::Error::Format { .. } => ADVICE_NEWER,
         cairn_agent::Error::Header { .. } | cairn_agent::Error::Json { .. } => ADVICE_DAMAGED,
         cairn_agent::Error::Namespace(error) if !error.advice.is_empty() => "nothing was changed",
+        cairn_agent::Error::Held { .. } => "nothing was changed",
         _ => ADVICE,
     };
     Error::Store { source, advice }

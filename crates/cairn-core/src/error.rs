@@ -48,6 +48,11 @@ pub enum Error {
     NoSuchOffset,
     /// The lock is held by this very thread, or was not obtained in time.
     Busy,
+    /// The lock is held for too long by another thread, which may be stopped.
+    Held {
+        /// Its id.
+        thread: u32,
+    },
     /// `.`, `..` and the root cannot be removed or renamed.
     InUse,
     /// The last block has bytes past the end that must become zeros first: see `Microfs::plan_settle`.
@@ -124,6 +129,7 @@ impl Error {
             Error::SymlinkLoop => 40,
             Error::NoData => 61,
             Error::NotSupported => 95,
+            Error::Held { .. } => 110,
             Error::ImageLost => 116,
         }
     }
@@ -151,6 +157,9 @@ impl core::fmt::Display for Error {
             Error::LinkLimit => f.write_str("too many links"),
             Error::NoSuchOffset => f.write_str("no data or hole past this offset"),
             Error::Busy => f.write_str("the namespace's lock is held"),
+            Error::Held { thread } => {
+                write!(f, "thread {thread} holds the store, and does not go on")
+            }
             Error::InUse => f.write_str("the root, `.` and `..` stay where they are"),
             Error::Escapes => f.write_str("the path leaves the store"),
             Error::OutOfBounds => f.write_str("the path leaves the directory it must stay in"),

@@ -40,6 +40,21 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Checks after which an owner that cannot be checked (another pid namespace) is given up.
 const UNCHECKABLE_ROUNDS: u32 = 30;
 
+/// How long threads of this process wait for a lock, milliseconds; 0: as long as its owner lives.
+static PATIENCE_MS: AtomicU32 = AtomicU32::new(0);
+
+/// From now on nobody in this process waits longer for the lock of a namespace than `patience`. For commands and agents, which are to
+/// say what they wait for; programs wait.
+pub fn set_patience(patience: Duration) {
+    let milliseconds = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+    PATIENCE_MS.store(milliseconds, Ordering::Relaxed);
+}
+
+fn own_patience() -> Option<Duration> {
+    let milliseconds = PATIENCE_MS.load(Ordering::Relaxed);
+    (milliseconds > 0).then(|| Duration::from_millis(milliseconds.into()))
+}
+
 /// Who holds the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder {
@@ -73,17 +88,31 @@ impl<'a> RobustLock<'a> {
         RobustLock { words: &words[..LOCK_WORDS] }
     }
 
-    /// Takes the lock, waiting as long as its owner lives.
-    /// Errors: `Busy` if this thread holds one already (a signal handler interrupted it), or if an
-    /// owner in another pid namespace shows no life for half a minute; `Io` if the kernel offers no
-    /// robust list.
+    /// Takes the lock, waiting as long as its owner lives, or as [`set_patience`] says.
+    /// Errors: `Held` if it was held by one thread for so long; `Busy` if this thread holds one already (a signal handler interrupted
+    /// it), or if an owner in another pid namespace shows no life for half a minute; `Io` if the kernel offers no robust list.
     pub fn lock(&self) -> Result<Acquired> {
         self.enter(None)
     }
 
-    /// Takes the lock, giving up with `Busy` after `patience`. For tools and the agent.
-    pub fn try_lock_for(&self, patience: Duration) -> Result<Acquired> {
-        self.enter(Some(Instant::now() + patience))
+    /// The same; whoever waits does so for no longer than `patience`, or as long as this process has.
+    fn enter(&self, patience: Option<Duration>) -> Result<Acquired> {
+        SEAT.with(|seat| {
+            let mine = seat.sit_down(self.address())?;
+            let taken = match self.compare_exchange(0, mine) {
+                true => Ok(Acquired::Clean),
+                false => self.take_contended(mine, patience.or_else(own_patience)),
+            };
+            match taken {
+                Ok(Acquired::Clean) => self.count(ACQUISITIONS),
+                Ok(Acquired::OwnerDied) => {
+                    self.count(ACQUISITIONS);
+                    self.count(DEATHS);
+                }
+                Err(_) => seat.leave(),
+            }
+            taken
+        })
     }
 
     /// Takes the lock if nobody has it; false if somebody does. What a dead owner left is for the caller to tell.
@@ -154,27 +183,10 @@ impl<'a> RobustLock<'a> {
         let _ = unsafe { sys::futex_wake(self.futex(), 1) };
     }
 
-    fn enter(&self, deadline: Option<Instant>) -> Result<Acquired> {
-        SEAT.with(|seat| {
-            let mine = seat.sit_down(self.address())?;
-            let taken = match self.compare_exchange(0, mine) {
-                true => Ok(Acquired::Clean),
-                false => self.take_contended(mine, deadline),
-            };
-            match taken {
-                Ok(Acquired::Clean) => self.count(ACQUISITIONS),
-                Ok(Acquired::OwnerDied) => {
-                    self.count(ACQUISITIONS);
-                    self.count(DEATHS);
-                }
-                Err(_) => seat.leave(),
-            }
-            taken
-        })
-    }
-
     /// Waits for the lock. `mine` is the word that says that this thread holds it.
-    fn take_contended(&self, mine: u64, deadline: Option<Instant>) -> Result<Acquired> {
+    fn take_contended(&self, mine: u64, patience: Option<Duration>) -> Result<Acquired> {
+        // By whom, which time it was taken, and since when it is seen to be held.
+        let mut held = (0, 0, Instant::now());
         let mut waiters = 0;
         let mut spins = 0;
         let mut silent_rounds = 0;
@@ -201,7 +213,12 @@ impl<'a> RobustLock<'a> {
             // Whoever slept cannot know whether others still sleep: it must keep the mark.
             waiters = WAITERS;
             spins = 0;
-            if self.sleep(asleep, mine, deadline)? {
+            let acquisitions = self.words[ACQUISITIONS].load(Ordering::Relaxed);
+            if (held.0, held.1) != (asleep, acquisitions) {
+                held = (asleep, acquisitions, Instant::now());
+            }
+            let left = patience.map(|patience| patience.saturating_sub(held.2.elapsed()));
+            if self.sleep(asleep, left) {
                 silent_rounds = 0;
                 continue;
             }
@@ -214,28 +231,21 @@ impl<'a> RobustLock<'a> {
             if gone.is_none() && silent_rounds >= UNCHECKABLE_ROUNDS {
                 return Err(Error::Busy);
             }
+            if gone != Some(true) && left.is_some_and(|left| left.is_zero()) {
+                return Err(Error::Held { thread: (asleep & TID_MASK) as u32 });
+            }
         }
     }
 
-    /// Sleeps while the word is `asleep`. False: a whole check interval passed without a change.
-    fn sleep(&self, asleep: u64, mine: u64, deadline: Option<Instant>) -> Result<bool> {
-        let limit = match deadline {
-            None => CHECK_INTERVAL,
-            Some(deadline) => {
-                CHECK_INTERVAL.min(deadline.saturating_duration_since(Instant::now()))
-            }
-        };
+    /// Sleeps while the word is `asleep`, if only for what is `left`. False: nothing has changed.
+    fn sleep(&self, asleep: u64, left: Option<Duration>) -> bool {
+        let limit = left.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL));
         // SAFETY: the futex is the low half of a word of the borrowed segment.
         let woken = unsafe { sys::futex_wait(self.futex(), asleep as u32, limit) };
         if woken != Err(Errno(libc::ETIMEDOUT)) {
-            return Ok(true);
+            return true;
         }
-        if deadline.is_some_and(|deadline| Instant::now() >= deadline)
-            && owner_is_gone(asleep, mine) != Some(true)
-        {
-            return Err(Error::Busy);
-        }
-        Ok(self.words[LOCK].load(Ordering::Relaxed) != asleep)
+        self.words[LOCK].load(Ordering::Relaxed) != asleep
     }
 
     fn compare_exchange(&self, expected: u64, new: u64) -> bool {

@@ -7,7 +7,6 @@
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
-use core::time::Duration;
 use std::ffi::CString;
 
 use cairn_core::{Acquired, Error, Memory, PrivateWords, Result};
@@ -108,11 +107,6 @@ impl MetaSegment {
         let length = usize::try_from(bytes).map_err(|_| failed(Errno(libc::EFBIG)))?;
         self.shadow = Some(Mapping::new(file, length).map_err(failed)?);
         Ok(self)
-    }
-
-    /// As `Memory::lock`, but gives up with `Busy` after `patience`. For tools and the agent.
-    pub fn try_lock_for(&self, patience: Duration) -> Result<Acquired> {
-        self.robust_lock().try_lock_for(patience)
     }
 
     /// Who holds the lock now.

@@ -177,11 +177,14 @@ fn stale_word_that_names_the_caller_counts_as_a_death() {
 }
 
 #[test]
-fn impatient_taker_gets_busy_while_the_owner_lives() {
+fn impatient_taker_is_told_who_holds_the_lock_while_the_owner_lives() {
     let words = shared_words();
     let child = child_in_the_lock(words, pause);
     let lock = RobustLock::new(words);
-    assert_eq!(lock.try_lock_for(Duration::from_millis(1)), Err(Error::Busy));
+    let held = Err(Error::Held { thread: child as u32 });
+    assert_eq!(lock.enter(Some(Duration::from_millis(1))), held);
+    // Nobody wakes whoever sleeps longer than a check takes, either.
+    assert_eq!(lock.enter(Some(CHECK_INTERVAL + Duration::from_millis(1))), held);
     assert_eq!(lock.holder().unwrap().tid, child as u32);
     sys::kill(child as u32, libc::SIGKILL).unwrap();
     assert_eq!(lock.lock(), Ok(Acquired::OwnerDied));
@@ -210,8 +213,10 @@ fn forked_child_is_not_the_holder_its_parent_was() {
     let words = shared_words();
     let lock = RobustLock::new(words);
     assert_eq!(lock.lock(), Ok(Acquired::Clean));
+    let parent = sys::gettid();
     let child = fork_child(|| {
-        i32::from(lock.try_lock_for(Duration::from_millis(1)) != Err(Error::Busy))
+        let held = Err(Error::Held { thread: parent });
+        i32::from(lock.enter(Some(Duration::from_millis(1))) != held)
             + i32::from(lock.holder().map(|holder| holder.tid) == Some(sys::gettid()))
     });
     assert_eq!(wait_for(child), 0);

@@ -1,0 +1,94 @@
+//! Who keeps others from going on: what the system says of a process that is waited for.
+//!
+//! Does not decide how long is waited.
+
+use std::fmt;
+use std::fs;
+
+/// A process that holds what others wait for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its id; that of the thread if it is of another pid namespace.
+    pid: u32,
+    /// Its command; None if nothing can be said of it.
+    name: Option<String>,
+    /// How it comes that it does not go on.
+    rest: Rest,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    Stopped,
+    Traced,
+    /// It waits for a device, a page or a processor.
+    Unknown,
+}
+
+impl Holder {
+    /// The process of `thread`.
+    pub fn look(thread: u32) -> Holder {
+        let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+        let field = |name: &str| {
+            let mut fields = status.lines().filter_map(|line| line.split_once(':'));
+            fields.find(|(field, _)| *field == name).map(|(_, value)| value.trim())
+        };
+        let rest = match field("State").and_then(|state| state.chars().next()) {
+            Some('T') => Rest::Stopped,
+            Some('t') => Rest::Traced,
+            _ => Rest::Unknown,
+        };
+        let pid = field("Tgid").and_then(|pid| pid.parse().ok()).unwrap_or(thread);
+        Holder { pid, name: field("Name").map(str::to_string), rest }
+    }
+
+    /// Whether somebody has stopped it, or looks at it with a debugger.
+    pub fn is_stopped(&self) -> bool {
+        self.rest != Rest::Unknown
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Holder { pid, name, rest } = self;
+        let Some(name) = name else {
+            return write!(f, "thread {pid} of another pid namespace holds the store");
+        };
+        match rest {
+            Rest::Stopped => write!(
+                f,
+                "process {pid} ({name}), which is stopped, holds the store; kill -CONT {pid} lets it go on"
+            ),
+            Rest::Traced => write!(
+                f,
+                "process {pid} ({name}), which a debugger has stopped, holds the store; let it go on there"
+            ),
+            Rest::Unknown => write!(f, "process {pid} ({name}) holds the store and does not go on"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_is_described_by_its_state() {
+        let own = Holder::look(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+        assert_eq!((own.pid, own.is_stopped()), (std::process::id(), false));
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("starts");
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("is stopped");
+        while !Holder::look(child.id()).is_stopped() {
+            std::thread::yield_now();
+        }
+        let said = Holder::look(child.id()).to_string();
+        let start = format!("process {} (", child.id());
+        let end =
+            format!("which is stopped, holds the store; kill -CONT {} lets it go on", child.id());
+        assert!(said.starts_with(&start) && said.ends_with(&end), "{said}");
+        child.kill().expect("is killed");
+        child.wait().expect("ends");
+        let gone = Holder::look(u32::MAX).to_string();
+        assert!(gone.ends_with("of another pid namespace holds the store"), "{gone}");
+    }
+}
