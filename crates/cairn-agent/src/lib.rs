@@ -38,6 +38,7 @@ pub mod job;
 mod journal;
 pub mod ledger;
 pub mod link;
+pub mod living;
 pub mod log;
 pub mod manifest;
 pub mod mapping;

@@ -1,9 +1,10 @@
 //! Cleaning up after processes that died, closing what was sent and never received, and freeing what deleted files held.
 //!
-//! Must stay true: only a process that `cairn_device::process` calls dead is reaped; what cannot be
+//! Must stay true: only a process that `living.rs` calls dead is reaped; what cannot be
 //! known counts as alive. A process whose identity is not complete yet is given time to tell it.
 
 use crate::error::Result;
+use crate::living::Living;
 use crate::path::FilePath;
 use crate::volume::{Volume, now};
 use cairn_core::{ProcessIdentity, SlotId};
@@ -25,12 +26,12 @@ pub struct Visit {
 pub fn reap(volume: &Volume) -> Result<Visit> {
     let root = FilePath::root();
     let failed = || volume.error("look after the processes of", &root);
-    let mut visit = Visit::default();
+    let (mut visit, mut living) = (Visit::default(), Living::default());
     for (slot, identity) in volume.fs().processes().map_err(failed())? {
         if slot == volume.slot() {
             continue;
         }
-        if cairn_device::process::is_alive(identity) {
+        if living.has(identity) {
             visit.living += 1;
         } else if volume.fs().reap(slot, identity, now()).map_err(failed())? {
             visit.reaped += 1;
@@ -44,7 +45,8 @@ pub fn programs(volume: &Volume) -> Result<Vec<ProcessIdentity>> {
     let failed = volume.error("look after the processes of", &FilePath::root());
     let programs = volume.fs().programs().map_err(failed)?.into_iter();
     let programs = programs.map(|(_, identity)| identity);
-    Ok(programs.filter(|identity| cairn_device::process::is_alive(*identity)).collect())
+    let mut living = Living::default();
+    Ok(programs.filter(|identity| living.has(*identity)).collect())
 }
 
 /// Whether any is.

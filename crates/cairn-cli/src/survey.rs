@@ -10,6 +10,7 @@ use crate::risk::{Amount, Risk};
 use crate::store::{OpenStore, Roots};
 use cairn_agent::client::Client;
 use cairn_agent::job::{JOB_FILE, Job};
+use cairn_agent::living::Living;
 use cairn_agent::manifest::Kind;
 use cairn_agent::outside::Lack;
 use cairn_agent::reaper;
@@ -264,8 +265,9 @@ fn agent_of(store: &OpenStore) -> Option<u32> {
 fn living(volume: &Volume, agent: Option<u32>) -> Result<Vec<ProcessIdentity>> {
     let failed = volume.error("look after the processes of", &cairn_agent::FilePath::root());
     let processes = volume.fs().processes().map_err(failed)?;
+    let mut alive = Living::default();
     let others = processes.into_iter().filter(|(slot, identity)| {
-        *slot != volume.slot() && Some(identity.pid) != agent && process::is_alive(*identity)
+        *slot != volume.slot() && Some(identity.pid) != agent && alive.has(*identity)
     });
     Ok(others.map(|(_, identity)| identity).collect())
 }
