@@ -99,6 +99,12 @@ fn threads_are_armed_also_with_small_stacks() {
     same("threads");
 }
 
+/// Mechanism: what serves a caught call did not let a cancelled thread unwind. Consequence: the program was aborted. Fix: it does.
+#[test]
+fn thread_is_cancelled_between_calls() {
+    same("cancelled");
+}
+
 #[test]
 fn children_are_armed() {
     same("children");

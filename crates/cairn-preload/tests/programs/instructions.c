@@ -76,6 +76,26 @@ static void threads(void) {
     for (int at = 0; at < 4; at++) printf("%ld\n", RENAME(names[at], "last"));
 }
 
+static int cleaned;
+static void clean(void *argument) { cleaned = 1; }
+static void *write_for_ever(void *end) {
+    long file = CREATE("cancelled");
+    pthread_cleanup_push(clean, NULL);
+    MUST(write(*(int *)end, "x", 1) == 1);
+    for (;; pthread_testcancel()) MUST(ENTER(pwrite64, file, "x", 1, 0, 0) == 1);
+    pthread_cleanup_pop(0);
+}
+
+static void cancelled(void) {
+    int ends[2];
+    pthread_t other;
+    void *result;
+    MUST(pipe(ends) == 0 && pthread_create(&other, NULL, write_for_ever, &ends[1]) == 0);
+    await(ends[0]);
+    MUST(pthread_cancel(other) == 0 && pthread_join(other, &result) == 0);
+    printf("%d %d %ld\n", result == PTHREAD_CANCELED, cleaned, RENAME("cancelled", "last"));
+}
+
 static void children(void) {
     MUST(ENTER(close, CREATE("one"), 0, 0, 0, 0) == 0);
     for (int manner = 0; manner < 3; manner++) {
@@ -229,7 +249,7 @@ static void jumps(void) {
 
 int main(int count, char **arguments) {
     static const struct scene scenes[] = {
-        {"files", files}, {"threads", threads}, {"children", children}, {"signals", signals}, {"jumps", jumps},
+        {"files", files}, {"threads", threads}, {"cancelled", cancelled}, {"children", children}, {"signals", signals}, {"jumps", jumps},
         {"storms", storms}, {"registers", registers},
     };
     setvbuf(stdout, NULL, _IOLBF, 0);
