@@ -8,7 +8,7 @@ use std::fs;
 /// A process that holds what others wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its id; that of the thread if it is of another pid namespace.
+    /// Its id.
     pid: u32,
     /// Its command; None if nothing can be said of it.
     name: Option<String>,
@@ -27,7 +27,9 @@ enum Rest {
 impl Holder {
     /// The process of `thread`.
     pub fn look(thread: u32) -> Holder {
-        let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+        let status = fs::read(format!("/proc/{thread}/status")).unwrap_or_default();
+        // Names are any bytes.
+        let status = String::from_utf8_lossy(&status);
         let field = |name: &str| {
             let mut fields = status.lines().filter_map(|line| line.split_once(':'));
             fields.find(|(field, _)| *field == name).map(|(_, value)| value.trim())
@@ -41,6 +43,11 @@ impl Holder {
         Holder { pid, name: field("Name").map(str::to_string), rest }
     }
 
+    /// Its id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// Whether somebody has stopped it, or looks at it with a debugger.
     pub fn is_stopped(&self) -> bool {
         self.rest != Rest::Unknown
@@ -51,7 +58,7 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Holder { pid, name, rest } = self;
         let Some(name) = name else {
-            return write!(f, "thread {pid} of another pid namespace holds the store");
+            return write!(f, "a process that cannot be seen from here holds the store");
         };
         match rest {
             Rest::Stopped => write!(
@@ -88,7 +95,7 @@ mod tests {
         assert!(said.starts_with(&start) && said.ends_with(&end), "{said}");
         child.kill().expect("is killed");
         child.wait().expect("ends");
-        let gone = Holder::look(u32::MAX).to_string();
-        assert!(gone.ends_with("of another pid namespace holds the store"), "{gone}");
+        let hidden = Holder::look(0).to_string();
+        assert!(hidden.contains("cannot be seen from here"), "{hidden}");
     }
 }

@@ -28,6 +28,8 @@ use std::time::{Duration, Instant, SystemTime};
 /// How long writes may take that were under way at the cut.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// How often it is tried to end one: each attempt waits as long as this process has patience for a lock.
+const END_ATTEMPTS: u32 = 12;
 
 /// Where images of a job lie in its persist directory: each is copied over the last but one, so that the last stays whole meanwhile.
 pub(crate) fn places(persist: &Path, job: &str) -> [PathBuf; 2] {
@@ -175,7 +177,15 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         for volume in &self.live {
-            if let Err(error) = volume.fs().end_image() {
+            // Somebody may hold the store who is stopped; meanwhile nobody can do anything with it.
+            let mut ended = volume.fs().end_image();
+            for _ in 1..END_ATTEMPTS {
+                if ended.is_ok() {
+                    break;
+                }
+                ended = volume.fs().end_image();
+            }
+            if let Err(error) = ended {
                 log::say(log::Level::Warn, format_args!("cannot end an image: {error}"));
             }
         }

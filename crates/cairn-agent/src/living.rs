@@ -2,21 +2,22 @@
 //! `unshare --pid`.
 //!
 //! Must stay true: a living process is never called dead. One of another namespace is dead if that namespace can be seen from here and
-//! has no such process; if nothing of it is to be seen, it is dead where every namespace of the machine can be seen, or where this one was
-//! before. Else nobody knows, and it counts as alive.
+//! has no such process; if nothing of it is to be seen, it is dead where every process of the machine can be seen, or where this namespace
+//! was seen before. Else, and if anything cannot be read, nobody knows, and it counts as alive.
 //! Does not ask when a process began: a clock namespace has that otherwise.
 
 use cairn_core::ProcessIdentity;
 use cairn_device::process;
-use std::collections::HashSet;
-use std::fs;
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The machine's first pid namespace, of which all others come, by Linux's `include/linux/proc_ns.h`.
 const FIRST_NAMESPACE: u64 = 0xefff_fffc;
-/// Looking at all processes costs about as much as a pass over as many files: no more often than this.
+/// Looking at all processes costs about as much as a pass over as many files: no more often than this for each namespace of the store.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What was seen of other namespaces until now.
@@ -24,14 +25,16 @@ static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
 
 #[derive(Default)]
 struct Seen {
-    looked: Option<Instant>,
-    namespaces: HashSet<u64>,
+    /// When, for each of those that asked.
+    looked: HashMap<String, Instant>,
+    /// Open, so that no other namespace gets their numbers.
+    namespaces: HashMap<u64, File>,
 }
 
-/// Asks for many processes at once.
-#[derive(Default)]
-pub struct Living {
-    /// Processes of other namespaces, as seen after the first question about one. None: not asked, or it was looked just now.
+/// Asks for many processes at once, whose identities were read before.
+pub struct Living<'a> {
+    asks: &'a str,
+    /// Processes of other namespaces, as seen after the first question about one. None: not asked, or it was looked just now, or in vain.
     others: Option<Option<Others>>,
 }
 
@@ -40,75 +43,106 @@ pub struct Living {
 struct Others {
     /// Each by its namespace and its number there.
     known: HashSet<(u64, u32)>,
-    /// Numbers, in their namespaces, of those whose namespaces are hidden.
+    /// Numbers of processes in namespaces that are not known.
     hidden: HashSet<u32>,
+    /// There are no others on this machine.
+    are_all: bool,
 }
 
-impl Living {
-    /// Whether the process lives, as far as can be known. Asked after its identity was read.
+impl<'a> Living<'a> {
+    /// For those of a namespace of the store of this name.
+    pub fn of(asks: &'a str) -> Living<'a> {
+        Living { asks, others: None }
+    }
+
+    /// Whether the process lives, as far as can be known.
     pub fn has(&mut self, identity: ProcessIdentity) -> bool {
         let own = process::pid_namespace();
         if identity.pid_namespace == own || own == 0 || identity.pid_namespace == 0 {
             return process::is_alive(identity);
         }
-        let others = self.others.get_or_insert_with(look);
+        let others = self.others.get_or_insert_with(|| look(self.asks, own));
         let Some(others) = others else { return true };
-        let is_first = own == FIRST_NAMESPACE;
-        others.has(identity, |namespace| is_first || has_seen(namespace))
+        others.has(identity, |namespace| seen().get_or_insert_default().has(namespace))
+    }
+}
+
+impl Seen {
+    fn has(&self, namespace: u64) -> bool {
+        self.namespaces.contains_key(&namespace)
     }
 }
 
 impl Others {
-    fn has(&self, process: ProcessIdentity, would_be_seen: impl Fn(u64) -> bool) -> bool {
+    fn has(&self, process: ProcessIdentity, was_seen: impl Fn(u64) -> bool) -> bool {
         let ProcessIdentity { pid, pid_namespace, .. } = process;
         self.known.contains(&(pid_namespace, pid))
             || self.hidden.contains(&pid)
-            || !would_be_seen(pid_namespace)
+            || !(self.are_all || was_seen(pid_namespace))
     }
 }
 
-fn has_seen(namespace: u64) -> bool {
-    let seen = SEEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    seen.as_ref().is_some_and(|seen| seen.namespaces.contains(&namespace))
+fn seen() -> MutexGuard<'static, Option<Seen>> {
+    SEEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Looks at all processes; None: that was done just now, or /proc does not show them.
-fn look() -> Option<Others> {
-    let mut seen = SEEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+/// Looks at all processes; None: that was done just now, or something cannot be read.
+fn look(asks: &str, own: u64) -> Option<Others> {
+    let mut seen = seen();
     let seen = seen.get_or_insert_default();
-    if seen.looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY) {
+    if seen.looked.get(asks).is_some_and(|looked| looked.elapsed() < LOOK_EVERY) {
         return None;
     }
-    seen.looked = Some(Instant::now());
-    let mut others = Others::default();
-    for process in fs::read_dir("/proc").ok()?.flatten() {
-        let path = process.path();
-        let Ok(status) = fs::read_to_string(path.join("status")) else { continue };
-        let Some(pid) = pid_below(&status) else { continue };
-        match fs::metadata(path.join("ns/pid")) {
-            Ok(namespace) => {
-                others.known.insert((namespace.ino(), pid));
+    seen.looked.insert(asks.to_string(), Instant::now());
+    // Where others' processes are hidden, one of ours that has other rights is, too.
+    let shows_all = fs::read("/proc/1/status").is_ok();
+    let mut others = Others { are_all: own == FIRST_NAMESPACE && shows_all, ..Others::default() };
+    for entry in fs::read_dir("/proc").ok()? {
+        let path = entry.ok()?.path();
+        let is_process = path
+            .file_name()
+            .is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit));
+        if !is_process {
+            continue;
+        }
+        let status = match fs::read(path.join("status")) {
+            Ok(status) => status,
+            Err(error) if is_about_an_end(&error) => continue,
+            Err(_) => return None,
+        };
+        let Some((pid, between)) = pids_below(&String::from_utf8_lossy(&status)) else { continue };
+        others.hidden.extend(between);
+        let namespace = File::open(path.join("ns/pid"));
+        match namespace.and_then(|namespace| Ok((namespace.metadata()?.ino(), namespace))) {
+            Ok((number, namespace)) => {
+                others.known.insert((number, pid));
+                seen.namespaces.entry(number).or_insert(namespace);
             }
-            Err(_) => {
-                others.hidden.insert(pid);
-            }
+            Err(error) if is_about_an_end(&error) => {}
+            Err(_) => _ = others.hidden.insert(pid),
         }
     }
-    seen.namespaces.extend(others.known.iter().map(|(namespace, _)| *namespace));
     Some(others)
 }
 
-/// The number that a process has in its own pid namespace, if that is another one than the one that asks; none either of one that is
-/// dead, and is only to be waited for.
-fn pid_below(status: &str) -> Option<u32> {
+/// Whether a process has ended meanwhile.
+fn is_about_an_end(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+/// The number that a process has in its own pid namespace, and those in the ones around that, if it is of another one than the one that
+/// asks; none either of one that is dead, and is only to be waited for.
+fn pids_below(status: &str) -> Option<(u32, Vec<u32>)> {
     let field = |name: &str| {
         let mut fields = status.lines().filter_map(|line| line.split_once(':'));
         fields.find(|(field, _)| *field == name).map(|(_, value)| value.trim())
     };
     let is_dead = field("State").is_some_and(|state| state.starts_with(['Z', 'X']))
         && field("Threads").is_none_or(|threads| threads == "1");
-    let below = field("NSpid")?.split_whitespace().skip(1).last()?;
-    below.parse().ok().filter(|_| !is_dead)
+    let below = field("NSpid")?.split_whitespace().skip(1);
+    let mut below: Vec<u32> = below.filter_map(|number| number.parse().ok()).collect();
+    let pid = below.pop().filter(|_| !is_dead)?;
+    Some((pid, below))
 }
 
 #[cfg(test)]
@@ -121,21 +155,30 @@ mod tests {
 
     #[test]
     fn process_of_a_namespace_that_would_be_seen_is_dead_if_it_is_not() {
-        let others = Others { known: HashSet::from([(7, 2)]), hidden: HashSet::from([3]) };
-        let has = |pid, namespace, would| others.has(process(pid, namespace), |_| would);
-        assert_eq!([has(2, 7, true), has(2, 8, true), has(4, 7, true)], [true, false, false]);
-        assert_eq!([has(3, 9, true), has(4, 9, false)], [true, true], "nobody knows");
+        let (known, hidden) = (HashSet::from([(7, 2)]), HashSet::from([3]));
+        let mut others = Others { known, hidden, are_all: false };
+        let has = |others: &Others, pid, namespace, was_seen| {
+            others.has(process(pid, namespace), |_| was_seen)
+        };
+        assert!(has(&others, 2, 7, true) && !has(&others, 2, 8, true) && !has(&others, 4, 7, true));
+        assert!(has(&others, 3, 9, true) && has(&others, 4, 9, false), "nobody knows");
+        others.are_all = true;
+        assert!(has(&others, 2, 7, false) && !has(&others, 4, 9, false));
     }
 
     #[test]
-    fn number_of_a_process_in_its_own_namespace_is_read() {
+    fn numbers_of_a_process_in_other_namespaces_are_read() {
         let status = |numbers: &str, state: &str, threads: u32| {
             format!("Name:\tsh\nState:\t{state}\nNSpid:\t{numbers}\nThreads:\t{threads}\n")
         };
-        assert_eq!(pid_below(&status("812", "S (sleeping)", 1)), None);
-        assert_eq!(pid_below(&status("812\t14\t2", "S (sleeping)", 1)), Some(2));
-        assert_eq!(pid_below(&status("812\t2", "Z (zombie)", 1)), None);
-        assert_eq!(pid_below(&status("812\t2", "Z (zombie)", 3)), Some(2), "its threads live");
+        assert_eq!(pids_below(&status("812", "S (sleeping)", 1)), None);
+        assert_eq!(pids_below(&status("812\t14\t2", "S (sleeping)", 1)), Some((2, vec![14])));
+        assert_eq!(pids_below(&status("812\t2", "Z (zombie)", 1)), None);
+        assert_eq!(
+            pids_below(&status("812\t2", "Z (zombie)", 3)),
+            Some((2, vec![])),
+            "its threads live"
+        );
     }
 
     #[test]
@@ -144,6 +187,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().expect("starts");
         let ended = process::identity_of(child.id()).expect("it is there");
         child.wait().expect("ends");
-        assert_eq!([Living::default().has(own), Living::default().has(ended)], [true, false]);
+        let mut living = Living::of("node");
+        assert_eq!([living.has(own), living.has(ended)], [true, false]);
     }
 }

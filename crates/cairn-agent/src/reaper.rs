@@ -26,7 +26,7 @@ pub struct Visit {
 pub fn reap(volume: &Volume) -> Result<Visit> {
     let root = FilePath::root();
     let failed = || volume.error("look after the processes of", &root);
-    let (mut visit, mut living) = (Visit::default(), Living::default());
+    let (mut visit, mut living) = (Visit::default(), Living::of(volume.name()));
     for (slot, identity) in volume.fs().processes().map_err(failed())? {
         if slot == volume.slot() {
             continue;
@@ -45,7 +45,7 @@ pub fn programs(volume: &Volume) -> Result<Vec<ProcessIdentity>> {
     let failed = volume.error("look after the processes of", &FilePath::root());
     let programs = volume.fs().programs().map_err(failed)?.into_iter();
     let programs = programs.map(|(_, identity)| identity);
-    let mut living = Living::default();
+    let mut living = Living::of(volume.name());
     Ok(programs.filter(|identity| living.has(*identity)).collect())
 }
 

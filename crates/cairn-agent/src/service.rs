@@ -347,7 +347,7 @@ impl DrainLoop<'_> {
         self.dirty |= std::mem::take(&mut self.shared.state().looks_again);
         if self.drainer.next_look().is_some() {
             // What more files may come to is settled once nobody can write them.
-            let is_running = is_running(self.shared);
+            let is_running = is_running(self.shared) || self.goes_on();
             self.dirty |= self.was_running && !is_running;
             self.was_running = is_running;
         }
@@ -384,7 +384,7 @@ impl DrainLoop<'_> {
 
     fn wishes(&self) -> Wishes {
         let (volumes, _) = self.shared.volumes();
-        let synced = volumes.iter().map(|volume| volume.fs().barriers());
+        let synced = volumes.iter().map(|volume| volume.fs().syncs());
         Wishes { arrived: self.shared.meter.copied_ever(), synced: synced.sum() }
     }
 

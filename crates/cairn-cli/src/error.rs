@@ -5,6 +5,7 @@
 //! overwritten.
 
 use cairn_agent::error::why;
+use cairn_agent::holder::Holder;
 use cairn_device::nvme::shared::RemotePath;
 use cairn_device::{StoreError, nvme};
 use std::borrow::Cow;
@@ -903,6 +904,15 @@ impl Error {
             Error::DiscardPersist { .. } | Error::DiscardArchive { .. } => Some("--discard"),
             Error::NothingToStage | Error::StageOfRanks => Some("--stage"),
             Error::Owned { .. } => Some("--persist"),
+            _ => None,
+        }
+    }
+
+    /// Who keeps a store from being used, if that is the matter.
+    pub fn holder(&self) -> Option<&Holder> {
+        match self {
+            Error::Agent(cairn_agent::Error::Held { holder, .. })
+            | Error::Store { source: cairn_agent::Error::Held { holder, .. }, .. } => Some(holder),
             _ => None,
         }
     }

@@ -121,8 +121,8 @@ fn remove_store(store: OpenStore, arguments: &Arguments, report: &mut RemoveRepo
         return Err(Error::WouldLose { job, files: files as usize });
     }
     let processes = match survey::programs(&claim.store) {
-        // A store that cannot be opened any more can be discarded.
-        Err(_) if discard => Vec::new(),
+        // A store that cannot be opened any more can be discarded; not one that a program holds which is stopped.
+        Err(ref error) if discard && error.holder().is_none() => Vec::new(),
         processes => processes?,
     };
     if !processes.is_empty() {

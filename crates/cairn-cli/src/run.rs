@@ -35,6 +35,7 @@ use cairn_agent::archive::{ArchivePolicy, ArchiveStatus, check_credentials};
 use cairn_agent::checkpoints::{Told, Wanted};
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
+use cairn_agent::holder::Holder;
 use cairn_agent::job::{AGENT_LOCK, Scope};
 use cairn_agent::policy::AtEnd;
 use cairn_agent::protocol::{Failed, Status};
@@ -432,7 +433,8 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
     let may_remove = is_finished && safe;
     let inhabitants = match may_remove && !discard {
         // What they write from now on is nowhere else. If nobody can say who they are, all that there is now is safe.
-        true => survey::programs(&claim.store).unwrap_or_default(),
+        true => survey::programs(&claim.store)
+            .unwrap_or_else(|error| error.holder().map(Holder::pid).into_iter().collect()),
         false => Vec::new(),
     };
     let removes = discard || (may_remove && inhabitants.is_empty());

@@ -265,7 +265,7 @@ fn agent_of(store: &OpenStore) -> Option<u32> {
 fn living(volume: &Volume, agent: Option<u32>) -> Result<Vec<ProcessIdentity>> {
     let failed = volume.error("look after the processes of", &cairn_agent::FilePath::root());
     let processes = volume.fs().processes().map_err(failed)?;
-    let mut alive = Living::default();
+    let mut alive = Living::of(volume.name());
     let others = processes.into_iter().filter(|(slot, identity)| {
         *slot != volume.slot() && Some(identity.pid) != agent && alive.has(*identity)
     });

@@ -50,7 +50,7 @@ pub enum Error {
     Busy,
     /// The lock is held for too long by another thread, which may be stopped.
     Held {
-        /// Its id.
+        /// Its id; 0 if it is of another pid namespace.
         thread: u32,
     },
     /// `.`, `..` and the root cannot be removed or renamed.

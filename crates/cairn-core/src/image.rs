@@ -30,7 +30,7 @@ pub(crate) use shadow::{Held, Shadow, ShadowHere};
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::inode::{CHANGED_LATER, Inode, MAPPED, MAPPED_LATER, MAPPED_TO_STORE};
-use crate::layout::{IMAGE, IMAGE_BARRIERS, IMAGE_COUNT, IMAGE_LOST, IMAGE_PINS, SlabKind};
+use crate::layout::{IMAGE, IMAGE_BARRIERS, IMAGE_COUNT, IMAGE_LOST, IMAGE_PINS, SYNCS, SlabKind};
 use crate::map::Stretch;
 use crate::pin::{PIN_ACTIVE, PIN_LEASED, PIN_WAITS, PINS_PER_SLOT, Pin, RUNS_MAX};
 use crate::pool::BlockRun;
@@ -174,9 +174,10 @@ impl Transaction<'_> {
         self.add_at_cut(inode, CHANGED_LATER);
     }
 
-    /// A block of the file is written to, and not to a copy of it: if the image has it, it says so.
-    pub(crate) fn write_in_image(&mut self, inode: Inode, tier: u8, block: u32) {
-        if self.in_image(tier, block) {
+    /// Blocks of the file are written to, and not copies of them: if the image has one, it says so.
+    pub(crate) fn write_in_image(&mut self, inode: Inode, run: BlockRun) {
+        let is_there = |index: u32| self.in_image(run.tier, run.first + index);
+        if self.image.is_some() && (0..run.count).any(is_there) {
             self.add_at_cut(inode, CHANGED_LATER);
             self.count_barrier();
         }
@@ -410,12 +411,17 @@ impl Microfs {
     /// the image was to keep. Whoever reads another number after copying a mapped file than before the cut may have copied what is
     /// newer than something that is not in the image. Takes no lock.
     pub fn barriers(&self) -> Barriers {
-        self.memory().words()[IMAGE_BARRIERS].load(Ordering::Acquire)
+        self.memory().words()[IMAGE_BARRIERS].load(Ordering::Acquire).wrapping_add(self.syncs())
+    }
+
+    /// Counts the first kind of these alone. Takes no lock.
+    pub fn syncs(&self) -> u64 {
+        self.memory().words()[SYNCS].load(Ordering::Acquire)
     }
 
     /// A call has brought bytes to where they survive, or a mapping has ended. Takes no lock.
     pub fn note_barrier(&self) {
-        self.memory().words()[IMAGE_BARRIERS].fetch_add(1, Ordering::AcqRel);
+        self.memory().words()[SYNCS].fetch_add(1, Ordering::AcqRel);
     }
 }
 

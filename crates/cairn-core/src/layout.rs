@@ -83,6 +83,7 @@ pub(crate) const IMAGE_PINS: usize = 143;
 /// The image that was given up, and why: number << 8 | reason; and how often mapped files were brought to where they survive.
 pub(crate) const IMAGE_LOST: usize = 224;
 pub(crate) const IMAGE_BARRIERS: usize = 225;
+pub(crate) const SYNCS: usize = 226;
 /// Where the log ended when a file was last opened for changes in place, or further.
 pub(crate) const OPENED_AT: usize = 135;
 /// Log positions in words: all before is on the media; a flush in progress covers all before, and nothing before is
@@ -121,7 +122,7 @@ pub(crate) const SPACE_WAITERS: usize = 192;
 pub(crate) const SPACE_PLACES: usize = 32;
 const _: () = assert!(PROMOTED + TIERS_MAX <= READ_NOTES);
 const _: () = assert!(READ_NOTES + 2 * READ_PLACES <= SPACE_PATIENCE);
-const _: () = assert!(SPACE_WAITERS + SPACE_PLACES <= IMAGE_LOST && IMAGE_BARRIERS < PART_COUNTERS);
+const _: () = assert!(SPACE_WAITERS + SPACE_PLACES <= IMAGE_LOST && SYNCS < PART_COUNTERS);
 pub(crate) const TIER_COUNTERS: usize = 112;
 const TIER_COUNTER_WORDS: usize = 4;
 pub(crate) const TIER_COUNTERS_END: usize = TIER_COUNTERS + TIERS_MAX * TIER_COUNTER_WORDS;

@@ -62,7 +62,7 @@ impl Microfs {
             if goes_to_copy || !tx.is_stale(run.tier, run.first) {
                 return Ok(false);
             }
-            tx.write_in_image(inode, run.tier, run.first);
+            tx.write_in_image(inode, run);
             let (tier, block, kind) = (run.tier, run.first, WriteKind::Overwrite);
             let piece =
                 WritePiece { tier, block, start: start as u32, length, kind, ..PIECE_IN_PLACE };

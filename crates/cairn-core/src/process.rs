@@ -277,7 +277,9 @@ impl Microfs {
                 None => tx.new_slot(ACTIVE)?,
             };
             slot.set_state(tx, ACTIVE);
-            slot.set_flags(tx, if known.is_some() { 0 } else { flags });
+            // One that was a program before stays one.
+            let before = known.map_or(flags, |slot| slot.flags(tx));
+            slot.set_flags(tx, flags & before);
             slot.set_identity(tx, identity);
             let count = tx.get(ATTACH_COUNT);
             tx.set(ATTACH_COUNT, count.wrapping_add(1));

@@ -414,7 +414,7 @@ fn mark_overwritten_stale(tx: &mut Transaction, inode: Inode, plan: &WritePlan) 
         if !run.fresh && run_start < plan.zero_from {
             let written = ((plan.zero_from - 1) >> shift) + 1 - u64::from(run.file_block);
             let count = u64::from(run.blocks.count).min(written) as u32;
-            tx.write_in_image(inode, run.blocks.tier, run.blocks.first);
+            tx.write_in_image(inode, BlockRun { count, ..run.blocks });
             tx.note_stale(inode, BlockRun { count, ..run.blocks });
             overwrites = true;
         }

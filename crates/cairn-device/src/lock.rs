@@ -232,7 +232,8 @@ impl<'a> RobustLock<'a> {
                 return Err(Error::Busy);
             }
             if gone != Some(true) && left.is_some_and(|left| left.is_zero()) {
-                return Err(Error::Held { thread: (asleep & TID_MASK) as u32 });
+                let thread = if gone.is_some() { (asleep & TID_MASK) as u32 } else { 0 };
+                return Err(Error::Held { thread });
             }
         }
     }

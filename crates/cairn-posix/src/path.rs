@@ -12,7 +12,7 @@ use core::marker::PhantomData;
 use crate::address;
 use crate::configuration::{self, Configuration};
 use crate::error::{Errno, Result};
-use crate::{cwd, kernel, mount, stack, table};
+use crate::{cwd, gate, kernel, mount, stack, table};
 use cairn_core::InodeId;
 
 /// Longest path the kernel accepts, with its NUL.
@@ -260,14 +260,16 @@ fn enter_from<'a>(
     path: &'a [u8],
     ask: impl FnOnce(&mut [u8]) -> Result<usize>,
 ) -> Route<'a> {
-    let rest = stack::with_room(
-        #[inline(never)]
-        || {
-            let mut buffer = [0; PATH_BYTES];
-            let length = ask(&mut buffer).ok()?;
-            enter(mount, &buffer[..length], path)
-        },
-    );
+    let rest = gate::inside(|| {
+        stack::with_room(
+            #[inline(never)]
+            || {
+                let mut buffer = [0; PATH_BYTES];
+                let length = ask(&mut buffer).ok()?;
+                enter(mount, &buffer[..length], path)
+            },
+        )
+    });
     match rest {
         Some(rest) => Route::Place(Place { base: cairn_core::ROOT, path: rest }),
         None => Route::Libc,

@@ -1,14 +1,15 @@
 //! Room for our code, which needs more stack than the kernel's: callers may have little.
 //!
-//! Must stay true: who has little, or may have, is served on a stack of ours, one for each thread: small threads, user-level threads,
-//! coroutines, and handlers on alternate stacks. Nothing unwinds from there, and no handler runs there but in a wait.
-//! Who leaves a wait by a switch to another context, instead of a jump, and comes back, is not served: the other one has the stack
-//! meanwhile. A context whose stack lies in that of its thread is taken for the thread.
+//! Must stay true: who has little, or may have, is served on a stack of ours: small threads, user-level threads, coroutines, and handlers on
+//! alternate stacks. Nothing unwinds from there. Of a thread's stacks each has one user at a time: whoever comes while that waits, or is in
+//! a callback of the application's, which may switch to other contexts, gets another one.
+//! A context whose stack lies in that of its thread is taken for the thread. A stack that was left by a jump is used again by a call from
+//! the same place, and else lost until the thread ends.
 
 use core::cell::Cell;
 use core::ffi::{c_long, c_void};
 use core::mem::MaybeUninit;
-use core::ops::Range;
+use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::kernel;
@@ -37,14 +38,22 @@ struct Here {
     /// Where it has room on its own stack.
     low: Cell<usize>,
     high: Cell<usize>,
-    /// Where its stack of ours begins, behind its guard; 0: it has none.
-    ours: Cell<usize>,
+    /// The first of its stacks of ours; null: it has none.
+    ours: Cell<*mut Stack>,
+}
+
+/// The beginning of a stack, behind its guard.
+struct Stack {
+    /// Another one of the thread.
+    next: *mut Stack,
+    /// Where its user came from; 0: it has none.
+    from: usize,
 }
 
 thread_local! {
     /// Without a destructor: the key has one.
     static HERE: Here =
-        const { Here { low: Cell::new(0), high: Cell::new(0), ours: Cell::new(0) } };
+        const { Here { low: Cell::new(0), high: Cell::new(0), ours: Cell::new(ptr::null_mut()) } };
 }
 
 unsafe extern "C" {
@@ -97,42 +106,64 @@ pub fn with_room<R>(act: impl FnOnce() -> R) -> R {
     let marker = 0_u8;
     let top = (&raw const marker).addr();
     let main = LOWEST.load(Ordering::Relaxed)..HIGHEST.load(Ordering::Relaxed);
-    match if main.contains(&top) { None } else { other_stack(top) } {
-        None => act(),
-        // SAFETY: it is ours, and nobody stands on it. What runs there does not unwind.
-        Some(stack) => unsafe { psm::on_stack(stack, STACK_BYTES, act) },
+    let Some(stack) = (if main.contains(&top) { None } else { other_stack(top) }) else {
+        return act();
+    };
+    let base = stack.wrapping_add(1).cast::<u8>();
+    // SAFETY: it is ours, has no other user, and stays until it has none. What runs there does not unwind.
+    unsafe {
+        let result = psm::on_stack(base, STACK_BYTES - size_of::<Stack>(), act);
+        (*stack).from = 0;
+        result
     }
 }
 
-/// Where to go on who stands at `top`; none: there.
+/// Where to go on who stands at `top`, which has that user from now on; none: there.
 #[inline(never)]
-fn other_stack(top: usize) -> Option<*mut u8> {
+fn other_stack(top: usize) -> Option<*mut Stack> {
     HERE.with(|here| {
-        let ours = here.ours.get();
-        let has = |stack: Range<usize>| stack.contains(&top);
-        // On ours is who is in a call of ours, or in a handler that was run in the midst of one.
-        if has(here.low.get()..here.high.get()) || ours != 0 && has(ours..ours + STACK_BYTES) {
+        if (here.low.get()..here.high.get()).contains(&top) {
             return None;
         }
-        // Else nobody is: who was has left it, by a jump if not otherwise.
-        let start = if ours == 0 { take(here)? } else { ours };
-        Some(core::ptr::with_exposed_provenance_mut(start))
+        let (mut next, mut free) = (here.ours.get(), None);
+        while !next.is_null() {
+            // Who is in a call of ours.
+            if (next.addr()..next.addr() + STACK_BYTES).contains(&top) {
+                return None;
+            }
+            // SAFETY: stacks stay while their thread lives, and only it looks at them.
+            let Stack { next: following, from } = unsafe { next.read() };
+            // Whoever came from here has left it by a jump.
+            if from == 0 || from == top {
+                free = Some(next);
+            }
+            next = following;
+        }
+        let stack = match free {
+            Some(stack) => stack,
+            None => take(here)?,
+        };
+        // SAFETY: as above.
+        unsafe { (*stack).from = top };
+        Some(stack)
     })
 }
 
-/// A stack for this thread; none: there is no memory.
+/// One more stack for this thread; none: there is no memory.
 #[cold]
-fn take(here: &Here) -> Option<usize> {
+fn take(here: &Here) -> Option<*mut Stack> {
     let spare = SPARE.iter().map(|place| place.swap(0, Ordering::Acquire));
     let start = match spare.into_iter().find(|&start| start != 0) {
         Some(start) => start,
         None => map()?,
     };
-    here.ours.set(start);
-    let given = core::ptr::with_exposed_provenance::<c_void>(start);
-    // SAFETY: the key was made. If this fails the stack stays when the thread ends.
-    unsafe { libc::pthread_setspecific(AT_END.load(Ordering::Relaxed), given) };
-    Some(start)
+    let stack = ptr::with_exposed_provenance_mut::<Stack>(start);
+    // SAFETY: it is memory that nobody uses. Handlers that come meanwhile find the list as it was, or as it will be.
+    unsafe { stack.write(Stack { next: here.ours.get(), from: usize::MAX }) };
+    here.ours.set(stack);
+    // SAFETY: the key was made. If this fails the stacks stay when the thread ends.
+    unsafe { libc::pthread_setspecific(AT_END.load(Ordering::Relaxed), stack.cast()) };
+    Some(stack)
 }
 
 fn map() -> Option<usize> {
@@ -148,16 +179,23 @@ fn map() -> Option<usize> {
     Some(start + GUARD_BYTES)
 }
 
-/// Gives back the stack of a thread that ends, however it does.
-extern "C" fn give_back(stack: *mut c_void) {
-    HERE.with(|here| here.ours.set(0));
-    let start = stack.expose_provenance();
-    let keep = |place: &AtomicUsize| {
-        place.compare_exchange(0, start, Ordering::Release, Ordering::Relaxed).is_ok()
-    };
-    if !SPARE.iter().any(keep) {
-        let all = [(start - GUARD_BYTES) as c_long, (GUARD_BYTES + STACK_BYTES) as c_long];
-        // SAFETY: it is ours, and nobody stands on it.
-        let _ = unsafe { kernel::call(libc::SYS_munmap, all) };
+/// Gives back the stacks of a thread that ends, however it does, but for those that a context which has moved to another thread may be on.
+extern "C" fn give_back(_: *mut c_void) {
+    let mut next = HERE.with(|here| here.ours.replace(ptr::null_mut()));
+    while !next.is_null() {
+        // SAFETY: the stacks of this thread are nobody else's.
+        let Stack { next: following, from } = unsafe { next.read() };
+        if from == 0 {
+            let start = next.expose_provenance();
+            let keep = |place: &AtomicUsize| {
+                place.compare_exchange(0, start, Ordering::Release, Ordering::Relaxed).is_ok()
+            };
+            if !SPARE.iter().any(keep) {
+                let all = [(start - GUARD_BYTES) as c_long, (GUARD_BYTES + STACK_BYTES) as c_long];
+                // SAFETY: it is ours, and nobody stands on it.
+                let _ = unsafe { kernel::call(libc::SYS_munmap, all) };
+            }
+        }
+        next = following;
     }
 }

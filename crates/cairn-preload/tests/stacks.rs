@@ -36,6 +36,18 @@ fn small_thread_is_cancelled() {
     same_in_memory("stacks", "small_thread_is_cancelled");
 }
 
+/// Mechanism: a thread had one stack of Cairn's for all. Consequence: a handler, or another context of the thread, was served on that of a call
+/// which had not ended, and overwrote it. Fix: each user has one until it is done.
+#[test]
+fn handler_uses_files_while_its_small_thread_waits() {
+    same_in_memory("stacks", "handler_uses_files_while_its_small_thread_waits");
+}
+
+#[test]
+fn contexts_switch_in_callbacks() {
+    same_in_memory("stacks", "contexts_switch_in_callbacks");
+}
+
 #[test]
 fn no_call_takes_much_more_of_the_callers_stack_than_without_cairn() {
     let stage = Stage::in_memory();

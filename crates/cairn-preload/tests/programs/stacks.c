@@ -1,6 +1,7 @@
 /* Calls from where there is little stack: small threads, contexts, handlers on alternate stacks; and how deep each call goes. */
 #include "program.h"
 #include <dirent.h>
+#include <ftw.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -92,6 +93,73 @@ static void handlers_on_alternate_stacks_use_files(void) {
     MUST(sigaction(SIGUSR1, &action, NULL) == 0);
     for (int turn = 0; turn < 3; turn++) MUST(raise(SIGUSR1) == 0);
     printf("%lld\n", size_of("handler"));
+}
+
+/* A thread that is served elsewhere waits there, while its handler is served, too. */
+static int ends[2];
+static void *wait_for_lock(void *unused) {
+    void *memory = mmap(NULL, SMALL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    stack_t stack = {.ss_sp = memory, .ss_size = SMALL};
+    int lock = open("lock", O_RDWR);
+    MUST(sigaltstack(&stack, NULL) == 0 && lock >= 0 && write(ends[1], "x", 1) == 1);
+    MUST(flock(lock, LOCK_EX) == 0 && pwrite(lock, "xyz", 3, 0) == 3 && close(lock) == 0);
+    return NULL;
+}
+
+static void handle_and_tell(int signal) {
+    use_a_file("handler");
+    MUST(write(ends[1], "x", 1) == 1);
+}
+
+static void handler_uses_files_while_its_small_thread_waits(void) {
+    pthread_t thread;
+    pthread_attr_t small;
+    struct sigaction action = {.sa_handler = handle_and_tell, .sa_flags = SA_ONSTACK | SA_RESTART};
+    int lock = create("lock", 0);
+    MUST(pipe(ends) == 0 && flock(lock, LOCK_EX) == 0 && sigaction(SIGUSR1, &action, NULL) == 0);
+    MUST(pthread_attr_init(&small) == 0 && pthread_attr_setstacksize(&small, 32 << 10) == 0);
+    MUST(pthread_create(&thread, &small, wait_for_lock, NULL) == 0);
+    await(ends[0]);
+    for (int turn = 0; turn < 20; turn++) {
+        MUST(pthread_kill(thread, SIGUSR1) == 0);
+        await(ends[0]);
+    }
+    MUST(flock(lock, LOCK_UN) == 0 && pthread_join(thread, NULL) == 0);
+    printf("%lld %lld\n", size_of("handler"), size_of("lock"));
+}
+
+/* One context is in a callback of a walk when another one makes calls. */
+static int walked;
+static int switch_in_the_walk(const char *name, const struct stat *found, int kind) {
+    walked++;
+    return swapcontext(&other_context, &main_context);
+}
+
+static void walk_in_other_context(void) {
+    MUST(ftw("tree", switch_in_the_walk, 4) == 0);
+    swapcontext(&other_context, &main_context);
+}
+
+static void use_third_file(void) { use_a_file("third"); }
+
+static void contexts_switch_in_callbacks(void) {
+    static ucontext_t third_context;
+    void *stacks = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(mkdir("tree", 0755) == 0 && close(create("tree/a", 0)) == 0 && close(create("tree/b", 0)) == 0);
+    MUST(stacks != MAP_FAILED && getcontext(&other_context) == 0 && getcontext(&third_context) == 0);
+    other_context.uc_stack.ss_sp = stacks;
+    other_context.uc_stack.ss_size = 512 << 10;
+    makecontext(&other_context, walk_in_other_context, 0);
+    /* One on a stack of its own each time, so that it is served elsewhere, too. */
+    for (int turn = 0; turn < 4; turn++) {
+        MUST(swapcontext(&main_context, &other_context) == 0);
+        third_context.uc_stack.ss_sp = (char *)stacks + (512 << 10);
+        third_context.uc_stack.ss_size = SMALL;
+        third_context.uc_link = &main_context;
+        makecontext(&third_context, use_third_file, 0);
+        MUST(swapcontext(&main_context, &third_context) == 0);
+    }
+    printf("%d %lld\n", walked, size_of("third"));
 }
 
 /* A thread that is served elsewhere than on its stack is cancelled, and its cleanup runs. */
@@ -226,6 +294,8 @@ static const struct scene scenes[] = {
     {"contexts_use_files", contexts_use_files},
     {"handlers_on_alternate_stacks_use_files", handlers_on_alternate_stacks_use_files},
     {"small_thread_is_cancelled", small_thread_is_cancelled},
+    {"handler_uses_files_while_its_small_thread_waits", handler_uses_files_while_its_small_thread_waits},
+    {"contexts_switch_in_callbacks", contexts_switch_in_callbacks},
     {"depths", depths},
 };
 
