@@ -31,9 +31,20 @@ struct Seen {
     namespaces: HashMap<u64, File>,
 }
 
+/// What is known of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It is there.
+    Seen,
+    /// It has ended.
+    Over,
+    /// Nobody can say.
+    Unknown,
+}
+
 /// Asks for many processes at once, whose identities were read before.
 pub struct Living<'a> {
-    asks: &'a str,
+    asks: Option<&'a str>,
     /// Processes of other namespaces, as seen after the first question about one. None: not asked, or it was looked just now, or in vain.
     others: Option<Option<Others>>,
 }
@@ -50,35 +61,45 @@ struct Others {
 }
 
 impl<'a> Living<'a> {
-    /// For those of a namespace of the store of this name.
+    /// For those of a namespace of the store of this name, about which somebody asks again and again.
     pub fn of(asks: &'a str) -> Living<'a> {
-        Living { asks, others: None }
+        Living { asks: Some(asks), others: None }
+    }
+
+    /// For who asks once.
+    pub fn now() -> Living<'a> {
+        Living { asks: None, others: None }
     }
 
     /// Whether the process lives, as far as can be known.
     pub fn has(&mut self, identity: ProcessIdentity) -> bool {
-        let own = process::pid_namespace();
-        if identity.pid_namespace == own || own == 0 || identity.pid_namespace == 0 {
-            return process::is_alive(identity);
-        }
-        let others = self.others.get_or_insert_with(|| look(self.asks, own));
-        let Some(others) = others else { return true };
-        others.has(identity, |namespace| seen().get_or_insert_default().has(namespace))
+        self.life(identity) != Life::Over
     }
-}
 
-impl Seen {
-    fn has(&self, namespace: u64) -> bool {
-        self.namespaces.contains_key(&namespace)
+    /// What is known of the process.
+    pub fn life(&mut self, identity: ProcessIdentity) -> Life {
+        let own = process::pid_namespace();
+        if identity.pid_namespace == own || own == 0 {
+            return if process::is_alive(identity) { Life::Seen } else { Life::Over };
+        }
+        match self.others.get_or_insert_with(|| look(self.asks, own)) {
+            None => Life::Unknown,
+            Some(others) => others.life(identity, |namespace| {
+                seen().get_or_insert_default().namespaces.contains_key(&namespace)
+            }),
+        }
     }
 }
 
 impl Others {
-    fn has(&self, process: ProcessIdentity, was_seen: impl Fn(u64) -> bool) -> bool {
+    fn life(&self, process: ProcessIdentity, was_seen: impl Fn(u64) -> bool) -> Life {
         let ProcessIdentity { pid, pid_namespace, .. } = process;
-        self.known.contains(&(pid_namespace, pid))
-            || self.hidden.contains(&pid)
-            || !(self.are_all || was_seen(pid_namespace))
+        if self.known.contains(&(pid_namespace, pid)) {
+            return Life::Seen;
+        }
+        let is_known = self.are_all || was_seen(pid_namespace);
+        let is_over = is_known && pid_namespace != 0 && !self.hidden.contains(&pid);
+        if is_over { Life::Over } else { Life::Unknown }
     }
 }
 
@@ -87,13 +108,15 @@ fn seen() -> MutexGuard<'static, Option<Seen>> {
 }
 
 /// Looks at all processes; None: that was done just now, or something cannot be read.
-fn look(asks: &str, own: u64) -> Option<Others> {
+fn look(asks: Option<&str>, own: u64) -> Option<Others> {
     let mut seen = seen();
     let seen = seen.get_or_insert_default();
-    if seen.looked.get(asks).is_some_and(|looked| looked.elapsed() < LOOK_EVERY) {
-        return None;
+    if let Some(asks) = asks {
+        if seen.looked.get(asks).is_some_and(|looked| looked.elapsed() < LOOK_EVERY) {
+            return None;
+        }
+        seen.looked.insert(asks.to_string(), Instant::now());
     }
-    seen.looked.insert(asks.to_string(), Instant::now());
     // Where others' processes are hidden, one of ours that has other rights is, too.
     let shows_all = fs::read("/proc/1/status").is_ok();
     let mut others = Others { are_all: own == FIRST_NAMESPACE && shows_all, ..Others::default() };
@@ -157,13 +180,14 @@ mod tests {
     fn process_of_a_namespace_that_would_be_seen_is_dead_if_it_is_not() {
         let (known, hidden) = (HashSet::from([(7, 2)]), HashSet::from([3]));
         let mut others = Others { known, hidden, are_all: false };
-        let has = |others: &Others, pid, namespace, was_seen| {
-            others.has(process(pid, namespace), |_| was_seen)
+        let life = |others: &Others, pid, namespace, was_seen| {
+            others.life(process(pid, namespace), |_| was_seen)
         };
-        assert!(has(&others, 2, 7, true) && !has(&others, 2, 8, true) && !has(&others, 4, 7, true));
-        assert!(has(&others, 3, 9, true) && has(&others, 4, 9, false), "nobody knows");
+        assert_eq!([2, 4].map(|pid| life(&others, pid, 7, true)), [Life::Seen, Life::Over]);
+        assert_eq!([2, 3].map(|pid| life(&others, pid, 8, true)), [Life::Over, Life::Unknown]);
+        assert_eq!([2, 4].map(|pid| life(&others, pid, 8, false)), [Life::Unknown; 2]);
         others.are_all = true;
-        assert!(has(&others, 2, 7, false) && !has(&others, 4, 9, false));
+        assert_eq!([2, 4].map(|pid| life(&others, pid, 8, false)), [Life::Over; 2]);
     }
 
     #[test]

@@ -10,10 +10,9 @@ use crate::risk::{Amount, Risk};
 use crate::store::{OpenStore, Roots};
 use cairn_agent::client::Client;
 use cairn_agent::job::{JOB_FILE, Job};
-use cairn_agent::living::Living;
+use cairn_agent::living::{Life, Living};
 use cairn_agent::manifest::Kind;
 use cairn_agent::outside::Lack;
-use cairn_agent::reaper;
 use cairn_agent::volume::Volume;
 use cairn_core::{ProcessIdentity, Timestamp};
 use cairn_device::process;
@@ -236,17 +235,23 @@ impl Look {
     }
 }
 
-/// Processes of programs that use a store, as their ids: not this one, nor those of other pid namespaces, of which nobody knows whether
+/// Processes of programs that use a store, as their ids, in their own pid namespaces: not this one, nor those of which nobody knows whether
 /// they live. Those that are just ending are waited for. Errors: as `Look::at`.
 pub fn programs(store: &OpenStore) -> Result<Vec<u32>> {
     let (own, here) = (std::process::id(), process::pid_namespace());
-    let is_meant = |one: &ProcessIdentity| one.pid_namespace == here && one.pid != own;
     let (volumes, started) = (store.volumes()?, Instant::now());
     loop {
         let mut programs = Vec::new();
         for volume in &volumes {
-            let living = reaper::programs(volume)?.into_iter().filter(is_meant);
-            programs.extend(living.map(|process| process.pid));
+            let failed =
+                volume.error("look after the processes of", &cairn_agent::FilePath::root());
+            let processes = volume.fs().programs().map_err(failed)?;
+            let mut living = Living::now();
+            let processes = processes.into_iter().map(|(_, process)| process);
+            let processes = processes
+                .filter(|process| (process.pid, process.pid_namespace) != (own, here))
+                .filter(|process| living.life(*process) == Life::Seen);
+            programs.extend(processes.map(|process| process.pid));
         }
         if programs.is_empty() || started.elapsed() > END_PATIENCE {
             return Ok(programs);
@@ -265,7 +270,7 @@ fn agent_of(store: &OpenStore) -> Option<u32> {
 fn living(volume: &Volume, agent: Option<u32>) -> Result<Vec<ProcessIdentity>> {
     let failed = volume.error("look after the processes of", &cairn_agent::FilePath::root());
     let processes = volume.fs().processes().map_err(failed)?;
-    let mut alive = Living::of(volume.name());
+    let mut alive = Living::now();
     let others = processes.into_iter().filter(|(slot, identity)| {
         *slot != volume.slot() && Some(identity.pid) != agent && alive.has(*identity)
     });

@@ -6,7 +6,8 @@
 
 mod common;
 
-use common::{Sandbox, eventually};
+use common::session::Session;
+use common::{Sandbox, eventually, kill};
 use std::fs;
 use std::process::Command;
 
@@ -73,4 +74,28 @@ fn container_that_ends_in_order_leaves_nothing_open() {
     let run = sandbox.run("job", &format!("{CONTAINER} python3 writer.py ends"));
     run.succeeds().says("store removed");
     assert_eq!(fs::read(sandbox.out().join("log")).expect("is there"), b"state");
+}
+
+/// Mechanism: processes of other pid namespaces were not asked for. Consequence: the store of a container's program was removed under it once
+/// its `cairn run` was gone. Fix: those that are seen count.
+#[test]
+fn container_outlives_its_run_then_its_store_is_not_removed() {
+    if !can_contain() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "job", &[]);
+    session.shell(&format!(
+        "{CONTAINER} --kill-child sh -c 'exec 7>/cairn/log; touch ready; sleep 1000' &
+        echo $! >container; until [ -e ready ]; do sleep 0.01; done"
+    ));
+    session.kill_run();
+    session.kill_shell();
+    let container = fs::read_to_string(sandbox.work().join("container")).expect("is there");
+    let refused = sandbox.cairn(&["rm", "job", "--discard"]);
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.stderr.contains("still use"), "{}", refused.stderr);
+    kill("KILL", container.trim().parse().expect("a number"));
+    let is_removed = || sandbox.cairn(&["rm", "job", "--discard"]).code == Some(0);
+    eventually("it can be removed", is_removed);
 }
