@@ -64,6 +64,8 @@ pub struct Drainer {
     ended_run: u64,
     /// As [`Checkpoints::run_was_seen`], for the next pass.
     pub run_was_seen: bool,
+    /// The last pass took the run for one that goes on.
+    pub run_went_on: bool,
 }
 
 /// What is to be outside.
@@ -124,6 +126,7 @@ impl Drainer {
             turns: Turns::default(),
             ended_run: 0,
             run_was_seen: false,
+            run_went_on: false,
         }
     }
 
@@ -181,6 +184,7 @@ impl Drainer {
             let run_was_seen = self.run_was_seen || goes_on;
             let has_run = goes_on || daemon::has_run(&self.store, RUN_LOCK)?;
             let is_over = told.succeeded.is_some() || !has_run;
+            self.run_went_on = run_was_seen || has_run;
             let checkpoints = self.checkpoints()?;
             checkpoints.run_was_seen = run_was_seen || checkpoints.is_run_under_way();
             let (before, trees) = (heads(), read(volumes)?);

@@ -348,7 +348,7 @@ impl DrainLoop<'_> {
         if self.drainer.next_look().is_some() {
             // What more files may come to is settled once nobody can write them.
             let is_running = is_running(self.shared) || self.goes_on();
-            self.dirty |= self.was_running && !is_running;
+            self.dirty |= (self.was_running || self.drainer.run_went_on) && !is_running;
             self.was_running = is_running;
         }
         if self.dirty {
