@@ -362,3 +362,26 @@ fn run_that_ends_during_a_pass_still_has_its_image_after_it() {
         assert!(out.join("late").exists() && !has_image());
     });
 }
+
+/// Mechanism: a pass that found a program alive took the run for one that goes on, after it had been noticed that nobody was there. Consequence:
+/// nobody looked again when that program had ended, and who waited for the drain waited for ever. Fix: the pass says what it took the run for.
+#[test]
+fn pass_says_that_it_took_the_run_for_one_that_goes_on() {
+    let store = TestStore::new();
+    let out = store.directory("out");
+    let job = Job { persist: Some(out), ..store.job.clone() };
+    let (volumes, meter) = ([Arc::clone(&store.volume)], &Meter::default());
+    let mut drainer = Drainer::new(&store.path, job);
+    let mut goes_on = || {
+        drainer.pass(&volumes, true, Reason::Routine, meter).expect("passes");
+        drainer.run_went_on
+    };
+    assert!(!goes_on());
+    let mut program = std::process::Command::new("sleep").arg("1000").spawn().expect("starts");
+    let identity = cairn_device::process::identity_of(program.id()).expect("it is there");
+    store.volume.fs().attach(identity).expect("there is room");
+    assert!(goes_on());
+    program.kill().expect("kills");
+    program.wait().expect("ends");
+    assert!(!goes_on());
+}
