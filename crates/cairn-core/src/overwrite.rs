@@ -18,6 +18,7 @@ use crate::fs::Microfs;
 use crate::handle::{APPEND, MAY_WRITE, WROTE};
 use crate::inode::{HAS_WAITING, SETTLING, WANTS_SETTLE};
 use crate::map::Stretch;
+use crate::pool::BlockRun;
 use crate::small::SMALL_BYTES_MAX;
 use crate::types::{Caller, HandleId};
 use crate::write::{PIECE_IN_PLACE, WriteKind, WritePiece};
@@ -62,7 +63,7 @@ impl Microfs {
             if goes_to_copy || !tx.is_stale(run.tier, run.first) {
                 return Ok(false);
             }
-            tx.write_in_image(inode, run);
+            tx.write_in_image(inode, BlockRun { count: 1, ..run });
             let (tier, block, kind) = (run.tier, run.first, WriteKind::Overwrite);
             let piece =
                 WritePiece { tier, block, start: start as u32, length, kind, ..PIECE_IN_PLACE };
