@@ -7,6 +7,7 @@
 
 use crate::copy::{Place, Source, adopt_file, copy_file, copy_together, patch_file};
 use crate::destination::{Destination, Found};
+use crate::drain::Since;
 use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::journal::Journal;
@@ -27,6 +28,7 @@ use cairn_core::{InodeId, Moment};
 use cairn_device::sys::monotonic_ms;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -59,8 +61,8 @@ pub struct Carrier<'a> {
     pub replaced: Vec<FilePath>,
     /// Other directories that may have copies of the same files.
     pub elsewhere: &'a [Elsewhere<'a>],
-    /// Of an image: files whose copies in the last one may be older than they are.
-    pub stored_to: Option<&'a HashSet<FilePath>>,
+    /// Of an image: files whose copies in the last one may be older than they are, and what is unchanged since the one in this place.
+    pub image: Option<(&'a HashSet<FilePath>, Since<'a>)>,
     /// Directories whose content was changed.
     pub touched: BTreeSet<FilePath>,
     /// Tells whether something newer may go first by now; None if all that was planned is to be done.
@@ -494,17 +496,17 @@ impl<'a> Carrier<'a> {
     }
 
     /// The copy of the file that an earlier image has in this place, if it is worth being changed into what the file is now.
-    fn earlier_copy(&self, path: &FilePath, node: &Node) -> Option<Found> {
-        if !self.volume.is_image() {
-            return None;
-        }
+    fn earlier_copy(&self, path: &FilePath, node: &Node) -> Option<EarlierCopy> {
         let (entry, found) = self.ledger.find_ours(path).ok()??;
         // Nothing is amiss with a copy that is only older.
-        let is_older = self.stored_to.is_some_and(|stored_to| stored_to.contains(path));
+        let (stored_to, since) = self.image?;
+        let is_older = stored_to.contains(path);
         let is_sound = !entry.detached && (!entry.damaged || is_older) && entry.inode == node.inode;
         let is_alone = found.links == 1 && !has_other_extended(node, entry.extended);
         let is_worth_it = found.bytes.min(node.bytes) >= EARLIER_BYTES_MIN;
-        (is_sound && is_alone && is_worth_it).then_some(found)
+        let unchanged = || since.of(self.volume, node.inode);
+        let is_taken = is_sound && is_alone && is_worth_it;
+        is_taken.then(|| EarlierCopy { found, unchanged: unchanged() })
     }
 
     /// The copy an earlier store of the job left under this name, if it is still there.
@@ -536,7 +538,14 @@ impl<'a> Carrier<'a> {
 struct WorkItem<'a> {
     source: Source<'a>,
     existing: Option<Copy>,
-    earlier: Option<Found>,
+    earlier: Option<EarlierCopy>,
+}
+
+/// The copy of a file that an earlier image has.
+struct EarlierCopy {
+    found: Found,
+    /// Which bytes it has as the file has them now, if that is known.
+    unchanged: Option<Vec<Range<u64>>>,
 }
 
 impl Item for &WorkItem<'_> {
@@ -600,12 +609,7 @@ impl<'a> Copiers<'a> {
                 Some(existing) => {
                     results.push((*source, self.adopt(place, *source, existing, buffer)));
                 }
-                None => match self.link(place, *source, buffer).and_then(|linked| {
-                    match earlier.as_ref().filter(|_| linked.is_none()) {
-                        Some(earlier) => patch_file(place, *source, earlier, buffer, self.meter),
-                        None => Ok(linked),
-                    }
-                }) {
+                None => match self.make(place, *source, earlier.as_ref(), buffer) {
                     Ok(None) => sources.push(*source),
                     made => results.push((*source, made)),
                 },
@@ -618,6 +622,25 @@ impl<'a> Copiers<'a> {
         let copies = copies.into_iter().map(|copy| copy.map(Some));
         results.extend(sources.into_iter().zip(copies));
         results
+    }
+
+    /// Makes the copy of `source` of one that is there already. None: there is none that can become it.
+    fn make(
+        &self,
+        place: Place<'_>,
+        source: Source<'a>,
+        earlier: Option<&EarlierCopy>,
+        buffer: &mut Buffer,
+    ) -> Result<Option<Copy>> {
+        // Where it is known what differs, the place keeps a copy of its own: one that two places share could not be changed the next time.
+        let is_known = earlier.is_some_and(|earlier| earlier.unchanged.is_some());
+        let linked = if is_known { None } else { self.link(place, source, buffer)? };
+        match (linked, earlier) {
+            (None, Some(EarlierCopy { found, unchanged })) => {
+                patch_file(place, source, (found, unchanged.clone()), buffer, self.meter)
+            }
+            (linked, _) => Ok(linked),
+        }
     }
 
     /// Has a copy that lies elsewhere be the copy of `source`, too.

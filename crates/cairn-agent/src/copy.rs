@@ -29,13 +29,14 @@ use crate::pace::Lap;
 use crate::path::FilePath;
 use crate::plan::Node;
 use crate::policy::Verify;
-use crate::read::{Buffer, CHUNK_BYTES, Chunk, Start, Summary, read_from};
+use crate::read::{Buffer, CHUNK_BYTES, Chunk, Known, Start, Summary, read_from};
 use crate::volume::{OpenFile, Volume, now};
 use cairn_core::{Attributes, InodeId};
 use cairn_device::checksum;
 use earlier::Earlier;
 use rustix::fs::Advice;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
@@ -185,14 +186,14 @@ fn copy_on(
 pub fn patch_file(
     place: Place<'_>,
     source: Source<'_>,
-    found: &Found,
+    (found, unchanged): (&Found, Option<Vec<Range<u64>>>),
     buffer: &mut Buffer,
     meter: &Meter,
 ) -> Result<Option<Copy>> {
     let Some(taken) = place.destination.take_temporary(source.path, found)? else {
         return Ok(None);
     };
-    let earlier = Earlier::new(taken.reopen()?, taken.path())?;
+    let earlier = Earlier::new(taken.reopen()?, taken.path(), unchanged)?;
     let written = Written::write(place, source, Beginning::Earlier(taken, earlier), buffer, meter)?;
     written.make_durable(meter)?;
     let copied = written.publish(place, buffer, meter).map(Some);
@@ -243,14 +244,15 @@ impl<'a> Written<'a> {
         let start =
             mark.map(|Mark { version, offset, crc32c, .. }| Start { version, offset, crc32c });
         meter.copied(start.map_or(0, |start| start.offset));
+        let known = earlier.as_ref().map(Earlier::known).unwrap_or_default();
         let mut progress = Progress::begin(place, source, &temporary)?;
         let mut lap = Lap::begin(meter);
         let summary = thread::scope(|scope| {
             let mut aside = Aside::new(scope, &temporary.file, source.node.bytes, CHUNK_BYTES);
-            let summary = read(&file, start, buffer, meter, &mut |mut chunk| {
+            let summary = read(&file, (start, &known), buffer, meter, &mut |mut chunk| {
                 let bytes = chunk.length as u64;
                 let differing = match &mut earlier {
-                    Some(earlier) => earlier.differing(&chunk),
+                    Some(earlier) => earlier.differing(&chunk)?,
                     None if chunk.is_hole => Vec::new(),
                     None => earlier::all(&chunk),
                 };
@@ -333,13 +335,13 @@ impl<'a> Written<'a> {
 /// As `read_from`; what takes long in the store is not put down to the persist directory.
 fn read(
     file: &OpenFile<'_>,
-    start: Option<Start>,
+    from: (Option<Start>, &Known),
     buffer: &mut Buffer,
     meter: &Meter,
     consume: &mut dyn FnMut(Chunk<'_>) -> Result<()>,
 ) -> Result<Summary> {
     meter.is_in_store(true);
-    let summary = read_from(file, start, buffer, &mut |chunk| {
+    let summary = read_from(file, from, buffer, &mut |chunk| {
         meter.is_in_store(false);
         consume(chunk)?;
         meter.is_in_store(true);
@@ -410,7 +412,7 @@ pub fn adopt_file(
     }
     let _at_work = meter.at(source.path);
     let file = source.open()?;
-    let summary = read(&file, None, buffer, meter, &mut |_| meter.get_on())?;
+    let summary = read(&file, (None, &Known::default()), buffer, meter, &mut |_| meter.get_on())?;
     let copy = destination.open_file(source.path)?;
     let path = destination.full_path(source.path);
     drop_cached(&copy);

@@ -10,6 +10,7 @@ mod copies;
 mod leaving;
 #[cfg(test)]
 mod tests;
+mod unchanged;
 mod whole;
 
 use crate::carry::{Carrier, Overtaking};
@@ -41,6 +42,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
+pub use unchanged::Since;
+use unchanged::Unchanged;
 use whole::Whole;
 
 /// Drains the namespaces of one store.
@@ -60,6 +63,8 @@ pub struct Drainer {
     look_again: Option<Instant>,
     complaints: Complaints,
     turns: Turns,
+    /// What is known of the images that were taken.
+    unchanged: Unchanged,
     /// The last run, as in [`Job::runs`], of which somebody said how it ended.
     ended_run: u64,
     /// As [`Checkpoints::run_was_seen`], for the next pass.
@@ -124,6 +129,7 @@ impl Drainer {
             look_again: None,
             complaints: Complaints::default(),
             turns: Turns::default(),
+            unchanged: Unchanged::default(),
             ended_run: 0,
             run_was_seen: false,
             run_went_on: false,
@@ -484,7 +490,7 @@ impl Drainer {
                     marks,
                     replaced,
                     elsewhere,
-                    stored_to: whole.map(|whole| &whole.stored_to),
+                    image: whole.map(|whole| (&whole.stored_to, whole.since)),
                     touched,
                     overtaking,
                     names: OnceCell::new(),

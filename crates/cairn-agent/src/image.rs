@@ -148,6 +148,15 @@ impl Image {
         &self.views
     }
 
+    /// Its number in each of them. Errors: it is not held any more.
+    pub fn numbers(&self) -> Result<Vec<u64>> {
+        let number = |volume: &Arc<Volume>| match volume.fs().image() {
+            ImageState::Held(number) => Ok(number),
+            _ => Err(failed(volume)(cairn_core::Error::ImageLost)),
+        };
+        self.live.iter().map(number).collect()
+    }
+
     /// The files, of these that are in it, whose bytes it may not have kept because programs have them mapped. Errors: it is not held
     /// any more.
     pub fn stored_to(&self, trees: &[(&Arc<Volume>, Tree)]) -> Result<HashSet<FilePath>> {

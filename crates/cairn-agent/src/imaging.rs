@@ -1,6 +1,6 @@
 //! When an image of a job's store is due, nobody having asked for one.
 //!
-//! Must stay true: images take half of the time at most; what arrived outside, or what a program had made durable in a file that it keeps
+//! Must stay true: an image does not begin before the last one has ended, nor sooner than is said after that began; what arrived outside, or what a program had made durable in a file that it keeps
 //! open, is not newer for long than what the newest image has, so that whoever goes on from the image loses little.
 //! Whether anything was written since the last image is not asked: writes that continue one another, and those to mapped files, leave no
 //! trace of their own, and what is as it was is not copied again.
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// If the job says nothing, so often at least.
 const EVERY: Duration = Duration::from_secs(600);
-/// When there is something that a program wants to survive, so long after the last one.
+/// When there is something that a program wants to survive, so long after the last one began.
 const SOON: Duration = Duration::from_secs(10);
 
 /// What programs have wanted to survive.
@@ -44,15 +44,14 @@ impl Imaging {
     /// Whether one is due at `now`, when there are these wishes. A job of which not all checkpoints are wanted there
     /// (`is_choosy`) has images only if it says how often: they have all files.
     pub fn is_due(&self, images: Images, wishes: Wishes, is_choosy: bool, now: Instant) -> bool {
-        let took = self.ended.duration_since(self.began);
-        let pause = match images {
+        let period = match images {
             Images::Never => return false,
-            Images::Every(seconds) => Duration::from_secs(seconds).max(took),
+            Images::Every(seconds) => Duration::from_secs(seconds),
             Images::Auto if is_choosy => return false,
-            Images::Auto if wishes != self.seen => SOON.max(took),
-            Images::Auto => EVERY.max(took),
+            Images::Auto if wishes != self.seen => SOON,
+            Images::Auto => EVERY,
         };
-        now.duration_since(self.ended) >= pause
+        now >= self.ended && now.duration_since(self.began) >= period
     }
 }
 
@@ -61,14 +60,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_follow_what_arrives_and_take_a_part_of_the_time() {
+    fn image_is_due_some_time_after_the_last_began_and_when_that_has_ended() {
         let now = Instant::now();
         let seconds = Duration::from_secs;
         let none = Wishes { arrived: 1, synced: 1 };
         let (arrived, synced) = (Wishes { arrived: 2, ..none }, Wishes { synced: 2, ..none });
         let taken = |took| Imaging { began: now, ended: now + seconds(took), seen: none };
         let is_due = |taken: Imaging, images, wishes, after| {
-            let is_due = |after| taken.is_due(images, wishes, false, taken.ended + seconds(after));
+            let is_due = |after| taken.is_due(images, wishes, false, now + seconds(after));
             assert_eq!((is_due(after - 1), is_due(after)), (false, true), "{images:?} {wishes:?}");
         };
         is_due(taken(0), Images::Auto, none, 600);

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::volume::OpenFile;
 use cairn_core::{Attributes, ReadPlan};
 use cairn_device::checksum;
+use std::ops::Range;
 
 /// Bytes handed on at a time, unless a hugeblock is larger.
 pub const CHUNK_BYTES: u64 = 4 << 20;
@@ -22,7 +23,7 @@ pub struct Chunk<'a> {
     pub offset: u64,
     /// Its length in bytes.
     pub length: usize,
-    /// Begins with its bytes. Unless it is a hole, who has a use for the memory may leave other of the same length here.
+    /// Begins with its bytes, but for pieces that are known. Unless it is a hole, who has a use for the memory may leave other of the same length here.
     pub memory: &'a mut Aligned,
     /// Nothing was ever written here: all zeros.
     pub is_hole: bool,
@@ -50,6 +51,30 @@ pub struct Start {
     pub crc32c: u32,
 }
 
+/// Pieces that are known, or not, as a whole: of this length, or of a hugeblock's if that is more.
+pub const PIECE_BYTES: u64 = 32 << 10;
+
+/// Ranges of a file that need not be read, because whoever reads it has them.
+#[derive(Default)]
+pub struct Known {
+    ranges: Vec<Range<u64>>,
+}
+
+impl Known {
+    /// Of `ranges`, which are in order and do not touch each other, those before `end`.
+    pub fn new(mut ranges: Vec<Range<u64>>, end: u64) -> Known {
+        ranges.retain(|range| range.start < end);
+        ranges.iter_mut().for_each(|range| range.end = range.end.min(end));
+        Known { ranges }
+    }
+
+    /// Whether all of a range is among them.
+    pub fn has(&self, range: &Range<u64>) -> bool {
+        let next = self.ranges.partition_point(|known| known.end < range.end);
+        self.ranges.get(next).is_some_and(|known| known.start <= range.start)
+    }
+}
+
 /// A file that was read whole.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary {
@@ -70,6 +95,8 @@ pub struct Buffer {
     checksums: Vec<Option<u32>>,
     /// For each block, whether any part of it came from a tier.
     written: Vec<bool>,
+    /// For each block, whether it has a checksum and is not read.
+    known: Vec<bool>,
     /// As long as a part, for holes.
     zeros: Aligned,
 }
@@ -90,13 +117,14 @@ pub fn read_whole(
     buffer: &mut Buffer,
     consume: &mut dyn FnMut(Chunk<'_>) -> Result<()>,
 ) -> Result<Summary> {
-    read_from(file, None, buffer, consume)
+    read_from(file, (None, &Known::default()), buffer, consume)
 }
 
-/// As `read_whole`, from `start` on; the summary's checksum is that of the whole file, its counts are of what was read.
+/// As `read_whole`, from `start` on, and without the bytes of pieces that are known, if all their blocks have checksums; the summary's
+/// checksum is that of the whole file, its counts are of what was read.
 pub fn read_from(
     file: &OpenFile<'_>,
-    start: Option<Start>,
+    (start, known): (Option<Start>, &Known),
     buffer: &mut Buffer,
     consume: &mut dyn FnMut(Chunk<'_>) -> Result<()>,
 ) -> Result<Summary> {
@@ -121,6 +149,7 @@ pub fn read_from(
         if length == 0 {
             break;
         }
+        find_known(file, buffer, known, (offset, length))?;
         let is_doubted = read_chunk(file, buffer, offset, length)?;
         check_chunk(file, buffer, offset, length, &mut summary)?;
         if is_doubted && summary.open_blocks > 0 {
@@ -168,8 +197,41 @@ fn skip_hole(
     Ok(parts * part_bytes)
 }
 
-/// Fills the buffer with `length` bytes from `offset` and zeros the rest of the last block. Whether any of them may be older than what
-/// was written.
+/// Notes which blocks of a part need not be read.
+fn find_known(
+    file: &OpenFile<'_>,
+    buffer: &mut Buffer,
+    known: &Known,
+    (offset, length): (u64, u64),
+) -> Result<()> {
+    let block_bytes = file.volume.hugeblock_bytes();
+    let block_count = length.div_ceil(block_bytes) as usize;
+    buffer.known.clear();
+    buffer.known.resize(block_count, false);
+    if known.ranges.is_empty() {
+        return Ok(());
+    }
+    stored_checksums(file, &mut buffer.checksums[..block_count], offset)?;
+    let piece_bytes = PIECE_BYTES.max(block_bytes);
+    for start in (0..length / piece_bytes).map(|piece| piece * piece_bytes) {
+        let end = start + piece_bytes;
+        let blocks = (start / block_bytes) as usize..(end / block_bytes) as usize;
+        let is_sealed = buffer.checksums[blocks.clone()].iter().all(Option::is_some);
+        if is_sealed && known.has(&(offset + start..offset + end)) {
+            buffer.known[blocks].fill(true);
+        }
+    }
+    Ok(())
+}
+
+fn stored_checksums(file: &OpenFile<'_>, found: &mut [Option<u32>], offset: u64) -> Result<()> {
+    let first_block = (offset / file.volume.hugeblock_bytes()) as u32;
+    let checksums = file.volume.fs().checksums(file.inode, first_block, found);
+    checksums.map_err(|error| file.failed("read the checksums of", error))
+}
+
+/// Fills the buffer with `length` bytes from `offset`, but for what is known, and zeros the rest of the last block. Whether any of them may
+/// be older than what was written.
 fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64) -> Result<bool> {
     let volume = file.volume;
     let block_bytes = volume.hugeblock_bytes();
@@ -180,7 +242,16 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
     buffer.bytes[length as usize..padded].fill(0);
     let (mut done, mut attempts, mut is_doubted) = (0, 0, false);
     while done < length {
-        let plan = file.plan_read(offset + done, length - done)?;
+        let block = (done / block_bytes) as usize;
+        let is_known = buffer.known[block];
+        let same = buffer.known[block..].iter().take_while(|known| **known == is_known).count();
+        let end = length.min((block + same) as u64 * block_bytes);
+        if is_known {
+            buffer.written[block..block + same].fill(true);
+            done = end;
+            continue;
+        }
+        let plan = file.plan_read(offset + done, end - done)?;
         if plan.length == 0 {
             return Err(file.changed());
         }
@@ -251,21 +322,21 @@ fn check_chunk(
     let block_bytes = volume.hugeblock_bytes();
     let block_count = buffer.written.len();
     let stored = &mut buffer.checksums[..block_count];
-    let first_block = (offset / block_bytes) as u32;
-    volume
-        .fs()
-        .checksums(file.inode, first_block, stored)
-        .map_err(|error| file.failed("read the checksums of", error))?;
+    stored_checksums(file, stored, offset)?;
     let zero_checksum = volume.fs().geometry().zero_block_checksum;
     for (index, (&stored, &written)) in stored.iter().zip(&buffer.written).enumerate() {
         let start = index * block_bytes as usize;
         let block = &buffer.bytes[start..start + block_bytes as usize];
-        let computed = if written { checksum::crc32c(0, block) } else { zero_checksum };
+        let computed = match (stored, written) {
+            (Some(stored), _) if buffer.known[index] => stored,
+            (_, true) => checksum::crc32c(0, block),
+            (_, false) => zero_checksum,
+        };
         match stored {
             Some(stored) if stored != computed => {
                 return Err(mismatch(file, offset + start as u64, stored, computed, summary));
             }
-            Some(_) => summary.checked_blocks += 1,
+            Some(_) => summary.checked_blocks += u64::from(!buffer.known[index]),
             None => summary.open_blocks += u64::from(written),
         }
         let inside = block_bytes.min(length - start as u64);

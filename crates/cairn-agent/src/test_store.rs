@@ -3,7 +3,7 @@
 use crate::job::{DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
 use crate::path::FilePath;
 use crate::volume::Volume;
-use crate::write::NewFile;
+use crate::write::{NewFile, overwrite};
 use cairn_core::Geometry;
 use cairn_device::Store;
 use cairn_device::namespace::create_namespace;
@@ -74,6 +74,11 @@ impl TestStore {
         let mut file = NewFile::create(&self.volume, &path(name)).expect("creates");
         file.append(content).expect("writes");
         file.finish(mode, mtime_seconds * 1_000_000_000).expect("finishes");
+    }
+
+    /// Writes over bytes of a file, or behind its end.
+    pub fn overwrite(&self, name: &str, offset: u64, content: &[u8]) {
+        overwrite(&self.volume, &path(name), offset, content).expect("writes");
     }
 }
 

@@ -69,6 +69,19 @@ impl Writer<'_> {
     }
 }
 
+/// Writes `bytes` at `offset` of a file that is there.
+#[cfg(test)]
+pub fn overwrite(volume: &Volume, path: &FilePath, offset: u64, bytes: &[u8]) -> Result<()> {
+    let failed = || volume.error("write", path);
+    let (fs, caller) = (volume.fs(), volume.caller_as_user());
+    let options = OpenOptions { write: true, ..OpenOptions::NONE };
+    let opened = fs.open_file(&caller, ROOT, path.as_bytes(), options, 0).map_err(failed())?;
+    let (handle, path) = (opened.handle, path.clone());
+    let mut writer = Writer { volume, path, handle, bytes: offset, brings: false };
+    writer.append(bytes)?;
+    writer.release().map_err(failed())
+}
+
 /// A file being written; vanishes unless it is finished.
 pub struct NewFile<'a> {
     writer: Writer<'a>,

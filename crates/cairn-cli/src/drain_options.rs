@@ -24,8 +24,8 @@ pub struct DrainArguments {
     #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_UNTIL")]
     pub until: Option<String>,
     /// While the command runs, copy all of the store, as it is at one moment, open files included, to cairn-image.JOB.0 and .1 in turn,
-    /// so long after the last time: 30s, 10m; --stage goes on from the newest if the node was lost. auto: when something has arrived
-    /// or was synced, and every 10 minutes, in half of the time at most, but not with --pfs-every; none for not at all [default: auto]
+    /// so long after the last was begun: 30s, 10m; --stage goes on from the newest if the node was lost. auto: after 10 s if something
+    /// has arrived or was synced, and every 10 minutes, but not with --pfs-every; none for not at all [default: auto]
     #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_IMAGE_EVERY")]
     pub image_every: Option<String>,
     /// Copy at most so many bytes a second, as in 500M, and let programs write their checkpoints first; none for no

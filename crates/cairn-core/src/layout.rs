@@ -4,12 +4,13 @@
 //! page 0        lock | static header (CRC32C) | slab headers | counters
 //! undo          pre-images of the running transaction
 //! log           ring of operation records
-//! tier tables   per tier: used bitmap, full-word bitmap, stale bitmap, checksums
+//! tier tables   per tier: used bitmap, full-word bitmap, stale bitmap, changed bitmap, checksums
 //! slabs         handles, process slots, inodes, names, tree nodes
 //! ```
 //! Invariant: every region starts on a page and is derived from the static header alone; the header is
 //! checked against its CRC and against the segment's length before anything else is read.
 
+use crate::changes::changed_words;
 use crate::error::{Error, Result};
 use crate::image::shadow_words;
 use crate::memory::{LOCK_WORDS, Memory};
@@ -18,7 +19,7 @@ use crate::types::TIERS_MAX;
 use std::sync::atomic::Ordering;
 
 /// Version of the meta segment written by this build.
-pub const FORMAT_VERSION: u32 = 6;
+pub const FORMAT_VERSION: u32 = 7;
 /// Magic of a meta segment: "cairnfs1".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"cairnfs1");
 /// Smallest and largest hugeblock, bytes.
@@ -205,6 +206,8 @@ pub(crate) struct TierRegion {
     pub used: usize,
     pub full: usize,
     pub stale: usize,
+    /// Which blocks may have changed since the last cut, see `changes.rs`.
+    pub changed: usize,
     /// One bit for each page of `checksums` that differs from the media's.
     pub dirty: usize,
     pub checksums: usize,
@@ -299,6 +302,7 @@ impl Layout {
                 used: region(bitmap_words),
                 full: region(bitmap_words.div_ceil(64)),
                 stale: region(bitmap_words),
+                changed: region(changed_words(blocks)),
                 dirty: region((blocks as usize).div_ceil(CHECKSUMS_PER_PAGE).div_ceil(64)),
                 checksums: region((blocks as usize).div_ceil(2)),
                 counters: TIER_COUNTERS + (tier - 1) * TIER_COUNTER_WORDS,

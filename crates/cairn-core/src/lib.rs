@@ -8,6 +8,7 @@
 
 mod absent;
 mod attributes;
+mod changes;
 mod check;
 mod claim;
 mod coalesce;

@@ -203,6 +203,7 @@ impl Transaction<'_> {
         file_block: u32,
         blocks: BlockRun,
     ) -> Result<()> {
+        self.note_change(blocks);
         if let Some(old) = self.exchange_blocks(inode, file_block, blocks)? {
             self.free_blocks(None, old);
         }
@@ -527,6 +528,7 @@ impl Transaction<'_> {
     /// Whether the inode should be looked at for stale blocks.
     pub(crate) fn note_stale(&mut self, inode: Inode, run: BlockRun) {
         self.set_stale(run, true);
+        self.note_change(run);
         if inode.flags(self) & MAYBE_STALE == 0 {
             inode.add_flags(self, MAYBE_STALE);
         }

@@ -63,7 +63,9 @@ impl Microfs {
             if goes_to_copy || !tx.is_stale(run.tier, run.first) {
                 return Ok(false);
             }
-            tx.write_in_image(inode, BlockRun { count: 1, ..run });
+            let blocks = BlockRun { count: 1, ..run };
+            tx.write_in_image(inode, blocks);
+            tx.note_change(blocks);
             let (tier, block, kind) = (run.tier, run.first, WriteKind::Overwrite);
             let piece =
                 WritePiece { tier, block, start: start as u32, length, kind, ..PIECE_IN_PLACE };

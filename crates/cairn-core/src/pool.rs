@@ -65,7 +65,7 @@ impl BlockRun {
 }
 
 /// Calls `visit(word index in bitmap, mask)` for the words that `first..first + count` touches.
-fn for_words(first: u32, count: u32, mut visit: impl FnMut(usize, u64)) {
+pub(crate) fn for_words(first: u32, count: u32, mut visit: impl FnMut(usize, u64)) {
     let (mut block, end) = (first, first + count);
     while block < end {
         let offset = block % 64;
@@ -80,7 +80,7 @@ fn dirty_words(region: &TierRegion) -> usize {
 }
 
 impl Transaction<'_> {
-    fn tier(&self, run: BlockRun) -> Option<TierRegion> {
+    pub(crate) fn tier(&self, run: BlockRun) -> Option<TierRegion> {
         let tier = self.layout.tiers.get(run.tier as usize).copied();
         match tier {
             Some(tier)

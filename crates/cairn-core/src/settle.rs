@@ -174,6 +174,7 @@ impl Transaction<'_> {
         }
         let added = Extent { file_block, blocks };
         self.mark_checksums_dirty(blocks);
+        self.note_change(blocks);
         self.redirect(&mut Replaced::of(inode), added, who)?;
         let now = inode.modified(self);
         self.log_replacement(now, inode, (0, 0), added);

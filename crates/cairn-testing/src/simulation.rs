@@ -9,7 +9,7 @@ mod absent;
 mod image;
 
 use self::absent::Absentees;
-use self::image::Cut;
+use self::image::{Copies, Cut};
 use crate::content::WriteId;
 use crate::driver::{Process, WriteInFlight};
 use crate::model::{Facts, NodeId, OpenId};
@@ -69,6 +69,7 @@ pub struct Simulation {
     promotions: Vec<PendingPromotion>,
     absentees: Absentees,
     cut: Option<Cut>,
+    copies: Option<Copies>,
     next_write: WriteId,
     trace: Vec<String>,
 }
@@ -129,6 +130,7 @@ impl Simulation {
             promotions: Vec::new(),
             absentees: Absentees::default(),
             cut: None,
+            copies: None,
             next_write: 0,
             trace: Vec::new(),
         };

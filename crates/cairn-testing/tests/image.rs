@@ -8,6 +8,7 @@ use cairn_core::{
 use cairn_testing::driver::Process;
 use cairn_testing::tier::CHECKSUM;
 use cairn_testing::world::{READ_WRITE, SUPERUSER, World};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -312,6 +313,84 @@ fn what_orders_stores_to_mapped_files_is_counted_while_an_image_is_held() {
     let close = || fs.release(process.slot, files[2].handle, caller.now).unwrap();
     assert_eq!(counted(&close), 1);
     fs.end_image().unwrap();
+}
+
+#[test]
+fn fresh_block_is_written_in_place_then_the_image_lacks_nothing_of_its_neighbour() {
+    let world = World::new(64, 100);
+    let process = world.process(SUPERUSER);
+    let (fs, caller): (_, Caller) = (&process.fs, process.caller());
+    let (before, file) = (open(&process, b"before"), open(&process, b"a"));
+    write(&process, &before, 0, &[1; BLOCK as usize]);
+    write(&process, &file, BLOCK, &[1; 2 * BLOCK as usize]);
+    process.close(before.handle).unwrap();
+    fs.unlink(&caller, ROOT, b"before").unwrap();
+    process.reclaim().unwrap();
+    fs.begin_image().unwrap();
+    write(&process, &file, 0, &[2; BLOCK as usize]);
+    // What is left of the extent is put back behind the fresh block, with which it makes one run.
+    write(&process, &file, 2 * BLOCK, &[2; BLOCK as usize]);
+    let plan = fs.plan_of(file.inode, 0, 2 * BLOCK).unwrap();
+    assert_eq!(plan.runs().len(), 1);
+    for _ in 0..2 {
+        write(&process, &file, 100, &[3; 50]);
+    }
+    assert_eq!(fs.image_may_lack(file.inode), Ok(false));
+    fs.end_image().unwrap();
+}
+
+/// What of a file is unchanged since the last cut, by a cut made now.
+fn unchanged(world: &World, fs: &Microfs, file: &Open) -> Vec<Range<u32>> {
+    fs.begin_image().unwrap();
+    let (image, mut found) = (view(world).unwrap(), Vec::new());
+    image.unchanged_blocks(file.inode, &mut found).unwrap();
+    fs.end_image().unwrap();
+    found
+}
+
+#[test]
+fn changed_block_is_promoted_then_it_has_changed() {
+    let world = World::tiered([16, 16, 0, 0], 64);
+    let process = world.process(SUPERUSER);
+    let fs = &process.fs;
+    let file = open(&process, b"a");
+    fs.bar(&[16]).unwrap();
+    write(&process, &file, 0, &[1; 4 * BLOCK as usize]);
+    assert_eq!(process.seal(file.inode), Ok(true));
+    fs.bar(&[0]).unwrap();
+    assert_eq!(unchanged(&world, fs, &file), []);
+    write(&process, &file, BLOCK, &[2; BLOCK as usize]);
+    assert_eq!(process.promote(file.inode, 1..2), Ok(1));
+    assert_eq!(unchanged(&world, fs, &file), [0..1, 2..4]);
+}
+
+#[test]
+fn blocks_are_unchanged_if_nothing_of_them_changed_since_the_last_cut() {
+    let world = World::new(64, 100);
+    let process = world.process(SUPERUSER);
+    let (fs, caller): (_, Caller) = (&process.fs, process.caller());
+    let file = open(&process, b"a");
+    write(&process, &file, 0, &[1; 8 * BLOCK as usize]);
+    let unchanged = || unchanged(&world, fs, &file);
+    assert_eq!(unchanged(), [], "all are new");
+    assert_eq!(unchanged(), vec![0..8; 1]);
+    write(&process, &file, BLOCK, &[2; BLOCK as usize]);
+    write(&process, &file, 3 * BLOCK + 5, &[2; 10]);
+    assert_eq!(unchanged(), [0..1, 2..3, 4..8]);
+    // The block is stale since before the cut.
+    write(&process, &file, 3 * BLOCK + 50, &[3; 10]);
+    assert_eq!(unchanged(), [0..3, 4..8]);
+    // A cut in between is forgotten, and so is what was written while its image was held.
+    fs.begin_image().unwrap();
+    write(&process, &file, 5 * BLOCK, &[4; 10]);
+    fs.end_image().unwrap();
+    assert_eq!(unchanged(), [0..5, 6..8]);
+    fs.punch(&caller, file.inode, 2, 3).unwrap();
+    assert_eq!(unchanged(), [0..2, 3..8], "a hole is no block");
+    write(&process, &file, 8 * BLOCK, &[5; 10]);
+    assert_eq!(unchanged(), [0..2, 3..8]);
+    process.truncate(&caller, file.inode, 7 * BLOCK + 10).unwrap();
+    assert_eq!(unchanged(), [0..2, 3..7]);
 }
 
 #[test]

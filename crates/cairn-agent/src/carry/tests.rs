@@ -198,7 +198,7 @@ impl World {
             marks,
             replaced,
             elsewhere: &[],
-            stored_to: None,
+            image: None,
             touched,
             overtaking,
             names: OnceCell::new(),

@@ -1,31 +1,36 @@
 //! Making a copy of a file from an earlier copy of it: only what differs is written, and read back.
 //!
-//! Must stay true: pieces are compared byte by byte, because files of many formats have checksums in them that make those of their parts
-//! alike, and what is damaged of a copy is not to be handed on; the copy is under a temporary name meanwhile, and is no copy of anything.
-//! Does not decide which copies are worth it.
+//! Must stay true: pieces of which nobody knows that they are unchanged are compared byte by byte, because files of many formats have
+//! checksums in them that make those of their parts alike; the copy is under a temporary name meanwhile, and is no copy of anything.
+//! Does not decide which copies are worth it, and does not know what is unchanged (`drain/unchanged.rs`).
 
 use super::compare_length;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
-use crate::read::Chunk;
+use crate::read::{self, Chunk, Known};
 use cairn_device::checksum;
 use rustix::fs::Advice;
 use std::fs::File;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What is compared, and written or not, as a whole.
-const PIECE_BYTES: usize = 32 << 10;
+const PIECE_BYTES: usize = read::PIECE_BYTES as usize;
 /// After so many parts in a row of which no piece was the same, the file is another one, and no longer compared.
 const OTHER_PARTS_MAX: u32 = 4;
 
 /// An earlier copy of a file that becomes the copy of what the file is now.
 pub(super) struct Earlier {
     file: File,
+    path: PathBuf,
     /// Its length before.
     bytes: u64,
+    known: Arc<Known>,
+    /// All of the file is read, and compared with it: it may turn out to be another file.
+    is_compared: bool,
     memory: Vec<u8>,
     others: u32,
     /// What was written.
@@ -43,39 +48,76 @@ pub(super) fn all(chunk: &Chunk<'_>) -> Vec<Range<usize>> {
     std::iter::once(0..chunk.length).collect()
 }
 
+fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let end = range.end;
+    range.step_by(PIECE_BYTES).map(move |start| start..(start + PIECE_BYTES).min(end))
+}
+
+/// Neighbouring ranges as one.
+fn together(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+    let mut joined: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut().filter(|last| last.end == range.start) {
+            Some(last) => last.end = range.end,
+            None => joined.push(range),
+        }
+    }
+    joined
+}
+
 impl Earlier {
     /// The copy in `file`, which can be read and written. Errors: its length cannot be had.
-    pub(super) fn new(file: File, path: &Path) -> Result<Earlier> {
+    pub(super) fn new(
+        file: File,
+        path: &Path,
+        unchanged: Option<Vec<Range<u64>>>,
+    ) -> Result<Earlier> {
         let bytes = file.metadata().map_err(Error::file("look at", path))?.len();
-        Ok(Earlier { file, bytes, memory: Vec::new(), others: 0, patches: Vec::new() })
+        let is_compared = unchanged.is_none();
+        let known = Arc::new(Known::new(unchanged.unwrap_or_default(), bytes));
+        let (memory, patches) = Default::default();
+        let path = path.to_path_buf();
+        Ok(Earlier { file, path, bytes, known, is_compared, memory, others: 0, patches })
     }
 
-    /// Which bytes of the next part of the file the copy does not have: neighbouring pieces together.
-    pub(super) fn differing(&mut self, chunk: &Chunk<'_>) -> Vec<Range<usize>> {
+    /// What it is known to have.
+    pub(super) fn known(&self) -> Arc<Known> {
+        Arc::clone(&self.known)
+    }
+
+    /// Which bytes of the next part of the file the copy does not have: neighbouring pieces together. Errors: it cannot be read, and not all
+    /// of the part was.
+    pub(super) fn differing(&mut self, chunk: &Chunk<'_>) -> Result<Vec<Range<usize>>> {
         let count = self.bytes.saturating_sub(chunk.offset).min(chunk.length as u64) as usize;
         if count == 0 && chunk.is_hole {
-            return Vec::new();
+            return Ok(Vec::new());
+        }
+        if self.is_compared && self.others >= OTHER_PARTS_MAX {
+            return Ok(all(chunk));
+        }
+        let at = |place: usize| chunk.offset + place as u64;
+        let is_unknown = |piece: &Range<usize>| !self.known.has(&(at(piece.start)..at(piece.end)));
+        let unknown = together(pieces(0..chunk.length).filter(is_unknown));
+        if unknown.is_empty() {
+            return Ok(unknown);
         }
         // Behind its end there will be zeros.
         self.memory.clear();
         self.memory.resize(chunk.length, 0);
-        let is_other = self.others >= OTHER_PARTS_MAX;
-        if is_other || self.file.read_exact_at(&mut self.memory[..count], chunk.offset).is_err() {
-            return all(chunk);
-        }
-        let mut differing: Vec<Range<usize>> = Vec::new();
-        for start in (0..chunk.length).step_by(PIECE_BYTES) {
-            let piece = start..(start + PIECE_BYTES).min(chunk.length);
-            if self.memory[piece.clone()] == chunk.bytes()[piece.clone()] {
-                continue;
-            }
-            match differing.last_mut().filter(|last| last.end == start) {
-                Some(last) => last.end = piece.end,
-                None => differing.push(piece),
+        for range in &unknown {
+            let there = range.start.min(count)..range.end.min(count);
+            let offset = at(there.start);
+            match self.file.read_exact_at(&mut self.memory[there], offset) {
+                Ok(()) => {}
+                Err(_) if self.is_compared => return Ok(all(chunk)),
+                Err(error) => return Err(Error::file("read", &self.path)(error)),
             }
         }
+        let differs =
+            |piece: &Range<usize>| self.memory[piece.clone()] != chunk.bytes()[piece.clone()];
+        let differing = together(unknown.into_iter().flat_map(pieces).filter(differs));
         self.others = if differing == all(chunk) { self.others + 1 } else { 0 };
-        differing
+        Ok(differing)
     }
 
     /// Notes that a range of the part is written.
@@ -134,7 +176,7 @@ mod tests {
         let chunk = Chunk { offset, length, memory, is_hole, crc32c: 0, is_checked: true };
         let piece =
             |range: &Range<usize>| (range.start / PIECE_BYTES, range.end.div_ceil(PIECE_BYTES));
-        earlier.differing(&chunk).iter().map(piece).collect()
+        earlier.differing(&chunk).expect("can be read").iter().map(piece).collect()
     }
 
     #[test]
@@ -144,7 +186,7 @@ mod tests {
         let file = options.expect("makes");
         std::fs::remove_file(&path).expect("removes");
         file.write_all_at(&vec![7; 8 * PIECE_BYTES + 100], 0).expect("writes");
-        let mut earlier = Earlier::new(file, &path).expect("looks");
+        let mut earlier = Earlier::new(file, &path, None).expect("looks");
         let no_hole =
             |earlier: &mut Earlier, place, content| differing(earlier, place, content, false);
         assert!(no_hole(&mut earlier, (0, 4), (7, &[])).is_empty());
@@ -161,6 +203,22 @@ mod tests {
         assert_eq!(no_hole(&mut earlier, (0, 2), (7, &[])), [(0, 2)]);
     }
 
+    #[test]
+    fn what_is_known_is_not_compared_up_to_where_the_copy_ends() {
+        let path = std::env::temp_dir().join(format!("cairn-known-{}", std::process::id()));
+        let options = File::options().read(true).write(true).create_new(true).open(&path);
+        let file = options.expect("makes");
+        std::fs::remove_file(&path).expect("removes");
+        file.write_all_at(&vec![7; 4 * PIECE_BYTES + 100], 0).expect("writes");
+        let piece = PIECE_BYTES as u64;
+        let mut earlier = Earlier::new(file, &path, Some(vec![0..piece, 2 * piece..9 * piece]));
+        let earlier = earlier.as_mut().expect("looks");
+        assert_eq!(differing(earlier, (0, 6), (1, &[]), false), [(1, 2), (4, 6)]);
+        for _ in 0..=OTHER_PARTS_MAX {
+            assert_eq!(differing(earlier, (1, 2), (1, &[]), false), [(0, 1)]);
+        }
+    }
+
     /// What the medium made of it is not what was written.
     #[test]
     fn what_was_written_is_read_back() {
@@ -168,7 +226,7 @@ mod tests {
         let options = File::options().read(true).write(true).create_new(true).open(&path);
         let file = options.expect("makes");
         std::fs::remove_file(&path).expect("removes");
-        let mut earlier = Earlier::new(file, &path).expect("looks");
+        let mut earlier = Earlier::new(file, &path, None).expect("looks");
         let mut memory = Aligned::default();
         memory.grow(PIECE_BYTES);
         memory.fill(3);

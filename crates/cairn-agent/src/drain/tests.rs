@@ -4,6 +4,8 @@ use crate::sets::Set;
 use crate::test_store::{TestStore, path};
 use crate::volume::now;
 use cairn_core::{Caller, OpenOptions, ROOT, RenameMode};
+use cairn_device::checksum;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -384,4 +386,63 @@ fn pass_says_that_it_took_the_run_for_one_that_goes_on() {
     program.kill().expect("kills");
     program.wait().expect("ends");
     assert!(!goes_on());
+}
+
+/// Bytes of a copy in the image before the last are changed where the file is unchanged: whoever reads them there writes them anew.
+#[test]
+fn what_is_unchanged_of_a_large_file_is_not_read_again_for_an_image() {
+    const BYTES: usize = 12 << 20;
+    const BLOCK: usize = 32 << 10;
+    let mut store = TestStore::new();
+    let persist = store.directory("persist");
+    store.job.persist = Some(persist.clone());
+    let mut content: Vec<u8> = (0..BYTES).map(|at| (at / 7) as u8).collect();
+    store.write("large", &content, 0o644, 1);
+    store.write("other", b"other", 0o644, 1);
+    let volumes = [Arc::clone(&store.volume)];
+    let mut drainer = Drainer::new(&store.path, store.job.clone());
+    let copy = |drainer: &mut Drainer| {
+        let place = image::next(&persist, &store.job.job).join("large");
+        let meter = &Meter::default();
+        drainer.pass(&volumes, true, Reason::ImageDue, meter).expect("takes an image");
+        (place.clone(), std::fs::read(place).expect("is there"))
+    };
+    let write = |content: &mut Vec<u8>, at: usize, bytes: &[u8]| {
+        store.overwrite("large", at as u64, bytes);
+        content.resize(content.len().max(at + bytes.len()), 0);
+        content[at..][..bytes.len()].copy_from_slice(bytes);
+    };
+    let (first, found) = copy(&mut drainer);
+    assert!(found == content);
+    for round in 1..4 {
+        write(&mut content, BLOCK * round + 100, &[round as u8; 50]);
+        write(&mut content, BLOCK * 200 * (round % 2) + 70, &[round as u8; 3 * BLOCK]);
+        let end = content.len();
+        write(&mut content, end, &[round as u8; 1000]);
+        let (_, found) = copy(&mut drainer);
+        assert!(found == content, "round {round}");
+    }
+    let place = image::next(&persist, &store.job.job).join("large");
+    assert_eq!(place, first);
+    let wrong = BLOCK * 250..BLOCK * 251;
+    let modified = std::fs::metadata(&place).and_then(|found| found.modified()).expect("is there");
+    let file = std::fs::OpenOptions::new().write(true).open(&place).expect("opens");
+    file.write_all_at(&[0xa5; BLOCK], wrong.start as u64).expect("writes");
+    file.set_modified(modified).expect("sets");
+    write(&mut content, 5, b"changed");
+    let (found_at, found) = copy(&mut drainer);
+    assert_eq!(found_at, first);
+    assert!(found[..wrong.start] == content[..wrong.start]);
+    assert!(found[wrong.clone()] == [0xa5; BLOCK], "it was read");
+    assert!(found[wrong.end..] == content[wrong.end..]);
+    let directory = found_at.parent().expect("is in one");
+    let (_, manifest) = image::last(directory, &store.job).expect("reads").expect("is there");
+    let crc32c = manifest.files[&path("large")].copy().expect("is a copy").crc32c;
+    assert_eq!(crc32c, checksum::crc32c(0, &content), "is what all of it is to have");
+    // Another agent knows nothing.
+    for _ in 0..2 {
+        write(&mut content, 5, b"again");
+        let (_, found) = copy(&mut Drainer::new(&store.path, store.job.clone()));
+        assert!(found == content);
+    }
 }

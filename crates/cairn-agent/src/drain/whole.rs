@@ -4,6 +4,7 @@
 //! image: such files are copied first, and if a call has ended meanwhile that orders stores, all is taken anew, a few times. What is
 //! unsteady then is said to be so, and no checkpoint with it is whole.
 
+use super::unchanged::Since;
 use super::{Contents, Drainer, Reason, groves, read};
 use crate::checkpoints::{Delivery, View};
 use crate::error::{Error, Result};
@@ -35,6 +36,8 @@ pub(super) struct Whole<'a> {
     /// The others of which that is so.
     later: RefCell<HashSet<FilePath>>,
     is_last_attempt: bool,
+    /// What of large files is as it is in the place where it goes.
+    pub since: Since<'a>,
 }
 
 impl Whole<'_> {
@@ -108,8 +111,12 @@ impl Drainer {
         trees.iter_mut().flat_map(|(_, tree)| tree.values_mut()).for_each(|node| node.open = false);
         first.extend(image.stored_to(&trees)?);
         let stored_to = first.clone();
+        // If anything fails before it is put back, nothing is known any more.
+        let mut unchanged = std::mem::take(&mut self.unchanged);
+        unchanged.note(&image, &trees, &stored_to)?;
+        let since = unchanged.since(directory);
         let (unsteady, later) = Default::default();
-        let whole = Whole { image: &image, stored_to, unsteady, later, is_last_attempt };
+        let whole = Whole { image: &image, stored_to, unsteady, later, is_last_attempt, since };
         view.taken = trees.iter().flat_map(|(_, tree)| tree.keys().cloned()).collect();
         view.held = self.checkpoints()?.unwanted_in(&groves(&trees))?;
         (view.is_of_all, view.repair) = (true, None);
@@ -152,6 +159,10 @@ impl Drainer {
         };
         let left = self.drain(directory, what, (reason, None), view, meter);
         first.extend(whole.later.take());
+        if left.as_ref().is_ok_and(|outcome| outcome.complete) && image.check().is_ok() {
+            unchanged.note_copied(directory);
+        }
+        self.unchanged = unchanged;
         (self.job, self.ledger, self.failures) = (job, ledger, failures);
         let outcome = left.and_then(|outcome| image.check().map(|()| outcome))?;
         if told.delivery == Delivery::Left && outcome.complete {

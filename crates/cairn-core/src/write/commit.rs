@@ -130,6 +130,7 @@ impl Microfs {
                 let to = next.map_or(end, |block| block << tx.layout.hugeblock_shift);
                 let added = Extent { file_block: run.file_block, blocks: run.blocks };
                 let written = (from, to - from);
+                tx.note_change(run.blocks);
                 if run.replaces.first().is_some() {
                     tx.redirect(&mut replaced, added, (caller, slot))?;
                     tx.log_replacement(caller.now, inode, written, added);

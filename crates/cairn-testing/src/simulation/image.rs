@@ -1,4 +1,5 @@
-//! An image that is held while processes go on: it is what the namespace was at the cut.
+//! An image that is held while processes go on: it is what the namespace was at the cut; and the blocks that are said to be what they were
+//! in the image before are that.
 
 use super::{Simulation, facts};
 use crate::content::Content;
@@ -13,6 +14,18 @@ pub(super) struct Cut {
     model: Model,
     /// Files that are absent, with the checksums of what they will hold.
     absent: BTreeMap<NodeId, u32>,
+}
+
+/// What was copied of an image: the files that nobody could store to by a mapping.
+pub(super) struct Copies {
+    number: u64,
+    files: BTreeMap<InodeId, Copied>,
+}
+
+struct Copied {
+    size: u64,
+    /// Bytes of each block that is no hole; what is behind the end is zeros.
+    blocks: BTreeMap<u32, Vec<u8>>,
 }
 
 impl Simulation {
@@ -55,22 +68,90 @@ impl Simulation {
     pub fn verify_cut(&mut self) {
         let Some(cut) = &self.cut else { return };
         let state = self.inspector.fs.image();
-        if state == ImageState::Lost(cut.number, ImageLoss::NoRecords) {
-            // Blocks that were replaced while writes were in flight needed an inode to wait in.
+        // Blocks that were replaced while writes were in flight needed an inode to wait in, or a program needed what only the image had.
+        let may_be_lost = [ImageLoss::NoRecords, ImageLoss::NoSpace];
+        if may_be_lost.iter().any(|&why| state == ImageState::Lost(cut.number, why)) {
             return self.end_cut();
         }
         assert_eq!(state, ImageState::Held(cut.number));
-        self.verify_image(cut, &self.image());
+        let image = self.image();
+        let inodes = self.verify_image(cut, &image);
+        let is_copied = self.copies.as_ref().is_some_and(|copies| copies.number == cut.number);
+        if !is_copied && self.inspector.fs.image_is_settled() == Ok(true) {
+            let number = cut.number;
+            let copies = Copies { number, files: self.copy_image(&image, &inodes) };
+            let before = self.copies.replace(copies);
+            if let Some(before) = before.filter(|before| before.number + 1 == number) {
+                self.verify_unchanged(&image, &before);
+            }
+        }
     }
 
-    fn verify_image(&self, cut: &Cut, image: &Microfs) {
+    fn copy_image(&self, image: &Microfs, inodes: &[InodeId]) -> BTreeMap<InodeId, Copied> {
+        let is_kept = |inode: &InodeId| self.inspector.fs.image_may_lack(*inode) == Ok(false);
+        let copy = |inode: &InodeId| {
+            let attributes = image.attributes(*inode).expect("it has a name");
+            (attributes.is_regular() && attributes.absence.is_none())
+                .then(|| (*inode, self.copy_file(image, *inode, attributes.size)))
+        };
+        inodes.iter().filter(|inode| is_kept(inode)).filter_map(copy).collect()
+    }
+
+    fn copy_file(&self, image: &Microfs, inode: InodeId, size: u64) -> Copied {
+        let block_bytes = u64::from(image.geometry().hugeblock_bytes);
+        let (mut at, mut blocks) = (0, BTreeMap::new());
+        while at < size {
+            let plan = image.plan_read_of(inode, at, size - at).expect("it can be read");
+            for run in plan.runs() {
+                let Some((tier, offset)) = run.source else {
+                    at += run.bytes;
+                    continue;
+                };
+                let mut bytes = vec![0; run.bytes as usize];
+                let start = self.inspector.start_of(tier) + offset;
+                self.inspector.fetch(start, &mut bytes).expect("the heap does not fail");
+                for part in bytes.chunks(block_bytes as usize) {
+                    let mut block = part.to_vec();
+                    block.resize(block_bytes as usize, 0);
+                    blocks.insert((at / block_bytes) as u32, block);
+                    at += part.len() as u64;
+                }
+            }
+        }
+        Copied { size, blocks }
+    }
+
+    /// Blocks of files that were in the image before are what they were then, if that is said of them.
+    fn verify_unchanged(&self, image: &Microfs, before: &Copies) {
+        let block_bytes = u64::from(image.geometry().hugeblock_bytes);
+        let zeros = vec![0; block_bytes as usize];
+        let now = &self.copies.as_ref().expect("it was just copied").files;
+        let mut unchanged = Vec::new();
+        for (&inode, copied) in now {
+            let Some(old) = before.files.get(&inode) else { continue };
+            image.unchanged_blocks(inode, &mut unchanged).expect("it is held");
+            for (&block, bytes) in &copied.blocks {
+                if !unchanged.iter().any(|range| range.contains(&block)) {
+                    continue;
+                }
+                let end = copied.size.min(old.size).saturating_sub(u64::from(block) * block_bytes);
+                let end = end.min(block_bytes) as usize;
+                let old = old.blocks.get(&block).unwrap_or(&zeros);
+                assert!(old[..end] == bytes[..end], "block {block} of {inode:?} changed unnoticed");
+            }
+        }
+    }
+
+    /// Returns what has a name.
+    fn verify_image(&self, cut: &Cut, image: &Microfs) -> Vec<InodeId> {
         image.check().expect("the image is consistent");
         let mut seen = BTreeMap::new();
         self.verify_image_directory(cut, image, (ROOT, crate::model::ROOT), &mut seen);
-        for (node, inode) in seen {
+        for (&node, &inode) in &seen {
             self.verify_image_node(cut, image, node, inode);
         }
         image.require_image().expect("the image is held");
+        seen.into_values().collect()
     }
 
     fn verify_image_directory(

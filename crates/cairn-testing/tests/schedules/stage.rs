@@ -24,7 +24,7 @@ const INODES: u32 = 16;
 const PIN_COUNT: usize = 103;
 /// First word of the process slots, where every tier table fits a page; words of a slot; first word and length of its leases;
 /// the bit of a lease's state that says that a write is under way (docs/FORMAT.md).
-const SLOTS: usize = 512 + (16 << 10) + (32 << 10) + 5 * 512 + (32 << 10) * 8;
+const SLOTS: usize = 512 + (16 << 10) + (32 << 10) + 6 * 512 + (32 << 10) * 8;
 const SLOT_WORDS: usize = 1024;
 const LEASES: usize = 776;
 const LEASE_WORDS: usize = 8;

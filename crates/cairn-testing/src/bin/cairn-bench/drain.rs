@@ -8,6 +8,7 @@
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ const CHECKPOINT_ROUNDS: usize = 7;
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(300);
 const LIMITED: &str = "100M";
 const CLOSES: usize = 40;
+const IMAGE_BYTES: usize = 1 << 30;
+const IMAGE_ROUNDS: usize = 5;
 const SETTLE: Duration = Duration::from_secs(20);
 const IDLE: Duration = Duration::from_secs(30);
 /// Of a tick, in which the kernel counts processor time.
@@ -36,11 +39,12 @@ type Part = fn(&Path);
 
 /// Prints the figures whose name has `wanted` in it; the copies go to `directory`.
 pub fn rates(directory: &Path, wanted: &str) {
-    let parts: [(&str, Part); 5] = [
+    let parts: [(&str, Part); 6] = [
         ("small", small_files),
         ("large", large_file),
         ("beside", beside_checkpoints),
         ("latency", latency),
+        ("images", images),
         ("idle", idle),
     ];
     for (_, measure) in parts.into_iter().filter(|(name, _)| name.contains(wanted)) {
@@ -228,6 +232,28 @@ fn latency(directory: &Path) {
     );
 }
 
+/// Images of a file that stays open, of which a part changes between them.
+fn images(directory: &Path) {
+    let job = job("images");
+    let outside = directory.join("outside");
+    let outside = outside.to_str().expect("a path in UTF-8");
+    let options = ["--persist", outside, "--drain", "none", "--image-every", "none"];
+    let output = run(&job, 2 * IMAGE_BYTES, &options, &["images", &job]).output();
+    let output = output.expect("cairn starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut times: [Vec<f64>; 3] = Default::default();
+    for line in text.lines() {
+        let (kind, seconds) = line.split_once(' ').expect("two fields");
+        times[kind.parse::<usize>().expect("a number")].push(seconds.parse().expect("a figure"));
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(times.iter().all(|times| times.len() == IMAGE_ROUNDS), "{said}");
+    remove(&job);
+    let [all, together, scattered] = &times;
+    report("image, 1 % of 1 GiB changed in one place / all", together, all, "none");
+    report("image, 1 % of its blocks changed / all", scattered, all, "none");
+}
+
 fn idle(directory: &Path) {
     let job = job("idle");
     let outside = directory.join("outside");
@@ -276,6 +302,7 @@ pub fn part(arguments: &[String]) {
         ["large"] => make_files(&mount, 1, LARGE_BYTES),
         ["checkpoints"] => checkpoints(&mount),
         ["closes", outside] => closes(&mount, Path::new(outside)),
+        ["images", job] => images_of_changes(&mount, job),
         ["sleep", seconds] => {
             std::thread::sleep(Duration::from_secs(seconds.parse().expect("seconds")))
         }
@@ -297,6 +324,50 @@ fn make_files(directory: &Path, count: usize, bytes: usize) {
         let mut file = File::create(name).expect("a file");
         for _ in 0..bytes / data.len() {
             file.write_all(&data).expect("is written");
+        }
+    }
+}
+
+/// Prints the seconds that images took, and what had changed before: 0 all, 1 a hundredth in one place, 2 one page in each of a hundredth of
+/// the blocks.
+fn images_of_changes(mount: &Path, job: &str) {
+    let options = File::options().read(true).write(true).create(true).truncate(true).clone();
+    let file = options.open(mount.join("state")).expect("a file");
+    let (part, blocks) = (4 << 20, IMAGE_BYTES / BLOCK_BYTES);
+    let mut round = 0u8;
+    let mut write = |offset: usize, bytes: usize| {
+        round = round.wrapping_add(1);
+        file.write_all_at(&vec![round; bytes], offset as u64).expect("is written");
+    };
+    let mut change = |kind: usize| match kind {
+        0 => (0..IMAGE_BYTES).step_by(part).for_each(|at| write(at, part)),
+        1 => write(IMAGE_BYTES / 3, IMAGE_BYTES / 100),
+        // Far apart, and in no order.
+        _ => (0..blocks / 100).for_each(|n| write(n * 7919 % blocks * BLOCK_BYTES, 4096)),
+    };
+    let image = || {
+        let started = Instant::now();
+        let mut drain = cairn();
+        let drained = drain.env_remove("LD_PRELOAD").args(["drain", job, "--image"]).output();
+        let drained = drained.expect("cairn starts");
+        assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
+        let seconds = started.elapsed().as_secs_f64();
+        settle();
+        seconds
+    };
+    // Each of the two places has a copy of its own from then on.
+    for _ in 0..3 {
+        change(0);
+        image();
+    }
+    for kind in 0..3 {
+        for number in 0..=IMAGE_ROUNDS {
+            change(kind);
+            let seconds = image();
+            // The first brings what had changed before, too.
+            if number > 0 {
+                println!("{kind} {seconds}");
+            }
         }
     }
 }
