@@ -196,6 +196,20 @@ class Box:
             raise RuntimeError("the reference failed: " + said.read_text()[-500:])
         return tree(self.disk)
 
+    def trace(self):
+        """Each step of the reference, and the tree after it; nothing if it was not traced."""
+        aside, contents = self.aside("disk"), {}
+        path = aside / "trace"
+        lines = path.read_text().splitlines() if path.exists() else []
+        for line in map(json.loads, lines):
+            for entry in line["tree"].values():
+                apart = aside / ("data-" + entry.get("sha", ""))
+                if "data" not in entry and "sha" in entry and apart.exists():
+                    if entry["sha"] not in contents:
+                        contents[entry["sha"]] = apart.read_bytes().decode("latin-1")
+                    entry["data"] = contents[entry["sha"]]
+            yield line["step"], line["tree"]
+
     def meet(self, run, marker):
         """Waits until the worker below `run` is at `marker`; gives the pids that it reports."""
         path = self.aside("cairn") / marker

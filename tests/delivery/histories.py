@@ -64,9 +64,7 @@ def killed_at_any_moment(box, dice, steps):
     answered = sum(json.loads(event)[0] == "end" for event in events)
     box.on_disk(trace=True)
     same_answers(box)
-    trace = (box.aside("disk") / "trace").read_text().splitlines()
-    trees = [json.loads(line)["tree"] for line in trace
-             if json.loads(line)["step"][0] in ("on", "die", "mkdirs")]
+    trees = [tree for step, tree in box.trace() if step[0] in ("on", "die", "mkdirs")]
     first = len(FOLDERS) + answered - 1  # Trees follow the folders' steps and each answered step.
     states = trees[first:first + 3]
     check_drain(box, states[-1], lambda _, got, what: between(states, got, what))
@@ -98,9 +96,9 @@ def history(dice, end):
     return [*steps, ["meet", "ready"]]
 
 
-def operation(dice, number):
+def operation(dice, number, places=(0, 5, 4096, 33000), sizes=(0, 10, 50000)):
     file, name, other = dice.choice("xy"), dice.choice(NAMES), dice.choice(NAMES)
-    length, place = dice.choice([0, 7, 900, 40000]), dice.choice([0, 5, 4096, 33000])
+    length, place = dice.choice([0, 7, 900, 40000]), dice.choice(places)
     return dice.choice([
         ["open", file, name, dice.choice(["w", "r+", "a", "c", "x"])],
         ["open", file, name, dice.choice(["w", "r+", "a", "c", "x"])],
@@ -109,13 +107,13 @@ def operation(dice, number):
         ["write", file, number, length],
         ["write", file, number, length],
         ["pwrite", file, place, number, length],
-        ["cut", file, dice.choice([0, 10, 50000])],
+        ["cut", file, dice.choice(sizes)],
         ["fsync", file],
         ["close", file],
         ["close", file],
         ["put", name, number, length, dice.choice([0o644, 0o600, 0o444])],
         ["put", name, number, length],
-        ["truncate", name, dice.choice([0, 10, 50000])],
+        ["truncate", name, dice.choice(sizes)],
         ["unlink", name],
         ["rename", name, other],
         ["rename", name, other],

@@ -7,17 +7,20 @@ the memory is gone. A store that is staged has the last image that was whole: th
 one that was under way, which may have a step that was under way in part, and no later one.
 """
 
-import json
 import random
 import subprocess
 import time
 
 from course import WITH_TIMES
 from harness import Failed, delivered, expect, lose_memory, same
-from histories import FOLDERS, STEPS, operation, same_answers
+from histories import FOLDERS, NAMES, STEPS, operation, same_answers
 from matrix import between
 
-IMAGES = 3  # Both places of images have been used then, and one is used again.
+IMAGES = 4  # Both places of images have been used then, and both are used again.
+# Of larger files an image has only what changed since the one in its place.
+LARGE = 600_000
+PLACES = (0, 5, 4096, 33_000, 290_000, 400_000, LARGE - 10)
+SIZES = (0, 10, 350_000, LARGE - 7, LARGE + 9000)
 PAUSE_MAX_S = 0.4  # About what an image of these few files takes, with its command.
 
 
@@ -47,9 +50,11 @@ def test(box, seed):
 
 def history(dice):
     steps = [["mkdirs", folder] for folder in FOLDERS]
+    steps += [["on", 0, ["put", name, number, LARGE]] for number, name in enumerate(NAMES[:6])]
     for image in range(IMAGES + 1):
         for number in range(STEPS // 3):
-            steps.append(["on", dice.randrange(3), operation(dice, image * STEPS + number)])
+            step = operation(dice, image * STEPS + number, PLACES, SIZES)
+            steps.append(["on", dice.randrange(3), step])
         if image < IMAGES:
             steps.append(["meet", f"await-{image}"])
     return [*steps, ["meet", "ready"]]
@@ -68,10 +73,9 @@ def lose(box, dice):
 
 def states(box):
     """The steps since the last image that was asked for while all stood still, with their trees, oldest first."""
-    trace = (box.aside("disk") / "trace").read_text().splitlines()
-    lines = [json.loads(line) for line in trace]
-    last = [line["step"] for line in lines].index(["meet", f"await-{IMAGES - 1}"])
-    return [(line["step"], line["tree"]) for line in lines[last:]]
+    trace = list(box.trace())
+    last = [step for step, _ in trace].index(["meet", f"await-{IMAGES - 1}"])
+    return trace[last:]
 
 
 def is_of_the_past(states, staged):

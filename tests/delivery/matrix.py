@@ -7,7 +7,6 @@ In every second test the first state of the file has arrived outside before it i
 """
 
 import itertools
-import json
 import os
 import random
 import signal
@@ -140,8 +139,7 @@ def first_run(box, case):
     writers = box.meet(run, "ready")
     blow(box, case, run, writers)
     want = box.on_disk(trace=case.blow == "memory")
-    states = box.aside("disk") / "trace"
-    states = states.read_text().splitlines() if states.exists() else []
+    states = list(box.trace())
     if case.blow in ("run", "memory"):
         run.wait()
         return Before(want, states, True)
@@ -191,9 +189,8 @@ def after_memory_loss(box, case, before):
     box.plan(closing(case))
     result = box.run(box.worker())
     expect((box.aside("cairn") / "begun").exists(), f"no recovery ({result.code}): {box.blame()}")
-    lines = [json.loads(line) for line in before.states]
-    durable = max(index for index, line in enumerate(lines) if line["step"] == ["durable"])
-    between([line["tree"] for line in lines[durable:]], box.report("begun"), "recovered")
+    durable = max(index for index, (step, _) in enumerate(before.states) if step == ["durable"])
+    between([tree for _, tree in before.states[durable:]], box.report("begun"), "recovered")
     if case.then == "drain":
         expect(result.code == 3, f"the recovering run ended with {result.code}: {box.blame()}")
         check_drain(box, box.report("begun"))

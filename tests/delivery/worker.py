@@ -22,6 +22,7 @@ import time
 MEET_LIMIT_S = 120  # The harness kills the worker far earlier; a worker without harness must end.
 SKIPPED = 77
 DATA_MAX = 1 << 20  # Larger files are compared by their hashes alone.
+KEPT_APART = 64 << 10  # Longer content is not in the trace itself.
 
 
 def data(seed, length):
@@ -95,9 +96,20 @@ class Hand:
                 self.note_tree(step)
 
     def note_tree(self, step):
-        line = {"step": step, "tree": tree(self.root)}
+        found = tree(self.root)
+        for entry in found.values():
+            if len(entry.get("data", "")) > KEPT_APART:
+                self.keep_apart(entry["sha"], entry.pop("data"))
+        line = {"step": step, "tree": found}
         with open(os.path.join(self.aside, "trace"), "a") as file:
             file.write(json.dumps(line) + "\n")
+
+    def keep_apart(self, digest, data):
+        """What many lines of the trace have is written once."""
+        path = os.path.join(self.aside, "data-" + digest)
+        if not os.path.exists(path):
+            with open(path, "wb") as file:
+                file.write(data.encode("latin-1"))
 
     # Whole files and names.
 

@@ -37,8 +37,8 @@ use std::time::{Duration, Instant};
 /// Files copied at the same time: enough to overlap one file's fsync with another's copy.
 const COPY_THREADS: usize = 2;
 
-/// A copy of an earlier image that has fewer bytes is not worth being compared: a new one is made together with others.
-const EARLIER_BYTES_MIN: u64 = 256 << 10;
+/// A copy of an earlier image that has fewer bytes is not worth being changed: a new one is made together with others.
+pub const EARLIER_BYTES_MIN: u64 = 256 << 10;
 
 /// What is closed while a pass copies waits so long at least for the files that are next in it.
 const OVERTAKEN_AFTER: Duration = Duration::from_secs(1);

@@ -6,6 +6,7 @@
 //! Does not survive its agent: the next one compares all of a file with its copy.
 
 use super::Tree;
+use crate::carry::EARLIER_BYTES_MIN;
 use crate::error::Result;
 use crate::image::Image;
 use crate::manifest::Kind;
@@ -17,8 +18,6 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files with fewer bytes are compared as a whole.
-const BYTES_MIN: u64 = 4 << 20;
 /// So are those that changed here and there in more places.
 const RANGES_MAX: usize = 1 << 16;
 /// Images that are remembered: more than the two places where they lie need only if many of them come to nothing.
@@ -91,7 +90,7 @@ impl Unchanged {
 fn unchanged(volume: &Volume, tree: &Tree, stored_to: &HashSet<FilePath>) -> Result<Files<u32>> {
     let mut files = HashMap::new();
     let is_known = |path: &FilePath, node: &crate::plan::Node| {
-        let is_large = node.kind == Kind::File && node.bytes >= BYTES_MIN;
+        let is_large = node.kind == Kind::File && node.bytes >= EARLIER_BYTES_MIN;
         is_large && node.absence.is_none() && !stored_to.contains(path)
     };
     for (path, node) in tree.iter().filter(|(path, node)| is_known(path, node)) {
