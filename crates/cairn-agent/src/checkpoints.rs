@@ -461,7 +461,7 @@ impl Checkpoints {
         }
         let mut incomplete = HashSet::new();
         for set in sets.iter().filter(|set| !set.is_complete()) {
-            if !is_of_all {
+            if !is_of_all && !set.is_quiet() {
                 held.extend(persistent_aside(&set.members, &purpose));
             }
             incomplete.extend(set.members.iter().map(|member| member.path.clone()));
@@ -614,8 +614,9 @@ fn unfinished(sets: &[Set], run: Run) -> Vec<Unfinished> {
         bytes: set.bytes(),
         place: set.place(),
         reason: reason.to_string(),
-        waits: matches!(set.standing, Standing::Waiting(_)),
-        is_outside: false,
+        waits: matches!(set.standing, Standing::Waiting(_)) && !set.is_quiet(),
+        // That is for whoever copies them to say.
+        is_outside: set.is_quiet(),
     };
     told.map(plain).collect()
 }

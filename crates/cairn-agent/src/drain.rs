@@ -393,8 +393,8 @@ impl Drainer {
         let is_undisturbed = outcome.failed.is_empty() && outcome.changed == 0;
         let is_delivered = all && is_undisturbed && outcome.open.is_empty();
         outcome.complete = is_delivered && (is_of_all || !waits);
-        if is_of_all && is_delivered {
-            outcome.unfinished.iter_mut().for_each(|unfinished| unfinished.is_outside = true);
+        for unfinished in &mut outcome.unfinished {
+            unfinished.is_outside = is_delivered && (is_of_all || unfinished.is_outside);
         }
         count_drained(&ledger, trees, &mut outcome);
         ledger.note_partial(&HashSet::new());
@@ -582,6 +582,7 @@ fn groves<'a>(trees: &'a [(&Arc<Volume>, Tree)]) -> Vec<Grove<'a>> {
 /// How things stand without a persist directory.
 fn undrained(trees: &[(&Arc<Volume>, Tree)], view: View, failed: Vec<Failed>) -> Outcome {
     let mut outcome = Outcome { unfinished: view.unfinished, failed, ..Outcome::default() };
+    outcome.unfinished.iter_mut().for_each(|unfinished| unfinished.is_outside = false);
     for (_, tree) in trees {
         let open = tree.iter().filter(|(_, node)| node.open);
         outcome.open.extend(open.map(|(path, _)| path.clone()));

@@ -2,10 +2,10 @@
 //!
 //! Pure: the names, times and states of files, what programs said, and how the run stands give the sets. What belongs to no
 //! set is on its own and does not appear here.
-//! Must stay true: a set with an open file, or with an unclean one, is never complete; nor is one that was unfinished
-//! when a run failed, until its files change, and what was quiet only because the run had failed was; the newest one waits for the parts of all ranks as long as they run; where files
-//! are written again, those that were not yet are no part of the new checkpoint; what is left of one that is being removed is none,
-//! and what was set aside because it is damaged is part of none.
+//! Must stay true: a set is complete only if something says why, and that nothing has changed for a while says nothing; one with an
+//! open file, or with an unclean one, never is; nor is one that was unfinished when a run failed, until its files change; each waits
+//! for the parts of all ranks as long as they run; where files are written again, those that were not yet are no part of the new
+//! checkpoint; what is left of one that is being removed is none, and what was set aside because it is damaged is part of none.
 //! Does not decide what is drained, nor remember; `policy.rs` and `register.rs` do.
 
 mod companions;
@@ -118,6 +118,8 @@ pub enum Reason {
     Marks(usize, usize),
     /// Nobody can tell yet whether that was all; in this time it is looked at again.
     Unsettled(Duration),
+    /// Nothing has changed for a while, and nothing says that these are all its files; of ranks, parts of so many are there, of so many.
+    Unproven(Option<(u32, u32)>),
     /// It was complete, and some of its files are gone; in this time it is looked at again.
     Leaving(Duration),
     /// A writer of this file did not end in order; a later one took it over.
@@ -138,12 +140,18 @@ impl fmt::Display for Reason {
             Reason::Ranks(there, all) => write!(f, "{there} of {all} ranks have written theirs"),
             Reason::Marks(begun, ended) => write!(f, "{ended} of {begun} processes are done"),
             Reason::Unsettled(_) => f.write_str("more files may come"),
+            Reason::Unproven(None) => {
+                f.write_str("not known: nothing says yet that these are all its files")
+            }
+            Reason::Unproven(Some((there, all))) => {
+                write!(f, "not known: {there} of {all} ranks have written theirs")
+            }
             Reason::Leaving(_) => f.write_str("some of its files were removed, and others may be"),
             Reason::Torn(path) => {
                 write!(f, "{path} was not written anew since a writer of it died")
             }
             Reason::Fewer => f.write_str("it has not all files that the one before it had"),
-            Reason::Abandoned => f.write_str("it was unfinished when the run failed"),
+            Reason::Abandoned => f.write_str("nothing says that it was finished when the run failed"),
             Reason::Repair => f.write_str(
                 "what is damaged of it was being put right or set aside; the next run of the job goes on with that",
             ),
@@ -170,6 +178,11 @@ impl Set {
     /// Whether all of it is there.
     pub fn is_complete(&self) -> bool {
         self.standing == Standing::Complete
+    }
+
+    /// Whether nobody writes to it, so that it may be copied, whether or not that is all of it.
+    pub fn is_quiet(&self) -> bool {
+        matches!(self.standing, Standing::Waiting(Reason::Unproven(_)))
     }
 
     /// Bytes of all files.
@@ -236,7 +249,7 @@ pub struct Situation<'a> {
     pub alive_ns: i64,
     /// What is older was left by runs that have ended, nanoseconds since the epoch.
     pub ended_ns: i64,
-    /// After so long without a change, as long as programs could make one, a set is taken for complete, unless it should be larger.
+    /// After so long without a change, as long as programs could make one, what there is of a set is copied, unless it should be larger.
     pub settle: Duration,
     /// What programs said of their checkpoints.
     pub marks: &'a [Mark],
@@ -468,30 +481,29 @@ fn standing(
     let parts = ranks.map(|ranks| (ranks.among(&draft.ranks), ranks.count));
     let missing = parts.filter(|(there, all)| there < all);
     if is_over {
-        return match missing {
+        // Not all ranks of a program have to write, but always the same ones.
+        let may_lack = usual.is_some() || siblings.has_other_ranks(name);
+        return match missing.filter(|_| may_lack) {
             Some((there, all)) => Standing::Broken(Reason::Ranks(there, all)),
             None if usual.is_some() => Standing::Broken(Reason::Fewer),
             None => Standing::Complete,
         };
     }
-    let is_short = is_superseded && !siblings.has_all_of_later(name);
-    let is_followed = is_superseded && usual.is_none() && !is_short;
-    let is_patient = usual.is_some() || is_mixed || is_short || missing.is_some();
+    let is_short = !siblings.has_all_of_later(name);
+    let is_patient = usual.is_some() || is_mixed || is_superseded && is_short || missing.is_some();
     let changed_ns = newest_ns(draft).max(draft.entries_ns);
     let left = left_of(if is_patient { patience } else { situation.settle }, changed_ns);
-    if let Some((there, all)) = missing {
-        // Not all ranks of a program have to write.
-        let are_writers = is_followed && !is_mixed && !siblings.lacks_rank(name);
-        return match are_writers && left.is_zero() {
-            true => Standing::Complete,
-            false => Standing::Waiting(Reason::Ranks(there, all)),
-        };
-    }
-    let is_renamed = draft.is_renamed && !is_short;
-    let is_whole = is_single_file(&name.family, draft) || is_renamed || is_followed;
-    match is_whole && !is_mixed || left.is_zero() {
-        true => Standing::Complete,
-        false => Standing::Waiting(Reason::Unsettled(left)),
+    let is_published = is_single_file(&name.family, draft) || draft.is_renamed && !is_short;
+    // Somebody has gone on, where no earlier one tells whether others have to; or all that wrote to it have.
+    let is_followed = is_superseded && (usual.is_none() || parts.is_some());
+    let is_followed = is_followed || siblings.is_followed(name);
+    let is_whole = is_published || is_followed && !is_short;
+    match missing {
+        None if is_whole && !is_mixed => Standing::Complete,
+        // That they are quiet makes files fit to be copied. It says nothing of others that may come.
+        _ if left.is_zero() => Standing::Waiting(Reason::Unproven(missing)),
+        None => Standing::Waiting(Reason::Unsettled(left)),
+        Some((there, all)) => Standing::Waiting(Reason::Ranks(there, all)),
     }
 }
 

@@ -23,8 +23,8 @@ pub struct CheckpointArguments {
     /// does in any case when the command ends [default: 1]
     #[arg(long, value_name = "COUNT|TIME", env = "CAIRN_CHECKPOINT_PFS_EVERY")]
     pub pfs_every: Option<String>,
-    /// A checkpoint of several files is taken for complete when none of them has changed for so long, if nothing tells
-    /// earlier [default: 5s]
+    /// Files of a checkpoint of which nothing tells that it is complete are copied when none of them has changed for so long
+    /// [default: 5s]
     #[arg(long, value_name = "TIME", env = "CAIRN_CHECKPOINT_SETTLE")]
     pub settle: Option<String>,
     /// Files that are drained in any case; wildcards as a shell has them, for the path below the prefix. Repeated

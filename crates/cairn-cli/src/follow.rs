@@ -82,7 +82,12 @@ fn judge_drain(store: &OpenStore, status: &Status) -> Result<()> {
     let Some(persist) = &store.job.persist else { return Ok(()) };
     let last = &status.last;
     let summary = match &status.reason {
-        _ if last.complete && status.settled && last.unfinished.is_empty() => return Ok(()),
+        _ if last.complete
+            && status.settled
+            && last.unfinished.iter().all(|one| one.is_outside) =>
+        {
+            return Ok(());
+        }
         Some(reason) => format!("the drain is not complete: {reason}; it is tried again"),
         None if !last.open.is_empty() || !last.failed.is_empty() => left(last),
         None if !last.unfinished.is_empty() => {

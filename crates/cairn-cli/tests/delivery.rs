@@ -615,7 +615,7 @@ fn checkpoint_of_the_run_that_went_back_to_an_image_is_its_own() {
     session.kill_all();
     let cairn = env!("CARGO_BIN_EXE_cairn");
     let script = format!(
-        "cd /cairn; mkdir ckpt-5; echo a >ckpt-5/a; {cairn} drain job; echo b >ckpt-5/b; sleep 1; exit 3"
+        "cd /cairn; mkdir ckpt-5 ckpt-6; echo a >ckpt-5/a; {cairn} drain job; echo b >ckpt-5/b; touch ckpt-6/a ckpt-6/b; sleep 1; exit 3"
     );
     let run = [
         "run", "--job", "job", "--settle", "300ms", "--resume", "image", "--", "bash", "-c",

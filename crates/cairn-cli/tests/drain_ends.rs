@@ -126,7 +126,7 @@ fn who_follows_a_drain_is_told_which_checkpoint_is_waited_for() {
     assert!(told.is_ok(), "{}", fs::read_to_string(&said).expect("is there"));
     session.kill_all();
     let ended = sandbox.cairn(&["status", "--wait", "killed"]).ends_with(75);
-    ended.says("it was unfinished when the run failed");
+    ended.says("nothing says that it was finished when the run failed");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn drain_names_the_checkpoints_that_are_not_complete() {
     session.begin("exit 3");
     assert_eq!(session.end(), Some(3));
     let drained = sandbox.cairn(&["drain", "parts"]);
-    drained.succeeds().says("checkpoint not complete: ckpt-2: it was unfinished");
+    drained.succeeds().says("checkpoint not complete: ckpt-2: nothing says that it was finished");
     assert_eq!(sandbox.drained("cairn-left.parts/ckpt-2/a"), "a\n");
     let mut names = sandbox.drained_names();
     // The directory may have been seen while nothing was in it.

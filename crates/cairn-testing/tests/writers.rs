@@ -22,9 +22,11 @@ const SECOND: i64 = 1_000_000_000;
 const SETTLE: Duration = Duration::from_secs(5);
 const RUNS: u64 = 2;
 const SEEDS: u64 = 250;
-/// Of so many whole steps of certain styles one may be missed. Those that are: a first checkpoint,
-/// of which nothing says that it is all, and the other slot where the node is lost.
+/// Of so many whole steps of certain styles one may be missed. Those that are: a first checkpoint that no other has followed, for
+/// nothing else says that it is all; and the other slot where the node is lost.
 const MISSED_ONE_IN: u64 = 20;
+/// The same after a run that ended well: what an earlier one had left so stays so.
+const MISSED_AT_END_ONE_IN: u64 = 50;
 
 const ONE: Style = Style {
     name: "one file",
@@ -116,8 +118,7 @@ const STYLES: &[Style] = &[
         path: |step, rank, _| format!("slot{}/state.{rank}", step / STRIDE % 2),
         ..RANKS
     },
-    // Not known: that a rank writes parts that has none of any step a minute after others have
-    // begun the next one.
+    // Not known: that a rank writes more parts, where others have as many files of a later step by then as there were before.
     Style {
         name: "ranks, overlapping and late",
         waits: false,
@@ -125,20 +126,12 @@ const STYLES: &[Style] = &[
         is_certain: false,
         ..RANKS
     },
-    // Not known: that they are being written again, where nobody has looked since all were before.
-    Style {
-        name: "ranks, same names",
-        path: |_, rank, _| format!("state.{rank}"),
-        is_certain: false,
-        ..RANKS
-    },
+    Style { name: "ranks, same names", path: |_, rank, _| format!("state.{rank}"), ..RANKS },
+    Style { name: "processes, late", late_ms: 400_000, ..PROCESSES },
+    Style { name: "directory, slow", pause_ms: 30_000, ..DIRECTORY },
     // Not known: that there are more processes than those that have written their first files when
-    // others begin the next step, or when a while has passed.
+    // others begin the next step.
     Style { name: "processes, overlapping", waits: false, is_certain: false, ..PROCESSES },
-    Style { name: "processes, late", late_ms: 400_000, is_certain: false, ..PROCESSES },
-    // Not known: that more comes of a first checkpoint after a while, and of a later one that lacks
-    // files after twelve times that.
-    Style { name: "directory, slow", pause_ms: 30_000, is_certain: false, ..DIRECTORY },
     // Not known: that a checkpoint is to have more files than the one before.
     Style {
         name: "directory, fewer and more",
@@ -378,5 +371,5 @@ fn checkpoints_that_are_said_to_be_whole_are() {
     }
     println!("{:28} {certain}", "all that are certain");
     assert!(certain.missed <= 2 + certain.whole / MISSED_ONE_IN, "{certain}");
-    assert!(certain.missed_at_end <= 2 + certain.whole_at_end / MISSED_ONE_IN, "{certain}");
+    assert!(certain.missed_at_end <= 2 + certain.whole_at_end / MISSED_AT_END_ONE_IN, "{certain}");
 }

@@ -39,6 +39,18 @@ impl<'d, 'a> Siblings<'d, 'a> {
         })
     }
 
+    /// Whether all that wrote to this one have gone on: there is another one that has successors of all its files. That is of a later
+    /// step, or all of it was written after this one.
+    pub(super) fn is_followed(&self, name: &Name) -> bool {
+        let (draft, (_, last)) = (&self.drafts[name], span(&self.drafts[name]));
+        let usual = Usual { step: name.step, files: &draft.members() };
+        self.family(&name.family).any(|(other, later)| {
+            let (first, newest) = span(later);
+            let is_after = if other.step > name.step { newest >= last } else { first > last };
+            is_after && usual.is_all_in(other.step, &later.members(), later.depth())
+        })
+    }
+
     /// Whether all files of another one were changed after some of this one and before others of
     /// it: some of it was written again, and some not yet.
     pub(super) fn is_straddling(&self, name: &Name) -> bool {
@@ -49,10 +61,10 @@ impl<'d, 'a> Siblings<'d, 'a> {
         })
     }
 
-    /// Whether a rank has its part in another one and not in this one.
-    pub(super) fn lacks_rank(&self, name: &Name) -> bool {
+    /// Whether another one has parts of other ranks than this one.
+    pub(super) fn has_other_ranks(&self, name: &Name) -> bool {
         let ranks = &self.drafts[name].ranks;
-        self.family(&name.family).any(|(_, other)| !other.ranks.is_subset(ranks))
+        self.family(&name.family).any(|(_, other)| other.ranks != *ranks)
     }
 
     fn family(&self, family: &Family) -> impl Iterator<Item = (&'d Name, &'d Draft<'a>)> {
