@@ -28,7 +28,6 @@ use cairn_core::{InodeId, Moment};
 use cairn_device::sys::monotonic_ms;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -432,6 +431,7 @@ impl<'a> Carrier<'a> {
             meter: self.meter,
             marks: self.marks,
             elsewhere: self.elsewhere,
+            since: self.image.map(|(_, since)| since),
             queue: Queue::new(&work),
             give_up: AtomicBool::new(false),
         };
@@ -496,17 +496,15 @@ impl<'a> Carrier<'a> {
     }
 
     /// The copy of the file that an earlier image has in this place, if it is worth being changed into what the file is now.
-    fn earlier_copy(&self, path: &FilePath, node: &Node) -> Option<EarlierCopy> {
+    fn earlier_copy(&self, path: &FilePath, node: &Node) -> Option<Found> {
         let (entry, found) = self.ledger.find_ours(path).ok()??;
         // Nothing is amiss with a copy that is only older.
-        let (stored_to, since) = self.image?;
+        let (stored_to, _) = self.image?;
         let is_older = stored_to.contains(path);
         let is_sound = !entry.detached && (!entry.damaged || is_older) && entry.inode == node.inode;
         let is_alone = found.links == 1 && !has_other_extended(node, entry.extended);
         let is_worth_it = found.bytes.min(node.bytes) >= EARLIER_BYTES_MIN;
-        let unchanged = || since.of(self.volume, node.inode);
-        let is_taken = is_sound && is_alone && is_worth_it;
-        is_taken.then(|| EarlierCopy { found, unchanged: unchanged() })
+        (is_sound && is_alone && is_worth_it).then_some(found)
     }
 
     /// The copy an earlier store of the job left under this name, if it is still there.
@@ -538,14 +536,8 @@ impl<'a> Carrier<'a> {
 struct WorkItem<'a> {
     source: Source<'a>,
     existing: Option<Copy>,
-    earlier: Option<EarlierCopy>,
-}
-
-/// The copy of a file that an earlier image has.
-struct EarlierCopy {
-    found: Found,
-    /// Which bytes it has as the file has them now, if that is known.
-    unchanged: Option<Vec<Range<u64>>>,
+    /// The copy that an earlier image has.
+    earlier: Option<Found>,
 }
 
 impl Item for &WorkItem<'_> {
@@ -565,6 +557,8 @@ struct Copiers<'a> {
     meter: &'a Meter,
     marks: &'a Marks,
     elsewhere: &'a [Elsewhere<'a>],
+    /// Of an image: what is unchanged since the one in this place.
+    since: Option<Since<'a>>,
     queue: Queue<&'a WorkItem<'a>>,
     give_up: AtomicBool,
 }
@@ -629,15 +623,16 @@ impl<'a> Copiers<'a> {
         &self,
         place: Place<'_>,
         source: Source<'a>,
-        earlier: Option<&EarlierCopy>,
+        earlier: Option<&Found>,
         buffer: &mut Buffer,
     ) -> Result<Option<Copy>> {
+        let unchanged = earlier.zip(self.since);
+        let unchanged = unchanged.and_then(|(_, since)| since.of(source.volume, source.node.inode));
         // Where it is known what differs, the place keeps a copy of its own: one that two places share could not be changed the next time.
-        let is_known = earlier.is_some_and(|earlier| earlier.unchanged.is_some());
-        let linked = if is_known { None } else { self.link(place, source, buffer)? };
+        let linked = if unchanged.is_some() { None } else { self.link(place, source, buffer)? };
         match (linked, earlier) {
-            (None, Some(EarlierCopy { found, unchanged })) => {
-                patch_file(place, source, (found, unchanged.clone()), buffer, self.meter)
+            (None, Some(found)) => {
+                patch_file(place, source, (found, unchanged), buffer, self.meter)
             }
             (linked, _) => Ok(linked),
         }

@@ -151,6 +151,8 @@ pub struct View {
     order: HashMap<FilePath, usize>,
     /// Checkpoints that are not complete.
     pub unfinished: Vec<Unfinished>,
+    /// The files of each of these.
+    pub unfinished_files: HashMap<Name, Vec<Member>>,
     /// When it should be looked again, although nothing may have changed.
     pub look_again: Option<Instant>,
     /// What is being moved, which nobody else is to touch.
@@ -460,8 +462,12 @@ impl Checkpoints {
             }
         }
         let mut incomplete = HashSet::new();
+        // Where not all are wanted, nobody knows yet whether this one is; nor does half of one replace a whole one of the same name.
+        let whole = self.register.last_complete();
+        let goes_out =
+            |set: &Set| set.is_quiet() && self.rules.wants_all() && !whole.contains_key(&set.name);
         for set in sets.iter().filter(|set| !set.is_complete()) {
-            if !is_of_all && !set.is_quiet() {
+            if !is_of_all && !goes_out(set) {
                 held.extend(persistent_aside(&set.members, &purpose));
             }
             incomplete.extend(set.members.iter().map(|member| member.path.clone()));
@@ -504,6 +510,9 @@ impl Checkpoints {
             Standing::Waiting(Reason::Ranks(..)) => Some(self.settle),
             _ => None,
         });
+        let unfinished_files = sets.iter().filter(|set| !set.is_complete());
+        let unfinished_files =
+            unfinished_files.map(|set| (set.name.clone(), set.members.clone())).collect();
         let look_again = waits.min().map(|left| Instant::now() + left);
         self.unwanted = unwanted;
         View {
@@ -515,7 +524,8 @@ impl Checkpoints {
             sets: all,
             wanted: of_wanted,
             order,
-            unfinished: unfinished(sets, run),
+            unfinished: unfinished(sets, run, &goes_out),
+            unfinished_files,
             look_again,
             repair,
         }
@@ -602,7 +612,7 @@ fn persistent_aside<'a>(
 }
 
 /// What is not complete, for whoever asks. An open file of a run that goes on is nothing to be told.
-fn unfinished(sets: &[Set], run: Run) -> Vec<Unfinished> {
+fn unfinished(sets: &[Set], run: Run, goes_out: &dyn Fn(&Set) -> bool) -> Vec<Unfinished> {
     let told = sets.iter().filter_map(|set| match &set.standing {
         Standing::Complete => None,
         Standing::Waiting(Reason::Open(_)) if run == Run::Running => None,
@@ -614,9 +624,13 @@ fn unfinished(sets: &[Set], run: Run) -> Vec<Unfinished> {
         bytes: set.bytes(),
         place: set.place(),
         reason: reason.to_string(),
-        waits: matches!(set.standing, Standing::Waiting(_)) && !set.is_quiet(),
+        // Where nothing says that more will come, nobody waits for it.
+        waits: match &set.standing {
+            Standing::Waiting(Reason::Unproven(None)) => !goes_out(set),
+            standing => matches!(standing, Standing::Waiting(_)),
+        },
         // That is for whoever copies them to say.
-        is_outside: set.is_quiet(),
+        is_outside: false,
     };
     told.map(plain).collect()
 }

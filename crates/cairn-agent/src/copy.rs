@@ -219,7 +219,7 @@ struct Written<'a> {
     copy: Copy,
     /// Another agent, which died, wrote the beginning.
     was_begun: bool,
-    /// All else of it was compared before.
+    /// All else of it was compared before, or is known to be as it was.
     earlier: Option<Earlier>,
 }
 

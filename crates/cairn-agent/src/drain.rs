@@ -34,7 +34,7 @@ use crate::reaper;
 use crate::repair::Places;
 use crate::sets::policy::Every;
 use crate::sets::register::{Checkpoint, Level};
-use crate::sets::{self, Grove};
+use crate::sets::{self, Grove, Member};
 use crate::volume::Volume;
 use cairn_core::InodeId;
 use std::cell::OnceCell;
@@ -393,8 +393,12 @@ impl Drainer {
         let is_undisturbed = outcome.failed.is_empty() && outcome.changed == 0;
         let is_delivered = all && is_undisturbed && outcome.open.is_empty();
         outcome.complete = is_delivered && (is_of_all || !waits);
+        let manifest = ledger.manifest();
+        let is_there = |file: &Member| manifest.has(file) && !manifest.is_damaged(&file.path);
         for unfinished in &mut outcome.unfinished {
-            unfinished.is_outside = is_delivered && (is_of_all || unfinished.is_outside);
+            let files = view.unfinished_files.get(&unfinished.name);
+            let are_there = files.is_some_and(|files| files.iter().all(is_there));
+            unfinished.is_outside = are_there || is_of_all && is_delivered;
         }
         count_drained(&ledger, trees, &mut outcome);
         ledger.note_partial(&HashSet::new());
@@ -582,7 +586,6 @@ fn groves<'a>(trees: &'a [(&Arc<Volume>, Tree)]) -> Vec<Grove<'a>> {
 /// How things stand without a persist directory.
 fn undrained(trees: &[(&Arc<Volume>, Tree)], view: View, failed: Vec<Failed>) -> Outcome {
     let mut outcome = Outcome { unfinished: view.unfinished, failed, ..Outcome::default() };
-    outcome.unfinished.iter_mut().for_each(|unfinished| unfinished.is_outside = false);
     for (_, tree) in trees {
         let open = tree.iter().filter(|(_, node)| node.open);
         outcome.open.extend(open.map(|(path, _)| path.clone()));

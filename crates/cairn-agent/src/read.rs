@@ -197,7 +197,7 @@ fn skip_hole(
     Ok(parts * part_bytes)
 }
 
-/// Notes which blocks of a part need not be read.
+/// Notes which blocks of a part need not be read: of pieces that are known, if the checksum of the file can be had without their bytes.
 fn find_known(
     file: &OpenFile<'_>,
     buffer: &mut Buffer,

@@ -400,12 +400,13 @@ impl DrainLoop<'_> {
         if !matches!(taken, Err(Error::Stopped)) {
             self.shared.state().note_image(began, &taken);
         }
+        let came_to_nothing = !taken.as_ref().is_ok_and(|outcome| outcome.complete);
         let taken = match taken {
             Err(Error::Stopped) => Ok(()),
             taken => taken.map(drop),
         };
         self.complaints.note("copy an image of the store", taken);
-        self.imaging.note(began, Wishes { synced, ..self.wishes() });
+        self.imaging.note(began, Wishes { synced, ..self.wishes() }, came_to_nothing);
         self.dirty = true;
     }
 

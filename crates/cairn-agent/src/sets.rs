@@ -489,19 +489,21 @@ fn standing(
             None => Standing::Complete,
         };
     }
-    let is_short = !siblings.has_all_of_later(name);
-    let is_patient = usual.is_some() || is_mixed || is_superseded && is_short || missing.is_some();
+    let is_short = is_superseded && !siblings.has_all_of_later(name);
+    let is_patient = usual.is_some() || is_mixed || is_short || missing.is_some();
     let changed_ns = newest_ns(draft).max(draft.entries_ns);
     let left = left_of(if is_patient { patience } else { situation.settle }, changed_ns);
-    let is_published = is_single_file(&name.family, draft) || draft.is_renamed && !is_short;
+    let is_published = is_single_file(&name.family, draft) || draft.is_renamed;
     // Somebody has gone on, where no earlier one tells whether others have to; or all that wrote to it have.
-    let is_followed = is_superseded && (usual.is_none() || parts.is_some());
-    let is_followed = is_followed || siblings.is_followed(name);
-    let is_whole = is_published || is_followed && !is_short;
-    match missing {
-        None if is_whole && !is_mixed => Standing::Complete,
+    let is_followed = is_superseded && usual.is_none() || siblings.is_followed(name);
+    let is_whole = (is_published || is_followed) && !is_short && !is_mixed;
+    // Not all ranks of a program have to write, but always the same ones.
+    let are_writers =
+        left.is_zero() && siblings.have_same_ranks(name) && siblings.is_followed(name);
+    match missing.filter(|_| !are_writers) {
+        None if is_whole => Standing::Complete,
         // That they are quiet makes files fit to be copied. It says nothing of others that may come.
-        _ if left.is_zero() => Standing::Waiting(Reason::Unproven(missing)),
+        missing if left.is_zero() => Standing::Waiting(Reason::Unproven(missing)),
         None => Standing::Waiting(Reason::Unsettled(left)),
         Some((there, all)) => Standing::Waiting(Reason::Ranks(there, all)),
     }

@@ -84,7 +84,7 @@ fn judge_drain(store: &OpenStore, status: &Status) -> Result<()> {
     let summary = match &status.reason {
         _ if last.complete
             && status.settled
-            && last.unfinished.iter().all(|one| one.is_outside) =>
+            && last.unfinished.iter().all(|one| one.is_outside && !one.waits) =>
         {
             return Ok(());
         }

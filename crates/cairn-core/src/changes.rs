@@ -8,8 +8,9 @@
 //! any more, and are cleared before the next one is set. So a cut costs nothing here.
 //!
 //! Must stay true: before a byte of a file changes, a block with its end in the middle of it is cut off, or a block becomes part of the
-//! file, the block's bit is set in that interval. What is written behind the end changes no byte of the file; whoever was to copy all
-//! until there does not have it. Whoever copies waits for writes that were planned before the cut ([`Microfs::image_is_settled`]).
+//! file, the block's bit is set in that interval. What is written behind the end changes no byte of the file, and sets no bit: whoever
+//! goes by the bits takes as unchanged only what is before the end that the file had. Whoever copies waits for writes that were planned
+//! before the cut ([`Microfs::image_is_settled`]).
 //! A bit stays set though its transaction be undone: it says no more than that bytes may be others.
 //! Does not know what stores to mapped files change: of a file that programs can store to at either end of an interval nothing is known.
 

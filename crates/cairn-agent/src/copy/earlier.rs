@@ -30,7 +30,7 @@ pub(super) struct Earlier {
     bytes: u64,
     known: Arc<Known>,
     /// All of the file is read, and compared with it: it may turn out to be another file.
-    is_compared: bool,
+    is_all_compared: bool,
     memory: Vec<u8>,
     others: u32,
     /// What was written.
@@ -73,11 +73,11 @@ impl Earlier {
         unchanged: Option<Vec<Range<u64>>>,
     ) -> Result<Earlier> {
         let bytes = file.metadata().map_err(Error::file("look at", path))?.len();
-        let is_compared = unchanged.is_none();
+        let is_all_compared = unchanged.is_none();
         let known = Arc::new(Known::new(unchanged.unwrap_or_default(), bytes));
         let (memory, patches) = Default::default();
         let path = path.to_path_buf();
-        Ok(Earlier { file, path, bytes, known, is_compared, memory, others: 0, patches })
+        Ok(Earlier { file, path, bytes, known, is_all_compared, memory, others: 0, patches })
     }
 
     /// What it is known to have.
@@ -85,14 +85,14 @@ impl Earlier {
         Arc::clone(&self.known)
     }
 
-    /// Which bytes of the next part of the file the copy does not have: neighbouring pieces together. Errors: it cannot be read, and not all
-    /// of the part was.
+    /// Which bytes of the next part of the file the copy does not have: neighbouring pieces together. What is known is left out: its bytes
+    /// may not be there (`read.rs`). Errors: the copy cannot be read, and something is known.
     pub(super) fn differing(&mut self, chunk: &Chunk<'_>) -> Result<Vec<Range<usize>>> {
         let count = self.bytes.saturating_sub(chunk.offset).min(chunk.length as u64) as usize;
         if count == 0 && chunk.is_hole {
             return Ok(Vec::new());
         }
-        if self.is_compared && self.others >= OTHER_PARTS_MAX {
+        if self.is_all_compared && self.others >= OTHER_PARTS_MAX {
             return Ok(all(chunk));
         }
         let at = |place: usize| chunk.offset + place as u64;
@@ -109,7 +109,7 @@ impl Earlier {
             let offset = at(there.start);
             match self.file.read_exact_at(&mut self.memory[there], offset) {
                 Ok(()) => {}
-                Err(_) if self.is_compared => return Ok(all(chunk)),
+                Err(_) if self.is_all_compared => return Ok(all(chunk)),
                 Err(error) => return Err(Error::file("read", &self.path)(error)),
             }
         }

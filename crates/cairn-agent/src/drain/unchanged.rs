@@ -18,10 +18,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// So are those that changed here and there in more places.
+/// A file that changed here and there in more places is compared as a whole; so are the rest where all files of an image did in more.
 const RANGES_MAX: usize = 1 << 16;
-/// Images that are remembered: more than the two places where they lie need only if many of them come to nothing.
-const TAKEN_MAX: usize = 8;
+const ALL_RANGES_MAX: usize = 1 << 20;
+/// Images that are remembered: the places where they lie need three, unless some come to nothing.
+const TAKEN_MAX: usize = 6;
 
 /// Of each file that is known, ranges of it.
 type Files<T> = HashMap<u32, Vec<Range<T>>>;
@@ -88,7 +89,7 @@ impl Unchanged {
 
 /// Of each large file of an image, the blocks that are as they were before.
 fn unchanged(volume: &Volume, tree: &Tree, stored_to: &HashSet<FilePath>) -> Result<Files<u32>> {
-    let mut files = HashMap::new();
+    let (mut files, mut all) = (HashMap::new(), 0);
     let is_known = |path: &FilePath, node: &crate::plan::Node| {
         let is_large = node.kind == Kind::File && node.bytes >= EARLIER_BYTES_MIN;
         is_large && node.absence.is_none() && !stored_to.contains(path)
@@ -97,7 +98,9 @@ fn unchanged(volume: &Volume, tree: &Tree, stored_to: &HashSet<FilePath>) -> Res
         let mut ranges = Vec::new();
         let found = volume.fs().unchanged_blocks(InodeId(node.inode), &mut ranges);
         found.map_err(volume.error("look at what has changed of", path))?;
-        if ranges.len() <= RANGES_MAX {
+        if ranges.len() <= RANGES_MAX && all + ranges.len() <= ALL_RANGES_MAX {
+            all += ranges.len();
+            ranges.shrink_to_fit();
             files.insert(node.inode, ranges);
         }
     }

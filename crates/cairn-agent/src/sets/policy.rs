@@ -135,6 +135,11 @@ impl Rules {
         hinted.or_else(tagged)
     }
 
+    /// Whether every checkpoint is wanted in the persist directory.
+    pub fn wants_all(&self) -> bool {
+        self.pfs == Every::default()
+    }
+
     /// Whether the checkpoint with this number in its family, counted from 1, is to be drained; `last` of those that were is
     /// so old, if there is one.
     pub fn wants_pfs(&self, ordinal: u64, last: Option<Duration>) -> bool {

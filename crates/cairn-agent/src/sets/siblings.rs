@@ -40,14 +40,22 @@ impl<'d, 'a> Siblings<'d, 'a> {
     }
 
     /// Whether all that wrote to this one have gone on: there is another one that has successors of all its files. That is of a later
-    /// step, or all of it was written after this one.
+    /// step; or all of it was written after this one, and has no more.
     pub(super) fn is_followed(&self, name: &Name) -> bool {
         let (draft, (_, last)) = (&self.drafts[name], span(&self.drafts[name]));
-        let usual = Usual { step: name.step, files: &draft.members() };
+        let members = draft.members();
+        let usual = Usual { step: name.step, files: &members };
         self.family(&name.family).any(|(other, later)| {
-            let (first, newest) = span(later);
-            let is_after = if other.step > name.step { newest >= last } else { first > last };
-            is_after && usual.is_all_in(other.step, &later.members(), later.depth())
+            let ((first, newest), files) = (span(later), later.members());
+            let has_no_more = || {
+                let other = Usual { step: other.step, files: &files };
+                other.is_all_in(name.step, &members, draft.depth())
+            };
+            let is_after = match other.step > name.step {
+                true => newest >= last,
+                false => first > last && has_no_more(),
+            };
+            is_after && usual.is_all_in(other.step, &files, later.depth())
         })
     }
 
@@ -59,6 +67,11 @@ impl<'d, 'a> Siblings<'d, 'a> {
             let (begin, end) = span(other);
             first < begin && end < last
         })
+    }
+
+    /// Whether there are several others, and all have parts of the same ranks as this one.
+    pub(super) fn have_same_ranks(&self, name: &Name) -> bool {
+        self.family(&name.family).count() > 2 && !self.has_other_ranks(name)
     }
 
     /// Whether another one has parts of other ranks than this one.
