@@ -46,8 +46,19 @@ fn parts(region: TierRegion, run: BlockRun) -> impl Iterator<Item = (usize, u32,
 }
 
 impl Transaction<'_> {
-    /// Bytes of these blocks are about to change, or the blocks become part of a file.
+    /// The same as `note_change`, of one block, of which it was mostly noted before.
     #[inline]
+    pub(crate) fn note_change_of_one(&mut self, tier: u8, block: u32) {
+        let changed = self.layout.tiers[usize::from(tier)].changed;
+        let page = changed + (block / BLOCKS_PER_PAGE) as usize * PAGE_WORDS;
+        let bit = block % BLOCKS_PER_PAGE;
+        let word = self.get(page + 1 + (bit / u64::BITS) as usize);
+        if word & 1 << (bit % u64::BITS) == 0 || self.get(page) != self.get(IMAGE_COUNT) {
+            self.note_change(BlockRun { tier, first: block, count: 1 });
+        }
+    }
+
+    /// Bytes of these blocks are about to change, or the blocks become part of a file.
     pub(crate) fn note_change(&mut self, run: BlockRun) {
         let Some(region) = self.tier(run) else { return };
         let interval = self.get(IMAGE_COUNT);

@@ -65,7 +65,7 @@ impl Microfs {
             }
             let blocks = BlockRun { count: 1, ..run };
             tx.write_in_image(inode, blocks);
-            tx.note_change(blocks);
+            tx.note_change_of_one(run.tier, run.first);
             let (tier, block, kind) = (run.tier, run.first, WriteKind::Overwrite);
             let piece =
                 WritePiece { tier, block, start: start as u32, length, kind, ..PIECE_IN_PLACE };
