@@ -497,9 +497,9 @@ impl<'a> Carrier<'a> {
 
     /// The copy of the file that an earlier image has in this place, if it is worth being changed into what the file is now.
     fn earlier_copy(&self, path: &FilePath, node: &Node) -> Option<Found> {
+        let (stored_to, _) = self.image?;
         let (entry, found) = self.ledger.find_ours(path).ok()??;
         // Nothing is amiss with a copy that is only older.
-        let (stored_to, _) = self.image?;
         let is_older = stored_to.contains(path);
         let is_sound = !entry.detached && (!entry.damaged || is_older) && entry.inode == node.inode;
         let is_alone = found.links == 1 && !has_other_extended(node, entry.extended);
@@ -628,7 +628,8 @@ impl<'a> Copiers<'a> {
     ) -> Result<Option<Copy>> {
         let unchanged = earlier.zip(self.since);
         let unchanged = unchanged.and_then(|(_, since)| since.of(source.volume, source.node.inode));
-        // Where it is known what differs, the place keeps a copy of its own: one that two places share could not be changed the next time.
+        // Where it is known what differs, the place keeps a copy of its own: one that two places share could not be changed
+        // the next time.
         let linked = if unchanged.is_some() { None } else { self.link(place, source, buffer)? };
         match (linked, earlier) {
             (None, Some(found)) => {

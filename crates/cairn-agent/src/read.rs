@@ -23,7 +23,8 @@ pub struct Chunk<'a> {
     pub offset: u64,
     /// Its length in bytes.
     pub length: usize,
-    /// Begins with its bytes, but for pieces that are known. Unless it is a hole, who has a use for the memory may leave other of the same length here.
+    /// Begins with its bytes, but for pieces that are known. Unless it is a hole, who has a use for the memory may leave other of the same
+    /// length here.
     pub memory: &'a mut Aligned,
     /// Nothing was ever written here: all zeros.
     pub is_hole: bool,

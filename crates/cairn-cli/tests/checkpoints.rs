@@ -88,6 +88,36 @@ fn checkpoint_of_which_nothing_says_that_it_is_whole_is_delivered_and_not_called
     assert_eq!(drained(&sandbox, "late"), [1, 2]);
 }
 
+/// A while that is twelve times `--settle` passes without a change: then it is not known what there is.
+#[test]
+fn part_of_a_checkpoint_is_not_delivered_over_a_whole_one_nor_where_not_all_are_wanted() {
+    let sandbox = Sandbox::new();
+    let unknown = "not known: nothing says yet that these are all its files";
+    let mut session = Session::start(&sandbox, "again", &["--settle", "50ms"]);
+    session.shell("mkdir /cairn/new; touch /cairn/new/{a,b}; mv /cairn/new /cairn/ckpt-1");
+    eventually("it is a checkpoint", || drained(&sandbox, "again") == [1]);
+    session.shell("echo new >/cairn/ckpt-1/a");
+    let is_unknown =
+        |sandbox: &Sandbox, job| listed(sandbox, job).contains(&(1, unknown.to_string()));
+    eventually("it is quiet", || is_unknown(&sandbox, "again"));
+    session.shell("echo x >/cairn/plain");
+    eventually("the plain file arrives", || sandbox.out().join("plain").exists());
+    assert_eq!(sandbox.drained("ckpt-1/a"), "");
+    sandbox.cairn(&["drain", "again"]).ends_with(75);
+    session.shell("echo new >/cairn/ckpt-1/b");
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(sandbox.drained("ckpt-1/a"), "new\n");
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "some", &["--settle", "50ms", "--pfs-every", "3"]);
+    session.shell("mkdir /cairn/step-1; echo a >/cairn/step-1/a");
+    eventually("it is quiet", || is_unknown(&sandbox, "some"));
+    session.shell("echo x >/cairn/other");
+    eventually("the other file arrives", || sandbox.out().join("other").exists());
+    assert!(!sandbox.out().join("step-1/a").exists());
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(sandbox.drained("step-1/a"), "a\n");
+}
+
 /// Mechanism: the register was written when a pass had gone through.
 /// Consequence: while the persist directory was away, status, the archive and figures knew nothing of newer checkpoints.
 /// Fix: it is written when the files were looked at.
