@@ -10,6 +10,7 @@ use crate::claimed_tiers::{self, ClaimedTiers};
 use crate::error::{Error, Result};
 use crate::ownership;
 use crate::recovered;
+use crate::removal;
 use crate::renewal::{self, Failed};
 use crate::request::{Request, address_space_bytes, fit_metadata, fit_segment, shown_mapping};
 use crate::resumption::{self, Resume, rollback};
@@ -34,8 +35,8 @@ use cairn_agent::store_file;
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation};
-use cairn_device::store::{LeftTier, TierLocks};
-use cairn_device::{MediumKind, Store, TierPlace};
+use cairn_device::store::TierLocks;
+use cairn_device::{Store, TierPlace};
 use cairn_posix::rank;
 use std::cell::OnceCell;
 use std::fs::{self, File};
@@ -46,12 +47,13 @@ use std::time::{Duration, Instant, SystemTime};
 /// How long the lock of a run is waited for that may be ending just now.
 const LOCK_PATIENCE: Duration = Duration::from_millis(300);
 /// When it is said that somebody is waited for.
-const SAID_AFTER: Duration = Duration::from_secs(2);
+pub const SAID_AFTER: Duration = Duration::from_secs(2);
 /// How often a store is looked for that is removed meanwhile.
 const ATTEMPTS_MAX: u32 = 8;
 /// How long an agent may take to end.
 const AGENT_PATIENCE: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How often it is looked whether what is waited for has come.
+pub const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Letters of the random part of a name: none that look alike.
 const NAME_LETTERS: &[u8] = b"abcdefghjkmnpqrstuvwxyz23456789";
 /// Length of the part of a name that comes from the command.
@@ -270,6 +272,9 @@ impl Claim {
         command: &[String],
         entrance: &Entrance<'_>,
     ) -> Result<Claim> {
+        if let Some(job) = &request.job {
+            removal::finish_earlier(roots, job)?;
+        }
         let description = Description::of_new(roots, request, command)?;
         Claim::create_described(roots, (request, command), description, entrance)
     }
@@ -484,8 +489,7 @@ impl Claim {
         self.end_agent()?;
         let locks = self.locks.take().unwrap_or_default();
         let left = Store::open(self.store.directory())?.remove_locked(locks)?;
-        let job = &self.store.job.job;
-        left.iter().for_each(|left| eprintln!("cairn: {job}: {}", shown_left(left)));
+        removal::say_left(&self.store.job.job, &left);
         Ok(())
     }
 }
@@ -556,21 +560,6 @@ impl Description {
         };
         Description { root, job, goes_on: true, notes: Vec::new() }
     }
-}
-
-/// What to say of a tier that stays when its store is removed.
-fn shown_left(left: &LeftTier) -> String {
-    let remedy = match (left.error.errno, left.kind) {
-        // It is another store's, here or on another machine.
-        (libc::ESTALE | libc::EWOULDBLOCK, _) => "",
-        _ if left.error.holder.is_some() => "",
-        (_, MediumKind::Remote) => {
-            ", claimed by this machine, until a run takes it: here with --tier, elsewhere with take-over=yes as well"
-        }
-        _ => ", until a run takes it with --tier, or somebody removes it",
-    };
-    let error = Error::from(left.error.clone());
-    format!("a tier was not emptied: {error}; it keeps what it holds{remedy}")
 }
 
 /// Whether the directory that a store drains to is the one that it was.

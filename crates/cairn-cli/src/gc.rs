@@ -9,6 +9,7 @@ use crate::claim;
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::output;
+use crate::removal;
 use crate::risk::{said, shown};
 use crate::rm::take_for_removal;
 use crate::size::human;
@@ -16,7 +17,6 @@ use crate::store::{OpenStore, check_job_name};
 use crate::survey::{Look, State, StoreRow, survey};
 use cairn_agent::archive::fetch::Archive;
 use cairn_agent::outside::Lack;
-use cairn_device::store::finish_removal;
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -188,7 +188,7 @@ fn advice(row: &StoreRow) -> String {
 fn remove(row: &StoreRow, force: bool) -> Result<(), String> {
     let text = |error: Error| error.to_string();
     if row.state == State::Removed {
-        return finish_removal(&row.store).map_err(|error| error.to_string());
+        return removal::finish(&row.job, &row.store).map_err(text);
     }
     if row.state == State::Unbegun {
         return match claim::remove_unbegun(&row.store, &row.job).map_err(text)? {

@@ -55,6 +55,7 @@ mod progress;
 mod ranks;
 mod real_prefix;
 mod recovered;
+mod removal;
 mod renewal;
 mod report;
 mod request;

@@ -6,6 +6,7 @@ use crate::claim::{self, Claim, claim_existing};
 use crate::drain::drain_with;
 use crate::error::{Error, Result};
 use crate::output::{self, count};
+use crate::removal;
 use crate::standing::Standing;
 use crate::store::{OpenStore, Place, locate};
 use crate::survey::{self, Look};
@@ -80,6 +81,12 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
                 if paths.is_empty() && claim::remove_unbegun(&path, &name_of(&path))? =>
             {
                 report.removed_stores.push(name_of(&path));
+                continue;
+            }
+            Err(Error::NoStore { job, .. })
+                if paths.is_empty() && removal::finish_earlier(&context.roots, &job)? =>
+            {
+                report.removed_stores.push(job);
                 continue;
             }
             store => store?,

@@ -14,8 +14,9 @@ use cairn_agent::path::FilePath;
 use cairn_agent::volume::{Volume, prefix_of};
 use cairn_device::label::Identity;
 use cairn_device::namespace;
-use cairn_device::store::{Candidate, candidate_roots, find_candidate, store_path};
+use cairn_device::store::{Candidate, candidate_roots, find_candidate, removed_job, store_path};
 use cairn_device::{Store, TierPlace};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -115,6 +116,18 @@ impl Roots {
         }
         found.sort();
         found
+    }
+
+    /// Directories of stores of `job` whose removal was begun.
+    pub fn removed(&self, job: &str) -> Vec<PathBuf> {
+        let candidates = self.candidates().into_iter();
+        let entries = candidates.flat_map(|root| fs::read_dir(store_path(&root, ""))).flatten();
+        let is_one = |name: &OsStr| name.to_str().and_then(removed_job) == Some(job);
+        entries
+            .flatten()
+            .filter(|entry| is_one(&entry.file_name()))
+            .map(|entry| entry.path())
+            .collect()
     }
 
     /// The job of the store that has the tier with this identity, finished or not; None if there is none.

@@ -185,16 +185,31 @@ impl Directory {
     /// Waits for the exclusive right to add or remove files of this directory. It ends when the
     /// returned descriptor is dropped or the process dies.
     pub fn exclusive(&self) -> StoreResult<Descriptor> {
-        let failed = |errno| self.error("lock", c"", errno);
-        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-        let handle = Descriptor::open(self.raw(), c".", flags, 0).map_err(failed)?;
+        let handle = self.handle()?;
         loop {
             match sys::flock(handle.raw(), libc::LOCK_EX) {
                 Ok(()) => return Ok(handle),
                 Err(Errno(libc::EINTR)) => {}
-                Err(errno) => return Err(failed(errno)),
+                Err(errno) => return Err(self.error("lock", c"", errno)),
             }
         }
+    }
+
+    /// The same right, if nobody has it.
+    pub fn try_exclusive(&self) -> StoreResult<Option<Descriptor>> {
+        let handle = self.handle()?;
+        match sys::flock(handle.raw(), libc::LOCK_EX | libc::LOCK_NB) {
+            Ok(()) => Ok(Some(handle)),
+            Err(Errno(libc::EWOULDBLOCK)) => Ok(None),
+            Err(errno) => Err(self.error("lock", c"", errno)),
+        }
+    }
+
+    /// An open file of its own, for a lock.
+    fn handle(&self) -> StoreResult<Descriptor> {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+        let opened = Descriptor::open(self.raw(), c".", flags, 0);
+        opened.map_err(|errno| self.error("lock", c"", errno))
     }
 
     /// Removes everything below this directory, on this file system.

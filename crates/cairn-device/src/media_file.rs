@@ -26,11 +26,12 @@ use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Memory, ProcessIdentity, Resul
 
 use crate::dax::DaxMapping;
 use crate::descriptor::Descriptor;
-use crate::directory::{StoreError, StoreResult, c_path};
+use crate::directory::{StoreError, StoreResult};
 use crate::label::{self, Identity, Label, Wrong};
 use crate::medium::known::Known;
 use crate::medium::{
-    ENDING, LOOK_EVERY, Medium, MediumKind, refused, remove_stand_ins, stand_in_of_tier,
+    ENDING, LOOK_EVERY, Medium, MediumKind, refused, remove_file, remove_stand_ins,
+    stand_in_of_tier,
 };
 use crate::nvme::line::Line;
 use crate::nvme::partition::Part;
@@ -303,9 +304,7 @@ impl MediaFile {
                     remove_stand_ins(path, &self.ordinary, tier, &self.identity);
                 });
             }),
-            MediumKind::File | MediumKind::Dax => {
-                c_path(path).and_then(|name| sys::unlinkat(libc::AT_FDCWD, &name, 0))
-            }
+            MediumKind::File | MediumKind::Dax => return remove_file(path),
         };
         removed.map_err(|errno| StoreError::new("remove tier", path, errno))
     }

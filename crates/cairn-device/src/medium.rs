@@ -29,6 +29,7 @@ use crate::nvme::shared::{RemotePath, SharedRemote};
 use crate::sys::{self, Errno, SysResult};
 
 pub use block::{Contents, DeviceSize, clear_unfinished, contents, measure};
+pub(crate) use regular::{is_begun, remove_file};
 pub use remote::{claim, give_back};
 pub(crate) use remote::{remove_stand_ins, stand_in_of_tier};
 

@@ -38,6 +38,8 @@ pub const NAME_BYTES_MAX: usize = 48;
 const REMOVED: &str = ".removed-";
 /// Stores of one name that are removed at the same time, or whose removal was cut off, at most.
 const REMOVALS_MAX: u32 = 1000;
+/// What to do about a removal that fails.
+const FINISHED_BY: &str = "what is left of the store is removed with: cairn gc";
 /// How often a store is made whose directory is removed meanwhile.
 const ATTEMPTS_MAX: u32 = 8;
 /// A place with so much room is good enough for a store of no particular size.
@@ -119,20 +121,17 @@ impl Store {
 
     /// Removes the store with everything in it, its tiers' files, and the user's directory if that was the last. The result are
     /// tiers that it still seemed to have and that stay: they could not be reached, or another store has recovered them.
-    /// Its directory loses its name first: whoever makes a store of that name meanwhile makes another one.
+    /// Its directory loses its name first, durably: whoever makes a store of that name meanwhile makes another one, and what is
+    /// cut off, or fails, is no store without its tiers but a removal to be finished.
     /// Processes that have it mapped keep working on what no one else will see.
-    pub fn remove_locked(self, mut locks: TierLocks) -> StoreResult<Vec<LeftTier>> {
-        let guard = self.directory.exclusive()?;
-        let mut left = Vec::new();
-        for name in self.names_with(".tiers")? {
-            left.extend(removal::empty(&self.directory, &name, locks.of(&name))?);
-        }
-        huge::withdraw(&self.directory)?;
-        let renamed = rename_away(self.path())?;
-        remove_directory(&renamed)?;
-        drop(guard);
-        remove_parent(self.path());
-        Ok(left)
+    pub fn remove_locked(self, locks: TierLocks) -> StoreResult<Vec<LeftTier>> {
+        let _guard = self.directory.exclusive()?;
+        remove_renamed(&rename_away(self.path())?, locks).map_err(|error| {
+            match error.advice.is_empty() {
+                true => error.advise(FINISHED_BY),
+                false => error,
+            }
+        })
     }
 }
 
@@ -143,34 +142,51 @@ pub fn removed_job(name: &str) -> Option<&str> {
     Some(job).filter(|job| is_number && !job.is_empty())
 }
 
-/// Removes what is left of a store whose removal was cut off; `path` has a name that `removed_job` knows.
-pub fn finish_removal(path: &Path) -> StoreResult<()> {
-    let guard = Directory::open(path)?.checked_private()?.exclusive()?;
-    if path.symlink_metadata().is_ok() {
-        remove_directory(path)?;
+/// Finishes the removal of a store that was cut off; `path` has a name that `removed_job` knows. The result is as that of
+/// `remove_locked`; None: somebody is at it.
+pub fn finish_removal(path: &Path) -> StoreResult<Option<Vec<LeftTier>>> {
+    let Some(_guard) = Directory::open(path)?.checked_private()?.try_exclusive()? else {
+        return Ok(None);
+    };
+    match path.symlink_metadata() {
+        Ok(_) => remove_renamed(path, TierLocks::default()).map(Some),
+        Err(_) => Ok(Some(Vec::new())),
     }
-    drop(guard);
-    remove_parent(path);
-    Ok(())
 }
 
-/// Gives the directory of a store a name under which nobody looks for one.
+/// Removes what is in a directory that has lost the name of its job, as often as need be.
+fn remove_renamed(path: &Path, mut locks: TierLocks) -> StoreResult<Vec<LeftTier>> {
+    let store = Store::open(path)?;
+    let mut left = Vec::new();
+    for name in store.names_with(".tiers")? {
+        left.extend(removal::empty(&store.directory, &name, locks.of(&name))?);
+    }
+    huge::withdraw(&store.directory)?;
+    remove_directory(path)?;
+    remove_parent(path);
+    Ok(left)
+}
+
+/// Gives the directory of a store, for good, a name under which nobody looks for one.
 fn rename_away(path: &Path) -> StoreResult<PathBuf> {
     let failed = |errno: Errno| StoreError::new("rename directory", path, errno);
     let name = path.file_name().unwrap_or_default().as_bytes();
     let from = c_path(path).map_err(failed)?;
     let mut number = 0;
-    loop {
+    let renamed = loop {
         let new_name = [b".", name, REMOVED.as_bytes(), number.to_string().as_bytes()].concat();
         let renamed = path.with_file_name(std::ffi::OsStr::from_bytes(&new_name));
         let to = c_path(&renamed).map_err(failed)?;
         let (from, to) = ((libc::AT_FDCWD, &*from), (libc::AT_FDCWD, &*to));
         match sys::renameat2(from, to, libc::RENAME_NOREPLACE) {
-            Ok(()) => return Ok(renamed),
+            Ok(()) => break renamed,
             Err(Errno(libc::EEXIST)) if number < REMOVALS_MAX => number += 1,
             Err(errno) => return Err(failed(errno)),
         }
-    }
+    };
+    let parent = Directory::open(path.parent().unwrap_or(Path::new("/")))?;
+    sys::fsync(parent.raw()).map_err(failed)?;
+    Ok(renamed)
 }
 
 fn remove_directory(path: &Path) -> StoreResult<()> {
@@ -340,7 +356,7 @@ mod tests {
         for other in ["job.1", ".job.1", ".removed-1", ".job.removed-", ".job.removed-x"] {
             assert_eq!(removed_job(other), None, "{other}");
         }
-        finish_removal(&renamed).unwrap();
+        assert_eq!(finish_removal(&renamed), Ok(Some(Vec::new())));
         assert!(std::fs::read_dir(scratch.0.path()).unwrap().next().is_none());
     }
 

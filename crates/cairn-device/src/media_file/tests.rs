@@ -5,6 +5,7 @@ use crate::namespace::removal;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
+use crate::directory::c_path;
 use crate::directory::tests::Scratch;
 use crate::media_file::pages::transfer_all;
 use crate::medium::loop_device::LoopDevice;

@@ -30,6 +30,21 @@ pub(super) fn medium(path: &Path, ordinary: Descriptor, stat: &libc::stat) -> St
     Ok(Medium { kind: MediumKind::File, ordinary, label_at, unit_bytes, remote: None })
 }
 
+/// Whether at `path` is what `MediaFile::create` makes first: an empty file of this user's, and nobody else's.
+pub(crate) fn is_begun(path: &Path) -> bool {
+    let stat = c_path(path)
+        .and_then(|path| sys::fstatat(libc::AT_FDCWD, &path, libc::AT_SYMLINK_NOFOLLOW));
+    stat.is_ok_and(|stat| {
+        stat.st_mode & !0o600 == libc::S_IFREG && stat.st_uid == sys::geteuid() && stat.st_size == 0
+    })
+}
+
+/// Removes the name of a tier's file.
+pub(crate) fn remove_file(path: &Path) -> StoreResult<()> {
+    let removed = c_path(path).and_then(|name| sys::unlinkat(libc::AT_FDCWD, &name, 0));
+    removed.map_err(|errno| StoreError::new("remove tier", path, errno))
+}
+
 impl MediaFile {
     /// Makes the file for `bytes`, 0600. Errors: something of that name exists (`EEXIST`, advice says what), no
     /// space (`ENOSPC`), `bytes` is not a positive number of pages. What failed leaves nothing behind.

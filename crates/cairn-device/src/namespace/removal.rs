@@ -115,6 +115,9 @@ pub(super) fn empty_tiers(
                 left.push(LeftTier { kind: file.kind(), error: error.advise(BEHIND) });
             }
             Found::Ours(path, file) => file.remove_from(path)?,
+            // Nothing stood there when the list was written.
+            Found::Begun(path) if !is_known => medium::remove_file(path)?,
+            Found::Begun(_) => {}
         }
     }
     Ok(left)
@@ -134,6 +137,8 @@ enum Found<'a> {
     Failed(MediumKind, StoreError),
     /// Our tier.
     Ours(&'a Path, Box<MediaFile>),
+    /// A file of which only the name was made.
+    Begun(&'a Path),
 }
 
 impl Found<'_> {
@@ -142,6 +147,7 @@ impl Found<'_> {
         match open(path, identity, sharing) {
             Ok(Some(file)) => Found::Ours(path, Box::new(file)),
             Ok(None) => Found::Nothing,
+            Err(_) if !kind.is_device() && medium::is_begun(path) => Found::Begun(path),
             // There is none, or something that is no tier.
             Err(error)
                 if !kind.is_device() && matches!(error.errno, libc::ENOENT | libc::EINVAL) =>
