@@ -3,8 +3,8 @@
 //! The bitmap alone is the truth. Each process slot keeps a small ring of *warm runs*, blocks it freed most
 //! recently and therefore has mapped and cached; they are handed out first (DESIGN decision 13). A run in a ring is
 //! a hint: whatever is no longer free is skipped. When the ring is empty, a stretch is taken from the circular
-//! cursor of the tier and put into the ring, so that processes allocate apart from each other. On a durable tier so do
-//! the descriptions of one process (streams.rs); where a tier has parts, each has a cursor (parts.rs).
+//! cursor of the tier and put into the ring, so that processes allocate apart from each other, as do the descriptions of
+//! one process (streams.rs); where a tier has parts, each has a cursor (parts.rs).
 //! While an image is held, blocks that are in it are not handed out, free or not (image.rs).
 
 use crate::inode::Inode;
@@ -105,32 +105,33 @@ impl Transaction<'_> {
         inode: Inode,
         wanted: u32,
     ) -> Option<BlockRun> {
-        let wanted = wanted.min(RUN_BLOCKS_MAX);
-        match self.layout.durable {
-            true => self.allocate_in_stream(slot, handle, inode, wanted),
-            false => self.allocate_shared(slot, wanted),
-        }
+        self.allocate_in_stream(slot, handle, inode, wanted.min(RUN_BLOCKS_MAX))
     }
 
     /// The same from what the descriptions of a process share.
     pub(crate) fn allocate_shared(&mut self, slot: Slot, wanted: u32) -> Option<BlockRun> {
-        (0..TIERS_MAX as u8).find_map(|tier| self.allocate_on(slot, tier, wanted))
+        self.find_shared(slot, wanted).inspect(|&found| self.mark_used(found))
+    }
+
+    /// Up to `wanted` consecutive free blocks of what the descriptions of a process share, which do not belong to that any more.
+    pub(crate) fn find_shared(&mut self, slot: Slot, wanted: u32) -> Option<BlockRun> {
+        (0..TIERS_MAX as u8).find_map(|tier| self.find_on(slot, tier, wanted))
     }
 
     pub(crate) fn is_full(&self, region: &TierRegion) -> bool {
         self.get(region.counters) >= u64::from(region.blocks)
     }
 
-    fn allocate_on(&mut self, slot: Slot, tier: u8, wanted: u32) -> Option<BlockRun> {
+    fn find_on(&mut self, slot: Slot, tier: u8, wanted: u32) -> Option<BlockRun> {
         let region = self.layout.tiers[tier as usize];
         if self.is_full(&region) {
             return None;
         }
         let mut parts = self.preferred_parts(tier);
-        parts.find_map(|part| self.allocate_in(slot, tier, part, wanted))
+        parts.find_map(|part| self.find_in(slot, tier, part, wanted))
     }
 
-    fn allocate_in(&mut self, slot: Slot, tier: u8, part: Part, wanted: u32) -> Option<BlockRun> {
+    fn find_in(&mut self, slot: Slot, tier: u8, part: Part, wanted: u32) -> Option<BlockRun> {
         if self.get(part.counters) >= u64::from(part.blocks) {
             return None;
         }
@@ -143,7 +144,6 @@ impl Transaction<'_> {
                         BlockRun { first: found.end(), count: hint.end() - found.end(), ..hint };
                     slot.push_warm(self, rest);
                 }
-                self.mark_used(found);
                 return Some(found);
             }
         }
@@ -156,7 +156,6 @@ impl Transaction<'_> {
                 BlockRun { first: found.end(), count: stretch.count - found.count, ..stretch };
             slot.push_warm(self, rest);
         }
-        self.mark_used(found);
         Some(found)
     }
 
@@ -342,13 +341,13 @@ impl Transaction<'_> {
         }
     }
 
-    /// How many free blocks the processes may have set apart for themselves. In memory that does not count: better
-    /// somebody else's share than a page that was never touched.
+    /// How many free blocks are set apart for single descriptions, and on a durable tier for processes. In memory those do
+    /// not count: better another process's share than a page that was never touched.
     fn blocks_set_apart(&self, region: &TierRegion) -> u32 {
-        if !self.layout.durable {
-            return 0;
-        }
-        let shared = self.stretch_blocks(region) * self.records_in_use(SlabKind::Slot) as u32;
+        let shared = match self.layout.durable {
+            true => self.stretch_blocks(region) * self.records_in_use(SlabKind::Slot) as u32,
+            false => 0,
+        };
         shared.saturating_add(self.blocks_in_streams())
     }
 

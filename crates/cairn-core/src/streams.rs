@@ -1,15 +1,16 @@
-//! Streams: on a durable tier, where the next blocks for each open description of a process come from.
+//! Streams: where the next blocks for each open description of a process come from.
 //!
-//! A log record covers blocks that follow each other, so what is written through one description should get such blocks,
-//! whatever is written in between through others. All take their first blocks from the stretch that the process shares
-//! (pool.rs); small files stay there. One that finds others' blocks behind its own gets a stretch for itself, as long as
-//! its file is.
+//! A log record covers blocks that follow each other, and so does a mapping of the kernel's: what is written through one
+//! description should get such blocks, whatever is written in between through others. All take their first blocks from the
+//! stretch that the process shares (pool.rs); small files stay there. One that finds others' blocks behind its own gets a
+//! stretch for itself, as long as its file is: on a durable tier an unbroken one, in memory what the process has at hand.
 //! Like the runs of a slot's ring, what is set apart is a hint: it is free, and others take it when nothing else is left.
 //! A description that must share the place of its stream with another one goes without.
 
 use crate::fields::fields;
 use crate::inode::Inode;
-use crate::pool::{BlockRun, STRETCH_BLOCKS};
+use crate::layout::TierRegion;
+use crate::pool::{BlockRun, RUN_BLOCKS_MAX, STRETCH_BLOCKS};
 use crate::process::Slot;
 use crate::transaction::Transaction;
 use crate::types::HandleId;
@@ -17,6 +18,12 @@ use crate::types::HandleId;
 /// Streams of one process.
 pub(crate) const STREAMS_PER_SLOT: usize = 16;
 pub(crate) const STREAM_WORDS: usize = 2;
+
+/// The shortest stretch in memory, where it costs a mapping and no record.
+const STRETCH_BLOCKS_IN_MEMORY: u32 = 32;
+
+/// Part of the free blocks that one description may have there: one in so many.
+const SHARE_IN_MEMORY: u64 = 16;
 
 /// Where one description goes on.
 #[derive(Clone, Copy)]
@@ -59,7 +66,7 @@ impl Slot {
     /// The process does not refer to `handle` any more; others of its descriptions may have what was set apart.
     pub(crate) fn end_stream(self, tx: &mut Transaction, handle: HandleId) {
         let stream = self.place_of(handle);
-        if !tx.layout.durable || stream.handle(tx) != u64::from(handle.0) {
+        if stream.handle(tx) != u64::from(handle.0) {
             return;
         }
         let rest = stream.rest(tx);
@@ -79,6 +86,10 @@ impl Transaction<'_> {
         inode: Inode,
         wanted: u32,
     ) -> Option<BlockRun> {
+        if !self.layout.durable && inode.held(self) == 0 {
+            // Most files have one block, and are to pay nothing.
+            return self.allocate_shared(slot, wanted);
+        }
         let Some(stream) = slot.stream(self, handle) else {
             return self.allocate_shared(slot, wanted);
         };
@@ -94,7 +105,7 @@ impl Transaction<'_> {
             self.continue_behind(stream, found, 0);
             return Some(found);
         }
-        let stretch = self.next_stretch_for(inode, wanted)?;
+        let stretch = self.stretch_for(slot, inode, wanted)?;
         let found = BlockRun { count: stretch.count.min(wanted), ..stretch };
         self.take_part(stream, stretch, found);
         Some(found)
@@ -112,13 +123,23 @@ impl Transaction<'_> {
     }
 
     /// A stretch for one file: as long as that is, within the bounds of stretches, and of whole writes.
-    fn next_stretch_for(&mut self, inode: Inode, wanted: u32) -> Option<BlockRun> {
+    fn stretch_for(&mut self, slot: Slot, inode: Inode, wanted: u32) -> Option<BlockRun> {
+        let held = inode.held(self);
+        if !self.layout.durable {
+            let room = |region: &TierRegion| {
+                u64::from(region.blocks).saturating_sub(self.get(region.counters))
+            };
+            let room: u64 = self.layout.tiers.iter().map(room).sum();
+            let longest = (room / SHARE_IN_MEMORY).min(u64::from(RUN_BLOCKS_MAX)) as u32;
+            let length = held.min(longest).max(STRETCH_BLOCKS_IN_MEMORY).max(wanted);
+            return self.find_shared(slot, length);
+        }
         (0..).zip(self.layout.tiers).find_map(|(tier, region)| {
             if self.is_full(&region) {
                 return None;
             }
             let longest = self.stretch_blocks(&region);
-            let length = inode.held(self).clamp(STRETCH_BLOCKS, longest).next_multiple_of(wanted);
+            let length = held.clamp(STRETCH_BLOCKS, longest).next_multiple_of(wanted);
             self.next_stretch(tier, length)
         })
     }
