@@ -355,7 +355,9 @@ fn wait(
             }
             Event::Child | Event::Shared(_) | Event::Timeout => {}
         }
-        if matches!(event, Event::Forward(libc::SIGTERM) | Event::Shared(libc::SIGTERM)) {
+        const ENDING: [i32; 2] = [libc::SIGTERM, libc::SIGXCPU];
+        if matches!(event, Event::Forward(signal) | Event::Shared(signal) if ENDING.contains(&signal))
+        {
             walltime.note_termination(store.directory());
         }
         let ended = child.try_wait().map_err(Error::file("wait for", Path::new("the command")))?;

@@ -15,21 +15,35 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What is passed on.
-const FORWARDED: [libc::c_int; 6] =
-    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGQUIT];
+/// What is passed on besides the signals for real time: whatever ends a program that does not know it, but for what a program does to
+/// itself. Batch systems announce limits by several of them (SIGXCPU, SIGUSR2, SIGALRM).
+const FORWARDED: [libc::c_int; 13] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGQUIT,
+    libc::SIGXCPU,
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
+    libc::SIGPWR,
+    libc::SIGSTKFLT,
+];
 /// How long a signal to the group may take from us to the witness.
 const GROUP_PATIENCE: Duration = Duration::from_millis(20);
 /// How long the witness may take to answer: as long as it waits for a processor.
 const WITNESS_PATIENCE: Duration = Duration::from_secs(2);
 /// Asks the witness whether it has reported everything, and is its answer: of the signals that wait for a process the
-/// kernel gives it that with the lowest number first, and this one is above all that are passed on.
-const ASK: i32 = libc::SIGCHLD;
+/// kernel gives it that with the lowest number first, and this is the highest one.
+const ASK: i32 = 64;
 /// A report of the witness that belongs to no signal of ours is forgotten after this time.
 const REPORT_LIFE: Duration = Duration::from_secs(1);
 
 /// Signals that end programs, by name.
-const NAMES: [(i32, &str); 15] = [
+const NAMES: [(i32, &str); 23] = [
     (libc::SIGHUP, "SIGHUP"),
     (libc::SIGINT, "SIGINT"),
     (libc::SIGQUIT, "SIGQUIT"),
@@ -45,6 +59,14 @@ const NAMES: [(i32, &str); 15] = [
     (libc::SIGPIPE, "SIGPIPE"),
     (libc::SIGALRM, "SIGALRM"),
     (libc::SIGTERM, "SIGTERM"),
+    (libc::SIGSTKFLT, "SIGSTKFLT"),
+    (libc::SIGXCPU, "SIGXCPU"),
+    (libc::SIGXFSZ, "SIGXFSZ"),
+    (libc::SIGVTALRM, "SIGVTALRM"),
+    (libc::SIGPROF, "SIGPROF"),
+    (libc::SIGIO, "SIGIO"),
+    (libc::SIGPWR, "SIGPWR"),
+    (libc::SIGSYS, "SIGSYS"),
 ];
 
 /// A signal for people: its number, and its name if it is a usual one.
@@ -91,7 +113,8 @@ impl Signals {
         // SAFETY: `set` is a live set and the numbers are valid signals.
         unsafe {
             libc::sigemptyset(&raw mut set);
-            for signal in FORWARDED.into_iter().chain([libc::SIGCHLD]) {
+            let real_time = libc::SIGRTMIN()..=ASK;
+            for signal in FORWARDED.into_iter().chain([libc::SIGCHLD]).chain(real_time) {
                 libc::sigaddset(&raw mut set, signal);
             }
         }
@@ -141,7 +164,7 @@ impl Signals {
                 self.was_witnessed(signal);
                 Event::Shared(signal)
             }
-            signal if self.was_witnessed(signal) => Event::Shared(signal),
+            signal if signal != ASK && self.was_witnessed(signal) => Event::Shared(signal),
             signal => Event::Forward(signal),
         }
     }

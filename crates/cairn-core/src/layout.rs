@@ -19,7 +19,7 @@ use crate::types::TIERS_MAX;
 use std::sync::atomic::Ordering;
 
 /// Version of the meta segment written by this build.
-pub const FORMAT_VERSION: u32 = 7;
+pub const FORMAT_VERSION: u32 = 8;
 /// Magic of a meta segment: "cairnfs1".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"cairnfs1");
 /// Smallest and largest hugeblock, bytes.
@@ -236,7 +236,8 @@ pub(crate) struct Layout {
 pub(crate) const HANDLE_WORDS: usize = 8;
 pub(crate) const HANDLES_MAX: u32 = 32 << 10;
 pub(crate) const SLOT_WORDS: usize = 1024;
-pub(crate) const SLOTS_MAX: u32 = 1024;
+/// Processes that use the namespace at the same time: ranks of the largest nodes, each with some helpers.
+pub(crate) const SLOTS_MAX: u32 = 4096;
 pub(crate) const INODE_WORDS: usize = 16;
 pub(crate) const NAME_WORDS: usize = 8;
 pub(crate) const NODE_WORDS: usize = 256;

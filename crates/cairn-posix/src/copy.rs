@@ -124,7 +124,7 @@ fn give_back(source: End, offset: Option<&mut i64>, bytes: usize) -> Result<()> 
 /// Copies a whole file of ours into an anonymous file of the kernel, which an exec does not close; returns its
 /// descriptor.
 pub fn to_memory(handle: HandleId) -> Result<i32> {
-    let memory = kernel::memfd_create(c"cairn", 0)?;
+    let memory = kernel::memfd_create_executable(c"cairn")?;
     let mut offset = 0;
     loop {
         match copy(End::Ours(handle), Some(&mut offset), End::Kernel(memory), None, CALL_BYTES_MAX)

@@ -96,11 +96,29 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
     unsafe { call!(libc::SYS_close_range, first, last, flags) }.map(drop)
 }
 
-/// An anonymous file.
+// Flags of `linux/memfd.h` since Linux 6.3: where `vm.memfd_noexec` is set, one without them cannot be executed, or made.
+const MFD_NOEXEC_SEAL: u32 = 0x8;
+const MFD_EXEC: u32 = 0x10;
+
+/// An anonymous file, which is not to be executed.
 pub fn memfd_create(name: &CStr, flags: u32) -> Result<i32> {
+    memfd_create_with(name, flags, MFD_NOEXEC_SEAL)
+}
+
+/// An anonymous file that can be executed.
+pub fn memfd_create_executable(name: &CStr) -> Result<i32> {
+    memfd_create_with(name, 0, MFD_EXEC)
+}
+
+fn memfd_create_with(name: &CStr, flags: u32, newer: u32) -> Result<i32> {
     // SAFETY: `name` is NUL-terminated.
-    unsafe { call!(libc::SYS_memfd_create, name.as_ptr(), flags) }
-        .map(|descriptor| descriptor as i32)
+    let create = |flags: u32| unsafe { call!(libc::SYS_memfd_create, name.as_ptr(), flags) };
+    let created = match create(flags | newer) {
+        // An older kernel.
+        Err(Errno(libc::EINVAL)) => create(flags),
+        created => created,
+    };
+    created.map(|descriptor| descriptor as i32)
 }
 
 /// A pipe that an exec closes.

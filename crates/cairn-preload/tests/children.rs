@@ -9,6 +9,13 @@ fn forked_child_shares_offsets_with_its_parent() {
     same_on_both("children", "offsets_are_shared");
 }
 
+/// Mechanism: a store had room for 1 021 processes. Consequence: `EAGAIN` from `fork` on nodes with many ranks, each with helpers. Fix: for
+/// four times as many.
+#[test]
+fn file_is_open_in_more_than_a_thousand_processes() {
+    same_on_both("children", "many_have_a_file");
+}
+
 #[test]
 fn descriptor_that_one_closes_stays_open_in_the_other() {
     same_on_both("children", "closing_is_not_shared");

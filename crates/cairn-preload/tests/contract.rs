@@ -225,6 +225,25 @@ fn program_below_the_mount_runs_from_memory() {
     weakened("program_runs_from_memory", &["/memfd:cairn (deleted)"]);
 }
 
+/// Mechanism: the file in memory did not say that it is there to be executed. Consequence: on nodes with `vm.memfd_noexec` no program below
+/// the mount ran. Fix: it says so, and the others that they are not.
+#[test]
+fn program_below_the_mount_runs_where_files_in_memory_are_not_executed_by_default() {
+    let stage = Stage::new();
+    let mut command = stage.patient_command(common::cairn(), "30");
+    let script = "echo 1 2>/dev/null >/proc/sys/vm/memfd_noexec || exit 77; cp /bin/echo /cairn/p; /cairn/p hello";
+    command.args(["run", "--discard", "--", "unshare", "-pf", "--mount-proc", "sh", "-c", script]);
+    let played = command.output().expect("cairn starts");
+    match played.status.code() {
+        Some(0) => assert_eq!(text(&played), "hello\n"),
+        // Not the superuser, or Linux before 6.3.
+        Some(1 | 77) if !errors(&played).contains("/cairn/p") => {
+            println!("left out: {}", errors(&played))
+        }
+        code => panic!("{code:?}: {}", errors(&played)),
+    }
+}
+
 /// Mechanism: a number of ours that was closed past the C library was still known. Consequence: when it came back as a socket, an event
 /// counter or a stream, what was written to that went into the file that had had the number.
 /// Fix: each function that returns a descriptor forgets what was known of its number.

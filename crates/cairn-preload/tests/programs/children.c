@@ -346,7 +346,26 @@ static void no_numbers_are_left(void) {
     printf("system %d\n", system("exit 3"));
 }
 
+/* As many as the ranks of a large node have helpers. */
+static void many_have_a_file(void) {
+    int ends[2], file = create("f", O_APPEND), count = 0, whole = 0, status;
+    MUST(pipe(ends) == 0);
+    for (pid_t child = 1; count < 1200 && child > 0; count += child > 0) {
+        child = fork();
+        if (child < 0) perror("fork");
+        if (child != 0) continue;
+        MUST(close(ends[1]) == 0);
+        char byte;
+        MUST(read(ends[0], &byte, 1) == 0);
+        _exit(write(file, ".", 1) != 1);
+    }
+    MUST(close(ends[1]) == 0);
+    for (int at = 0; at < count; at++) whole += wait(&status) > 0 && status == 0;
+    printf("%d have written, %lld bytes\n", whole, size_of("f"));
+}
+
 static const struct scene scenes[] = {
+    {"many_have_a_file", many_have_a_file},
     {"no_numbers_are_left", no_numbers_are_left},
     {"offsets_are_shared", offsets_are_shared},
     {"closing_is_not_shared", closing_is_not_shared},
