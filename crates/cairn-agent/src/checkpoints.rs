@@ -624,6 +624,7 @@ fn unfinished(sets: &[Set], run: Run, goes_out: &dyn Fn(&Set) -> bool) -> Vec<Un
         bytes: set.bytes(),
         place: set.place(),
         reason: reason.to_string(),
+        is_unknown: reason.leaves_open(),
         // Where nothing says that more will come, nobody waits for it.
         waits: match &set.standing {
             Standing::Waiting(Reason::Unproven(None)) => !goes_out(set),

@@ -173,6 +173,9 @@ pub struct Unfinished {
     pub place: FilePath,
     /// Why it is not complete.
     pub reason: String,
+    /// It may be complete: nothing says that it is, nor that it is not.
+    #[serde(default)]
+    pub is_unknown: bool,
     /// It may still become so.
     pub waits: bool,
     /// Its files are in the persist directory as they are.
@@ -184,6 +187,11 @@ impl Unfinished {
     /// Which it is, and why it is not complete.
     pub fn told(&self) -> String {
         format!("{}: {}", self.name, self.reason)
+    }
+
+    /// What it is, for people.
+    pub fn verdict(&self) -> &'static str {
+        if self.is_unknown { "not known to be complete" } else { "not complete" }
     }
 }
 

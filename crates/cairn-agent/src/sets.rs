@@ -132,6 +132,13 @@ pub enum Reason {
     Repair,
 }
 
+impl Reason {
+    /// Whether a set of which this is said may be all that it is to be.
+    pub fn leaves_open(&self) -> bool {
+        matches!(self, Reason::Unproven(None) | Reason::Abandoned)
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -141,10 +148,10 @@ impl fmt::Display for Reason {
             Reason::Marks(begun, ended) => write!(f, "{ended} of {begun} processes are done"),
             Reason::Unsettled(_) => f.write_str("more files may come"),
             Reason::Unproven(None) => {
-                f.write_str("not known: nothing says yet that these are all its files")
+                f.write_str("nothing says yet that these are all its files")
             }
             Reason::Unproven(Some((there, all))) => {
-                write!(f, "not known: {there} of {all} ranks have written theirs")
+                write!(f, "{there} of {all} ranks have written theirs, and the others nothing for a while")
             }
             Reason::Leaving(_) => f.write_str("some of its files were removed, and others may be"),
             Reason::Torn(path) => {

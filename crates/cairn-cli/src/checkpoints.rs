@@ -123,6 +123,8 @@ struct Row {
     level: Option<&'static str>,
     /// Where it is to be: `node` or `pfs`.
     wanted: Option<&'static str>,
+    /// Whether all of it is there; null if nobody knows.
+    whole: Option<bool>,
     /// Whether a copy of it has been verified in the persist directory.
     verified: bool,
     /// Why it is not complete, or not verified although it is in the persist directory.
@@ -204,6 +206,7 @@ impl Row {
             age_s: None,
             level: None,
             wanted: None,
+            whole: Some(true),
             verified: false,
             reason: None,
         }
@@ -243,8 +246,9 @@ fn only_outside(drained: &manifest::Checkpoint, manifest: &Manifest, store: &str
 }
 
 fn not_complete(unfinished: Unfinished) -> Row {
-    let Unfinished { name, files, bytes, reason, .. } = unfinished;
-    Row { reason: Some(reason), ..Row::new(name, files, bytes) }
+    let Unfinished { name, files, bytes, reason, is_unknown, .. } = unfinished;
+    let whole = (!is_unknown).then_some(false);
+    Row { reason: Some(reason), whole, ..Row::new(name, files, bytes) }
 }
 
 fn print_rows(rows: &[Row]) {
@@ -271,6 +275,7 @@ fn cells(row: &Row) -> [String; 7] {
         (Some("pfs"), _) => "node and pfs, verified",
         (Some("pfs-only"), _) => "pfs, verified",
         (Some(level), _) => level,
+        (None, _) if row.whole.is_none() => "not known",
         (None, _) => "not complete",
     };
     let family = output::escaped(&row.family.0);

@@ -171,7 +171,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
                 .for_each(|line| output::line(line));
             for unfinished in &outcome.unfinished {
                 output::line(&match aside {
-                    Some(_) => format!("checkpoint not complete: {}", unfinished.told()),
+                    Some(_) => {
+                        format!("checkpoint {}: {}", unfinished.verdict(), unfinished.told())
+                    }
                     None => not_complete(&context.roots, &drain.job, unfinished),
                 });
             }
@@ -268,10 +270,10 @@ pub fn unclean(outcome: &Outcome) -> Option<String> {
 
 /// What is said of a checkpoint that is not complete, with the command that takes it out of the store of `job`.
 pub fn not_complete(roots: &Roots, job: &str, unfinished: &Unfinished) -> String {
-    let files = count(unfinished.files, "file");
+    let (files, verdict) = (count(unfinished.files, "file"), unfinished.verdict());
     if unfinished.is_outside {
         return format!(
-            "checkpoint not complete, {files}, drained as they are: {}",
+            "checkpoint {verdict}, {files}, drained as they are: {}",
             unfinished.told()
         );
     }
@@ -280,7 +282,7 @@ pub fn not_complete(roots: &Roots, job: &str, unfinished: &Unfinished) -> String
     // All that there is does not go where other things are.
     let target = if unfinished.place.is_root() { job } else { "." };
     format!(
-        "checkpoint not complete, {files} only in the store: {}; take it out with: cairn {option}cp --recursive {source} {target}",
+        "checkpoint {verdict}, {files} only in the store: {}; take it out with: cairn {option}cp --recursive {source} {target}",
         unfinished.told()
     )
 }

@@ -91,8 +91,10 @@ fn judge_drain(store: &OpenStore, status: &Status) -> Result<()> {
         Some(reason) => format!("the drain is not complete: {reason}; it is tried again"),
         None if !last.open.is_empty() || !last.failed.is_empty() => left(last),
         None if !last.unfinished.is_empty() => {
-            let told = last.unfinished.iter().map(Unfinished::told).collect::<Vec<_>>();
-            format!("checkpoint not complete, only in the store: {}", told.join("; "))
+            let told = |one: &Unfinished| {
+                format!("checkpoint {}, only in the store: {}", one.verdict(), one.told())
+            };
+            last.unfinished.iter().map(told).collect::<Vec<_>>().join("; ")
         }
         None => Standing::of(store)?.lines(&persist.display().to_string(), "the store").join("; "),
     };

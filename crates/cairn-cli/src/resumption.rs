@@ -100,19 +100,25 @@ pub fn line(claim: &Claim) -> Result<Option<String>> {
         let age_s = now().0.saturating_sub(known.modified_ns).max(0) as f64 / 1e9;
         format!("{}, written {} ago", known.name, duration::human(age_s))
     });
-    let broken = found.unfinished.iter().map(|one| format!("{} ({})", one.name, one.reason));
+    let told = |unknown: bool| {
+        let those = found.unfinished.iter().filter(|one| one.is_unknown == unknown);
+        let told: Vec<String> = those.map(|one| format!("{} ({})", one.name, one.reason)).collect();
+        few(told.into_iter())
+    };
+    let (broken, unknown) = (told(false), told(true));
     let unclean = found.unclean.iter().map(|path| output::escaped(path.as_bytes()));
-    let (whole, broken, unclean) = (few(whole), few(broken), few(unclean));
-    let has_torn = broken.is_some() || unclean.is_some();
+    let (whole, unclean) = (few(whole), few(unclean));
+    let has_unfinished = broken.is_some() || unknown.is_some();
+    let has_torn = has_unfinished || unclean.is_some();
     let programs = survey::programs(&claim.store)?;
     let parts = [
         (!programs.is_empty()).then(|| format!("{} it", output::still_use(&programs))),
-        match (whole, &broken) {
-            (None, None) => None,
-            (None, Some(_)) => Some("no whole checkpoint".to_string()),
-            (Some(whole), _) => Some(format!("newest whole checkpoint {whole}")),
+        match whole {
+            None => has_unfinished.then(|| "no whole checkpoint".to_string()),
+            Some(whole) => Some(format!("newest whole checkpoint {whole}")),
         },
         broken.map(|broken| format!("not complete: {broken}")),
+        unknown.map(|unknown| format!("not known whether complete: {unknown}")),
         unclean.map(|unclean| format!("writer killed: {unclean}")),
         image_line(&claim.store.job).filter(|_| has_torn),
     ];

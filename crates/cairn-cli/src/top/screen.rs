@@ -391,7 +391,7 @@ fn troubles(store: &Store) -> Vec<Line<'static>> {
     let failed = failed.map(|failed| format!("not drained: {}: {}", failed.path, failed.reason));
     let unfinished = agent.clone().flat_map(|agent| &agent.last.unfinished);
     let unfinished = unfinished.filter(|one| !one.waits);
-    let unfinished = unfinished.map(|one| format!("not complete: {}", one.told()));
+    let unfinished = unfinished.map(|one| format!("{}: {}", one.verdict(), one.told()));
     let unreadable = agent.flat_map(|agent| agent.unreadable.iter().cloned());
     let space = store.agent.iter().filter_map(|agent| agent.space.as_ref());
     let waiting = space.filter(|space| space.waiting > 0).map(|space| {
