@@ -225,13 +225,14 @@ fn is_go(object: &dl_phdr_info) -> bool {
     })
 }
 
-fn headers(object: &dl_phdr_info) -> &[libc::Elf64_Phdr] {
+/// Its program headers.
+pub fn headers(object: &dl_phdr_info) -> &[libc::Elf64_Phdr] {
     // SAFETY: the C library passes so many.
     unsafe { core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) }
 }
 
 /// Where the text of a library is that can be read.
-fn texts(object: &dl_phdr_info) -> impl Iterator<Item = Range<usize>> {
+pub fn texts(object: &dl_phdr_info) -> impl Iterator<Item = Range<usize>> {
     const TEXT: u32 = libc::PF_X | libc::PF_R;
     let base = object.dlpi_addr as usize;
     let is_text = |header: &&libc::Elf64_Phdr| {
@@ -686,6 +687,7 @@ extern "C" fn before_dlsym(library: *mut c_void, _: *const c_char) -> *mut c_voi
     // Allocators ask for the next one before they can do anything.
     if library != libc::RTLD_NEXT {
         look();
+        crate::deep::reach();
     }
     crate::next::dlsym()
 }

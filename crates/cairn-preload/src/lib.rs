@@ -26,6 +26,8 @@ mod answer;
 mod api;
 mod attributes;
 mod clones;
+#[cfg(all(target_arch = "x86_64", has_naked_functions))]
+mod deep;
 mod descriptors;
 mod directories;
 #[cfg(target_arch = "x86_64")]

@@ -155,19 +155,31 @@ unsafe impl Sync for Linker {}
 #[cfg(has_naked_functions)]
 pub fn dlsym() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// Of all versions of the C library for x86-64.
-    const VERSION: &CStr = c"GLIBC_2.2.5";
-    let mut found = FOUND.load(Ordering::Relaxed);
-    if found.is_null() {
-        found = match &__cairn_linker {
-            Linker { dlsym, .. } if !dlsym.is_null() => *dlsym,
-            // SAFETY: the names are terminated; it may be called at any time in a process that is running.
-            Linker { dlvsym: Some(dlvsym), .. } => unsafe {
-                dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), VERSION.as_ptr())
-            },
-            _ => core::ptr::null_mut(),
-        };
-        FOUND.store(found, Ordering::Relaxed);
+    match &__cairn_linker {
+        Linker { dlsym, .. } if !dlsym.is_null() => *dlsym,
+        _ => of_linker(c"dlsym", &FOUND),
+    }
+}
+
+/// The C library's `dlopen`, which our own stands in front of.
+#[cfg(has_naked_functions)]
+pub fn dlopen() -> *mut c_void {
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    of_linker(c"dlopen", &FOUND)
+}
+
+#[cfg(has_naked_functions)]
+fn of_linker(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
+    /// Of the C library for x86-64 in which the linker's functions are its own, and of all others.
+    const VERSIONS: [&CStr; 2] = [c"GLIBC_2.34", c"GLIBC_2.2.5"];
+    let mut found = known.load(Ordering::Relaxed);
+    if let (true, Some(dlvsym)) = (found.is_null(), __cairn_linker.dlvsym) {
+        // SAFETY: the names are terminated; it may be called at any time in a process that is running.
+        let look =
+            |version: &CStr| unsafe { dlvsym(libc::RTLD_NEXT, name.as_ptr(), version.as_ptr()) };
+        let both = VERSIONS.map(look);
+        found = both.into_iter().find(|found| !found.is_null()).unwrap_or_default();
+        known.store(found, Ordering::Relaxed);
     }
     found
 }

@@ -75,6 +75,20 @@ fn library_that_is_loaded_late_uses_the_store_and_goes() {
     company.plays(&[name(&company.program()), "loaded_and_unloaded", "/cairn"], None, expected);
 }
 
+/// Mechanism: a library that is loaded with `RTLD_DEEPBIND` finds the C library's functions before those of a preloaded one. Consequence: no file
+/// below the mount for what Julia, MATLAB and the like load. Fix: its references are turned (`deep.rs`).
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn library_that_is_bound_to_what_it_needs_itself_is_served() {
+    let company = Company::new();
+    let expected = "0 0 -1\n0 0 -1\nby a part: loaded\nunloaded\nloaded\nunloaded\n\n";
+    for flags in ["-Wl,-z,lazy,-z,norelro", "-Wl,-z,lazy,-z,relro", "-Wl,-z,now,-z,relro"] {
+        company.library(&[flags]);
+        let program = company.program();
+        company.plays(&[name(&program), "bound_to_its_own", "/cairn"], None, expected);
+    }
+}
+
 #[test]
 fn library_in_a_namespace_of_its_own_sees_nothing_below_the_mount() {
     let company = Company::new();

@@ -48,6 +48,21 @@ static void loaded_and_unloaded(void) {
     show("ours");
 }
 
+/* It looks for functions in what it needs itself first. */
+static void bound_to_its_own(void) {
+    for (int round = 0; round < 2; round++) {
+        void *part = dlopen(getenv("PART"), RTLD_LAZY | RTLD_DEEPBIND);
+        MUST(part != NULL);
+        printf("%d", ((write_into *)dlsym(part, "part_write"))("by a part", "loaded\n"));
+        printf(" %d", ((write_into *)dlsym(part, "part_stream"))("gone", "text\n"));
+        printf(" %d\n", access("gone", F_OK));
+        int file = create("ours", 0);
+        MUST(((read_from *)dlsym(part, "part_read"))(file) == 0 && close(file) == 0);
+        MUST(dlclose(part) == 0);
+    }
+    show("by a part");
+}
+
 /* It has a C library of its own, which nothing stands in front of. */
 static void in_another_namespace(void) {
     void *part = dlmopen(LM_ID_NEWLM, getenv("PART"), RTLD_NOW);
@@ -63,6 +78,7 @@ static void in_another_namespace(void) {
 static const struct scene scenes[] = {
     {"ordinary_work", ordinary_work},
     {"loaded_and_unloaded", loaded_and_unloaded},
+    {"bound_to_its_own", bound_to_its_own},
     {"in_another_namespace", in_another_namespace},
 };
 

@@ -21,6 +21,16 @@ int part_read(int file) {
     return read(file, &byte, 1) < 0 ? errno : 0;
 }
 
+/* Through a table, as libraries have them that can be given other functions. */
+static int (*const by_table[])(const char *) = {unlink, rmdir};
+
+int part_stream(const char *name, const char *text) {
+    FILE *stream = fopen(name, "w");
+    if (stream == NULL) return errno;
+    if (fputs(text, stream) < 0 || fclose(stream) != 0) return errno;
+    return by_table[0](name) != 0 ? errno : 0;
+}
+
 static long writes;
 
 #ifdef WITNESS
