@@ -65,6 +65,7 @@ struct State {
     disk: Disk,
     plan: FaultPlan,
     counts: Counts,
+    failed_flushes: u64,
     powerless: bool,
     recording: Option<Recording>,
 }
@@ -99,6 +100,7 @@ impl FaultyMedia {
                 disk: Disk::new(pages, sector_bytes),
                 plan: FaultPlan::default(),
                 counts: Counts::default(),
+                failed_flushes: 0,
                 powerless: false,
                 recording: None,
             }),
@@ -124,6 +126,11 @@ impl FaultyMedia {
     /// Accesses so far.
     pub fn counts(&self) -> Counts {
         self.lock().counts
+    }
+
+    /// Flushes so far that failed.
+    pub fn failed_flushes(&self) -> u64 {
+        self.lock().failed_flushes
     }
 
     /// Writes and flushes so far: the power could have failed after each of them.
@@ -171,6 +178,7 @@ impl Media for FaultyMedia {
             Some(FlushFault::Fails(survivors)) => (Effect::Settle(*survivors), Err(Error::Io)),
             Some(FlushFault::Lies) => (Effect::Nothing, Ok(())),
         };
+        state.failed_flushes += u64::from(result.is_err());
         state.take_effect(effect);
         result
     }

@@ -136,6 +136,7 @@ impl Simulation<'_> {
                 setting: self.setting.clone(),
                 superblock: self.superblock.clone(),
                 media: (self.wrap)(Arc::new(SlowMedia(media.clone()))),
+                faulty: media.clone(),
                 segment: Segment::new(&self.superblock),
                 programs: self.programs.clone(),
                 journal: self.journal.clone(),

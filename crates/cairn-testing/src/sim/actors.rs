@@ -9,13 +9,13 @@
 //! Must stay true: what was noted of a program is what it may have done, whenever it is interrupted.
 
 use super::journal::Journal;
-use super::media::{Segment, checksum};
+use super::media::{OpenMedia, Segment, checksum};
 use super::scheduler::{
     End, Scheduler, begin_operation, die, draw, end_node, is_alive, pause, tell,
 };
 use crate::driver::Process;
 use crate::durable::{Crew, Seen, Setting, Window, Workload, check_accounts, look_in};
-use crate::faulty::{ByteMedia, MediaTier};
+use crate::faulty::{ByteMedia, FaultyMedia, MediaTier};
 use crate::tier::CHECKSUM;
 use crate::world::SUPERUSER;
 use cairn_core::{
@@ -61,6 +61,7 @@ pub(super) struct Node {
     pub setting: Arc<Setting>,
     pub superblock: Superblock,
     pub media: Arc<dyn ByteMedia>,
+    pub faulty: Arc<FaultyMedia>,
     pub segment: Segment,
     pub programs: Arc<Mutex<Vec<Program>>>,
     pub journal: Arc<Journal>,
@@ -114,11 +115,11 @@ impl Node {
     }
 
     fn attach(&self, identity: ProcessIdentity) -> Result<Process> {
-        let media = self.media.clone();
+        let media = Arc::new(OpenMedia::new(self.media.clone(), self.faulty.clone()));
         let fs = Microfs::open_durable(
             Box::new(self.segment.clone()),
             checksum,
-            media.clone().as_media(),
+            media.clone(),
             Vec::new(),
         )?;
         let tier = Arc::new(MediaTier::new(media, self.superblock.data_offset));

@@ -6,11 +6,11 @@
 use super::scheduler::{draw, holds_lock, is_alive, pause, release_lock, take_lock, tell};
 use crate::faulty::{ByteMedia, FaultyMedia};
 use crate::tier::CHECKSUM;
-use cairn_core::{Acquired, Media, Memory, ProcessIdentity, Result, Superblock};
+use cairn_core::{Acquired, Error, Media, Memory, ProcessIdentity, Result, Superblock};
 use cairn_device::Workspace;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What accesses take, nanoseconds: at least, and how much more at most.
 const TRANSFER: (u64, u64) = (10_000, 90_000);
@@ -33,6 +33,62 @@ pub(super) fn checksum(start: u32, bytes: &[u8]) -> u32 {
 
 /// Media whose accesses take time.
 pub(super) struct SlowMedia(pub Arc<FaultyMedia>);
+
+/// They as one process has opened them: as Linux does, a flush that failed is told once to everyone who has them open then, and not to
+/// who opens them later. Who flushed may be dead before it has told anybody.
+pub(super) struct OpenMedia {
+    media: Arc<dyn ByteMedia>,
+    faulty: Arc<FaultyMedia>,
+    told: AtomicU64,
+}
+
+impl OpenMedia {
+    pub fn new(media: Arc<dyn ByteMedia>, faulty: Arc<FaultyMedia>) -> OpenMedia {
+        let told = AtomicU64::new(faulty.failed_flushes());
+        OpenMedia { media, faulty, told }
+    }
+}
+
+impl Media for OpenMedia {
+    fn bytes(&self) -> u64 {
+        self.media.bytes()
+    }
+
+    fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        self.media.read(offset, target)
+    }
+
+    fn write(&self, offset: u64, source: &[u8]) -> Result<()> {
+        self.media.write(offset, source)
+    }
+
+    fn flush(&self) -> Result<()> {
+        let flushed = self.media.flush();
+        let failed = self.faulty.failed_flushes();
+        match self.told.swap(failed, Ordering::Relaxed) == failed {
+            true => flushed,
+            false => Err(Error::Io),
+        }
+    }
+
+    fn wait_for(&self, owner: ProcessIdentity, round: u32) -> bool {
+        self.media.wait_for(owner, round)
+    }
+
+    fn workspace(&self, words: usize) -> Result<Box<dyn Memory>> {
+        self.media.workspace(words)
+    }
+}
+
+impl ByteMedia for OpenMedia {
+    fn read_bytes(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        self.media.read_bytes(offset, target)
+    }
+
+    fn write_bytes(&self, offset: u64, source: &[u8]) -> Result<()> {
+        self.media.write_bytes(offset, source)
+    }
+}
 
 impl SlowMedia {
     fn access<R>(
