@@ -309,7 +309,9 @@ impl CheckReport {
             return Ok(());
         };
         self.interpreters.push(interpreter.clone());
-        match elf::libraries(interpreter, path) {
+        // To the linker `$ORIGIN` is where the program is; told its path, it takes that of a link to it.
+        let program = path.canonicalize().map_err(Error::file("look at", path))?;
+        match elf::libraries(interpreter, &program) {
             Ok(libraries) => self.look_at_libraries(path, &libraries)?,
             Err(Failure::Failed(error)) => {
                 let what = format!("cannot be loaded: {}", escaped(why(&error).as_bytes()));

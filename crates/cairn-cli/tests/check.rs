@@ -124,6 +124,21 @@ fn program_that_uses_the_c_library_for_files_is_served() {
         .says("all of its calls that were seen were served");
 }
 
+/// Mechanism: the dynamic linker was told the path of the link, beside which the program's libraries are not. Consequence: Java, which is a link
+/// in every distribution, was said not to be loadable. Fix: it is told what the link leads to, as the kernel does.
+#[test]
+fn program_that_is_reached_by_a_link_finds_the_libraries_beside_it() {
+    let sandbox = Sandbox::new();
+    let library =
+        compile(&sandbox, "libbeside.so", "int beside(void) { return 0; }", &["-shared", "-fPIC"]);
+    let source = "int beside(void); int main(void) { return beside(); }";
+    let program = compile(&sandbox, "program", source, &[text(&library), "-Wl,-rpath,$ORIGIN"]);
+    let link = sandbox.root().join("link");
+    std::os::unix::fs::symlink(&program, &link).expect("links");
+    let report = check(&sandbox, &[text(&link)], SERVED);
+    assert_eq!(report["findings"], Value::Array(Vec::new()));
+}
+
 /// What these and their libraries take that needs a path below the prefix to matter (`dlopen`, `mount`) is no alarm.
 #[test]
 fn ordinary_commands_raise_no_alarm() {
