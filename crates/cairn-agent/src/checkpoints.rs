@@ -627,7 +627,7 @@ fn unfinished(sets: &[Set], run: Run, goes_out: &dyn Fn(&Set) -> bool) -> Vec<Un
         is_unknown: reason.leaves_open(),
         // Where nothing says that more will come, nobody waits for it.
         waits: match &set.standing {
-            Standing::Waiting(Reason::Unproven(None)) => !goes_out(set),
+            Standing::Waiting(Reason::Unproven(None) | Reason::Uncertain) => !goes_out(set),
             standing => matches!(standing, Standing::Waiting(_)),
         },
         // That is for whoever copies them to say.

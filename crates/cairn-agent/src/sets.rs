@@ -120,6 +120,8 @@ pub enum Reason {
     Unsettled(Duration),
     /// Nothing has changed for a while, and nothing says that these are all its files; of ranks, parts of so many are there, of so many.
     Unproven(Option<(u32, u32)>),
+    /// The same, of a file that may be a part of one with others, because what tells them apart may count parts.
+    Uncertain,
     /// It was complete, and some of its files are gone; in this time it is looked at again.
     Leaving(Duration),
     /// A writer of this file did not end in order; a later one took it over.
@@ -135,7 +137,7 @@ pub enum Reason {
 impl Reason {
     /// Whether a set of which this is said may be all that it is to be.
     pub fn leaves_open(&self) -> bool {
-        matches!(self, Reason::Unproven(None) | Reason::Abandoned)
+        matches!(self, Reason::Unproven(None) | Reason::Uncertain | Reason::Abandoned)
     }
 }
 
@@ -153,6 +155,9 @@ impl fmt::Display for Reason {
             Reason::Unproven(Some((there, all))) => {
                 write!(f, "{there} of {all} ranks have written theirs, and the others nothing for a while")
             }
+            Reason::Uncertain => f.write_str(
+                "the number may be that of a part of one checkpoint; --checkpoint-pattern says which is the step",
+            ),
             Reason::Leaving(_) => f.write_str("some of its files were removed, and others may be"),
             Reason::Torn(path) => {
                 write!(f, "{path} was not written anew since a writer of it died")
@@ -189,7 +194,7 @@ impl Set {
 
     /// Whether nobody writes to it, so that it may be copied, whether or not that is all of it.
     pub fn is_quiet(&self) -> bool {
-        matches!(self.standing, Standing::Waiting(Reason::Unproven(_)))
+        matches!(self.standing, Standing::Waiting(Reason::Unproven(_) | Reason::Uncertain))
     }
 
     /// Bytes of all files.
@@ -283,6 +288,8 @@ struct Draft<'a> {
     mark: Option<&'a Mark>,
     /// The directory that it is.
     directory: Option<FilePath>,
+    /// It may be a part of another one, see `numbered.rs`.
+    is_uncertain: bool,
     /// That got its name by `rename`, with all that is in it.
     is_renamed: bool,
     /// The last change of the entries of directories in it; long ago if it is none.
@@ -404,7 +411,7 @@ fn drafts<'a>(
 }
 
 fn put<'a>(drafts: &mut BTreeMap<Name, Draft<'a>>, position: Position, candidate: &Candidate<'a>) {
-    let Position { mut family, step, rank, is_directory } = position;
+    let Position { mut family, step, rank, is_directory, is_certain } = position;
     if candidate.rank.is_some() {
         family.0.splice(0..0, *b"rank-{rank}/");
     }
@@ -416,6 +423,7 @@ fn put<'a>(drafts: &mut BTreeMap<Name, Draft<'a>>, position: Position, candidate
     let directory = is_directory.then(directory);
     let draft = drafts.entry(Name { family, step }).or_default();
     draft.directory = directory;
+    draft.is_uncertain |= !is_certain;
     draft.ranks.extend(candidate.rank.or(rank));
     draft.files.push((candidate.path, candidate.node));
 }
@@ -481,7 +489,7 @@ fn standing(
     // A program that ended well has written again what it wanted to.
     let is_mixed = !is_over
         && (last.is_some_and(|last| is_mixed(last, members)) || siblings.is_straddling(name));
-    if is_usual && !is_mixed {
+    if is_usual && !is_mixed && (is_over || !draft.is_uncertain) {
         return Standing::Complete;
     }
     let ranks = situation.ranks.filter(|_| !draft.ranks.is_empty());
@@ -503,13 +511,14 @@ fn standing(
     let is_published = is_single_file(&name.family, draft) || draft.is_renamed;
     // Somebody has gone on, where no earlier one tells whether others have to; or all that wrote to it have.
     let is_followed = is_superseded && usual.is_none() || siblings.is_followed(name);
-    let is_whole = (is_published || is_followed) && !is_short && !is_mixed;
+    let is_whole = (is_published || is_followed) && !is_short && !is_mixed && !draft.is_uncertain;
     // Not all ranks of a program have to write, but always the same ones.
     let are_writers =
         left.is_zero() && siblings.have_same_ranks(name) && siblings.is_followed(name);
     match missing.filter(|_| !are_writers) {
         None if is_whole => Standing::Complete,
         // That they are quiet makes files fit to be copied. It says nothing of others that may come.
+        None if left.is_zero() && draft.is_uncertain => Standing::Waiting(Reason::Uncertain),
         missing if left.is_zero() => Standing::Waiting(Reason::Unproven(missing)),
         None => Standing::Waiting(Reason::Unsettled(left)),
         Some((there, all)) => Standing::Waiting(Reason::Ranks(there, all)),

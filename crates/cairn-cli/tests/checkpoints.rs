@@ -90,6 +90,33 @@ fn checkpoint_of_which_nothing_says_that_it_is_whole_is_delivered_and_not_called
     assert_eq!(drained(&sandbox, "late"), [1, 2]);
 }
 
+/// Mechanism: of the first step only the parts differ, and their numbers were taken for steps. Consequence: each part was a checkpoint, so that
+/// `--retain` took older ones from a program that was about to rename them, and one part was offered as the newest. Fix: what may be
+/// a part is no checkpoint until the next step tells.
+#[test]
+fn parts_of_the_first_step_are_no_checkpoints_that_replace_each_other() {
+    let sandbox = Sandbox::new();
+    let options = ["--settle", "50ms", "--retain", "count=1"];
+    let mut session = Session::start(&sandbox, "parts", &options);
+    for part in 0..3 {
+        session.shell(&format!("echo {part} >/cairn/st.100.r{part}"));
+        let arrived = sandbox.out().join(format!("st.100.r{part}"));
+        eventually("it arrives", || arrived.exists());
+    }
+    let is_unsaid = |(_, said): &(u64, String)| said.contains("the number may be that of a part");
+    eventually("nobody knows", || listed(&sandbox, "parts").iter().all(is_unsaid));
+    assert_eq!(listed(&sandbox, "parts").len(), 3);
+    sandbox.cairn(&["ls", "--checkpoints", "parts", "--newest", "*"]).ends_with(1);
+    session
+        .shell("cat /cairn/st.100.r{0,1,2}; for r in 0 1 2; do echo $r >/cairn/st.200.r$r; done");
+    eventually("the first step is known", || {
+        listed(&sandbox, "parts").iter().any(|(step, _)| *step == 200)
+    });
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(drained(&sandbox, "parts"), [100, 200]);
+    assert_eq!(sandbox.drained("st.100.r1"), "1\n");
+}
+
 /// A while that is twelve times `--settle` passes without a change: then it is not known what there is.
 #[test]
 fn part_of_a_checkpoint_is_not_delivered_over_a_whole_one_nor_where_not_all_are_wanted() {

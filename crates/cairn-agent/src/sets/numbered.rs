@@ -7,7 +7,9 @@
 //! time is one number; names that differ in numbers with decimals are no series, because a step is a whole number.
 //! Must stay true: what is known to be a family of checkpoints stays one, down to its last member; what has more members than
 //! anybody keeps checkpoints is data, and no series.
-//! What is the part of a rank where neither a word nor a launcher says so is not known: a pattern tells.
+//! What is the part of a rank where neither a word nor a launcher says so is not known: a pattern tells. Where what varies could count
+//! parts, because it is dense, and another number could be the step, they may be the parts of one checkpoint, `dump.100.0`,
+//! `dump.100.1`, as well as a series of them: then it is said that this is not certain.
 
 use super::pattern::Position;
 use super::{Family, Ranks};
@@ -55,6 +57,50 @@ const PART_WORDS: &[&str] = &[
     "pp",
     "dp",
 ];
+
+/// Words before a number that tells runs or models apart, and never is a step; and those before which it may stand without a separator.
+const RUN_WORDS: &[&str] = &[
+    "run",
+    "exp",
+    "experiment",
+    "job",
+    "trial",
+    "seed",
+    "fold",
+    "case",
+    "test",
+    "sim",
+    "version",
+    "v",
+    "model",
+    "stage",
+    "phase",
+    "attempt",
+    "group",
+    "config",
+    "dataset",
+];
+const STATE_WORDS: &[&str] = &[
+    "ckpt",
+    "chk",
+    "chkpt",
+    "checkpoint",
+    "dump",
+    "state",
+    "restart",
+    "snap",
+    "snapshot",
+    "save",
+    "plt",
+    "out",
+    "output",
+    "data",
+    "field",
+    "file",
+    "time",
+];
+/// Of the numbers of parts that are there at least one in so many is there.
+const DENSE: u64 = 4;
 
 /// A file.
 pub struct File<'a, Key> {
@@ -228,6 +274,8 @@ struct Roles {
     step: Option<usize>,
     rank: Option<usize>,
     varying: Vec<usize>,
+    /// What varies cannot be parts of one step.
+    is_certain: bool,
 }
 
 impl Roles {
@@ -237,6 +285,7 @@ impl Roles {
         ranks: Option<&Ranks>,
     ) -> Roles {
         let mut varying = varying(members);
+        let is_certain = step.is_none_or(|step| varying != [step] || !may_be_parts(members, step));
         let is_rank = |&index: &usize| {
             let values = values(members, index);
             let are_some = |ranks: &Ranks| ranks.among(&values) as usize == values.len();
@@ -249,7 +298,7 @@ impl Roles {
         let is_part = |index: &usize| is_part(path, &members[0].places[*index]);
         let parts: Vec<usize> = (0..members[0].places.len()).filter(is_part).collect();
         varying.extend(parts);
-        Roles { step, rank, varying }
+        Roles { step, rank, varying, is_certain }
     }
 
     /// What stands in the family's name for a number.
@@ -275,8 +324,31 @@ impl Roles {
             step: self.step.map(|step| member.numbers[step]),
             rank: self.rank.map(|rank| member.numbers[rank]),
             is_directory: directory_end.is_some(),
+            is_certain: self.is_certain,
         }
     }
+}
+
+/// Whether what differs in nothing but the number at `index` may be the parts of one step, which is another number then.
+fn may_be_parts<Key>(members: &[Numbered<'_, Key>], index: usize) -> bool {
+    let (path, places) = (members[0].path, &members[0].places);
+    let values = values(members, index);
+    let most = values.last().copied().unwrap_or(0);
+    let is_dense = values.len() as u64 * DENSE > most;
+    let is_said = is_behind(path, places[index].start, STEP_WORDS);
+    let mut others = places.iter().enumerate().filter(|&(other, _)| other != index);
+    is_dense && !is_said && others.any(|(_, place)| may_be_step(path, place))
+}
+
+/// Whether the number at `place` may be a step: not of a word, such as `resnet50` and `.h5`, of a run, a date or a part.
+fn may_be_step(path: &[u8], place: &Range<usize>) -> bool {
+    let before = &path[..place.start];
+    let letters = before.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
+    let is_ending =
+        letters > 0 && before[..before.len() - letters].ends_with(b".") && place.end == path.len();
+    let is_word = letters > 1 && !is_behind(path, place.start, STATE_WORDS) || is_ending;
+    let is_date = date_length(&path[place.start..]).is_some();
+    !is_word && !is_date && !is_part(path, place) && !is_behind(path, place.start, RUN_WORDS)
 }
 
 fn roles_in<Key>(
@@ -478,6 +550,50 @@ mod tests {
         let ranked = ("state_rank{rank}.bin".to_string(), None, Some(1));
         let files = [("state_rank0.bin", 1), ("state_rank1.bin", 1)];
         assert_eq!(found(&files, Some(2))[1], ranked);
+    }
+
+    /// Mechanism: of names in which only the parts differ, because there is one step yet, each was a whole checkpoint. Consequence:
+    /// a quarter of one was offered, and `--retain` took the other parts from a program that was about to rename them. Fix: what may
+    /// be either is nothing that is whole.
+    #[test]
+    fn parts_of_the_first_step_are_not_certain_to_be_checkpoints() {
+        let is_certain = |names: &[&str]| {
+            let file = |(at, name): (usize, &&'static str)| -> File<'static, usize> {
+                let (key, path, mtime_ns, is_left) = (at, name.as_bytes(), at as i64, false);
+                File { key, path, mtime_ns, is_left }
+            };
+            let names: Vec<&'static str> =
+                names.iter().map(|name| &*name.to_string().leak()).collect();
+            let found = positions(names.iter().enumerate().map(file), None, &|_| false);
+            assert_eq!(found.len(), names.len(), "{names:?}");
+            let all: BTreeSet<bool> =
+                found.iter().map(|(_, position)| position.is_certain).collect();
+            assert_eq!(all.len(), 1, "{names:?}");
+            all.contains(&true)
+        };
+        for names in [
+            ["ckpt_000100_000.h5.part", "ckpt_000100_001.h5.part"],
+            ["st.100.r0", "st.100.r1"],
+            ["dump/100.0", "dump/100.1"],
+            ["100/f.0", "100/f.1"],
+            ["dump100.1", "dump100.2"],
+            ["s7_2.npy", "s7_5.npy"],
+        ] {
+            assert!(!is_certain(&names), "{names:?}");
+        }
+        for names in [
+            ["f.1.h5", "f.2.h5"],
+            ["run2/f.1", "run2/f.2"],
+            ["resnet50-1.pt", "resnet50-2.pt"],
+            ["st.100.r0", "st.200.r0"],
+            ["run_100_rank0", "run_200_rank0"],
+            ["2026-11-26/f.1", "2026-11-26/f.2"],
+            ["a3-step1.pt", "a3-step2.pt"],
+            ["version_0/f.1.ckpt", "version_0/f.2.ckpt"],
+        ] {
+            assert!(is_certain(&names), "{names:?}");
+        }
+        assert!(is_certain(&["st.100.r0", "st.100.r1", "st.200.r0"]), "it is known by then");
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct Position {
     pub rank: Option<u64>,
     /// The directory has the step in its name.
     pub is_directory: bool,
+    /// That the step is the step, and not the number of a part.
+    pub is_certain: bool,
 }
 
 /// A pattern with a step.
@@ -113,6 +115,7 @@ impl Pattern {
             step,
             rank,
             is_directory: directory_end.is_some(),
+            is_certain: true,
         })
     }
 
