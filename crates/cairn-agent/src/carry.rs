@@ -17,7 +17,7 @@ use crate::manifest::{Carried, Copy, Entry, Kind, State, Target, manifest_path};
 use crate::marks::Marks;
 use crate::meter::Meter;
 use crate::path::FilePath;
-use crate::plan::{Node, Plan, Tree, has_other_attributes, has_other_extended};
+use crate::plan::{Node, Plan, Tree, has_other_attributes, has_other_extended, lies_in};
 use crate::policy::Priority;
 use crate::priority;
 use crate::queue::{Item, Queue};
@@ -126,10 +126,11 @@ impl<'a> Carrier<'a> {
     /// Carries out `plan`, leaving out what is not to be tried yet.
     /// Errors: those of the directory as a whole; what was done until then is in the manifest.
     pub fn carry_out(&mut self, plan: &Plan) -> Result<()> {
-        // A directory that stays one, or goes, may hold copies that are renamed first.
+        // A directory that goes may hold copies that are renamed first; not one in whose place comes something else.
+        let displaced = plan.displaced(self.tree);
         let is_kept_back = |path: &&FilePath| {
             let entry = self.ledger.entry(path).map(|entry| entry.kind);
-            entry == Some(Kind::Directory) && !self.tree.contains_key(*path)
+            entry == Some(Kind::Directory) && !lies_in(path, &displaced)
         };
         let (emptied, first): (Vec<&FilePath>, Vec<_>) = plan.remove.iter().partition(is_kept_back);
         for path in first {

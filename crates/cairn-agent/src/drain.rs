@@ -28,7 +28,7 @@ use crate::manifest::{self, Entry, Kind, Manifest, State, manifest_path};
 use crate::marks::Marks;
 use crate::meter::Meter;
 use crate::path::FilePath;
-use crate::plan::{Plan, Tree, plan};
+use crate::plan::{Plan, Tree, lies_in, plan};
 use crate::protocol::{Failed, Outcome, Progress};
 use crate::reaper;
 use crate::repair::Places;
@@ -441,7 +441,10 @@ impl Drainer {
             plan.copy_absent(tree, |path, node| {
                 elsewhere.iter().any(|there| there.entry(path, node).is_some())
             });
-            guards |= plan.guard(guarded);
+            // Where something else has the place of a checkpoint, the program has removed that.
+            let displaced = plan.displaced(tree);
+            let guarded = guarded.iter().filter(|path| !lies_in(path, &displaced)).cloned();
+            guards |= plan.guard(&guarded.collect());
             if let Some(repair) = &view.repair {
                 plan.leave(&|path| repair.have(path));
                 outcome.failed.extend(being_repaired(repair, tree));

@@ -159,6 +159,11 @@ impl Plan {
         left_out
     }
 
+    /// Paths in whose place something of another kind comes.
+    pub fn displaced(&self, tree: &Tree) -> BTreeSet<FilePath> {
+        self.remove.iter().filter(|path| tree.contains_key(*path)).cloned().collect()
+    }
+
     /// Leaves the copies of `guarded` files where they are; whether any was to be removed.
     pub fn guard(&mut self, guarded: &HashSet<FilePath>) -> bool {
         let all = self.remove.len();
@@ -372,7 +377,7 @@ fn movable(
 }
 
 /// Whether `path` or a directory above it is in `places`.
-fn lies_in(path: &FilePath, places: &BTreeSet<FilePath>) -> bool {
+pub(crate) fn lies_in(path: &FilePath, places: &BTreeSet<FilePath>) -> bool {
     let mut here = Some(path.clone());
     while let Some(path) = here {
         if places.contains(&path) {

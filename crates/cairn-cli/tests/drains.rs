@@ -539,3 +539,49 @@ fn every_rank_drains_to_a_directory_of_its_own() {
     assert_eq!(sandbox.drained("rank-0/mine"), "0\n");
     assert_eq!(sandbox.drained("rank-1/mine"), "1\n");
 }
+
+/// Mechanism: a directory in whose place a file came was removed before what lay in it, which did not succeed, and was forgotten; and the
+/// newest checkpoint outside stayed even where a file had its name. Consequence: the file was never delivered, whatever was tried, or a
+/// directory stayed that the program had removed. Fix: first what lies in it; what has the place of a checkpoint was meant to.
+#[test]
+fn file_comes_in_the_place_of_a_directory_that_was_drained() {
+    for (script, expected) in [
+        ("mkdir -p d/s; arrives d/s; rm -r d; echo x >d", &["d"][..]),
+        (
+            "mkdir -p d/s/t; echo x >d/s/t/f; arrives d/s/t/f; mv d old; echo x >d",
+            &["d", "old", "old/s", "old/s/t", "old/s/t/f"],
+        ),
+        ("mkdir -p d/s; arrives d/s; mv d y; echo x >d; arrives d -f; mv d z", &["y", "y/s", "z"]),
+        (
+            "mkdir d10 d20; echo x | tee d10/a d10/b d20/a >d20/b; sleep 0.5; arrives d20/b; rm -r d20; echo x >d20",
+            &["d10", "d10/a", "d10/b", "d20"],
+        ),
+    ] {
+        let sandbox = Sandbox::new();
+        let arrives =
+            "out=$PWD/../out; arrives() { until test ${2:--e} $out/$1; do sleep 0.02; done; }";
+        let script = format!("{arrives}; cd /cairn; {script}");
+        sandbox.run("job", &script).succeeds();
+        assert_eq!(all_below(&sandbox.out()), expected, "{script}");
+    }
+}
+
+/// Everything that was delivered.
+fn all_below(root: &Path) -> Vec<String> {
+    let (mut found, mut left) = (Vec::new(), vec![root.to_path_buf()]);
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).expect("it is a directory").flatten() {
+            let path = entry.path();
+            let name = path.strip_prefix(root).expect("below it").to_string_lossy().into_owned();
+            if name.starts_with("cairn-") || name.starts_with(".cairn-") {
+                continue;
+            }
+            if path.is_dir() {
+                left.push(path);
+            }
+            found.push(name);
+        }
+    }
+    found.sort();
+    found
+}

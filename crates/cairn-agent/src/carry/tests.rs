@@ -39,10 +39,11 @@ impl World {
     /// One in which a first set of files was drained and then changed in every way there is.
     fn changed(map: &Mapping) -> World {
         let world = World::mapped(map);
-        for directory in ["kept", "gone", "gone/deep"] {
+        for directory in ["kept", "gone", "gone/deep", "turned", "turned/deep"] {
             world.make_directory(directory);
         }
-        for file in ["kept/moved", "rewritten", "touched", "gone/deep/removed"] {
+        for file in ["kept/moved", "rewritten", "touched", "gone/deep/removed", "turned/deep/file"]
+        {
             world.write(file, 1, &format!("first {file}"));
         }
         world.symlink("first", "latest");
@@ -60,6 +61,10 @@ impl World {
         world.remove("gone/deep/removed");
         world.remove("gone/deep");
         world.remove("gone");
+        world.remove("turned/deep/file");
+        world.remove("turned/deep");
+        world.remove("turned");
+        world.write("turned", 2, "a file in place of a directory");
         world.remove("latest");
         world.symlink("second", "latest");
         world.set_extended("kept/elsewhere", "user.a", Some("two"));
@@ -277,6 +282,7 @@ impl World {
             ("new/linked", "2 644 other rewritten"),
             ("rewritten", "2 644 other rewritten"),
             ("touched", "2 600 first touched with user.kept=two"),
+            ("turned", "2 644 a file in place of a directory"),
         ];
         let shown = |text: &str| match takes_attributes() {
             true => text.to_string(),
