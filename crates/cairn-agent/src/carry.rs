@@ -305,6 +305,7 @@ impl<'a> Carrier<'a> {
         if entry.is_none() || self.destination().mapping().is_reserved(to) {
             return Ok(false);
         }
+        self.ledger.make_way(to, Kind::File)?;
         let is_new = self.ledger.needs_free_name(to)?;
         self.link_from(from, Source { volume, path: to, node, is_new })
     }
@@ -419,7 +420,7 @@ impl<'a> Carrier<'a> {
     /// Copies files in their order, several at a time; if it `adopts`, those are left of which an earlier store left a copy: that
     /// is found to be the right one, or noted as to be replaced.
     fn copy_all(&mut self, paths: &[FilePath], adopts: bool) -> Result<()> {
-        let work = self.work(paths, adopts);
+        let work = self.work(paths, adopts)?;
         let total_bytes = work.iter().map(|item| item.source.node.bytes).sum();
         self.meter.expect(work.len() as u64, total_bytes);
         if let Some(overtaking) = &mut self.overtaking {
@@ -470,11 +471,15 @@ impl<'a> Carrier<'a> {
         })
     }
 
-    fn work(&mut self, paths: &[FilePath], adopts: bool) -> Vec<WorkItem<'a>> {
+    fn work(&mut self, paths: &[FilePath], adopts: bool) -> Result<Vec<WorkItem<'a>>> {
         let (tree, volume) = (self.tree, self.volume);
         let mut work = Vec::with_capacity(paths.len());
         for (path, node) in paths.iter().filter_map(|path| tree.get_key_value(path)) {
             if !self.failures.may_try(path) {
+                continue;
+            }
+            if let refused @ Err(_) = self.ledger.make_way(path, Kind::File) {
+                self.failures.settle(path, refused)?;
                 continue;
             }
             // If it cannot be looked at, the copy says why.
@@ -493,7 +498,7 @@ impl<'a> Carrier<'a> {
                 earlier,
             });
         }
-        work
+        Ok(work)
     }
 
     /// The copy of the file that an earlier image has in this place, if it is worth being changed into what the file is now.

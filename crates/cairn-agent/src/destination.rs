@@ -257,6 +257,53 @@ impl Destination {
             .map_err(self.error("move", path))
     }
 
+    /// Moves what lies at `path` to the same path of another directory, where its parents are made, and nothing has the name; durably.
+    pub fn set_aside_in(&self, path: &FilePath, other: &Destination) -> Result<()> {
+        if let Some((parent, _)) = path.split() {
+            other.make_all(&parent).map_err(other.error("make the directory", &parent))?;
+        }
+        self.move_to(path, other)?;
+        let parent = path.split().map_or(FilePath::root(), |(parent, _)| parent);
+        other.synchronise(&parent)
+    }
+
+    /// A directory in this one, made if need be.
+    pub fn make_and_open(&self, place: &FilePath) -> Result<Destination> {
+        self.make_all(place).map_err(self.error("make the directory", place))?;
+        let store = self.suffix.trim_start_matches(".cairn-");
+        Destination::open(&self.path.join(place.as_os_str()), store)
+    }
+
+    /// The names in a directory, and of each whether it is one; none if there is no such directory.
+    pub fn list(&self, directory: &FilePath) -> Result<Vec<(Vec<u8>, bool)>> {
+        let place = self.mapping.place(directory).unwrap_or_default();
+        let opened = match self.walk(&place) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Vec::new()),
+            Err(errno) => return Err(self.error("list", directory)(errno)),
+        };
+        let list = || -> rustix::io::Result<Vec<(Vec<u8>, bool)>> {
+            let mut found = Vec::new();
+            for entry in rustix::fs::Dir::read_from(&opened)? {
+                let entry = entry?;
+                let name = entry.file_name().to_bytes();
+                if name != b"." && name != b".." {
+                    let kind = match entry.file_type() {
+                        FileType::Unknown => {
+                            let stat = rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW);
+                            stat.map_or(FileType::Unknown, |it| FileType::from_raw_mode(it.st_mode))
+                        }
+                        kind => kind,
+                    };
+                    let is_directory = kind == FileType::Directory;
+                    found.push((name.to_vec(), is_directory));
+                }
+            }
+            Ok(found)
+        };
+        list().map_err(self.error("list", directory))
+    }
+
     /// Creates a symbolic link, replacing what has the name.
     pub fn make_symlink(&self, path: &FilePath, target: &[u8], mtime_ns: i64) -> Result<()> {
         let (parent, name) = self.parent("make the symbolic link", path)?;

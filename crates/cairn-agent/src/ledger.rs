@@ -5,6 +5,7 @@
 //! manifest names a file, the directory the file lies in was made durable; whatever an agent did
 //! before it died is in the journal, and in the manifest before anything else is done.
 
+use crate::before::Before;
 use crate::checkpoints::left_name;
 use crate::destination::{Destination, Found, same_time};
 use crate::error::{Error, Result};
@@ -45,6 +46,8 @@ pub struct Ledger {
     sets: Vec<Partial>,
     /// Other jobs drain here, too.
     is_shared: bool,
+    /// What was there before the job; none where only the job's files are, or each must find its name free.
+    before: Option<Before>,
     /// Directories with names that may not be durable yet.
     touched: BTreeSet<FilePath>,
     committed_at: Instant,
@@ -80,6 +83,7 @@ impl Ledger {
             expected: Vec::new(),
             sets: Vec::new(),
             is_shared: job.shared,
+            before: (!job.shared && job.persist.as_deref() == Some(path)).then(Before::default),
             touched: BTreeSet::new(),
             committed_at: Instant::now(),
             commit_cost: Duration::ZERO,
@@ -206,7 +210,7 @@ impl Ledger {
     /// Says what is about to happen to `path`, before it does: it gets `entry`, by the regular file
     /// `inode` of the directory if it is one, or is removed. Errors: `Reserved`, `Taken`, before anything is said.
     pub fn announce(
-        &self,
+        &mut self,
         path: &FilePath,
         entry: Option<&Entry>,
         inode: Option<u64>,
@@ -215,11 +219,22 @@ impl Ledger {
             if self.destination.mapping().is_reserved(path) {
                 return Err(Error::Reserved { path: path.clone() });
             }
+            self.make_way(path, entry.kind)?;
             if entry.kind != Kind::Directory && !self.may_replace(path)? {
                 return Err(Error::Taken { path: self.destination.full_path(path) });
             }
         }
         self.journal.add(&Intent { path: path.clone(), entry: entry.cloned(), inode })
+    }
+
+    /// Sets aside what lies at `path` and was there before the job. Errors: `Taken`: it cannot be moved.
+    pub fn make_way(&mut self, path: &FilePath, kind: Kind) -> Result<()> {
+        match &mut self.before {
+            Some(before) if !self.manifest.files.contains_key(path) => {
+                before.clear((path, kind == Kind::Directory), &self.destination, &self.manifest)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether a copy may take the place of what lies at `path`: in a directory that is shared, only of what this job put there.

@@ -11,6 +11,7 @@ pub mod advise;
 pub mod archive;
 mod aside;
 pub mod balancer;
+pub mod before;
 mod board;
 mod bring;
 mod carry;

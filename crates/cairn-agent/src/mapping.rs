@@ -79,7 +79,7 @@ impl Mapping {
 /// probes, and what a job has left or was set aside have; what the store sets aside may lie beside them.
 fn is_ours(place: &FilePath) -> bool {
     let first = place.components().next().unwrap_or_default();
-    if [&b"cairn-left."[..], b"cairn-image.", b"cairn-aside."]
+    if [&b"cairn-left."[..], b"cairn-image.", b"cairn-aside.", b"cairn-before."]
         .iter()
         .any(|own| first.starts_with(own))
     {

@@ -14,6 +14,7 @@ use crate::store::Roots;
 use crate::tier;
 use crate::unserved;
 use cairn_agent::archive::ArchiveStatus;
+use cairn_agent::before::before_name;
 use cairn_agent::job::{Job, TierSpec};
 use cairn_agent::manifest::manifest_name;
 use cairn_agent::protocol::Failed;
@@ -22,6 +23,7 @@ use cairn_agent::sets::lag::Behind;
 use cairn_device::nvme::shared::RemotePath;
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Files named in a message at most.
@@ -207,6 +209,11 @@ impl Ending<'_> {
             lines.push(format!("{job}: nor were {} more brought in", count(more as u64, "file")));
         }
         lines.extend(self.safety_lines().into_iter().map(|line| format!("{job}: {line}")));
+        let before = self.job.persist.iter().map(|persist| persist.join(before_name(job)));
+        lines.extend(before.filter(|place| place.exists()).map(|place| {
+            let place = escaped(place.as_os_str().as_bytes());
+            format!("{job}: what was there before under names of the job's files is in {place}")
+        }));
         let behind = self.behind.iter().map(|one| escaped(behind::line(one).as_bytes()));
         lines.extend(behind.map(|line| format!("{job}: {line}")));
         if let Some(pending) = &self.pending {

@@ -162,3 +162,54 @@ fn directories_without_rights_keep_nobody_from_going_on_or_beginning_anew() {
         1
     );
 }
+
+/// Mechanism: only what other jobs had drained was kept from being replaced. Consequence: the results of plain runs in a directory, and whatever
+/// a user had there, were replaced by the first run that drained to it, and removed with the files of the program that had their
+/// names. Fix: they are set aside.
+#[test]
+fn what_was_in_the_directory_before_is_set_aside() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let own = |name: &str| fs::read_to_string(out.join("cairn-before.us").join(name));
+    fs::create_dir_all(out.join("out/deep")).expect("makes");
+    for name in ["results", "out/notes", "out/deep/kept", "other", "a directory here"] {
+        fs::write(out.join(name), "precious").expect("writes");
+    }
+    std::os::unix::fs::symlink("other", out.join("link")).expect("links");
+    let script = "cd /cairn; echo new >>results; mkdir out 'a directory here'; echo x >out/notes; echo y >link; ln -s results other; \
+                  until [ -e $OUT/out/notes ] && [ \"$(cat $OUT/out/notes)\" = x ]; do sleep 0.02; done; rm out/notes; rmdir out; echo z >a; mv a b";
+    let script = format!("OUT={}; {script}", out.display());
+    let ran = sandbox.run("us", &script).succeeds();
+    ran.says("what was there before under names of the job's files is in");
+    let read = |name: &str| fs::read_to_string(out.join(name)).expect("it is there");
+    assert_eq!([read("results"), read("link"), read("b")], ["new\n", "y\n", "z\n"]);
+    assert_eq!(fs::read_link(out.join("other")).expect("a link"), Path::new("results"));
+    assert!(out.join("a directory here").is_dir() && !out.join("out/notes").exists());
+    // What is in the way of nothing stays where it is.
+    assert_eq!(read("out/deep/kept"), "precious");
+    for name in ["results", "out/notes", "other", "a directory here"] {
+        assert_eq!(own(name).expect("it is set aside"), "precious", "{name}");
+    }
+    let link = fs::read_link(out.join("cairn-before.us/link")).expect("it is set aside");
+    assert_eq!(link, Path::new("other"));
+    // The job's own files are replaced as ever, by another store of it, too.
+    sandbox
+        .cairn(&[
+            "run",
+            "--job",
+            "us",
+            "--persist",
+            out.to_str().expect("UTF-8"),
+            "--stage",
+            "--",
+            "sh",
+            "-c",
+            "echo newer >/cairn/results",
+        ])
+        .succeeds();
+    assert_eq!(
+        (read("results"), own("results").expect("it stays")),
+        ("newer\n".into(), "precious".into())
+    );
+    assert!(!out.join("cairn-before.us.1").exists());
+}

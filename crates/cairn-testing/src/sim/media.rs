@@ -34,8 +34,9 @@ pub(super) fn checksum(start: u32, bytes: &[u8]) -> u32 {
 /// Media whose accesses take time.
 pub(super) struct SlowMedia(pub Arc<FaultyMedia>);
 
-/// They as one process has opened them: as Linux does, a flush that failed is told once to everyone who has them open then, and not to
-/// who opens them later. Who flushed may be dead before it has told anybody.
+/// They as one process has opened them: a flush that failed is told once to each process. Linux tells those that have them open then, and
+/// others only if nobody was told before. Who flushed may be dead before it has told anybody; where all others die as well nobody
+/// learns of it there, which nothing above a disk can mend, and is left out here.
 pub(super) struct OpenMedia {
     media: Arc<dyn ByteMedia>,
     faulty: Arc<FaultyMedia>,
@@ -44,8 +45,7 @@ pub(super) struct OpenMedia {
 
 impl OpenMedia {
     pub fn new(media: Arc<dyn ByteMedia>, faulty: Arc<FaultyMedia>) -> OpenMedia {
-        let told = AtomicU64::new(faulty.failed_flushes());
-        OpenMedia { media, faulty, told }
+        OpenMedia { media, faulty, told: AtomicU64::new(0) }
     }
 }
 
