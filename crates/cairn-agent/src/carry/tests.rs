@@ -704,9 +704,10 @@ fn writer_that_waits_for_space_ends_a_pass_that_has_copied_for_a_while() {
 
 #[test]
 fn file_in_trouble_that_needs_nothing_any_more_is_not_tried_again() {
-    let world = World::new();
+    let mut world = World::new();
     world.write("file", 1, "text");
-    // What is no file of ours, with something in it, cannot be replaced.
+    // Where several jobs drain to, what is no file of ours is not replaced.
+    world.0.job.shared = true;
     fs::create_dir_all(world.out().join("file/foreign")).expect("makes");
     let mut drainer = Drainer::new(&world.store(), world.job.clone());
     let volumes = [Arc::clone(&world.volume)];
@@ -748,7 +749,8 @@ fn directory_that_could_not_be_made_durable_is_tried_again_by_the_next_commit() 
 /// Fix: what comes to that name waits.
 #[test]
 fn copy_of_an_absent_file_that_cannot_be_renamed_keeps_its_place() {
-    let world = World::new();
+    let mut world = World::new();
+    world.0.job.shared = true;
     world.make_directory("old");
     world.write("ckpt", 1, "first");
     world.write("ckpt.1", 1, "other");
@@ -763,7 +765,7 @@ fn copy_of_an_absent_file_that_cannot_be_renamed_keeps_its_place() {
         let absence = Absence { crc32c, wanted: false, unavailable: false, damaged: false };
         tree.get_mut(&path(name)).expect("is there").absence = Some(absence);
     }
-    // What is no file of ours, with something in it, cannot be replaced.
+    // Where several jobs drain to, what is no file of ours is not replaced.
     fs::create_dir_all(world.out().join("old/ckpt/foreign")).expect("makes");
     let plan = |ledger: &Ledger| plan(&tree, ledger.manifest(), &FilePath::root(), &|_| false);
     let mut failures = Failures::default();

@@ -311,9 +311,9 @@ fn what_a_killed_agent_left_in_a_directory_goes_although_that_left_the_store() {
     };
     pass();
     // Of this one it had said only that it would make it.
-    let ledger = Ledger::open(&out, &store.job).expect("opens");
-    let entry = ledger.entry(&path("gone")).expect("is there");
-    ledger.announce(&path("announced"), Some(entry), None).expect("announces");
+    let mut ledger = Ledger::open(&out, &store.job).expect("opens");
+    let entry = ledger.entry(&path("gone")).expect("is there").clone();
+    ledger.announce(&path("announced"), Some(&entry), None).expect("announces");
     std::fs::create_dir(out.join("announced")).expect("makes");
     drop(ledger);
     for directory in ["gone", "announced"] {
