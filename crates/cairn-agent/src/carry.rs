@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::failures::Failures;
 use crate::journal::Journal;
 use crate::ledger::Ledger;
-use crate::link::{Elsewhere, is_copy_of, link};
+use crate::link::{Elsewhere, is_copy_of, is_later_copy_of, link};
 use crate::manifest::{Carried, Copy, Entry, Kind, State, Target, manifest_path};
 use crate::marks::Marks;
 use crate::meter::Meter;
@@ -301,7 +301,9 @@ impl<'a> Carrier<'a> {
     /// True if the copy at `from` has the name `to`, too; false if the file must be copied.
     fn link(&mut self, from: &FilePath, to: &FilePath) -> Result<bool> {
         let (node, volume) = (self.node(to)?, self.volume);
-        let entry = self.ledger.entry(from).filter(|entry| is_copy_of(entry, node));
+        // It may have been written to since the names were read; if this name is of another file by now, the next pass sees that.
+        let is_of_it = |entry: &&Entry| is_copy_of(entry, node) || is_later_copy_of(entry, node);
+        let entry = self.ledger.entry(from).filter(is_of_it);
         if entry.is_none() || self.destination().mapping().is_reserved(to) {
             return Ok(false);
         }

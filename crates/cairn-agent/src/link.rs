@@ -37,6 +37,13 @@ pub fn is_copy_of(entry: &Entry, node: &Node) -> bool {
     is_copy && is_same && is_sound && !has_other_attributes(node, entry)
 }
 
+/// Whether `entry` is of a copy of what the file has become since `node` was read.
+pub fn is_later_copy_of(entry: &Entry, node: &Node) -> bool {
+    let is_copy = entry.kind == Kind::File && entry.state == State::Drained;
+    let is_sound = !entry.detached && !entry.damaged;
+    is_copy && is_sound && entry.inode == node.inode && entry.version > node.version
+}
+
 impl Elsewhere<'_> {
     /// The entry of a copy of exactly `node`, which has the same path here.
     pub fn entry(&self, path: &FilePath, node: &Node) -> Option<&Entry> {

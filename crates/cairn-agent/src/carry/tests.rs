@@ -702,6 +702,31 @@ fn writer_that_waits_for_space_ends_a_pass_that_has_copied_for_a_while() {
     assert!(!overtaking.has_come());
 }
 
+/// Mechanism: a copy of what the file had become since its names were read was not taken for one of it. Consequence: its other name got a
+/// copy of its own, and the link was lost for good, because each had what it should. Fix: a later copy of the file is one.
+#[test]
+fn file_that_is_written_to_while_it_is_copied_keeps_its_names() {
+    let world = World::new();
+    world.write("file", 1, "text");
+    world.link("file", "other");
+    let tree = world.tree();
+    let mut ledger = world.ledger();
+    let planned = plan(&tree, ledger.manifest(), &FilePath::root(), &|_| false);
+    assert_eq!(planned.links.len(), 1);
+    world.overwrite("file", 4, b" and more");
+    world.with_carrier(&mut ledger, &mut Failures::default(), &tree, |carrier| {
+        carrier.carry_out(&planned).expect("the directory is fine");
+    });
+    drop(ledger);
+    assert!(world.drain(), "everything is drained");
+    let inodes = ["file", "other"].map(|name| {
+        let path = world.out().join(name);
+        assert_eq!(fs::read_to_string(&path).expect("reads"), "text and more");
+        fs::metadata(path).expect("is there").ino()
+    });
+    assert_eq!(inodes[0], inodes[1]);
+}
+
 #[test]
 fn file_in_trouble_that_needs_nothing_any_more_is_not_tried_again() {
     let mut world = World::new();
