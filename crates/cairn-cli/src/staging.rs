@@ -272,6 +272,12 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
             }
         }
         if let Some(manifest) = manifest {
+            if !ended_well && wants_image {
+                say(
+                    job,
+                    "no image of the last run is whole: each file is as it was drained last, not all of one moment",
+                );
+            }
             if !is_on_demand {
                 return bring(claim, &destination, &manifest, (extent, false));
             }

@@ -319,3 +319,25 @@ fn file_with_several_names_has_them_in_the_next_store() {
         assert_eq!(sandbox.drained("d/b"), sandbox.drained("a"), "{stage:?}");
     }
 }
+
+/// Without an image a file that names another may be newer than that: who goes on from such files is told.
+#[test]
+fn files_that_are_not_of_one_moment_are_said_to_be_so() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let run = |options: &[&str], script: &str| {
+        let first = ["run", "--job", "moments", "--persist", out.to_str().expect("UTF-8")];
+        sandbox.cairn(&[&first[..], options, &["--", "bash", "-c", script]].concat())
+    };
+    let script = "echo 1 >/cairn/log; until [ -e $OUT/log ]; do sleep 0.02; done; exit 3";
+    let script = format!("OUT={}; {script}", out.display());
+    run(&["--image-every", "none"], &script).ends_with(3);
+    fs::remove_dir_all(sandbox.root()).expect("the node loses its memory");
+    fs::create_dir(sandbox.root()).expect("makes");
+    let told = "not all of one moment";
+    run(&["--stage"], "exit 3").ends_with(3).says(told);
+    // What ended well is as the program left it.
+    run(&["--stage"], "true").succeeds();
+    let ran = run(&["--stage"], "cat /cairn/log").succeeds().prints("1\n");
+    assert!(!ran.stderr.contains(told), "{}", ran.stderr);
+}
