@@ -26,10 +26,11 @@ test: ## Formatting, lints, documentation, every test
 	@scripts/run-tests.sh
 
 apps: build ## The unmodified programs of tests/apps, those of MPI too, what arrives outside, and LAMMPS on a node that loses its memory
-	@scripts/setup.sh build test demo mpi slurm allocators object-stores programs
+	@scripts/setup.sh build test demo mpi slurm allocators object-stores programs applications
 	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	tests/apps/run.sh --long
 	CAIRN_BIN=target/debug tests/delivery/run.py
+	tests/applications/run.py --rounds 1
 	demo/memory-lost.sh
 
 conformance: build ## fio with verification, stress-ng and random calls against a tmpfs, a minute each (CONFORMANCE_SECONDS=n)

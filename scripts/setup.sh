@@ -3,7 +3,7 @@
 # distribution's packages; object stores, which it has not, below target.
 #
 #   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | mpi | slurm | allocators | object-stores |
-#                               bench | guest | interop | conformance | pages | programs
+#                               bench | guest | interop | conformance | pages | programs | applications
 #
 # What must stay true: silent and done within milliseconds when nothing is missing; nothing is
 # installed that is there already; without the right to install, it changes nothing and prints one
@@ -35,6 +35,15 @@ needs_of() {
             'python3-netcdf4 /usr/lib/python3/dist-packages/netCDF4' \
             'python3-torch /usr/lib/python3/dist-packages/torch'
         ;;
+    applications)
+        printf '%s\n' 'python3 /usr/bin/python3' 'lammps lmp' 'git git' 'rsync rsync' 'gfortran gfortran' 'make make' \
+            'quantum-espresso pw.x' 'quantum-espresso-data /usr/share/espresso/pseudo' 'r-base-core Rscript' \
+            'octave octave-cli' 'redis-server redis-server' 'rocksdb-tools ldb' 'default-jre-headless java' 'nodejs node' \
+            'python3-h5py /usr/lib/python3/dist-packages/h5py' 'python3-zarr /usr/lib/python3/dist-packages/zarr' \
+            'python3-netcdf4 /usr/lib/python3/dist-packages/netCDF4' \
+            'python3-pandas /usr/lib/python3/dist-packages/pandas' \
+            'python3-torch /usr/lib/python3/dist-packages/torch'
+        ;;
     fuzz) printf '%s\n' 'g++ c++' ;;
     mpi)
         printf '%s\n' 'openmpi-bin mpirun.openmpi' 'libopenmpi-dev /usr/share/doc/libopenmpi-dev' 'gfortran gfortran' \
@@ -57,7 +66,7 @@ needs_of() {
     guest) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'python3 /usr/bin/python3' \
         'e2fsprogs mkfs.ext4' ;;
     interop) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'e2fsprogs /sbin/mkfs.ext4' 'cpio cpio' 'kmod /sbin/modprobe' 'python3 /usr/bin/python3' 'fio fio' ;;
-    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, slurm, allocators, object-stores, bench, guest, interop, conformance, pages, programs)" ;;
+    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, slurm, allocators, object-stores, bench, guest, interop, conformance, pages, programs, applications)" ;;
     esac
 }
 

@@ -233,11 +233,10 @@ grep -v '^# Created' small.txt
 
 ROCKSDB = """
 work() {
-    ROCKSDB=rocksdb_ldb
     for step in 1 2 3; do
-        $ROCKSDB --db=base --create_if_missing batchput $(for number in $(seq 200); do echo "k$step-$number v$number"; done) >/dev/null
+        ldb --db=base --create_if_missing batchput $(for number in $(seq 200); do echo "k$step-$number v$number"; done) >/dev/null
     done
-    $ROCKSDB --db=base compact >/dev/null
+    ldb --db=base compact >/dev/null
 }
 timed work
 """
@@ -246,7 +245,7 @@ PROGRAMS = [
     Program("lammps", "LAMMPS", "melt, dumps and restart files", ["lmp"], "lmp -help | sed -n 's/^Large.*- /LAMMPS /p'", "lmp", LAMMPS,
             "sha256sum melt.restart.* melt.dump | sort"),
     Program("espresso", "Quantum ESPRESSO", "self-consistent field of silicon, its wave functions and density",
-            ["pw.x", "/usr/share/espresso/pseudo/Si.pz-vbc.UPF"], "pw.x --version 2>&1 | grep -o 'v\\.[0-9.]*' | head -1; true", "pw.x", ESPRESSO,
+            ["pw.x", "/usr/share/espresso/pseudo/Si.pz-vbc.UPF"], "dpkg-query -Wf '${Version}' quantum-espresso; pw.x --version 2>&1 | grep -o 'v\\.[0-9.]*' | head -1; true", "pw.x", ESPRESSO,
             "grep '^!' scf.out; find out -type f | sort; sha256sum out/si.save/charge-density.dat out/si.save/wfc*.dat"),
     of_python("sqlite", "SQLite", "20 000 rows in 20 transactions, with a rollback journal and with a write-ahead log", "",
               """import sqlite3
@@ -340,6 +339,5 @@ assert pandas.read_pickle("frame.pickle").equals(frame)"""),
     Program("fortran", "Fortran (gfortran)", "unformatted, direct and formatted files", ["gfortran"], "gfortran --version", "gfortran", FORTRAN),
     Program("redis", "Redis", "20 000 keys in an append-only file, and a snapshot; loaded again", ["redis-server", "redis-cli"],
             "redis-server --version", "redis-server", REDIS, REDIS_SHOWN),
-    Program("rocksdb", "RocksDB (ldb)", "three batches and a compaction", ["rocksdb_ldb"], "rocksdb_ldb --version", "rocksdb_ldb", ROCKSDB,
-            "rocksdb_ldb --db=. scan 2>/dev/null | sha256sum; cd base && rocksdb_ldb --db=. scan | sha256sum"),
+    Program("rocksdb", "RocksDB (ldb)", "three batches and a compaction", ["ldb"], "dpkg-query -Wf '${Version}' rocksdb-tools", "ldb", ROCKSDB, "ldb --db=base scan | sha256sum"),
 ]

@@ -112,7 +112,8 @@ def measure(program, disk, memory, rounds):
         for medium in MEDIA:
             if results[medium] != results["disk"]:
                 raise Failed(f"on {medium} the result is another one: {difference(results[medium], results['disk'])}")
-    said = subprocess.run(["bash", "-c", program.version], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    said = subprocess.run(["bash", "-c", program.version], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                          cwd=disk)
     version = (said.stdout + said.stderr).strip().splitlines()
     found = {medium: statistics.median(taken) for medium, taken in times.items()}
     return {"times": found, "version": version[0] if version else "", "check": check(program)}

@@ -10,13 +10,21 @@ use crate::log;
 use crate::manifest::Manifest;
 use crate::path::FilePath;
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 /// Directories that things of one name can be set aside in.
 const PLACES_MAX: u32 = 1000;
 
-/// Where what was there before is set aside, in the persist directory of `job`.
-pub fn before_name(job: &str) -> String {
-    format!("cairn-before.{job}")
+fn before_name(job: &str, number: u32) -> String {
+    // No job has this sign in its name.
+    let number = if number > 0 { format!("+{number}") } else { String::new() };
+    format!("cairn-before.{job}{number}")
+}
+
+/// Where something is that was in the persist directory of `job` before.
+pub fn places(persist: &Path, job: &str) -> Vec<PathBuf> {
+    let places = (0..PLACES_MAX).map(|number| persist.join(before_name(job, number)));
+    places.take_while(|place| place.exists()).collect()
 }
 
 /// What lies in each directory that was looked at and is not of the job: by its name, whether it is a directory.
@@ -33,6 +41,10 @@ impl Before {
         manifest: &Manifest,
     ) -> Result<()> {
         let Some((parent, name)) = path.split() else { return Ok(()) };
+        if destination.mapping().place(path).as_ref() != Some(path) {
+            // What has a place of its own is not below this directory.
+            return Ok(());
+        }
         let name = name.to_vec();
         if !self.0.contains_key(&parent) {
             let is_of_others = |(name, _): &(Vec<u8>, bool)| {
@@ -46,24 +58,24 @@ impl Before {
         if here.get(&name).is_some_and(|is_one| !(is_directory && *is_one)) {
             set_aside(path, destination, &manifest.job)?;
             here.remove(&name);
+            self.0.retain(|directory, _| directory.strip_prefix(path).is_none());
         }
         Ok(())
     }
 }
 
 fn set_aside(path: &FilePath, destination: &Destination, job: &str) -> Result<()> {
-    let taken = || Error::Taken { path: destination.full_path(path) };
+    if destination.look(path)?.is_none() {
+        // It has gone since.
+        return Ok(());
+    }
     for number in 0..PLACES_MAX {
-        let name = match number {
-            0 => before_name(job),
-            _ => format!("{}.{number}", before_name(job)),
-        };
-        let place = FilePath::root().join(name.as_bytes());
-        let other = destination.make_and_open(&place).map_err(|_| taken())?;
+        let place = FilePath::root().join(before_name(job, number).as_bytes());
+        let other = destination.make_and_open(&place)?;
         if other.look(path)?.is_some() {
             continue;
         }
-        destination.set_aside_in(path, &other).map_err(|_| taken())?;
+        destination.set_aside_in(path, &other)?;
         let (path, place) = (destination.full_path(path), other.full_path(path));
         let (path, place) = (path.display(), place.display());
         log::say(
@@ -72,5 +84,5 @@ fn set_aside(path: &FilePath, destination: &Destination, job: &str) -> Result<()
         );
         return Ok(());
     }
-    Err(taken())
+    Err(Error::Taken { path: destination.full_path(path) })
 }

@@ -441,15 +441,16 @@ impl Drainer {
             plan.copy_absent(tree, |path, node| {
                 elsewhere.iter().any(|there| there.entry(path, node).is_some())
             });
-            // Where something else has the place of a checkpoint, the program has removed that.
-            let displaced = plan.displaced(tree);
-            let guarded = guarded.iter().filter(|path| !lies_in(path, &displaced)).cloned();
-            guards |= plan.guard(&guarded.collect());
             if let Some(repair) = &view.repair {
                 plan.leave(&|path| repair.have(path));
                 outcome.failed.extend(being_repaired(repair, tree));
             }
             let held = plan.hold(&view.held, tree, view.is_of_all);
+            plan.keep_until_replaced(tree);
+            // Where something else comes in the place of a checkpoint, the program has removed that.
+            let displaced = plan.displaced(tree);
+            let guarded = guarded.iter().filter(|path| !lies_in(path, &displaced)).cloned();
+            guards |= plan.guard(&guarded.collect());
             let kept = held.iter().filter(|path| !view.incomplete.contains(*path));
             outcome.kept_files += kept.count() as u64;
             plan.copies.sort_by_key(|path| tree.get(path).map(|node| node.mtime_ns));

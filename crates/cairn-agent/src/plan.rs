@@ -164,6 +164,19 @@ impl Plan {
         self.remove.iter().filter(|path| tree.contains_key(*path)).cloned().collect()
     }
 
+    /// Leaves what has to make way for something of another kind, and what lies in it, until that comes.
+    pub fn keep_until_replaced(&mut self, tree: &Tree) {
+        let mut left = self.displaced(tree);
+        let Plan { directories, renames, symlinks, copies, links, .. } = &*self;
+        let lists = [directories, symlinks, copies].into_iter().flatten();
+        for coming in lists.chain(renames.iter().chain(links.iter()).map(|(_, to)| to)) {
+            left.remove(coming);
+        }
+        if !left.is_empty() {
+            self.remove.retain(|path| !lies_in(path, &left));
+        }
+    }
+
     /// Leaves the copies of `guarded` files where they are; whether any was to be removed.
     pub fn guard(&mut self, guarded: &HashSet<FilePath>) -> bool {
         let all = self.remove.len();
@@ -557,6 +570,28 @@ mod tests {
         let held = HashSet::from([path("d/torn"), path("e/torn")]);
         assert_eq!(plan.hold(&held, &tree, false), [path("d/torn"), path("e/torn")]);
         assert_eq!(plan.directories, [path("d"), path("d/empty")]);
+    }
+
+    /// Mechanism: what lay in a directory in whose place a file was to come went before that could come. Consequence: while a program had the
+    /// file open, nothing of a checkpoint was outside. Fix: it stays until then.
+    #[test]
+    fn what_lies_where_something_else_is_to_come_stays_until_it_comes() {
+        let mut manifest = Manifest::new("job", "store", "/cairn");
+        let before = Tree::from([(path("d"), directory(2)), (path("d/f"), file(3, 1))]);
+        for (path, node) in &before {
+            let mut entry = node.entry(State::Drained);
+            entry.crc32c = (node.kind == Kind::File).then_some(7);
+            manifest.files.insert(path.clone(), entry);
+        }
+        let mut opened = file(4, 1);
+        opened.open = true;
+        for (node, expected) in [(opened, &[][..]), (file(4, 1), &[path("d/f"), path("d")])] {
+            let tree = Tree::from([(path("d"), node)]);
+            let mut plan = plan(&tree, &manifest);
+            assert_eq!(plan.remove, [path("d/f"), path("d")]);
+            plan.keep_until_replaced(&tree);
+            assert_eq!(plan.remove, expected);
+        }
     }
 
     fn path(text: &str) -> FilePath {

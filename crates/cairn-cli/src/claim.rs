@@ -273,7 +273,7 @@ impl Claim {
         entrance: &Entrance<'_>,
     ) -> Result<Claim> {
         if let Some(job) = &request.job {
-            removal::finish_earlier(roots, job)?;
+            removal::finish_before(roots, job);
         }
         let description = Description::of_new(roots, request, command)?;
         Claim::create_described(roots, (request, command), description, entrance)

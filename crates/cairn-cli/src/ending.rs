@@ -14,7 +14,7 @@ use crate::store::Roots;
 use crate::tier;
 use crate::unserved;
 use cairn_agent::archive::ArchiveStatus;
-use cairn_agent::before::before_name;
+use cairn_agent::before;
 use cairn_agent::job::{Job, TierSpec};
 use cairn_agent::manifest::manifest_name;
 use cairn_agent::protocol::Failed;
@@ -209,8 +209,8 @@ impl Ending<'_> {
             lines.push(format!("{job}: nor were {} more brought in", count(more as u64, "file")));
         }
         lines.extend(self.safety_lines().into_iter().map(|line| format!("{job}: {line}")));
-        let before = self.job.persist.iter().map(|persist| persist.join(before_name(job)));
-        lines.extend(before.filter(|place| place.exists()).map(|place| {
+        let before = self.job.persist.iter().flat_map(|persist| before::places(persist, job));
+        lines.extend(before.map(|place| {
             let place = escaped(place.as_os_str().as_bytes());
             format!("{job}: what was there before under names of the job's files is in {place}")
         }));

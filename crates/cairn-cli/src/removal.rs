@@ -16,6 +16,15 @@ use std::time::{Duration, Instant};
 /// How long somebody may take who is at it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// As `finish_earlier`, before a new store is made: what cannot be finished is said, and hinders nobody.
+pub fn finish_before(roots: &Roots, job: &str) {
+    if let Err(error) = finish_earlier(roots, job) {
+        eprintln!(
+            "cairn: {job}: an earlier store of the job is not removed yet: {error}; try: cairn gc"
+        );
+    }
+}
+
 /// Finishes what was begun with earlier stores of `job`; whether there was one. Errors: it fails, or somebody is at it for a minute.
 pub fn finish_earlier(roots: &Roots, job: &str) -> Result<bool> {
     let removed = roots.removed(job);
@@ -34,7 +43,7 @@ pub fn finish(job: &str, path: &Path) -> Result<()> {
                 return Ok(());
             }
             // Somebody else has finished it.
-            Err(error) if error.errno == libc::ENOENT => return Ok(()),
+            Err(_) if path.symlink_metadata().is_err() => return Ok(()),
             Err(error) => return Err(error.into()),
             Ok(None) => {}
         }

@@ -32,6 +32,8 @@ const FORWARDED: [libc::c_int; 13] = [
     libc::SIGPWR,
     libc::SIGSTKFLT,
 ];
+/// What the terminal sends; other signals of the kernel are of timers and limits of this process alone.
+const OF_TERMINALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP];
 /// How long a signal to the group may take from us to the witness.
 const GROUP_PATIENCE: Duration = Duration::from_millis(20);
 /// How long the witness may take to answer: as long as it waits for a processor.
@@ -160,7 +162,7 @@ impl Signals {
             -1 => Event::Timeout,
             libc::SIGCHLD => Event::Child,
             // The terminal sends to the whole foreground group.
-            signal if info.si_code == libc::SI_KERNEL => {
+            signal if info.si_code == libc::SI_KERNEL && OF_TERMINALS.contains(&signal) => {
                 self.was_witnessed(signal);
                 Event::Shared(signal)
             }

@@ -192,6 +192,23 @@ fn what_was_in_the_directory_before_is_set_aside() {
     }
     let link = fs::read_link(out.join("cairn-before.us/link")).expect("it is set aside");
     assert_eq!(link, Path::new("other"));
+    // A directory that was there is the job's when that makes one of its name.
+    let other = out.with_file_name("other");
+    fs::create_dir_all(other.join("e")).expect("makes");
+    let script = "mkdir /cairn/e; sleep 0.5; rmdir /cairn/e; sleep 0.5; echo x >/cairn/e";
+    let run = [
+        "run",
+        "--job",
+        "e",
+        "--persist",
+        other.to_str().expect("UTF-8"),
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    sandbox.cairn(&run).succeeds();
+    assert_eq!(fs::read_to_string(other.join("e")).expect("a file"), "x\n");
     // The job's own files are replaced as ever, by another store of it, too.
     sandbox
         .cairn(&[

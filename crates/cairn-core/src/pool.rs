@@ -360,12 +360,13 @@ impl Transaction<'_> {
     /// where the part was used before, whose memory exists already, as long as an eighth of that is free.
     fn next_stretch_in(&mut self, tier: u8, part: Part, wanted: u32) -> Option<BlockRun> {
         let region = self.layout.tiers[tier as usize];
-        let taken = self.blocks_set_apart(&region);
         let distance = |at: usize| (self.get(part.counters + at) as u32).min(part.blocks);
         let (cursor, touched) = (distance(CURSOR), distance(TOUCHED));
         let used = (self.get(part.counters) as u32).min(touched);
         let most = touched.max(part.blocks - distance(BARRED));
-        let roomy = (touched - used).saturating_sub(taken) >= wanted.max(touched / 8);
+        let (free, needed) = (touched - used, wanted.max(touched / 8));
+        let is_free = || free.saturating_sub(self.blocks_set_apart(&region)) >= needed;
+        let roomy = free >= needed && is_free();
         let start = if roomy || touched == most { cursor } else { touched };
         let end = if roomy { touched } else { most };
         let (start, end, most) = (part.first + start, part.first + end, part.first + most);

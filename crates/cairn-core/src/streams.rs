@@ -99,8 +99,12 @@ impl Transaction<'_> {
             return Some(found);
         }
         let is_first = stream.packed_rest(self) == 0;
-        let goes_on = |run: BlockRun| (run.tier, run.first) == (rest.tier, rest.first);
-        if is_first || rest.count == 0 && slot.newest_warm(self).is_some_and(goes_on) {
+        // In memory nobody is in the way of one that has used up what the process had at hand.
+        let goes_on = match slot.newest_warm(self) {
+            Some(run) => (run.tier, run.first) == (rest.tier, rest.first),
+            None => !self.layout.durable,
+        };
+        if is_first || rest.count == 0 && goes_on {
             let found = self.allocate_shared(slot, wanted)?;
             self.continue_behind(stream, found, 0);
             return Some(found);

@@ -119,7 +119,7 @@ pub fn create(store: &Store, name: &str, mut creation: Creation) -> StoreResult<
     })();
     if made.is_err() {
         // The error that is reported is the first one.
-        let _ = remove_tiers(directory, &names);
+        let _ = remove_tiers(directory, &names, false);
     }
     made
 }
@@ -170,7 +170,7 @@ fn create_durable(
     if made.is_err() {
         // The error that is reported is the first one.
         let _ = match is_new {
-            true => remove_tiers(directory, names),
+            true => remove_tiers(directory, names, false),
             false => remove_own(directory, names),
         };
     }
@@ -653,13 +653,13 @@ fn remove_leftovers(directory: &Directory, names: &Names) -> StoreResult<()> {
     let places = tiers::read(directory, &names.tiers).unwrap_or_default();
     match places.first().map_or(Ok(false), TierPlace::may_hold_namespace)? {
         true => remove_own(directory, names),
-        false => remove_tiers(directory, names),
+        false => remove_tiers(directory, names, true),
     }
 }
 
-/// Removes what the creator of a namespace made, and nothing else of the same name.
-fn remove_tiers(directory: &Directory, names: &Names) -> StoreResult<()> {
-    removal::empty_tiers(directory, names, Vec::new())?;
+/// Removes what the creator of a namespace made, which may have died, and nothing else of the same name.
+fn remove_tiers(directory: &Directory, names: &Names, is_of_dead: bool) -> StoreResult<()> {
+    removal::empty_tiers(directory, names, Vec::new(), is_of_dead)?;
     remove_own(directory, names)
 }
 

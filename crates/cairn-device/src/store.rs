@@ -160,6 +160,9 @@ fn remove_renamed(path: &Path, mut locks: TierLocks) -> StoreResult<Vec<LeftTier
     let mut left = Vec::new();
     for name in store.names_with(".tiers")? {
         left.extend(removal::empty(&store.directory, &name, locks.of(&name))?);
+        // Without the metadata nobody could tell any more whether another store has recovered them since.
+        let list = CString::new(format!("{name}.tiers")).expect("a name of a file");
+        store.directory.remove_file(&list)?;
     }
     huge::withdraw(&store.directory)?;
     remove_directory(path)?;

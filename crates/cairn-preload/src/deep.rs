@@ -6,7 +6,7 @@
 //! nobody loads anything in this way.
 //!
 //! Must stay true: changed is only what refers to the C library, or to nothing yet; the dynamic linker is not called while it goes
-//! through its list.
+//! through its list; what it has not protected yet, because another thread loads the library just now, is not protected by us.
 //! Not reached: what a constructor of such a library calls, and one that gets at functions without `dlsym(3)`.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -102,13 +102,16 @@ pub fn reach() {
         text: 0..0,
         ours: None,
         changes: 0,
+        is_all: true,
     };
     // First ours and the C library, then all others.
     for visit in [find, turn] {
         // SAFETY: the functions have the type that is demanded, and the data are those that they take.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
     }
-    LOOKED_AT.store(found.changes, Ordering::Release);
+    if found.is_all {
+        LOOKED_AT.store(found.changes, Ordering::Release);
+    }
     crate::answer::set_errno(before);
 }
 
@@ -118,6 +121,8 @@ struct Found {
     text: Range<usize>,
     ours: Option<Linkage>,
     changes: u64,
+    /// No library is being loaded by another thread, as far as can be seen.
+    is_all: bool,
 }
 
 fn changes(object: &dl_phdr_info) -> u64 {
@@ -148,7 +153,7 @@ unsafe extern "C" fn turn(object: *mut dl_phdr_info, _: size_t, found: *mut c_vo
     let Some(linkage) = Linkage::of(object) else { return 0 };
     // The C library's own references are between its own functions.
     if linkage.symbols != ours.symbols && !texts(object).any(|text| text == found.text) {
-        linkage.turn_to(ours, object, &found.text);
+        found.is_all &= linkage.turn_to(ours, object, &found.text);
     }
     0
 }
@@ -245,8 +250,9 @@ impl Linkage {
         }
     }
 
-    /// Turns references to functions of `ours` that lead to the C library, whose text that is, or were not looked up yet.
-    fn turn_to(&self, ours: &Linkage, object: &dl_phdr_info, library: &Range<usize>) {
+    /// Turns references to functions of `ours` that lead to the C library, whose text that is, or were not looked up yet. False: the
+    /// library is still being loaded.
+    fn turn_to(&self, ours: &Linkage, object: &dl_phdr_info, library: &Range<usize>) -> bool {
         let mut protection = Protection::of(object);
         for (at, count) in self.tables {
             for index in 0..count {
@@ -270,11 +276,10 @@ impl Linkage {
                     continue;
                 }
                 let Some(function) = ours.exported(self.name(&symbol)) else { continue };
-                if protection.lift(slot.as_ptr() as usize) {
-                    slot.store(function, Ordering::Relaxed);
-                }
+                protection.store(slot.as_ptr() as usize, function);
             }
         }
+        !protection.is_to_come
     }
 }
 
@@ -282,6 +287,8 @@ impl Linkage {
 struct Protection {
     pages: Range<usize>,
     is_lifted: bool,
+    /// It is not protected yet.
+    is_to_come: bool,
 }
 
 impl Protection {
@@ -292,14 +299,18 @@ impl Protection {
             let end = start.wrapping_add(header.p_memsz as usize);
             start / PAGE * PAGE..end / PAGE * PAGE
         });
-        Protection { pages, is_lifted: false }
+        Protection { pages, is_lifted: false, is_to_come: false }
     }
 
-    /// Whether an address can be written to now.
-    fn lift(&mut self, address: usize) -> bool {
-        let is_needed = self.pages.contains(&address) && !self.is_lifted;
-        self.is_lifted |= is_needed && self.protect(libc::PROT_READ | libc::PROT_WRITE);
-        !self.pages.contains(&address) || self.is_lifted
+    /// Stores an address, if that is possible.
+    fn store(&mut self, address: usize, value: usize) {
+        let is_protected = self.pages.contains(&address);
+        if put(address, value) {
+            self.is_to_come |= is_protected && !self.is_lifted;
+        } else if is_protected && self.protect(libc::PROT_READ | libc::PROT_WRITE) {
+            self.is_lifted = true;
+            put(address, value);
+        }
     }
 
     fn protect(&self, protection: c_int) -> bool {
@@ -318,4 +329,19 @@ impl Drop for Protection {
             self.protect(libc::PROT_READ);
         }
     }
+}
+
+/// Stores a word of this process where that is allowed, as the kernel sees it: false instead of a fault.
+fn put(address: usize, value: usize) -> bool {
+    let part = |base: *const usize| libc::iovec {
+        iov_base: base.cast_mut().cast(),
+        iov_len: size_of::<usize>(),
+    };
+    let (from, to) = (part(&raw const value), part(address as *const usize));
+    // SAFETY: takes no pointer.
+    let process = unsafe { libc::getpid() };
+    // SAFETY: both lists have one entry, of a word of this frame and of one that the dynamic linker has stored to.
+    let written =
+        unsafe { libc::process_vm_writev(process, &raw const from, 1, &raw const to, 1, 0) };
+    written == size_of::<usize>() as isize
 }

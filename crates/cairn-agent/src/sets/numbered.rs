@@ -334,7 +334,8 @@ fn may_be_parts<Key>(members: &[Numbered<'_, Key>], index: usize) -> bool {
     let (path, places) = (members[0].path, &members[0].places);
     let values = values(members, index);
     let most = values.last().copied().unwrap_or(0);
-    let is_dense = values.len() as u64 * DENSE > most;
+    // Parts of one step are written together.
+    let is_dense = values.len() as u64 * DENSE > most && taken_ns(members) < TOGETHER_NS;
     let is_said = is_behind(path, places[index].start, STEP_WORDS);
     let mut others = places.iter().enumerate().filter(|&(other, _)| other != index);
     is_dense && !is_said && others.any(|(_, place)| may_be_step(path, place))
@@ -359,7 +360,8 @@ fn roles_in<Key>(
     let with = |step: usize| Roles::with(Some(step), members, ranks);
     let mut known = (0..members[0].places.len()).map(with);
     let known = known.find(|roles| is_known(&roles.position(&members[0]).family));
-    known.or_else(|| roles(members, ranks))
+    let certain = known.map(|roles| Roles { is_certain: true, ..roles });
+    certain.or_else(|| roles(members, ranks))
 }
 
 /// The roles in a series of one step, if that is one of these, which others in its directory have.
@@ -594,6 +596,17 @@ mod tests {
             assert!(is_certain(&names), "{names:?}");
         }
         assert!(is_certain(&["st.100.r0", "st.100.r1", "st.200.r0"]), "it is known by then");
+        // Parts are written together, and what there have been checkpoints of is a series.
+        let file = |key: usize, second: i64| -> File<'static, usize> {
+            let path: &[u8] = if key == 0 { b"h2o.1" } else { b"h2o.2" };
+            File { key, path, mtime_ns: second * 1_000_000_000, is_left: false }
+        };
+        let certain = |seconds: [i64; 2], is_known: &dyn Fn(&Family) -> bool| {
+            let files = [file(0, seconds[0]), file(1, seconds[1])].into_iter();
+            positions(files, None, is_known).iter().all(|(_, position)| position.is_certain)
+        };
+        assert!(!certain([1, 2], &|_| false) && certain([1, 700], &|_| false));
+        assert!(certain([1, 2], &|family| family.to_string() == "h2o.{step}"));
     }
 
     #[test]

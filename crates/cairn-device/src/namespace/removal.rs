@@ -61,13 +61,14 @@ pub(crate) fn empty(
     name: &str,
     locks: Vec<Descriptor>,
 ) -> StoreResult<Vec<LeftTier>> {
-    empty_tiers(directory, &Names::new(directory, name)?, locks)
+    empty_tiers(directory, &Names::new(directory, name)?, locks, true)
 }
 
 pub(super) fn empty_tiers(
     directory: &Directory,
     names: &Names,
     locks: Vec<Descriptor>,
+    is_of_dead: bool,
 ) -> StoreResult<Vec<LeftTier>> {
     // Of a damaged list nothing is known to be ours. One that was not finished named no file yet that was made.
     let places = tiers::read(directory, &names.tiers).unwrap_or_default();
@@ -115,8 +116,8 @@ pub(super) fn empty_tiers(
                 left.push(LeftTier { kind: file.kind(), error: error.advise(BEHIND) });
             }
             Found::Ours(path, file) => file.remove_from(path)?,
-            // Nothing stood there when the list was written.
-            Found::Begun(path) if !is_known => medium::remove_file(path)?,
+            // Nothing stood there when whoever died had written the list.
+            Found::Begun(path) if !is_known && is_of_dead => medium::remove_file(path)?,
             Found::Begun(_) => {}
         }
     }
@@ -147,7 +148,11 @@ impl Found<'_> {
         match open(path, identity, sharing) {
             Ok(Some(file)) => Found::Ours(path, Box::new(file)),
             Ok(None) => Found::Nothing,
-            Err(_) if !kind.is_device() && medium::is_begun(path) => Found::Begun(path),
+            Err(error)
+                if !kind.is_device() && error.errno == libc::EINVAL && medium::is_begun(path) =>
+            {
+                Found::Begun(path)
+            }
             // There is none, or something that is no tier.
             Err(error)
                 if !kind.is_device() && matches!(error.errno, libc::ENOENT | libc::EINVAL) =>

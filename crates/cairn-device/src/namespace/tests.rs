@@ -402,7 +402,8 @@ fn creator_dies_while_it_recovers_then_the_next_one_recovers() {
         create(&store, "node", kept(&creation)).unwrap();
         assert!(has_mark(&open_namespace(&store, "node").unwrap()), "{tier_blocks:?}");
         std::fs::remove_file(store.path().join("node.meta")).unwrap();
-        remove_tiers(store.directory(), &Names::new(store.directory(), "node").unwrap()).unwrap();
+        remove_tiers(store.directory(), &Names::new(store.directory(), "node").unwrap(), true)
+            .unwrap();
     }
 }
 
