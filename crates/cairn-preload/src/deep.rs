@@ -62,8 +62,8 @@ extern "C" fn before_dlopen(_: *const c_char, flags: c_int) -> *mut c_void {
     if flags & libc::RTLD_DEEPBIND != 0 && !IS_WANTED.load(Ordering::Relaxed) {
         // SAFETY: the name is terminated; it may be called at any time in a process that is running.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"open".as_ptr()) };
-        IS_FIRST
-            .store(found as usize == crate::open::open as *const () as usize, Ordering::Relaxed);
+        let is_ours = core::ptr::eq(found, crate::open::open as *const c_void);
+        IS_FIRST.store(is_ours, Ordering::Relaxed);
         IS_WANTED.store(true, Ordering::Release);
     }
     next

@@ -257,7 +257,8 @@ impl Job {
         report.checkpoint_s = each(self.writing, report.checkpoints);
         report.recovery_s = each(self.recovering, report.failures);
         if report.checkpoint_s > 0.0 {
-            report.checkpoint_bytes_per_s = (ranks * mebibytes << 20) as f64 / report.checkpoint_s;
+            report.checkpoint_bytes_per_s =
+                ((ranks * mebibytes) << 20) as f64 / report.checkpoint_s;
         }
         if self.arguments.json {
             println!("{}", serde_json::to_string(report).expect("a report is JSON"));
