@@ -24,7 +24,7 @@ fn before_name(job: &str, number: u32) -> String {
 /// Where something is that was in the persist directory of `job` before.
 pub fn places(persist: &Path, job: &str) -> Vec<PathBuf> {
     let places = (0..PLACES_MAX).map(|number| persist.join(before_name(job, number)));
-    places.take_while(|place| place.exists()).collect()
+    places.take_while(|place| place.is_dir()).collect()
 }
 
 /// What lies in each directory that was looked at and is not of the job: by its name, whether it is a directory.

@@ -18,6 +18,7 @@ use crate::size;
 use crate::space::check_quota;
 use crate::staging::{self, Stage};
 use crate::store::{NODE, OpenStore, Roots, refuse};
+use crate::survey;
 use crate::tier;
 use cairn_agent::client::Client;
 use cairn_agent::daemon;
@@ -159,7 +160,8 @@ impl Claim {
         // Refuses a damaged or newer namespace before anything runs on it.
         let volumes = claim.store.volumes()?;
         if !joins {
-            // What processes that were killed had open is to count as they left it.
+            // What processes that were killed had open is to count as they left it, and some may be dying still.
+            survey::programs(&claim.store)?;
             volumes.iter().try_for_each(|volume| reaper::visit(volume).map(drop))?;
             resumption::settle(&claim, &volumes)?;
         }

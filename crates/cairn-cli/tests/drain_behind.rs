@@ -23,7 +23,7 @@ fn checkpoints_that_go_before_they_are_outside_are_counted_until_a_newer_one_is(
     let sandbox = Sandbox::new();
     let out = sandbox.out();
     for step in 2..=4 {
-        fs::create_dir(out.join(format!("dump.{step}"))).expect("an obstacle");
+        sandbox.obstruct("behind", &format!("dump.{step}"));
     }
     let script = format!(r#"{REMOVING} "$CAIRN" status behind >"$TOLD"; exit 3"#);
     let told = sandbox.work().join("told");
@@ -71,7 +71,7 @@ fn what_a_program_that_ends_well_has_cleared_up_is_not_missed() {
     let sandbox = Sandbox::new();
     let out = sandbox.out();
     for step in 2..=4 {
-        fs::create_dir(out.join(format!("dump.{step}"))).expect("an obstacle");
+        sandbox.obstruct("clear", &format!("dump.{step}"));
     }
     let persist = out.to_str().expect("UTF-8");
     let script = format!("{REMOVING} rm dump.*");

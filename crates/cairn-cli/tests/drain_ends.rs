@@ -167,8 +167,7 @@ fn last_checkpoint_of_a_run_that_went_well_is_drained_though_its_end_did_not_wai
 #[test]
 fn whoever_follows_a_drain_that_fails_hears_why() {
     let sandbox = Sandbox::new();
-    let obstacle = sandbox.out().join("f2");
-    fs::create_dir(&obstacle).expect("makes");
+    let obstacle = sandbox.obstruct("fails", "f2");
     run(&sandbox, "fails", &["--drain", "background"]).succeeds();
     sandbox.cairn(&["status", "--wait", "fails"]).ends_with(75).says("f2");
     fs::remove_dir(&obstacle).expect("removes");
@@ -189,8 +188,7 @@ fn last_good_copy_stays_where_a_run_that_succeeded_left_a_bad_checkpoint() {
     eventually("the older ones are outside", || {
         sandbox.manifest("bad")["checkpoints"].as_array().is_some_and(|known| known.len() == 3)
     });
-    let obstacle = sandbox.out().join("dump.3");
-    fs::create_dir(&obstacle).expect("makes");
+    let obstacle = sandbox.obstruct("bad", "dump.3");
     session.shell(
         "echo three >/cairn/dump.3; rm /cairn/dump.? /cairn/step7 -f; echo three >/cairn/dump.3",
     );

@@ -35,7 +35,8 @@ fn limit_is_lifted_when_the_end_is_near() {
 fn nobody_waits_when_the_time_is_over_and_what_is_safe_is_said() {
     let sandbox = Sandbox::new();
     // By Slurm's word it is over already; no copy can get a name that a directory has.
-    let script = format!("mkdir -p $OUT/f2; {THREE_FILES}");
+    sandbox.obstruct("over", "f2");
+    let script = THREE_FILES.to_string();
     let mut command = command(&sandbox, "over", &[], &script);
     let command = command.env("SLURM_JOB_END_TIME", "1000000000").env("OUT", sandbox.out());
     let ran = common::Ran::of(command.output().expect("starts"), "run".to_string());
@@ -46,7 +47,7 @@ fn nobody_waits_when_the_time_is_over_and_what_is_safe_is_said() {
 #[test]
 fn what_will_not_be_in_time_is_warned_of_and_shown() {
     let sandbox = Sandbox::new();
-    fs::create_dir(sandbox.out().join("f2")).expect("makes");
+    sandbox.obstruct("late", "f2");
     let script = format!("{THREE_FILES}; until [ -e seen ]; do sleep 0.01; done; exit 1");
     let mut command = command(&sandbox, "late", &["--until", "+3s"], &script);
     let stderr = sandbox.work().join("stderr");

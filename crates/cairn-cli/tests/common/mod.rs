@@ -144,10 +144,19 @@ impl Sandbox {
         let mut names = Vec::new();
         collect(&self.out(), "", &mut names);
         names.retain(|name| {
-            !["cairn-manifest.", "cairn-left."].iter().any(|own| name.starts_with(own))
+            let own = ["cairn-manifest.", "cairn-left.", "cairn-before."];
+            !own.iter().any(|own| name.starts_with(own))
         });
         names.sort();
         names
+    }
+
+    /// Has something stand outside where a file of `job` is to be, that cannot be set aside; its path.
+    pub fn obstruct(&self, job: &str, name: &str) -> PathBuf {
+        let obstacle = self.out().join(name);
+        fs::create_dir(&obstacle).expect("makes an obstacle");
+        fs::write(self.out().join(format!("cairn-before.{job}")), "").expect("makes another");
+        obstacle
     }
 
     /// A drained file's content.
