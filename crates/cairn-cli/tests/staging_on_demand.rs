@@ -401,7 +401,7 @@ fn files_wait_for_room_until_a_checkpoint_that_need_not_be_kept_has_left() {
     let Some(stage) = Stage::held_up() else { return };
     let out = stage.sandbox.out().display().to_string();
     let script = r#"
-        mkdir -p "$OUT/step.1/taken"
+        : >"$OUT/cairn-before.job"; mkdir -p "$OUT/step.1/taken"
         head -c 6M /dev/zero >step.1; head -c 4M /dev/zero >step.2
         python3 -c "
 import os
