@@ -10,7 +10,7 @@
 use crate::fields::fields;
 use crate::inode::Inode;
 use crate::layout::TierRegion;
-use crate::pool::{BlockRun, RUN_BLOCKS_MAX, STRETCH_BLOCKS};
+use crate::pool::{BlockRun, STRETCH_BLOCKS};
 use crate::process::Slot;
 use crate::transaction::Transaction;
 use crate::types::HandleId;
@@ -99,12 +99,8 @@ impl Transaction<'_> {
             return Some(found);
         }
         let is_first = stream.packed_rest(self) == 0;
-        // In memory nobody is in the way of one that has used up what the process had at hand.
-        let goes_on = match slot.newest_warm(self) {
-            Some(run) => (run.tier, run.first) == (rest.tier, rest.first),
-            None => !self.layout.durable,
-        };
-        if is_first || rest.count == 0 && goes_on {
+        let goes_on = |run: BlockRun| (run.tier, run.first) == (rest.tier, rest.first);
+        if is_first || rest.count == 0 && slot.newest_warm(self).is_some_and(goes_on) {
             let found = self.allocate_shared(slot, wanted)?;
             self.continue_behind(stream, found, 0);
             return Some(found);
@@ -134,7 +130,8 @@ impl Transaction<'_> {
                 u64::from(region.blocks).saturating_sub(self.get(region.counters))
             };
             let room: u64 = self.layout.tiers.iter().map(room).sum();
-            let longest = (room / SHARE_IN_MEMORY).min(u64::from(RUN_BLOCKS_MAX)) as u32;
+            // No more than a process takes at a time: what nobody has touched is touched for what is written only.
+            let longest = (room / SHARE_IN_MEMORY).min(u64::from(STRETCH_BLOCKS)) as u32;
             let length = held.min(longest).max(STRETCH_BLOCKS_IN_MEMORY).max(wanted);
             return self.find_shared(slot, length);
         }
