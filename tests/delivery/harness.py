@@ -277,7 +277,7 @@ def delivered(folder):
 
 def is_cairns(path):
     top, last = path.split("/")[0], os.path.basename(path)
-    return (top.startswith(("cairn-manifest.", ".cairn", "cairn-left."))
+    return (top.startswith(("cairn-manifest.", ".cairn", "cairn-left.", "cairn-before."))
             or (last.startswith(".") and "cairn-" in last))
 
 

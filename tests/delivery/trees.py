@@ -285,8 +285,23 @@ def foreign_files_outside_stay(box):
 
 @test()
 def folder_outside_has_the_name_of_a_file(box):
+    """What was there before is set aside, whole; the file is delivered."""
+    (box.out / "taken").mkdir()
+    (box.out / "taken" / "foreign").write_text("x")
+    box.plan([["put", "taken", 1, 60], ["put", "free", 2, 60]])
+    result = box.run(box.worker())
+    expect(result.code == 0, f"exit code {result.code}: {result.last_line()}")
+    foreign = box.out / "cairn-before.job" / "taken" / "foreign"
+    expect(foreign.exists() and foreign.read_text() == "x", "a foreign file was removed")
+    expect((box.out / "taken").is_file(), "the file is not delivered")
+    expect(foreign.parent.parent.name in result.said, "nobody says where the folder is")
+
+
+@test()
+def folder_outside_cannot_be_set_aside(box):
     """The drain cannot put a file there: 75, store kept, named; nothing foreign is removed."""
     (box.out / "taken").mkdir()
+    (box.out / "cairn-before.job").write_text("in the way")
     foreign = box.out / "taken" / "foreign"
     foreign.write_text("x")
     box.plan([["put", "taken", 1, 60], ["put", "free", 2, 60]])
