@@ -1,8 +1,9 @@
 //! What lay in a persist directory before a job drained to it: set aside before something of the job's takes its place.
 //!
-//! Must stay true: what the job did not put there is neither replaced nor removed, also where it has the name of a file of the job's; it
-//! is below `cairn-before.JOB` then, under its own path.
-//! Does not see what comes there while an agent runs.
+//! Must stay true: a file that was there, and has the name of one of the job's, is neither replaced nor removed; it is below
+//! `cairn-before.JOB` then, under its own path.
+//! Does not see what comes there while an agent runs, nor what lies in places of `--map`. A directory that the job makes, too,
+//! is the job's from then on.
 
 use crate::destination::Destination;
 use crate::error::{Error, Result};
