@@ -2,9 +2,11 @@
 
 use crate::error::{Error, Result};
 use crate::store::OpenStore;
-use cairn_posix::calls;
+use cairn_posix::{calls, cwd};
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -48,6 +50,7 @@ pub fn command(
     counts_calls: bool,
 ) -> Command {
     let program = words.first().map(OsString::as_os_str).unwrap_or_default();
+    note_directory(store);
     let mut command = Command::new(program);
     command
         .args(words.get(1..).unwrap_or_default())
@@ -60,6 +63,19 @@ pub fn command(
         command.env(calls::VARIABLE, "1");
     }
     command
+}
+
+/// Says in the store where the command is started, for core files. Without it a program leaves none when it dies in a directory of ours.
+fn note_directory(store: &OpenStore) {
+    let link = store.directory().join(OsStr::from_bytes(cwd::LAUNCH_LINK.to_bytes()));
+    let unfinished = link.with_extension(format!("{}.new", std::process::id()));
+    let make = || {
+        symlink(std::env::current_dir()?, &unfinished)?;
+        fs::rename(&unfinished, &link)
+    };
+    if make().is_err() {
+        let _ = fs::remove_file(&unfinished);
+    }
 }
 
 /// Whether calls of the kernel that programs make by instructions of their own are served: the kernel can show them to us, and nobody

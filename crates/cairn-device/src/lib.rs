@@ -46,6 +46,7 @@ pub mod store;
 pub mod sys;
 pub mod tiers;
 mod transit;
+pub mod unlocked;
 mod upkeep;
 mod workspace;
 

@@ -12,6 +12,7 @@ use cairn_core::{Error, Result};
 
 use crate::descriptor::Descriptor;
 use crate::sys::{self, Errno, SysResult};
+use crate::unlocked;
 
 /// Unit of mapping on every machine we support at run time.
 pub const PAGE_BYTES: usize = 4096;
@@ -156,13 +157,13 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the owner of the mapping goes away; borrows of it cannot outlive it.
-        let _ = unsafe { sys::munmap(self.address.as_ptr(), self.bytes) };
+        let _ = unsafe { unlocked::unmap(self.address.as_ptr(), self.bytes) };
     }
 }
 
 fn map(file: &Descriptor, bytes: usize, flags: i32) -> SysResult<*mut u8> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    sys::mmap(bytes, protection, flags | libc::MAP_NORESERVE, file.raw(), 0)
+    unlocked::map(bytes, protection, flags | libc::MAP_NORESERVE, file.raw(), 0)
 }
 
 /// Allocates a range of `file` without mapping it. Errors: `NoSpace`.
@@ -193,7 +194,7 @@ impl LocalTable {
     pub fn new(entries: usize) -> SysResult<LocalTable> {
         let bytes = Self::bytes(entries);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let start = sys::mmap(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
+        let start = unlocked::map(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
         // A child of fork does not inherit the page tables of shared mappings. Where the kernel
         // cannot wipe, the child only believes pages to be present that cost it a minor fault.
         // SAFETY: our fresh mapping.
@@ -216,7 +217,7 @@ impl LocalTable {
 impl Drop for LocalTable {
     fn drop(&mut self) {
         // SAFETY: the owner goes away; `entries` borrows from it.
-        let _ = unsafe { sys::munmap(self.address.as_ptr().cast(), Self::bytes(self.entries)) };
+        let _ = unsafe { unlocked::unmap(self.address.as_ptr().cast(), Self::bytes(self.entries)) };
     }
 }
 

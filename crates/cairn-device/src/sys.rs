@@ -223,6 +223,24 @@ pub unsafe fn munmap(address: *mut u8, bytes: usize) -> SysResult<()> {
     unsafe { call!(libc::SYS_munmap, address, bytes) }.map(drop)
 }
 
+/// Changes the protection of mapped memory.
+///
+/// # Safety
+/// The range belongs to the caller, and is used only as the new protection permits.
+pub unsafe fn mprotect(address: *mut u8, bytes: usize, protection: i32) -> SysResult<()> {
+    // SAFETY: promised by the caller.
+    unsafe { call!(libc::SYS_mprotect, address, bytes, protection) }.map(drop)
+}
+
+/// Lets the pages of a range be taken out of memory again.
+///
+/// # Safety
+/// Somebody else may have locked what is not the caller's.
+pub unsafe fn munlock(address: *mut u8, bytes: usize) -> SysResult<()> {
+    // SAFETY: changes no byte.
+    unsafe { call!(libc::SYS_munlock, address, bytes) }.map(drop)
+}
+
 /// Advises the kernel about a range.
 ///
 /// # Safety

@@ -224,8 +224,7 @@ pub const PASSED: &[Family] = &[
     },
     Family {
         why: "act on mapped memory",
-        names: "process_madvise mincore mlock mlock2 mlockall munlock munlockall \
-                process_vm_readv process_vm_writev shmat shmdt shmget shmctl",
+        names: "process_madvise mincore mlock mlock2 munlock process_vm_readv process_vm_writev shmat shmdt shmget shmctl",
     },
     Family { why: "concern the whole of the kernel's file systems", names: "ustat bdflush" },
     Family {
@@ -333,8 +332,8 @@ pub const NOT_FILES: &[Family] = &[
         names: "getenv secure_getenv __secure_getenv setenv putenv unsetenv clearenv getauxval __getauxval getpid __getpid \
                 getppid getpgid __getpgid getpgrp __bsd_getpgrp setpgid __setpgid setpgrp getsid setsid gettid getuid \
                 geteuid getgid getegid getresuid getresgid getgroups __getgroups_chk group_member getpriority setpriority \
-                nice getrlimit getrlimit64 getrusage wait __wait wait3 wait4 waitid waitpid __waitpid prctl arch_prctl \
-                __arch_prctl capget capset personality ptrace unshare getcontext setcontext makecontext swapcontext getcpu \
+                nice getrlimit getrlimit64 getrusage wait __wait wait3 wait4 waitid waitpid __waitpid arch_prctl \
+                __arch_prctl capget capset personality ptrace getcontext setcontext makecontext swapcontext getcpu \
                 modify_ldt ioperm iopl posix_spawnattr_* atexit __cxa_* __register_atfork",
     },
     Family {

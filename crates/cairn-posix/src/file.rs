@@ -14,7 +14,7 @@ use crate::error::{Errno, PathResult, Result};
 use crate::mount::{self, Mount};
 use crate::path::Place;
 use crate::table::Left;
-use crate::{absent, io, mapping, placeholder, table, upkeep};
+use crate::{absent, cwd, io, mapping, placeholder, table, upkeep};
 
 const PERMISSION_BITS: u32 = 0o7777;
 /// Flags of `open(2)` that have no effect on memory, but that `fcntl(F_GETFL)` tells.
@@ -71,7 +71,7 @@ pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
 pub fn open_within(place: &Place, flags: i32, mode: u32, bounds: PathBounds) -> PathResult<i32> {
     let mount = mount::current()?;
     let options = OpenOptions { bounds, ..options(flags)? };
-    let mode = mode & PERMISSION_BITS & !mount.umask();
+    let mode = mode & PERMISSION_BITS & !cwd::umask();
     let caller = mount.caller();
     if flags & libc::O_TMPFILE == libc::O_TMPFILE {
         let opened = open_nameless(mount, &caller, place, (flags, bounds), mode)?;

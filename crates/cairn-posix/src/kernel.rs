@@ -80,7 +80,8 @@ fn umask_from_proc() -> Option<u32> {
     /// The line is the second, after the name of the program.
     const START_BYTES: usize = 128;
     let mut start = [0; START_BYTES];
-    let status = openat(libc::AT_FDCWD, c"/proc/self/status", libc::O_RDONLY | libc::O_CLOEXEC, 0);
+    let status =
+        openat(libc::AT_FDCWD, c"/proc/thread-self/status", libc::O_RDONLY | libc::O_CLOEXEC, 0);
     let status = status.ok()?;
     let got = read(status, &mut start);
     let _ = close(status);
@@ -88,6 +89,12 @@ fn umask_from_proc() -> Option<u32> {
     let mut lines = start[..got.ok()?].split(|&byte| byte == b'\n');
     let digits = lines.find_map(|line| line.strip_prefix(b"Umask:\t"))?;
     u32::from_str_radix(core::str::from_utf8(digits).ok()?, 8).ok()
+}
+
+/// Whether this process has one thread; false where /proc does not tell.
+pub fn is_single_threaded() -> bool {
+    // A directory's links: its name, its `.`, and the `..` of each thread.
+    fstatat(libc::AT_FDCWD, c"/proc/self/task", 0).is_ok_and(|stat| stat.st_nlink <= 3)
 }
 
 /// Closes, or marks close-on-exec, the descriptors `first..=last`.
@@ -200,7 +207,7 @@ pub unsafe fn map(
 /// The range belongs to the caller, and is used only as the new protection permits.
 pub unsafe fn protect(address: *mut c_void, length: usize, protection: i32) -> Result<()> {
     // SAFETY: promised by the caller.
-    unsafe { call!(libc::SYS_mprotect, address, length, protection) }.map(drop)
+    Ok(unsafe { cairn_device::sys::mprotect(address.cast(), length, protection) }?)
 }
 
 /// Moves mapped pages to `target`, whatever is there.
@@ -211,6 +218,25 @@ pub unsafe fn move_pages(start: *mut c_void, length: usize, target: *mut c_void)
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: promised by the caller.
     unsafe { call!(libc::SYS_mremap, start, length, length, flags, target) }.map(drop)
+}
+
+/// Keeps mapped pages in memory: those that are touched from now on, or all of them, which may take long.
+pub fn lock_pages(address: *const c_void, length: usize, on_fault: bool) -> Result<()> {
+    // SAFETY: changes no byte.
+    let ask = || unsafe { call!(libc::SYS_mlock2, address, length, on_fault) };
+    gate::outside(ask).map(drop)
+}
+
+/// As `mlockall(2)`, of everything that is mapped.
+pub fn lock_all_pages(flags: i32) -> Result<()> {
+    // SAFETY: changes no byte.
+    gate::outside(|| unsafe { call!(libc::SYS_mlockall, flags) }).map(drop)
+}
+
+/// As `munlockall(2)`.
+pub fn unlock_all_pages() -> Result<()> {
+    // SAFETY: changes no byte.
+    unsafe { call!(libc::SYS_munlockall) }.map(drop)
 }
 
 /// As `msync(2)`; may wait.

@@ -12,7 +12,7 @@
 //! mapping.rs   the list of mappings; what is unmapped, what follows the file
 //! create.rs    mmap                      place.rs    where the pieces of a file are put
 //! resize.rs    mremap                    change.rs   mprotect, msync, madvise
-//! life.rs      fork, exec, exit
+//! life.rs      fork, exec, exit          lock.rs     mlockall
 //! ```
 
 use core::cell::UnsafeCell;
@@ -31,6 +31,7 @@ use crate::upkeep;
 mod change;
 mod create;
 mod life;
+mod lock;
 mod place;
 mod resize;
 
@@ -40,6 +41,7 @@ pub use change::{advise, protect, show_other_pages, sync};
 pub use create::{Request, map};
 pub use life::quiet;
 pub(crate) use life::{before_exec, end_all, retain};
+pub use lock::{lock_all, unlock_all};
 pub use resize::remap;
 
 const PAGE_BYTES: usize = 4096;

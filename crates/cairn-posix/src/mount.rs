@@ -25,7 +25,7 @@ use crate::configuration::{self, Configuration, Scope};
 use crate::error::{Errno, PathError, PathResult, Result};
 use crate::latch::Latch;
 use crate::path::{self, Place};
-use crate::{cwd, kernel, mapping, placeholder, table};
+use crate::{cwd, mapping, placeholder, table};
 
 /// The namespace that all processes of the node share.
 const NODE: &str = "node";
@@ -55,7 +55,6 @@ pub struct Mount {
     credentials: AtomicU64,
     /// Supplementary groups, never freed; null for none.
     groups: AtomicPtr<Vec<u32>>,
-    umask: AtomicU32,
     /// `RLIMIT_FSIZE`; `u64::MAX` where there is none.
     file_size_limit: AtomicU64,
     /// `st_dev` of our files.
@@ -191,7 +190,6 @@ impl Mount {
             prepared: AtomicBool::new(false),
             credentials: AtomicU64::new(0),
             groups: AtomicPtr::new(core::ptr::null_mut()),
-            umask: AtomicU32::new(kernel::umask()),
             file_size_limit: AtomicU64::new(u64::MAX),
             device_number: libc::makedev(DEVICE_MAJOR, number),
         };
@@ -336,16 +334,6 @@ impl Mount {
     #[inline]
     pub(crate) fn file_size_limit(&self) -> u64 {
         self.file_size_limit.load(Ordering::Relaxed)
-    }
-
-    /// The file mode creation mask.
-    pub fn umask(&self) -> u32 {
-        self.umask.load(Ordering::Relaxed)
-    }
-
-    /// Says that the application changed its file mode creation mask.
-    pub fn set_umask(&self, mask: u32) {
-        self.umask.store(mask & 0o777, Ordering::Relaxed);
     }
 
     /// In a forked child: `slot` was made for it. Who the child is, is told when it first needs us; most children

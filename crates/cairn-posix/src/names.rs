@@ -5,7 +5,7 @@ use cairn_core::{HandleId, InodeId, PATH_BYTES_MAX, RenameMode};
 use crate::configuration;
 use crate::error::{Errno, PathError, PathResult, Result};
 use crate::path::Place;
-use crate::{file, kernel, mount};
+use crate::{cwd, file, kernel, mount};
 
 /// What a directory is made with: the right to run as its owner is nothing for one.
 const DIRECTORY_BITS: u32 = 0o1777;
@@ -17,7 +17,7 @@ const SYMLINKS_MAX: usize = 40;
 /// As `mkdir(2)`.
 pub fn make_directory(place: &Place, mode: u32) -> PathResult<()> {
     let (mount, caller) = file::caller()?;
-    let mode = mode & DIRECTORY_BITS & !mount.umask();
+    let mode = mode & DIRECTORY_BITS & !cwd::umask();
     let made = mount.fs().make_directory(&caller, place.base, place.path, mode);
     mount.at(place, false, made).map(drop)
 }

@@ -46,6 +46,7 @@ impl Spawn {
             Some(known) => known,
             None => mount::current().map(|mount| (mount, mount.slot()))?,
         };
+        cwd::record(mount, parent);
         let child = mount.with_room(|| mount.fs().spawn_begin(parent))?;
         Ok(Spawn(Some((mount, child))))
     }
@@ -63,6 +64,7 @@ impl Spawn {
         table::forked();
         placeholder::forked();
         flight::forked();
+        cwd::forked();
         if let Some((mount, child)) = self.0 {
             mount.fs().forked();
             // If this fails, the parent does the same.
@@ -93,6 +95,7 @@ impl Exec {
         locks::before_exec(mount);
         let Some(slot) = mount.own_slot() else { return Exec(None) };
         seal_all(mount);
+        cwd::record(mount, slot);
         let mapped = mapping::before_exec(mount, slot);
         let mut kept = mapped || has_working_directory();
         for (_, handle) in table::all() {

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use cairn_core::{HandleId, Look};
 pub use cairn_core::{Region, TIERS_MAX};
 use cairn_device::Mappable;
-use cairn_device::sys;
+use cairn_device::{sys, unlocked};
 
 use crate::error::{Errno, Result};
 use crate::latch::Latch;
@@ -94,8 +94,8 @@ fn base(mount: &Mount, tier: u8) -> Result<*mut u8> {
     let device = mount.tier(tier)?;
     let memory = device.mappable().ok_or(Errno(libc::EIO))?;
     let bytes = usize::try_from(device.bytes()).map_err(|_| Errno(libc::ENOMEM))?;
-    let new =
-        sys::mmap(bytes, libc::PROT_READ, libc::MAP_SHARED, memory.descriptor, memory.offset)?;
+    let (shared, file) = (libc::MAP_SHARED, memory.descriptor);
+    let new = unlocked::map(bytes, libc::PROT_READ, shared, file, memory.offset)?;
     // SAFETY: the new mapping is ours; leaving it out of core dumps changes nothing else. If that fails, they are larger.
     let _ = unsafe { sys::madvise(new, bytes, libc::MADV_DONTDUMP) };
     place.store(new, Ordering::Release);

@@ -11,7 +11,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use cairn_core::HandleId;
-use cairn_device::sys;
+use cairn_device::{sys, unlocked};
 
 use crate::error::{Errno, Result};
 
@@ -57,11 +57,11 @@ pub fn prepare() -> Result<()> {
     }
     let bytes = (DESCRIPTORS_MAX + HANDLES_MAX) * size_of::<AtomicU32>();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let new = sys::mmap(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
+    let new = unlocked::map(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
     let null = core::ptr::null_mut();
     if TABLE.compare_exchange(null, new.cast(), Ordering::AcqRel, Ordering::Acquire).is_err() {
         // SAFETY: another thread was first; this mapping was never published.
-        unsafe { sys::munmap(new, bytes)? };
+        unsafe { unlocked::unmap(new, bytes)? };
     }
     Ok(())
 }

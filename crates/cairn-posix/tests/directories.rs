@@ -197,11 +197,11 @@ fn relative_path_can_name_the_mount_from_outside() {
 #[test]
 fn umask_is_applied_to_files_and_directories() {
     let _turn = turn();
-    let before = mount().umask();
-    mount().set_umask(0o027);
+    let before = cwd::umask();
+    cwd::set_umask(0o027);
     let descriptor = file::open(&at("masked"), libc::O_CREAT | libc::O_WRONLY, 0o666).unwrap();
     names::make_directory(&at("masked-directory"), 0o777).unwrap();
-    mount().set_umask(before);
+    cwd::set_umask(before);
     assert_eq!(file::stat(&at("masked"), true).unwrap().mode & 0o7777, 0o640);
     assert_eq!(file::stat(&at("masked-directory"), true).unwrap().mode & 0o7777, 0o750);
     close(descriptor);

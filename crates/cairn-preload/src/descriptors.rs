@@ -59,6 +59,10 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
     if flags & !UNSHARE == 0 && table::in_use() {
         return answer(|| {
             if flags == UNSHARE {
+                // Without a table of its own, a thread would close what is ours for all.
+                if !cairn_posix::kernel::is_single_threaded() {
+                    return Err(Errno(libc::EINVAL));
+                }
                 cairn_posix::kernel::close_range(c_uint::MAX, c_uint::MAX, flags as c_uint)?;
             }
             close_all(first, last)

@@ -7,6 +7,7 @@ use cairn_posix::{Errno, Result, address, cwd, table};
 use libc::{DIR, dirent64, size_t, ssize_t};
 
 use crate::answer::{answer, answer_as, guarded, number, set_errno};
+use crate::signals;
 
 fn as_stream(stream: &'static Stream) -> *mut DIR {
     core::ptr::from_ref(stream).cast_mut().cast()
@@ -163,7 +164,7 @@ pub unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
     let route = unsafe { cairn_posix::path::route(path) };
     match crate::hooks::ours(route, true) {
         Some(place) => crate::answer::answer_path(
-            || cwd::enter(&place),
+            || cwd::enter(&place).inspect(|()| signals::watch_cores()),
             // SAFETY: the path lives for the call.
             |elsewhere| unsafe { chdir(elsewhere.as_ptr()) },
         ),
@@ -192,7 +193,7 @@ pub unsafe extern "C-unwind" fn fchdir(descriptor: c_int) -> c_int {
             return result;
         }
     }
-    answer(|| cwd::enter_descriptor(descriptor))
+    answer(|| cwd::enter_descriptor(descriptor).inspect(|()| signals::watch_cores()))
 }
 
 /// The path of the current directory as the C library's functions return it: into `buffer` of `size` bytes, or, if

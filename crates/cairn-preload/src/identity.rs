@@ -1,10 +1,12 @@
 //! Who the process is and what it may: calls that change its credentials, its file mode creation mask or its limits,
-//! of which we keep copies.
+//! of which we keep copies, and those by which a thread leaves others or confines itself.
 
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
-use cairn_posix::{mount, process};
+use cairn_posix::{Errno, Result, configuration, cwd, kernel, process, table};
 use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
+
+use crate::answer::{answer, guarded};
 
 macro_rules! noted {
     ($(fn $name:ident($($argument:ident: $type:ty),*), then $note:path;)*) => {$(
@@ -52,8 +54,54 @@ pub unsafe extern "C-unwind" fn ulimit(command: c_int, limit: c_long) -> c_long 
 pub unsafe extern "C-unwind" fn umask(mask: mode_t) -> mode_t {
     // SAFETY: the caller's own argument.
     let before = unsafe { library!(umask: fn(mode_t) -> mode_t)(mask) };
-    if let Some(mount) = mount::attached() {
-        mount.set_umask(mask);
-    }
+    cwd::set_umask(mask);
     before
+}
+
+/// As `unshare(2)`. A thread that shares descriptors with no other would need a table of its own: `EINVAL`, as of a kernel that
+/// does not know it, where there are others.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    // SAFETY: the caller's own argument.
+    unshare_or(flags, || unsafe { next!(unshare: fn(c_int) -> c_int)(flags) })
+}
+
+/// What `unshare` gives, for which `real` does the kernel's part.
+pub fn unshare_or(flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    const SHARED: c_int = libc::CLONE_FS | libc::CLONE_NEWNS;
+    if configuration::get().is_none() {
+        return real();
+    }
+    if flags & libc::CLONE_FILES != 0 && !kernel::is_single_threaded() {
+        return answer(|| Err::<(), _>(Errno(libc::EINVAL)));
+    }
+    let result = real();
+    if result == 0 && flags & SHARED != 0 {
+        // What cannot be opened once more is removed, and fails when it is used.
+        let _ = guarded(|| -> Result<()> { cwd::split() });
+    }
+    result
+}
+
+/// As `prctl(2)`; the variable arguments are in the registers of the others.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn prctl(
+    option: c_int,
+    second: c_long,
+    third: c_long,
+    fourth: c_long,
+    fifth: c_long,
+) -> c_int {
+    if option == libc::PR_SET_SECCOMP && second == libc::SECCOMP_MODE_STRICT.into() && is_needed() {
+        return answer(|| Err::<(), _>(Errno(libc::EINVAL)));
+    }
+    let real = next!(prctl: fn(c_int, c_long, c_long, c_long, c_long) -> c_int);
+    // SAFETY: the caller's own arguments.
+    unsafe { real(option, second, third, fourth, fifth) }
+}
+
+/// Whether a thread that may only read and write what the kernel has would be killed at its next call on a file of ours, which
+/// can need others of the kernel. Then it is told, as by a kernel that cannot confine it so.
+pub fn is_needed() -> bool {
+    configuration::get().is_some() && table::all().next().is_some()
 }

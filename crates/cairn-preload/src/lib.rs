@@ -50,6 +50,7 @@ mod numbers;
 mod open;
 mod passing;
 mod poll;
+mod profile;
 mod redirect;
 mod reopen;
 mod resolve;

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use cairn_posix::latch::Held;
 use cairn_posix::process::{self, Spawn};
-use cairn_posix::{Errno, Result, configuration, locks, mapping, placeholder, stack};
+use cairn_posix::{Errno, Result, configuration, cwd, locks, mapping, placeholder, stack};
 use libc::{pid_t, size_t};
 
 use crate::answer::{errno, guarded, set_errno};
@@ -29,6 +29,9 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     }
     if !sanitizers::is_there() {
         signals::watch_addresses();
+        if cwd::is_stand_in() {
+            signals::watch_cores();
+        }
         stack::begin();
     }
     dispatch::begin();

@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_void};
 
 use cairn_posix::mapping::{self, Request};
-use cairn_posix::{Errno, Result, table};
+use cairn_posix::{Errno, Result, configuration, mount, table};
 use libc::size_t;
 
 use crate::answer::{answer_as, counted_as, guarded, is_missed, number_as, set_errno};
@@ -130,6 +130,38 @@ ranges! {
     fn madvise or advise_or(start, length, advice) by answer_as = mapping::advise;
     /// As `posix_madvise(3)`.
     fn posix_madvise or advise_portably_or(start, length, advice) by number_as = portable_advice;
+}
+
+/// What `mlockall` gives, for which `real` is called in a process that has no store to leave out. A store is attached first,
+/// so that it need not be mapped where the kernel locks what is mapped.
+pub fn lock_all_or(flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    let attached = configuration::get().is_some() && guarded(mount::current).is_ok();
+    match attached {
+        true => answer_as(|| "mlockall", || mapping::lock_all(flags)),
+        false => real(),
+    }
+}
+
+/// What `munlockall` gives.
+pub fn unlock_all_or(real: impl FnOnce() -> c_int) -> c_int {
+    match configuration::get().is_some() {
+        true => answer_as(|| "munlockall", mapping::unlock_all),
+        false => real(),
+    }
+}
+
+/// As `mlockall(2)`, but for the store.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mlockall(flags: c_int) -> c_int {
+    // SAFETY: the caller's own argument.
+    lock_all_or(flags, || unsafe { next!(mlockall: fn(c_int) -> c_int)(flags) })
+}
+
+/// As `munlockall(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn munlockall() -> c_int {
+    // SAFETY: no argument.
+    unlock_all_or(|| unsafe { next!(munlockall: fn() -> c_int)() })
 }
 
 /// As `pkey_mprotect(2)`: `EINVAL` for a key on pages of ours.

@@ -7,10 +7,9 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::transmute;
-use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
-use cairn_posix::selector;
-use cairn_posix::{address, gate, kernel};
+use cairn_posix::{address, cwd, gate, kernel, selector};
 use libc::{sigaction as Action, sighandler_t, siginfo_t};
 
 use crate::dispatch;
@@ -33,8 +32,25 @@ fn wanted(signal: c_int) -> Option<&'static Wanted> {
     WANTED.get(usize::try_from(signal).ok()?)
 }
 
-/// Raised for a bad address. The kernel has a handler of ours for them even where the application wants none.
+/// Raised for a bad address.
 const OF_ADDRESSES: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// Others that end a program with a core file: ours from when it is in a directory of ours, where the kernel cannot make one.
+const OF_CORES: [c_int; 4] = [libc::SIGABRT, libc::SIGFPE, libc::SIGILL, libc::SIGQUIT];
+static WATCHES_CORES: AtomicBool = AtomicBool::new(false);
+
+/// The program is in a directory of ours: has the kernel call us before it makes a core file.
+pub fn watch_cores() {
+    if !WATCHES_CORES.swap(true, Ordering::AcqRel) {
+        OF_CORES.into_iter().for_each(|signal| watch(signal, |now| now == libc::SIG_DFL));
+    }
+}
+
+/// Whether the kernel has a handler of ours for this signal even where the application wants none.
+fn is_watched(signal: c_int) -> bool {
+    OF_ADDRESSES.contains(&signal)
+        || OF_CORES.contains(&signal) && WATCHES_CORES.load(Ordering::Acquire)
+}
 
 /// Lets bad addresses that the application passes be errors, if nobody else has taken their signals: at the start.
 pub fn watch_addresses() {
@@ -60,6 +76,7 @@ fn is_caught(signal: c_int) -> bool {
 
 /// As if there were no handler: what the thread did it does again, and what was sent is sent again.
 unsafe fn act_by_default(signal: c_int, info: &siginfo_t) {
+    cwd::move_to_launch_directory();
     let real = library!(sigaction: fn(c_int, *const Action, *mut Action) -> c_int);
     // SAFETY: plain data, for which zero is a value: the default action.
     let default: Action = unsafe { core::mem::zeroed() };
@@ -88,7 +105,7 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     }
     gate::begin_handler(signal);
     let handler = wanted.handler.load(Ordering::Acquire);
-    let is_of_ours = OF_ADDRESSES.contains(&signal) || is_caught(signal);
+    let is_of_ours = is_watched(signal) || is_caught(signal);
     if handler == libc::SIG_DFL && is_of_ours {
         // SAFETY: as above.
         return unsafe { act_by_default(signal, &*info) };
@@ -124,9 +141,7 @@ fn is_handler(action: sighandler_t) -> bool {
 
 /// Whether the kernel gets a handler of ours where the application asks for this.
 fn is_handled(signal: c_int, action: sighandler_t) -> bool {
-    is_handler(action)
-        || action == libc::SIG_DFL && OF_ADDRESSES.contains(&signal)
-        || is_caught(signal)
+    is_handler(action) || action == libc::SIG_DFL && is_watched(signal) || is_caught(signal)
 }
 
 macro_rules! actions {

@@ -294,6 +294,8 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         }
         libc::SYS_msync => mapping::sync_or(call.pointer(0), b, c as c_int, || call.pass() as c_int).into(),
         libc::SYS_madvise => mapping::advise_or(call.pointer(0), b, c as c_int, || call.pass() as c_int).into(),
+        libc::SYS_mlockall => mapping::lock_all_or(a as c_int, || call.pass() as c_int).into(),
+        libc::SYS_munlockall => mapping::unlock_all_or(|| call.pass() as c_int).into(),
 
         libc::SYS_ppoll => poll::ppoll(a as *mut pollfd, b as c_ulong, c as *const timespec, d as *const sigset_t).into(),
         libc::SYS_epoll_ctl => poll::epoll_ctl(fd, b as c_int, c as c_int, d as *mut epoll_event).into(),
@@ -313,6 +315,11 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_clone3 => clones::described(call.pointer(0), b, |description| call.with(0, description as usize).pass()),
         libc::SYS_exit_group => life::_exit(fd),
         libc::SYS_umask => identity::umask(a as u32).into(),
+        libc::SYS_prctl => identity::prctl(a as c_int, b as c_long, c as c_long, d as c_long, e as c_long).into(),
+        libc::SYS_seccomp if a == libc::SECCOMP_SET_MODE_STRICT as usize && identity::is_needed() => {
+            answer_as(|| "seccomp", || Err::<i64, _>(Errno(libc::EINVAL)))
+        }
+        libc::SYS_unshare => identity::unshare_or(a as c_int, || call.pass() as c_int).into(),
         #[cfg(target_arch = "x86_64")]
         _ => return old(call),
         #[cfg(not(target_arch = "x86_64"))]

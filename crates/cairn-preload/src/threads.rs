@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 
-use cairn_posix::{configuration, selector, stack};
+use cairn_posix::{configuration, cwd, selector, stack};
 use libc::{pthread_attr_t, pthread_t};
 
 use crate::dispatch;
@@ -16,6 +16,7 @@ struct Start<Function> {
     function: Function,
     argument: *mut c_void,
     stack_bytes: usize,
+    surroundings: Option<&'static cwd::Surroundings>,
 }
 
 impl<Function: Copy> Start<Function> {
@@ -28,13 +29,14 @@ impl<Function: Copy> Start<Function> {
         // SAFETY: promised by the caller.
         let start = unsafe { Box::from_raw(start.cast::<Start<Function>>()) };
         stack::thread_begins(start.stack_bytes);
+        cwd::begin_with(start.surroundings);
         (start.function, start.argument)
     }
 }
 
 /// Whether a thread is to begin in a function of ours.
 fn is_taken() -> bool {
-    selector::is_on() || stack::asks_for_threads()
+    selector::is_on() || stack::asks_for_threads() || cwd::of_new_thread().is_some()
 }
 
 /// Bytes of stack that a thread with these attributes gets.
@@ -82,7 +84,8 @@ pub unsafe extern "C-unwind" fn pthread_create(
     }
     // SAFETY: as the caller.
     let stack_bytes = unsafe { stack_bytes(attributes) };
-    let start = Box::into_raw(Box::new(Start { function, argument, stack_bytes }));
+    let surroundings = cwd::of_new_thread();
+    let start = Box::into_raw(Box::new(Start { function, argument, stack_bytes, surroundings }));
     // SAFETY: the caller's own arguments, but for a function that runs theirs.
     let result = unsafe { real(thread, attributes, run_thread, start.cast()) };
     if result != 0 {
@@ -118,7 +121,8 @@ pub unsafe extern "C-unwind" fn thrd_create(
     }
     // SAFETY: there are no attributes.
     let stack_bytes = unsafe { stack_bytes(core::ptr::null()) };
-    let start = Box::into_raw(Box::new(Start { function, argument, stack_bytes }));
+    let surroundings = cwd::of_new_thread();
+    let start = Box::into_raw(Box::new(Start { function, argument, stack_bytes, surroundings }));
     // SAFETY: the caller's own arguments, but for a function that runs theirs.
     let result = unsafe { real(thread, run_c11_thread, start.cast()) };
     if result != 0 {

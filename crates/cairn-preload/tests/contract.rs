@@ -135,6 +135,23 @@ fn list_of_arguments_longer_than_63_is_refused() {
     refused("long_lists", &expected);
 }
 
+/// Mechanism: descriptors are kept for a process, and a call on a file of ours can need calls of the kernel other than read and write.
+/// Consequence: a thread with descriptors of its own closed those of all; one that had confined itself was killed at its first write.
+/// Fix: who would is told, as by a kernel that cannot do it.
+#[test]
+fn threads_that_share_no_descriptors_or_confine_themselves_are_refused() {
+    let expected = [
+        "unshare CLONE_FILES beside a thread: EINVAL",
+        "close_range beside a thread: EINVAL",
+        "prctl PR_SET_SECCOMP: EINVAL",
+        "seccomp: EINVAL",
+        "unshare CLONE_FILES alone: served",
+        "close_range alone: served",
+        "1 bytes",
+    ];
+    refused("threads_that_leave", &expected);
+}
+
 #[test]
 fn vfork_gives_the_child_memory_of_its_own() {
     weakened("vfork_is_fork", &["the child's memory is the parent's: 0"]);

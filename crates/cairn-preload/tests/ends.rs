@@ -59,3 +59,21 @@ fn files_are_clean_after_orderly_ends_and_unclean_after_deaths() {
         assert_eq!(state(&listing, &format!("{name}.closed")), "clean", "{name}.closed");
     }
 }
+
+/// Mechanism: the C library writes the profile of a program past every hook, into the kernel's current directory.
+/// Consequence: "gmon.out: No such file or directory" when that was one of ours.
+/// Fix: it is written elsewhere and brought to where the program is.
+#[test]
+fn profile_of_a_program_is_where_the_program_is() {
+    let stage = Stage::new();
+    let source = stage.plain().with_file_name("profiled.c");
+    std::fs::write(&source, "int main(void) { return 0; }\n").expect("writes");
+    let program = source.with_extension("");
+    let compiled =
+        std::process::Command::new("cc").arg("-pg").arg("-o").args([&program, &source]).status();
+    assert!(compiled.expect("there is a C compiler").success());
+    let script = "cd /cairn && mkdir here && cd here && $0 && cat gmon.out | head -c 4 && \
+                  GMON_OUT_PREFIX=other $0 && ls | wc -l && ls $CAIRN_STORE | grep -c profile";
+    let ran = stage.on_cairn("sh".as_ref(), &["-c", script, program.to_str().expect("UTF-8")]);
+    assert_eq!(text(&ran), "gmon2\n0\n", "{}", errors(&ran));
+}

@@ -38,3 +38,11 @@ fn exit_with_busy_threads_ends_the_process_and_keeps_the_files() {
 fn child_opens_files_that_threads_of_its_parent_open_meanwhile() {
     same_on_both("threads", "children_open_files_while_threads_do");
 }
+
+/// Mechanism: one current directory and one mask were kept for a process, whatever its threads shared.
+/// Consequence: after `chdir` in a thread that had called `unshare(CLONE_FS)`, relative paths of all others led there.
+/// Fix: such a thread has its own, and hands them to what it creates.
+#[test]
+fn thread_that_shares_no_directory_goes_its_own_ways() {
+    same_on_both("threads", "one_goes_elsewhere");
+}

@@ -348,6 +348,51 @@ static void advice_and_locks(void) {
     printf("%s\n", said(msync(start, BLOCK, MS_SYNC | MS_ASYNC)));
 }
 
+/* Kilobytes that a line of /proc/self/status tells. */
+static long told(const char *line) {
+    static char status[8192];
+    int file = open("/proc/self/status", O_RDONLY);
+    long got = read(file, status, sizeof status - 1);
+    MUST(got > 0 && close(file) == 0);
+    status[got] = 0;
+    char *at = strstr(status, line);
+    return at ? atol(at + strlen(line)) : -1;
+}
+
+/* How many of so many pages are in memory. */
+static int present(char *start, int pages) {
+    unsigned char each[64];
+    int found = 0;
+    MUST(mincore(start, pages * PAGE, each) == 0);
+    for (int page = 0; page < pages; page++) found += each[page] & 1;
+    return found;
+}
+
+static void all_is_locked(void) {
+    char *before = map(16 * PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int file = filled("f", 16 * PAGE);
+    MUST(ftruncate(file, 32 * PAGE) == 0);
+    printf("%s\n", said(mlockall(0)));
+    printf("%s\n", said(mlockall(8)));
+    MUST(mlockall(MCL_CURRENT | MCL_FUTURE) == 0);
+    char *after = map(16 * PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *shown = map(16 * PAGE, READ_WRITE, MAP_SHARED, file, 0);
+    printf("present: %d %d %d\n", present(before, 16), present(after, 16), present(shown, 16));
+    printf("little: %d, locked: %d\n", told("RssShmem:") < 4096, told("VmLck:") > 128);
+    int other = filled("g", 4 * BLOCK);
+    printf("%c\n", byte_of(other, 3 * BLOCK));
+    printf("little: %d\n", told("RssShmem:") < 4096);
+    MUST(mlockall(MCL_CURRENT) == 0);
+    char *free_again = map(16 * PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    printf("present: %d %d\n", present(before, 16), present(free_again, 16));
+    MUST(munlockall() == 0);
+    printf("locked: %ld\n", told("VmLck:"));
+    MUST(syscall(SYS_mlockall, MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) == 0);
+    printf("little: %d, locked: %d\n", told("RssShmem:") < 4096, told("VmLck:") > 128);
+    MUST(syscall(SYS_munlockall) == 0);
+    printf("locked: %ld\n", told("VmLck:"));
+}
+
 static void refuses(const char *what, long length, int protection, int flags, int file, long offset) {
     printf("%s: %s\n", what, said((long)mmap(NULL, length, protection, flags, file, offset)));
 }
@@ -486,6 +531,7 @@ static const struct scene scenes[] = {
     {"mappings_are_inherited", mappings_are_inherited},
     {"stores_outlive_a_killed_process", stores_outlive_a_killed_process},
     {"advice_and_locks", advice_and_locks},
+    {"all_is_locked", all_is_locked},
     {"requests_are_refused", requests_are_refused},
     {"processes_share_a_counter", processes_share_a_counter},
     {"stores_meet_writes", stores_meet_writes},

@@ -1,11 +1,16 @@
 /* What Cairn refuses: each line is a call and the name of its errno. */
 #include "program.h"
 #include <dlfcn.h>
+#include <linux/close_range.h>
 #include <linux/fs.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -141,6 +146,24 @@ static void long_lists(void) {
     REFUSED("execle with 63", execle("/bin/true", SIXTY("x"), "x", "x", "x", NULL, variables) == -1);
 }
 
+static void *leave(void *file) {
+    REFUSED("unshare CLONE_FILES beside a thread", unshare(CLONE_FILES) == -1);
+    REFUSED("close_range beside a thread", close_range(100, 200, CLOSE_RANGE_UNSHARE) == -1);
+    REFUSED("prctl PR_SET_SECCOMP", prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == -1);
+    REFUSED("seccomp", syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 0, NULL) == -1);
+    MUST(write(*(int *)file, "x", 1) == 1);
+    return NULL;
+}
+
+static void threads_that_leave(void) {
+    int file = create("f", 0);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, leave, &file) == 0 && pthread_join(thread, NULL) == 0);
+    REFUSED("unshare CLONE_FILES alone", unshare(CLONE_FILES) == -1);
+    REFUSED("close_range alone", close_range(100, 200, CLOSE_RANGE_UNSHARE) == -1);
+    printf("%lld bytes\n", size_of("f"));
+}
+
 static const struct scene scenes[] = {
     {"space", space},
     {"names", names},
@@ -148,6 +171,7 @@ static const struct scene scenes[] = {
     {"streams", streams},
     {"wide_characters", wide_characters},
     {"long_lists", long_lists},
+    {"threads_that_leave", threads_that_leave},
 };
 
 int main(int count, char **arguments) {

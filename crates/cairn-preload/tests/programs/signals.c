@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/time.h>
 #include <time.h>
 
@@ -241,6 +242,61 @@ static void flags_of_a_handler_hold(void) {
     printf("handled: %d, handler is gone: %d\n", handled, seen.sa_handler == SIG_DFL);
 }
 
+static volatile int zero;
+
+static void die(int signal) {
+    switch (signal) {
+    case SIGSEGV: *(volatile int *)8 = 1; break;
+    case SIGABRT: abort();
+    case SIGFPE: zero = 7 / zero; break;
+    default: raise(signal);
+    }
+    _exit(0);
+}
+
+/* Whether the kernel could make a core file for a child that dies of a signal: it is in a directory that has a name. */
+static void core_of(int signal, int is_executed) {
+    char link[64], place[4096], number[16];
+    pid_t child = fork();
+    if (child == 0) {
+        MUST(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0 && raise(SIGSTOP) == 0);
+        sprintf(number, "%d", signal);
+        if (is_executed) execl("/proc/self/exe", "signals", "dies", number, NULL);
+        die(signal);
+    }
+    int status, is_named = -1;
+    MUST(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
+    MUST(ptrace(PTRACE_SETOPTIONS, child, NULL, PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL | PTRACE_O_TRACEEXEC) == 0);
+    for (int passed = 0;;) {
+        MUST(ptrace(PTRACE_CONT, child, NULL, (void *)(long)passed) == 0);
+        MUST(waitpid(child, &status, 0) == child);
+        if (!WIFSTOPPED(status)) break;
+        passed = status >> 16 ? 0 : WSTOPSIG(status);
+        if (status >> 8 == (SIGTRAP | PTRACE_EVENT_EXIT << 8)) {
+            sprintf(link, "/proc/%d/cwd", child);
+            long length = readlink(link, place, sizeof place - 1);
+            MUST(length > 0);
+            place[length] = 0;
+            is_named = strstr(place, "(deleted)") == NULL;
+        }
+    }
+    printf("%s%s: %s, %d\n", sigabbrev_np(signal), is_executed ? " executed" : "", WIFSIGNALED(status) ? "died of it" : "ended", is_named);
+}
+
+static void dying_programs_are_where_a_core_can_be(void) {
+    static const int signals[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGQUIT};
+    char place[4096];
+    for (unsigned at = 0; at < sizeof signals / sizeof *signals; at++) core_of(signals[at], 0), core_of(signals[at], 1);
+    struct sigaction seen;
+    MUST(sigaction(SIGABRT, NULL, &seen) == 0);
+    printf("no handler: %d\n", seen.sa_handler == SIG_DFL);
+    install(SIGABRT, write_and_read);
+    side = create("side", 0);
+    create("main", 0);
+    raise(SIGABRT);
+    printf("handled: %d, here: %d\n", handled, getcwd(place, sizeof place) != NULL && access("side", F_OK) == 0);
+}
+
 static const struct scene scenes[] = {
     {"handler_does_input_and_output", handler_does_input_and_output},
     {"timer_writes", timer_writes},
@@ -249,6 +305,10 @@ static const struct scene scenes[] = {
     {"handler_writes_checkpoints", handler_writes_checkpoints},
     {"threads_of_a_timer_write_checkpoints", threads_of_a_timer_write_checkpoints},
     {"flags_of_a_handler_hold", flags_of_a_handler_hold},
+    {"dying_programs_are_where_a_core_can_be", dying_programs_are_where_a_core_can_be},
 };
 
-int main(int count, char **arguments) { return count == 3 ? play(SCENES(scenes), arguments) : 97; }
+int main(int count, char **arguments) {
+    if (count == 3 && strcmp(arguments[1], "dies") == 0) die(atoi(arguments[2]));
+    return count == 3 ? play(SCENES(scenes), arguments) : 97;
+}

@@ -1,6 +1,7 @@
 /* Threads that use files at the same time. */
 #include "program.h"
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 
 enum { THREADS = 8, RECORDS = 100, ROUNDS = 20, RECORD = 700, LARGE = 9000 };
@@ -219,6 +220,71 @@ static void children_open_files_while_threads_do(void) {
     printf("%d families\n", FAMILIES);
 }
 
+static void print_place(const char *who) {
+    char place[4096], *last;
+    MUST(getcwd(place, sizeof place) != NULL && (last = strrchr(place, '/')) != NULL);
+    mode_t mask = umask(0);
+    umask(mask);
+    printf("%s: %s, %03o, %d\n", who, strcmp(last, "/below") == 0 ? "below" : "above", (int)mask, access("b", F_OK));
+}
+
+static void *begin_elsewhere(void *unused) {
+    print_place("its thread");
+    return unused;
+}
+
+static int steps[2][2];
+
+static void *go_elsewhere(void *unused) {
+    MUST(unshare(CLONE_FS) == 0);
+    print_place("thread at first");
+    MUST(mkdir("below", 0755) == 0 && chdir("below") == 0);
+    umask(077);
+    MUST(close(open("b", O_CREAT | O_WRONLY, 0666)) == 0);
+    print_place("thread");
+    tell(steps[0][1]);
+    await(steps[1][0]);
+    print_place("thread later");
+    pthread_t other;
+    MUST(pthread_create(&other, NULL, begin_elsewhere, NULL) == 0 && pthread_join(other, NULL) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        print_place("its child");
+        execlp("ls", "ls", NULL);
+        _exit(99);
+    }
+    MUST(ended(child) == 0);
+    return unused;
+}
+
+/* What CLONE_FS shares: two threads after the other, of which each goes its own ways. */
+static void one_goes_elsewhere(void) {
+    struct stat made;
+    umask(022);
+    setvbuf(stdout, NULL, _IONBF, 0);
+    for (int round = 0; round < 2; round++) {
+        MUST(pipe(steps[0]) == 0 && pipe(steps[1]) == 0);
+        pthread_t thread;
+        MUST(pthread_create(&thread, NULL, go_elsewhere, NULL) == 0);
+        await(steps[0][0]);
+        print_place("main");
+        MUST(close(open("a", O_CREAT | O_WRONLY, 0666)) == 0 && stat("a", &made) == 0);
+        printf("%03o\n", (int)made.st_mode & 0777);
+        MUST(stat("below/b", &made) == 0);
+        printf("%03o\n", (int)made.st_mode & 0777);
+        MUST(mkdir("else", 0755) == 0 && chdir("else") == 0);
+        tell(steps[1][1]);
+        MUST(pthread_join(thread, NULL) == 0);
+        pid_t child = fork();
+        if (child == 0) {
+            print_place("main's child");
+            execlp("ls", "ls", "..", NULL);
+            _exit(99);
+        }
+        MUST(ended(child) == 0);
+    }
+}
+
 static const struct scene scenes[] = {
     {"each_has_a_file_of_its_own", each_has_a_file_of_its_own},
     {"all_append_to_one_file", all_append_to_one_file},
@@ -226,6 +292,7 @@ static const struct scene scenes[] = {
     {"writer_is_cancelled", writer_is_cancelled},
     {"process_exits_while_all_write", process_exits_while_all_write},
     {"children_open_files_while_threads_do", children_open_files_while_threads_do},
+    {"one_goes_elsewhere", one_goes_elsewhere},
 };
 
 int main(int count, char **arguments) { return count == 3 ? play(SCENES(scenes), arguments) : 97; }

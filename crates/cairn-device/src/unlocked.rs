@@ -1,0 +1,118 @@
+//! Memory of ours that stays out of the program's `mlockall(2)`: whole tiers, tables that are mostly empty.
+//!
+//! A program that locks its memory does not want to wait for its own pages. The kernel would make every page of a store
+//! present with them: a tier of gigabytes, and metadata that was laid out for files that are never made. On a disk the same
+//! call does not read the files in.
+//! Invariant: every mapping whose pages are to come as they are touched is made by [`map`] and removed by [`unmap`].
+//! Does not lock: that is the interposer's, which leaves [`ranges`] out.
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::sys::{self, SysResult};
+
+/// More mappings than a process has of a store. What finds no entry is locked, which costs memory and no byte.
+const RANGES_MAX: usize = 64;
+
+struct Entry {
+    /// 0: free; 1: being filled.
+    start: AtomicUsize,
+    end: AtomicUsize,
+}
+
+static RANGES: [Entry; RANGES_MAX] =
+    [const { Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0) } }; RANGES_MAX];
+/// Whether the kernel locks what is mapped from now on.
+static FOLLOWS: AtomicBool = AtomicBool::new(false);
+
+/// Says whether the kernel locks what this process maps from now on (`MCL_FUTURE`); what it said before.
+pub fn set_following(is_locked: bool) -> bool {
+    FOLLOWS.swap(is_locked, Ordering::AcqRel)
+}
+
+/// The mappings made here that are still there.
+pub fn ranges() -> impl Iterator<Item = Range<usize>> {
+    RANGES.iter().filter_map(|entry| {
+        let start = entry.start.load(Ordering::Acquire);
+        (start > 1).then(|| start..entry.end.load(Ordering::Relaxed))
+    })
+}
+
+/// As [`sys::mmap`].
+pub fn map(
+    bytes: usize,
+    protection: i32,
+    flags: i32,
+    descriptor: i32,
+    offset: u64,
+) -> SysResult<*mut u8> {
+    let start = match FOLLOWS.load(Ordering::Acquire) {
+        false => sys::mmap(bytes, protection, flags, descriptor, offset)?,
+        true => map_unlocked(bytes, protection, flags, descriptor, offset)?,
+    };
+    let free = |entry: &&Entry| {
+        entry.start.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    if let Some(entry) = RANGES.iter().find(free) {
+        entry.end.store(start.addr() + bytes, Ordering::Relaxed);
+        entry.start.store(start.addr(), Ordering::Release);
+    }
+    Ok(start)
+}
+
+/// The kernel makes the pages of a new locked mapping present, but for those that nobody may touch.
+fn map_unlocked(
+    bytes: usize,
+    protection: i32,
+    flags: i32,
+    descriptor: i32,
+    offset: u64,
+) -> SysResult<*mut u8> {
+    let start = sys::mmap(bytes, libc::PROT_NONE, flags, descriptor, offset)?;
+    // SAFETY: the new mapping, which nobody knows.
+    let opened = unsafe {
+        sys::munlock(start, bytes).and_then(|()| sys::mprotect(start, bytes, protection))
+    };
+    opened.map(|()| start).inspect_err(|_| {
+        // SAFETY: as above.
+        let _ = unsafe { sys::munmap(start, bytes) };
+    })
+}
+
+/// As [`sys::munmap`], of a whole mapping made by [`map`].
+///
+/// # Safety
+/// As there.
+pub unsafe fn unmap(start: *mut u8, bytes: usize) -> SysResult<()> {
+    if let Some(entry) =
+        RANGES.iter().find(|entry| entry.start.load(Ordering::Acquire) == start.addr())
+    {
+        entry.start.store(0, Ordering::Release);
+    }
+    // SAFETY: promised by the caller.
+    unsafe { sys::munmap(start, bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapping_is_listed_until_it_is_removed() {
+        const BYTES: usize = 1 << 20;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        for follows in [false, true] {
+            set_following(follows);
+            let start = map(BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).unwrap();
+            assert!(ranges().any(|range| range == (start.addr()..start.addr() + BYTES)));
+            // SAFETY: the mapping made above.
+            unsafe {
+                start.write(7);
+                assert_eq!(start.read(), 7);
+                unmap(start, BYTES).unwrap();
+            }
+            assert!(!ranges().any(|range| range.start == start.addr()));
+        }
+        set_following(false);
+    }
+}
