@@ -32,6 +32,7 @@ import histories
 import losses
 import matrix
 import programs
+import scarcity
 import trees
 from harness import HERE, Box, Failed, Skipped
 
@@ -55,7 +56,7 @@ def tests(chosen):
     if chosen.random is None:
         for case in matrix.small(chosen.seed) if chosen.small else matrix.cases():
             found[matrix.name(case)] = (lambda box, case=case: matrix.test(box, case), case.tier)
-        for room in (trees, deaths):
+        for room in (trees, deaths, scarcity):
             found |= {name: test for name, *test in room.tests(chosen.small)}
         found |= {name: test for name, *test in programs.tests(chosen.small, chosen.seed)}
     count = chosen.random if chosen.random is not None else 8 if chosen.small else 40
