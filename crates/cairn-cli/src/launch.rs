@@ -50,7 +50,6 @@ pub fn command(
     counts_calls: bool,
 ) -> Command {
     let program = words.first().map(OsString::as_os_str).unwrap_or_default();
-    note_directory(store);
     let mut command = Command::new(program);
     command
         .args(words.get(1..).unwrap_or_default())
@@ -65,13 +64,13 @@ pub fn command(
     command
 }
 
-/// Says in the store where the command is started, for core files. Without it a program leaves none when it dies in a directory of ours.
-fn note_directory(store: &OpenStore) {
+/// Says in the store where a run is started, for core files. Without it a program leaves none when it dies in a directory of ours.
+pub fn note_directory(store: &OpenStore) {
     let link = store.directory().join(OsStr::from_bytes(cwd::LAUNCH_LINK.to_bytes()));
     let unfinished = link.with_extension(format!("{}.new", std::process::id()));
-    let make = || {
-        symlink(std::env::current_dir()?, &unfinished)?;
-        fs::rename(&unfinished, &link)
+    let make = || match std::env::current_dir()? {
+        here if here.starts_with(&store.job.mount) => Ok(()),
+        here => symlink(here, &unfinished).and_then(|()| fs::rename(&unfinished, &link)),
     };
     if make().is_err() {
         let _ = fs::remove_file(&unfinished);

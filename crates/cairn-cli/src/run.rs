@@ -317,6 +317,7 @@ pub fn execute(
     if counts_calls {
         calls::prepare(&claim.store)?;
     }
+    launch::note_directory(&claim.store);
     let mut command = launch::command(&claim.store, library, words, counts_calls);
     signals.unblock_in(&mut command);
     prepare(&mut command);

@@ -223,6 +223,16 @@ pub unsafe fn munmap(address: *mut u8, bytes: usize) -> SysResult<()> {
     unsafe { call!(libc::SYS_munmap, address, bytes) }.map(drop)
 }
 
+/// Makes a mapping longer, wherever it then is.
+///
+/// # Safety
+/// The range is a mapping of the caller's to which no reference remains.
+pub unsafe fn grow(address: *mut u8, bytes: usize, new_bytes: usize) -> SysResult<*mut u8> {
+    // SAFETY: promised by the caller.
+    unsafe { call!(libc::SYS_mremap, address, bytes, new_bytes, libc::MREMAP_MAYMOVE) }
+        .map(|address| address as *mut u8)
+}
+
 /// Changes the protection of mapped memory.
 ///
 /// # Safety

@@ -9,6 +9,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::mapping::PAGE_BYTES;
 use crate::sys::{self, SysResult};
 
 /// More mappings than a process has of a store. What finds no entry is locked, which costs memory and no byte.
@@ -60,7 +61,8 @@ pub fn map(
     Ok(start)
 }
 
-/// The kernel makes the pages of a new locked mapping present, but for those that nobody may touch.
+/// A mapping that the kernel locks counts at once, whole, against `RLIMIT_MEMLOCK`, and its pages are made present. One page that nobody
+/// may touch is neither too much nor made present, and what it grows to once it is unlocked is not locked.
 fn map_unlocked(
     bytes: usize,
     protection: i32,
@@ -68,11 +70,16 @@ fn map_unlocked(
     descriptor: i32,
     offset: u64,
 ) -> SysResult<*mut u8> {
-    let start = sys::mmap(bytes, libc::PROT_NONE, flags, descriptor, offset)?;
+    let first = bytes.min(PAGE_BYTES);
+    let small = sys::mmap(first, libc::PROT_NONE, flags, descriptor, offset)?;
     // SAFETY: the new mapping, which nobody knows.
-    let opened = unsafe {
-        sys::munlock(start, bytes).and_then(|()| sys::mprotect(start, bytes, protection))
-    };
+    let grown = unsafe { sys::munlock(small, first).and_then(|()| sys::grow(small, first, bytes)) };
+    let start = grown.inspect_err(|_| {
+        // SAFETY: as above.
+        let _ = unsafe { sys::munmap(small, first) };
+    })?;
+    // SAFETY: as above.
+    let opened = unsafe { sys::mprotect(start, bytes, protection) };
     opened.map(|()| start).inspect_err(|_| {
         // SAFETY: as above.
         let _ = unsafe { sys::munmap(start, bytes) };

@@ -17,7 +17,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use cairn_device::sys;
+use cairn_device::{sys, unlocked};
 
 use crate::configuration;
 use crate::error::Result;
@@ -222,7 +222,7 @@ fn map() -> Result<Option<*mut Table>> {
     let _ = sys::close(store);
     let file = opened?;
     let mapped = sys::fstat(file).and_then(|stat| match stat.st_size == BYTES as i64 {
-        true => sys::mmap(BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file, 0)
+        true => unlocked::map(BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file, 0)
             .map(Some),
         false => Ok(None),
     });

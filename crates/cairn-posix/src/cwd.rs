@@ -92,40 +92,60 @@ pub fn begin_with(surroundings: Option<&'static Surroundings>) {
     }
 }
 
-/// After `unshare(CLONE_FS)`: from now on the calling thread has a current directory and a mask of its own. Errors: those of opening
-/// the directory once more.
-pub fn split() -> Result<()> {
-    // The only thread has them to itself anyway.
-    if kernel::is_single_threaded() {
-        return Ok(());
+/// `unshare(CLONE_FS)` in the making: what the calling thread is about to have for itself.
+#[must_use]
+pub struct Split {
+    own: &'static Surroundings,
+    /// The kernel's current directory, if it is a stand-in.
+    stand_in: Option<u64>,
+}
+
+impl Split {
+    /// Before the kernel's part. `None`: the thread has all to itself already. Errors: those of opening the directory once more.
+    pub fn begin() -> Result<Option<Split>> {
+        let is_alone = OWN.get().map_or_else(
+            || kernel::has_threads() == Some(false),
+            |own| own.owner.load(Ordering::Relaxed) == sys::gettid(),
+        );
+        if is_alone {
+            return Ok(None);
+        }
+        let stand_in = stand_in_number();
+        let (directory, mask) = (inode(), umask());
+        let own = unused();
+        own.current.store(directory.map_or(FOREIGN, |inode| inode.0), Ordering::Relaxed);
+        own.umask.store(mask, Ordering::Relaxed);
+        match directory {
+            Some(directory) => hold(own, mount::current()?, directory)?,
+            None => let_go(own),
+        }
+        Ok(Some(Split { own, stand_in }))
     }
-    let (directory, mask) = (inode(), umask());
-    let own = unused();
-    own.current.store(FOREIGN, Ordering::Relaxed);
-    own.umask.store(mask, Ordering::Relaxed);
-    OWN.set(Some(own));
-    SPLIT.store(true, Ordering::Release);
-    if let Some(directory) = directory {
-        hold(mount::current()?, directory)?;
-        own.current.store(directory.0, Ordering::Relaxed);
+
+    /// After it. Another thread may have gone elsewhere since; then the slot's record tells where this one is.
+    pub fn end(self) {
+        let is_still_there = stand_in_number() == self.stand_in;
+        if !is_still_there {
+            self.own.current.store(UNKNOWN, Ordering::Relaxed);
+        }
+        OWN.set(Some(self.own));
+        SPLIT.store(true, Ordering::Release);
+        let _ = inode();
     }
-    Ok(())
 }
 
 /// Surroundings for the calling thread, with a handle, if any, that nobody needs.
 fn unused() -> &'static Surroundings {
     let (process, thread) = (sys::getpid(), sys::gettid());
-    let mut next = OTHERS.load(Ordering::Acquire);
-    // SAFETY: null, or one that was leaked below; what follows it does not change.
-    while let Some(one) = unsafe { next.as_ref() } {
+    let is_taken = |one: &&Surroundings| {
         let owner = one.owner.load(Ordering::Relaxed);
         let has_ended = owner != 0 && sys::tgkill(process, owner, 0).is_err();
         let take =
             || one.owner.compare_exchange(owner, thread, Ordering::AcqRel, Ordering::Relaxed);
-        if has_ended && take().is_ok() {
-            return one;
-        }
-        next = one.next;
+        has_ended && take().is_ok()
+    };
+    if let Some(one) = all().find(is_taken) {
+        return one;
     }
     let mut first = OTHERS.load(Ordering::Acquire);
     let new = Box::leak(Box::new(Surroundings::new()));
@@ -142,16 +162,28 @@ fn unused() -> &'static Surroundings {
 /// In a forked child, whose only thread has another number than the one that it was made from.
 pub(crate) fn forked() {
     if let Some(own) = SPLIT.load(Ordering::Relaxed).then(|| OWN.get()).flatten() {
-        own.owner.store(sys::gettid(), Ordering::Relaxed);
+        let thread = sys::gettid();
+        let renumber = |owner| (owner != 0).then_some(thread);
+        let _ = own.owner.fetch_update(Ordering::AcqRel, Ordering::Relaxed, renumber);
     }
+}
+
+/// Those of this process, whoever has them.
+fn all() -> impl Iterator<Item = &'static Surroundings> {
+    let mut next = OTHERS.load(Ordering::Acquire);
+    let others = core::iter::from_fn(move || {
+        // SAFETY: null, or one that was leaked; what follows it does not change.
+        let one = unsafe { next.as_ref() }?;
+        next = one.next;
+        Some(one)
+    });
+    core::iter::once(&PROCESS).chain(others)
 }
 
 /// Writes down where this thread is for what it is about to fork or to execute.
 pub(crate) fn record(mount: &Mount, slot: SlotId) {
     if SPLIT.load(Ordering::Relaxed) {
-        let at = inode().filter(|_| here().handle.load(Ordering::Relaxed) != 0);
-        let stand_in = || sys::fstatat(libc::AT_FDCWD, c".", 0).ok();
-        let at = at.and_then(|inode| Some((inode, namespace::stand_in_id(&stand_in()?))));
+        let at = inode().and_then(|inode| Some((inode, stand_in_number()?)));
         // Without it only the new program would not know.
         let _ = mount.fs().set_working_directory(slot, at);
     }
@@ -161,9 +193,12 @@ pub(crate) fn record(mount: &Mount, slot: SlotId) {
 pub fn umask() -> u32 {
     match here().umask.load(Ordering::Relaxed) {
         NOT_READ => {
-            let mask = kernel::umask();
-            set_umask(mask);
-            mask
+            let (mask, known) = (kernel::umask(), &here().umask);
+            // Another thread may have changed it since.
+            match known.compare_exchange(NOT_READ, mask, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => mask,
+                Err(newer) => newer,
+            }
         }
         mask => mask,
     }
@@ -196,6 +231,11 @@ fn stand_in() -> Option<libc::stat> {
     (Some(stat.st_dev) == placeholder::store_device() && stat.st_nlink <= 1).then_some(stat)
 }
 
+/// What tells a stand-in from all others, if the kernel's current directory is one.
+fn stand_in_number() -> Option<u64> {
+    stand_in().map(|stat| namespace::stand_in_id(&stat))
+}
+
 /// Whether the kernel is where it is for a directory of ours. Makes system calls and nothing else.
 pub fn is_stand_in() -> bool {
     stand_in().is_some()
@@ -223,21 +263,26 @@ fn learn() -> Option<InodeId> {
 }
 
 fn find() -> Option<InodeId> {
-    let stat = stand_in()?;
+    let stand_in = stand_in_number()?;
     let mount = mount::current().ok()?;
-    let stand_in = namespace::stand_in_id(&stat);
     let inode = mount.fs().working_directory(mount.slot(), stand_in).ok()??;
-    hold(mount, inode).ok()?;
+    hold(here(), mount, inode).ok()?;
     Some(inode)
 }
 
-/// Takes a handle on `directory`, and gives up the one on the previous current directory.
-fn hold(mount: &Mount, directory: InodeId) -> Result<()> {
+/// Takes a handle on `directory`, and gives up the one on the directory before.
+fn hold(own: &Surroundings, mount: &Mount, directory: InodeId) -> Result<()> {
     let options = OpenOptions { path_only: true, directory: true, ..OpenOptions::default() };
     let caller = mount.caller();
     let opened = mount.fs().open_file(&caller, directory, b"", options, 0)?;
-    let before = here().handle.swap(opened.handle.0, Ordering::Relaxed);
+    let before = own.handle.swap(opened.handle.0, Ordering::Relaxed);
     give_up(mount, before)
+}
+
+fn let_go(own: &Surroundings) {
+    if let Some(mount) = mount::holder() {
+        let _ = give_up(mount, own.handle.swap(0, Ordering::Relaxed));
+    }
 }
 
 fn give_up(mount: &Mount, handle: u32) -> Result<()> {
@@ -247,17 +292,23 @@ fn give_up(mount: &Mount, handle: u32) -> Result<()> {
     }
 }
 
-/// In a forked child whose creation was not seen: records the current directory it has, and holds on to it.
+/// In a process whose slot is new to it, a forked child whose creation was not seen: holds on to the current directories, and records
+/// this thread's.
 pub(crate) fn retain(mount: &Mount, slot: SlotId) {
     forked();
-    let handle = HandleId(here().handle.load(Ordering::Relaxed));
-    if is_foreign() || handle.0 == 0 || mount.fs().retain(slot, handle).is_err() {
-        return;
+    for own in all() {
+        let handle = own.handle.load(Ordering::Relaxed);
+        if handle != 0 && mount.fs().retain(slot, HandleId(handle)).is_err() {
+            own.handle.store(0, Ordering::Relaxed);
+        }
     }
-    let Ok(stat) = sys::fstatat(libc::AT_FDCWD, c".", 0) else { return };
-    let here = (InodeId(here().current.load(Ordering::Relaxed)), namespace::stand_in_id(&stat));
-    // Without the record only a program that this process executes would not know.
-    let _ = mount.fs().set_working_directory(slot, Some(here));
+    let current = here();
+    if !is_foreign() && current.handle.load(Ordering::Relaxed) != 0 {
+        let inode = InodeId(current.current.load(Ordering::Relaxed));
+        let at = stand_in_number().map(|stand_in| (inode, stand_in));
+        // Without the record only a program that this process executes would not know.
+        let _ = mount.fs().set_working_directory(slot, at);
+    }
 }
 
 /// Whether `handle` is what keeps the current directory of this process, which has one thread yet.
@@ -283,10 +334,18 @@ fn become_current(mount: &Mount, directory: InodeId) -> Result<()> {
     let entered = kernel::fchdir(stand_in);
     let _ = sys::close(stand_in);
     entered?;
-    mount.fs().set_working_directory(mount.slot(), Some((directory, number)))?;
-    hold(mount, directory)?;
+    note(mount, Some((directory, number)))?;
+    hold(here(), mount, directory)?;
     here().current.store(directory.0, Ordering::Relaxed);
     Ok(())
+}
+
+/// Writes down where the process is, unless each thread does so before it forks or executes.
+fn note(mount: &Mount, at: Option<(InodeId, u64)>) -> Result<()> {
+    match SPLIT.load(Ordering::Relaxed) {
+        true => Ok(()),
+        false => Ok(mount.fs().set_working_directory(mount.slot(), at)?),
+    }
 }
 
 /// The kernel's current directory was changed to one that is not ours.
@@ -297,8 +356,8 @@ pub fn left() {
     }
     if let Some(mount) = mount::holder() {
         // The process has moved already; a stale record in its slot only keeps the directory longer.
-        let _ = mount.fs().set_working_directory(mount.slot(), None);
-        let _ = give_up(mount, here().handle.swap(0, Ordering::Relaxed));
+        let _ = note(mount, None);
+        let_go(here());
     }
 }
 

@@ -9,7 +9,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use cairn_core::InodeId;
-use cairn_device::sys;
+use cairn_device::{sys, unlocked};
 
 use crate::error::{Errno, PathResult, Result};
 use crate::latch::Latch;
@@ -85,7 +85,7 @@ fn reserve() -> Result<*mut Stream> {
     }
     let bytes = STREAMS_MAX * size_of::<Stream>();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let new = sys::mmap(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
+    let new = unlocked::map(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
     let null = core::ptr::null_mut();
     match STREAMS.compare_exchange(null, new.cast(), Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(new.cast()),

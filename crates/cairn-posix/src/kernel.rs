@@ -3,9 +3,13 @@
 //! Must stay true: made past the C library, because its names, `syscall` among them, may be Cairn's own hooks.
 
 use core::ffi::{CStr, c_void};
+use std::ffi::CString;
+
+use cairn_device::descriptor::Descriptor;
+use cairn_device::directory;
 
 pub use cairn_device::sys::{
-    call, close, fcntl, fstatat, getpid, gettid, mmap, munmap, openat, read, write,
+    call, close, fcntl, fstat, fstatat, getpid, gettid, mmap, munmap, openat, read, write,
 };
 
 use crate::error::{Errno, Result};
@@ -91,10 +95,52 @@ fn umask_from_proc() -> Option<u32> {
     u32::from_str_radix(core::str::from_utf8(digits).ok()?, 8).ok()
 }
 
-/// Whether this process has one thread; false where /proc does not tell.
-pub fn is_single_threaded() -> bool {
+/// Whether this process has threads beside the calling one; `None` where /proc does not tell. One that is on its way out, as for
+/// a moment after `pthread_join`, is none.
+pub fn has_threads() -> Option<bool> {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let all = Descriptor::open(libc::AT_FDCWD, c"/proc/self/task", flags, 0).ok()?;
     // A directory's links: its name, its `.`, and the `..` of each thread.
-    fstatat(libc::AT_FDCWD, c"/proc/self/task", 0).is_ok_and(|stat| stat.st_nlink <= 3)
+    if fstat(all.raw()).ok()?.st_nlink <= 3 {
+        return Some(false);
+    }
+    let (own, mut has_others) = (gettid().to_string(), false);
+    let mut look = |name: &CStr, _: u8| {
+        let is_other = name.to_bytes()[0].is_ascii_digit() && name.to_bytes() != own.as_bytes();
+        has_others |= is_other && is_going_on(all.raw(), name);
+        !has_others
+    };
+    directory::list(all.raw(), &mut look).ok()?;
+    Some(has_others)
+}
+
+/// Whether a thread, by its name in the directory of them, is there and not on its way out.
+fn is_going_on(threads: i32, name: &CStr) -> bool {
+    /// In the seventh field after the program's name, which may be any bytes in parentheses.
+    const PF_EXITING: u64 = 4;
+    let flags = || {
+        let path = CString::new([name.to_bytes(), b"/stat"].concat()).ok()?;
+        let line = told(threads, &path).ok()?;
+        let fields = core::str::from_utf8(line.rsplit(|&byte| byte == b')').next()?).ok()?;
+        fields.split_whitespace().nth(6)?.parse::<u64>().ok()
+    };
+    flags().is_some_and(|flags| flags & PF_EXITING == 0)
+}
+
+/// What a file of /proc tells, all of it.
+pub fn told(directory: i32, path: &CStr) -> Result<Vec<u8>> {
+    const PIECE_BYTES: usize = 4096;
+    let file = Descriptor::open(directory, path, libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
+    let mut text = Vec::new();
+    loop {
+        let filled = text.len();
+        text.resize(filled + PIECE_BYTES, 0);
+        let got = read(file.raw(), &mut text[filled..])?;
+        text.truncate(filled + got);
+        if got == 0 {
+            return Ok(text);
+        }
+    }
 }
 
 /// Closes, or marks close-on-exec, the descriptors `first..=last`.

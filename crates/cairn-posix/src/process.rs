@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_core::{HandleId, SlotId};
-use cairn_device::sys;
+use cairn_device::{sys, unlocked};
 
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
@@ -65,6 +65,8 @@ impl Spawn {
         placeholder::forked();
         flight::forked();
         cwd::forked();
+        // What the kernel locks of a process it does not lock of its child.
+        unlocked::set_following(false);
         if let Some((mount, child)) = self.0 {
             mount.fs().forked();
             // If this fails, the parent does the same.

@@ -3,7 +3,9 @@
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
 
 use cairn_posix::HandleId;
-use cairn_posix::{Errno, Result, descriptor, file, locks, placeholder, table};
+use cairn_posix::{
+    Errno, Result, configuration, descriptor, file, kernel, locks, placeholder, table,
+};
 use libc::off_t;
 
 use crate::answer::{answer, answer_as, deliver, given, set_errno};
@@ -56,14 +58,15 @@ fn close_all(first: c_uint, last: c_uint) -> Result<()> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE as c_int;
+    let unshares = flags & UNSHARE != 0 && configuration::get().is_some();
+    // Without a table of its own, a thread would close what is ours for all.
+    if unshares && kernel::has_threads() == Some(true) {
+        return answer(|| Err::<(), _>(Errno(libc::EINVAL)));
+    }
     if flags & !UNSHARE == 0 && table::in_use() {
         return answer(|| {
-            if flags == UNSHARE {
-                // Without a table of its own, a thread would close what is ours for all.
-                if !cairn_posix::kernel::is_single_threaded() {
-                    return Err(Errno(libc::EINVAL));
-                }
-                cairn_posix::kernel::close_range(c_uint::MAX, c_uint::MAX, flags as c_uint)?;
+            if unshares {
+                kernel::close_range(c_uint::MAX, c_uint::MAX, flags as c_uint)?;
             }
             close_all(first, last)
         });

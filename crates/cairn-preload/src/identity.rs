@@ -3,10 +3,11 @@
 
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
-use cairn_posix::{Errno, Result, configuration, cwd, kernel, process, table};
+use cairn_posix::cwd::{self, Split};
+use cairn_posix::{Errno, configuration, kernel, process, table};
 use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
 
-use crate::answer::{answer, guarded};
+use crate::answer::{answer, guarded, set_errno};
 
 macro_rules! noted {
     ($(fn $name:ident($($argument:ident: $type:ty),*), then $note:path;)*) => {$(
@@ -72,15 +73,28 @@ pub fn unshare_or(flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
     if configuration::get().is_none() {
         return real();
     }
-    if flags & libc::CLONE_FILES != 0 && !kernel::is_single_threaded() {
+    if flags & libc::CLONE_FILES != 0 && kernel::has_threads() == Some(true) {
         return answer(|| Err::<(), _>(Errno(libc::EINVAL)));
     }
-    let result = real();
-    if result == 0 && flags & SHARED != 0 {
-        // What cannot be opened once more is removed, and fails when it is used.
-        let _ = guarded(|| -> Result<()> { cwd::split() });
+    if flags & SHARED == 0 {
+        return real();
     }
-    result
+    match guarded(Split::begin) {
+        Err(Errno(number)) => {
+            set_errno(number);
+            -1
+        }
+        Ok(split) => {
+            let result = real();
+            if let Some(split) = split.filter(|_| result == 0) {
+                let _ = guarded(|| {
+                    split.end();
+                    Ok::<_, Errno>(())
+                });
+            }
+            result
+        }
+    }
 }
 
 /// As `prctl(2)`; the variable arguments are in the registers of the others.

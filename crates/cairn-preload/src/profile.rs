@@ -1,12 +1,20 @@
-//! The profile of a program that was built with `-pg`. The C library writes it at exit, past every hook, into the kernel's
-//! current directory: while the program is in a directory of ours it cannot be made there.
+//! The profile of a program that was built with `-pg`. The C library writes it at exit, past every hook: into the kernel's current
+//! directory, which while the program is in a directory of ours is one where nothing can be made, or by the path that
+//! `GMON_OUT_PREFIX` begins with, which can lead below the mount.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::{fs, io};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 
 use cairn_posix::{configuration, cwd, kernel};
+
+/// With a value, the profile's name is that and the process's number.
+const PREFIX: &str = "GMON_OUT_PREFIX";
+/// Directories tried, of which a killed process with this number can have left some.
+const TRIES: u32 = 100;
 
 /// As the C library's function of this name, which the start-up code of such a program has called at exit.
 #[unsafe(no_mangle)]
@@ -15,41 +23,56 @@ pub unsafe extern "C-unwind" fn _mcleanup() {
         // SAFETY: no argument.
         unsafe { next!(_mcleanup: fn() -> ())() }
     };
-    match configuration::get().filter(|_| cwd::is_stand_in()) {
-        None => write(),
-        Some(configuration) => {
-            let store = Path::new(OsStr::from_bytes(configuration.store()));
-            let place = store.join(format!("profile.{}", kernel::getpid()));
-            if fs::create_dir(&place).is_err() {
-                return write();
-            }
-            if let Err(error) = write_in(&place, write) {
-                eprintln!("cairn: the profile of this program could not be written: {error}");
-            }
-            let _ = fs::remove_dir_all(&place);
-        }
+    let prefix = std::env::var_os(PREFIX).map(PathBuf::from);
+    let folder = prefix.as_deref().and_then(Path::parent).map(Path::to_owned).unwrap_or_default();
+    let leads_elsewhere = !folder.as_os_str().is_empty();
+    let place = configuration::get()
+        .filter(|_| leads_elsewhere || cwd::is_stand_in())
+        .and_then(|configuration| make_place(configuration.store()));
+    let Some(place) = place else { return write() };
+    let name = prefix.as_deref().filter(|_| leads_elsewhere).and_then(Path::file_name);
+    if let Some(name) = name {
+        // SAFETY: the program is ending; its other threads have been in a race with the C library's own look at it anyway.
+        unsafe { std::env::set_var(PREFIX, name) };
     }
+    if let Err(error) = write_in(&place, &folder, write) {
+        let _ =
+            writeln!(io::stderr(), "cairn: the profile of this program cannot be written: {error}");
+    }
+    let _ = fs::remove_dir_all(&place);
 }
 
-/// Lets `write` make files in `place`, and copies them to where the program is.
-fn write_in(place: &Path, write: impl Fn()) -> io::Result<()> {
+/// A directory of the store that nobody else uses.
+fn make_place(store: &[u8]) -> Option<PathBuf> {
+    let store = Path::new(OsStr::from_bytes(store));
+    let names = (0..TRIES).map(|count| format!("profile.{}.{count}", kernel::getpid()));
+    let mut places = names.map(|name| store.join(name));
+    places.find(|place| DirBuilder::new().mode(0o700).create(place).is_ok())
+}
+
+/// Lets `write` make files in `place`, and copies them into `folder`, as the program would name it.
+fn write_in(place: &Path, folder: &Path, write: impl Fn()) -> io::Result<()> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    let here = kernel::openat(libc::AT_FDCWD, c".", flags, 0)
-        .map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
-    let there = std::ffi::CString::new(place.as_os_str().as_bytes())?;
-    let moved = kernel::openat(libc::AT_FDCWD, &there, flags, 0).is_ok_and(|there| {
+    let failed = |errno: cairn_posix::Errno| io::Error::from_raw_os_error(errno.0);
+    let open = |path: &Path| {
+        let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+        kernel::openat(libc::AT_FDCWD, &path, flags, 0).map_err(|errno| failed(errno.into()))
+    };
+    let (here, there) = (open(Path::new("."))?, open(place));
+    let moved = there.is_ok_and(|there| {
         let moved = kernel::fchdir(there).is_ok();
         let _ = kernel::close(there);
         moved
     });
-    write();
     if moved {
+        write();
         let _ = kernel::fchdir(here);
     }
     let _ = kernel::close(here);
-    for file in fs::read_dir(place)? {
-        let file = file?;
-        fs::write(file.file_name(), fs::read(file.path())?)?;
+    let files: Vec<OsString> =
+        fs::read_dir(place)?.map(|file| Ok(file?.file_name())).collect::<io::Result<_>>()?;
+    for name in files {
+        fs::write(folder.join(&name), fs::read(place.join(&name))?)?;
     }
     Ok(())
 }

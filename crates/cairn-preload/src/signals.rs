@@ -36,7 +36,15 @@ fn wanted(signal: c_int) -> Option<&'static Wanted> {
 const OF_ADDRESSES: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// Others that end a program with a core file: ours from when it is in a directory of ours, where the kernel cannot make one.
-const OF_CORES: [c_int; 4] = [libc::SIGABRT, libc::SIGFPE, libc::SIGILL, libc::SIGQUIT];
+const OF_CORES: [c_int; 7] = [
+    libc::SIGABRT,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGQUIT,
+    libc::SIGTRAP,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+];
 static WATCHES_CORES: AtomicBool = AtomicBool::new(false);
 
 /// The program is in a directory of ours: has the kernel call us before it makes a core file.
@@ -60,11 +68,16 @@ pub fn watch_addresses() {
 /// Has the kernel call us for a signal, if what the application wants of it `is_right`; that stays.
 pub fn watch(signal: c_int, is_right: impl FnOnce(sighandler_t) -> bool) {
     // SAFETY: plain data, for which zero is a value.
-    let mut now: Action = unsafe { core::mem::zeroed() };
-    // SAFETY: our own hook: room for an action, and then a valid one.
+    let [mut now, mut before]: [Action; 2] = unsafe { core::mem::zeroed() };
+    // SAFETY: our own hook: room for an action, and then valid ones.
     unsafe {
-        if sigaction(signal, core::ptr::null(), &raw mut now) == 0 && is_right(now.sa_sigaction) {
-            sigaction(signal, &raw const now, core::ptr::null_mut());
+        let asked = sigaction(signal, core::ptr::null(), &raw mut now) == 0;
+        if asked && is_right(now.sa_sigaction) {
+            sigaction(signal, &raw const now, &raw mut before);
+            // Another thread has set one meanwhile.
+            if before.sa_sigaction != now.sa_sigaction {
+                sigaction(signal, &raw const before, core::ptr::null_mut());
+            }
         }
     }
 }
@@ -76,6 +89,10 @@ fn is_caught(signal: c_int) -> bool {
 
 /// As if there were no handler: what the thread did it does again, and what was sent is sent again.
 unsafe fn act_by_default(signal: c_int, info: &siginfo_t) {
+    // What is sent to the first process of a namespace does nothing by default.
+    if kernel::getpid() == 1 && !is_fault(signal, info.si_code) {
+        return;
+    }
     cwd::move_to_launch_directory();
     let real = library!(sigaction: fn(c_int, *const Action, *mut Action) -> c_int);
     // SAFETY: plain data, for which zero is a value: the default action.
@@ -99,14 +116,18 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
         return;
     }
     let Some(wanted) = wanted(signal) else { return };
-    // SAFETY: the kernel passes valid information, because the handler is installed with SA_SIGINFO.
+    // Of such a signal a process dies wherever it is.
+    if wanted.handler.load(Ordering::Acquire) == libc::SIG_DFL && is_watched(signal) {
+        // SAFETY: the kernel passes valid information, because the handler is installed with SA_SIGINFO.
+        return unsafe { act_by_default(signal, &*info) };
+    }
+    // SAFETY: as above.
     if !is_fault(signal, unsafe { (*info).si_code }) && gate::defer(unsafe { &*info }) {
         return;
     }
     gate::begin_handler(signal);
     let handler = wanted.handler.load(Ordering::Acquire);
-    let is_of_ours = is_watched(signal) || is_caught(signal);
-    if handler == libc::SIG_DFL && is_of_ours {
+    if handler == libc::SIG_DFL && is_caught(signal) {
         // SAFETY: as above.
         return unsafe { act_by_default(signal, &*info) };
     }

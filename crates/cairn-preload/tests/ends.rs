@@ -72,8 +72,11 @@ fn profile_of_a_program_is_where_the_program_is() {
     let compiled =
         std::process::Command::new("cc").arg("-pg").arg("-o").args([&program, &source]).status();
     assert!(compiled.expect("there is a C compiler").success());
-    let script = "cd /cairn && mkdir here && cd here && $0 && cat gmon.out | head -c 4 && \
-                  GMON_OUT_PREFIX=other $0 && ls | wc -l && ls $CAIRN_STORE | grep -c profile";
+    let script = "cd /cairn && mkdir here there && cd here && $0 && head -c 4 gmon.out && \
+                  GMON_OUT_PREFIX=other $0 && GMON_OUT_PREFIX=../there/it $0 && cd / && \
+                  GMON_OUT_PREFIX=/cairn/there/its $0 && ls /cairn/* | sed s/[0-9]*$// && \
+                  ls $CAIRN_STORE | grep -c profile";
     let ran = stage.on_cairn("sh".as_ref(), &["-c", script, program.to_str().expect("UTF-8")]);
-    assert_eq!(text(&ran), "gmon2\n0\n", "{}", errors(&ran));
+    let expected = "gmon/cairn/here:\ngmon.out\nother.\n\n/cairn/there:\nit.\nits.\n0\n";
+    assert_eq!(text(&ran), expected, "{}", errors(&ran));
 }

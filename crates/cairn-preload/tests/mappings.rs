@@ -31,6 +31,7 @@ scenes! { same_on_both:
     stores_outlive_deaths_and_execs: "stores_outlive_a_killed_process";
     advice_and_locks_are_those_of_a_file: "advice_and_locks";
     locked_memory_is_the_programs_and_not_the_store: "all_is_locked";
+    program_that_may_lock_little_keeps_what_it_has_locked_and_its_store: "little_is_locked";
     requests_for_mappings_are_refused_as_on_a_disk: "requests_are_refused";
     processes_share_memory_by_a_file: "processes_share_a_counter";
     stores_and_writes_of_whole_pages_meet: "stores_meet_writes";

@@ -8,34 +8,40 @@ use core::ops::Range;
 
 use cairn_device::{sys, unlocked};
 
+use super::PAGE_BYTES;
 use crate::error::{Errno, Result};
 use crate::kernel;
 
 /// Of `mlockall`.
 const FLAGS: i32 = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
 
-/// As `mlockall(2)`. Errors: `EINVAL`; `ENOMEM` and `EPERM` if the limit is less than what the program has.
+/// As `mlockall(2)`, which changes nothing if it fails. Errors: `EINVAL`; `ENOMEM` and `EPERM` if the limit is less than what
+/// the program has.
 pub fn lock_all(flags: i32) -> Result<()> {
-    let what = flags & (libc::MCL_CURRENT | libc::MCL_FUTURE);
-    if flags & !FLAGS != 0 || what == 0 {
+    let (current, future) = (flags & libc::MCL_CURRENT != 0, flags & libc::MCL_FUTURE != 0);
+    if flags & !FLAGS != 0 || !current && !future {
         return Err(Errno(libc::EINVAL));
     }
-    let follows = what & libc::MCL_FUTURE != 0;
-    let followed = unlocked::set_following(follows);
-    let asked = match (follows, followed) {
-        (true, _) => kernel::lock_all_pages(flags & !libc::MCL_CURRENT),
-        // Only together with what is locked can it be taken back.
-        (false, true) => kernel::unlock_all_pages(),
-        (false, false) => Ok(()),
+    let on_fault = flags & libc::MCL_ONFAULT != 0;
+    let Ok(mapped) = mapped() else {
+        // Without /proc nobody says what there is: all of it, and the store with it, is locked as it is touched.
+        kernel::lock_all_pages(flags | libc::MCL_ONFAULT)?;
+        unlocked::set_following(future);
+        return Ok(());
     };
-    let locked = asked.and_then(|()| match what & libc::MCL_CURRENT {
-        0 => Ok(()),
-        _ => lock_present(flags & libc::MCL_ONFAULT != 0),
-    });
-    if locked.is_err() && !followed {
-        let _ = unlock_all();
+    let present = if current { locked(&mapped) } else { Vec::new() };
+    check_limit(present.iter().map(ExactSizeIterator::len).sum())?;
+    if unlocked::set_following(future) && !future {
+        // Only together with what is locked can it be taken back.
+        kernel::unlock_all_pages()?;
     }
-    locked
+    for range in &present {
+        lock(range, on_fault)?;
+    }
+    match future {
+        true => kernel::lock_all_pages(flags & !libc::MCL_CURRENT),
+        false => Ok(()),
+    }
 }
 
 /// As `munlockall(2)`.
@@ -44,31 +50,47 @@ pub fn unlock_all() -> Result<()> {
     kernel::unlock_all_pages()
 }
 
-/// Locks all that is mapped now, but for the store.
-fn lock_present(on_fault: bool) -> Result<()> {
-    each_mapped(|mut range| {
-        while range.start < range.end {
-            let inside = unlocked::ranges().find(|ours| ours.contains(&range.start));
-            if let Some(ours) = inside {
-                range.start = ours.end;
-                continue;
-            }
-            let starts = unlocked::ranges().map(|ours| ours.start);
-            let next = starts.filter(|start| range.contains(start)).min().unwrap_or(range.end);
-            lock(range.start..next, on_fault)?;
-            range.start = next;
+/// What of these mappings is not the store's.
+fn locked(mapped: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut ours: Vec<Range<usize>> = unlocked::ranges().collect();
+    ours.sort_unstable_by_key(|range| range.start);
+    let mut found = Vec::new();
+    for range in mapped {
+        let mut start = range.start;
+        for ours in ours.iter().filter(|ours| ours.start < range.end && ours.end > range.start) {
+            found.push(start..ours.start.max(start));
+            start = start.max(ours.end);
         }
-        Ok(())
-    })
+        found.push(start..range.end.max(start));
+    }
+    found.retain(|range| !range.is_empty());
+    found
 }
 
-/// What the limit forbids is an error. That a page cannot be made present is none, as with the kernel's own `mlockall`.
-fn lock(range: Range<usize>, on_fault: bool) -> Result<()> {
+/// The kernel's own look, before anything is locked: so many bytes fit, or this process may lock any number.
+fn check_limit(bytes: usize) -> Result<()> {
+    let limit = sys::soft_limit(libc::RLIMIT_MEMLOCK)?;
+    if bytes as u64 <= limit && limit > 0 {
+        return Ok(());
+    }
+    // More than the limit, of which no page is ever there.
+    let probe = usize::try_from(limit).ok().and_then(|limit| limit.checked_add(PAGE_BYTES));
+    let probe = probe.ok_or(Errno(libc::ENOMEM))?.next_multiple_of(PAGE_BYTES);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let start = sys::mmap(probe, libc::PROT_NONE, flags, -1, 0)?;
+    let may = kernel::lock_pages(start.cast(), probe, true);
+    // SAFETY: the mapping made here.
+    let _ = unsafe { kernel::munmap(start, probe) };
+    may
+}
+
+/// What another thread has unmapped since is no error, nor that a page cannot be made present, as with the kernel's own `mlockall`.
+fn lock(range: &Range<usize>, on_fault: bool) -> Result<()> {
     let (start, bytes) = (core::ptr::without_provenance_mut::<c_void>(range.start), range.len());
     if let Err(errno) = kernel::lock_pages(start, bytes, true) {
-        // SAFETY: starts no writing, and tells whether all of it is mapped; another thread may have unmapped it since.
-        return unsafe { kernel::msync(start, bytes, libc::MS_ASYNC) }
-            .map_or(Ok(()), |()| Err(errno));
+        // SAFETY: starts no writing, and tells whether all of it is mapped.
+        let is_there = unsafe { kernel::msync(start, bytes, libc::MS_ASYNC) }.is_ok();
+        return if is_there { Err(errno) } else { Ok(()) };
     }
     if !on_fault {
         let _ = kernel::lock_pages(start, bytes, false);
@@ -76,31 +98,22 @@ fn lock(range: Range<usize>, on_fault: bool) -> Result<()> {
     Ok(())
 }
 
-/// Calls `act` with each mapping of this process, lowest first.
-fn each_mapped(mut act: impl FnMut(Range<usize>) -> Result<()>) -> Result<()> {
-    /// Longer than a line: addresses and a path.
-    const BUFFER_BYTES: usize = 8192;
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    let list = sys::openat(libc::AT_FDCWD, c"/proc/self/maps", flags, 0)?;
-    let mut buffer = vec![0_u8; BUFFER_BYTES];
-    let mut filled = 0;
-    let done = loop {
-        let got = match sys::read(list, &mut buffer[filled..]) {
-            Ok(0) => break Ok(()),
-            Ok(got) => got,
-            Err(errno) => break Err(errno.into()),
-        };
-        filled += got;
-        let end = buffer[..filled].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-        let mut lines = buffer[..end].split(|&byte| byte == b'\n').filter_map(range_of);
-        if let Err(errno) = lines.try_for_each(&mut act) {
-            break Err(errno);
-        }
-        buffer.copy_within(end..filled, 0);
-        filled -= end;
-    };
-    let _ = sys::close(list);
-    done
+/// The mappings of this process, lowest first, but for those of the library that this code is loaded from, if it is one.
+fn mapped() -> Result<Vec<Range<usize>>> {
+    let text = kernel::told(libc::AT_FDCWD, c"/proc/self/maps")?;
+    let lines = text.split(|&byte| byte == b'\n');
+    let all: Vec<(Range<usize>, &[u8])> =
+        lines.filter_map(|line| Some((range_of(line)?, file_of(line)))).collect();
+    let here = (mapped as fn() -> _ as *const ()).addr();
+    let library = all.iter().find(|(range, _)| range.contains(&here)).map(|(_, file)| *file);
+    let library = library.filter(|file| file.ends_with(b".so"));
+    let others = all.into_iter().filter(|(_, file)| Some(*file) != library);
+    Ok(others.map(|(range, _)| range).collect())
+}
+
+/// The path that a line of `/proc/self/maps` ends with; empty for memory of no file.
+fn file_of(line: &[u8]) -> &[u8] {
+    line.iter().position(|&byte| byte == b'/').map_or(&[], |start| &line[start..])
 }
 
 /// What a line of `/proc/self/maps` begins with; none for what is not the process's.
@@ -128,15 +141,22 @@ mod tests {
         static PLACE: u8 = 0;
         let here = (&raw const PLACE).addr();
         let stack = (&raw const here).addr();
-        let mut seen = Vec::new();
-        each_mapped(|range| {
-            seen.push(range);
-            Ok(())
-        })
-        .unwrap();
+        let seen = mapped().unwrap();
         assert!(seen.is_sorted_by_key(|range| range.start));
         for address in [here, stack] {
             assert!(seen.iter().any(|range| range.contains(&address)));
         }
+    }
+
+    #[test]
+    fn what_is_ours_is_cut_out_of_what_is_mapped() {
+        const BYTES: usize = 4 * PAGE_BYTES;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let start = unlocked::map(BYTES, libc::PROT_READ, flags, -1, 0).unwrap();
+        let (from, to) = (start.addr(), start.addr() + BYTES);
+        let all = [from - 10..to + 10, to + 20..to + 30];
+        assert_eq!(locked(&all), [from - 10..from, to..to + 10, to + 20..to + 30]);
+        // SAFETY: the mapping made above.
+        unsafe { unlocked::unmap(start, BYTES) }.unwrap();
     }
 }

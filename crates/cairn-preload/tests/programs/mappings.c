@@ -1,9 +1,12 @@
 /* Files in memory: what stores, cuts, growth, forks and deaths do to a file that is mapped, and to those who look at it. */
 #include "program.h"
+#include <dirent.h>
 #include <dlfcn.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #define PAGE 4096L
@@ -393,6 +396,40 @@ static void all_is_locked(void) {
     printf("locked: %ld\n", told("VmLck:"));
 }
 
+/* A program that may lock little: what fails changes nothing, and what succeeds hinders nothing. */
+static void little_is_locked(void) {
+    char *kept = map(4 * PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(mkdir("d", 0755) == 0 && mlock(kept, 4 * PAGE) == 0);
+    /* Root may lock anything; so that the kernel looks at the limit, it gives that right up. */
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct rights[2];
+    MUST(syscall(SYS_capget, &header, rights) == 0);
+    rights[0].effective &= ~(1u << CAP_IPC_LOCK), rights[0].permitted &= ~(1u << CAP_IPC_LOCK);
+    MUST(syscall(SYS_capset, &header, rights) == 0);
+    struct rlimit enough;
+    MUST(prlimit(0, RLIMIT_MEMLOCK, NULL, &enough) == 0);
+    struct rlimit little = {64 * 1024, enough.rlim_max};
+    enough.rlim_cur = enough.rlim_max;
+    MUST(prlimit(0, RLIMIT_MEMLOCK, &little, NULL) == 0);
+    printf("%s\n", said(mlockall(MCL_CURRENT | MCL_FUTURE)));
+    printf("still locked: %ld\n", told("VmLck:"));
+    free(malloc(1 << 20));
+    MUST(prlimit(0, RLIMIT_MEMLOCK, &enough, NULL) == 0);
+    if (enough.rlim_cur < 8 << 20) return (void)printf("not enough for this program\n");
+    MUST(mlockall(MCL_CURRENT | MCL_FUTURE) == 0);
+    DIR *directory = opendir(".");
+    MUST(directory != NULL && readdir(directory) != NULL && closedir(directory) == 0);
+    int file = filled("f", 8 * BLOCK);
+    printf("%c\n", byte_of(file, 7 * BLOCK));
+    pid_t child = fork();
+    if (child == 0) {
+        MUST(mlockall(MCL_CURRENT) == 0 && told("VmLck:") > 128 && chdir("d") == 0);
+        close(create("e", 0));
+        _exit(0);
+    }
+    printf("%d\n", ended(child));
+}
+
 static void refuses(const char *what, long length, int protection, int flags, int file, long offset) {
     printf("%s: %s\n", what, said((long)mmap(NULL, length, protection, flags, file, offset)));
 }
@@ -532,6 +569,7 @@ static const struct scene scenes[] = {
     {"stores_outlive_a_killed_process", stores_outlive_a_killed_process},
     {"advice_and_locks", advice_and_locks},
     {"all_is_locked", all_is_locked},
+    {"little_is_locked", little_is_locked},
     {"requests_are_refused", requests_are_refused},
     {"processes_share_a_counter", processes_share_a_counter},
     {"stores_meet_writes", stores_meet_writes},
