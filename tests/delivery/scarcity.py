@@ -7,7 +7,6 @@ many calls.
 """
 
 import shutil
-import signal
 import subprocess
 
 from course import register
@@ -72,7 +71,7 @@ def run(box, call, error, number, span):
     result = box.finish(run, RUN_LIMIT_S)
     # Then there is enough again; an agent that goes on is traced no longer.
     tracers = [pid for pid, words in box.processes().items() if words[0] == "strace"]
-    box.kill(tracers, signal.SIGTERM)
+    box.kill(tracers)
     return result
 
 

@@ -17,7 +17,9 @@ use crate::manifest::{Carried, Copy, Entry, Kind, State, Target, manifest_path};
 use crate::marks::Marks;
 use crate::meter::Meter;
 use crate::path::FilePath;
-use crate::plan::{Node, Plan, Tree, has_other_attributes, has_other_extended, lies_in};
+use crate::plan::{
+    Node, Plan, Tree, directories_of, has_other_attributes, has_other_extended, lies_in,
+};
 use crate::policy::Priority;
 use crate::priority;
 use crate::queue::{Item, Queue};
@@ -157,7 +159,16 @@ impl<'a> Carrier<'a> {
                 false => copies.push(to.clone()),
             }
         }
-        for path in emptied {
+        // Not one with a copy that should have left it and could not: it goes in a later pass.
+        let removed: HashSet<&FilePath> = emptied.iter().copied().collect();
+        let staying = match emptied.is_empty() {
+            true => HashSet::new(),
+            false => {
+                let all = self.ledger.manifest().files.keys();
+                directories_of(all.filter(|path| !removed.contains(path)).collect())
+            }
+        };
+        for path in emptied.into_iter().filter(|path| !staying.contains(*path)) {
             self.step(path, |carrier| carrier.remove(path))?;
         }
         copies.retain(|path| !kept.contains(path));

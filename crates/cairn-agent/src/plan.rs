@@ -187,10 +187,11 @@ impl Plan {
 
     /// Leaves the copies at `needed` as they are, for now.
     pub fn spare(&mut self, needed: &HashSet<FilePath>) {
-        self.guard(needed);
-        self.symlinks.retain(|path| !needed.contains(path));
         let (held, renames): (Vec<_>, _) =
             std::mem::take(&mut self.renames).into_iter().partition(|(_, to)| needed.contains(to));
+        let unmoved = held.iter().map(|(from, _)| from);
+        self.guard(&needed.iter().chain(unmoved).cloned().collect());
+        self.symlinks.retain(|path| !needed.contains(path));
         let (postponed, copies): (Vec<_>, _) =
             std::mem::take(&mut self.copies).into_iter().partition(|path| needed.contains(path));
         let (unlinked, links): (Vec<_>, _) =
@@ -257,7 +258,7 @@ impl Plan {
 }
 
 /// All directories that `paths` lie in.
-fn directories_of(paths: Vec<&FilePath>) -> HashSet<FilePath> {
+pub(crate) fn directories_of(paths: Vec<&FilePath>) -> HashSet<FilePath> {
     let mut directories = HashSet::new();
     for path in paths {
         let mut here = path.split().map(|(parent, _)| parent);
@@ -524,15 +525,20 @@ fn plan_links(plan: &mut Plan, tree: &Tree, entries: &Entries) {
 
 fn plan_removals(plan: &mut Plan, tree: &Tree, entries: &Entries, displaced: &BTreeSet<FilePath>) {
     let moved: BTreeSet<&FilePath> = plan.renames.iter().map(|(from, _)| from).collect();
-    let mut remove = Vec::new();
-    let mut forget = Vec::new();
+    let (mut remove, mut forget) = (Vec::new(), Vec::new());
+    let mut staying = Vec::new();
     for (&path, entry) in entries.iter().rev() {
         let gone = !entry.detached && !tree.contains_key(path) && !moved.contains(path);
         if gone || displaced.contains(path) {
             let is_there = entry.kind != Kind::File || entry.copy().is_some();
             if is_there { remove.push(path.clone()) } else { forget.push(path.clone()) }
+        } else if !moved.contains(path) {
+            staying.push(path);
         }
     }
+    // A directory goes with the last of what we have put into it.
+    let staying = directories_of(staying);
+    remove.retain(|path| !staying.contains(path) || lies_in(path, displaced));
     (plan.remove, plan.forget) = (remove, forget);
 }
 
@@ -552,6 +558,28 @@ mod tests {
         let (ordered, cyclic) = in_safe_order([&chain[..], &circle].concat());
         assert!(ordered.iter().eq(chain.iter().rev()));
         assert_eq!(cyclic, [(path("b"), path("a")), (path("a"), path("b"))]);
+    }
+
+    /// Mechanism: a directory that the program had removed was forgotten when it could not be removed outside, because a copy in it was
+    /// kept or yet to be renamed. Consequence: it stayed there for good, with exit code 0. Fix: it goes with the last copy in it.
+    #[test]
+    fn directory_goes_after_the_last_copy_in_it() {
+        let kept = Entry { detached: true, ..entry(&file(4, 1)) };
+        let entries =
+            [("d", entry(&directory(2))), ("d/e", entry(&directory(3))), ("d/e/kept", kept)];
+        let planned = plan(&Tree::new(), &manifest(&entries));
+        assert_eq!(planned, Plan::default());
+        let planned = plan(&Tree::new(), &manifest(&entries[..2]));
+        assert_eq!(planned.remove, paths(&["d/e", "d"]));
+        // The rename has to wait for something absent.
+        let moved = tree(&[("to", file(4, 1))]);
+        let there = [("d", entry(&directory(2))), ("d/f", entry(&file(4, 1)))];
+        let planned = plan(&moved, &manifest(&there));
+        assert_eq!(planned.renames, [(path("d/f"), path("to"))]);
+        assert_eq!(planned.remove, paths(&["d"]));
+        let mut spared = planned;
+        spared.spare(&HashSet::from([path("to")]));
+        assert_eq!((spared.renames, spared.remove), (Vec::new(), Vec::new()));
     }
 
     /// Mechanism: a directory with nothing in it but what is held back was left out although another directory lies in it. Consequence: that

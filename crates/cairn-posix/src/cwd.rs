@@ -16,6 +16,7 @@ use cairn_core::{HandleId, InodeId, OpenOptions, SlotId};
 use cairn_device::{namespace, sys};
 
 use crate::error::{Errno, PathResult, Result};
+use crate::latch::{Held, Latch};
 use crate::mount::{self, Mount};
 use crate::path::Place;
 use crate::{configuration, kernel, names, placeholder};
@@ -38,8 +39,8 @@ pub struct Surroundings {
     /// Handle that keeps it in existence; 0 if none.
     handle: AtomicU32,
     umask: AtomicU32,
-    /// The thread that has it to itself; 0 if several may have it.
-    owner: AtomicU32,
+    /// Threads that have it. Those of the process count for nothing.
+    users: AtomicU32,
     next: *mut Surroundings,
 }
 
@@ -52,7 +53,7 @@ impl Surroundings {
             current: AtomicU32::new(UNKNOWN),
             handle: AtomicU32::new(0),
             umask: AtomicU32::new(NOT_READ),
-            owner: AtomicU32::new(0),
+            users: AtomicU32::new(0),
             next: ptr::null_mut(),
         }
     }
@@ -61,95 +62,118 @@ impl Surroundings {
 static PROCESS: Surroundings = Surroundings::new();
 /// Whether a thread has had others than its process.
 static SPLIT: AtomicBool = AtomicBool::new(false);
-/// All others than the process's that were ever made; those whose thread has ended are used again.
+/// All others than the process's that were ever made; those that no thread has are used again.
 static OTHERS: AtomicPtr<Surroundings> = AtomicPtr::new(ptr::null_mut());
+
+/// What a thread has, until it ends.
+struct Share(Cell<Option<&'static Surroundings>>);
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if let Some(own) = self.0.take() {
+            own.users.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
 
 thread_local! {
     /// Those of this thread, if they are not its process's.
-    static OWN: Cell<Option<&'static Surroundings>> = const { Cell::new(None) };
+    static OWN: Share = const { Share(Cell::new(None)) };
+}
+
+fn own() -> Option<&'static Surroundings> {
+    // A thread that is ending has its process's again.
+    OWN.try_with(|share| share.0.get()).ok().flatten()
+}
+
+/// Gives this thread surroundings in which it is counted, in the place of those it had.
+fn set_own(new: Option<&'static Surroundings>) {
+    let before = OWN.try_with(|share| share.0.replace(new)).ok().flatten();
+    drop(Share(Cell::new(before)));
 }
 
 #[inline]
 fn here() -> &'static Surroundings {
     match SPLIT.load(Ordering::Relaxed) {
         false => &PROCESS,
-        true => OWN.get().unwrap_or(&PROCESS),
+        true => own().unwrap_or(&PROCESS),
     }
 }
 
+/// What a thread that is being created is to have.
+pub struct Inherited(Share);
+
 /// What a thread that this one creates is to begin with ([`begin_with`]); none if that is the process's.
-pub fn of_new_thread() -> Option<&'static Surroundings> {
-    if !SPLIT.load(Ordering::Relaxed) {
-        return None;
-    }
-    OWN.get().inspect(|own| own.owner.store(0, Ordering::Relaxed))
+pub fn of_new_thread() -> Option<Inherited> {
+    let own = own().filter(|_| SPLIT.load(Ordering::Relaxed))?;
+    own.users.fetch_add(1, Ordering::Relaxed);
+    Some(Inherited(Share(Cell::new(Some(own)))))
 }
 
 /// To be called by a new thread.
-pub fn begin_with(surroundings: Option<&'static Surroundings>) {
-    if surroundings.is_some() {
-        OWN.set(surroundings);
+pub fn begin_with(inherited: Option<Inherited>) {
+    if let Some(own) = inherited.and_then(|inherited| inherited.0.0.take()) {
+        set_own(Some(own));
     }
+}
+
+/// Keeps other threads where they are: the kernel's current directory and what is known of it change together.
+pub fn moving() -> Option<Held<'static>> {
+    static MOVING: Latch = Latch::new();
+    // A signal handler that interrupted a move may find the two apart.
+    MOVING.hold().ok()
 }
 
 /// `unshare(CLONE_FS)` in the making: what the calling thread is about to have for itself.
 #[must_use]
 pub struct Split {
-    own: &'static Surroundings,
-    /// The kernel's current directory, if it is a stand-in.
-    stand_in: Option<u64>,
+    own: Share,
+    _moving: Option<Held<'static>>,
 }
 
 impl Split {
     /// Before the kernel's part. `None`: the thread has all to itself already. Errors: those of opening the directory once more.
     pub fn begin() -> Result<Option<Split>> {
-        let is_alone = OWN.get().map_or_else(
+        let is_alone = own().map_or_else(
             || kernel::has_threads() == Some(false),
-            |own| own.owner.load(Ordering::Relaxed) == sys::gettid(),
+            |own| own.users.load(Ordering::Acquire) == 1,
         );
         if is_alone {
             return Ok(None);
         }
-        let stand_in = stand_in_number();
+        let moving = moving();
         let (directory, mask) = (inode(), umask());
         let own = unused();
-        own.current.store(directory.map_or(FOREIGN, |inode| inode.0), Ordering::Relaxed);
+        let share = Share(Cell::new(Some(own)));
         own.umask.store(mask, Ordering::Relaxed);
+        own.current.store(FOREIGN, Ordering::Relaxed);
         match directory {
             Some(directory) => hold(own, mount::current()?, directory)?,
             None => let_go(own),
         }
-        Ok(Some(Split { own, stand_in }))
+        own.current.store(directory.map_or(FOREIGN, |inode| inode.0), Ordering::Relaxed);
+        Ok(Some(Split { own: share, _moving: moving }))
     }
 
-    /// After it. Another thread may have gone elsewhere since; then the slot's record tells where this one is.
+    /// After it.
     pub fn end(self) {
-        let is_still_there = stand_in_number() == self.stand_in;
-        if !is_still_there {
-            self.own.current.store(UNKNOWN, Ordering::Relaxed);
-        }
-        OWN.set(Some(self.own));
+        set_own(self.own.0.take());
         SPLIT.store(true, Ordering::Release);
-        let _ = inode();
     }
 }
 
-/// Surroundings for the calling thread, with a handle, if any, that nobody needs.
+/// Surroundings with one user, and with a handle, if any, that nobody needs.
 fn unused() -> &'static Surroundings {
-    let (process, thread) = (sys::getpid(), sys::gettid());
-    let is_taken = |one: &&Surroundings| {
-        let owner = one.owner.load(Ordering::Relaxed);
-        let has_ended = owner != 0 && sys::tgkill(process, owner, 0).is_err();
-        let take =
-            || one.owner.compare_exchange(owner, thread, Ordering::AcqRel, Ordering::Relaxed);
-        has_ended && take().is_ok()
+    let take = |one: &&Surroundings| {
+        let first = || one.users.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
+        !ptr::eq(*one, &raw const PROCESS) && first().is_ok()
     };
-    if let Some(one) = all().find(is_taken) {
+    if let Some(one) = all().find(take) {
         return one;
     }
     let mut first = OTHERS.load(Ordering::Acquire);
     let new = Box::leak(Box::new(Surroundings::new()));
-    new.owner = AtomicU32::new(thread);
+    new.users = AtomicU32::new(1);
     loop {
         new.next = first;
         match OTHERS.compare_exchange(first, new, Ordering::AcqRel, Ordering::Acquire) {
@@ -159,12 +183,12 @@ fn unused() -> &'static Surroundings {
     }
 }
 
-/// In a forked child, whose only thread has another number than the one that it was made from.
+/// In a forked child, which has one thread.
 pub(crate) fn forked() {
-    if let Some(own) = SPLIT.load(Ordering::Relaxed).then(|| OWN.get()).flatten() {
-        let thread = sys::gettid();
-        let renumber = |owner| (owner != 0).then_some(thread);
-        let _ = own.owner.fetch_update(Ordering::AcqRel, Ordering::Relaxed, renumber);
+    let own = own();
+    for one in all() {
+        let is_own = own.is_some_and(|own| ptr::eq(own, one));
+        one.users.store(is_own.into(), Ordering::Relaxed);
     }
 }
 
@@ -295,7 +319,6 @@ fn give_up(mount: &Mount, handle: u32) -> Result<()> {
 /// In a process whose slot is new to it, a forked child whose creation was not seen: holds on to the current directories, and records
 /// this thread's.
 pub(crate) fn retain(mount: &Mount, slot: SlotId) {
-    forked();
     for own in all() {
         let handle = own.handle.load(Ordering::Relaxed);
         if handle != 0 && mount.fs().retain(slot, HandleId(handle)).is_err() {
@@ -330,6 +353,7 @@ pub fn enter(place: &Place) -> PathResult<()> {
 }
 
 fn become_current(mount: &Mount, directory: InodeId) -> Result<()> {
+    let _moving = moving();
     let (stand_in, number) = mount.stand_in()?;
     let entered = kernel::fchdir(stand_in);
     let _ = sys::close(stand_in);

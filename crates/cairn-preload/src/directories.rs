@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_long, c_void};
 
 use cairn_posix::directory::{self, Stream};
-use cairn_posix::{Errno, Result, address, cwd, table};
+use cairn_posix::{Errno, Result, address, configuration, cwd, table};
 use libc::{DIR, dirent64, size_t, ssize_t};
 
 use crate::answer::{answer, answer_as, guarded, number, set_errno};
@@ -169,11 +169,14 @@ pub unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
             |elsewhere| unsafe { chdir(elsewhere.as_ptr()) },
         ),
         // SAFETY: the caller's own argument.
-        None => left(unsafe { real()(path) }),
+        None => leave(|| unsafe { real()(path) }),
     }
 }
 
-fn left(result: c_int) -> c_int {
+/// Lets `real` take the kernel elsewhere.
+fn leave(real: impl FnOnce() -> c_int) -> c_int {
+    let _moving = configuration::get().and_then(|_| cwd::moving());
+    let result = real();
     if result == 0 && !cwd::is_foreign() {
         let _ = guarded(|| {
             cwd::left();
@@ -188,7 +191,7 @@ fn left(result: c_int) -> c_int {
 pub unsafe extern "C-unwind" fn fchdir(descriptor: c_int) -> c_int {
     if !table::is_ours(descriptor) {
         // SAFETY: the caller's own argument.
-        let result = left(unsafe { next!(fchdir: fn(c_int) -> c_int)(descriptor) });
+        let result = leave(|| unsafe { next!(fchdir: fn(c_int) -> c_int)(descriptor) });
         if result == 0 || !crate::answer::is_missed(descriptor) {
             return result;
         }
@@ -226,7 +229,7 @@ unsafe fn working_path(path: Result<Vec<u8>>, buffer: *mut c_char, size: size_t)
 }
 
 fn ours() -> Option<Result<Vec<u8>>> {
-    match cairn_posix::configuration::get().is_none() || cwd::is_foreign() {
+    match configuration::get().is_none() || cwd::is_foreign() {
         true => None,
         false => guarded(|| Ok::<_, Errno>(cwd::path())).unwrap_or(None),
     }

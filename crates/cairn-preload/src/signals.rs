@@ -132,10 +132,15 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
         return unsafe { act_by_default(signal, &*info) };
     }
     if wanted.flags.load(Ordering::Relaxed) & libc::SA_RESETHAND != 0 {
-        // SAFETY: plain data, for which zero is a value: the default action.
-        let default: Action = unsafe { core::mem::zeroed() };
-        // SAFETY: our own hook, with a valid action.
-        unsafe { sigaction(signal, &raw const default, core::ptr::null_mut()) };
+        // SAFETY: plain data, for which zero is a value.
+        let mut now: Action = unsafe { core::mem::zeroed() };
+        // SAFETY: our own hook, with room for an action and then a valid one; its flags and its mask stay.
+        unsafe {
+            if sigaction(signal, core::ptr::null(), &raw mut now) == 0 {
+                now.sa_sigaction = libc::SIG_DFL;
+                sigaction(signal, &raw const now, core::ptr::null_mut());
+            }
+        }
     }
     if handler != libc::SIG_DFL && handler != libc::SIG_IGN {
         // It may have come in the midst of a call of ours that the kernel lets through.

@@ -16,7 +16,7 @@ struct Start<Function> {
     function: Function,
     argument: *mut c_void,
     stack_bytes: usize,
-    surroundings: Option<&'static cwd::Surroundings>,
+    surroundings: Option<cwd::Inherited>,
 }
 
 impl<Function: Copy> Start<Function> {
@@ -27,7 +27,7 @@ impl<Function: Copy> Start<Function> {
     unsafe fn take(start: *mut c_void) -> (Function, *mut c_void) {
         dispatch::arm();
         // SAFETY: promised by the caller.
-        let start = unsafe { Box::from_raw(start.cast::<Start<Function>>()) };
+        let start = *unsafe { Box::from_raw(start.cast::<Start<Function>>()) };
         stack::thread_begins(start.stack_bytes);
         cwd::begin_with(start.surroundings);
         (start.function, start.argument)

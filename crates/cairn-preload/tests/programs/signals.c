@@ -239,7 +239,8 @@ static void flags_of_a_handler_hold(void) {
     struct sigaction once = {.sa_handler = write_and_read, .sa_flags = SA_RESETHAND};
     MUST(sigaction(SIGUSR2, &once, NULL) == 0 && raise(SIGUSR2) == 0);
     MUST(sigaction(SIGUSR2, NULL, &seen) == 0);
-    printf("handled: %d, handler is gone: %d\n", handled, seen.sa_handler == SIG_DFL);
+    flags = seen.sa_flags & (SA_RESTART | SA_RESETHAND | SA_NODEFER | SA_SIGINFO | SA_ONSTACK);
+    printf("handled: %d, handler is gone: %d, flags: %x\n", handled, seen.sa_handler == SIG_DFL, flags);
 }
 
 static volatile int zero;

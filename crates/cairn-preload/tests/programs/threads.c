@@ -285,6 +285,49 @@ static void one_goes_elsewhere(void) {
     }
 }
 
+static atomic_int leaving, misplaced;
+
+static void *leave_and_end(void *unused) {
+    char place[4096];
+    MUST(unshare(CLONE_FS) == 0);
+    /* What is the current directory has its own name in it. */
+    if (getcwd(place, sizeof place) == NULL || access(strrchr(place, '/') + 1, F_OK) != 0) misplaced++;
+    return unused;
+}
+
+static void *leave_for_another(void *unused) {
+    pthread_t other;
+    MUST(unshare(CLONE_FS) == 0 && chdir("one") == 0);
+    MUST(pthread_create(&other, NULL, leave_and_end, NULL) == 0 && pthread_detach(other) == 0);
+    return unused;
+}
+
+static void *go_to_and_fro(void *places) {
+    while (!leaving) MUST(chdir(((char **)places)[0]) == 0 && chdir(((char **)places)[1]) == 0);
+    return NULL;
+}
+
+/* Threads that leave while another goes to and fro, and many more than a process can have at a time. */
+static void many_go_elsewhere(void) {
+    char here[4096], one[4200], outside[] = "/tmp/cairn-threads-XXXXXX", below[100];
+    MUST(getcwd(here, sizeof here) != NULL && mkdir("one", 0755) == 0 && mkdir("one/one", 0755) == 0);
+    MUST(mkdtemp(outside) != NULL);
+    sprintf(one, "%s/one", here);
+    sprintf(below, "%s/%s", outside, strrchr(outside, '/') + 1);
+    MUST(mkdir(below, 0755) == 0 && chdir(one) == 0);
+    char *places[] = {outside, one};
+    pthread_t wanderer, thread;
+    MUST(pthread_create(&wanderer, NULL, go_to_and_fro, places) == 0);
+    for (int count = 0; count < 100; count++)
+        MUST(pthread_create(&thread, NULL, leave_and_end, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    leaving = 1;
+    MUST(pthread_join(wanderer, NULL) == 0 && chdir(here) == 0);
+    MUST(rmdir(below) == 0 && rmdir(outside) == 0);
+    for (int count = 0; count < 2000; count++)
+        MUST(pthread_create(&thread, NULL, leave_for_another, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    printf("misplaced: %d\n", misplaced);
+}
+
 static const struct scene scenes[] = {
     {"each_has_a_file_of_its_own", each_has_a_file_of_its_own},
     {"all_append_to_one_file", all_append_to_one_file},
@@ -293,6 +336,7 @@ static const struct scene scenes[] = {
     {"process_exits_while_all_write", process_exits_while_all_write},
     {"children_open_files_while_threads_do", children_open_files_while_threads_do},
     {"one_goes_elsewhere", one_goes_elsewhere},
+    {"many_go_elsewhere", many_go_elsewhere},
 };
 
 int main(int count, char **arguments) { return count == 3 ? play(SCENES(scenes), arguments) : 97; }
