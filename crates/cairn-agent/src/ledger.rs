@@ -90,7 +90,22 @@ impl Ledger {
         };
         ledger.set_directory_rights(false)?;
         ledger.recover(intents)?;
+        if is_on_disk && !complete_on_disk {
+            ledger.look_at_directories();
+        }
         Ok(ledger)
+    }
+
+    /// Has the entries of directories say which times these have: an agent that died had changed what is in them, and not given them
+    /// their times again.
+    fn look_at_directories(&mut self) {
+        let directories =
+            self.manifest.files.iter_mut().filter(|(_, entry)| entry.kind == Kind::Directory);
+        for (path, entry) in directories {
+            if let Ok(Some(found)) = self.destination.look(path) {
+                entry.mtime_ns = entry.mtime_found(&found);
+            }
+        }
     }
 
     /// Has the manifest say what the agent of an earlier store of the job was doing when it died with its node, and removes what it had

@@ -327,6 +327,35 @@ fn what_a_killed_agent_left_in_a_directory_goes_although_that_left_the_store() {
     assert_eq!(left.collect::<Vec<_>>(), ["cairn-manifest.job.json"]);
 }
 
+/// Mechanism: directories get their times at the end of a pass, and what had changed in them since was known to the agent alone.
+/// Consequence: after it was killed they kept the times of the drain, although all was said to be right. Fix: who takes over a persist directory
+/// whose pass did not end looks at them.
+#[test]
+fn directories_have_their_times_after_an_agent_was_killed() {
+    let mut store = TestStore::new();
+    let out = store.directory("out");
+    store.job.persist = Some(out.clone());
+    let (fs, caller) = (store.volume.fs(), store.volume.caller_as_user());
+    fs.make_directory(&caller, ROOT, b"d", 0o755).expect("makes");
+    store.write("d/a", b"state", 0o644, 1);
+    let volumes = [Arc::clone(&store.volume)];
+    let pass = || {
+        let mut drainer = Drainer::new(&store.path, store.job.clone());
+        let outcome = drainer.pass(&volumes, true, Reason::Routine, &Meter::default());
+        assert!(outcome.expect("passes").complete);
+        std::fs::metadata(out.join("d")).expect("is there").modified().expect("has a time")
+    };
+    let time = pass();
+    // It had begun to change something, said so, and had nothing under way when it died.
+    let mut ledger = Ledger::open(&out, &store.job).expect("opens");
+    ledger.set_complete(false, false);
+    ledger.commit().expect("commits");
+    drop(ledger);
+    std::fs::write(out.join("d/b"), "").expect("writes");
+    std::fs::remove_file(out.join("d/b")).expect("removes");
+    assert_eq!(pass(), time);
+}
+
 /// Mechanism: whether the run was over was asked when a pass had ended, of files that were read before. Consequence: images went although
 /// what the run had done meanwhile was in no other place: after the loss of the node in that moment some files were as they had been,
 /// and some newer. Fix: it is asked before the files are read.
