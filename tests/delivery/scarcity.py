@@ -77,6 +77,8 @@ def run(box, call, error, number, span):
 
 def check(box, want, result):
     """What is told is there; all of it, if the run says so."""
+    expect(result.code not in (101, 134) and "panicked" not in result.said,
+           f"the run broke off: {result.code}, {result.said[:200]}")
     done = box.scratch / "told"
     told_done = set(done.read_text().split()) if done.exists() else set()
     if result.code == 0:

@@ -102,22 +102,14 @@ fn fork(log: &Path) -> Result<i32> {
 /// The starter's part: relays what the agent says and ends.
 fn wait_for_agent(mut from_agent: File) -> ! {
     let mut said = Vec::new();
-    let code = match from_agent.read_to_end(&mut said) {
-        Ok(_) if said == READY => 0,
-        Ok(_) if said.is_empty() => {
-            eprintln!("the agent ended before it was ready");
-            1
-        }
-        Ok(_) => {
-            eprintln!("{}", String::from_utf8_lossy(&said).trim_end());
-            1
-        }
-        Err(error) => {
-            eprintln!("cannot hear from the agent: {error}");
-            1
-        }
+    let failure = match from_agent.read_to_end(&mut said) {
+        Ok(_) if said == READY => process::exit(0),
+        Ok(_) if said.is_empty() => "the agent ended before it was ready".to_owned(),
+        Ok(_) => String::from_utf8_lossy(&said).trim_end().to_owned(),
+        Err(error) => format!("cannot hear from the agent: {error}"),
     };
-    process::exit(code)
+    let _ = writeln!(std::io::stderr(), "{failure}");
+    process::exit(1)
 }
 
 /// Takes the lock file `name` in `directory` for as long as the returned file is open; None if

@@ -322,10 +322,10 @@ fn newest_files(
             Err(
                 error @ (cairn_agent::Error::Damaged { .. } | cairn_agent::Error::Changed { .. }),
             ) => {
-                eprintln!("cairn: {} is left out: {error}", checkpoint.name);
+                output::say!("cairn: {} is left out: {error}", checkpoint.name);
             }
             Err(error) if error.is_about_absent_data() => {
-                eprintln!("cairn: {} is left out: {error}", checkpoint.name);
+                output::say!("cairn: {} is left out: {error}", checkpoint.name);
             }
             Err(error) => return Err(error.into()),
         }

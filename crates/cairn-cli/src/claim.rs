@@ -200,14 +200,17 @@ impl Claim {
         let line = resumption::line(self).unwrap_or_else(|error| {
             Some(format!("cannot find out which checkpoints are whole: {error}"))
         });
-        line.iter().for_each(|line| eprintln!("cairn: {}: {line}", self.store.job.job));
+        line.iter().for_each(|line| crate::output::say!("cairn: {}: {line}", self.store.job.job));
     }
 
     /// Makes the store again from its media if they failed. Errors: as `Failed::find`.
     fn renew(&mut self, roots: &Roots, device_store: &Store, request: &Request) -> Result<()> {
         let Some(failed) = Failed::find(&self.store, request)? else { return Ok(()) };
         let _no_agent = self.without_agent()?;
-        failed.lines(&self.store.job.job).iter().for_each(|line| eprintln!("cairn: {line}"));
+        failed
+            .lines(&self.store.job.job)
+            .iter()
+            .for_each(|line| crate::output::say!("cairn: {line}"));
         renewal::forget_segments(&mut self.store, device_store)?;
         self.make_namespace(roots, device_store, request)?;
         recovered::say(self, request.stage)
@@ -316,7 +319,7 @@ impl Claim {
         });
         match made {
             Ok(_) if request.quiet => {}
-            Ok(_) => notes.iter().for_each(|note| eprintln!("cairn: {note}")),
+            Ok(_) => notes.iter().for_each(|note| crate::output::say!("cairn: {note}")),
             // There was nothing here before; the error that is reported is the first one.
             Err(_) => drop(device_store.remove()),
         }
@@ -680,7 +683,9 @@ fn take_lock(directory: &Path, job: &str) -> Result<File> {
         }
         if waited > SAID_AFTER && !is_said {
             is_said = true;
-            eprintln!("cairn: {job}: waiting for a command that looks at the store, or removes it");
+            crate::output::say!(
+                "cairn: {job}: waiting for a command that looks at the store, or removes it"
+            );
         }
         thread::sleep(LOOK_EVERY);
     }

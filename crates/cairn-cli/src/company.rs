@@ -200,7 +200,10 @@ impl Company {
             if !is_said && started.elapsed() > SAID_AFTER {
                 is_said = true;
                 let ranks = count(missing.into(), "rank");
-                eprintln!("cairn: {}: waiting a moment for {ranks} of this node to come", self.job);
+                crate::output::say!(
+                    "cairn: {}: waiting a moment for {ranks} of this node to come",
+                    self.job
+                );
             }
             thread::sleep(LOOK_EVERY);
         }
@@ -249,7 +252,9 @@ fn take_lock(directory: &Path, job: &str, launch: &str) -> Result<File> {
         let has_it = |members: Members| members.launch == launch;
         if waited > SAID_AFTER && Members::load(directory).is_some_and(has_it) {
             if !is_said {
-                eprintln!("cairn: {job}: waiting for the rank of this node that makes the store");
+                crate::output::say!(
+                    "cairn: {job}: waiting for the rank of this node that makes the store"
+                );
             }
             is_said = true;
             started = Instant::now();

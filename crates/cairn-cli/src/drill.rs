@@ -255,7 +255,7 @@ impl Drill<'_> {
             let kill = self.look(started.elapsed())?;
             report.lost_seconds += kill.lost_seconds;
             if !self.context.json {
-                eprintln!("cairn: {}: {}", self.job, kill.shown(report.kills.len() + 1));
+                output::say!("cairn: {}: {}", self.job, kill.shown(report.kills.len() + 1));
             }
             report.kills.push(kill);
         }

@@ -41,7 +41,7 @@ pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
                 was_at_rest = is_at_rest(store, &status);
                 let waits_for = awaited(store, &status).filter(|_| !quiet);
                 if waits_for.is_some() && waits_for != said {
-                    waits_for.iter().for_each(|line| eprintln!("cairn: {line}"));
+                    waits_for.iter().for_each(|line| crate::output::say!("cairn: {line}"));
                     said = waits_for;
                 }
                 let (done, total) = match (&store.job.persist, &status.archive) {

@@ -335,8 +335,8 @@ fn newest(
             // In a rank the program does not see the name of its namespace.
             Ok(_) => return Ok(Row { path: Bytes(store.seen(&inner)), ..row }),
             // An older good one is better than a newer one that is damaged or being written again.
-            Err(error @ cairn_agent::Error::Damaged { .. }) => eprintln!("cairn: {error}"),
-            Err(error) if error.is_about_absent_data() => eprintln!("cairn: {error}"),
+            Err(error @ cairn_agent::Error::Damaged { .. }) => output::say!("cairn: {error}"),
+            Err(error) if error.is_about_absent_data() => output::say!("cairn: {error}"),
             Err(cairn_agent::Error::Changed { .. }) => {}
             Err(error) => return Err(error.into()),
         }

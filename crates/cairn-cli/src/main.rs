@@ -5,6 +5,9 @@
 //! to do`, and an exit code; standard output carries only what was asked for. `--json` prints one
 //! JSON document (`docs` of each command's report types say what is in it) instead.
 
+// Both panic where there is no room for what they say: `output` does not.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
+
 mod advise;
 mod agent;
 mod archive;
@@ -197,7 +200,7 @@ fn main() {
         Ok(code) => code,
         Err(error) => {
             let text = origin::told(&error, &command, &given);
-            eprintln!("cairn: {}", output::printable(&text));
+            crate::output::say!("cairn: {}", output::printable(&text));
             error.exit_code()
         }
     };
@@ -279,7 +282,10 @@ fn refuse_command_line(error: &clap::Error) -> ! {
     };
     let origin = origin.map(|origin| format!("{origin}: ")).unwrap_or_default();
     let advice = advice(error, &command);
-    eprintln!("cairn: {origin}{message}; {}see: {command} --help", output::printable(&advice));
+    crate::output::say!(
+        "cairn: {origin}{message}; {}see: {command} --help",
+        output::printable(&advice)
+    );
     process::exit(EXIT_USAGE)
 }
 

@@ -1,10 +1,19 @@
 //! What the command prints: one object as JSON, or lines for people.
 
-use crate::error::Result;
+use crate::error::{EXIT_FAILURE, Result};
+use cairn_agent::error::why;
 use cairn_core::Timestamp;
 use serde::Serialize;
 use std::ffi::{CStr, CString};
 use std::io::{self, Write};
+
+/// Says a line on standard error, at once and as one piece, whoever else writes there. A run goes on if there is no room for it.
+macro_rules! say {
+    ($($text:tt)*) => {
+        $crate::output::to_standard_error(format!($($text)*))
+    };
+}
+pub(crate) use say;
 
 /// Prints `value` as one JSON document.
 pub fn json<T: Serialize>(value: &T) -> Result<()> {
@@ -20,12 +29,24 @@ pub fn line(text: &str) {
     print(format!("{text}\n").as_bytes());
 }
 
-/// Writes to standard output. A reader that has seen enough (`| head`) ends the command quietly.
+/// Writes to standard output. A reader that has seen enough (`| head`) ends the command quietly; that there is no room for what it
+/// says does not.
 pub fn print(bytes: &[u8]) {
     let mut out = io::stdout().lock();
-    if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
-        std::process::exit(0);
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => {
+            say!("cairn: cannot write to standard output: {}", why(&error));
+            std::process::exit(EXIT_FAILURE);
+        }
     }
+}
+
+/// What [`say`] does.
+pub fn to_standard_error(mut line: String) {
+    line.push('\n');
+    let _ = io::stderr().write_all(line.as_bytes());
 }
 
 /// `1 file`, `2 files`.

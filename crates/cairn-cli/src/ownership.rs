@@ -19,7 +19,7 @@ pub fn settle(job: &Job, request: &Request) -> Result<()> {
     while let Some(owner) = find()? {
         if request.fresh {
             let place = ownership::set_aside(persist, &owner)?;
-            eprintln!(
+            crate::output::say!(
                 "cairn: {}: what job {owner} drained is set aside in {}",
                 job.job,
                 place.display()

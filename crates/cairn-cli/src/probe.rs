@@ -74,7 +74,7 @@ pub fn run(arguments: &Arguments) -> i32 {
     match find_out(&arguments.mount) {
         Ok(()) => 0,
         Err(reason) => {
-            println!("{reason}");
+            crate::output::line(&reason);
             1
         }
     }

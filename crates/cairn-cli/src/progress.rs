@@ -44,7 +44,7 @@ impl Progress {
         } else if !self.quiet && self.logged_at.elapsed() >= LOG_EVERY {
             self.logged_at = Instant::now();
             let (done, total) = (human(done_bytes), human(total_bytes));
-            eprintln!("cairn: {}: {done} of {total}", self.label);
+            crate::output::say!("cairn: {}: {done} of {total}", self.label);
         }
     }
 

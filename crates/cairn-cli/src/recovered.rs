@@ -30,17 +30,17 @@ pub fn say(claim: &Claim, stage: Stage) -> Result<()> {
         }
     }
     let from = tier::shown(media);
-    eprintln!("cairn: recovered {inodes} files and directories from {from}");
+    crate::output::say!("cairn: recovered {inodes} files and directories from {from}");
     if !lost.is_empty() {
         let files = count(lost.len() as u64, "file");
         let job = &job.job;
-        eprintln!(
+        crate::output::say!(
             "cairn: {files} of these had a part in memory, which is lost; cairn verify {job} names them"
         );
     }
-    copies_line(job, &lost).iter().for_each(|line| eprintln!("cairn: {line}"));
+    copies_line(job, &lost).iter().for_each(|line| crate::output::say!("cairn: {line}"));
     if matches!(stage, Stage::Whole(_) | Stage::OnDemand(_)) {
-        eprintln!("cairn: --stage does nothing in a store that was recovered");
+        crate::output::say!("cairn: --stage does nothing in a store that was recovered");
     }
     Ok(())
 }

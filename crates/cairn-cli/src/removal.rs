@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// As `finish_earlier`, before a new store is made: what cannot be finished is said, and hinders nobody.
 pub fn finish_before(roots: &Roots, job: &str) {
     if let Err(error) = finish_earlier(roots, job) {
-        eprintln!(
+        crate::output::say!(
             "cairn: {job}: an earlier store of the job is not removed yet: {error}; try: cairn gc"
         );
     }
@@ -53,7 +53,7 @@ pub fn finish(job: &str, path: &Path) -> Result<()> {
         }
         if started.elapsed() > SAID_AFTER && !is_said {
             is_said = true;
-            eprintln!(
+            crate::output::say!(
                 "cairn: {job}: waiting for a command that removes an earlier store of the job"
             );
         }
@@ -63,7 +63,7 @@ pub fn finish(job: &str, path: &Path) -> Result<()> {
 
 /// Says which tiers stay.
 pub fn say_left(job: &str, left: &[LeftTier]) {
-    left.iter().for_each(|left| eprintln!("cairn: {job}: {}", shown_left(left)));
+    left.iter().for_each(|left| crate::output::say!("cairn: {job}: {}", shown_left(left)));
 }
 
 /// What to say of a tier that stays when its store is removed.

@@ -477,7 +477,7 @@ pub fn waited_for<T>(path: &Path, first: impl FnOnce() -> T) -> T {
     thread::scope(|scope| {
         let say = move || {
             if answered.recv_timeout(SAID_AFTER) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("cairn: waiting for {}, which does not answer", path.display());
+                crate::output::say!("cairn: waiting for {}, which does not answer", path.display());
             }
         };
         // Where there may be no thread, nothing is said.

@@ -248,18 +248,18 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         settings.tell();
     }
     if claim.is_new {
-        earlier.iter().for_each(|line| eprintln!("cairn: {line}"));
+        earlier.iter().for_each(|line| crate::output::say!("cairn: {line}"));
     }
     if discard {
         check_discard(claim.store.job.persist.as_ref(), claim.store.job.archive.as_ref())?;
     }
     let program = arguments.command.first().map(OsString::as_os_str).unwrap_or_default();
     if let Some(note) = company::other_nodes(program, &claim.store.job.mount) {
-        eprintln!("cairn: {note}");
+        crate::output::say!("cairn: {note}");
     }
     let job = &claim.store.job;
     if let Some(note) = space::without_effect(&job.space, job.persist.is_some()) {
-        eprintln!("cairn: {}: {note}", job.job);
+        crate::output::say!("cairn: {}: {note}", job.job);
     }
     let hides = Path::new(&job.mount).symlink_metadata().is_ok();
     let executed = execute(&claim, &library, &arguments.command, counts_calls, |_| {});
@@ -480,8 +480,8 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
         claim.remove()?;
     }
     match context.json {
-        true => eprintln!("{}", ending.json()),
-        false => ending.lines().iter().for_each(|line| eprintln!("cairn: {line}")),
+        true => crate::output::say!("{}", ending.json()),
+        false => ending.lines().iter().for_each(|line| crate::output::say!("cairn: {line}")),
     }
     // Where another rank failed, its exit code says more.
     let succeeded = code == 0 && !others_failed;

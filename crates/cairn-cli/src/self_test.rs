@@ -101,7 +101,7 @@ fn ask(claim: &Claim, library: &Path) -> Result<Found> {
 
 /// What that process does: prints what it finds.
 pub fn report(mount: &Path) {
-    println!("{}", serde_json::to_string(&Found::here(mount)).expect("texts and numbers"));
+    crate::output::line(&serde_json::to_string(&Found::here(mount)).expect("texts and numbers"));
 }
 
 impl Found {

@@ -166,7 +166,7 @@ impl Settings {
             return;
         };
         if rank::seat().is_none_or(|seat| seat.local_rank == 0) {
-            eprintln!("cairn: settings of {}", output::escaped(path.as_os_str().as_bytes()));
+            output::say!("cairn: settings of {}", output::escaped(path.as_os_str().as_bytes()));
         }
     }
 }

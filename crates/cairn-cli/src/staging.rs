@@ -318,7 +318,7 @@ fn bring_last_image(claim: &Claim) -> Result<()> {
 }
 
 fn say(job: &Job, line: &str) {
-    eprintln!("cairn: {}: {line}", job.job);
+    crate::output::say!("cairn: {}: {line}", job.job);
 }
 
 /// What the job has in its places.

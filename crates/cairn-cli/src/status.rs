@@ -217,7 +217,10 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     if reports.is_empty() {
         output::line("no stores");
         if let Some(root) = context.roots.explicit().filter(|root| !root.is_dir()) {
-            eprintln!("cairn: {} is no directory (--store-root, CAIRN_STORE_ROOT)", root.display());
+            output::say!(
+                "cairn: {} is no directory (--store-root, CAIRN_STORE_ROOT)",
+                root.display()
+            );
         }
     }
     for report in &reports {

@@ -240,7 +240,7 @@ fn grants(
     };
     let refused = Error::file("grant what is in", place);
     let grants = Grants::new(Arc::clone(directory), &room, bytes_max, &machine).map_err(refused)?;
-    grants.set_aside().iter().for_each(|what| eprintln!("cairn: {}: {what}", place.display()));
+    grants.set_aside().iter().for_each(|what| output::say!("cairn: {}: {what}", place.display()));
     Ok(grants)
 }
 

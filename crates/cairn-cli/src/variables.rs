@@ -30,7 +30,7 @@ pub fn warn(command: &Command) {
     }
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for note in unknown(names, &of(command)) {
-        eprintln!("cairn: {}", output::printable(&note));
+        output::say!("cairn: {}", output::printable(&note));
     }
 }
 

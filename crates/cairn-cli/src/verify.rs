@@ -213,7 +213,9 @@ fn verify_persist(context: &Context, persist: &Path, job: Option<&str>) -> Resul
         match tell(context, persist, &manifest, damaged) {
             Ok(0) => {}
             Ok(again) => drop(report.again.insert(job, again)),
-            Err(error) => eprintln!("cairn: {job}: these copies may pass for good ones: {error}"),
+            Err(error) => {
+                output::say!("cairn: {job}: these copies may pass for good ones: {error}")
+            }
         }
     }
     Ok(report)

@@ -162,7 +162,7 @@ impl Walltime {
         let status = agent.and_then(|mut agent| agent.status().ok());
         let late = status.and_then(|status| status.forecast).filter(|forecast| !forecast.in_time);
         if let Some(forecast) = late {
-            eprintln!("cairn: {}", line(&forecast));
+            crate::output::say!("cairn: {}", line(&forecast));
             self.warned = true;
         }
     }

@@ -36,6 +36,27 @@ fn output_and_input_of_the_command_are_its_own() {
     ran.succeeds().prints("through\n").says("err\n");
 }
 
+/// Mechanism: what could not be written to standard error was a panic. Consequence: a run whose words went to a full disk broke off in the
+/// middle, and left its program and its files behind; a list of files on a full disk was half of it, with exit code 0.
+/// Fix: a run goes on without its words, and a command whose output they are fails.
+#[test]
+fn run_goes_on_although_there_is_no_room_for_what_it_says() {
+    let full = || std::fs::File::options().write(true).open("/dev/full").expect("opens");
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let persist = out.to_str().expect("UTF-8");
+    let words =
+        ["run", "--job", "mute", "--persist", persist, "--", "sh", "-c", "echo kept >/cairn/a"];
+    let ended = sandbox.command(&words).stderr(full()).status().expect("starts");
+    assert_eq!((ended.code(), sandbox.drained("a").as_str()), (Some(0), "kept\n"));
+    sandbox.run_undrained("failed", "echo one >/cairn/a; false").ends_with(1);
+    let listed = sandbox.command(&["ls", "failed"]).stdout(full()).output().expect("starts");
+    let said = String::from_utf8_lossy(&listed.stderr);
+    assert_eq!(listed.status.code(), Some(1), "{said}");
+    assert!(said.contains("no space left on device"), "{said}");
+    sandbox.cairn(&["rm", "failed", "--discard"]).succeeds();
+}
+
 #[test]
 fn what_is_written_is_drained_verified_and_the_store_removed() {
     let sandbox = Sandbox::new();

@@ -161,7 +161,7 @@ impl<'a> Repair<'a> {
     }
 
     fn say(&self, line: &str) {
-        eprintln!("cairn: {}: {line}", self.claim.store.job.job);
+        crate::output::say!("cairn: {}: {line}", self.claim.store.job.job);
     }
 
     fn say_what_is_aside(&self, note: &Note) {

@@ -39,7 +39,7 @@ pub fn set_aside(claim: &Claim, quiet: bool) -> Result<()> {
     if !quiet {
         let (files, place) = (count(left.files, "file"), persist.join(left_name(&name)));
         let place = place.display();
-        eprintln!(
+        output::say!(
             "cairn: {name}: all of the store as the last run left it, {files}, in {place}, verified"
         );
     }
