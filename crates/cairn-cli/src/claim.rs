@@ -84,6 +84,13 @@ pub struct Entrance<'a> {
 /// That of a run by itself.
 const ALONE: Entrance<'_> = Entrance { take: &lock, sign: &|_| Ok(()), give_up: &|_, _| () };
 
+/// What an earlier store has left in a file.
+#[derive(Clone, Copy)]
+struct Kept<'a> {
+    path: &'a Path,
+    block_bytes: u32,
+}
+
 impl Claim {
     /// The store of the job that `request` names if there is one, else a new one for `command`.
     pub fn obtain(roots: &Roots, request: &Request, command: &[String]) -> Result<Claim> {
@@ -366,11 +373,11 @@ impl Claim {
         if kept.is_some() {
             staging::withdraw(self.store.directory())?;
         }
-        let creation = self.creation(store, request, kept.is_some())?;
+        let creation = self.creation(store, request, kept)?;
         let mut claimed = ClaimedTiers::default();
         claimed.claim(&self.store.job, request, kept.is_some())?;
         namespace::create(store, NODE, creation).map_err(|error| match kept {
-            Some(path) => tier::refuse_kept(path)(error),
+            Some(kept) => tier::refuse_kept(kept.path)(error),
             None => error.into(),
         })?;
         claimed.keep();
@@ -379,11 +386,12 @@ impl Claim {
     }
 
     /// How to make the node's namespace, on files that an earlier store has left or on new ones.
-    fn creation(&self, store: &Store, request: &Request, is_kept: bool) -> Result<Creation> {
-        let job = &self.store.job;
+    fn creation(&self, store: &Store, request: &Request, kept: Option<Kept>) -> Result<Creation> {
+        let (job, is_kept) = (&self.store.job, kept.is_some());
+        let block_bytes = kept.map(|kept| kept.block_bytes).or(request.block_bytes);
         let places = job.all_tiers().map(|tier| place(store, tier, is_kept));
         let creation = Creation {
-            geometry: self.geometry(request)?,
+            geometry: self.geometry(request, block_bytes.unwrap_or(HUGEBLOCK_BYTES_DEFAULT))?,
             metadata_bytes: job.metadata_tier().map_or(0, |tier| tier.bytes),
             places: places.collect::<Result<_>>()?,
             want_huge_pages: request.huge_pages,
@@ -402,15 +410,18 @@ impl Claim {
         }
     }
 
-    fn geometry(&self, request: &Request) -> Result<Geometry> {
+    fn geometry(&self, request: &Request, block_bytes: u32) -> Result<Geometry> {
         let job = &self.store.job;
         let mut tier_blocks = [0; TIERS_MAX];
         let first_with_data = usize::from(job.metadata_tier().is_some());
         for (blocks, tier) in tier_blocks[first_with_data..].iter_mut().zip(&job.tiers) {
-            let count = tier.bytes / u64::from(HUGEBLOCK_BYTES_DEFAULT);
+            let count = tier.bytes / u64::from(block_bytes);
             *blocks = u32::try_from(count).unwrap_or(u32::MAX);
         }
-        let mut geometry = Geometry::new(job.mount.as_bytes(), tier_blocks, 0);
+        let mut geometry = Geometry {
+            hugeblock_bytes: block_bytes,
+            ..Geometry::new(job.mount.as_bytes(), tier_blocks, 0)
+        };
         geometry.durability = Some(request.durability).filter(|_| job.media().is_some());
         geometry.placement = request.placement;
         fit_segment(&mut geometry, address_space_bytes());
@@ -423,7 +434,7 @@ impl Claim {
 
     /// The file with the metadata, if it holds what an earlier store kept there. Errors: that had another prefix, or other
     /// tiers.
-    fn kept_media(&self, request: &Request) -> Result<Option<&Path>> {
+    fn kept_media(&self, request: &Request) -> Result<Option<Kept<'_>>> {
         let job = &self.store.job;
         let Some((media, kind, path)) = job
             .media()
@@ -446,7 +457,17 @@ impl Claim {
                 return Err(Error::Contradiction { option, given, stored, job: job.job.clone() });
             }
         }
-        Ok(Some(path))
+        let block_bytes = superblock.geometry.hugeblock_bytes;
+        let shown = |bytes: u32| size::exact(bytes.into());
+        match request.block_bytes.filter(|&given| given != block_bytes) {
+            Some(given) => Err(Error::Contradiction {
+                option: "--block-size",
+                given: shown(given),
+                stored: shown(block_bytes),
+                job: job.job.clone(),
+            }),
+            None => Ok(Some(Kept { path, block_bytes })),
+        }
     }
 
     /// The run lock.

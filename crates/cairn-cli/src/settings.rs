@@ -84,6 +84,8 @@ pub struct RunSettings {
     pub force: Option<bool>,
     /// `--huge-pages`.
     pub huge_pages: Option<String>,
+    /// `--block-size`.
+    pub block_size: Option<String>,
     /// `--durability`.
     pub durability: Option<String>,
     /// `--numa`.

@@ -76,6 +76,8 @@ pub struct StoreReport {
     tiers: Vec<TierReport>,
     /// Bytes of its tiers in use, all namespaces together.
     used_bytes: u64,
+    /// The least room that a file with data takes, bytes.
+    block_bytes: u64,
     /// Processes attached, those of Cairn included.
     processes: u64,
     /// Starts of MPI programs in it, the first one first.
@@ -281,6 +283,7 @@ fn report(store: &OpenStore) -> StoreReport {
             })
             .collect(),
         used_bytes: 0,
+        block_bytes: 0,
         processes: 0,
         unserved: unserved::programs(store.directory()),
         uncaught: unserved::uncaught(store.directory()),
@@ -340,6 +343,16 @@ fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }
 
+impl StoreReport {
+    /// Whether the tiers are half full and more, of blocks that are nearly empty.
+    fn is_full_of_small_files(&self) -> bool {
+        let bytes: u64 = self.tiers.iter().map(|tier| tier.spec.bytes).sum();
+        self.block_bytes > 4096
+            && self.used_bytes >= bytes / 2
+            && self.files.total_bytes < self.used_bytes / 4
+    }
+}
+
 fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreReport) -> Result<()> {
     let root = cairn_agent::FilePath::root();
     let usage = volume.fs().usage().map_err(volume.error("measure", &root))?;
@@ -347,6 +360,7 @@ fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreRepor
         meta.inodes += usage.inodes;
         meta.inodes_max += usage.inode_capacity;
     }
+    report.block_bytes = usage.hugeblock_bytes;
     let used = &usage.used_blocks[first_with_data..];
     for (tier, used_blocks) in report.tiers.iter_mut().zip(used) {
         tier.used_bytes += used_blocks * usage.hugeblock_bytes;
@@ -504,6 +518,13 @@ fn lines(report: &StoreReport) -> Vec<String> {
     unserved.for_each(|line| add("programs", line));
     let files = &report.files;
     add("files", format!("{}, {}", count(files.total, "file"), human(files.total_bytes)));
+    if report.is_full_of_small_files() {
+        let block = human(report.block_bytes);
+        add(
+            "",
+            format!("each takes {block} at least: a new store with --block-size 4K holds more"),
+        );
+    }
     for (name, number, bytes) in [
         ("drained", files.drained, files.drained_bytes),
         ("undrained", files.undrained, files.undrained_bytes),

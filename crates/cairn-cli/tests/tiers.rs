@@ -189,3 +189,29 @@ for number in range(WRITERS * COUNT):
     assert_eq!(drained.len(), 2000 * 5003);
     assert!(drained.iter().enumerate().all(|(at, &byte)| byte == expected(at)));
 }
+
+/// What small files take is rounded up to blocks: of 32 KiB a tier of 4 MiB has 128, of 4 KiB 1024.
+#[test]
+fn store_with_small_blocks_holds_many_small_files_and_keeps_its_blocks() {
+    let sandbox = Sandbox::new();
+    let tier = format!("file:{}/t:64M", sandbox.work().display());
+    let script = "for n in $(seq 600); do echo $n >/cairn/$n || exit 3; done; ls /cairn | wc -l";
+    let run = |options: &[&str], script: &str| {
+        let words = [&["run", "--job", "small"][..], options, &["--", "bash", "-c", script]];
+        sandbox.cairn(&words.concat())
+    };
+    run(&["--tier", "ram:4M"], script).ends_with(3).says("No space left on device");
+    let status = sandbox.cairn(&["status", "small"]).succeeds();
+    assert!(status.stdout.contains("--block-size 4K"), "{}", status.stdout);
+    sandbox.cairn(&["rm", "small", "--discard"]).succeeds();
+    run(&["--tier", "ram:4M", "--block-size", "4K", "--discard"], script)
+        .succeeds()
+        .prints("600\n");
+    // A tier in a file keeps what it was made with.
+    run(&["--tier", &tier, "--block-size", "4K"], &format!("{script}; exit 1")).ends_with(1);
+    fs::remove_dir_all(sandbox.store("small")).expect("loses its memory");
+    let kept = "test $(ls /cairn | wc -l) = 600 && test $(cat /cairn/600) = 600";
+    run(&["--tier", &tier, "--block-size", "64K"], kept).refused_with("--block-size 64K");
+    run(&["--tier", &tier], kept).succeeds();
+    run(&["--tier", "ram:8M", "--block-size", "5K"], kept).refused_with("a power of two");
+}
