@@ -159,17 +159,21 @@ impl<'a> Carrier<'a> {
                 false => copies.push(to.clone()),
             }
         }
-        // Not one with a copy that should have left it and could not: it goes in a later pass.
+        // Not one in which something is left that should have gone and could not: it goes in a later pass.
         let removed: HashSet<&FilePath> = emptied.iter().copied().collect();
-        let staying = match emptied.is_empty() {
+        let mut staying = match emptied.is_empty() {
             true => HashSet::new(),
             false => {
                 let all = self.ledger.manifest().files.keys();
                 directories_of(all.filter(|path| !removed.contains(path)).collect())
             }
         };
-        for path in emptied.into_iter().filter(|path| !staying.contains(*path)) {
-            self.step(path, |carrier| carrier.remove(path))?;
+        for path in emptied {
+            let is_gone = !staying.contains(path)
+                && self.step(path, |carrier| carrier.remove(path))?.is_some();
+            if !is_gone {
+                staying.extend(directories_of(vec![path]));
+            }
         }
         copies.retain(|path| !kept.contains(path));
         for path in &plan.symlinks {

@@ -537,8 +537,10 @@ fn plan_removals(plan: &mut Plan, tree: &Tree, entries: &Entries, displaced: &BT
         }
     }
     // A directory goes with the last of what we have put into it.
-    let staying = directories_of(staying);
-    remove.retain(|path| !staying.contains(path) || lies_in(path, displaced));
+    if remove.iter().any(|path| entries[path].kind == Kind::Directory) {
+        let staying = directories_of(staying);
+        remove.retain(|path| !staying.contains(path) || lies_in(path, displaced));
+    }
     (plan.remove, plan.forget) = (remove, forget);
 }
 

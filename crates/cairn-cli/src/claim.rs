@@ -416,7 +416,11 @@ impl Claim {
         let first_with_data = usize::from(job.metadata_tier().is_some());
         for (blocks, tier) in tier_blocks[first_with_data..].iter_mut().zip(&job.tiers) {
             let count = tier.bytes / u64::from(block_bytes);
-            *blocks = u32::try_from(count).unwrap_or(u32::MAX);
+            *blocks = u32::try_from(count).map_err(|_| Error::Value {
+                option: "--block-size",
+                value: size::exact(block_bytes.into()),
+                expected: "larger: a tier has 4294967295 blocks at most",
+            })?;
         }
         let mut geometry = Geometry {
             hugeblock_bytes: block_bytes,
@@ -457,17 +461,7 @@ impl Claim {
                 return Err(Error::Contradiction { option, given, stored, job: job.job.clone() });
             }
         }
-        let block_bytes = superblock.geometry.hugeblock_bytes;
-        let shown = |bytes: u32| size::exact(bytes.into());
-        match request.block_bytes.filter(|&given| given != block_bytes) {
-            Some(given) => Err(Error::Contradiction {
-                option: "--block-size",
-                given: shown(given),
-                stored: shown(block_bytes),
-                job: job.job.clone(),
-            }),
-            None => Ok(Some(Kept { path, block_bytes })),
-        }
+        Ok(Some(Kept { path, block_bytes: superblock.geometry.hugeblock_bytes }))
     }
 
     /// The run lock.

@@ -25,7 +25,8 @@ use cairn_agent::sets::policy::CheckpointPolicy;
 use cairn_agent::space_policy::SpacePolicy;
 use cairn_agent::volume::Volume;
 use cairn_core::{
-    Durability, Geometry, HUGEBLOCK_BYTES_MIN, MOUNT_BYTES_MAX, Placement, Superblock,
+    Durability, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MIN, MOUNT_BYTES_MAX, Placement,
+    Superblock,
 };
 use cairn_device::MediumKind;
 use cairn_device::numa::Topology;
@@ -102,8 +103,8 @@ pub struct StoreArguments {
     /// Use huge pages where the system grants them [default: auto]
     #[arg(long, value_name = "WHEN", env = "CAIRN_RUN_HUGE_PAGES")]
     pub huge_pages: Option<HugePages>,
-    /// Least room that a file takes, from 4K to 1M, a power of two. Smaller ones suit many small files: with 4K those of 4 KiB and less take an
-    /// eighth of what they take else, and large ones are written up to a quarter slower. A store keeps what it was made with [default: 32K]
+    /// Least room that a file takes: 4K, 8K, 16K or 32K. With 4K many small files take an eighth of what they take else, and large ones are
+    /// written up to a quarter slower. A store, and a tier that an earlier one has left, keeps what it was made with [default: 32K]
     #[arg(long, value_name = "SIZE", env = "CAIRN_RUN_BLOCK_SIZE")]
     pub block_size: Option<String>,
     /// Which memory nodes of a machine that has several back the tier in memory: that of the thread that writes (local),
@@ -115,9 +116,6 @@ pub struct StoreArguments {
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_PROMOTE", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub promote: Option<bool>,
 }
-
-/// Longer ones cost more when a block is copied for an image than they save.
-const BLOCK_BYTES_MAX: u32 = 1 << 20;
 
 /// A scope, as an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -599,13 +597,13 @@ fn durability(argument: Option<DurabilityArgument>, setting: Option<String>) -> 
 
 fn block_bytes(value: &str) -> Result<u32> {
     let fits = |&bytes: &u32| {
-        bytes.is_power_of_two() && (HUGEBLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&bytes)
+        bytes.is_power_of_two() && (HUGEBLOCK_BYTES_MIN..=HUGEBLOCK_BYTES_DEFAULT).contains(&bytes)
     };
     let bytes = size::parse(value).and_then(|bytes| u32::try_from(bytes).ok()).filter(fits);
     bytes.ok_or_else(|| Error::Value {
         option: "--block-size",
         value: value.to_string(),
-        expected: "a power of two from 4K to 1M",
+        expected: "4K, 8K, 16K or 32K",
     })
 }
 

@@ -8,15 +8,14 @@
 //! forks or executes, which writes it before.
 
 use core::cell::Cell;
-use core::ffi::CStr;
+use core::ffi::{CStr, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use cairn_core::{HandleId, InodeId, OpenOptions, SlotId};
 use cairn_device::{namespace, sys};
 
 use crate::error::{Errno, PathResult, Result};
-use crate::latch::{Held, Latch};
 use crate::mount::{self, Mount};
 use crate::path::Place;
 use crate::{configuration, kernel, names, placeholder};
@@ -36,6 +35,8 @@ pub const LAUNCH_LINK: &CStr = c"launched-from";
 pub struct Surroundings {
     /// Inode of the current directory, or one of the above.
     current: AtomicU32,
+    /// What tells its stand-in from others.
+    stand_in: AtomicU64,
     /// Handle that keeps it in existence; 0 if none.
     handle: AtomicU32,
     umask: AtomicU32,
@@ -51,6 +52,7 @@ impl Surroundings {
     const fn new() -> Surroundings {
         Surroundings {
             current: AtomicU32::new(UNKNOWN),
+            stand_in: AtomicU64::new(0),
             handle: AtomicU32::new(0),
             umask: AtomicU32::new(NOT_READ),
             users: AtomicU32::new(0),
@@ -65,111 +67,164 @@ static SPLIT: AtomicBool = AtomicBool::new(false);
 /// All others than the process's that were ever made; those that no thread has are used again.
 static OTHERS: AtomicPtr<Surroundings> = AtomicPtr::new(ptr::null_mut());
 
-/// What a thread has, until it ends.
-struct Share(Cell<Option<&'static Surroundings>>);
+/// The last moves into directories of ours, in any thread: what tells the stand-in from others, and the directory.
+static MOVES: [Move; MOVES_KEPT] = [const { Move::new() }; MOVES_KEPT];
+static MOVES_MADE: AtomicUsize = AtomicUsize::new(0);
+/// More than other threads make while one is parted from them.
+const MOVES_KEPT: usize = 64;
 
-impl Drop for Share {
+struct Move {
+    stand_in: AtomicU64,
+    directory: AtomicU32,
+}
+
+impl Move {
+    const fn new() -> Move {
+        Move { stand_in: AtomicU64::new(0), directory: AtomicU32::new(0) }
+    }
+}
+
+/// To be called before the kernel is there.
+fn note_move(stand_in: u64, directory: InodeId) {
+    let at = &MOVES[MOVES_MADE.fetch_add(1, Ordering::Relaxed) % MOVES_KEPT];
+    at.stand_in.store(0, Ordering::Relaxed);
+    at.directory.store(directory.0, Ordering::Release);
+    at.stand_in.store(stand_in, Ordering::Release);
+}
+
+/// The directory that a stand-in is for: one of the last moves, or where `before` has been for longer.
+fn stood_in_for(stand_in: u64, before: &Surroundings) -> Option<InodeId> {
+    let of = |(number, directory): (&AtomicU64, &AtomicU32)| {
+        let is_it = || number.load(Ordering::Acquire) == stand_in;
+        let directory = is_it().then(|| InodeId(directory.load(Ordering::Acquire)))?;
+        is_it().then_some(directory)
+    };
+    let moves = MOVES.iter().map(|made| (&made.stand_in, &made.directory));
+    moves.chain([(&before.stand_in, &before.current)]).find_map(of)
+}
+
+/// A user of surroundings, until it is dropped.
+struct User(&'static Surroundings);
+
+impl Drop for User {
     fn drop(&mut self) {
-        if let Some(own) = self.0.take() {
-            own.users.fetch_sub(1, Ordering::Release);
-        }
+        self.0.users.fetch_sub(1, Ordering::Release);
     }
 }
 
 thread_local! {
     /// Those of this thread, if they are not its process's.
-    static OWN: Share = const { Share(Cell::new(None)) };
+    static OWN: Cell<Option<&'static Surroundings>> = const { Cell::new(None) };
 }
 
-fn own() -> Option<&'static Surroundings> {
-    // A thread that is ending has its process's again.
-    OWN.try_with(|share| share.0.get()).ok().flatten()
-}
-
-/// Gives this thread surroundings in which it is counted, in the place of those it had.
-fn set_own(new: Option<&'static Surroundings>) {
-    let before = OWN.try_with(|share| share.0.replace(new)).ok().flatten();
-    drop(Share(Cell::new(before)));
+/// Gives this thread surroundings in which it is counted until it ends, in the place of those it had.
+fn set_own(user: User) {
+    /// Of this key a thread has its surroundings; 0 before it is made.
+    static KEY: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn ended(own: *mut c_void) {
+        // SAFETY: `set_own` stored surroundings, which are never freed.
+        drop(User(unsafe { &*own.cast::<Surroundings>() }));
+    }
+    let own = user.0;
+    let mut key = KEY.load(Ordering::Acquire);
+    if key == 0 {
+        let mut new: libc::pthread_key_t = 0;
+        // SAFETY: the destructor may run in any thread.
+        if unsafe { libc::pthread_key_create(&raw mut new, Some(ended)) } == 0 {
+            // A key of 0 stands for none here, and its threads are counted for ever.
+            key = match KEY.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => new,
+                Err(known) => known,
+            };
+        }
+    }
+    if key != 0 {
+        // SAFETY: the key was made.
+        unsafe { libc::pthread_setspecific(key, ptr::from_ref(own).cast()) };
+    }
+    core::mem::forget(user);
+    if let Some(before) = OWN.replace(Some(own)) {
+        drop(User(before));
+    }
 }
 
 #[inline]
 fn here() -> &'static Surroundings {
     match SPLIT.load(Ordering::Relaxed) {
         false => &PROCESS,
-        true => own().unwrap_or(&PROCESS),
+        true => OWN.get().unwrap_or(&PROCESS),
     }
 }
 
 /// What a thread that is being created is to have.
-pub struct Inherited(Share);
+pub struct Inherited(User);
 
 /// What a thread that this one creates is to begin with ([`begin_with`]); none if that is the process's.
 pub fn of_new_thread() -> Option<Inherited> {
-    let own = own().filter(|_| SPLIT.load(Ordering::Relaxed))?;
+    let own = SPLIT.load(Ordering::Relaxed).then(|| OWN.get()).flatten()?;
     own.users.fetch_add(1, Ordering::Relaxed);
-    Some(Inherited(Share(Cell::new(Some(own)))))
+    Some(Inherited(User(own)))
 }
 
 /// To be called by a new thread.
 pub fn begin_with(inherited: Option<Inherited>) {
-    if let Some(own) = inherited.and_then(|inherited| inherited.0.0.take()) {
-        set_own(Some(own));
+    if let Some(Inherited(user)) = inherited {
+        set_own(user);
     }
-}
-
-/// Keeps other threads where they are: the kernel's current directory and what is known of it change together.
-pub fn moving() -> Option<Held<'static>> {
-    static MOVING: Latch = Latch::new();
-    // A signal handler that interrupted a move may find the two apart.
-    MOVING.hold().ok()
 }
 
 /// `unshare(CLONE_FS)` in the making: what the calling thread is about to have for itself.
 #[must_use]
-pub struct Split {
-    own: Share,
-    _moving: Option<Held<'static>>,
-}
+pub struct Split(User);
 
 impl Split {
-    /// Before the kernel's part. `None`: the thread has all to itself already. Errors: those of opening the directory once more.
-    pub fn begin() -> Result<Option<Split>> {
-        let is_alone = own().map_or_else(
-            || kernel::has_threads() == Some(false),
-            |own| own.users.load(Ordering::Acquire) == 1,
-        );
+    /// Before the kernel's part. `None`: the thread has all to itself already.
+    pub fn begin() -> Option<Split> {
+        let is_alone = match SPLIT.load(Ordering::Relaxed).then(|| OWN.get()).flatten() {
+            Some(own) => own.users.load(Ordering::Acquire) == 1,
+            None => kernel::has_threads() == Some(false),
+        };
         if is_alone {
-            return Ok(None);
+            return None;
         }
-        let moving = moving();
-        let (directory, mask) = (inode(), umask());
-        let own = unused();
-        let share = Share(Cell::new(Some(own)));
-        own.umask.store(mask, Ordering::Relaxed);
-        own.current.store(FOREIGN, Ordering::Relaxed);
-        match directory {
-            Some(directory) => hold(own, mount::current()?, directory)?,
-            None => let_go(own),
-        }
-        own.current.store(directory.map_or(FOREIGN, |inode| inode.0), Ordering::Relaxed);
-        Ok(Some(Split { own: share, _moving: moving }))
+        // What was executed here learns it now.
+        let _ = inode();
+        Some(Split(unused()))
     }
 
-    /// After it.
+    /// After it. Other threads may have gone elsewhere meanwhile, so that the kernel is asked where this one is.
     pub fn end(self) {
-        set_own(self.own.0.take());
+        let own = self.0.0;
+        let stand_in = stand_in_number();
+        let directory = stand_in.and_then(|stand_in| stood_in_for(stand_in, here()));
+        own.umask.store(NOT_READ, Ordering::Relaxed);
+        own.set(directory, stand_in);
+        match directory.and_then(|inode| Some((inode, mount::current().ok()?))) {
+            // What is removed by now fails when it is used.
+            Some((inode, mount)) => drop(hold(own, mount, inode)),
+            None => let_go(own),
+        }
+        set_own(self.0);
         SPLIT.store(true, Ordering::Release);
     }
 }
 
+impl Surroundings {
+    fn set(&self, directory: Option<InodeId>, stand_in: Option<u64>) {
+        self.stand_in.store(0, Ordering::Relaxed);
+        self.current.store(directory.map_or(FOREIGN, |inode| inode.0), Ordering::Release);
+        self.stand_in.store(directory.and(stand_in).unwrap_or(0), Ordering::Release);
+    }
+}
+
 /// Surroundings with one user, and with a handle, if any, that nobody needs.
-fn unused() -> &'static Surroundings {
+fn unused() -> User {
     let take = |one: &&Surroundings| {
         let first = || one.users.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
         !ptr::eq(*one, &raw const PROCESS) && first().is_ok()
     };
     if let Some(one) = all().find(take) {
-        return one;
+        return User(one);
     }
     let mut first = OTHERS.load(Ordering::Acquire);
     let new = Box::leak(Box::new(Surroundings::new()));
@@ -177,7 +232,7 @@ fn unused() -> &'static Surroundings {
     loop {
         new.next = first;
         match OTHERS.compare_exchange(first, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return new,
+            Ok(_) => return User(new),
             Err(now) => first = now,
         }
     }
@@ -185,7 +240,10 @@ fn unused() -> &'static Surroundings {
 
 /// In a forked child, which has one thread.
 pub(crate) fn forked() {
-    let own = own();
+    if !SPLIT.load(Ordering::Relaxed) {
+        return;
+    }
+    let own = OWN.get();
     for one in all() {
         let is_own = own.is_some_and(|own| ptr::eq(own, one));
         one.users.store(is_own.into(), Ordering::Relaxed);
@@ -281,17 +339,17 @@ pub fn move_to_launch_directory() {
 
 #[cold]
 fn learn() -> Option<InodeId> {
-    let found = find();
-    here().current.store(found.map_or(FOREIGN, |inode| inode.0), Ordering::Relaxed);
+    let (found, stand_in) = find().unzip();
+    here().set(found, stand_in);
     found
 }
 
-fn find() -> Option<InodeId> {
+fn find() -> Option<(InodeId, u64)> {
     let stand_in = stand_in_number()?;
     let mount = mount::current().ok()?;
     let inode = mount.fs().working_directory(mount.slot(), stand_in).ok()??;
     hold(here(), mount, inode).ok()?;
-    Some(inode)
+    Some((inode, stand_in))
 }
 
 /// Takes a handle on `directory`, and gives up the one on the directory before.
@@ -353,14 +411,14 @@ pub fn enter(place: &Place) -> PathResult<()> {
 }
 
 fn become_current(mount: &Mount, directory: InodeId) -> Result<()> {
-    let _moving = moving();
     let (stand_in, number) = mount.stand_in()?;
+    note_move(number, directory);
     let entered = kernel::fchdir(stand_in);
     let _ = sys::close(stand_in);
     entered?;
     note(mount, Some((directory, number)))?;
     hold(here(), mount, directory)?;
-    here().current.store(directory.0, Ordering::Relaxed);
+    here().set(Some(directory), Some(number));
     Ok(())
 }
 
@@ -374,7 +432,8 @@ fn note(mount: &Mount, at: Option<(InodeId, u64)>) -> Result<()> {
 
 /// The kernel's current directory was changed to one that is not ours.
 pub fn left() {
-    let before = here().current.swap(FOREIGN, Ordering::Relaxed);
+    let before = here().current.load(Ordering::Relaxed);
+    here().set(None, None);
     if before == FOREIGN || before == UNKNOWN {
         return;
     }

@@ -169,14 +169,11 @@ pub unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
             |elsewhere| unsafe { chdir(elsewhere.as_ptr()) },
         ),
         // SAFETY: the caller's own argument.
-        None => leave(|| unsafe { real()(path) }),
+        None => left(unsafe { real()(path) }),
     }
 }
 
-/// Lets `real` take the kernel elsewhere.
-fn leave(real: impl FnOnce() -> c_int) -> c_int {
-    let _moving = configuration::get().and_then(|_| cwd::moving());
-    let result = real();
+fn left(result: c_int) -> c_int {
     if result == 0 && !cwd::is_foreign() {
         let _ = guarded(|| {
             cwd::left();
@@ -191,7 +188,7 @@ fn leave(real: impl FnOnce() -> c_int) -> c_int {
 pub unsafe extern "C-unwind" fn fchdir(descriptor: c_int) -> c_int {
     if !table::is_ours(descriptor) {
         // SAFETY: the caller's own argument.
-        let result = leave(|| unsafe { next!(fchdir: fn(c_int) -> c_int)(descriptor) });
+        let result = left(unsafe { next!(fchdir: fn(c_int) -> c_int)(descriptor) });
         if result == 0 || !crate::answer::is_missed(descriptor) {
             return result;
         }

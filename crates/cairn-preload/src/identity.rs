@@ -7,7 +7,7 @@ use cairn_posix::cwd::{self, Split};
 use cairn_posix::{Errno, configuration, kernel, process, table};
 use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
 
-use crate::answer::{answer, guarded, set_errno};
+use crate::answer::{answer, guarded};
 
 macro_rules! noted {
     ($(fn $name:ident($($argument:ident: $type:ty),*), then $note:path;)*) => {$(
@@ -79,22 +79,15 @@ pub fn unshare_or(flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
     if flags & SHARED == 0 {
         return real();
     }
-    match guarded(Split::begin) {
-        Err(Errno(number)) => {
-            set_errno(number);
-            -1
-        }
-        Ok(split) => {
-            let result = real();
-            if let Some(split) = split.filter(|_| result == 0) {
-                let _ = guarded(|| {
-                    split.end();
-                    Ok::<_, Errno>(())
-                });
-            }
-            result
-        }
+    let split = guarded(|| Ok::<_, Errno>(Split::begin())).unwrap_or(None);
+    let result = real();
+    if let Some(split) = split.filter(|_| result == 0) {
+        let _ = guarded(|| {
+            split.end();
+            Ok::<_, Errno>(())
+        });
     }
+    result
 }
 
 /// As `prctl(2)`; the variable arguments are in the registers of the others.

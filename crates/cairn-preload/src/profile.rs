@@ -23,19 +23,23 @@ pub unsafe extern "C-unwind" fn _mcleanup() {
         // SAFETY: no argument.
         unsafe { next!(_mcleanup: fn() -> ())() }
     };
-    let prefix = std::env::var_os(PREFIX).map(PathBuf::from);
-    let folder = prefix.as_deref().and_then(Path::parent).map(Path::to_owned).unwrap_or_default();
+    let prefix = std::env::var_os(PREFIX).unwrap_or_default();
+    let (folder, name) = match prefix.as_bytes().iter().rposition(|&byte| byte == b'/') {
+        Some(at) => prefix.as_bytes().split_at(at + 1),
+        None => (&b""[..], prefix.as_bytes()),
+    };
+    let (folder, name) = (Path::new(OsStr::from_bytes(folder)), OsStr::from_bytes(name));
     let leads_elsewhere = !folder.as_os_str().is_empty();
+    // Without a name the number alone is one, which no prefix says without a directory.
     let place = configuration::get()
-        .filter(|_| leads_elsewhere || cwd::is_stand_in())
+        .filter(|_| leads_elsewhere && !name.is_empty() || !leads_elsewhere && cwd::is_stand_in())
         .and_then(|configuration| make_place(configuration.store()));
     let Some(place) = place else { return write() };
-    let name = prefix.as_deref().filter(|_| leads_elsewhere).and_then(Path::file_name);
-    if let Some(name) = name {
+    if leads_elsewhere {
         // SAFETY: the program is ending; its other threads have been in a race with the C library's own look at it anyway.
         unsafe { std::env::set_var(PREFIX, name) };
     }
-    if let Err(error) = write_in(&place, &folder, write) {
+    if let Err(error) = write_in(&place, folder, write) {
         let _ =
             writeln!(io::stderr(), "cairn: the profile of this program cannot be written: {error}");
     }

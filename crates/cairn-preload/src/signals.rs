@@ -36,15 +36,8 @@ fn wanted(signal: c_int) -> Option<&'static Wanted> {
 const OF_ADDRESSES: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// Others that end a program with a core file: ours from when it is in a directory of ours, where the kernel cannot make one.
-const OF_CORES: [c_int; 7] = [
-    libc::SIGABRT,
-    libc::SIGFPE,
-    libc::SIGILL,
-    libc::SIGQUIT,
-    libc::SIGTRAP,
-    libc::SIGXCPU,
-    libc::SIGXFSZ,
-];
+const OF_CORES: [c_int; 6] =
+    [libc::SIGABRT, libc::SIGFPE, libc::SIGILL, libc::SIGQUIT, libc::SIGXCPU, libc::SIGXFSZ];
 static WATCHES_CORES: AtomicBool = AtomicBool::new(false);
 
 /// The program is in a directory of ours: has the kernel call us before it makes a core file.

@@ -77,10 +77,10 @@ fn check_limit(bytes: usize) -> Result<()> {
     let probe = usize::try_from(limit).ok().and_then(|limit| limit.checked_add(PAGE_BYTES));
     let probe = probe.ok_or(Errno(libc::ENOMEM))?.next_multiple_of(PAGE_BYTES);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let start = sys::mmap(probe, libc::PROT_NONE, flags, -1, 0)?;
+    let start = unlocked::map(probe, libc::PROT_NONE, flags, -1, 0)?;
     let may = kernel::lock_pages(start.cast(), probe, true);
     // SAFETY: the mapping made here.
-    let _ = unsafe { kernel::munmap(start, probe) };
+    let _ = unsafe { unlocked::unmap(start, probe) };
     may
 }
 

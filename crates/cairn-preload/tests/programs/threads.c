@@ -318,7 +318,7 @@ static void many_go_elsewhere(void) {
     char *places[] = {outside, one};
     pthread_t wanderer, thread;
     MUST(pthread_create(&wanderer, NULL, go_to_and_fro, places) == 0);
-    for (int count = 0; count < 100; count++)
+    for (int count = 0; count < 200; count++)
         MUST(pthread_create(&thread, NULL, leave_and_end, NULL) == 0 && pthread_join(thread, NULL) == 0);
     leaving = 1;
     MUST(pthread_join(wanderer, NULL) == 0 && chdir(here) == 0);
