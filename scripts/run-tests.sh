@@ -17,9 +17,10 @@ step cargo fmt --all --check
 step cargo clippy --workspace --all-targets --locked -- -D warnings
 export RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings"
 step cargo doc --workspace --no-deps --document-private-items --locked
-step cargo build -p cairn-preload -p cairn-cli --locked
+# All of it, with what each needs of its libraries, as the tests do: nothing is compiled twice.
+step cargo build --workspace --locked
 # Most tests wait most of the time, for other processes.
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) + 1))}"
-step cargo test --workspace --locked
+step scripts/run-test-programs.py
 step tests/apps/run.sh
 step env CAIRN_BIN=target/debug tests/delivery/run.py --small --jobs "$(nproc)"
