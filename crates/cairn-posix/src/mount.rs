@@ -39,6 +39,8 @@ static MOUNT: AtomicPtr<Mount> = AtomicPtr::new(core::ptr::null_mut());
 static RETIRED: AtomicPtr<Mount> = AtomicPtr::new(core::ptr::null_mut());
 static POISONED: AtomicBool = AtomicBool::new(false);
 static ENDED: AtomicBool = AtomicBool::new(false);
+/// The thread that ends the process; 0 while none does.
+static ENDER: AtomicU32 = AtomicU32::new(0);
 static ATTACHING: Latch = Latch::new();
 
 /// An attached namespace and what this process is in it.
@@ -103,6 +105,33 @@ pub fn is_poisoned() -> bool {
 /// Says that the process has ended as far as the store is concerned; a late call must not take a slot again.
 pub(crate) fn set_ended() {
     ENDED.store(true, Ordering::Relaxed);
+}
+
+/// Says that the calling thread is about to end the process.
+pub(crate) fn begin_end() {
+    ENDER.store(sys::gettid(), Ordering::Relaxed);
+}
+
+/// To be called by a thread whose call has failed: while another thread ends the process there is nothing left to serve it with, and it
+/// is not told so, because on a disk its call would go on until the kernel stops it. Returns if that does not come.
+#[cold]
+pub fn wait_if_ending() {
+    /// An end takes milliseconds; longer only if it waits for something that this thread has.
+    const PATIENCE_MS: u32 = 2000;
+    const PAUSE: core::time::Duration = core::time::Duration::from_millis(10);
+    let ender = ENDER.load(Ordering::Relaxed);
+    if ender == 0 || ender == sys::gettid() {
+        return;
+    }
+    let begun = sys::monotonic_ms();
+    while sys::monotonic_ms().wrapping_sub(begun) < PATIENCE_MS && !is_in_child(ender) {
+        let _ = sys::nanosleep(PAUSE);
+    }
+}
+
+/// Whether this is a child of the process that thread `ender` was ending.
+fn is_in_child(ender: u32) -> bool {
+    sys::tgkill(sys::getpid(), ender, 0).is_err()
 }
 
 #[cold]

@@ -151,6 +151,7 @@ pub fn end() {
     // A poisoned mount may call nothing clean.
     let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else { return };
     let Some(slot) = mount.own_slot() else { return };
+    mount::begin_end();
     seal_all(mount);
     mapping::end_all(mount, slot);
     let _ = mount.fs().detach(slot, mount::now());

@@ -212,12 +212,16 @@ fn run<T, E: From<Errno>>(
 ) -> core::result::Result<T, E> {
     let outcome =
         gate::inside(|| stack::with_room(|| std::panic::catch_unwind(AssertUnwindSafe(act))));
-    outcome.unwrap_or_else(|panic| {
+    let outcome = outcome.unwrap_or_else(|panic| {
         mount::poison();
         // Dropping a payload can panic again; it is a few bytes.
         core::mem::forget(panic);
         Err(Errno(libc::EIO).into())
-    })
+    });
+    if outcome.is_err() {
+        mount::wait_if_ending();
+    }
+    outcome
 }
 
 /// Answers a call on a descriptor.

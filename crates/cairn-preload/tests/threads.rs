@@ -54,3 +54,11 @@ fn thread_that_shares_no_directory_goes_its_own_ways() {
 fn threads_that_leave_are_where_the_kernel_has_them_however_many_there_are() {
     same_on_both("threads", "many_go_elsewhere");
 }
+
+/// Mechanism: once a process had given up what it has of the store, late calls of its other threads failed (EIO, EINVAL, EBADF).
+/// Consequence: a thread that ends the program at an error gave it another exit code than 0.
+/// Fix: such a thread waits until the kernel stops it.
+#[test]
+fn threads_are_not_told_that_their_process_is_ending() {
+    same_on_both("threads", "threads_write_until_the_end");
+}

@@ -285,6 +285,43 @@ static void one_goes_elsewhere(void) {
     }
 }
 
+static int writes[2];
+
+static void *write_for_ever(void *number) {
+    char name[32];
+    sprintf(name, "late%ld", (long)number);
+    for (int round = 0;; round++) {
+        int file = open(name, O_CREAT | O_TRUNC | O_WRONLY, 0644);
+        MUST(file >= 0 && write(file, name, 5) == 5 && close(file) == 0);
+        if (round == 0) tell(writes[1]);
+    }
+    return NULL;
+}
+
+/* While a process ends its threads go on, and are not told of an error. */
+static void threads_write_until_the_end(void) {
+    int told = 0;
+    for (int round = 0; round < 10; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            pthread_t thread;
+            MUST(pipe(writes) == 0);
+            for (long number = 0; number < 4; number++)
+                MUST(pthread_create(&thread, NULL, write_for_ever, (void *)number) == 0);
+            for (int number = 0; number < 4; number++) await(writes[0]);
+            /* It has much to give up. */
+            char name[32];
+            for (int number = 0; number < 500; number++) {
+                sprintf(name, "open%d", number);
+                create(name, 0);
+            }
+            exit(0);
+        }
+        told += ended(child) != 0;
+    }
+    printf("told: %d\n", told);
+}
+
 static atomic_int leaving, misplaced;
 
 static void *leave_and_end(void *unused) {
@@ -335,6 +372,7 @@ static const struct scene scenes[] = {
     {"writer_is_cancelled", writer_is_cancelled},
     {"process_exits_while_all_write", process_exits_while_all_write},
     {"children_open_files_while_threads_do", children_open_files_while_threads_do},
+    {"threads_write_until_the_end", threads_write_until_the_end},
     {"one_goes_elsewhere", one_goes_elsewhere},
     {"many_go_elsewhere", many_go_elsewhere},
 };
