@@ -21,6 +21,6 @@ step cargo doc --workspace --no-deps --document-private-items --locked
 step cargo build --workspace --locked
 # Most tests wait most of the time, for other processes.
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) + 1))}"
-step scripts/run-test-programs.py
+step cargo test --workspace --locked
 step tests/apps/run.sh
 step env CAIRN_BIN=target/debug tests/delivery/run.py --small --jobs "$(nproc)"
