@@ -32,7 +32,7 @@ pub const LAUNCH_LINK: &CStr = c"launched-from";
 
 /// What some threads of a process share.
 #[derive(Debug)]
-pub struct Surroundings {
+struct Surroundings {
     /// Inode of the current directory, or one of the above.
     current: AtomicU32,
     /// What tells its stand-in from others.
