@@ -15,14 +15,7 @@ use crate::sys::{self, SysResult};
 /// More mappings than a process has of a store. What finds no entry is locked, which costs memory and no byte.
 const RANGES_MAX: usize = 64;
 
-struct Entry {
-    /// 0: free; 1: being filled.
-    start: AtomicUsize,
-    end: AtomicUsize,
-}
-
-static RANGES: [Entry; RANGES_MAX] =
-    [const { Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0) } }; RANGES_MAX];
+static RANGES: Ranges<RANGES_MAX> = Ranges::new();
 /// Whether the kernel locks what is mapped from now on.
 static FOLLOWS: AtomicBool = AtomicBool::new(false);
 
@@ -33,10 +26,7 @@ pub fn set_following(is_locked: bool) -> bool {
 
 /// The mappings made here that are still there.
 pub fn ranges() -> impl Iterator<Item = Range<usize>> {
-    RANGES.iter().filter_map(|entry| {
-        let start = entry.start.load(Ordering::Acquire);
-        (start > 1).then(|| start..entry.end.load(Ordering::Relaxed))
-    })
+    RANGES.iter()
 }
 
 /// As [`sys::mmap`].
@@ -51,13 +41,7 @@ pub fn map(
         false => sys::mmap(bytes, protection, flags, descriptor, offset)?,
         true => map_unlocked(bytes, protection, flags, descriptor, offset)?,
     };
-    let free = |entry: &&Entry| {
-        entry.start.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
-    if let Some(entry) = RANGES.iter().find(free) {
-        entry.end.store(start.addr() + bytes, Ordering::Relaxed);
-        entry.start.store(start.addr(), Ordering::Release);
-    }
+    RANGES.add(start.addr()..start.addr() + bytes);
     Ok(start)
 }
 
@@ -91,13 +75,49 @@ fn map_unlocked(
 /// # Safety
 /// As there.
 pub unsafe fn unmap(start: *mut u8, bytes: usize) -> SysResult<()> {
-    if let Some(entry) =
-        RANGES.iter().find(|entry| entry.start.load(Ordering::Acquire) == start.addr())
-    {
-        entry.start.store(0, Ordering::Release);
-    }
+    RANGES.remove(start.addr());
     // SAFETY: promised by the caller.
     unsafe { sys::munmap(start, bytes) }
+}
+
+/// At most `N` ranges of memory, which threads add, remove and read without waiting for each other.
+struct Ranges<const N: usize>([Entry; N]);
+
+struct Entry {
+    /// 0: free; 1: being filled.
+    start: AtomicUsize,
+    end: AtomicUsize,
+}
+
+impl<const N: usize> Ranges<N> {
+    const fn new() -> Self {
+        Ranges([const { Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0) } }; N])
+    }
+
+    /// Adds a range, if there is room.
+    fn add(&self, range: Range<usize>) {
+        let free = |entry: &&Entry| {
+            entry.start.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        if let Some(entry) = self.0.iter().find(free) {
+            entry.end.store(range.end, Ordering::Relaxed);
+            entry.start.store(range.start, Ordering::Release);
+        }
+    }
+
+    /// Removes the range that begins at `start`, if it is there.
+    fn remove(&self, start: usize) {
+        if let Some(entry) = self.0.iter().find(|it| it.start.load(Ordering::Acquire) == start) {
+            entry.start.store(0, Ordering::Release);
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Range<usize>> {
+        self.0.iter().filter_map(|entry| {
+            let start = entry.start.load(Ordering::Acquire);
+            (start > 1).then(|| start..entry.end.load(Ordering::Relaxed))
+        })
+    }
 }
 
 #[cfg(test)]
@@ -105,22 +125,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mapping_is_listed_until_it_is_removed() {
-        // As no other test has.
+    fn ranges_are_listed_until_they_are_removed() {
+        let ranges = Ranges::<2>::new();
+        let listed = || ranges.iter().collect::<Vec<_>>();
+        ranges.add(4096..8192);
+        ranges.add(16_384..20_480);
+        // For which there is no room.
+        ranges.add(65_536..69_632);
+        assert_eq!(listed(), [4096..8192, 16_384..20_480]);
+        ranges.remove(4096);
+        ranges.remove(65_536);
+        assert_eq!(listed(), [16_384..20_480]);
+        ranges.add(65_536..69_632);
+        assert_eq!(listed(), [65_536..69_632, 16_384..20_480]);
+    }
+
+    /// Other tests of this process map, too: what [`ranges`] lists is not looked at.
+    #[test]
+    fn memory_that_is_mapped_while_the_kernel_locks_can_be_used() {
         const BYTES: usize = 1013 * PAGE_BYTES;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         for follows in [false, true] {
             set_following(follows);
             let start = map(BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).unwrap();
-            let is_it = |range: Range<usize>| range == (start.addr()..start.addr() + BYTES);
-            assert!(ranges().any(is_it));
             // SAFETY: the mapping made above.
             unsafe {
-                start.write(7);
-                assert_eq!(start.read(), 7);
+                for byte in [0, BYTES - 1] {
+                    start.add(byte).write(7);
+                    assert_eq!(start.add(byte).read(), 7);
+                }
                 unmap(start, BYTES).unwrap();
             }
-            assert!(!ranges().any(is_it));
         }
         set_following(false);
     }
