@@ -687,7 +687,7 @@ fn count_drained(ledger: &Ledger, trees: &[(&Arc<Volume>, Tree)], outcome: &mut 
         let mut nodes = trees.iter().filter_map(|(_, tree)| tree.get(path));
         nodes.find(|node| (node.inode, node.version) == (entry.inode, entry.version))
     };
-    outcome.without_modes |= ledger.destination().has_refused_modes();
+    outcome.without_modes |= ledger.lacks_modes();
     for (path, entry) in &ledger.manifest().files {
         let is_bare = entry.extended.is_some_and(|extended| !extended.kept);
         outcome.without_attributes += u64::from(is_bare && !entry.detached);

@@ -268,6 +268,11 @@ impl Ledger {
         &self.manifest
     }
 
+    /// Whether the file system of the directory has refused permission bits.
+    pub fn lacks_modes(&self) -> bool {
+        self.manifest.without_modes || self.destination.has_refused_modes()
+    }
+
     /// The entry of a path.
     pub fn entry(&self, path: &FilePath) -> Option<&Entry> {
         self.manifest.files.get(path)
@@ -545,6 +550,9 @@ impl Ledger {
     }
 
     fn write_manifest(&mut self) -> Result<()> {
+        let without_modes = self.lacks_modes();
+        self.dirty |= self.manifest.without_modes != without_modes;
+        self.manifest.without_modes = without_modes;
         let has_nothing_to_say = !self.is_on_disk && self.manifest.files.is_empty();
         if !self.dirty || has_nothing_to_say {
             return Ok(());

@@ -175,6 +175,9 @@ pub struct Manifest {
     /// All of the store is here as it was when this was written, whatever checkpoints are whole.
     #[serde(default)]
     pub everything: bool,
+    /// Its file system has refused permission bits: what is here has those that it gave.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub without_modes: bool,
     /// Checkpoints of which every file is here, verified; oldest first, as [`order`] says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checkpoints: Vec<Checkpoint>,
@@ -198,6 +201,7 @@ impl Manifest {
             map: Mapping::default(),
             complete: false,
             everything: false,
+            without_modes: false,
             checkpoints: Vec::new(),
             partial: Vec::new(),
             files: BTreeMap::new(),

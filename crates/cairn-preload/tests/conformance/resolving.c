@@ -60,7 +60,11 @@ static void extend_scene(void) {
 
 static long open_by(int at, const char *path, const struct choice *choice, const struct rule *rule) {
     struct open_how how = {choice->flags, choice->mode, rule->resolve};
-    return syscall(SYS_openat2, at, path, &how, sizeof how);
+    for (;;) {
+        long number = syscall(SYS_openat2, at, path, &how, sizeof how);
+        /* The kernel is not sure of ".." where anything on the machine was renamed meanwhile. */
+        if (number >= 0 || errno != EAGAIN) return number;
+    }
 }
 
 static int start_from(enum start start, int *close_it) {
