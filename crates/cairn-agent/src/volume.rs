@@ -112,6 +112,11 @@ impl Volume {
         self.is_image
     }
 
+    /// Has small files share a block where there is no other room; false if that made none.
+    pub fn pack(&self) -> bool {
+        self.namespace.pack(&self.caller()).unwrap_or(false)
+    }
+
     /// The namespace's name.
     pub fn name(&self) -> &str {
         &self.name

@@ -42,8 +42,12 @@ impl Writer<'_> {
             let volume = self.volume;
             let (fs, caller) = (volume.fs(), volume.caller());
             let failed = || volume.error("write", &self.path);
-            let mut plan =
-                fs.plan_write(&caller, self.handle, at, bytes.len() as u64).map_err(failed())?;
+            let plan = || fs.plan_write(&caller, self.handle, at, bytes.len() as u64);
+            let mut planned = plan();
+            while matches!(planned, Err(cairn_core::Error::NoSpace)) && volume.pack() {
+                planned = plan();
+            }
+            let mut plan = planned.map_err(failed())?;
             if plan.brings() != self.brings {
                 fs.abort_write(&caller, &plan).map_err(failed())?;
                 return Ok(false);

@@ -344,10 +344,14 @@ fn is_zero(bytes: &u64) -> bool {
 }
 
 impl StoreReport {
-    /// Whether the tiers are half full and more, of blocks that are nearly empty.
+    /// Whether the tiers are half full and more, of blocks that are nearly empty and cannot be shared: metadata are durable.
     fn is_full_of_small_files(&self) -> bool {
         let bytes: u64 = self.tiers.iter().map(|tier| tier.spec.bytes).sum();
-        self.block_bytes > 4096
+        let has_log = |tier: &TierReport| tier.log.is_some();
+        let is_durable = self.tiers.iter().any(has_log)
+            || self.meta.as_ref().is_some_and(|meta| meta.log.is_some());
+        is_durable
+            && self.block_bytes > 4096
             && self.used_bytes >= bytes / 2
             && self.files.total_bytes < self.used_bytes / 4
     }

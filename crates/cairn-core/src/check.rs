@@ -141,6 +141,11 @@ fn check_inodes(
             next_block = end;
         }
         require(held == u64::from(inode.held(tx)), "block count of a file")?;
+        if inode.is_packed(tx) {
+            require(held == 0 && inode.writers(tx) == 0, "blocks of a packed file")?;
+            let (pack, _) = tx.pack_of(inode).ok_or(broken("pack of a small file"))?;
+            named[pack.id.0 as usize] += 1;
+        }
         let size_blocks = inode.stored_size(tx).div_ceil(tx.layout.hugeblock_bytes);
         if inode.flags(tx) & ORPHAN != 0 {
             report.orphaned_blocks += held;

@@ -62,6 +62,11 @@ pub enum Error {
         /// The file.
         inode: InodeId,
     },
+    /// The file has no block of its own: give it one, see `Microfs::plan_unpacking`.
+    Packed {
+        /// The file.
+        inode: InodeId,
+    },
     /// Others have the file open for writing: see `OpenOptions::unless_written`.
     BeingWritten,
     /// The path leaves the namespace; `Microfs::escape_path` says where to.
@@ -104,6 +109,7 @@ impl Error {
             Error::NotFound => 2,
             Error::Io
             | Error::Absent { .. }
+            | Error::Packed { .. }
             | Error::Corrupt { .. }
             | Error::UnsupportedVersion { .. } => 5,
             Error::NoSuchOffset => 6,
@@ -166,6 +172,7 @@ impl core::fmt::Display for Error {
             Error::BeingWritten => f.write_str("others have it open for writing"),
             Error::Unsettled => f.write_str("the last block must be zeroed past the end first"),
             Error::Absent { .. } => f.write_str("the file's data were not brought yet"),
+            Error::Packed { .. } => f.write_str("the file shares its block with others"),
             Error::Corrupt { what } => write!(f, "the store's metadata is damaged: {what}"),
             Error::UnsupportedVersion { found, supported } => {
                 write!(f, "the store has format {found}, this build knows {supported}")

@@ -63,6 +63,8 @@ const BLOWS_SHIFT: u32 = 24;
 pub(crate) const MAPPED_LATER: u32 = 1 << 21;
 /// There alone, too: it may have been stored to, or was written to in place, after the cut.
 pub(crate) const CHANGED_LATER: u32 = 1 << 22;
+/// The data are in a pack; or it is one, see `pack.rs`.
+pub(crate) const PACKED: u32 = 1 << 23;
 
 pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;
@@ -72,6 +74,8 @@ pub(crate) const PERMISSION_BITS: u32 = 0o7777;
 /// Of a file: it runs as its group; of a directory: what is made in it has its group.
 pub(crate) const SET_GROUP: u32 = 0o2000;
 
+/// Unit in which `stat` counts what a file takes.
+const UNIT_BYTES: u64 = 512;
 const LINKS_MAX: u32 = 1 << 20;
 /// More writes than can be in flight.
 const PINS_MAX: u32 = (1 << 16) - 1;
@@ -104,11 +108,11 @@ fields!(Inode {
     layout, set_layout: word 6;
     moves, set_moves: high 6;
     adds, set_adds: low 6;
-    // Every byte at or past this was never planned to be written since the file was last cut.
+    // Every byte at or past this was never planned to be written since the file was last cut. Of a packed file: its checksum.
     written_end, set_written_end: word 7;
     // Of a removed directory: version of the directory it was in, which tells whether that still is the same.
     parent_version, set_parent_version: word 7;
-    // End of the furthest committed append.
+    // End of the furthest committed append. Of a packed file: the pack << 32 | from which byte on it is there.
     appended_end, set_appended_end: word 8;
     // Of an orphan: where the log ends with the record that freed its blocks, or further.
     freed_at, set_freed_at: word 8;
@@ -320,11 +324,12 @@ impl Inode {
         }
     }
 
-    /// Errors: `Io`: blocks of the file are lost; `Absent`.
+    /// That the file has all its blocks. Errors: `Io`: some are lost; `Absent`; `Packed`.
     pub(crate) fn require_whole(self, tx: &Transaction) -> Result<()> {
-        match self.flags(tx) & (LOST | ABSENT) {
+        match self.flags(tx) & (LOST | ABSENT | PACKED) {
             0 => Ok(()),
             flags if flags & ABSENT != 0 => Err(Error::Absent { inode: self.id }),
+            flags if flags & PACKED != 0 => Err(Error::Packed { inode: self.id }),
             _ => Err(Error::Io),
         }
     }
@@ -341,6 +346,7 @@ impl Inode {
             gid: self.gid(tx),
             size: self.size(tx),
             allocated_bytes: match (is_regular, is_here) {
+                (true, true) if self.is_packed(tx) => self.size(tx).next_multiple_of(UNIT_BYTES),
                 (true, true) => u64::from(self.held(tx)) * tx.layout.hugeblock_bytes,
                 (true, false) => self.size(tx).next_multiple_of(tx.layout.hugeblock_bytes),
                 (false, _) => 0,

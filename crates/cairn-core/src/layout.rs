@@ -19,7 +19,7 @@ use crate::types::TIERS_MAX;
 use std::sync::atomic::Ordering;
 
 /// Version of the meta segment written by this build.
-pub const FORMAT_VERSION: u32 = 8;
+pub const FORMAT_VERSION: u32 = 9;
 /// Magic of a meta segment: "cairnfs1".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"cairnfs1");
 /// Smallest and largest hugeblock, bytes.
@@ -106,6 +106,8 @@ pub(crate) const SNAPSHOT_CLAIM: usize = 140;
 /// Not 0: readers note what they read on slower tiers, see `promote.rs`; how many notes they left.
 pub(crate) const PROMOTES: usize = 144;
 pub(crate) const READS_NOTED: usize = 145;
+/// Inode from which on files to pack are looked for, see `pack.rs`.
+pub(crate) const PACKED_TO: usize = 146;
 /// Blocks that were promoted from each tier.
 pub(crate) const PROMOTED: usize = 148;
 /// The notes: two words each, inode << 32 | first file block, and the end.

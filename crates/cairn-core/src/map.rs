@@ -312,6 +312,7 @@ impl Transaction<'_> {
 
     /// Empties the file at once: its blocks move to an orphan.
     pub(crate) fn cut_all(&mut self, inode: Inode, caller: &Caller, slot: Slot) -> Result<()> {
+        self.leave_pack(inode, Some(slot));
         if inode.held(self) == 0 {
             return Ok(());
         }
@@ -353,7 +354,7 @@ impl Transaction<'_> {
     }
 
     /// Frees the blocks of the first extent; false if there is none.
-    fn free_first_extent(&mut self, inode: Inode, slot: Option<Slot>) -> bool {
+    pub(crate) fn free_first_extent(&mut self, inode: Inode, slot: Option<Slot>) -> bool {
         let map = inode.map(self);
         let Some(extent) = self.first_extent_from(map, 0) else { return false };
         self.remove_extent(inode, extent);
@@ -455,6 +456,7 @@ impl Transaction<'_> {
     pub(crate) fn dispose_inode(&mut self, inode: Inode, slot: Option<Slot>) {
         // A read that a close in another thread overtook must not take what is in these blocks next.
         inode.note_move(self);
+        self.leave_pack(inode, slot);
         if inode.pins(self) == 0 && self.free_few_extents(inode, slot) {
             self.free_inode(inode);
         } else {
@@ -498,6 +500,7 @@ impl Transaction<'_> {
         let shift = self.layout.hugeblock_shift;
         let block = (from >> shift) as u32;
         let offset = match self.stretch(inode.map(self), block) {
+            _ if inode.is_packed(self) => from,
             Stretch::Data(_) => from,
             Stretch::Hole(_) if inode.flags(self) & LOST != 0 => from,
             Stretch::Hole(count) => u64::from(block.checked_add(count)?) << shift,
@@ -507,7 +510,7 @@ impl Transaction<'_> {
 
     /// Offset of the next hole at or after `from`; the end of the file counts as one.
     pub(crate) fn next_hole(&self, inode: Inode, from: u64, size: u64) -> u64 {
-        if inode.flags(self) & LOST != 0 {
+        if inode.flags(self) & LOST != 0 || inode.is_packed(self) {
             return size;
         }
         let shift = self.layout.hugeblock_shift;

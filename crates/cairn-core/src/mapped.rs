@@ -135,7 +135,7 @@ impl Transaction<'_> {
 impl Microfs {
     /// Maps the file behind `handle`, which the caller has found to allow that, for `slot`; `to_store` if programs may write
     /// to the mapping. It ends with [`Microfs::release`].
-    /// Errors: `Io`: blocks of a file that is to be stored to are lost.
+    /// Errors: `Io`: blocks of a file that is to be stored to are lost; `Packed`.
     pub fn map_file(&self, caller: &Caller, handle: HandleId, to_store: bool) -> Result<HandleId> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
@@ -143,6 +143,7 @@ impl Microfs {
             if !inode.is_regular(tx) {
                 return Err(Error::Invalid);
             }
+            inode.require_unpacked(tx)?;
             let writable = if to_store { MAY_WRITE } else { 0 };
             let mapping = tx.new_handle(slot, inode, MAY_READ | MAPPED | writable)?;
             tx.map_in_image(inode);

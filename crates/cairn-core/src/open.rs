@@ -72,6 +72,9 @@ impl Microfs {
             if inode.flags(tx) & ABSENT != 0 && !truncates && !options.path_only {
                 return Err(Error::Absent { inode: inode.id });
             }
+            if options.write && !truncates {
+                inode.require_unpacked(tx)?;
+            }
             if truncates {
                 tx.truncate_to_zero(inode, caller, slot)?;
             }

@@ -3,7 +3,7 @@
 //! A pin records in the writer's slot which bytes of which file it is about to write, and which blocks it
 //! reserved for that. The blocks are nobody else's until the commit attaches them; if the process dies, `reap`
 //! frees them. Blocks taken from a file while pins are active wait in an orphan until every pin that
-//! could still write to them is gone, which an epoch tells. A promotion (`promote.rs`) reserves blocks in the same way, for no file.
+//! could still write to them is gone, which an epoch tells. A promotion (`promote.rs`) and who unpacks a file (`pack.rs`) reserve blocks in the same way, for no file.
 //!
 //! An append that has to be planned again leaves a *waiting* pin: no blocks, only its place in the file. So no
 //! other append is put there, and what was appended behind it stays invisible until the place is filled or given up.
@@ -168,7 +168,39 @@ pub(crate) struct PinRequest<'a> {
     pub runs: &'a [PinnedRun],
 }
 
+/// Blocks that are set apart for no file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reservation {
+    index: usize,
+    ticket: u64,
+}
+
 impl Transaction<'_> {
+    /// Keeps blocks that were just allocated for what is copied to them. Errors: `Busy` as `free_pin`.
+    pub(crate) fn reserve(&mut self, slot: Slot, blocks: BlockRun) -> Result<Reservation> {
+        const NOBODY: InodeId = InodeId(0);
+        let (index, pin) = self.free_pin(slot)?;
+        let request = PinRequest {
+            inode: NOBODY,
+            offset: 0,
+            length: 0,
+            behind: 0,
+            flags: 0,
+            layout: 0,
+            runs: &[PinnedRun { file_block: 0, blocks, fresh: true, replaces: Replaces::NOTHING }],
+        };
+        Ok(Reservation { index, ticket: self.activate_pin(pin, &request)? })
+    }
+
+    /// The pin of a reservation. Errors: `Invalid`: it is over.
+    pub(crate) fn reserved(&self, slot: Slot, reservation: Reservation) -> Result<Pin> {
+        let pin = Pin { at: slot.pin_at(reservation.index) };
+        match pin.is_active_for(self, reservation.ticket) {
+            true => Ok(pin),
+            false => Err(Error::Invalid),
+        }
+    }
+
     /// A pin of `slot` for a write. Errors: `Busy` when all are in use; they become free as writes commit.
     pub(crate) fn free_pin(&self, slot: Slot) -> Result<(usize, Pin)> {
         self.unused_pin(slot, WRITES_PER_SLOT)

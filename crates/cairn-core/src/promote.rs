@@ -12,7 +12,7 @@ use crate::fs::Microfs;
 use crate::inode::{ABSENT, HAS_WAITING, Inode, LOST, MAPPED, ORPHAN, SETTLING, WANTS_SETTLE};
 use crate::layout::{PROMOTED, PROMOTES, READ_NOTES, READ_PLACES, READS_NOTED};
 use crate::map::Stretch;
-use crate::pin::{Pin, PinRequest, PinnedRun, Replaces};
+use crate::pin::Reservation;
 use crate::pool::{BARRED, BlockRun};
 use crate::process::Slot;
 use crate::read::ReadPlan;
@@ -27,8 +27,6 @@ const PROMOTION_BYTES_MAX: u64 = 1 << 20;
 const RESERVE_SHARE: u32 = 4;
 /// Extents looked at under one lock.
 const SCAN_BATCH: usize = 256;
-/// Whose blocks a promotion reserves.
-const NOBODY: InodeId = InodeId(0);
 
 /// Blocks that are to change places.
 #[derive(Debug)]
@@ -45,21 +43,20 @@ pub struct Promotion {
     pub from: (u8, u32),
     /// Tier and first block to which.
     pub to: (u8, u32),
-    pin_index: usize,
-    pin_ticket: u64,
+    reservation: Reservation,
     state: State,
 }
 
 /// What of a file must not change while its blocks are copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct State {
+pub(crate) struct State {
     version: u64,
     layout: u64,
 }
 
 impl State {
     /// None while somebody changes the file, or has it mapped: a mapping shows the blocks where they are.
-    fn of(tx: &Transaction, inode: Inode) -> Option<State> {
+    pub(crate) fn of(tx: &Transaction, inode: Inode) -> Option<State> {
         const CHANGES: u32 =
             ORPHAN | SETTLING | WANTS_SETTLE | HAS_WAITING | LOST | MAPPED | ABSENT;
         let is_quiet =
@@ -168,7 +165,7 @@ impl Microfs {
     pub fn commit_promotion(&self, caller: &Caller, promotion: &Promotion) -> Result<bool> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let pin = tx.pin_of(slot, promotion)?;
+            let pin = tx.reserved(slot, promotion.reservation)?;
             let found = tx.recalled_inode(promotion.inode).ok();
             let unchanged = |inode: &Inode| State::of(tx, *inode) == Some(promotion.state);
             let Some(inode) = found.filter(unchanged) else {
@@ -191,7 +188,7 @@ impl Microfs {
     pub fn abort_promotion(&self, caller: &Caller, promotion: &Promotion) -> Result<()> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let pin = tx.pin_of(slot, promotion)?;
+            let pin = tx.reserved(slot, promotion.reservation)?;
             tx.abandon_pin(slot, pin);
             Ok(())
         })
@@ -199,14 +196,6 @@ impl Microfs {
 }
 
 impl Transaction<'_> {
-    fn pin_of(&self, slot: Slot, promotion: &Promotion) -> Result<Pin> {
-        let pin = Pin { at: slot.pin_at(promotion.pin_index) };
-        match pin.is_active_for(self, promotion.pin_ticket) {
-            true => Ok(pin),
-            false => Err(Error::Invalid),
-        }
-    }
-
     /// Looks at a bounded number of extents.
     fn find_to_promote(
         &mut self,
@@ -227,7 +216,7 @@ impl Transaction<'_> {
                     let run = BlockRun { count: run.count.min(blocks.end - at), ..run };
                     match self.to_promote(run) {
                         (0, Some(run)) => {
-                            let promotion = self.reserve(slot, inode, state, (at, run))?;
+                            let promotion = self.begin_promotion(slot, inode, state, (at, run))?;
                             return Ok(Found::Blocks(promotion));
                         }
                         (skipped, _) => skipped,
@@ -253,14 +242,13 @@ impl Transaction<'_> {
     }
 
     /// Reserves blocks on a faster tier for some that stand at a file block.
-    fn reserve(
+    fn begin_promotion(
         &mut self,
         slot: Slot,
         inode: Inode,
         state: State,
         (file_block, run): (u32, BlockRun),
     ) -> Result<Promotion> {
-        let (pin_index, pin) = self.free_pin(slot)?;
         let found = (0..run.tier).find_map(|tier| {
             let count = run.count.min(self.room_to_promote(tier));
             (count > 0).then(|| self.next_stretch(tier, count)).flatten()
@@ -269,15 +257,6 @@ impl Transaction<'_> {
         self.mark_used(blocks);
         let start = u64::from(file_block) << self.layout.hugeblock_shift;
         let length = u64::from(blocks.count) << self.layout.hugeblock_shift;
-        let request = PinRequest {
-            inode: NOBODY,
-            offset: 0,
-            length: 0,
-            behind: 0,
-            flags: 0,
-            layout: 0,
-            runs: &[PinnedRun { file_block, blocks, fresh: true, replaces: Replaces::NOTHING }],
-        };
         Ok(Promotion {
             inode: inode.id,
             file_block,
@@ -285,8 +264,7 @@ impl Transaction<'_> {
             bytes: inode.size(self).saturating_sub(start).min(length),
             from: (run.tier, run.first),
             to: (blocks.tier, blocks.first),
-            pin_index,
-            pin_ticket: self.activate_pin(pin, &request)?,
+            reservation: self.reserve(slot, blocks)?,
             state,
         })
     }

@@ -151,12 +151,13 @@ fn plan_runs(
 ) -> Result<()> {
     let refuses = lost == Lost::Refused && inode.flags(tx) & LOST != 0;
     let shift = tx.layout.hugeblock_shift;
-    let map = inode.map(tx);
+    let (map, base) = tx.data_of(inode);
     let mut at = plan.offset;
     plan.run_count = 0;
     while at < end && plan.run_count < READ_RUNS_MAX {
-        let block = (at >> shift) as u32;
-        let inside = at & (tx.layout.hugeblock_bytes - 1);
+        let place = base + at;
+        let block = (place >> shift) as u32;
+        let inside = place & (tx.layout.hugeblock_bytes - 1);
         let (count, source) = match tx.stretch(map, block) {
             Stretch::Data(run) => {
                 let offset = (u64::from(run.first) << shift) + inside;

@@ -113,7 +113,7 @@ impl Transaction<'_> {
 
 impl Microfs {
     /// The regions of a file from the hugeblock on in which `offset` is, holes left out, at most 256 of them.
-    /// Errors: `NotFound`; `IsDirectory`; `Io`: a part of the file is lost.
+    /// Errors: `NotFound`; `IsDirectory`; `Io`: a part of the file is lost; `Absent`; `Packed`.
     pub fn regions(&self, inode: InodeId, offset: u64, found: &mut [Region]) -> Result<Look> {
         // What the caller has copied before was read before the words that are looked at now.
         fence(Ordering::SeqCst);
@@ -170,7 +170,7 @@ impl Survey {
     /// Counts a regular file with a name; what it is.
     fn add(&mut self, tx: &Transaction, inode: Inode) -> Option<Attributes> {
         let attributes = inode.attributes(tx);
-        if inode.kind(tx) != MODE_REGULAR || attributes.links == 0 {
+        if inode.kind(tx) != MODE_REGULAR || attributes.links == 0 || inode.is_pack(tx) {
             return None;
         }
         self.files += 1;

@@ -96,6 +96,7 @@ impl Microfs {
         if inode.flags(tx) & ABSENT != 0 {
             return Err(Error::Absent { inode: inode.id });
         }
+        inode.require_unpacked(tx)?;
         // Appends that wait for an earlier one are cut, too.
         if size >= inode.size(tx).max(inode.appended_end(tx)) {
             if inode.tail(tx).is_some_and(|tail| size > tail) {

@@ -172,7 +172,15 @@ impl Microfs {
         found: &mut [Option<u32>],
     ) -> Result<()> {
         self.transact(|tx| {
-            let map = tx.recalled_inode(inode)?.map(tx);
+            let inode = tx.recalled_inode(inode)?;
+            if inode.is_packed(tx) {
+                found.fill(None);
+                if let Some(found) = found.first_mut().filter(|_| first_file_block == 0) {
+                    *found = Some(inode.packed_checksum(tx));
+                }
+                return Ok(());
+            }
+            let map = inode.map(tx);
             let mut at = 0;
             while at < found.len() {
                 let file_block = first_file_block.saturating_add(at as u32);

@@ -6,7 +6,9 @@
 use core::ops::Range;
 use core::time::Duration;
 
-use cairn_core::{Caller, Error, ImageLoss, InodeId, Result, StaleBlock};
+use cairn_core::{
+    Caller, Error, ImageLoss, InodeId, Pack, Result, SmallFile, StaleBlock, Unpacking,
+};
 
 use crate::checksum;
 use crate::device::{self, Device};
@@ -104,6 +106,63 @@ impl Namespace {
             self.tier(tier).map(|device| (device, u64::from(block) * block_bytes))
         };
         device::copy(place(source)?, place(target)?, length).map(drop)
+    }
+
+    /// Has small files share a block; false if there are none whose blocks become free by that.
+    /// Errors: as those of the tiers; `Busy` if too many writes of this process are in flight.
+    pub fn pack(&self, caller: &Caller) -> Result<bool> {
+        let Some((mut pack, first)) = self.fs.begin_pack(caller)? else { return Ok(false) };
+        let fill = |pack: &mut Pack| {
+            let (mut next, mut freed) = (Some(first), false);
+            while let Some(file) = next {
+                let place = |(tier, at): (u8, u64)| self.tier(tier).map(|device| (device, at));
+                let target = place(self.fs.pack_target(pack))?;
+                let sum = device::copy(place(file.source)?, target, file.bytes as usize)?;
+                // What does not match is left where it is: whoever reads it hears of it.
+                if self.is_sum_of(&file, sum) {
+                    freed |= self.fs.put_in_pack(caller, pack, &file)?;
+                }
+                next = self.fs.next_for_pack(pack)?;
+            }
+            Ok(freed)
+        };
+        let filled = fill(&mut pack);
+        self.fs.end_pack(caller, &pack).and(filled)
+    }
+
+    /// Gives a packed file a block of its own again, if it is packed still. Errors: `NoSpace`; `Io` if its bytes are damaged; as `pack`.
+    pub fn unpack(&self, caller: &Caller, inode: InodeId) -> Result<()> {
+        while let Some(plan) = self.fs.plan_unpacking(caller, inode)? {
+            let unpacked = self.copy_unpacked(&plan);
+            match unpacked.and_then(|()| self.fs.commit_unpacking(caller, &plan)) {
+                Ok(true) => break,
+                // It changed meanwhile.
+                Ok(false) => {}
+                Err(error) => return self.fs.abort_unpacking(caller, &plan).and(Err(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_unpacked(&self, plan: &Unpacking) -> Result<()> {
+        let (file, (tier, block)) = (&plan.file, plan.target);
+        let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
+        let (device, start) = (self.tier(tier)?, u64::from(block) * block_bytes);
+        let source = (self.tier(file.source.0)?, file.source.1);
+        let sum = device::copy(source, (device, start), file.bytes as usize)?;
+        let rest = block_bytes - u64::from(file.bytes);
+        device.zero(start + u64::from(file.bytes), rest as usize)?;
+        match self.is_sum_of(file, sum) {
+            true => self.fs.store_checksum(tier, block, file.crc32c),
+            false => Err(Error::Io),
+        }
+    }
+
+    /// Whether the raw checksum of a file's bytes is that of its block.
+    fn is_sum_of(&self, file: &SmallFile, raw: u32) -> bool {
+        let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
+        let rest = block_bytes - u64::from(file.bytes);
+        checksum::of_sparse_block(raw, rest, block_bytes) == file.crc32c
     }
 
     /// Whether there is a tier of which programs have copies mapped.

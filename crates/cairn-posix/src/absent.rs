@@ -13,18 +13,26 @@ use cairn_device::sys;
 use crate::error::{Errno, Result};
 use crate::gate;
 use crate::mount::Mount;
+use crate::space;
 
 /// How often is looked whether the data are there.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What `attempt` gives once it needs no absent data. Errors: `EINTR`, `EIO`.
+/// What `attempt` gives once it needs no data that are absent, and no file that is packed. Errors: `EINTR`, `EIO`; `ENOSPC` for a
+/// packed file that cannot have a block of its own.
 pub fn wait<T>(
     mount: &Mount,
-    attempt: impl Fn() -> cairn_core::Result<T>,
+    mut attempt: impl FnMut() -> cairn_core::Result<T>,
 ) -> Result<cairn_core::Result<T>> {
-    match attempt() {
-        Err(Error::Absent { inode }) => wait_for(mount, inode, attempt),
-        done => Ok(done),
+    loop {
+        let done = match attempt() {
+            Err(Error::Absent { inode }) => wait_for(mount, inode, &mut attempt)?,
+            done => done,
+        };
+        match done {
+            Err(Error::Packed { inode }) => space::unpack(mount, inode)?,
+            done => return Ok(done),
+        }
     }
 }
 
@@ -32,7 +40,7 @@ pub fn wait<T>(
 fn wait_for<T>(
     mount: &Mount,
     mut inode: InodeId,
-    attempt: impl Fn() -> cairn_core::Result<T>,
+    attempt: &mut impl FnMut() -> cairn_core::Result<T>,
 ) -> Result<cairn_core::Result<T>> {
     const FAILED: Errno = Errno(libc::EIO);
     let fs = mount.fs();

@@ -440,6 +440,16 @@ impl Mount {
         let _ = self.namespace.reap_gone();
     }
 
+    /// Has small files share a block, as `Namespace::pack`; false if that made no room.
+    pub(crate) fn pack(&self) -> bool {
+        self.namespace.pack(&self.caller()).unwrap_or(false)
+    }
+
+    /// As `Namespace::unpack`.
+    pub(crate) fn unpack(&self, inode: InodeId) -> Result<()> {
+        Ok(self.patiently(|| self.namespace.unpack(&self.caller(), inode))?)
+    }
+
     /// As `Namespace::patiently`.
     pub(crate) fn patiently<T>(
         &self,

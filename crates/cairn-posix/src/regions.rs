@@ -11,6 +11,7 @@ pub use cairn_core::{Region, TIERS_MAX};
 use cairn_device::Mappable;
 use cairn_device::{sys, unlocked};
 
+use crate::absent;
 use crate::error::{Errno, Result};
 use crate::latch::Latch;
 use crate::mount::{self, Mount};
@@ -40,7 +41,8 @@ pub fn regions(
     mut take: impl FnMut(usize, Placed),
 ) -> Result<Look> {
     let mount = mount::current()?;
-    let look = mount.fs().regions(mount.inode_of(handle)?, offset, found)?;
+    let inode = mount.inode_of(handle)?;
+    let look = absent::wait(mount, || mount.fs().regions(inode, offset, found))??;
     let padded_length = mount.fs().geometry().hugeblock_bytes;
     for (index, region) in found[..look.count].iter().enumerate() {
         let memory = memory_of(mount, region.tier)?;
@@ -62,7 +64,8 @@ pub fn regions(
 /// The generation of an open file: see `cairn_core::Look`.
 pub fn generation(handle: HandleId) -> Result<u64> {
     let mount = mount::current()?;
-    Ok(mount.fs().regions(mount.inode_of(handle)?, 0, &mut [])?.generation)
+    let inode = mount.inode_of(handle)?;
+    Ok(absent::wait(mount, || mount.fs().regions(inode, 0, &mut []))??.generation)
 }
 
 /// A new descriptor, to be read, of the file that a tier in memory is. Errors: `EINVAL`: there is no such tier, or it is not memory.

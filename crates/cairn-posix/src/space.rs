@@ -1,4 +1,4 @@
-//! A write that finds no space waits for the agent to make some, if that has offered to.
+//! A write that finds no space has small files share blocks, and waits for the agent to make some, if that has offered to.
 //!
 //! Must stay true: the wait is bounded, and a signal handler ends it as it ends that for a slow device: what was written
 //! before counts, else it is `EINTR`, or the wait goes on if the handler was installed so. Nothing is left behind by whoever
@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use cairn_core::{Hope, Moment};
+use cairn_core::{Hope, InodeId, Moment};
 use cairn_device::descriptor::Descriptor;
 use cairn_device::sys;
 
@@ -14,6 +14,7 @@ use crate::error::{Errno, Result};
 use crate::gate;
 use crate::mount::Mount;
 
+const FULL: Errno = Errno(libc::ENOSPC);
 /// How often space is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -33,9 +34,24 @@ pub fn wait_for_held<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Resul
     wait_at_most(HELD_MS, mount, attempt)
 }
 
+/// Gives a packed file a block of its own. Errors: as `wait`.
+#[cold]
+pub fn unpack(mount: &Mount, inode: InodeId) -> Result<()> {
+    match mount.unpack(inode) {
+        Err(FULL) => wait(mount, || mount.unpack(inode)),
+        unpacked => unpacked,
+    }
+}
+
 fn wait_at_most<T>(most_ms: u32, mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
-    const FULL: Errno = Errno(libc::ENOSPC);
     let fs = mount.fs();
+    // What small files need less than they have is nobody's loss.
+    while mount.pack() {
+        match attempt() {
+            Err(FULL) => {}
+            tried => return tried,
+        }
+    }
     if fs.space_patience_ms() == 0 {
         return Err(FULL);
     }

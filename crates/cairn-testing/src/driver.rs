@@ -7,8 +7,8 @@
 use crate::tier::{CHECKSUM, Tier};
 use cairn_core::{
     Caller, Committed, Credentials, Error, HandleId, InodeId, LeasedWrite, Microfs, Position,
-    ProcessIdentity, Promotion, Result, SMALL_BYTES_MAX, SettlePlan, SlotId, StaleBlock, Timestamp,
-    Truncation, WriteKind, WritePiece, WritePlan,
+    ProcessIdentity, Promotion, Result, SMALL_BYTES_MAX, SettlePlan, SlotId, SmallFile, StaleBlock,
+    Timestamp, Truncation, Unpacking, WriteKind, WritePiece, WritePlan,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -419,6 +419,7 @@ impl Process {
                 Ok(Truncation::Done) => return Ok(()),
                 Ok(Truncation::More) => {}
                 Err(Error::Unsettled) => self.settle(caller, inode)?,
+                Err(Error::Packed { .. }) => self.unpack(inode)?,
                 Err(Error::NoSpace) if !reclaimed => {
                     reclaimed = true;
                     self.reclaim()?;
@@ -485,6 +486,49 @@ impl Process {
         Ok(moved)
     }
 
+    /// Copies what is packed or unpacked to a place on a tier. False: it is not what its checksum says.
+    pub fn copy_small(&self, file: &SmallFile, target: (u8, u64)) -> Result<bool> {
+        let mut bytes = vec![0; self.block_bytes() as usize];
+        let own = &mut bytes[..file.bytes as usize];
+        self.tier.read(self.start_of(file.source.0) + file.source.1, own)?;
+        self.tier.write(self.start_of(target.0) + target.1, own)?;
+        Ok(CHECKSUM(0, &bytes) == file.crc32c)
+    }
+
+    /// Has small files share a block; how many blocks are free by that.
+    pub fn pack(&self) -> Result<u32> {
+        let caller = self.caller();
+        let Some((mut pack, first)) = self.fs.begin_pack(&caller)? else { return Ok(0) };
+        let (mut next, mut freed) = (Some(first), 0);
+        while let Some(file) = next {
+            assert!(self.copy_small(&file, self.fs.pack_target(&pack))?, "a block is damaged");
+            freed += u32::from(self.fs.put_in_pack(&caller, &mut pack, &file)?);
+            next = self.fs.next_for_pack(&pack)?;
+        }
+        self.fs.end_pack(&caller, &pack)?;
+        Ok(freed)
+    }
+
+    /// Copies what is unpacked to the block that it is to have. False: it is not what its checksum says.
+    pub fn copy_unpacked(&self, plan: &Unpacking) -> Result<bool> {
+        let (tier, block) = plan.target;
+        self.tier.write(self.start_of_block(tier, block), &vec![0; self.block_bytes() as usize])?;
+        let offset = u64::from(block) * self.block_bytes();
+        let is_intact = self.copy_small(&plan.file, (tier, offset))?;
+        self.fs.store_checksum(tier, block, plan.file.crc32c)?;
+        Ok(is_intact)
+    }
+
+    /// Gives a packed file a block of its own.
+    pub fn unpack(&self, inode: InodeId) -> Result<()> {
+        let caller = self.caller();
+        while let Some(plan) = self.fs.plan_unpacking(&caller, inode)? {
+            assert!(self.copy_unpacked(&plan)?, "a packed file is damaged");
+            assert!(self.fs.commit_unpacking(&caller, &plan)?, "nobody is in the way");
+        }
+        Ok(())
+    }
+
     /// Computes the checksums of the file's stale blocks, a batch of them.
     pub fn stale(&self, inode: InodeId) -> Result<(u64, Vec<(StaleBlock, u32)>)> {
         let mut stale = Vec::new();
@@ -535,7 +579,7 @@ impl Process {
                     assert_eq!(at % block_bytes, 0, "data starts inside a block");
                     let blocks = run.bytes.div_ceil(block_bytes);
                     for index in 0..blocks {
-                        let place = (tier, (offset / block_bytes + index) as u32);
+                        let place = (tier, offset + index * block_bytes);
                         let file_block = (at / block_bytes + index) as u32;
                         self.verify_block(inode, file_block, place, size)?;
                     }
@@ -553,7 +597,7 @@ impl Process {
         &self,
         inode: InodeId,
         file_block: u32,
-        place: (u8, u32),
+        place: (u8, u64),
         size: u64,
     ) -> Result<()> {
         self.verify_block_of(&self.fs, inode, file_block, place, size)
@@ -565,16 +609,16 @@ impl Process {
         fs: &Microfs,
         inode: InodeId,
         file_block: u32,
-        (tier, block): (u8, u32),
+        (tier, offset): (u8, u64),
         size: u64,
     ) -> Result<()> {
-        let mut bytes = self.block(tier, block)?;
+        let mut bytes = vec![0; self.block_bytes() as usize];
         let visible = (size - u64::from(file_block) * self.block_bytes()).min(self.block_bytes());
-        bytes[visible as usize..].fill(0);
+        self.tier.read(self.start_of(tier) + offset, &mut bytes[..visible as usize])?;
         let mut stored = [None];
         fs.checksums(inode, file_block, &mut stored)?;
         if stored[0].is_some_and(|stored| stored != CHECKSUM(0, &bytes)) {
-            println!("{inode:?}: checksum of block {file_block} (block {block} of tier {tier})");
+            println!("{inode:?}: checksum of block {file_block} (byte {offset} of tier {tier})");
             return Err(Error::Corrupt { what: "checksum of a block" });
         }
         Ok(())

@@ -5,7 +5,8 @@
 use crate::model::Kind;
 use crate::simulation::Simulation;
 use crate::step::{Generator, Place, Step};
-use cairn_core::{Credentials, OpenOptions};
+use crate::world::READ_WRITE;
+use cairn_core::{Credentials, OpenOptions, RenameMode};
 
 /// Processes alive at once at most.
 const PROCESSES_MAX: usize = 5;
@@ -104,6 +105,69 @@ pub fn act_on_promotions(simulation: &mut Simulation, generator: &mut Generator)
     if !files.is_empty() {
         let place = *generator.random.pick(&files);
         simulation.begin_promotion(index, place, generator.random.below(4) as u32);
+    }
+}
+
+/// A process does something with one of a few small files, which it mostly closes again.
+pub fn act_on_small_files(simulation: &mut Simulation, generator: &mut Generator) {
+    const NAMES: u64 = 20;
+    let index = generator.random.below(simulation.processes.len() as u64) as usize;
+    let random = &mut generator.random;
+    let mut name = || (None, format!("small.{}", random.below(NAMES)).into_bytes());
+    let [(base, path), other] = [name(), name()];
+    let offset = random.below(1500);
+    let length = 1 + random.below(1500) as usize;
+    let bytes = random.bytes(length);
+    let action = random.below(20);
+    match action {
+        0 => return simulation.take(index, &Step::Unlink { base, path }),
+        1 => {
+            let mode = RenameMode::Replace;
+            return simulation.take(index, &Step::Rename { from: (base, path), to: other, mode });
+        }
+        2 => {
+            let old = (base, path);
+            return simulation.take(index, &Step::Link { old, new: other, follow: false });
+        }
+        _ => {}
+    }
+    let place = simulation.reference.free_place();
+    let options = match action {
+        3..6 => OpenOptions { read: true, ..OpenOptions::default() },
+        6..12 => READ_WRITE,
+        _ => OpenOptions { truncate: true, ..READ_WRITE },
+    };
+    simulation.take(index, &Step::Open { base, path, options, mode: 0o666 });
+    if simulation.inode(place).is_err() {
+        return;
+    }
+    match action {
+        // It stays open.
+        3 => return,
+        4..6 => simulation.take(index, &Step::Read { open: place, at: Some(offset), length: 5000 }),
+        6..8 => simulation.take(index, &Step::Truncate { open: place, size: offset }),
+        8..12 => simulation.take(index, &Step::Write { open: place, at: Some(offset), bytes }),
+        _ => simulation.take(index, &Step::Write { open: place, at: None, bytes }),
+    }
+    simulation.seal(index, place);
+    simulation.take(index, &Step::Close { open: place });
+}
+
+/// A process packs small files, or gives one a block of its own, a step at a time.
+pub fn act_on_packs(simulation: &mut Simulation, generator: &mut Generator) {
+    let in_flight = simulation.packings_in_flight() as u64;
+    if in_flight > 0 && !generator.random.one_in(4) {
+        let which = generator.random.below(in_flight) as usize;
+        return simulation.continue_packing(which, generator.random.one_in(12));
+    }
+    let index = generator.random.below(simulation.processes.len() as u64) as usize;
+    let holder = simulation.processes[index].slot.0;
+    let files = simulation.reference.places(holder, |node, _| matches!(node.kind, Kind::File(_)));
+    if generator.random.one_in(2) {
+        simulation.begin_pack(index);
+    } else if !files.is_empty() {
+        let place = *generator.random.pick(&files);
+        simulation.begin_unpacking(index, place);
     }
 }
 

@@ -7,9 +7,11 @@
 
 mod absent;
 mod image;
+mod pack;
 
 use self::absent::Absentees;
 use self::image::{Copies, Cut};
+use self::pack::Packings;
 use crate::content::WriteId;
 use crate::driver::{Process, WriteInFlight};
 use crate::model::{Facts, NodeId, OpenId};
@@ -67,6 +69,7 @@ pub struct Simulation {
     writes: Vec<PendingWrite>,
     settles: Vec<PendingSettle>,
     promotions: Vec<PendingPromotion>,
+    packings: Packings,
     absentees: Absentees,
     cut: Option<Cut>,
     copies: Option<Copies>,
@@ -128,6 +131,7 @@ impl Simulation {
             writes: Vec::new(),
             settles: Vec::new(),
             promotions: Vec::new(),
+            packings: Packings::default(),
             absentees: Absentees::default(),
             cut: None,
             copies: None,
@@ -158,6 +162,7 @@ impl Simulation {
 
     /// A process forks. `born` false: the child never comes to be.
     pub fn fork(&mut self, index: usize, born: bool) {
+        self.end_packs_of(index);
         let identity = self.world.identity();
         let parent = &self.processes[index];
         let fs = &parent.fs;
@@ -191,6 +196,7 @@ impl Simulation {
         self.lose(lost);
         self.settles.retain(|settle| settle.slot != slot.0);
         self.promotions.retain(|promotion| promotion.slot != slot.0);
+        self.packings.forget(slot.0);
         self.reference.model.end(slot.0, clean);
         self.reference.forget_closed();
         self.forget_handles();
@@ -284,7 +290,12 @@ impl Simulation {
         let done = |result: Result<()>| result.map(|()| Outcome::Done);
         match step {
             Step::Open { base, path, options, mode } => {
-                let opened = fs.open_file(caller, self.base(*base)?, path, *options, *mode)?;
+                let opened = loop {
+                    match fs.open_file(caller, self.base(*base)?, path, *options, *mode) {
+                        Err(Error::Packed { inode }) => process.unpack(inode)?,
+                        opened => break opened?,
+                    }
+                };
                 let place = self.reference.free_place();
                 self.handles.resize(self.handles.len().max(place + 1), None);
                 self.handles[place] = Some(opened.handle);
@@ -398,7 +409,7 @@ impl Simulation {
     fn is_all_in_flight(&self, slot: u32) -> bool {
         let writes = self.writes.iter().filter(|write| write.slot == slot).count();
         let promotions = self.promotions.iter().filter(|promotion| promotion.slot == slot).count();
-        writes + promotions >= WRITES_PER_PROCESS
+        writes + promotions + self.packings.pins_of(slot) >= WRITES_PER_PROCESS
     }
 
     /// Whether all pins of a process that writes may have are in use: a settling may have taken one of them.
@@ -673,7 +684,7 @@ impl Simulation {
         self.processes[index].reclaim().expect("orphans can be freed");
         let is_quiet =
             self.writes.is_empty() && self.settles.is_empty() && self.promotions.is_empty();
-        if is_quiet && self.absentees.brought.is_empty() {
+        if self.packings.is_empty() && is_quiet && self.absentees.brought.is_empty() {
             assert_eq!(self.inspector.fs.orphans(), 0, "orphans are left");
         }
     }
@@ -688,7 +699,8 @@ impl Simulation {
         assert_eq!(blocks, report.capacity_blocks, "blocks add up: {report:?}");
         let opens = self.reference.opens.iter().flatten().count() as u64;
         let brought = self.absentees.brought.len() as u64;
-        assert_eq!(report.handles, opens + brought, "open descriptions");
+        let packs = self.packings.packs_in_flight() as u64;
+        assert_eq!(report.handles, opens + brought + packs, "open descriptions");
         let mut seen = BTreeMap::new();
         self.verify_directory(ROOT, crate::model::ROOT, &mut seen);
         for place in 0..self.reference.opens.len() {

@@ -81,7 +81,7 @@ impl Stage {
     }
 }
 
-const OPERATIONS: [Operation; 26] = [
+const OPERATIONS: [Operation; 28] = [
     Operation {
         name: "create",
         transactions: 1,
@@ -304,6 +304,23 @@ const OPERATIONS: [Operation; 26] = [
             while stage.fs().reclaim(None).unwrap() {}
         },
     },
+    Operation {
+        name: "pack two files",
+        // The block of one is that of a pack; the other is in it; the pack is closed.
+        transactions: 3,
+        act: |stage| assert_eq!(stage.process.pack().unwrap(), 1),
+    },
+    Operation {
+        name: "unpack one of two files, and remove the other",
+        transactions: 6,
+        act: |stage| {
+            assert_eq!(stage.process.pack().unwrap(), 1);
+            let caller = stage.caller();
+            let found = stage.fs().stat(&caller, ROOT, b"b", true).unwrap();
+            stage.process.unpack(found.inode).unwrap();
+            stage.fs().unlink(&caller, ROOT, b"d").unwrap();
+        },
+    },
 ];
 
 /// What is done otherwise while an image is held.
@@ -412,6 +429,7 @@ fn set_stage(memory: &Arc<ForkShared>) -> Stage {
     set.unwrap();
     process.close(b).unwrap();
     process.close(create(&process, b"c", 5 * 4096).0).unwrap();
+    process.close(create(&process, b"d", 300).0).unwrap();
     for index in 0..NAMES {
         process.close(create(&process, format!("many/{index}").as_bytes(), 0).0).unwrap();
     }

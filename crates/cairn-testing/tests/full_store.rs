@@ -176,7 +176,8 @@ fn tier_is_filled_by_many_files_then_each_is_intact_and_each_removal_frees_its_b
         let mut contents: Vec<(String, Vec<u8>)> = Vec::new();
         while free_blocks() > 0 {
             let name = format!("file-{}", contents.len());
-            let length = random.below(5 * HUGEBLOCK as u64) as usize + 1;
+            // Smaller ones share blocks.
+            let length = HUGEBLOCK / 2 + 1 + random.below(4 * HUGEBLOCK as u64) as usize;
             let bytes = random.bytes(length);
             let file = create(&name);
             let count = write(file, &bytes).expect("there is a free block");

@@ -5,7 +5,8 @@
 
 use cairn_core::{Error, ROOT};
 use cairn_testing::play::{
-    USERS, act, act_on_absent, act_on_images, act_on_names, act_on_promotions,
+    USERS, act, act_on_absent, act_on_images, act_on_names, act_on_packs, act_on_promotions,
+    act_on_small_files,
 };
 use cairn_testing::random::{Random, for_each_seed};
 use cairn_testing::simulation::Simulation;
@@ -95,7 +96,7 @@ fn run_with_images(seed: u64) {
     }
     let reach = *random.pick(&[9000, 40_000, 100_000]);
     let write_bytes = *random.pick(&[300, 5000, 20_000]);
-    let (promotes, brings) = (random.one_in(4), random.one_in(4));
+    let [promotes, brings, packs] = [(); 3].map(|()| random.one_in(4));
     let mut generator = Generator { random, reach, write_bytes, opens_max: 5, holder: 0 };
     for action in 0..ACTIONS {
         act(&mut simulation, &mut generator);
@@ -105,6 +106,10 @@ fn run_with_images(seed: u64) {
         }
         if brings {
             act_on_absent(&mut simulation, &mut generator);
+        }
+        if packs {
+            act_on_small_files(&mut simulation, &mut generator);
+            act_on_packs(&mut simulation, &mut generator);
         }
         if action % (4 * VERIFY_EVERY) == 0 {
             simulation.verify();
@@ -137,6 +142,37 @@ fn run_with_absent(seed: u64) -> u64 {
     let brought = simulation.brought();
     simulation.finish();
     brought
+}
+
+/// Small files are packed and unpacked while everything else goes on. How many were packed.
+fn run_with_packs(seed: u64) -> u64 {
+    let mut random = Random::new(seed);
+    let blocks = *random.pick(&[40, 200, 512]);
+    let tiers = *random.pick(&[[1, 0, 0, 0], [1, 0, 0, 0], [2, 2, 4, 0]]);
+    let parts: u32 = tiers.iter().sum();
+    let world = World::tiered(tiers.map(|part| blocks / parts * part), *random.pick(&[24, 64]));
+    let mut simulation = Simulation::of(world);
+    for user in &USERS[..3] {
+        simulation.start(*user);
+    }
+    let reach = *random.pick(&[900, 3000, 9000]);
+    let write_bytes = *random.pick(&[100, 1000, 5000]);
+    let mut generator = Generator { random, reach, write_bytes, opens_max: 5, holder: 0 };
+    for action in 0..ACTIONS {
+        act(&mut simulation, &mut generator);
+        for _ in 0..generator.random.below(4) {
+            act_on_small_files(&mut simulation, &mut generator);
+        }
+        for _ in 0..generator.random.below(10) {
+            act_on_packs(&mut simulation, &mut generator);
+        }
+        if action % VERIFY_EVERY == 0 {
+            simulation.verify();
+        }
+    }
+    let packed = simulation.packed();
+    simulation.finish();
+    packed
 }
 
 /// A directory of `names` entries is listed a few at a time while others come and go.
@@ -201,6 +237,17 @@ fn promotions_change_nothing_that_can_be_seen() {
     let promoted = promoted.into_inner();
     println!("{promoted} blocks were promoted");
     assert!(promoted > 0);
+}
+
+#[test]
+fn packing_changes_nothing_that_can_be_seen() {
+    let packed = AtomicU64::new(0);
+    for_each_seed(60, |seed| {
+        packed.fetch_add(run_with_packs(seed), Ordering::Relaxed);
+    });
+    let packed = packed.into_inner();
+    println!("{packed} files were packed");
+    assert!(packed > 0);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use cairn_device::process;
 use super::change::await_writes;
 use super::place::{Manner, Placed};
 use super::{LENGTH_MAX, MAPPINGS, Mapping, PAGE_BYTES, pages, removed};
+use crate::absent;
 use crate::error::{Errno, Result};
 use crate::io::{self, At};
 use crate::kernel;
@@ -120,7 +121,8 @@ impl Wanted {
     /// As for `mmap`.
     unsafe fn map(&self, mount: &Mount) -> Result<*mut c_void> {
         let caller = mount.caller();
-        let mapping = mount.fs().map_file(&caller, self.handle, self.manner.stores)?;
+        let map = || mount.fs().map_file(&caller, self.handle, self.manner.stores);
+        let mapping = absent::wait(mount, map)??;
         // SAFETY: promised by the caller.
         let mapped = unsafe { reserve(&self.request, libc::PROT_NONE) }.and_then(|start| {
             // What a fixed address replaced is gone.

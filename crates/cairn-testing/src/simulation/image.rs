@@ -242,7 +242,7 @@ impl Simulation {
                 let Some((tier, offset)) = run.source.filter(|_| skips) else { continue };
                 for index in 0..run.bytes.div_ceil(block_bytes) {
                     let file_block = (from / block_bytes + index) as u32;
-                    let place = (tier, (offset / block_bytes + index) as u32);
+                    let place = (tier, offset + index * block_bytes);
                     let verified =
                         self.inspector.verify_block_of(image, inode, file_block, place, size);
                     verified.expect("checksums of the image stay right");

@@ -1,0 +1,168 @@
+//! Small files that are packed and unpacked, a step at a time, while everything else goes on. Nothing of it can be seen.
+
+use super::Simulation;
+use crate::step::Place;
+use cairn_core::{Error, InodeId, Pack, SmallFile, Unpacking};
+
+/// A pack that is being filled, and the file that is put into it next.
+struct PendingPack {
+    slot: u32,
+    pack: Pack,
+    next: Option<SmallFile>,
+    /// What the copy found: whether the bytes are what the file's checksum says.
+    copied: Option<bool>,
+}
+
+/// A packed file that is being given a block of its own.
+struct PendingUnpacking {
+    slot: u32,
+    inode: InodeId,
+    plan: Unpacking,
+    copied: Option<bool>,
+}
+
+/// What is packed and unpacked.
+#[derive(Default)]
+pub struct Packings {
+    packs: Vec<PendingPack>,
+    unpackings: Vec<PendingUnpacking>,
+    packed: u64,
+}
+
+impl Packings {
+    /// What a process had begun that has ended.
+    pub fn forget(&mut self, slot: u32) {
+        self.packs.retain(|pending| pending.slot != slot);
+        self.unpackings.retain(|pending| pending.slot != slot);
+    }
+
+    /// Packs that a process fills.
+    pub fn packs_in_flight(&self) -> usize {
+        self.packs.len()
+    }
+
+    /// Pins of a process that are in use because of this.
+    pub fn pins_of(&self, slot: u32) -> usize {
+        self.unpackings.iter().filter(|pending| pending.slot == slot).count()
+    }
+
+    /// Whether nothing is on its way.
+    pub fn is_empty(&self) -> bool {
+        self.packs.is_empty() && self.unpackings.is_empty()
+    }
+}
+
+impl Simulation {
+    /// Files that were put into packs, but for the first of each.
+    pub fn packed(&self) -> u64 {
+        self.packings.packed
+    }
+
+    /// Packs and unpackings in flight.
+    pub fn packings_in_flight(&self) -> usize {
+        self.packings.packs.len() + self.packings.unpackings.len()
+    }
+
+    /// A process begins a pack, if there are two small files.
+    pub fn begin_pack(&mut self, index: usize) {
+        let process = &self.processes[index];
+        let (slot, begun) = (process.slot.0, process.fs.begin_pack(&process.caller()));
+        self.note(format!("pack by slot {slot}: {begun:?}"));
+        match begun {
+            Ok(Some((pack, next))) => {
+                self.packings.packs.push(PendingPack {
+                    slot,
+                    pack,
+                    next: Some(next),
+                    copied: None,
+                });
+            }
+            Ok(None) => {}
+            Err(error) => assert!(super::is_exhaustion(error), "{error:?}"),
+        }
+    }
+
+    /// A process begins to give a file a block of its own, if it is packed.
+    pub fn begin_unpacking(&mut self, index: usize, place: Place) {
+        let Ok(inode) = self.inode(place) else { return };
+        let process = &self.processes[index];
+        let slot = process.slot.0;
+        if self.is_all_in_flight(slot) {
+            return;
+        }
+        let planned = process.fs.plan_unpacking(&process.caller(), inode);
+        self.note(format!("unpacking of {inode:?} by slot {slot}: {planned:?}"));
+        match planned {
+            Ok(Some(plan)) => {
+                self.packings.unpackings.push(PendingUnpacking { slot, inode, plan, copied: None });
+            }
+            Ok(None) => {}
+            Err(error) => assert!(matches!(error, Error::NoSpace | Error::Busy), "{error:?}"),
+        }
+    }
+
+    /// A process ends the packs that it fills. A child would have them open, too.
+    pub fn end_packs_of(&mut self, index: usize) {
+        let slot = self.processes[index].slot.0;
+        while let Some(which) = self.packings.packs.iter().position(|it| it.slot == slot) {
+            self.continue_pack(which, true);
+        }
+    }
+
+    /// One of them takes its next step, or is given up.
+    pub fn continue_packing(&mut self, which: usize, gives_up: bool) {
+        match which.checked_sub(self.packings.packs.len()) {
+            None => self.continue_pack(which, gives_up),
+            Some(which) => self.continue_unpacking(which, gives_up),
+        }
+    }
+
+    fn continue_pack(&mut self, which: usize, gives_up: bool) {
+        let mut pending = self.packings.packs.remove(which);
+        let process = &self.processes[self.process_of(pending.slot)];
+        let (fs, caller) = (&process.fs, process.caller());
+        let Some(file) = pending.next.take().filter(|_| !gives_up) else {
+            fs.end_pack(&caller, &pending.pack).expect("it is open");
+            return self.note(format!("{:?} ends", pending.pack));
+        };
+        match pending.copied.take() {
+            None => {
+                let target = fs.pack_target(&pending.pack);
+                let copied = process.copy_small(&file, target).expect("the heap does not fail");
+                pending.copied = Some(copied);
+                self.trace.push(format!("{file:?} copied to {:?}: {copied}", pending.pack));
+                pending.next = Some(file);
+            }
+            Some(intact) => {
+                let put = fs.put_in_pack(&caller, &mut pending.pack, &file);
+                assert!(intact || put == Ok(false), "{file:?}, which nobody wrote to, is damaged");
+                pending.next =
+                    fs.next_for_pack(&pending.pack).expect("the namespace is consistent");
+                self.packings.packed += u64::from(put.unwrap_or(false));
+                self.note(format!("{file:?} put into {:?}: {put:?}", pending.pack));
+            }
+        }
+        self.packings.packs.push(pending);
+    }
+
+    fn continue_unpacking(&mut self, which: usize, gives_up: bool) {
+        let mut pending = self.packings.unpackings.remove(which);
+        let process = &self.processes[self.process_of(pending.slot)];
+        let (fs, caller, plan) = (&process.fs, process.caller(), &pending.plan);
+        let done = match pending.copied {
+            _ if gives_up => fs.abort_unpacking(&caller, plan).map(|()| false),
+            None => {
+                let copied = process.copy_unpacked(plan).expect("the heap does not fail");
+                pending.copied = Some(copied);
+                return self.packings.unpackings.push(pending);
+            }
+            Some(intact) => {
+                let done = fs.commit_unpacking(&caller, plan);
+                assert!(intact || done == Ok(false), "a packed file is damaged");
+                done
+            }
+        };
+        self.note(format!("unpacking of {:?} ends: {done:?}", pending.inode));
+        done.expect("it was in flight");
+    }
+}

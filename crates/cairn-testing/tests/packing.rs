@@ -1,0 +1,142 @@
+//! Packing, one step at a time: what shares a block and what does not, and what a reader and a packer hear of each other. That nothing can
+//! be seen of it at all is shown by `model.rs`.
+
+use cairn_core::{Error, HandleId, InodeId, OpenOptions, Position, ROOT};
+use cairn_testing::driver::Process;
+use cairn_testing::world::{READ_WRITE, SUPERUSER, World};
+
+const READ: OpenOptions = OpenOptions { read: true, ..OpenOptions::NONE };
+
+struct Stage {
+    process: Process,
+    files: Vec<(InodeId, Vec<u8>)>,
+}
+
+fn name(index: usize) -> Vec<u8> {
+    format!("small.{index}").into_bytes()
+}
+
+impl Stage {
+    /// With closed files of so many bytes each.
+    fn new(blocks: u32, lengths: &[usize]) -> Stage {
+        let process = World::new(blocks, 128).process(SUPERUSER);
+        let mut stage = Stage { process, files: Vec::new() };
+        for (index, &length) in lengths.iter().enumerate() {
+            let bytes: Vec<u8> = (0..length).map(|at| (at * 7 + index * 31 + 1) as u8).collect();
+            let (handle, inode) = stage.open(index, READ_WRITE).expect("there is room");
+            let caller = stage.process.caller();
+            stage.process.write(&caller, handle, Position::At(0), &bytes).expect("there is room");
+            stage.process.close(handle).expect("is open");
+            stage.files.push((inode, bytes));
+        }
+        stage
+    }
+
+    fn open(&self, index: usize, options: OpenOptions) -> Result<(HandleId, InodeId), Error> {
+        let (fs, caller) = (&self.process.fs, self.process.caller());
+        let opened = fs.open_file(&caller, ROOT, &name(index), options, 0o600)?;
+        Ok((opened.handle, opened.inode))
+    }
+
+    fn used(&self) -> u64 {
+        let report = self.process.fs.check().expect("is intact");
+        report.capacity_blocks - report.free_blocks
+    }
+
+    fn holds(&self, index: usize) {
+        let (handle, inode) = self.open(index, READ).expect("is there");
+        let read = self.process.read(&self.process.caller(), handle, Position::At(0), 1 << 20);
+        assert!(read.expect("is open").1 == self.files[index].1, "file {index}");
+        self.process.verify_blocks(inode, handle).expect("checksums are right");
+        self.process.close(handle).expect("is open");
+    }
+}
+
+#[test]
+fn small_files_take_what_they_hold_and_all_else_stays_as_it_is() {
+    let stage = Stage::new(64, &[700; 40]);
+    let before: Vec<_> =
+        stage.files.iter().map(|(inode, _)| stage.process.fs.attributes(*inode)).collect();
+    assert_eq!(stage.used(), 40);
+    while stage.process.pack().expect("is intact") > 0 {}
+    // Five of 700 bytes fit into 4096.
+    assert_eq!(stage.used(), 8);
+    for (index, before) in before.into_iter().enumerate() {
+        let before = before.expect("is there");
+        let after = stage.process.fs.attributes(before.inode).expect("is there");
+        assert_eq!(after.allocated_bytes, 1024);
+        assert_eq!(
+            cairn_core::Attributes { allocated_bytes: before.allocated_bytes, ..after },
+            before
+        );
+        stage.holds(index);
+    }
+    for index in 0..40 {
+        let (fs, caller) = (&stage.process.fs, stage.process.caller());
+        fs.unlink(&caller, ROOT, &name(index)).expect("is there");
+    }
+    assert_eq!(stage.used(), 0);
+}
+
+#[test]
+fn what_is_large_open_for_writing_or_alone_keeps_its_block() {
+    let stage = Stage::new(64, &[2049, 700, 5000, 600]);
+    let (writer, _) = stage.open(1, READ_WRITE).expect("is there");
+    assert_eq!(stage.process.pack(), Ok(0), "one is small and closed");
+    stage.process.close(writer).expect("is open");
+    let (reader, _) = stage.open(1, READ).expect("is there");
+    assert_eq!(stage.process.pack(), Ok(1), "who reads is in nobody's way");
+    assert_eq!(stage.process.pack(), Ok(0));
+    stage.process.close(reader).expect("is open");
+    (0..4).for_each(|index| stage.holds(index));
+}
+
+#[test]
+fn reader_looks_again_when_its_file_was_packed_or_unpacked() {
+    let stage = Stage::new(64, &[700, 600]);
+    let (fs, caller) = (&stage.process.fs, stage.process.caller());
+    for index in 0..2 {
+        let (handle, inode) = stage.open(index, READ).expect("is there");
+        let plan = || fs.plan_read(&caller, handle, Position::At(0), 4096).expect("is open");
+        let planned = plan();
+        while stage.process.pack().expect("is intact") > 0 {}
+        assert!(!fs.read_is_valid(&planned), "file {index} was packed");
+        let planned = plan();
+        assert!(fs.read_is_valid(&planned));
+        stage.process.unpack(inode).expect("there is room");
+        assert!(!fs.read_is_valid(&planned), "file {index} was unpacked");
+        let other = stage.files[1 - index].0;
+        stage.process.unpack(other).expect("there is room");
+        stage.process.close(handle).expect("is open");
+    }
+}
+
+#[test]
+fn who_changes_or_maps_a_packed_file_has_it_unpacked_before() {
+    let stage = Stage::new(64, &[700, 600, 500]);
+    let (fs, caller) = (&stage.process.fs, stage.process.caller());
+    assert_eq!(stage.process.pack(), Ok(2));
+    let packed = |index: usize| Error::Packed { inode: stage.files[index].0 };
+    assert_eq!(stage.open(0, READ_WRITE), Err(packed(0)));
+    assert_eq!(fs.truncate(&caller, stage.files[1].0, 10).err(), Some(packed(1)));
+    let (reader, inode) = stage.open(2, READ).expect("is there");
+    assert_eq!(fs.map_file(&caller, reader, false), Err(packed(2)));
+    stage.process.unpack(inode).expect("there is room");
+    fs.map_file(&caller, reader, false).expect("it has a block");
+    assert_eq!(stage.process.pack(), Ok(0), "what is mapped stays where it is");
+    stage.open(0, OpenOptions { truncate: true, ..READ_WRITE }).expect("nothing is left to unpack");
+    assert_eq!(fs.attributes(stage.files[0].0).expect("is there").size, 0);
+    stage.holds(1);
+}
+
+#[test]
+fn unpacking_needs_a_block() {
+    let stage = Stage::new(4, &[700, 600, 3000, 3000]);
+    assert_eq!(stage.process.pack(), Ok(1));
+    let (handle, _) = stage.open(9, READ_WRITE).expect("an empty file needs none");
+    let caller = stage.process.caller();
+    stage.process.write(&caller, handle, Position::At(0), &[1; 100]).expect("one was free");
+    let inode = stage.files[0].0;
+    assert_eq!(stage.process.unpack(inode), Err(Error::NoSpace));
+    stage.holds(0);
+}
