@@ -9,7 +9,7 @@
 Names of the matrix are how/sync/blow/agent/then/tier (matrix.py); trees/NAME and deaths/NAME are
 functions of trees.py and deaths.py, programs/NAME applications that are killed or lose their node,
 of programs.py, random/SEED histories of histories.py, lost/SEED those of a node that is lost, of
-losses.py. worker.py and applications.py are the programs under test, harness.py holds store root,
+losses.py, crowded/SEED runs with small files in little room, of crowded.py. worker.py and applications.py are the programs under test, harness.py holds store root,
 commands and comparisons, course.py what tests of whole trees share. The binaries are those of
 CAIRN_BIN, or of target/release; they are copied first.
 """
@@ -27,6 +27,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # The source tree stays as it is.
 
+import crowded
 import deaths
 import histories
 import losses
@@ -63,6 +64,7 @@ def tests(chosen):
     for seed in range(chosen.seed, chosen.seed + count):
         tier = ("ram", "file")[seed % 2]
         found[f"random/{seed}"] = (lambda box, seed=seed: histories.test(box, seed), tier)
+        found[f"crowded/{seed}"] = (lambda box, seed=seed: crowded.test(box, seed), "ram")
         found[f"lost/{seed}"] = (lambda box, seed=seed: losses.test(box, seed), "ram")
     return {name: test for name, test in found.items()
             if not chosen.only or any(fnmatch.fnmatch(name, glob) for glob in chosen.only)}

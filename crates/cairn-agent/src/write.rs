@@ -43,8 +43,9 @@ impl Writer<'_> {
             let (fs, caller) = (volume.fs(), volume.caller());
             let failed = || volume.error("write", &self.path);
             let plan = || fs.plan_write(&caller, self.handle, at, bytes.len() as u64);
-            let mut planned = plan();
-            while matches!(planned, Err(cairn_core::Error::NoSpace)) && volume.pack() {
+            let (mut planned, mut has_packed) = (plan(), true);
+            while has_packed && matches!(planned, Err(cairn_core::Error::NoSpace)) {
+                has_packed = volume.pack();
                 planned = plan();
             }
             let mut plan = planned.map_err(failed())?;

@@ -221,7 +221,7 @@ fn small_files_share_blocks_in_memory_and_are_changed_as_any_other() {
     let sandbox = Sandbox::new();
     let script = r#"
 import mmap, os
-COUNT = 4000
+COUNT = 800
 path = lambda number: f"/cairn/{number}"
 text = lambda number: f"{number} ".encode() * (50 + number % 100)
 known = {number: text(number) for number in range(COUNT)}
@@ -253,11 +253,11 @@ for number in range(COUNT, COUNT + 3):
     with open(path(number), "wb") as file: file.write(bytes(60 << 10))
 assert len(os.listdir("/cairn")) == len(known) + 3"#;
     let persist = sandbox.out().display().to_string();
-    let words = ["run", "--job", "packed", "--tier", "ram:6M", "--persist", &persist];
+    let words = ["run", "--job", "packed", "--tier", "ram:1M", "--persist", &persist];
     let ran = sandbox.cairn(&[&words[..], &["--", "python3", "-c", script]].concat());
     ran.succeeds().says("and verified");
     let text = |number: usize| format!("{number} ").repeat(50 + number % 100);
     assert_eq!(sandbox.drained("11"), text(11));
-    assert_eq!(sandbox.drained("3950"), text(3950) + "more");
-    assert_eq!(sandbox.drained_names().len(), 4000 - 2 * 80 + 3);
+    assert_eq!(sandbox.drained("750"), text(750) + "more");
+    assert_eq!(sandbox.drained_names().len(), 800 - 2 * 16 + 3);
 }

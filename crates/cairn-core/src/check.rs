@@ -111,6 +111,7 @@ fn check_inodes(
     seen: &mut Seen,
     named: &mut [u32],
 ) -> Result<()> {
+    let mut packed = vec![0; named.len()];
     for index in 1..tx.records_end(SlabKind::Inode) {
         let Ok(inode) = tx.inode(InodeId(index)) else { continue };
         report.inodes += 1;
@@ -145,6 +146,7 @@ fn check_inodes(
             require(held == 0 && inode.writers(tx) == 0, "blocks of a packed file")?;
             let (pack, _) = tx.pack_of(inode).ok_or(broken("pack of a small file"))?;
             named[pack.id.0 as usize] += 1;
+            packed[pack.id.0 as usize] += inode.stored_size(tx);
         }
         let size_blocks = inode.stored_size(tx).div_ceil(tx.layout.hugeblock_bytes);
         if inode.flags(tx) & ORPHAN != 0 {
@@ -158,6 +160,11 @@ fn check_inodes(
             )?;
             report.file_blocks += held;
         }
+    }
+    for (index, bytes) in (1..).zip(packed.iter().skip(1)) {
+        let pack = tx.inode(InodeId(index)).ok().filter(|inode| inode.is_pack(tx));
+        let said = pack.map_or(0, |pack| pack.written_end(tx));
+        require(said == *bytes, "bytes of files in a pack")?;
     }
     Ok(())
 }

@@ -74,8 +74,6 @@ pub(crate) const PERMISSION_BITS: u32 = 0o7777;
 /// Of a file: it runs as its group; of a directory: what is made in it has its group.
 pub(crate) const SET_GROUP: u32 = 0o2000;
 
-/// Unit in which `stat` counts what a file takes.
-const UNIT_BYTES: u64 = 512;
 const LINKS_MAX: u32 = 1 << 20;
 /// More writes than can be in flight.
 const PINS_MAX: u32 = (1 << 16) - 1;
@@ -108,7 +106,8 @@ fields!(Inode {
     layout, set_layout: word 6;
     moves, set_moves: high 6;
     adds, set_adds: low 6;
-    // Every byte at or past this was never planned to be written since the file was last cut. Of a packed file: its checksum.
+    // Every byte at or past this was never planned to be written since the file was last cut. Of a packed file: its checksum; of a pack:
+    // bytes of it that files have.
     written_end, set_written_end: word 7;
     // Of a removed directory: version of the directory it was in, which tells whether that still is the same.
     parent_version, set_parent_version: word 7;
@@ -346,9 +345,10 @@ impl Inode {
             gid: self.gid(tx),
             size: self.size(tx),
             allocated_bytes: match (is_regular, is_here) {
-                (true, true) if self.is_packed(tx) => self.size(tx).next_multiple_of(UNIT_BYTES),
-                (true, true) => u64::from(self.held(tx)) * tx.layout.hugeblock_bytes,
-                (true, false) => self.size(tx).next_multiple_of(tx.layout.hugeblock_bytes),
+                (true, true) if !self.is_packed(tx) => {
+                    u64::from(self.held(tx)) * tx.layout.hugeblock_bytes
+                }
+                (true, _) => self.size(tx).next_multiple_of(tx.layout.hugeblock_bytes),
                 (false, _) => 0,
             },
             accessed: self.accessed(tx),

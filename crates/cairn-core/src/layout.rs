@@ -106,8 +106,11 @@ pub(crate) const SNAPSHOT_CLAIM: usize = 140;
 /// Not 0: readers note what they read on slower tiers, see `promote.rs`; how many notes they left.
 pub(crate) const PROMOTES: usize = 144;
 pub(crate) const READS_NOTED: usize = 145;
-/// Inode from which on files to pack are looked for, see `pack.rs`.
+/// Inode from which on files to pack are looked for; a pack that may be filled further; one that somebody fills: see `pack.rs`. All
+/// are hints.
 pub(crate) const PACKED_TO: usize = 146;
+pub(crate) const LAST_PACK: usize = 147;
+pub(crate) const FILLED_PACK: usize = 189;
 /// Blocks that were promoted from each tier.
 pub(crate) const PROMOTED: usize = 148;
 /// The notes: two words each, inode << 32 | first file block, and the end.
@@ -123,6 +126,7 @@ pub(crate) const ABSENCE_BEAT: usize = 187;
 pub(crate) const ABSENCE_WISHES: usize = 188;
 pub(crate) const SPACE_WAITERS: usize = 192;
 pub(crate) const SPACE_PLACES: usize = 32;
+const _: () = assert!(ABSENCE_WISHES < FILLED_PACK && FILLED_PACK < SPACE_WAITERS);
 const _: () = assert!(PROMOTED + TIERS_MAX <= READ_NOTES);
 const _: () = assert!(READ_NOTES + 2 * READ_PLACES <= SPACE_PATIENCE);
 const _: () = assert!(SPACE_WAITERS + SPACE_PLACES <= IMAGE_LOST && SYNCS < PART_COUNTERS);

@@ -43,6 +43,7 @@ mod pool;
 mod process;
 mod promote;
 mod punch;
+mod quiet;
 mod read;
 mod record;
 mod recover;

@@ -499,8 +499,10 @@ impl Transaction<'_> {
     pub(crate) fn next_data(&self, inode: Inode, from: u64, size: u64) -> Option<u64> {
         let shift = self.layout.hugeblock_shift;
         let block = (from >> shift) as u32;
+        if inode.is_packed(self) {
+            return (from < size).then_some(from);
+        }
         let offset = match self.stretch(inode.map(self), block) {
-            _ if inode.is_packed(self) => from,
             Stretch::Data(_) => from,
             Stretch::Hole(_) if inode.flags(self) & LOST != 0 => from,
             Stretch::Hole(count) => u64::from(block.checked_add(count)?) << shift,

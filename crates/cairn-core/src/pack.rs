@@ -2,29 +2,35 @@
 //!
 //! The first file of a *pack* gives its hugeblock to an inode of its own without a name, and others' bytes are put behind its own.
 //! A packed file has no blocks; it says where in which pack its bytes are, and what the checksum of its block was. A pack
-//! has a link for each of its files, and goes with the last one. Nothing in it ever moves, and nothing is written over.
+//! has a link for each of its files, and goes with the last one. Nothing in it ever moves, and nothing is written over; what is left of
+//! a pack that is half empty may be packed again elsewhere.
 //! Must stay true: a packed file is neither open for writing, nor mapped, nor cut but to nothing: who wants that has it
-//! unpacked before (`Packed`). A packer holds the pack open while it copies into it, so that the block is nobody else's.
+//! unpacked before (`Packed`). A packer holds the pack open while it copies into it, so that the block is nobody else's; a pack is filled
+//! further only if who filled it last said that it is done with it.
 //! Not where metadata are durable: the log has no record of it. Does not decide when, and does not move bytes.
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
 use crate::handle::PATH_ONLY;
-use crate::inode::{Inode, NAMELESS, PACKED};
-use crate::layout::{PACKED_TO, SlabKind};
+use crate::inode::{Inode, MAYBE_STALE, NAMELESS, PACKED};
+use crate::layout::{FILLED_PACK, LAST_PACK, PACKED_TO, SlabKind};
 use crate::map::{Extent, Stretch};
 use crate::pin::Reservation;
 use crate::pool::BlockRun;
 use crate::process::Slot;
-use crate::promote::State;
+use crate::quiet::Quiet;
 use crate::transaction::Transaction;
 use crate::types::{Caller, HandleId, InodeId, MODE_REGULAR};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A packed file fills at most this part of a hugeblock: one in so many.
+/// What is packed needs a half of a hugeblock at most.
 const SMALL_SHARE: u64 = 2;
+/// A pack that has less room than this part of a hugeblock is full.
+const ROOM_SHARE: u64 = 16;
 /// Inodes looked at under one lock.
 const INODES_BATCH: u32 = 1024;
+/// Inodes looked at for one more file of a pack: not all, or each new small file in a full store costs as much as there are.
+const LOOKS_FOR_NEXT: u32 = 4096;
 /// Flags of a pack.
 const PACK: u32 = PACKED | NAMELESS;
 
@@ -36,9 +42,10 @@ pub struct SmallFile {
     pub bytes: u32,
     /// Tier and byte offset on it.
     pub source: (u8, u64),
-    /// CRC32C of its bytes followed by zeros up to a hugeblock.
-    pub crc32c: u32,
-    state: State,
+    /// CRC32C of its bytes followed by zeros up to a hugeblock; `None` if nobody knows it.
+    pub crc32c: Option<u32>,
+    is_packed: bool,
+    quiet: Quiet,
 }
 
 /// A pack that is being filled.
@@ -48,7 +55,7 @@ pub struct Pack {
     handle: HandleId,
     tier: u8,
     block: u32,
-    /// Bytes of it that files have.
+    /// Bytes of it that files have, or had.
     filled: u32,
 }
 
@@ -88,12 +95,20 @@ impl Inode {
     /// The file's bytes are in `pack` from byte `at` on, from now on.
     fn enter_pack(self, tx: &mut Transaction, (pack, at): (Inode, u32), crc32c: u32) -> Result<()> {
         pack.add_link(tx)?;
+        let held = pack.written_end(tx).saturating_add(self.size(tx));
+        pack.set_written_end(tx, held);
         self.note_move(tx);
         self.clear_tail(tx);
         self.set_written_end(tx, u64::from(crc32c));
         self.set_appended_end(tx, u64::from(pack.id.0) << 32 | u64::from(at));
+        self.clear_flags(tx, MAYBE_STALE);
         self.add_flags(tx, PACKED);
         Ok(())
+    }
+
+    /// Whether at most half of what was put into a pack is still somebody's, and nobody fills it.
+    fn is_sparse_pack(self, tx: &Transaction) -> bool {
+        self.opens(tx) == 0 && self.written_end(tx).saturating_mul(2) <= self.size(tx)
     }
 }
 
@@ -121,6 +136,17 @@ impl Transaction<'_> {
         }
     }
 
+    /// The block of a pack.
+    fn block_of(&self, pack: Inode) -> Option<BlockRun> {
+        match self.stretch(pack.map(self), 0) {
+            Stretch::Data(run) => Some(BlockRun { count: 1, ..run }),
+            Stretch::Hole(_) => {
+                self.mark_corrupt("pack without a block");
+                None
+            }
+        }
+    }
+
     /// The file has nothing in a pack any more, if it had. Its pack goes if it was the last one.
     pub(crate) fn leave_pack(&mut self, inode: Inode, slot: Option<Slot>) {
         if !inode.is_packed(self) {
@@ -132,57 +158,107 @@ impl Transaction<'_> {
         let size = inode.stored_size(self);
         inode.set_written_end(self, size);
         inode.set_appended_end(self, size);
-        if let Some((pack, _)) = pack {
-            pack.drop_link(self);
-            if pack.links(self) == 0 && pack.opens(self) == 0 {
-                self.dispose_inode(pack, slot);
-            }
+        let Some((pack, _)) = pack else { return };
+        let held = pack.written_end(self).saturating_sub(size);
+        pack.set_written_end(self, held);
+        pack.drop_link(self);
+        if pack.links(self) == 0 && pack.opens(self) == 0 {
+            self.dispose_inode(pack, slot);
         }
     }
 
-    /// The inode as something to pack: a file on `tier` that is small, quiet and sealed, and needs no more than `room` bytes.
-    fn small_file(&mut self, id: InodeId, tier: u8, room: u64) -> Result<Option<SmallFile>> {
+    /// The inode as something to pack: a file on `tier` that is small and quiet, and has a block of its own or what is left of a pack.
+    fn small_file(&mut self, id: InodeId, tier: u8) -> Result<Option<SmallFile>> {
         let Ok(inode) = self.inode(id) else { return Ok(None) };
-        // Before the lease is recalled: that is not worth it.
-        if !inode.is_regular(self) || inode.held(self) != 1 || inode.writers(self) != 0 {
+        let is_packed = inode.is_packed(self);
+        // Before a lease is recalled: that is not worth it.
+        let may_be = inode.is_regular(self)
+            && (is_packed || inode.held(self) == 1)
+            && !inode.is_pack(self)
+            && inode.writers(self) == 0
+            && inode.links(self) > 0;
+        if !may_be {
             return Ok(None);
         }
         self.recall(inode)?;
-        let Some(state) = State::of(self, inode) else { return Ok(None) };
+        let Some(quiet) = Quiet::of(self, inode) else { return Ok(None) };
         let bytes = inode.size(self);
-        let is_small = (1..=room.min(self.layout.hugeblock_bytes / SMALL_SHARE)).contains(&bytes);
-        let Stretch::Data(run) = self.stretch(inode.map(self), 0) else { return Ok(None) };
-        let is_meant = is_small
-            && inode.flags(self) & PACK == 0
-            && inode.links(self) > 0
-            && run.tier == tier
-            && !self.is_stale(run.tier, run.first);
-        let source = (run.tier, u64::from(run.first) << self.layout.hugeblock_shift);
-        let crc32c = self.checksum(run.tier, run.first);
-        let file = SmallFile { inode: id, bytes: bytes as u32, source, crc32c, state };
-        Ok(is_meant.then_some(file))
+        if !(1..=self.layout.hugeblock_bytes / SMALL_SHARE).contains(&bytes) {
+            return Ok(None);
+        }
+        let (run, at, crc32c) = if is_packed {
+            let Some((pack, at)) = self.pack_of(inode) else { return Ok(None) };
+            let Some(run) = self.block_of(pack).filter(|_| pack.is_sparse_pack(self)) else {
+                return Ok(None);
+            };
+            (run, at, Some(inode.packed_checksum(self)))
+        } else {
+            let Stretch::Data(run) = self.stretch(inode.map(self), 0) else { return Ok(None) };
+            let is_sealed = !self.is_stale(run.tier, run.first);
+            (run, 0, is_sealed.then(|| self.checksum(run.tier, run.first)))
+        };
+        let source = (run.tier, (u64::from(run.first) << self.layout.hugeblock_shift) + at);
+        let file = SmallFile { inode: id, bytes: bytes as u32, source, crc32c, is_packed, quiet };
+        Ok((run.tier == tier).then_some(file))
     }
 }
 
 impl Microfs {
-    /// Makes the block of a small file that of a pack, if there is another file that fits behind it: that one is to be copied next.
-    /// None: there are no two such files. A pack is ended by [`Microfs::end_pack`].
+    /// Begins to fill the pack that was filled last, or one that the block of a small file becomes, if there is another file that fits
+    /// behind what is in it: that one is to be copied next. None: there is nothing to pack. It is ended by [`Microfs::end_pack`].
     pub fn begin_pack(&self, caller: &Caller) -> Result<Option<(Pack, SmallFile)>> {
         if self.layout().durable {
             return Ok(None);
         }
-        for tier in (0..).zip(&self.layout().tiers).filter(|(_, it)| it.blocks > 0).map(|it| it.0) {
-            let Some(first) = self.find_small(tier, u64::MAX)? else { continue };
-            // Each is at most half as long as a block.
-            let Some(second) = self.find_small(tier, u64::MAX)? else { continue };
-            if second.inode == first.inode {
-                continue;
+        if let Some(pack) = self.reopen_pack(caller)? {
+            match self.find_small(pack.tier, u32::MAX, |file| self.fits(&pack, file))? {
+                Some(file) => return Ok(Some((pack, file))),
+                None => self.end_pack(caller, &pack, true)?,
             }
-            if let Some(pack) = self.begin_pack_with(caller, &first)? {
-                return Ok(Some((pack, second)));
+        }
+        for tier in (0..).zip(&self.layout().tiers).filter(|(_, it)| it.blocks > 0).map(|it| it.0) {
+            // Nothing is copied, and no checksum found, of the first one.
+            let is_first = |file: &SmallFile| !file.is_packed && file.crc32c.is_some();
+            while let Some(first) = self.find_small(tier, u32::MAX, is_first)? {
+                // Each is at most half as long as a block.
+                let is_other = |file: &SmallFile| file.inode != first.inode;
+                let Some(second) = self.find_small(tier, u32::MAX, is_other)? else { break };
+                if let Some(pack) = self.begin_pack_with(caller, &first)? {
+                    return Ok(Some((pack, second)));
+                }
             }
         }
         Ok(None)
+    }
+
+    /// The pack that is to be filled further, if there is one. Nobody else fills it then.
+    fn reopen_pack(&self, caller: &Caller) -> Result<Option<Pack>> {
+        let last = self.pack_word(LAST_PACK);
+        let last = match last.load(Ordering::Relaxed) {
+            0 => return Ok(None),
+            _ => last.swap(0, Ordering::Relaxed) as u32,
+        };
+        self.transact(|tx| {
+            let slot = tx.slot(caller.slot)?;
+            let found = tx.inode(InodeId(last)).ok();
+            let is_idle = |it: &Inode| it.is_pack(tx) && it.links(tx) > 0 && it.opens(tx) == 0;
+            let Some(inode) = found.filter(is_idle) else { return Ok(None) };
+            let Some(run) = tx.block_of(inode) else { return Ok(None) };
+            let filled = inode.size(tx) as u32;
+            self.open_pack(tx, slot, inode, (run, filled)).map(Some)
+        })
+    }
+
+    fn open_pack(
+        &self,
+        tx: &mut Transaction,
+        slot: Slot,
+        inode: Inode,
+        (run, filled): (BlockRun, u32),
+    ) -> Result<Pack> {
+        let handle = tx.new_handle(slot, inode, PATH_ONLY)?.id;
+        self.pack_word(FILLED_PACK).store(u64::from(inode.id.0), Ordering::Relaxed);
+        Ok(Pack { inode: inode.id, handle, tier: run.tier, block: run.first, filled })
     }
 
     /// None, and nothing done, if the file changed.
@@ -190,9 +266,9 @@ impl Microfs {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let Ok(inode) = tx.recalled_inode(first.inode) else { return Ok(None) };
-            if State::of(tx, inode) != Some(first.state) || inode.writers(tx) != 0 {
+            let Some(crc32c) = first.crc32c.filter(|_| tx.is_as_found(inode, first)) else {
                 return Ok(None);
-            }
+            };
             let pack = tx.new_inode(MODE_REGULAR, caller)?;
             let (map, held, pack_map) = (inode.map(tx), inode.held(tx), pack.map(tx));
             inode.set_map(tx, pack_map);
@@ -203,18 +279,29 @@ impl Microfs {
             pack.set_size(tx, u64::from(first.bytes));
             let (tier, offset) = first.source;
             let block = (offset >> tx.layout.hugeblock_shift) as u32;
-            // What is in it has checksums of its own.
-            tx.set_stale(BlockRun { tier, first: block, count: 1 }, true);
-            inode.enter_pack(tx, (pack, 0), first.crc32c)?;
-            let handle = tx.new_handle(slot, pack, PATH_ONLY)?.id;
-            Ok(Some(Pack { inode: pack.id, handle, tier, block, filled: first.bytes }))
+            let run = BlockRun { tier, first: block, count: 1 };
+            // What is in it has checksums of its own. The block's stays what it was.
+            tx.set_stale(run, true);
+            inode.enter_pack(tx, (pack, 0), crc32c)?;
+            self.open_pack(tx, slot, pack, (run, first.bytes)).map(Some)
         })
     }
 
-    /// A file that fits into what is left of a pack.
+    fn fits(&self, pack: &Pack, file: &SmallFile) -> bool {
+        u64::from(pack.filled) + u64::from(file.bytes) <= self.layout().hugeblock_bytes
+    }
+
+    fn is_full(&self, pack: &Pack) -> bool {
+        let block_bytes = self.layout().hugeblock_bytes;
+        u64::from(pack.filled) > block_bytes - block_bytes / ROOM_SHARE
+    }
+
+    /// One more file that fits into what is left of a pack, if one is found soon.
     pub fn next_for_pack(&self, pack: &Pack) -> Result<Option<SmallFile>> {
-        let room = self.layout().hugeblock_bytes.saturating_sub(u64::from(pack.filled));
-        self.find_small(pack.tier, room)
+        match self.is_full(pack) {
+            true => Ok(None),
+            false => self.find_small(pack.tier, LOOKS_FOR_NEXT, |file| self.fits(pack, file)),
+        }
     }
 
     /// Where the bytes of the next file go: a tier, and a byte offset on it.
@@ -223,53 +310,83 @@ impl Microfs {
         (pack.tier, start + u64::from(pack.filled))
     }
 
-    /// Has the file, whose bytes were copied, be in the pack, and frees its block; false, and nothing done, if it changed.
-    pub fn put_in_pack(&self, caller: &Caller, pack: &mut Pack, file: &SmallFile) -> Result<bool> {
-        let filled = self.transact(|tx| {
+    /// Has the file, whose bytes with this checksum were copied, be in the pack, and frees what it had; false, and nothing done, if it
+    /// changed. One that is damaged stays so: it keeps the checksum that its bytes should have.
+    pub fn put_in_pack(
+        &self,
+        caller: &Caller,
+        pack: &mut Pack,
+        (file, crc32c): (&SmallFile, u32),
+    ) -> Result<bool> {
+        let is_in = self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
-            let Ok(inode) = tx.recalled_inode(file.inode) else { return Ok(None) };
+            let Ok(inode) = tx.recalled_inode(file.inode) else { return Ok(false) };
             let holder = tx.inode(pack.inode)?;
-            let is_same = State::of(tx, inode) == Some(file.state) && inode.writers(tx) == 0;
-            let filled = u64::from(pack.filled) + u64::from(file.bytes);
-            let fits = holder.is_pack(tx) && filled <= tx.layout.hugeblock_bytes;
-            if !is_same || !fits || inode.links(tx) == 0 {
-                return Ok(None);
+            if !tx.is_as_found(inode, file) || !holder.is_pack(tx) || !self.fits(pack, file) {
+                return Ok(false);
             }
-            tx.free_first_extent(inode, Some(slot));
-            holder.set_size(tx, filled);
-            inode.enter_pack(tx, (holder, pack.filled), file.crc32c)?;
-            Ok(Some(filled as u32))
+            if file.is_packed {
+                tx.leave_pack(inode, Some(slot));
+            } else {
+                tx.free_first_extent(inode, Some(slot));
+            }
+            holder.set_size(tx, u64::from(pack.filled + file.bytes));
+            inode.enter_pack(tx, (holder, pack.filled), file.crc32c.unwrap_or(crc32c))?;
+            Ok(true)
         })?;
-        pack.filled = filled.unwrap_or(pack.filled);
-        Ok(filled.is_some())
+        pack.filled += if is_in { file.bytes } else { 0 };
+        Ok(is_in)
     }
 
-    /// The pack stays as it is.
-    pub fn end_pack(&self, caller: &Caller, pack: &Pack) -> Result<()> {
-        self.release(caller.slot, pack.handle, caller.now)
+    /// The pack stays as it is. `is_sound`: nothing is being copied into it any more, so that it may be filled further.
+    pub fn end_pack(&self, caller: &Caller, pack: &Pack, is_sound: bool) -> Result<()> {
+        self.release(caller.slot, pack.handle, caller.now)?;
+        if is_sound && !self.is_full(pack) {
+            self.pack_word(LAST_PACK).store(u64::from(pack.inode.0), Ordering::Relaxed);
+        }
+        Ok(())
     }
 
-    /// Plans to give a packed file a block of its own; `None` if it is packed no more.
+    /// Whether somebody fills a pack: what that frees is not there yet.
+    pub fn is_packing(&self) -> Result<bool> {
+        let filled = self.pack_word(FILLED_PACK).load(Ordering::Relaxed) as u32;
+        self.transact_unlogged(|tx| {
+            let found = tx.inode(InodeId(filled)).ok();
+            Ok(found.is_some_and(|inode| inode.is_pack(tx) && inode.opens(tx) > 0))
+        })
+    }
+
+    /// Plans to give a packed file a block of its own; `None` if it has one.
     /// Errors: `NoSpace`; `Busy` if too many writes of this process are in flight.
     pub fn plan_unpacking(&self, caller: &Caller, inode: InodeId) -> Result<Option<Unpacking>> {
+        let planned = self.plan_unpacking_once(caller, inode);
+        match planned.as_ref().err() == Some(&Error::NoSpace) && self.give_image_up_for_room()? {
+            true => self.plan_unpacking_once(caller, inode),
+            false => planned,
+        }
+    }
+
+    fn plan_unpacking_once(&self, caller: &Caller, inode: InodeId) -> Result<Option<Unpacking>> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let Ok(inode) = tx.recalled_inode(inode) else { return Ok(None) };
             let Some((pack, at)) = inode.is_packed(tx).then(|| tx.pack_of(inode)).flatten() else {
                 return Ok(None);
             };
-            let state = State::of(tx, inode).ok_or(Error::Busy)?;
-            let Stretch::Data(run) = tx.stretch(pack.map(tx), 0) else {
-                tx.mark_corrupt("pack without a block");
+            let quiet = Quiet::of(tx, inode).ok_or(Error::Busy)?;
+            let Some(run) = tx.block_of(pack) else { return Ok(None) };
+            if at == 0 && pack.links(tx) == 1 && pack.opens(tx) == 0 {
+                tx.take_block_back(inode, pack, (slot, run));
                 return Ok(None);
-            };
+            }
             let start = u64::from(run.first) << tx.layout.hugeblock_shift;
             let file = SmallFile {
                 inode: inode.id,
                 bytes: inode.size(tx) as u32,
                 source: (run.tier, start + at),
-                crc32c: inode.packed_checksum(tx),
-                state,
+                crc32c: Some(inode.packed_checksum(tx)),
+                is_packed: true,
+                quiet,
             };
             let blocks = tx.allocate_shared(slot, 1).ok_or(Error::NoSpace)?;
             let reservation = tx.reserve(slot, blocks)?;
@@ -284,9 +401,8 @@ impl Microfs {
             let slot = tx.slot(caller.slot)?;
             let pin = tx.reserved(slot, unpacking.reservation)?;
             let file = &unpacking.file;
-            let inode = tx.recalled_inode(file.inode).ok();
-            let is_same = |inode: &Inode| State::of(tx, *inode) == Some(file.state);
-            let Some(inode) = inode.filter(|inode| inode.is_packed(tx)).filter(is_same) else {
+            let found = tx.recalled_inode(file.inode).ok();
+            let Some(inode) = found.filter(|inode| tx.is_as_found(*inode, file)) else {
                 tx.abandon_pin(slot, pin);
                 return Ok(false);
             };
@@ -310,13 +426,19 @@ impl Microfs {
         })
     }
 
-    /// The next file to pack, behind the one that was found last, wherever that was done: all are looked at once.
-    fn find_small(&self, tier: u8, room: u64) -> Result<Option<SmallFile>> {
-        let place = &self.memory().words()[PACKED_TO];
+    /// The next file to pack that `is_meant`, of so many inodes behind that of the one that was found last, wherever that was done;
+    /// each is looked at once at most.
+    fn find_small(
+        &self,
+        tier: u8,
+        looks: u32,
+        is_meant: impl Fn(&SmallFile) -> bool,
+    ) -> Result<Option<SmallFile>> {
+        let place = self.pack_word(PACKED_TO);
         let mut next = place.load(Ordering::Relaxed) as u32;
-        let mut left = u32::MAX;
+        let mut left = looks;
         while left > 0 {
-            let (found, looked_at, end) = self.transact(|tx| {
+            let (found, looked_at, end) = self.transact_unlogged(|tx| {
                 let end = tx.records_end(SlabKind::Inode);
                 if next >= end {
                     next = 1;
@@ -324,7 +446,7 @@ impl Microfs {
                 let numbers = next..end.min(next.saturating_add(INODES_BATCH.min(left)));
                 let count = numbers.len() as u32;
                 for number in numbers {
-                    if let Some(file) = tx.small_file(InodeId(number), tier, room)? {
+                    if let Some(file) = tx.small_file(InodeId(number), tier)?.filter(&is_meant) {
                         return Ok((Some(file), 0, end));
                     }
                     if !tx.has_room() {
@@ -341,5 +463,34 @@ impl Microfs {
             left = left.min(end).saturating_sub(looked_at);
         }
         Ok(None)
+    }
+
+    fn pack_word(&self, word: usize) -> &AtomicU64 {
+        &self.memory().words()[word]
+    }
+}
+
+impl Transaction<'_> {
+    /// Whether the file is still what was found, and may be packed, or is packed.
+    fn is_as_found(&self, inode: Inode, found: &SmallFile) -> bool {
+        Quiet::of(self, inode) == Some(found.quiet)
+            && inode.writers(self) == 0
+            && inode.links(self) > 0
+            && inode.is_packed(self) == found.is_packed
+    }
+
+    /// The block of a pack is that of its last file again, which was its first.
+    fn take_block_back(&mut self, inode: Inode, pack: Inode, (slot, run): (Slot, BlockRun)) {
+        let (map, held, inode_map) = (pack.map(self), pack.held(self), inode.map(self));
+        pack.set_map(self, inode_map);
+        pack.set_held(self, 0);
+        inode.set_map(self, map);
+        inode.set_held(self, held);
+        self.note_change(run);
+        self.set_stale(run, false);
+        self.leave_pack(inode, Some(slot));
+        // What others had put behind it.
+        let size = inode.size(self);
+        inode.set_tail(self, size);
     }
 }

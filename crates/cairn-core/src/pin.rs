@@ -266,7 +266,7 @@ impl Transaction<'_> {
         pin.set_flags(self, PIN_ACTIVE | request.flags);
         let count = self.get(PIN_COUNT);
         self.set(PIN_COUNT, count.wrapping_add(1));
-        // A promotion has none.
+        // A reservation has none.
         if let Ok(inode) = self.inode(request.inode) {
             let pins = inode.pins(self);
             inode.set_pins(self, pins.wrapping_add(1));
@@ -419,6 +419,10 @@ impl Transaction<'_> {
 
     /// Lets the file grow over the appends that nothing is missing in front of any more.
     pub(crate) fn show_appended(&mut self, inode: Inode) {
+        if inode.is_packed(self) {
+            // The file that somebody kept a place in has gone; its number is another one's.
+            return;
+        }
         let visible = self.visible_end(inode);
         if visible != inode.size(self) {
             inode.next_version(self);

@@ -347,11 +347,18 @@ impl Microfs {
                 let (parent, child) = (tx.slot(parent)?, tx.slot(child)?);
                 for word in batch..batch + BATCH_WORDS {
                     let bits = tx.get(parent.at + BITS_FIRST + word);
-                    tx.set(child.at + BITS_FIRST + word, bits);
-                    let held = (0..64).filter(|bit| bits & 1 << bit != 0);
-                    for bit in held {
-                        tx.handle_numbered(word as u32 * 64 + bit)?.add_reference(tx);
+                    let mut inherited = bits;
+                    for bit in (0..64).filter(|bit| bits & 1 << bit != 0) {
+                        let handle = tx.handle_numbered(word as u32 * 64 + bit)?;
+                        let file = tx.inode(InodeId(handle.inode(tx)));
+                        // Another thread fills it, which the child does not have.
+                        if file.is_ok_and(|file| file.is_pack(tx)) {
+                            inherited &= !(1 << bit);
+                        } else {
+                            handle.add_reference(tx);
+                        }
                     }
+                    tx.set(child.at + BITS_FIRST + word, inherited);
                 }
                 Ok((batch + BATCH_WORDS) * 64 < tx.records_end(SlabKind::Handle) as usize)
             })?;

@@ -9,12 +9,13 @@
 
 use crate::error::{Error, Result};
 use crate::fs::Microfs;
-use crate::inode::{ABSENT, HAS_WAITING, Inode, LOST, MAPPED, ORPHAN, SETTLING, WANTS_SETTLE};
+use crate::inode::Inode;
 use crate::layout::{PROMOTED, PROMOTES, READ_NOTES, READ_PLACES, READS_NOTED};
 use crate::map::Stretch;
 use crate::pin::Reservation;
 use crate::pool::{BARRED, BlockRun};
 use crate::process::Slot;
+use crate::quiet::Quiet;
 use crate::read::ReadPlan;
 use crate::transaction::Transaction;
 use crate::types::{Caller, InodeId};
@@ -44,26 +45,7 @@ pub struct Promotion {
     /// Tier and first block to which.
     pub to: (u8, u32),
     reservation: Reservation,
-    state: State,
-}
-
-/// What of a file must not change while its blocks are copied.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct State {
-    version: u64,
-    layout: u64,
-}
-
-impl State {
-    /// None while somebody changes the file, or has it mapped: a mapping shows the blocks where they are.
-    pub(crate) fn of(tx: &Transaction, inode: Inode) -> Option<State> {
-        const CHANGES: u32 =
-            ORPHAN | SETTLING | WANTS_SETTLE | HAS_WAITING | LOST | MAPPED | ABSENT;
-        let is_quiet =
-            inode.is_regular(tx) && inode.pins(tx) == 0 && inode.flags(tx) & CHANGES == 0;
-        let (version, layout) = (inode.version(tx), inode.layout(tx));
-        is_quiet.then_some(State { version, layout })
-    }
+    quiet: Quiet,
 }
 
 /// What a look at a file found.
@@ -148,8 +130,8 @@ impl Microfs {
             let found = self.transact(|tx| {
                 let slot = tx.slot(caller.slot)?;
                 let Ok(inode) = tx.recalled_inode(inode) else { return Ok(None) };
-                let Some(state) = State::of(tx, inode) else { return Ok(None) };
-                tx.find_to_promote(slot, inode, state, rest.clone()).map(Some)
+                let Some(quiet) = Quiet::of(tx, inode) else { return Ok(None) };
+                tx.find_to_promote(slot, inode, quiet, rest.clone()).map(Some)
             })?;
             match found {
                 None => break,
@@ -167,7 +149,7 @@ impl Microfs {
             let slot = tx.slot(caller.slot)?;
             let pin = tx.reserved(slot, promotion.reservation)?;
             let found = tx.recalled_inode(promotion.inode).ok();
-            let unchanged = |inode: &Inode| State::of(tx, *inode) == Some(promotion.state);
+            let unchanged = |inode: &Inode| Quiet::of(tx, *inode) == Some(promotion.quiet);
             let Some(inode) = found.filter(unchanged) else {
                 tx.abandon_pin(slot, pin);
                 return Ok(false);
@@ -201,7 +183,7 @@ impl Transaction<'_> {
         &mut self,
         slot: Slot,
         inode: Inode,
-        state: State,
+        quiet: Quiet,
         blocks: Range<u32>,
     ) -> Result<Found> {
         let map = inode.map(self);
@@ -216,7 +198,7 @@ impl Transaction<'_> {
                     let run = BlockRun { count: run.count.min(blocks.end - at), ..run };
                     match self.to_promote(run) {
                         (0, Some(run)) => {
-                            let promotion = self.begin_promotion(slot, inode, state, (at, run))?;
+                            let promotion = self.begin_promotion(slot, inode, quiet, (at, run))?;
                             return Ok(Found::Blocks(promotion));
                         }
                         (skipped, _) => skipped,
@@ -246,7 +228,7 @@ impl Transaction<'_> {
         &mut self,
         slot: Slot,
         inode: Inode,
-        state: State,
+        quiet: Quiet,
         (file_block, run): (u32, BlockRun),
     ) -> Result<Promotion> {
         let found = (0..run.tier).find_map(|tier| {
@@ -265,7 +247,7 @@ impl Transaction<'_> {
             from: (run.tier, run.first),
             to: (blocks.tier, blocks.first),
             reservation: self.reserve(slot, blocks)?,
-            state,
+            quiet,
         })
     }
 

@@ -108,29 +108,49 @@ impl Namespace {
         device::copy(place(source)?, place(target)?, length).map(drop)
     }
 
-    /// Has small files share a block; false if there are none whose blocks become free by that.
-    /// Errors: as those of the tiers; `Busy` if too many writes of this process are in flight.
+    /// Has small files share a block, or waits a moment for whoever does; false if that came to nothing: there are none.
+    /// Errors: as those of the tiers, if nothing was packed.
     pub fn pack(&self, caller: &Caller) -> Result<bool> {
-        let Some((mut pack, first)) = self.fs.begin_pack(caller)? else { return Ok(false) };
-        let fill = |pack: &mut Pack| {
-            let (mut next, mut freed) = (Some(first), false);
-            while let Some(file) = next {
-                let place = |(tier, at): (u8, u64)| self.tier(tier).map(|device| (device, at));
-                let target = place(self.fs.pack_target(pack))?;
-                let sum = device::copy(place(file.source)?, target, file.bytes as usize)?;
-                // What does not match is left where it is: whoever reads it hears of it.
-                if self.is_sum_of(&file, sum) {
-                    freed |= self.fs.put_in_pack(caller, pack, &file)?;
+        let Some((mut pack, first)) = self.fs.begin_pack(caller)? else {
+            let was_packing = self.fs.is_packing()?;
+            for _ in 0..YIELDS {
+                if !was_packing || !self.fs.is_packing()? {
+                    return Ok(was_packing);
                 }
-                next = self.fs.next_for_pack(pack)?;
+                sys::sched_yield();
             }
-            Ok(freed)
+            return Ok(false);
         };
-        let filled = fill(&mut pack);
-        self.fs.end_pack(caller, &pack).and(filled)
+        let mut has_packed = false;
+        let filled = self.fill(caller, &mut pack, first, &mut has_packed);
+        let ended = self.fs.end_pack(caller, &pack, filled.is_ok());
+        match has_packed {
+            true => Ok(true),
+            false => filled.and(ended).map(|()| false),
+        }
     }
 
-    /// Gives a packed file a block of its own again, if it is packed still. Errors: `NoSpace`; `Io` if its bytes are damaged; as `pack`.
+    fn fill(
+        &self,
+        caller: &Caller,
+        pack: &mut Pack,
+        first: SmallFile,
+        has_packed: &mut bool,
+    ) -> Result<()> {
+        let place = |(tier, at): (u8, u64)| self.tier(tier).map(|device| (device, at));
+        let mut next = Some(first);
+        while let Some(file) = next {
+            let target = place(self.fs.pack_target(pack))?;
+            let raw = device::copy(place(file.source)?, target, file.bytes as usize)?;
+            let sum = self.sum_of_block(raw, file.bytes);
+            *has_packed |= self.fs.put_in_pack(caller, pack, (&file, sum))?;
+            next = self.fs.next_for_pack(pack)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a packed file a block of its own again, if it is packed still. Errors: `NoSpace`; `Busy` if too many writes of this process are
+    /// in flight; those of the tiers.
     pub fn unpack(&self, caller: &Caller, inode: InodeId) -> Result<()> {
         while let Some(plan) = self.fs.plan_unpacking(caller, inode)? {
             let unpacked = self.copy_unpacked(&plan);
@@ -149,20 +169,18 @@ impl Namespace {
         let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
         let (device, start) = (self.tier(tier)?, u64::from(block) * block_bytes);
         let source = (self.tier(file.source.0)?, file.source.1);
-        let sum = device::copy(source, (device, start), file.bytes as usize)?;
+        let raw = device::copy(source, (device, start), file.bytes as usize)?;
         let rest = block_bytes - u64::from(file.bytes);
         device.zero(start + u64::from(file.bytes), rest as usize)?;
-        match self.is_sum_of(file, sum) {
-            true => self.fs.store_checksum(tier, block, file.crc32c),
-            false => Err(Error::Io),
-        }
+        // One that is damaged stays so: whoever reads it hears of it.
+        let sum = file.crc32c.unwrap_or_else(|| self.sum_of_block(raw, file.bytes));
+        self.fs.store_checksum(tier, block, sum)
     }
 
-    /// Whether the raw checksum of a file's bytes is that of its block.
-    fn is_sum_of(&self, file: &SmallFile, raw: u32) -> bool {
+    /// CRC32C of a block that begins with bytes of this raw checksum, followed by zeros.
+    fn sum_of_block(&self, raw: u32, bytes: u32) -> u32 {
         let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
-        let rest = block_bytes - u64::from(file.bytes);
-        checksum::of_sparse_block(raw, rest, block_bytes) == file.crc32c
+        checksum::of_sparse_block(raw, block_bytes - u64::from(bytes), block_bytes)
     }
 
     /// Whether there is a tier of which programs have copies mapped.

@@ -2,7 +2,7 @@
 //!
 //! Does not keep blocks behind the end of a file: a range that goes past it is refused if the size is to stay.
 
-use cairn_core::{HandleId, InodeId, TimeUpdate, Truncation};
+use cairn_core::{HandleId, InodeId, TimeUpdate, Truncation, Usage};
 
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
@@ -58,13 +58,16 @@ impl Range {
             return Err(Errno(libc::EFBIG));
         }
         let usage = self.mount.fs().usage()?;
-        let total: u64 = usage.total_blocks.iter().sum();
         let used: u64 = usage.used_blocks.iter().sum();
-        let free = total.saturating_sub(used).saturating_mul(usage.hugeblock_bytes);
-        match self.end.saturating_sub(self.size.max(self.start)) <= free {
+        match self.needed() <= bytes_of_all(&usage).saturating_sub(used * usage.hugeblock_bytes) {
             true => Ok(()),
             false => Err(Errno(libc::ENOSPC)),
         }
+    }
+
+    /// Bytes behind the end of the file.
+    fn needed(&self) -> u64 {
+        self.end.saturating_sub(self.size.max(self.start))
     }
 
     /// The first offset from `at` on where there is data or a hole, as `whence` asks; `end` if there is none before.
@@ -85,7 +88,12 @@ impl Range {
     fn fill_holes(&self) -> Result<()> {
         let (known, block_bytes) = (self.end.min(self.size), self.block_bytes());
         match self.fits() {
-            Err(Errno(libc::ENOSPC)) => space::wait_for_held(self.mount, || self.fits()),
+            // What no store of this size holds is not waited for.
+            Err(Errno(libc::ENOSPC))
+                if self.needed() <= bytes_of_all(&self.mount.fs().usage()?) =>
+            {
+                space::wait_for_held(self.mount, || self.fits())
+            }
             fits => fits,
         }?;
         self.probe(|probe| {
@@ -204,4 +212,9 @@ pub fn change(handle: HandleId, mode: i32, offset: i64, length: i64) -> Result<(
         }
         _ => Err(Errno(libc::EOPNOTSUPP)),
     }
+}
+
+/// Bytes of all tiers.
+fn bytes_of_all(usage: &Usage) -> u64 {
+    usage.total_blocks.iter().sum::<u64>().saturating_mul(usage.hugeblock_bytes)
 }

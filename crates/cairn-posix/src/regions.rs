@@ -33,7 +33,7 @@ pub struct Placed {
     pub padded_length: u32,
 }
 
-/// The regions of an open file from `offset` on; `take` gets each, as many as it wants. Errors: `EISDIR`; `EIO`; `ENOMEM`.
+/// The regions of an open file from `offset` on; `take` gets each, as many as it wants. Errors: `EISDIR`; `EIO`; `ENOMEM`; `ENOSPC` and `EINTR` of a packed file.
 pub fn regions(
     handle: HandleId,
     offset: u64,

@@ -46,9 +46,12 @@ pub fn unpack(mount: &Mount, inode: InodeId) -> Result<()> {
 fn wait_at_most<T>(most_ms: u32, mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
     let fs = mount.fs();
     // What small files need less than they have is nobody's loss.
-    while mount.pack() {
+    loop {
+        let has_packed = mount.pack();
+        // In any case: somebody else may have done it.
         match attempt() {
-            Err(FULL) => {}
+            Err(FULL) if has_packed => {}
+            Err(FULL) => break,
             tried => return tried,
         }
     }

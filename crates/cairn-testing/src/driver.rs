@@ -486,13 +486,13 @@ impl Process {
         Ok(moved)
     }
 
-    /// Copies what is packed or unpacked to a place on a tier. False: it is not what its checksum says.
-    pub fn copy_small(&self, file: &SmallFile, target: (u8, u64)) -> Result<bool> {
+    /// Copies what is packed or unpacked to a place on a tier; its checksum.
+    pub fn copy_small(&self, file: &SmallFile, target: (u8, u64)) -> Result<u32> {
         let mut bytes = vec![0; self.block_bytes() as usize];
         let own = &mut bytes[..file.bytes as usize];
         self.tier.read(self.start_of(file.source.0) + file.source.1, own)?;
         self.tier.write(self.start_of(target.0) + target.1, own)?;
-        Ok(CHECKSUM(0, &bytes) == file.crc32c)
+        Ok(CHECKSUM(0, &bytes))
     }
 
     /// Has small files share a block; how many blocks are free by that.
@@ -501,11 +501,11 @@ impl Process {
         let Some((mut pack, first)) = self.fs.begin_pack(&caller)? else { return Ok(0) };
         let (mut next, mut freed) = (Some(first), 0);
         while let Some(file) = next {
-            assert!(self.copy_small(&file, self.fs.pack_target(&pack))?, "a block is damaged");
-            freed += u32::from(self.fs.put_in_pack(&caller, &mut pack, &file)?);
+            let sum = self.copy_small(&file, self.fs.pack_target(&pack))?;
+            freed += u32::from(self.fs.put_in_pack(&caller, &mut pack, (&file, sum))?);
             next = self.fs.next_for_pack(&pack)?;
         }
-        self.fs.end_pack(&caller, &pack)?;
+        self.fs.end_pack(&caller, &pack, true)?;
         Ok(freed)
     }
 
@@ -514,9 +514,9 @@ impl Process {
         let (tier, block) = plan.target;
         self.tier.write(self.start_of_block(tier, block), &vec![0; self.block_bytes() as usize])?;
         let offset = u64::from(block) * self.block_bytes();
-        let is_intact = self.copy_small(&plan.file, (tier, offset))?;
-        self.fs.store_checksum(tier, block, plan.file.crc32c)?;
-        Ok(is_intact)
+        let sum = self.copy_small(&plan.file, (tier, offset))?;
+        self.fs.store_checksum(tier, block, sum)?;
+        Ok(plan.file.crc32c == Some(sum))
     }
 
     /// Gives a packed file a block of its own.

@@ -162,7 +162,6 @@ impl Simulation {
 
     /// A process forks. `born` false: the child never comes to be.
     pub fn fork(&mut self, index: usize, born: bool) {
-        self.end_packs_of(index);
         let identity = self.world.identity();
         let parent = &self.processes[index];
         let fs = &parent.fs;
@@ -398,6 +397,8 @@ impl Simulation {
                 self.adopt_size(caller, *open, *size);
                 *open
             }
+            // The file is unpacked first.
+            Step::Open { .. } if self.has_no_pin(caller.slot.0) => return,
             _ => panic!("{} has to wait", readable(step)),
         };
         let inode = self.inode(open).expect("it was open for this step");

@@ -21,15 +21,18 @@ impl Stage {
     fn new(blocks: u32, lengths: &[usize]) -> Stage {
         let process = World::new(blocks, 128).process(SUPERUSER);
         let mut stage = Stage { process, files: Vec::new() };
-        for (index, &length) in lengths.iter().enumerate() {
-            let bytes: Vec<u8> = (0..length).map(|at| (at * 7 + index * 31 + 1) as u8).collect();
-            let (handle, inode) = stage.open(index, READ_WRITE).expect("there is room");
-            let caller = stage.process.caller();
-            stage.process.write(&caller, handle, Position::At(0), &bytes).expect("there is room");
-            stage.process.close(handle).expect("is open");
-            stage.files.push((inode, bytes));
-        }
+        lengths.iter().for_each(|&length| stage.add(length));
         stage
+    }
+
+    fn add(&mut self, length: usize) {
+        let (index, stage) = (self.files.len(), self);
+        let bytes: Vec<u8> = (0..length).map(|at| (at * 7 + index * 31 + 1) as u8).collect();
+        let (handle, inode) = stage.open(index, READ_WRITE).expect("there is room");
+        let caller = stage.process.caller();
+        stage.process.write(&caller, handle, Position::At(0), &bytes).expect("there is room");
+        stage.process.close(handle).expect("is open");
+        stage.files.push((inode, bytes));
     }
 
     fn open(&self, index: usize, options: OpenOptions) -> Result<(HandleId, InodeId), Error> {
@@ -64,7 +67,6 @@ fn small_files_take_what_they_hold_and_all_else_stays_as_it_is() {
     for (index, before) in before.into_iter().enumerate() {
         let before = before.expect("is there");
         let after = stage.process.fs.attributes(before.inode).expect("is there");
-        assert_eq!(after.allocated_bytes, 1024);
         assert_eq!(
             cairn_core::Attributes { allocated_bytes: before.allocated_bytes, ..after },
             before
@@ -127,6 +129,115 @@ fn who_changes_or_maps_a_packed_file_has_it_unpacked_before() {
     stage.open(0, OpenOptions { truncate: true, ..READ_WRITE }).expect("nothing is left to unpack");
     assert_eq!(fs.attributes(stage.files[0].0).expect("is there").size, 0);
     stage.holds(1);
+}
+
+/// That of a file whose last write was in the middle of a block is not known before somebody seals it.
+#[test]
+fn checksum_of_what_is_packed_is_found_on_the_way() {
+    let stage = Stage::new(64, &[700, 600]);
+    let (handle, inode) = stage.open(1, READ_WRITE).expect("is there");
+    let at = Position::At(100);
+    stage.process.write(&stage.process.caller(), handle, at, &[5; 10]).expect("there is room");
+    stage.process.close(handle).expect("is open");
+    let mut sum = [None];
+    stage.process.fs.checksums(inode, 0, &mut sum).expect("is there");
+    assert_eq!(sum, [None]);
+    assert_eq!(stage.process.pack(), Ok(1));
+    stage.process.fs.checksums(inode, 0, &mut sum).expect("is there");
+    assert!(sum[0].is_some());
+    let (handle, _) = stage.open(1, READ).expect("is there");
+    stage.process.verify_blocks(inode, handle).expect("it is right");
+}
+
+/// Mechanism: a file whose bytes are not what its checksum says was left where it is, and found again as the next one to pack.
+/// Consequence: packing had no end. Fix: it is packed as any other, and keeps the checksum that its bytes should have.
+#[test]
+fn damaged_file_is_packed_and_stays_damaged() {
+    let stage = Stage::new(64, &[700, 600]);
+    let (fs, caller) = (&stage.process.fs, stage.process.caller());
+    let (mut pack, file) = fs.begin_pack(&caller).expect("is intact").expect("there are two");
+    let known = file.crc32c.expect("it is sealed");
+    let found = stage.process.copy_small(&file, fs.pack_target(&pack)).expect("the heap works");
+    assert_eq!(found, known);
+    assert_eq!(fs.put_in_pack(&caller, &mut pack, (&file, found ^ 1)), Ok(true));
+    assert!(fs.next_for_pack(&pack).expect("is intact").is_none());
+    fs.end_pack(&caller, &pack, true).expect("is open");
+    let mut sum = [None];
+    fs.checksums(stage.files[1].0, 0, &mut sum).expect("is there");
+    assert_eq!(sum, [Some(known)]);
+}
+
+#[test]
+fn pack_is_filled_further_by_whoever_comes_next_and_by_one_at_a_time() {
+    let mut stage = Stage::new(64, &[700, 600]);
+    assert_eq!(stage.process.pack(), Ok(1));
+    assert_eq!(stage.used(), 1);
+    stage.add(900);
+    let (fs, caller) = (&stage.process.fs, stage.process.caller());
+    let (pack, _) = fs.begin_pack(&caller).expect("is intact").expect("the pack has room");
+    assert!(fs.is_packing().expect("is intact"));
+    assert!(fs.begin_pack(&caller).expect("is intact").is_none(), "somebody fills it");
+    fs.end_pack(&caller, &pack, true).expect("is open");
+    assert!(!fs.is_packing().expect("is intact"));
+    assert_eq!(stage.process.pack(), Ok(1));
+    assert_eq!(stage.used(), 1);
+    // Who gave up may still be storing into it.
+    stage.add(800);
+    let (fs, caller) = (&stage.process.fs, stage.process.caller());
+    let (pack, _) = fs.begin_pack(&caller).expect("is intact").expect("the pack has room");
+    fs.end_pack(&caller, &pack, false).expect("is open");
+    assert_eq!(stage.process.pack(), Ok(0));
+    (0..4).for_each(|index| stage.holds(index));
+}
+
+#[test]
+fn what_is_left_of_packs_is_packed_again() {
+    let mut stage = Stage::new(64, &[700; 40]);
+    while stage.process.pack().expect("is intact") > 0 {}
+    assert_eq!(stage.used(), 8);
+    for index in (0..40).filter(|index| index % 5 != 2) {
+        let (fs, caller) = (&stage.process.fs, stage.process.caller());
+        fs.unlink(&caller, ROOT, &name(index)).expect("is there");
+    }
+    assert_eq!(stage.used(), 8);
+    for _ in 0..4 {
+        // It needs a file with a block to begin a pack with.
+        stage.add(1500);
+        while stage.process.pack().expect("is intact") > 0 {}
+    }
+    assert!(stage.used() <= 5, "{} blocks for 11600 bytes", stage.used());
+    (0..40).filter(|index| index % 5 == 2).chain(40..44).for_each(|index| stage.holds(index));
+}
+
+#[test]
+fn last_file_of_a_pack_that_was_its_first_has_its_block_again() {
+    let stage = Stage::new(2, &[700, 600]);
+    assert_eq!(stage.process.pack(), Ok(1));
+    let (fs, caller) = (&stage.process.fs, stage.process.caller());
+    let (other, _) = stage.open(9, READ_WRITE).expect("an empty file needs no block");
+    stage.process.write(&caller, other, Position::At(0), &[1; 4096]).expect("one was free");
+    fs.unlink(&caller, ROOT, &name(1)).expect("is there");
+    stage.process.unpack(stage.files[0].0).expect("it needs no other block");
+    stage.holds(0);
+    // What was behind it in the pack is not seen when it grows.
+    stage.process.truncate(&caller, stage.files[0].0, 2000).expect("it has a block");
+    let (reader, inode) = stage.open(0, READ).expect("is there");
+    let read = stage.process.read(&caller, reader, Position::At(0), 4096).expect("is open").1;
+    assert!(read[..700] == stage.files[0].1 && read[700..] == [0; 1300]);
+    assert!(stage.process.seal(inode).expect("nobody writes"));
+    stage.process.verify_blocks(inode, reader).expect("its checksum is right");
+    assert_eq!(stage.used(), 2);
+}
+
+#[test]
+fn child_has_no_part_in_a_pack_that_another_thread_of_its_parent_fills() {
+    let stage = Stage::new(64, &[700, 600]);
+    let (fs, caller) = (&stage.process.fs, stage.process.caller());
+    let (pack, _) = fs.begin_pack(&caller).expect("is intact").expect("there are two");
+    let child = fs.spawn_begin(stage.process.slot).expect("there are slots");
+    fs.end_pack(&caller, &pack, true).expect("is open");
+    assert_eq!(fs.check().expect("is intact").handles, 0);
+    fs.spawn_cancel(child, caller.now).expect("it is there");
 }
 
 #[test]

@@ -97,8 +97,8 @@ pub unsafe fn map(handle: HandleId, request: &Request) -> Result<*mut c_void> {
     }
     // SAFETY: promised by the caller.
     match unsafe { wanted.map(mount) } {
-        // Nothing is executed in place where the tier's file system forbids that.
-        Err(Errno(libc::EPERM)) if !shared => {
+        // Nothing is executed in place where the tier's file system forbids that, and a small file may have no block of its own.
+        Err(Errno(libc::EPERM | libc::ENOSPC)) if !shared => {
             // SAFETY: promised by the caller.
             unsafe { copy(handle, &wanted.request, offset) }
         }

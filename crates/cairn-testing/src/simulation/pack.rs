@@ -9,8 +9,8 @@ struct PendingPack {
     slot: u32,
     pack: Pack,
     next: Option<SmallFile>,
-    /// What the copy found: whether the bytes are what the file's checksum says.
-    copied: Option<bool>,
+    /// The checksum of what was copied.
+    copied: Option<u32>,
 }
 
 /// A packed file that is being given a block of its own.
@@ -18,6 +18,7 @@ struct PendingUnpacking {
     slot: u32,
     inode: InodeId,
     plan: Unpacking,
+    /// What the copy found: whether the bytes are what the file's checksum says.
     copied: Option<bool>,
 }
 
@@ -101,14 +102,6 @@ impl Simulation {
         }
     }
 
-    /// A process ends the packs that it fills. A child would have them open, too.
-    pub fn end_packs_of(&mut self, index: usize) {
-        let slot = self.processes[index].slot.0;
-        while let Some(which) = self.packings.packs.iter().position(|it| it.slot == slot) {
-            self.continue_pack(which, true);
-        }
-    }
-
     /// One of them takes its next step, or is given up.
     pub fn continue_packing(&mut self, which: usize, gives_up: bool) {
         match which.checked_sub(self.packings.packs.len()) {
@@ -122,7 +115,7 @@ impl Simulation {
         let process = &self.processes[self.process_of(pending.slot)];
         let (fs, caller) = (&process.fs, process.caller());
         let Some(file) = pending.next.take().filter(|_| !gives_up) else {
-            fs.end_pack(&caller, &pending.pack).expect("it is open");
+            fs.end_pack(&caller, &pending.pack, true).expect("it is open");
             return self.note(format!("{:?} ends", pending.pack));
         };
         match pending.copied.take() {
@@ -130,12 +123,11 @@ impl Simulation {
                 let target = fs.pack_target(&pending.pack);
                 let copied = process.copy_small(&file, target).expect("the heap does not fail");
                 pending.copied = Some(copied);
-                self.trace.push(format!("{file:?} copied to {:?}: {copied}", pending.pack));
+                self.trace.push(format!("{file:?} copied to {:?}: {copied:x}", pending.pack));
                 pending.next = Some(file);
             }
-            Some(intact) => {
-                let put = fs.put_in_pack(&caller, &mut pending.pack, &file);
-                assert!(intact || put == Ok(false), "{file:?}, which nobody wrote to, is damaged");
+            Some(sum) => {
+                let put = fs.put_in_pack(&caller, &mut pending.pack, (&file, sum));
                 pending.next =
                     fs.next_for_pack(&pending.pack).expect("the namespace is consistent");
                 self.packings.packed += u64::from(put.unwrap_or(false));
