@@ -20,7 +20,7 @@ step cargo doc --workspace --no-deps --document-private-items --locked
 # All of it, with what each needs of its libraries, as the tests do: nothing is compiled twice.
 step cargo build --workspace --locked
 # Most tests wait most of the time, for other processes.
-export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) + 1))}"
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((2 * $(nproc)))}"
 step cargo test --workspace --locked
 step tests/apps/run.sh
 step env CAIRN_BIN=target/debug tests/delivery/run.py --small --jobs "$(nproc)"

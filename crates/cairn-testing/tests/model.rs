@@ -242,7 +242,7 @@ fn promotions_change_nothing_that_can_be_seen() {
 #[test]
 fn packing_changes_nothing_that_can_be_seen() {
     let packed = AtomicU64::new(0);
-    for_each_seed(60, |seed| {
+    for_each_seed(30, |seed| {
         packed.fetch_add(run_with_packs(seed), Ordering::Relaxed);
     });
     let packed = packed.into_inner();
