@@ -100,15 +100,25 @@ impl Listener {
                 }
                 let connection_shared = Arc::clone(shared);
                 let spawned = thread::Builder::new().name("control".to_string()).spawn(move || {
+                    let _end = connection_shared.end_if_panicking();
+                    let _connection = Connection(&connection_shared);
                     // A peer that hangs up has lost interest; that is its right.
                     let _ = talk(stream, &connection_shared);
-                    connection_shared.connections.fetch_sub(1, Ordering::Relaxed);
                 });
                 if spawned.is_err() {
                     shared.connections.fetch_sub(1, Ordering::Relaxed);
                 }
             }
         }
+    }
+}
+
+/// An open connection, counted already.
+struct Connection<'a>(&'a Shared);
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

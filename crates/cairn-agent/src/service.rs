@@ -66,6 +66,9 @@ const LINGER: Duration = Duration::from_secs(10);
 /// How long a new agent waits for one that is just ending.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_EVERY: Duration = Duration::from_millis(10);
+/// How long the other threads of an agent in which one has panicked have to end.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+const END_LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Files that a pass says could not be drained, in the log.
 const LEFT_LINES_MAX: usize = 20;
 
@@ -121,7 +124,10 @@ fn prepare(directory: &Path) -> Result<Option<Prepared>> {
 fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readiness) {
     let spawn = |name: &str, body: fn(&Shared)| {
         let shared = Arc::clone(&shared);
-        thread::Builder::new().name(name.to_string()).spawn(move || body(&shared))
+        thread::Builder::new().name(name.to_string()).spawn(move || {
+            let _end = shared.end_if_panicking();
+            body(&shared);
+        })
     };
     let drain = match spawn("drain", drain_loop) {
         Ok(drain) => drain,
@@ -158,11 +164,18 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
         readiness.ready();
     }
     listener.serve(&shared, &|| is_removed(&lock));
+    let deadline = Instant::now() + END_PATIENCE;
     for thread in
         [Some(drain), keeper.ok(), transit.ok(), timeline.ok(), metrics.ok()].into_iter().flatten()
     {
-        // A thread that panicked has said so in the log; there is nothing to add.
-        let _ = thread.join();
+        // What a thread that panicked was doing may keep others from their end.
+        while shared.has_failed() && !thread.is_finished() && Instant::now() < deadline {
+            thread::sleep(END_LOOK_EVERY);
+        }
+        if !shared.has_failed() || thread.is_finished() {
+            // One that panicked has said so in the log; there is nothing to add.
+            let _ = thread.join();
+        }
     }
     let is_removed = is_removed(&lock);
     if !is_removed {

@@ -1,6 +1,6 @@
 //! What the agent's threads share: the namespaces, the requests, and how things stand.
 //!
-//! Must stay true: no lock is held while bytes move or a namespace is looked at, except `reaping`,
+//! Must stay true: no lock is held while bytes move or a namespace is opened or looked at, except `source` and `reaping`,
 //! which keeps two visits of the same dead process apart, and `recorder`, for which only its own thread and the drain wait.
 
 use crate::archive::Desk;
@@ -123,10 +123,9 @@ impl State {
     }
 }
 
-/// The namespaces of the store.
+/// The namespaces of the store that are known.
+#[derive(Default)]
 struct Volumes {
-    store: Store,
-    scope: Scope,
     open: BTreeMap<String, Arc<Volume>>,
     unreadable: BTreeMap<String, String>,
 }
@@ -134,6 +133,8 @@ struct Volumes {
 /// Shared by all threads of an agent.
 pub struct Shared {
     directory: PathBuf,
+    /// Where namespaces come from; locked by who opens them, which may take as long as a remote tier does not answer.
+    source: Mutex<(Store, Scope)>,
     volumes: Mutex<Volumes>,
     board: Board<State>,
     stopped: OwnedFd,
@@ -145,8 +146,21 @@ pub struct Shared {
     pub(crate) archive: Desk,
     /// Set once; ends every thread.
     pub stopping: AtomicBool,
+    /// A thread has panicked: what it was doing may never end.
+    failed: AtomicBool,
     /// Open connections.
     pub connections: AtomicUsize,
+}
+
+struct EndIfPanicking(Arc<Shared>);
+
+impl Drop for EndIfPanicking {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.failed.store(true, Ordering::Relaxed);
+            self.0.stop();
+        }
+    }
 }
 
 /// A poisoned lock belongs to a thread that panicked while only plain values were changed: they are
@@ -158,18 +172,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     /// For the store in `directory`.
     pub fn new(directory: &Path, job: &Job) -> Result<Shared> {
-        let volumes = Volumes {
-            store: Store::open(directory)?,
-            scope: job.scope,
-            open: BTreeMap::new(),
-            unreadable: BTreeMap::new(),
-        };
         let state = State { persist: job.persist.clone(), ..State::default() };
         let stopped = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
             .map_err(Error::file("watch over", directory))?;
         Ok(Shared {
             directory: directory.to_path_buf(),
-            volumes: Mutex::new(volumes),
+            source: Mutex::new((Store::open(directory)?, job.scope)),
+            volumes: Mutex::default(),
             board: Board::new(state),
             stopped,
             reaping: Mutex::new(()),
@@ -177,6 +186,7 @@ impl Shared {
             meter: Meter::default(),
             archive: Desk::default(),
             stopping: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
         })
     }
@@ -258,6 +268,16 @@ impl Shared {
         self.archive.notify();
     }
 
+    /// For a thread of the agent: if it panics, the agent ends, and the next one that is needed begins anew.
+    pub fn end_if_panicking(self: &Arc<Shared>) -> impl Drop + use<> {
+        EndIfPanicking(Arc::clone(self))
+    }
+
+    /// Whether a thread has panicked.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
     /// Whether the agent is ending.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
@@ -266,12 +286,15 @@ impl Shared {
     /// Opens namespaces that came to be since the last time. Those that cannot be opened are tried
     /// every time.
     pub fn refresh_volumes(&self) -> Result<()> {
-        let mut volumes = lock(&self.volumes);
-        for name in volumes.store.namespaces()? {
-            if volumes.open.contains_key(&name) {
+        let source = lock(&self.source);
+        let (store, scope) = &*source;
+        for name in store.namespaces()? {
+            if lock(&self.volumes).open.contains_key(&name) {
                 continue;
             }
-            match Volume::open(&volumes.store, &name, prefix_of(&name, volumes.scope)) {
+            let opened = Volume::open(store, &name, prefix_of(&name, *scope));
+            let mut volumes = lock(&self.volumes);
+            match opened {
                 Ok(volume) => {
                     volumes.unreadable.remove(&name);
                     volumes.open.insert(name, Arc::new(volume));
@@ -366,6 +389,7 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::checkpoints::Delivery;
+    use crate::test_store::TestStore;
 
     /// Mechanism: what was said with requests was added up until a pass began. Consequence: one for an image, and the end of a run, were
     /// answered by one pass, to the image: the run's files were in their places as far as anybody was told, and were not. Fix: each place
@@ -380,5 +404,36 @@ mod tests {
         assert_eq!(numbers, [1, 2, 3, 4, 5]);
         let both = Told { succeeded: Some(true), ..as_is };
         assert_eq!(state.asked, [(1, image), (3, both), (5, image)]);
+    }
+
+    /// Mechanism: the agent went on without a thread that had panicked, and whoever waited for what that did waited for ever.
+    #[test]
+    fn agent_ends_when_one_of_its_threads_panics() {
+        let store = TestStore::new();
+        let shared = Arc::new(Shared::new(&store.path, &store.job).expect("opens"));
+        let spawn = |body: fn()| {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || {
+                let _end = shared.end_if_panicking();
+                body();
+            })
+        };
+        assert!(spawn(|| {}).join().is_ok());
+        assert!(!shared.is_stopping() && !shared.has_failed());
+        assert!(spawn(|| panic!("as the test wants it")).join().is_err());
+        assert!(shared.is_stopping() && shared.has_failed());
+    }
+
+    /// Mechanism: the lock of the known namespaces was held while another was opened. Consequence: a remote tier that did not answer kept
+    /// all who looked at the others waiting.
+    #[test]
+    fn known_namespaces_are_there_while_others_are_opened() {
+        let store = TestStore::new();
+        let shared = Shared::new(&store.path, &store.job).expect("opens");
+        shared.refresh_volumes().expect("opens");
+        let opening = lock(&shared.source);
+        let (known, is_all) = shared.volumes();
+        assert_eq!((known.len(), is_all), (1, true));
+        drop(opening);
     }
 }
