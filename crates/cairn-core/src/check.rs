@@ -162,7 +162,10 @@ fn check_inodes(
         }
     }
     for (index, bytes) in (1..).zip(packed.iter().skip(1)) {
-        let pack = tx.inode(InodeId(index)).ok().filter(|inode| inode.is_pack(tx));
+        let pack = tx
+            .inode(InodeId(index))
+            .ok()
+            .filter(|inode| inode.is_pack(tx) && inode.flags(tx) & ORPHAN == 0);
         let said = pack.map_or(0, |pack| pack.written_end(tx));
         require(said == *bytes, "bytes of files in a pack")?;
     }

@@ -111,7 +111,8 @@ fields!(Inode {
     written_end, set_written_end: word 7;
     // Of a removed directory: version of the directory it was in, which tells whether that still is the same.
     parent_version, set_parent_version: word 7;
-    // End of the furthest committed append. Of a packed file: the pack << 32 | from which byte on it is there.
+    // End of the furthest committed append. Of a packed file: the pack << 32 | from which byte on it is there; of a pack: 1 if somebody
+    // fills it, or did not say that he had done.
     appended_end, set_appended_end: word 8;
     // Of an orphan: where the log ends with the record that freed its blocks, or further.
     freed_at, set_freed_at: word 8;

@@ -2,11 +2,12 @@
 //!
 //! The first file of a *pack* gives its hugeblock to an inode of its own without a name, and others' bytes are put behind its own.
 //! A packed file has no blocks; it says where in which pack its bytes are, and what the checksum of its block was. A pack
-//! has a link for each of its files, and goes with the last one. Nothing in it ever moves, and nothing is written over; what is left of
-//! a pack that is half empty may be packed again elsewhere.
+//! has a link for each of its files, and goes with the last one. Files do not move within a pack; where one was that has left, others
+//! find room, and what is left in the emptiest pack is put into another one. So what small files take is what they hold, but for
+//! room that is too small for each of them.
 //! Must stay true: a packed file is neither open for writing, nor mapped, nor cut but to nothing: who wants that has it
 //! unpacked before (`Packed`). A packer holds the pack open while it copies into it, so that the block is nobody else's; a pack is filled
-//! further only if who filled it last said that it is done with it.
+//! further only if who filled it last said that it is done with it, and where files were only if no image has them.
 //! Not where metadata are durable: the log has no record of it. Does not decide when, and does not move bytes.
 
 use crate::error::{Error, Result};
@@ -21,12 +22,13 @@ use crate::process::Slot;
 use crate::quiet::Quiet;
 use crate::transaction::Transaction;
 use crate::types::{Caller, HandleId, InodeId, MODE_REGULAR};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What is packed needs a half of a hugeblock at most.
 const SMALL_SHARE: u64 = 2;
-/// A pack that has less room than this part of a hugeblock is full.
-const ROOM_SHARE: u64 = 16;
+/// Room that is less than this part of a hugeblock is none.
+const ROOM_SHARE: u32 = 128;
 /// Inodes looked at under one lock.
 const INODES_BATCH: u32 = 1024;
 /// Inodes looked at for one more file of a pack: not all, or each new small file in a full store costs as much as there are.
@@ -44,7 +46,10 @@ pub struct SmallFile {
     pub source: (u8, u64),
     /// CRC32C of its bytes followed by zeros up to a hugeblock; `None` if nobody knows it.
     pub crc32c: Option<u32>,
-    is_packed: bool,
+    /// The pack that it is in.
+    pack: Option<InodeId>,
+    /// Its block is in an image, which may have more of it than the file has now.
+    in_image: bool,
     quiet: Quiet,
 }
 
@@ -55,8 +60,59 @@ pub struct Pack {
     handle: HandleId,
     tier: u8,
     block: u32,
-    /// Bytes of it that files have, or had.
-    filled: u32,
+    /// Bytes of it that no file has.
+    room: Vec<Range<u32>>,
+    /// A pack that is to be emptied into this one.
+    victim: Option<InodeId>,
+}
+
+impl Pack {
+    /// Which of the room is the least that so many bytes fit into.
+    fn room_for(&self, bytes: u32) -> Option<usize> {
+        let fitting = self.room.iter().enumerate().filter(|(_, room)| room.len() >= bytes as usize);
+        fitting.min_by_key(|(_, room)| room.len()).map(|(index, _)| index)
+    }
+
+    /// Whether the file may be put into it: one that has a block, or one of the pack that is to be emptied.
+    fn takes(&self, file: &SmallFile) -> bool {
+        (file.pack.is_none() || file.pack == self.victim) && self.room_for(file.bytes).is_some()
+    }
+}
+
+/// A pack that nobody fills, and bytes of it that files have.
+type Idle = (InodeId, u64);
+
+/// The emptiest packs of a tier.
+#[derive(Default)]
+struct Emptiest {
+    of_all: Option<Idle>,
+    /// Of those that may be filled where files were.
+    usable: [Option<Idle>; 2],
+}
+
+impl Emptiest {
+    fn note(&mut self, idle: Idle, is_usable: bool) {
+        let is_less = |known: &Option<Idle>| known.is_none_or(|known| idle.1 < known.1);
+        if is_less(&self.of_all) {
+            self.of_all = Some(idle);
+        }
+        let [first, second] = &mut self.usable;
+        if is_usable && is_less(first) {
+            *second = first.replace(idle);
+        } else if is_usable && is_less(second) {
+            *second = Some(idle);
+        }
+    }
+
+    /// The pack to fill, and the one that is to be emptied into it if all that it has may fit.
+    fn pair(&self, block_bytes: u64) -> Option<(InodeId, Option<InodeId>)> {
+        let victim = self.of_all?;
+        let others = self.usable.into_iter().flatten();
+        match others.clone().find(|usable| usable.0 != victim.0) {
+            Some((id, bytes)) if bytes + victim.1 <= block_bytes => Some((id, Some(victim.0))),
+            _ => others.map(|(id, _)| (id, None)).next(),
+        }
+    }
 }
 
 /// A packed file that is to have a block of its own again.
@@ -106,9 +162,9 @@ impl Inode {
         Ok(())
     }
 
-    /// Whether at most half of what was put into a pack is still somebody's, and nobody fills it.
-    fn is_sparse_pack(self, tx: &Transaction) -> bool {
-        self.opens(tx) == 0 && self.written_end(tx).saturating_mul(2) <= self.size(tx)
+    /// Whether it is a pack that nobody fills.
+    fn is_idle_pack(self, tx: &Transaction) -> bool {
+        self.is_pack(tx) && self.links(tx) > 0 && self.opens(tx) == 0
     }
 }
 
@@ -167,7 +223,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// The inode as something to pack: a file on `tier` that is small and quiet, and has a block of its own or what is left of a pack.
+    /// The inode as something to pack: a file on `tier` that is small and quiet, with a block of its own or in a pack.
     fn small_file(&mut self, id: InodeId, tier: u8) -> Result<Option<SmallFile>> {
         let Ok(inode) = self.inode(id) else { return Ok(None) };
         let is_packed = inode.is_packed(self);
@@ -186,89 +242,166 @@ impl Transaction<'_> {
         if !(1..=self.layout.hugeblock_bytes / SMALL_SHARE).contains(&bytes) {
             return Ok(None);
         }
-        let (run, at, crc32c) = if is_packed {
+        let (run, at, crc32c, pack) = if is_packed {
             let Some((pack, at)) = self.pack_of(inode) else { return Ok(None) };
-            let Some(run) = self.block_of(pack).filter(|_| pack.is_sparse_pack(self)) else {
-                return Ok(None);
-            };
-            (run, at, Some(inode.packed_checksum(self)))
+            let Some(run) = self.block_of(pack) else { return Ok(None) };
+            (run, at, Some(inode.packed_checksum(self)), Some(pack.id))
         } else {
             let Stretch::Data(run) = self.stretch(inode.map(self), 0) else { return Ok(None) };
             let is_sealed = !self.is_stale(run.tier, run.first);
-            (run, 0, is_sealed.then(|| self.checksum(run.tier, run.first)))
+            (run, 0, is_sealed.then(|| self.checksum(run.tier, run.first)), None)
         };
         let source = (run.tier, (u64::from(run.first) << self.layout.hugeblock_shift) + at);
-        let file = SmallFile { inode: id, bytes: bytes as u32, source, crc32c, is_packed, quiet };
+        let in_image = self.in_image(run.tier, run.first);
+        let file =
+            SmallFile { inode: id, bytes: bytes as u32, source, crc32c, pack, in_image, quiet };
         Ok((run.tier == tier).then_some(file))
     }
 }
 
 impl Microfs {
-    /// Begins to fill the pack that was filled last, or one that the block of a small file becomes, if there is another file that fits
-    /// behind what is in it: that one is to be copied next. None: there is nothing to pack. It is ended by [`Microfs::end_pack`].
+    /// Begins to fill a pack: the one that was filled last, one that the block of a small file becomes, or one that has room where files
+    /// were. With the file that is to be copied next; `None` if nothing can be packed. It is ended by [`Microfs::end_pack`].
     pub fn begin_pack(&self, caller: &Caller) -> Result<Option<(Pack, SmallFile)>> {
         if self.layout().durable {
             return Ok(None);
         }
-        if let Some(pack) = self.reopen_pack(caller)? {
-            match self.find_small(pack.tier, u32::MAX, |file| self.fits(&pack, file))? {
-                Some(file) => return Ok(Some((pack, file))),
-                None => self.end_pack(caller, &pack, true)?,
-            }
+        if let Some(begun) = self.go_on_with_pack(caller)? {
+            return Ok(Some(begun));
         }
         for tier in (0..).zip(&self.layout().tiers).filter(|(_, it)| it.blocks > 0).map(|it| it.0) {
-            // Nothing is copied, and no checksum found, of the first one.
-            let is_first = |file: &SmallFile| !file.is_packed && file.crc32c.is_some();
-            while let Some(first) = self.find_small(tier, u32::MAX, is_first)? {
-                // Each is at most half as long as a block.
-                let is_other = |file: &SmallFile| file.inode != first.inode;
-                let Some(second) = self.find_small(tier, u32::MAX, is_other)? else { break };
-                if let Some(pack) = self.begin_pack_with(caller, &first)? {
-                    return Ok(Some((pack, second)));
-                }
+            if let Some(begun) = self.begin_new_pack(caller, tier)? {
+                return Ok(Some(begun));
+            }
+            if let Some(begun) = self.refill_pack(caller, tier)? {
+                return Ok(Some(begun));
             }
         }
         Ok(None)
     }
 
-    /// The pack that is to be filled further, if there is one. Nobody else fills it then.
-    fn reopen_pack(&self, caller: &Caller) -> Result<Option<Pack>> {
-        let last = self.pack_word(LAST_PACK);
-        let last = match last.load(Ordering::Relaxed) {
-            0 => return Ok(None),
-            _ => last.swap(0, Ordering::Relaxed) as u32,
-        };
-        self.transact(|tx| {
-            let slot = tx.slot(caller.slot)?;
-            let found = tx.inode(InodeId(last)).ok();
-            let is_idle = |it: &Inode| it.is_pack(tx) && it.links(tx) > 0 && it.opens(tx) == 0;
-            let Some(inode) = found.filter(is_idle) else { return Ok(None) };
-            let Some(run) = tx.block_of(inode) else { return Ok(None) };
-            let filled = inode.size(tx) as u32;
-            self.open_pack(tx, slot, inode, (run, filled)).map(Some)
-        })
+    /// With what is behind all that was ever put into the pack that was filled last.
+    fn go_on_with_pack(&self, caller: &Caller) -> Result<Option<(Pack, SmallFile)>> {
+        let last = InodeId(self.pack_word(LAST_PACK).load(Ordering::Relaxed) as u32);
+        let block_bytes = self.layout().hugeblock_bytes as u32;
+        let opened = self.transact(|tx| {
+            let found = tx.inode(last).ok().filter(|inode| inode.is_idle_pack(tx));
+            let Some(inode) = found else { return Ok(None) };
+            let end = inode.size(tx) as u32;
+            self.open_pack(tx, caller, inode, vec![end..block_bytes.max(end)])
+        })?;
+        let Some(pack) = opened else { return Ok(None) };
+        self.with_first(caller, pack)
     }
 
+    /// With the next file that it takes, or ends it.
+    fn with_first(&self, caller: &Caller, pack: Pack) -> Result<Option<(Pack, SmallFile)>> {
+        match self.find_small(pack.tier, u32::MAX, |file| pack.takes(file))? {
+            Some(file) => Ok(Some((pack, file))),
+            None => self.end_pack(caller, &pack, true).map(|()| None),
+        }
+    }
+
+    /// With the block of a file, if there is another file.
+    fn begin_new_pack(&self, caller: &Caller, tier: u8) -> Result<Option<(Pack, SmallFile)>> {
+        // Nothing is copied, and no checksum found, of the first one; what is behind it is overwritten.
+        let is_first =
+            |file: &SmallFile| file.pack.is_none() && file.crc32c.is_some() && !file.in_image;
+        while let Some(first) = self.find_small(tier, u32::MAX, is_first)? {
+            // Each is at most half as long as a block.
+            let is_other = |file: &SmallFile| file.pack.is_none() && file.inode != first.inode;
+            let Some(second) = self.find_small(tier, u32::MAX, is_other)? else { break };
+            if let Some(pack) = self.begin_pack_with(caller, &first)? {
+                return Ok(Some((pack, second)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// With the room that files have left in one of the emptiest packs.
+    fn refill_pack(&self, caller: &Caller, tier: u8) -> Result<Option<(Pack, SmallFile)>> {
+        let mut emptiest = Emptiest::default();
+        self.each_inode(|tx, inode| {
+            let block = inode.is_idle_pack(tx).then(|| tx.block_of(inode)).flatten();
+            if let Some(run) = block.filter(|run| run.tier == tier) {
+                let is_usable = inode.appended_end(tx) == 0 && !tx.in_image(tier, run.first);
+                emptiest.note((inode.id, inode.written_end(tx)), is_usable);
+            }
+        })?;
+        let Some((target, victim)) = emptiest.pair(self.layout().hugeblock_bytes) else {
+            return Ok(None);
+        };
+        let opened = self.transact(|tx| {
+            let found = tx.inode(target).ok().filter(|inode| inode.is_idle_pack(tx));
+            let Some(inode) = found else { return Ok(None) };
+            let is_of_image = tx.block_of(inode).is_none_or(|run| tx.in_image(tier, run.first));
+            match is_of_image {
+                true => Ok(None),
+                false => self.open_pack(tx, caller, inode, Vec::new()),
+            }
+        })?;
+        let Some(mut pack) = opened else { return Ok(None) };
+        // From now on files only leave it.
+        let mut taken = Vec::new();
+        self.each_inode(|tx, inode| {
+            if inode.is_packed(tx) && (inode.appended_end(tx) >> 32) as u32 == target.0 {
+                let at = inode.appended_end(tx) as u32;
+                taken.push(at..at.saturating_add(inode.stored_size(tx) as u32));
+            }
+        })?;
+        pack.room = room_between(taken, self.layout().hugeblock_bytes as u32);
+        pack.victim = victim;
+        self.with_first(caller, pack)
+    }
+
+    /// Shows all inodes in use, a batch of them under one lock.
+    fn each_inode(&self, mut show: impl FnMut(&Transaction, Inode)) -> Result<()> {
+        let mut next = 1_u32;
+        loop {
+            let end = self.transact_unlogged(|tx| {
+                let end = tx.records_end(SlabKind::Inode);
+                for number in next..end.min(next.saturating_add(INODES_BATCH)) {
+                    if let Ok(inode) = tx.inode(InodeId(number)) {
+                        show(tx, inode);
+                    }
+                }
+                Ok(end)
+            })?;
+            next = next.saturating_add(INODES_BATCH);
+            if next >= end {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Opens a pack that nobody fills; none if it may not be filled.
     fn open_pack(
         &self,
         tx: &mut Transaction,
-        slot: Slot,
+        caller: &Caller,
         inode: Inode,
-        (run, filled): (BlockRun, u32),
-    ) -> Result<Pack> {
+        room: Vec<Range<u32>>,
+    ) -> Result<Option<Pack>> {
+        let Some(run) = tx.block_of(inode).filter(|_| inode.appended_end(tx) == 0) else {
+            return Ok(None);
+        };
+        // Until it is said that nothing is being copied any more.
+        inode.set_appended_end(tx, 1);
+        let slot = tx.slot(caller.slot)?;
         let handle = tx.new_handle(slot, inode, PATH_ONLY)?.id;
         self.pack_word(FILLED_PACK).store(u64::from(inode.id.0), Ordering::Relaxed);
-        Ok(Pack { inode: inode.id, handle, tier: run.tier, block: run.first, filled })
+        let (tier, block) = (run.tier, run.first);
+        Ok(Some(Pack { inode: inode.id, handle, tier, block, room, victim: None }))
     }
 
     /// None, and nothing done, if the file changed.
     fn begin_pack_with(&self, caller: &Caller, first: &SmallFile) -> Result<Option<Pack>> {
         self.transact(|tx| {
-            let slot = tx.slot(caller.slot)?;
             let Ok(inode) = tx.recalled_inode(first.inode) else { return Ok(None) };
-            let Some(crc32c) = first.crc32c.filter(|_| tx.is_as_found(inode, first)) else {
-                return Ok(None);
-            };
+            let (tier, offset) = first.source;
+            let block = (offset >> tx.layout.hugeblock_shift) as u32;
+            let may_be = tx.is_as_found(inode, first) && !tx.in_image(tier, block);
+            let Some(crc32c) = first.crc32c.filter(|_| may_be) else { return Ok(None) };
             let pack = tx.new_inode(MODE_REGULAR, caller)?;
             let (map, held, pack_map) = (inode.map(tx), inode.held(tx), pack.map(tx));
             inode.set_map(tx, pack_map);
@@ -277,37 +410,29 @@ impl Microfs {
             pack.set_held(tx, held);
             pack.add_flags(tx, PACK);
             pack.set_size(tx, u64::from(first.bytes));
-            let (tier, offset) = first.source;
-            let block = (offset >> tx.layout.hugeblock_shift) as u32;
             let run = BlockRun { tier, first: block, count: 1 };
             // What is in it has checksums of its own. The block's stays what it was.
             tx.set_stale(run, true);
             inode.enter_pack(tx, (pack, 0), crc32c)?;
-            self.open_pack(tx, slot, pack, (run, first.bytes)).map(Some)
+            self.open_pack(tx, caller, pack, vec![first.bytes..tx.layout.hugeblock_bytes as u32])
         })
-    }
-
-    fn fits(&self, pack: &Pack, file: &SmallFile) -> bool {
-        u64::from(pack.filled) + u64::from(file.bytes) <= self.layout().hugeblock_bytes
-    }
-
-    fn is_full(&self, pack: &Pack) -> bool {
-        let block_bytes = self.layout().hugeblock_bytes;
-        u64::from(pack.filled) > block_bytes - block_bytes / ROOM_SHARE
     }
 
     /// One more file that fits into what is left of a pack, if one is found soon.
     pub fn next_for_pack(&self, pack: &Pack) -> Result<Option<SmallFile>> {
-        match self.is_full(pack) {
-            true => Ok(None),
-            false => self.find_small(pack.tier, LOOKS_FOR_NEXT, |file| self.fits(pack, file)),
+        let least = (self.layout().hugeblock_bytes as u32 / ROOM_SHARE).max(1);
+        let looks = if pack.victim.is_some() { u32::MAX } else { LOOKS_FOR_NEXT };
+        match pack.room_for(least) {
+            Some(_) => self.find_small(pack.tier, looks, |file| pack.takes(file)),
+            None => Ok(None),
         }
     }
 
-    /// Where the bytes of the next file go: a tier, and a byte offset on it.
-    pub fn pack_target(&self, pack: &Pack) -> (u8, u64) {
+    /// Where the bytes of a file go that it takes: a tier, and a byte offset on it. Errors: `Invalid`: it does not take it.
+    pub fn pack_target(&self, pack: &Pack, file: &SmallFile) -> Result<(u8, u64)> {
+        let room = pack.room_for(file.bytes).ok_or(Error::Invalid)?;
         let start = u64::from(pack.block) << self.layout().hugeblock_shift;
-        (pack.tier, start + u64::from(pack.filled))
+        Ok((pack.tier, start + u64::from(pack.room[room].start)))
     }
 
     /// Has the file, whose bytes with this checksum were copied, be in the pack, and frees what it had; false, and nothing done, if it
@@ -318,33 +443,42 @@ impl Microfs {
         pack: &mut Pack,
         (file, crc32c): (&SmallFile, u32),
     ) -> Result<bool> {
+        let room = pack.room_for(file.bytes).ok_or(Error::Invalid)?;
+        let at = pack.room[room].start;
         let is_in = self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let Ok(inode) = tx.recalled_inode(file.inode) else { return Ok(false) };
             let holder = tx.inode(pack.inode)?;
-            if !tx.is_as_found(inode, file) || !holder.is_pack(tx) || !self.fits(pack, file) {
+            if !tx.is_as_found(inode, file) || !holder.is_pack(tx) {
                 return Ok(false);
             }
-            if file.is_packed {
-                tx.leave_pack(inode, Some(slot));
-            } else {
-                tx.free_first_extent(inode, Some(slot));
+            match file.pack {
+                Some(_) => tx.leave_pack(inode, Some(slot)),
+                None => {
+                    tx.free_first_extent(inode, Some(slot));
+                }
             }
-            holder.set_size(tx, u64::from(pack.filled + file.bytes));
-            inode.enter_pack(tx, (holder, pack.filled), file.crc32c.unwrap_or(crc32c))?;
+            let end = holder.size(tx).max(u64::from(at + file.bytes));
+            holder.set_size(tx, end);
+            inode.enter_pack(tx, (holder, at), file.crc32c.unwrap_or(crc32c))?;
             Ok(true)
         })?;
-        pack.filled += if is_in { file.bytes } else { 0 };
+        if is_in {
+            pack.room[room].start += file.bytes;
+        }
         Ok(is_in)
     }
 
     /// The pack stays as it is. `is_sound`: nothing is being copied into it any more, so that it may be filled further.
     pub fn end_pack(&self, caller: &Caller, pack: &Pack, is_sound: bool) -> Result<()> {
-        self.release(caller.slot, pack.handle, caller.now)?;
-        if is_sound && !self.is_full(pack) {
+        if is_sound {
+            self.transact(|tx| {
+                tx.inode(pack.inode)?.set_appended_end(tx, 0);
+                Ok(())
+            })?;
             self.pack_word(LAST_PACK).store(u64::from(pack.inode.0), Ordering::Relaxed);
         }
-        Ok(())
+        self.release(caller.slot, pack.handle, caller.now)
     }
 
     /// Whether somebody fills a pack: what that frees is not there yet.
@@ -375,7 +509,10 @@ impl Microfs {
             };
             let quiet = Quiet::of(tx, inode).ok_or(Error::Busy)?;
             let Some(run) = tx.block_of(pack) else { return Ok(None) };
-            if at == 0 && pack.links(tx) == 1 && pack.opens(tx) == 0 {
+            // The checksum of a pack's block stays what that of its first file was.
+            let crc32c = inode.packed_checksum(tx);
+            let is_as_it_was = at == 0 && tx.checksum(run.tier, run.first) == crc32c;
+            if is_as_it_was && pack.links(tx) == 1 && pack.opens(tx) == 0 {
                 tx.take_block_back(inode, pack, (slot, run));
                 return Ok(None);
             }
@@ -384,8 +521,9 @@ impl Microfs {
                 inode: inode.id,
                 bytes: inode.size(tx) as u32,
                 source: (run.tier, start + at),
-                crc32c: Some(inode.packed_checksum(tx)),
-                is_packed: true,
+                crc32c: Some(crc32c),
+                pack: Some(pack.id),
+                in_image: false,
                 quiet,
             };
             let blocks = tx.allocate_shared(slot, 1).ok_or(Error::NoSpace)?;
@@ -476,10 +614,10 @@ impl Transaction<'_> {
         Quiet::of(self, inode) == Some(found.quiet)
             && inode.writers(self) == 0
             && inode.links(self) > 0
-            && inode.is_packed(self) == found.is_packed
+            && inode.is_packed(self) == found.pack.is_some()
     }
 
-    /// The block of a pack is that of its last file again, which was its first.
+    /// The block of a pack is that of its last file again, with which it begins, and its checksum that of the file.
     fn take_block_back(&mut self, inode: Inode, pack: Inode, (slot, run): (Slot, BlockRun)) {
         let (map, held, inode_map) = (pack.map(self), pack.held(self), inode.map(self));
         pack.set_map(self, inode_map);
@@ -493,4 +631,21 @@ impl Transaction<'_> {
         let size = inode.size(self);
         inode.set_tail(self, size);
     }
+}
+
+/// What is free of a block in which these ranges are taken, which do not overlap.
+fn room_between(mut taken: Vec<Range<u32>>, block_bytes: u32) -> Vec<Range<u32>> {
+    taken.sort_by_key(|range| range.start);
+    let mut room = Vec::with_capacity(taken.len() + 1);
+    let mut from = 0;
+    for range in taken {
+        if range.start > from {
+            room.push(from..range.start);
+        }
+        from = from.max(range.end);
+    }
+    if from < block_bytes {
+        room.push(from..block_bytes);
+    }
+    room
 }

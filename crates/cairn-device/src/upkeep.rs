@@ -140,7 +140,7 @@ impl Namespace {
         let place = |(tier, at): (u8, u64)| self.tier(tier).map(|device| (device, at));
         let mut next = Some(first);
         while let Some(file) = next {
-            let target = place(self.fs.pack_target(pack))?;
+            let target = place(self.fs.pack_target(pack, &file)?)?;
             let raw = device::copy(place(file.source)?, target, file.bytes as usize)?;
             let sum = self.sum_of_block(raw, file.bytes);
             *has_packed |= self.fs.put_in_pack(caller, pack, (&file, sum))?;

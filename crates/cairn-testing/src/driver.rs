@@ -501,7 +501,7 @@ impl Process {
         let Some((mut pack, first)) = self.fs.begin_pack(&caller)? else { return Ok(0) };
         let (mut next, mut freed) = (Some(first), 0);
         while let Some(file) = next {
-            let sum = self.copy_small(&file, self.fs.pack_target(&pack))?;
+            let sum = self.copy_small(&file, self.fs.pack_target(&pack, &file)?)?;
             freed += u32::from(self.fs.put_in_pack(&caller, &mut pack, (&file, sum))?);
             next = self.fs.next_for_pack(&pack)?;
         }

@@ -107,8 +107,9 @@ fn run_with_images(seed: u64) {
         if brings {
             act_on_absent(&mut simulation, &mut generator);
         }
-        if packs {
+        for _ in 0..if packs { generator.random.below(6) } else { 0 } {
             act_on_small_files(&mut simulation, &mut generator);
+            act_on_packs(&mut simulation, &mut generator);
             act_on_packs(&mut simulation, &mut generator);
         }
         if action % (4 * VERIFY_EVERY) == 0 {

@@ -120,7 +120,7 @@ impl Simulation {
         };
         match pending.copied.take() {
             None => {
-                let target = fs.pack_target(&pending.pack);
+                let target = fs.pack_target(&pending.pack, &file).expect("it takes it");
                 let copied = process.copy_small(&file, target).expect("the heap does not fail");
                 pending.copied = Some(copied);
                 self.trace.push(format!("{file:?} copied to {:?}: {copied:x}", pending.pack));
