@@ -22,6 +22,7 @@ use crate::process::Slot;
 use crate::quiet::Quiet;
 use crate::transaction::Transaction;
 use crate::types::{Caller, HandleId, InodeId, MODE_REGULAR};
+use std::iter::once;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -288,7 +289,7 @@ impl Microfs {
             let found = tx.inode(last).ok().filter(|inode| inode.is_idle_pack(tx));
             let Some(inode) = found else { return Ok(None) };
             let end = inode.size(tx) as u32;
-            self.open_pack(tx, caller, inode, vec![end..block_bytes.max(end)])
+            self.open_pack(tx, caller, inode, once(end..block_bytes.max(end)).collect())
         })?;
         let Some(pack) = opened else { return Ok(None) };
         self.with_first(caller, pack)
@@ -414,7 +415,8 @@ impl Microfs {
             // What is in it has checksums of its own. The block's stays what it was.
             tx.set_stale(run, true);
             inode.enter_pack(tx, (pack, 0), crc32c)?;
-            self.open_pack(tx, caller, pack, vec![first.bytes..tx.layout.hugeblock_bytes as u32])
+            let room = once(first.bytes..tx.layout.hugeblock_bytes as u32).collect();
+            self.open_pack(tx, caller, pack, room)
         })
     }
 
