@@ -243,7 +243,7 @@ fn promotions_change_nothing_that_can_be_seen() {
 #[test]
 fn packing_changes_nothing_that_can_be_seen() {
     let packed = AtomicU64::new(0);
-    for_each_seed(30, |seed| {
+    for_each_seed(20, |seed| {
         packed.fetch_add(run_with_packs(seed), Ordering::Relaxed);
     });
     let packed = packed.into_inner();
@@ -253,7 +253,7 @@ fn packing_changes_nothing_that_can_be_seen() {
 
 #[test]
 fn image_stays_what_the_namespace_was_at_the_cut_while_programs_go_on() {
-    for_each_seed(40, run_with_images);
+    for_each_seed(30, run_with_images);
 }
 
 #[test]
