@@ -101,8 +101,16 @@ impl MediaFile {
     }
 }
 
-/// Takes the space of the first `bytes`.
+/// Takes the space of the first `bytes`; nothing of it if there is less: a file system that finds that out at the end has none for
+/// anybody else until then.
 fn allocate(file: &Descriptor, bytes: u64) -> SysResult<()> {
+    let state = sys::fstatfs(file.raw())?;
+    let unit = if state.f_frsize > 0 { state.f_frsize } else { state.f_bsize };
+    let free = state.f_bfree.saturating_mul(unit as u64);
+    // Some say nothing of their size.
+    if state.f_blocks > 0 && bytes > free {
+        return Err(Errno(libc::ENOSPC));
+    }
     loop {
         match sys::fallocate(file.raw(), 0, 0, bytes) {
             Err(Errno(libc::EINTR)) => {}
