@@ -473,14 +473,16 @@ impl Microfs {
 
     /// The pack stays as it is. `is_sound`: nothing is being copied into it any more, so that it may be filled further.
     pub fn end_pack(&self, caller: &Caller, pack: &Pack, is_sound: bool) -> Result<()> {
-        if is_sound {
-            self.transact(|tx| {
+        let said = self.transact(|tx| {
+            if is_sound {
                 tx.inode(pack.inode)?.set_appended_end(tx, 0);
-                Ok(())
-            })?;
+            }
+            Ok(())
+        });
+        if is_sound {
             self.pack_word(LAST_PACK).store(u64::from(pack.inode.0), Ordering::Relaxed);
         }
-        self.release(caller.slot, pack.handle, caller.now)
+        self.release(caller.slot, pack.handle, caller.now).and(said)
     }
 
     /// Whether somebody fills a pack: what that frees is not there yet.
@@ -514,7 +516,12 @@ impl Microfs {
             // The checksum of a pack's block stays what that of its first file was.
             let crc32c = inode.packed_checksum(tx);
             let is_as_it_was = at == 0 && tx.checksum(run.tier, run.first) == crc32c;
-            if is_as_it_was && pack.links(tx) == 1 && pack.opens(tx) == 0 {
+            // Nobody copies into it any more, as a thread may whose process has just ended, and no image has what is behind the file.
+            let is_left_alone = pack.links(tx) == 1
+                && pack.opens(tx) == 0
+                && pack.appended_end(tx) == 0
+                && !tx.in_image(run.tier, run.first);
+            if is_as_it_was && is_left_alone {
                 tx.take_block_back(inode, pack, (slot, run));
                 return Ok(None);
             }

@@ -263,6 +263,20 @@ fn last_file_of_a_pack_that_was_its_first_has_its_block_again() {
 }
 
 #[test]
+fn block_into_which_somebody_may_still_copy_is_not_taken_back() {
+    let stage = Stage::new(8, &[700, 600]);
+    let (fs, caller) = (&stage.process.fs, stage.process.caller());
+    let (pack, _) = fs.begin_pack(&caller).expect("is intact").expect("there are two");
+    fs.end_pack(&caller, &pack, false).expect("is open");
+    assert_eq!(stage.used(), 2);
+    let plan = fs.plan_unpacking(&caller, stage.files[0].0).expect("there is room");
+    let plan = plan.expect("it needs another block");
+    fs.abort_unpacking(&caller, &plan).expect("is in flight");
+    stage.process.unpack(stage.files[0].0).expect("there is room");
+    (0..2).for_each(|index| stage.holds(index));
+}
+
+#[test]
 fn child_has_no_part_in_a_pack_that_another_thread_of_its_parent_fills() {
     let stage = Stage::new(64, &[700, 600]);
     let (fs, caller) = (&stage.process.fs, stage.process.caller());
