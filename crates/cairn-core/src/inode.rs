@@ -119,6 +119,8 @@ fields!(Inode {
     version, set_version: word 9;
     // Of an absent file: CRC32C of its data.
     drained_version, set_drained_version: word 10;
+    // Of an orphan: number of the file whose blocks it has, perhaps its own.
+    origin, set_origin: word 10;
     accessed, set_accessed: time 11;
     modified, set_modified: time 12;
     changed, set_changed: time 13;

@@ -19,7 +19,7 @@ use crate::types::TIERS_MAX;
 use std::sync::atomic::Ordering;
 
 /// Version of the meta segment written by this build.
-pub const FORMAT_VERSION: u32 = 9;
+pub const FORMAT_VERSION: u32 = 10;
 /// Magic of a meta segment: "cairnfs1".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"cairnfs1");
 /// Smallest and largest hugeblock, bytes.

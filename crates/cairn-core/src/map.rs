@@ -5,7 +5,9 @@
 
 use crate::error::Result;
 use crate::inode::{Inode, LOST, MAPPED, MAYBE_STALE};
-use crate::layout::{EXTENTS_ROOT, LOG_DURABLE, LOG_HEAD, ORPHAN_COUNT, ORPHAN_FIRST, SlabKind};
+use crate::layout::{
+    EXTENTS_ROOT, LOG_DURABLE, LOG_HEAD, ORPHAN_COUNT, ORPHAN_FIRST, PIN_COUNT, SlabKind,
+};
 use crate::pool::{BlockRun, RUN_BLOCKS_MAX};
 use crate::process::Slot;
 use crate::transaction::Transaction;
@@ -15,6 +17,8 @@ use crate::types::{Caller, InodeId, MODE_REGULAR};
 const EXTENTS: Tree = Tree { root_word: EXTENTS_ROOT };
 /// Extents changed in one transaction.
 pub(crate) const EXTENT_BATCH: usize = 64;
+/// Orphans that are looked at for one whose blocks may be used again.
+const ORPHANS_LOOKED_AT: usize = 16;
 /// A file with more extents or blocks than this leaves them to `reclaim` when it is deleted.
 const INLINE_FREE_EXTENTS: usize = 8;
 const INLINE_FREE_BLOCKS: u32 = 4096;
@@ -432,17 +436,19 @@ impl Transaction<'_> {
         let orphan = self.new_inode(MODE_REGULAR, caller)?;
         // The record of the cut follows in this transaction.
         let head = self.get(LOG_HEAD);
-        self.stamp_orphan(orphan, head.saturating_add(1));
+        self.stamp_orphan(orphan, inode, head.saturating_add(1));
         match inode.flags(self) & MAPPED {
             0 => self.push_orphan(orphan),
-            _ => self.put_in_limbo(orphan, inode),
+            _ => self.put_in_limbo(orphan),
         }
         Ok(orphan)
     }
 
-    /// `freed_at` is where the log must be durable to for the blocks to be free after a crash, too.
-    fn stamp_orphan(&mut self, orphan: Inode, freed_at: u64) {
+    /// The blocks of `orphan` were those of `origin`. `freed_at` is where the log must be durable to for them to be free
+    /// after a crash, too.
+    fn stamp_orphan(&mut self, orphan: Inode, origin: Inode, freed_at: u64) {
         let epoch = self.next_pin_epoch();
+        orphan.set_origin(self, u64::from(origin.id.0));
         orphan.set_written_end(self, epoch);
         orphan.set_freed_at(self, freed_at);
     }
@@ -462,22 +468,39 @@ impl Transaction<'_> {
         } else {
             // The record that took the last name away is in the log.
             let head = self.get(LOG_HEAD);
-            self.stamp_orphan(inode, head);
+            self.stamp_orphan(inode, inode, head);
             self.push_orphan(inode);
         }
     }
 
-    /// Frees up to [`EXTENT_BATCH`] extents of the first orphan that no pin protects; true if more may be
-    /// freed at once.
+    /// Whether a write to the file whose blocks an orphan has was planned before they left it, and is in flight.
+    fn is_written_to(&self, orphan: Inode) -> bool {
+        let (origin, epoch) = (InodeId(orphan.origin(self) as u32), orphan.written_end(self));
+        let is_written = |file: Inode| file.pins(self) > 0;
+        self.get(PIN_COUNT) > 0
+            && self.inode(origin).is_ok_and(is_written)
+            && self.pins_of(origin).any(|pin| pin.epoch(self) <= epoch)
+    }
+
+    /// The first orphan whose blocks may be used again, of a few, and the one before it in the list.
+    fn first_ready_orphan(&self) -> Result<Option<(Option<Inode>, Inode)>> {
+        let (mut before, mut next) = (None, self.get(ORPHAN_FIRST) as u32);
+        for _ in 0..ORPHANS_LOOKED_AT {
+            if next == 0 {
+                break;
+            }
+            let orphan = self.inode(InodeId(next))?;
+            if !self.is_written_to(orphan) && !self.awaits_log(orphan) {
+                return Ok(Some((before, orphan)));
+            }
+            (before, next) = (Some(orphan), orphan.parent(self));
+        }
+        Ok(None)
+    }
+
+    /// Frees up to [`EXTENT_BATCH`] extents of an orphan that nothing holds back; true if more may be freed at once.
     pub(crate) fn reclaim_batch(&mut self, slot: Option<Slot>) -> Result<bool> {
-        let first = self.get(ORPHAN_FIRST) as u32;
-        if first == 0 {
-            return Ok(false);
-        }
-        let orphan = self.inode(InodeId(first))?;
-        if self.pinned_since(orphan.written_end(self)) || self.awaits_log(orphan) {
-            return Ok(false);
-        }
+        let Some((before, orphan)) = self.first_ready_orphan()? else { return Ok(false) };
         for _ in 0..EXTENT_BATCH {
             if !self.has_room() {
                 break;
@@ -487,7 +510,10 @@ impl Transaction<'_> {
             }
             let next = orphan.parent(self);
             let count = self.get(ORPHAN_COUNT);
-            self.set(ORPHAN_FIRST, u64::from(next));
+            match before {
+                Some(before) => before.set_parent(self, next),
+                None => self.set(ORPHAN_FIRST, u64::from(next)),
+            }
             self.set(ORPHAN_COUNT, count.saturating_sub(1));
             self.free_inode(orphan);
             break;

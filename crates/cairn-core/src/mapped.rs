@@ -96,12 +96,11 @@ impl Transaction<'_> {
         }
     }
 
-    /// Keeps the blocks of `orphan`, which left `inode`, until nobody has that mapped.
-    pub(crate) fn put_in_limbo(&mut self, orphan: Inode, inode: Inode) {
+    /// Keeps the blocks of `orphan` until nobody has the file mapped whose they were.
+    pub(crate) fn put_in_limbo(&mut self, orphan: Inode) {
         let first = self.get(LIMBO_FIRST) as u32;
         orphan.add_flags(self, inode::ORPHAN);
         orphan.set_parent(self, first);
-        orphan.set_drained_version(self, u64::from(inode.id.0));
         self.set(LIMBO_FIRST, u64::from(orphan.id.0));
     }
 
@@ -117,7 +116,7 @@ impl Transaction<'_> {
                 return self.mark_corrupt("limbo");
             };
             next = orphan.parent(self);
-            let file = self.inode(InodeId(orphan.drained_version(self) as u32));
+            let file = self.inode(InodeId(orphan.origin(self) as u32));
             if file.is_ok_and(|file| file.flags(self) & inode::MAPPED != 0) {
                 before = Some(orphan);
                 continue;
@@ -126,7 +125,6 @@ impl Transaction<'_> {
                 Some(before) => before.set_parent(self, next),
                 None => self.set(LIMBO_FIRST, u64::from(next)),
             }
-            orphan.set_drained_version(self, 0);
             self.push_orphan(orphan);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A pin records in the writer's slot which bytes of which file it is about to write, and which blocks it
 //! reserved for that. The blocks are nobody else's until the commit attaches them; if the process dies, `reap`
-//! frees them. Blocks taken from a file while pins are active wait in an orphan until every pin that
+//! frees them. Blocks taken from a file while it has active pins wait in an orphan until every pin of that file that
 //! could still write to them is gone, which an epoch tells. A promotion (`promote.rs`) and who unpacks a file (`pack.rs`) reserve blocks in the same way, for no file.
 //!
 //! An append that has to be planned again leaves a *waiting* pin: no blocks, only its place in the file. So no

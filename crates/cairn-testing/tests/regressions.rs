@@ -246,6 +246,40 @@ fn write_that_outlives_its_file_leaves_the_list_of_deleted_files_intact() {
     assert_eq!(report.free_blocks, report.capacity_blocks);
 }
 
+/// Mechanism: a removed file's blocks waited for every write in flight, of whatever file, and behind those of any other
+/// removed file. Consequence: of two processes that replace large checkpoints one got the other's blocks, and its own place in
+/// memory that neither had touched. Fix: they wait for the writes to that file.
+#[test]
+fn blocks_of_a_removed_file_wait_for_writes_to_no_other() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let caller = process.caller();
+    let (other, inode) = open(&process, b"other", READ_WRITE);
+    write(&process, other, 0, &[1; 100]);
+    let mut in_flight = begin(&process, other, 0, &[2; 100]);
+    let remove_one = || {
+        let (handle, _) = open(&process, b"removed", READ_WRITE);
+        // Too many pieces to be freed at once.
+        for piece in 0..10 {
+            write(&process, handle, piece * 2 * (32 << 10), &[3]);
+        }
+        process.close(handle).unwrap();
+        process.fs.unlink(&caller, ROOT, b"removed").unwrap();
+        process.reclaim().unwrap();
+    };
+    remove_one();
+    assert_eq!(process.fs.orphans(), 0);
+    process.truncate(&caller, inode, 0).unwrap();
+    remove_one();
+    assert_eq!(process.fs.orphans(), 1, "what the write in flight may still write to");
+    assert_eq!(process.fs.check().unwrap().orphaned_blocks, 1);
+    while !commit(&process, &mut in_flight) {
+        replan(&process, other, &mut in_flight);
+    }
+    process.reclaim().unwrap();
+    assert_eq!(process.fs.orphans(), 0);
+}
+
 /// Mechanism: a write that was given up did not change the version of the data although it had changed bytes.
 /// Consequence: a checksum computed while it was running was accepted, and the drain found the file damaged. Fix: it
 /// changes the version.
