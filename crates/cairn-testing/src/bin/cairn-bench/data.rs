@@ -26,15 +26,18 @@ pub fn application_state() -> Vec<u8> {
 }
 
 /// A warm shared mapping: what memcpy would need to hold a checkpoint.
-struct SharedMapping(*mut u8);
+pub struct SharedMapping {
+    start: *mut u8,
+    bytes: usize,
+}
 
 impl SharedMapping {
-    fn new() -> SharedMapping {
+    pub fn new(bytes: usize) -> SharedMapping {
         // SAFETY: a new anonymous mapping, no address asked for.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                CHECKPOINT_BYTES,
+                bytes,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
                 -1,
@@ -42,14 +45,26 @@ impl SharedMapping {
             )
         };
         assert!(start != libc::MAP_FAILED, "no memory for the baseline");
-        SharedMapping(start.cast())
+        SharedMapping { start: start.cast(), bytes }
+    }
+
+    /// Copies `state`, which is no longer than the mapping, in calls of so many bytes.
+    pub fn fill(&self, state: &[u8], call_bytes: usize) {
+        assert!(state.len() <= self.bytes, "too long");
+        for (index, chunk) in state.chunks(call_bytes).enumerate() {
+            // SAFETY: the mapping is at least as long as `state`, and chunks do not overlap it.
+            unsafe {
+                let target = self.start.add(index * call_bytes);
+                std::ptr::copy_nonoverlapping(chunk.as_ptr(), target, chunk.len());
+            }
+        }
     }
 }
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `new` with this length and nothing borrows it.
-        unsafe { libc::munmap(self.0.cast(), CHECKPOINT_BYTES) };
+        unsafe { libc::munmap(self.start.cast(), self.bytes) };
     }
 }
 
@@ -83,7 +98,7 @@ pub fn create(path: &Path) -> File {
 /// Warm writes: the file is rewritten from its start, as when a checkpoint overwrites the last but one.
 pub fn writes(places: &Places) {
     let state = application_state();
-    let mapping = SharedMapping::new();
+    let mapping = SharedMapping::new(CHECKPOINT_BYTES);
     let path = places.cairn.join("warm");
     for (call_bytes, name, bar) in CALLS {
         let fresh_write = || {
@@ -97,29 +112,16 @@ pub fn writes(places: &Places) {
             "GB/s",
             bar,
             fresh_write,
-            || gigabytes_per_second(CHECKPOINT_BYTES, || copy_out(&state, &mapping, call_bytes)),
+            || gigabytes_per_second(CHECKPOINT_BYTES, || mapping.fill(&state, call_bytes)),
         );
-    }
-}
-
-fn copy_out(state: &[u8], mapping: &SharedMapping, call_bytes: usize) {
-    for (index, chunk) in state.chunks(call_bytes).enumerate() {
-        // SAFETY: the mapping has the length of `state`, chunks do not overlap it.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                chunk.as_ptr(),
-                mapping.0.add(index * call_bytes),
-                chunk.len(),
-            );
-        }
     }
 }
 
 /// Warm reads.
 pub fn reads(places: &Places) {
     let mut state = application_state();
-    let mapping = SharedMapping::new();
-    copy_out(&state, &mapping, 1 << 20);
+    let mapping = SharedMapping::new(CHECKPOINT_BYTES);
+    mapping.fill(&state, 1 << 20);
     let file = create(&places.cairn.join("warm"));
     write_all(&file, &state, 1 << 20);
     for (call_bytes, name, bar) in CALLS {
@@ -139,7 +141,7 @@ pub fn reads(places: &Places) {
                         // SAFETY: the mapping has the length of `state`.
                         unsafe {
                             std::ptr::copy_nonoverlapping(
-                                mapping.0.add(index * call_bytes),
+                                mapping.start.add(index * call_bytes),
                                 chunk.as_mut_ptr(),
                                 chunk.len(),
                             );
@@ -175,9 +177,9 @@ pub fn scaling(places: &Places) {
         let path = places.cairn.join(format!("scaling.{rank}"));
         (0..TIMES).for_each(|_| write_all(&create(&path), part, 1 << 20));
     };
-    let mapping = SharedMapping::new();
+    let mapping = SharedMapping::new(CHECKPOINT_BYTES);
     let copy = |rank: usize| {
-        let own = mapping.0.wrapping_add(rank * part.len());
+        let own = mapping.start.wrapping_add(rank * part.len());
         for (index, chunk) in part.chunks(1 << 20).cycle().enumerate().take(TIMES * 64) {
             let target = own.wrapping_add(index % 64 * chunk.len());
             // SAFETY: the mapping has room for the parts of both, and they do not overlap `part`.

@@ -77,6 +77,7 @@ pub fn number_from(command: &mut Command) -> f64 {
 pub fn child(arguments: Vec<String>) {
     let figure = match arguments.first().map(String::as_str) {
         Some(work) if crate::foreign::WORKS.contains(&work) => crate::foreign::cost(work),
+        Some(work) if crate::fresh::is_work(work) => crate::fresh::rate(work, arguments.get(1)),
         Some("names") => crate::durable_files::make_names(),
         Some("snapshots") => crate::durable_files::write_snapshots(),
         Some("first") => first_checkpoint(),
@@ -86,6 +87,7 @@ pub fn child(arguments: Vec<String>) {
         Some("read-again") => crate::spill::read_again(false),
         Some("remote") => crate::remote::checkpoint(arguments[1].parse().expect("bytes")),
         Some("ranks") => crate::ranks::start(arguments[1].parse().expect("a number of ranks")),
+        Some(crate::rotation::WORK) => crate::rotation::rotate(&arguments[1..]),
         Some("rank") => crate::ranks::create_files(),
         _ => std::process::exit(2),
     };

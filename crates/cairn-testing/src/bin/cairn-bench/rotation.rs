@@ -1,0 +1,94 @@
+//! Rows of processes that are not in step: each computes for a while, writes a checkpoint as a new file in one call, and renames
+//! it over the one before the last; against as many that copy to memory of their own at such times.
+//!
+//! Every slice has processes of its own. What counts are the rounds after the first three, in which each file is made, and
+//! of those the time in calls; rates are added up.
+
+use crate::Places;
+use crate::data::{SharedMapping, create, write_all};
+use crate::measure::Row;
+use crate::process::child_command;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const WARM_UP: usize = 3;
+const COUNTED: usize = 6;
+/// The longest a process computes between two checkpoints.
+const COMPUTING_MS: u64 = 60;
+/// Processes, and MiB of a checkpoint.
+const SIZES: [(usize, usize); 5] = [(2, 256), (2, 512), (4, 256), (8, 128), (32, 32)];
+
+/// What a child does.
+pub const WORK: &str = "rotate";
+
+pub fn rates(places: &Places) {
+    for (processes, mebibytes) in SIZES {
+        Row::compare(
+            format!("{processes} out of step, {mebibytes} MiB each / memcpy"),
+            "GB/s",
+            1.0,
+            || in_processes(processes, mebibytes, Some(&places.cairn)),
+            || in_processes(processes, mebibytes, None),
+        );
+    }
+}
+
+/// The sum of the rates of so many processes, in GB/s; without a directory they copy.
+fn in_processes(processes: usize, mebibytes: usize, directory: Option<&Path>) -> f64 {
+    let start = |rank: usize| {
+        let mut command = child_command(WORK);
+        command.args([rank.to_string(), mebibytes.to_string()]).args(directory);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("start a child")
+    };
+    let children: Vec<_> = (0..processes).map(start).collect();
+    let rates = children.into_iter().map(|child| {
+        let output = child.wait_with_output().expect("a child ends");
+        let said = String::from_utf8_lossy(&output.stdout);
+        said.trim().parse::<f64>().expect("a rate")
+    });
+    let sum = rates.sum();
+    if let Some(directory) = directory {
+        for name in (0..processes).flat_map(names) {
+            std::fs::remove_file(directory.join(name)).expect("a checkpoint is there");
+        }
+    }
+    sum
+}
+
+/// The checkpoints that a process keeps.
+fn names(rank: usize) -> [PathBuf; 2] {
+    [0, 1].map(|turn| PathBuf::from(format!("rotation.{rank}.{turn}")))
+}
+
+/// The work of a child: its rank, the MiB of a checkpoint, and the directory, if there is one. Its rate in GB/s.
+pub fn rotate(arguments: &[String]) -> f64 {
+    let number = |at: usize| arguments[at].parse::<usize>().expect("a number");
+    let (rank, bytes) = (number(0), number(1) << 20);
+    let state: Vec<u8> = (0..bytes).map(|at| ((at * 31) >> 7) as u8).collect();
+    let mut pause_ms = rank as u64 * 7919;
+    let mut times = Vec::new();
+    let mut go_round = |checkpoint: &mut dyn FnMut(usize)| {
+        for round in 0..WARM_UP + COUNTED {
+            pause_ms = (pause_ms * 31 + 17) % COMPUTING_MS;
+            std::thread::sleep(Duration::from_millis(pause_ms));
+            let begun = Instant::now();
+            checkpoint(round);
+            times.push(begun.elapsed().as_secs_f64());
+        }
+    };
+    match arguments.get(2).map(PathBuf::from) {
+        Some(directory) => go_round(&mut |round| {
+            let part = directory.join(format!("rotation.{rank}.part"));
+            write_all(&create(&part), &state, bytes);
+            let name = &names(rank)[round % 2];
+            std::fs::rename(&part, directory.join(name)).expect("rename");
+        }),
+        None => {
+            let mapping = SharedMapping::new(bytes);
+            go_round(&mut |_| mapping.fill(&state, bytes));
+        }
+    }
+    let counted: f64 = times[WARM_UP..].iter().sum();
+    (COUNTED * bytes) as f64 / counted / 1e9
+}
