@@ -1,8 +1,8 @@
 //! Allocating and clearing memory for the RAM tier ahead of its use, so that the first checkpoint does not pay
 //! for it; and saying when there is none left (headroom.rs).
 //!
-//! Must stay true: it goes at full speed only to a small bounded distance ahead of what is used, and
-//! beyond that takes a small share of one processor; steps are far shorter than a time slice; it
+//! Must stay true: where programs want all processors it goes at full speed only to a small bounded distance ahead of what
+//! is used, and beyond that takes a small share of one; steps are far shorter than a time slice; it
 //! leaves most of the free memory to the application, and ends at once with the agent.
 //! Not at idle priority: a step holds the kernel's lock of a page, and an idle-priority thread that is preempted in it
 //! would make an application that writes there wait for the processor to become idle.
@@ -27,25 +27,56 @@ const BURST_BYTES: u64 = 256 << 20;
 const PROMPT_BYTES: u64 = 128 << 20;
 /// Part of a tier that full speed may be ahead of use: one in so many.
 const PROMPT_SHARE: u64 = 4;
-/// So much is allocated beyond what is used, at leisure.
+/// At least so much is allocated beyond what is used, at leisure; more if use has grown by more at a time.
 const AHEAD_BYTES: u64 = 512 << 20;
+/// Use that grows again after so long grows anew: in between, programs compute.
+const BETWEEN_BURSTS: Duration = Duration::from_millis(200);
 /// Part of the free memory that may be taken ahead of use: one in so many.
 const SHARE: u64 = 4;
 /// Allocated at a time; one huge page.
 const STEP_BYTES: u64 = 2 << 20;
 /// Steps at full speed after which use is looked at again.
 const STEPS_PER_LOOK: u32 = 8;
-/// A step at leisure is followed by a pause of so many times its length.
+/// A step at leisure that had to wait for a processor is followed by a pause of so many times its length.
 const PAUSE_FACTOR: u32 = 9;
+/// It had to if it waited longer than this part of its length: one in so many.
+const WAITED_SHARE: u32 = 50;
 
 /// What `statfs` says of a file system in memory.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
-/// How far a part of a namespace's tier is allocated, and how much was used at the last look.
+/// How far a part of a namespace's tier is allocated, and how its use has grown.
 #[derive(Default)]
 struct Ahead {
     allocated_bytes: u64,
+    growth: Growth,
+}
+
+/// What a part's use grows by at a time, as at a checkpoint.
+#[derive(Default)]
+struct Growth {
     used_bytes: u64,
+    /// Since use began to grow, until it pauses; and when it was last seen to.
+    burst_bytes: u64,
+    grew: Option<Instant>,
+    largest_burst_bytes: u64,
+}
+
+impl Growth {
+    /// Takes in what is used; whether that is more than before.
+    fn note(&mut self, used_bytes: u64, now: Instant) -> bool {
+        let more_bytes = used_bytes.saturating_sub(self.used_bytes);
+        self.used_bytes = used_bytes;
+        if more_bytes > 0 {
+            if self.grew.is_none_or(|grew| now - grew > BETWEEN_BURSTS) {
+                self.burst_bytes = 0;
+            }
+            self.grew = Some(now);
+            self.burst_bytes += more_bytes;
+            self.largest_burst_bytes = self.largest_burst_bytes.max(self.burst_bytes);
+        }
+        more_bytes > 0
+    }
 }
 
 /// How far from its start a part of a tier is to be allocated.
@@ -58,10 +89,10 @@ struct Goal {
 }
 
 impl Goal {
-    fn new(used_bytes: u64, part_bytes: u64) -> Goal {
-        let share = part_bytes / PROMPT_SHARE;
+    fn new(growth: &Growth, part_bytes: u64) -> Goal {
+        let (used_bytes, share) = (growth.used_bytes, part_bytes / PROMPT_SHARE);
         let prompt = BURST_BYTES.min(share).max(used_bytes + PROMPT_BYTES.min(share));
-        let leisure = prompt.max(used_bytes + AHEAD_BYTES);
+        let leisure = prompt.max(used_bytes + AHEAD_BYTES.max(growth.largest_burst_bytes));
         Goal { prompt_bytes: prompt.min(part_bytes), leisure_bytes: leisure.min(part_bytes) }
     }
 }
@@ -143,9 +174,8 @@ fn advance(shared: &Shared, volume: &Volume, part: usize, ahead: &mut Ahead) -> 
         let Some(part) = usage.parts.get(part) else { return false };
         let bytes = |blocks: u32| u64::from(blocks) * usage.hugeblock_bytes;
         let used_bytes = part.used_blocks * usage.hugeblock_bytes;
-        changed |= used_bytes > ahead.used_bytes;
-        ahead.used_bytes = used_bytes;
-        let goal = Goal::new(used_bytes, bytes(part.blocks));
+        changed |= ahead.growth.note(used_bytes, Instant::now());
+        let goal = Goal::new(&ahead.growth, bytes(part.blocks));
         let first = bytes(part.first_block);
         if ahead.allocated_bytes >= goal.leisure_bytes {
             return changed;
@@ -160,7 +190,7 @@ fn advance(shared: &Shared, volume: &Volume, part: usize, ahead: &mut Ahead) -> 
             if step == 0 || shared.is_stopping() {
                 return changed;
             }
-            let started = Instant::now();
+            let (started, waited) = (Instant::now(), waited());
             if device.prefault(first + at, step as usize).is_err() {
                 // No room: whoever writes there will hear of it.
                 ahead.allocated_bytes = goal.leisure_bytes;
@@ -168,12 +198,25 @@ fn advance(shared: &Shared, volume: &Volume, part: usize, ahead: &mut Ahead) -> 
             }
             ahead.allocated_bytes += step;
             changed = true;
-            if !is_prompt {
+            if !is_prompt && !had_processor(started.elapsed(), waited) {
                 shared.sleep(started.elapsed() * PAUSE_FACTOR);
                 return changed;
             }
         }
     }
+}
+
+/// How long this thread has waited for a processor in all; None where the kernel does not count that.
+fn waited() -> Option<Duration> {
+    let counted = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let nanoseconds = counted.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(Duration::from_nanos(nanoseconds))
+}
+
+/// Whether a step of so long, before which this thread had waited so much, had a processor that nobody else wanted.
+fn had_processor(step: Duration, waited_before: Option<Duration>) -> bool {
+    let waited_in_it = || Some(waited()?.saturating_sub(waited_before?));
+    waited_in_it().is_some_and(|waited| waited <= step / WAITED_SHARE)
 }
 
 #[cfg(test)]
@@ -185,7 +228,8 @@ mod tests {
     #[test]
     fn full_speed_ends_a_bounded_distance_ahead_of_use() {
         let goal = |used: u64, tier: u64| {
-            let goal = Goal::new(used * MIB, tier * MIB);
+            let growth = Growth { used_bytes: used * MIB, ..Growth::default() };
+            let goal = Goal::new(&growth, tier * MIB);
             (goal.prompt_bytes / MIB, goal.leisure_bytes / MIB)
         };
         assert_eq!(goal(0, 8192), (256, 512), "the burst");
@@ -194,5 +238,18 @@ mod tests {
         assert_eq!(goal(1000, 8192), (1128, 1512), "128 MiB ahead later");
         assert_eq!(goal(40, 64), (56, 64), "a quarter of a small tier later");
         assert_eq!(goal(8150, 8192), (8192, 8192), "never beyond the tier");
+    }
+
+    #[test]
+    fn largest_checkpoint_so_far_is_what_is_cleared_ahead() {
+        let (mut growth, begun) = (Growth::default(), Instant::now());
+        let at = |milliseconds: u64| begun + Duration::from_millis(milliseconds);
+        for (moment, used) in [(0, 300), (100, 900), (150, 1500), (900, 1600), (950, 1200)] {
+            growth.note(used * MIB, at(moment));
+        }
+        assert_eq!(growth.largest_burst_bytes, 1500 * MIB, "one checkpoint, then a smaller one");
+        let leisure_bytes = |part: u64| Goal::new(&growth, part * MIB).leisure_bytes / MIB;
+        assert_eq!(leisure_bytes(8192), 1200 + 1500);
+        assert_eq!(leisure_bytes(2048), 2048);
     }
 }
