@@ -20,6 +20,8 @@ import sys
 import time
 from pathlib import Path
 
+from foreign import FOREIGN
+
 FRAME = struct.Struct("<q32s")
 
 
@@ -582,7 +584,7 @@ def inode(path):
 
 
 APPLICATIONS = [sqlite_rollback, sqlite_wal, trainer, tensorflow, namd, lightning, hdf5, netcdf,
-                torch, lammps_one, lammps_two, gromacs]
+                torch, lammps_one, lammps_two, gromacs, *FOREIGN]
 
 
 def main():

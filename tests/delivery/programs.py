@@ -21,6 +21,7 @@ from collections import namedtuple
 from pathlib import Path
 
 from course import kill_run
+from foreign import git_shown, redis_shown, rocksdb_shown
 from harness import HERE, JOB, Failed, Skipped, delivered, expect, lose_memory, same, wait_until
 
 SYSTEM_PYTHON = "/usr/bin/python3"  # The distribution's packages are for its own Python.
@@ -30,8 +31,8 @@ PROGRAM_LIMIT_S = 120  # The longest program takes 20 s by itself.
 CLOCK_S = 0.02  # The file system's clock may be a tick behind.
 
 # `every`: steps between checkpoints; `pause`: seconds for a step while the node is to be lost;
-# `small`: the test that `--small` has of it; `views`: what of a file is compared instead of its
-# bytes; `owes`: a kill may lose no checkpoint (what is written in place is its only copy else).
+# `small`: the test that `--small` has of it; `views`: what of a file or directory is compared instead
+# of its bytes; `owes`: a kill may lose no checkpoint (what is written in place is its only copy else).
 Program = namedtuple("Program", "name steps every pause small needs views owes",
                      defaults=[{}, True])
 
@@ -71,6 +72,11 @@ PROGRAMS = [
     Program("lammps_two", 8000, 100, 0, "", ["lmp"]),
     Program("gromacs", 16000, 1600, 0, "", ["gmx"],
             dict.fromkeys(["md.log", "md.cpt", "md_prev.cpt"], only_there)),
+    *(Program(name, 400, 5, 0.04, "", [need]) for name, need in
+      [("node", "node"), ("java", "java"), ("r", "Rscript"), ("octave", "octave-cli"), ("fortran", "gfortran")]),
+    Program("redis_appends", 1000, 1, 0.01, "", ["redis-server"], {"appendonlydir": redis_shown}),
+    Program("git", 200, 1, 0.04, "killed", ["git"], {"repository": git_shown}),
+    Program("rocksdb", 200, 1, 0.04, "", ["ldb"], {"base": rocksdb_shown}),
 ]
 
 
@@ -128,6 +134,8 @@ def result(folder, program):
     found = delivered(folder)
     for name, view in program.views.items():
         if (path := Path(folder) / "work" / name).exists():
+            inside = f"work/{name}/"
+            found = {path: entry for path, entry in found.items() if not path.startswith(inside)}
             found[f"work/{name}"] = {"kind": "file", "sha": view(path)}
     return found
 
