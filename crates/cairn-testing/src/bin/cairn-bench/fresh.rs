@@ -1,7 +1,9 @@
 //! Rows of stores that nobody has used: checkpoints that are all kept, small files, and writes to one file by two ranks;
 //! against the same in a new directory on tmpfs.
 //!
-//! Every slice runs in a store of its own, which `cairn` beside this program makes.
+//! Every slice runs in a store of its own, which `cairn` beside this program makes. Before each, memory is used and given
+//! back: a virtual machine may have to get what was not used for a while from its host first, ten times slower than it clears
+//! it, and which of the two sides meets that is chance.
 
 use crate::data::{create, write_all};
 use crate::measure::{PAIRS, Row, gigabytes_per_second, thousands_per_second};
@@ -20,6 +22,8 @@ const FILES: usize = 20_000;
 const PIECE: usize = 4 << 10;
 const SHARED_BYTES: usize = 256 << 20;
 const RANKS: usize = 2;
+/// More than a slice takes.
+const READY_BYTES: usize = 3 << 30;
 
 /// A row: the child's work, its name, unit and bar.
 type Part = (&'static str, &'static str, &'static str, f64);
@@ -48,7 +52,22 @@ pub fn rates(arguments: &[String]) {
     }
 }
 
+/// Has the machine's host provide what the next slice will take.
+fn ready_memory() {
+    // SAFETY: a new anonymous mapping, which is touched within its length and unmapped before anybody else knows of it.
+    unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let start = libc::mmap(std::ptr::null_mut(), READY_BYTES, protection, flags, -1, 0);
+        assert!(start != libc::MAP_FAILED, "no memory");
+        libc::madvise(start, READY_BYTES, libc::MADV_HUGEPAGE);
+        (0..READY_BYTES).step_by(4096).for_each(|at| start.cast::<u8>().add(at).write_volatile(1));
+        libc::munmap(start, READY_BYTES);
+    }
+}
+
 fn on_cairn(work: &str, options: &[String]) -> f64 {
+    ready_memory();
     let own = std::env::current_exe().expect("own path");
     let mut command = Command::new(own.with_file_name("cairn"));
     command.args(["run", "--discard"]).args(options).arg("--").arg(own).args(["child", work]);
@@ -56,6 +75,7 @@ fn on_cairn(work: &str, options: &[String]) -> f64 {
 }
 
 fn on_tmpfs(work: &str) -> f64 {
+    ready_memory();
     let directory = PathBuf::from("/dev/shm").join(format!("cairn-bench.{}", std::process::id()));
     std::fs::create_dir(&directory).expect("a directory on tmpfs");
     let figure = number_from(child_command(work).arg(&directory));
