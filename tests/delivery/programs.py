@@ -213,13 +213,20 @@ def kill_with_agent(box, run):
 
 def kill_program(box, run):
     """`cairn run` ends by itself, if it has a program already."""
-    pids = [pid for pid, arguments in box.processes().items()
-            if os.path.basename(arguments[0]) != "cairn"]
+    pids = programs_of(box)
     if not pids:
         kill_run(box, run)
         return
     box.kill(pids)
+    # What was just being started was not in the list.
+    while late := programs_of(box):
+        box.kill(late)
     expect(box.finish(run).code != 0, "exit code 0 though the program was killed")
+
+
+def programs_of(box):
+    return [pid for pid, arguments in box.processes().items()
+            if os.path.basename(arguments[0]) != "cairn"]
 
 
 def check_after_kills(program, lines):
