@@ -33,6 +33,5 @@ in_two_halves() {
     return "$failed"
 }
 step in_two_halves
-step cargo test --workspace --locked --doc
 step tests/apps/run.sh
 step env CAIRN_BIN=target/debug tests/delivery/run.py --small --jobs "$(nproc)"

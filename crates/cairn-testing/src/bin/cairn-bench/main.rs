@@ -3,7 +3,7 @@
 //! Run under `cairn run` by `make bench`: the program calls the C library only, so what is measured is what an
 //! application gets. Every figure comes with a baseline taken in the same run, slice by slice in turn.
 //! The groups named "durable" are measured where the store's tier is a file, the others where it is memory;
-//! `cairn-bench spill PATH`, `cairn-bench remote PATH`, `cairn-bench progress PATH`, `cairn-bench drain DIR [PART]`, `cairn-bench ranks`,
+//! `cairn-bench spill PATH`, `cairn-bench remote PATH`, `cairn-bench progress PATH`, `cairn-bench drain DIR [PART]`, `cairn-bench ranks`, `cairn-bench rotation`,
 //! `cairn-bench fresh PATH [PART [OPTION…]]` and `cairn-bench foreign` make their stores themselves.
 //! Measures; never asserts.
 
@@ -52,6 +52,7 @@ fn main() {
         "child" => return process::child(rest),
         "ranks" => return ranks::creates(),
         "foreign" => return foreign::costs(),
+        "rotation" => return rotation::rates(),
         "fresh" => return fresh::rates(rest.get(1..).unwrap_or_default()),
         "spill" => return spill::rates(&path()),
         "remote" => return remote::rows(&path()),
@@ -77,13 +78,12 @@ fn main() {
             std::process::exit(1);
         }
     }
-    let groups: [(&str, Group); 20] = [
+    let groups: [(&str, Group); 19] = [
         // First of all: it needs memory that nobody used.
         ("first", data::first_checkpoints),
         ("write", data::writes),
         ("read", data::reads),
         ("checkpoint", data::checkpoints),
-        ("rotation", rotation::rates),
         ("images", images::costs),
         ("scaling", data::scaling),
         ("metadata", metadata::rates),

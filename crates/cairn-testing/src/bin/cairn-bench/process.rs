@@ -87,6 +87,7 @@ pub fn child(arguments: Vec<String>) {
         Some("read-again") => crate::spill::read_again(false),
         Some("remote") => crate::remote::checkpoint(arguments[1].parse().expect("bytes")),
         Some("ranks") => crate::ranks::start(arguments[1].parse().expect("a number of ranks")),
+        Some(crate::rotation::SLICE) => crate::rotation::rotate_all(&arguments[1..]),
         Some(crate::rotation::WORK) => crate::rotation::rotate(&arguments[1..]),
         Some("rank") => crate::ranks::create_files(),
         _ => std::process::exit(2),

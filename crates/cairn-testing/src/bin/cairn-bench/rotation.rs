@@ -1,15 +1,15 @@
 //! Rows of processes that are not in step: each computes for a while, writes a checkpoint as a new file in one call, and renames
 //! it over the one before the last; against as many that copy to memory of their own at such times.
 //!
-//! Every slice has processes of its own. What counts are the rounds after the first three, in which each file is made, and
-//! of those the time in calls; rates are added up.
+//! Every slice has processes of its own, in a store of its own, which `cairn` beside this program makes. What counts are the
+//! rounds after the first three, in which each file is made, and of those the time in calls; rates are added up, so those of
+//! more processes than processors say something beside their baseline only.
 
-use crate::Places;
 use crate::data::{SharedMapping, create, write_all};
 use crate::measure::Row;
-use crate::process::child_command;
+use crate::process::{child_command, number_from};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const WARM_UP: usize = 3;
@@ -19,19 +19,35 @@ const COMPUTING_MS: u64 = 60;
 /// Processes, and MiB of a checkpoint.
 const SIZES: [(usize, usize); 5] = [(2, 256), (2, 512), (4, 256), (8, 128), (32, 32)];
 
-/// What a child does.
+/// What children do: one process, and all of a slice.
 pub const WORK: &str = "rotate";
+pub const SLICE: &str = "rotate-all";
 
-pub fn rates(places: &Places) {
+pub fn rates() {
+    println!("{}", Row::header());
     for (processes, mebibytes) in SIZES {
         Row::compare(
             format!("{processes} out of step, {mebibytes} MiB each / memcpy"),
             "GB/s",
             1.0,
-            || in_processes(processes, mebibytes, Some(&places.cairn)),
+            || in_store(processes, mebibytes),
             || in_processes(processes, mebibytes, None),
         );
     }
+}
+
+fn in_store(processes: usize, mebibytes: usize) -> f64 {
+    let own = std::env::current_exe().expect("own path");
+    let mut command = Command::new(own.with_file_name("cairn"));
+    command.args(["run", "--discard", "--"]).arg(own).args(["child", SLICE]);
+    number_from(command.args([processes.to_string(), mebibytes.to_string()]))
+}
+
+/// The work of a child in a store: so many processes, and the MiB of a checkpoint.
+pub fn rotate_all(arguments: &[String]) -> f64 {
+    let number = |at: usize| arguments[at].parse().expect("a number");
+    let mount = std::env::var("CAIRN_MOUNT").expect("CAIRN_MOUNT");
+    in_processes(number(0), number(1), Some(Path::new(&mount)))
 }
 
 /// The sum of the rates of so many processes, in GB/s; without a directory they copy.
@@ -47,13 +63,7 @@ fn in_processes(processes: usize, mebibytes: usize, directory: Option<&Path>) ->
         let said = String::from_utf8_lossy(&output.stdout);
         said.trim().parse::<f64>().expect("a rate")
     });
-    let sum = rates.sum();
-    if let Some(directory) = directory {
-        for name in (0..processes).flat_map(names) {
-            std::fs::remove_file(directory.join(name)).expect("a checkpoint is there");
-        }
-    }
-    sum
+    rates.sum()
 }
 
 /// The checkpoints that a process keeps.
