@@ -14,8 +14,8 @@ use crate::process::Slot;
 use crate::transaction::Transaction;
 use crate::types::{HandleId, TIERS_MAX};
 
-/// Runs a slot remembers.
-pub(crate) const WARM_RUNS: usize = 32;
+/// Runs a slot remembers: a file of a GiB that was written beside others has so many.
+pub(crate) const WARM_RUNS: usize = 128;
 /// Blocks claimed from the circular cursor at a time.
 pub(crate) const STRETCH_BLOCKS: u32 = 256;
 /// The same on a durable tier, where each stretch costs a record; but, if that is more, only so small a share of the tier.

@@ -26,7 +26,7 @@ const PIN_COUNT: usize = 103;
 /// the bit of a lease's state that says that a write is under way (docs/FORMAT.md).
 const SLOTS: usize = 512 + (16 << 10) + (32 << 10) + 6 * 512 + (32 << 10) * 8;
 const SLOT_WORDS: usize = 1024;
-const LEASES: usize = 776;
+const LEASES: usize = 872;
 const LEASE_WORDS: usize = 8;
 const LEASE_BUSY: u64 = 1 << 62;
 /// Processes of a stage at most.
