@@ -180,8 +180,8 @@ fn advance(shared: &Shared, volume: &Volume, part: usize, ahead: &mut Ahead) -> 
         if ahead.allocated_bytes >= goal.leisure_bytes {
             return changed;
         }
-        let limit =
-            ahead.allocated_bytes.saturating_add(headroom::spare_bytes(&Memory::here()) / SHARE);
+        let spare_bytes = headroom::spare_bytes(&Memory::here());
+        let limit = limit(ahead.allocated_bytes, used_bytes, spare_bytes);
         for _ in 0..STEPS_PER_LOOK {
             let at = ahead.allocated_bytes;
             let is_prompt = at < goal.prompt_bytes;
@@ -204,6 +204,12 @@ fn advance(shared: &Shared, volume: &Volume, part: usize, ahead: &mut Ahead) -> 
             }
         }
     }
+}
+
+/// How far a part may be allocated where there is so much to spare: what is ahead of use already has been taken from that.
+fn limit(allocated_bytes: u64, used_bytes: u64, spare_bytes: u64) -> u64 {
+    let ahead_bytes = allocated_bytes.saturating_sub(used_bytes);
+    allocated_bytes - ahead_bytes + spare_bytes.saturating_add(ahead_bytes) / SHARE
 }
 
 /// How long this thread has waited for a processor in all; None where the kernel does not count that.
@@ -251,5 +257,17 @@ mod tests {
         let leisure_bytes = |part: u64| Goal::new(&growth, part * MIB).leisure_bytes / MIB;
         assert_eq!(leisure_bytes(8192), 1200 + 1500);
         assert_eq!(leisure_bytes(2048), 2048);
+    }
+
+    /// Consequence, when each look allowed a share of what was left then: looks in a row took all.
+    #[test]
+    fn looks_in_a_row_take_a_share_of_the_memory_once() {
+        let (mut allocated, mut spare) = (100 * MIB, 4000 * MIB);
+        for _ in 0..10 {
+            let more = limit(allocated, 100 * MIB, spare) - allocated;
+            (allocated, spare) = (allocated + more, spare - more);
+        }
+        assert_eq!(allocated, 1100 * MIB);
+        assert!(limit(allocated, 0, spare) < allocated, "what was used and is free again counts");
     }
 }
