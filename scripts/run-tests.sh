@@ -19,19 +19,7 @@ export RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings"
 step cargo doc --workspace --no-deps --document-private-items --locked
 # All of it, with what each needs of its libraries, as the tests do: nothing is compiled twice.
 step cargo build --workspace --locked
-# Most tests wait most of the time, for other processes: so several of a binary, and two binaries, at the same time.
+# Most tests wait most of the time, for other processes: so several of a binary, and several binaries, at the same time.
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((2 * $(nproc)))}"
-in_two_halves() {
-    local said other failed=0
-    said=$(mktemp)
-    cargo test --workspace --locked --test '[!a-d]*' --lib --bins >"$said" 2>&1 &
-    other=$!
-    cargo test --workspace --locked --test '[a-d]*' || failed=1
-    wait "$other" || failed=1
-    cat "$said"
-    rm "$said"
-    return "$failed"
-}
-step in_two_halves
-step tests/apps/run.sh
-step env CAIRN_BIN=target/debug tests/delivery/run.py --small --jobs "$(nproc)"
+export CAIRN_BIN=target/debug
+step scripts/run-all-tests.py "tests/delivery/run.py --small --jobs $(nproc)" tests/apps/run.sh

@@ -3,6 +3,8 @@
 fn main() {
     // Look at descriptors 0 to 2 before libraries such as libstdc++ take copies of stdin, stdout and stderr.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
+    // What we say of our own functions is no question to the dynamic linker, which would answer 190 of them.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     // The name that programs linked with -lcairn ask for: the library that is preloaded answers to it, so there is one copy.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcairn.so");
     // Functions that are nothing but assembly, which Rust has since 1.88.
@@ -10,6 +12,16 @@ fn main() {
     if compiler_minor().is_some_and(|minor| minor >= 88) {
         println!("cargo:rustc-cfg=has_naked_functions");
     }
+    // Not into the archive: a static program has its own functions that unwind.
+    let mut unwinder = cc::Build::new();
+    unwinder.cargo_metadata(false).file("src/unwinder.S");
+    for object in unwinder.compile_intermediates() {
+        println!("cargo:rustc-cdylib-link-arg={}", object.display());
+    }
+    // For the test of it, tests/unwinding.rs.
+    unwinder.compile("cairn_unwinder");
+    println!("cargo:rustc-link-search=native={}", std::env::var("OUT_DIR").unwrap_or_default());
+    println!("cargo:rerun-if-changed=src/unwinder.S");
     println!("cargo:rerun-if-changed=build.rs");
 }
 

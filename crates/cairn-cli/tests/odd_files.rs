@@ -19,7 +19,7 @@ const TOO_LARGE: u64 = 1 << 40;
 /// Runs a command in the job's sandbox, which must not hang or be killed.
 fn ends(sandbox: &Sandbox, odd: &str, arguments: &[&str]) -> Ran {
     let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "20", CAIRN]).args(arguments).current_dir(sandbox.work());
+    command.args(["-s", "KILL", "300", CAIRN]).args(arguments).current_dir(sandbox.work());
     command.env("CAIRN_STORE_ROOT", sandbox.root()).env("CAIRN_RUN_TIER", "ram:16M");
     let output = command.output().expect("starts");
     let code = output.status.code();

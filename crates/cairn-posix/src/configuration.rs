@@ -47,43 +47,13 @@ pub enum Scope {
     },
 }
 
-/// `NAME=value`, NUL-terminated; empty if the variable is not set.
+/// Where in the text a variable is, as `NAME=value` and a NUL; all three are equal if it is not set.
+#[derive(Clone, Copy)]
 struct Variable {
-    bytes: [u8; VARIABLE_BYTES],
-    /// Without the NUL.
-    length: usize,
+    start: usize,
     value_start: usize,
-}
-
-impl Variable {
-    const fn empty() -> Variable {
-        Variable { bytes: [0; VARIABLE_BYTES], length: 0, value_start: 0 }
-    }
-
-    fn set(&mut self, name: &[u8], value: &[u8]) -> bool {
-        let length = name.len() + 1 + value.len();
-        if length >= VARIABLE_BYTES || value.contains(&0) {
-            return false;
-        }
-        self.bytes[..name.len()].copy_from_slice(name);
-        self.bytes[name.len()] = b'=';
-        self.bytes[name.len() + 1..length].copy_from_slice(value);
-        self.bytes[length] = 0;
-        self.value_start = name.len() + 1;
-        self.length = length;
-        true
-    }
-
-    fn value(&self) -> &[u8] {
-        &self.bytes[self.value_start..self.length]
-    }
-
-    /// What starts at `start` and goes to the end.
-    #[inline]
-    fn text(&self, start: usize) -> &CStr {
-        // SAFETY: `set` puts a NUL after the last byte, and refuses values that contain one; names do not.
-        unsafe { CStr::from_bytes_with_nul_unchecked(&self.bytes[start..=self.length]) }
-    }
+    /// Place of the NUL.
+    end: usize,
 }
 
 /// What was captured.
@@ -93,23 +63,63 @@ pub struct Configuration {
     /// One bit per byte value: the first bytes of the components of the mount prefix.
     initials: [u64; 4],
     is_one_component: bool,
+    /// The variables one after the other: every process of a job fills this at its start, and each page takes a fault.
+    text: [u8; INHERITED.len() * VARIABLE_BYTES],
 }
 
 impl Configuration {
+    /// Keeps `name=value` behind the variables before it. False: it is too long, or no text.
+    fn keep(&mut self, index: usize, name: &[u8], value: &[u8]) -> bool {
+        let start = index.checked_sub(1).map_or(0, |before| self.variables[before].end + 1);
+        let value_start = start + name.len() + 1;
+        let end = value_start + value.len();
+        if end - start >= VARIABLE_BYTES || value.contains(&0) {
+            return false;
+        }
+        self.text[start..value_start - 1].copy_from_slice(name);
+        self.text[value_start - 1] = b'=';
+        self.text[value_start..end].copy_from_slice(value);
+        self.text[end] = 0;
+        self.variables[index] = Variable { start, value_start, end };
+        true
+    }
+
+    /// Notes that a variable is not set.
+    fn leave_out(&mut self, index: usize) {
+        // The NUL of the one before it.
+        let end = index.checked_sub(1).map_or(0, |before| self.variables[before].end);
+        self.text[end] = 0;
+        self.variables[index] = Variable { start: end, value_start: end, end };
+    }
+
+    #[inline]
+    fn value(&self, index: usize) -> &[u8] {
+        let Variable { value_start, end, .. } = self.variables[index];
+        &self.text[value_start..end]
+    }
+
+    /// What starts at `start` and goes to the end of the variable.
+    #[inline]
+    fn terminated(&self, start: usize, index: usize) -> &CStr {
+        let text = &self.text[start..=self.variables[index].end];
+        // SAFETY: `keep` and `leave_out` put a NUL there; `keep` refuses values that contain one; names do not.
+        unsafe { CStr::from_bytes_with_nul_unchecked(text) }
+    }
+
     /// Directory of the store.
     pub fn store(&self) -> &[u8] {
-        self.variables[STORE].value()
+        self.value(STORE)
     }
 
     /// The same for a system call.
     pub fn store_path(&self) -> &CStr {
-        self.variables[STORE].text(self.variables[STORE].value_start)
+        self.terminated(self.variables[STORE].value_start, STORE)
     }
 
     /// The prefix below which the mount appears: absolute, without a trailing slash.
     #[inline]
     pub fn mount(&self) -> &[u8] {
-        self.variables[MOUNT].value()
+        self.value(MOUNT)
     }
 
     /// Whether some component of the prefix starts with `byte`.
@@ -122,7 +132,7 @@ impl Configuration {
     #[inline]
     pub(crate) fn telltale(&self) -> &CStr {
         match self.is_one_component {
-            true => self.variables[MOUNT].text(self.variables[MOUNT].value_start),
+            true => self.terminated(self.variables[MOUNT].value_start, MOUNT),
             // It may climb from one component of the prefix to the next.
             false => c"..",
         }
@@ -130,12 +140,12 @@ impl Configuration {
 
     /// Whether calls are to be counted (`calls.rs`).
     pub fn counts_calls(&self) -> bool {
-        !self.variables[CALLS].value().is_empty()
+        !self.value(CALLS).is_empty()
     }
 
     /// Whether calls of the kernel that libraries make by instructions of their own are the kernel's, whatever they are about.
     pub fn passes_raw_calls(&self) -> bool {
-        self.variables[RAW_CALLS].value() == b"pass"
+        self.value(RAW_CALLS) == b"pass"
     }
 
     /// Which namespace this process uses.
@@ -145,16 +155,15 @@ impl Configuration {
 
     /// `NAME=value` of each of [`INHERITED`], where it is set.
     pub fn inherited(&self) -> impl Iterator<Item = (&'static CStr, &CStr)> {
-        INHERITED
-            .into_iter()
-            .zip(&self.variables)
-            .filter(|(_, variable)| variable.length > 0)
-            .map(|(name, variable)| (name, variable.text(0)))
+        let variables = INHERITED.into_iter().zip(&self.variables).enumerate();
+        variables
+            .filter(|(_, (_, variable))| variable.end > variable.start)
+            .map(|(index, (name, variable))| (name, self.terminated(variable.start, index)))
     }
 
     /// Value of `LD_PRELOAD` when the process started.
     pub fn preload(&self) -> &[u8] {
-        self.variables[PRELOAD].value()
+        self.value(PRELOAD)
     }
 }
 
@@ -172,10 +181,11 @@ unsafe impl Sync for Cell {}
 
 static STATE: AtomicU8 = AtomicU8::new(UNREAD);
 static CONFIGURATION: Cell = Cell(UnsafeCell::new(Configuration {
-    variables: [const { Variable::empty() }; INHERITED.len()],
+    variables: [Variable { start: 0, value_start: 0, end: 0 }; INHERITED.len()],
     scope: Scope::Node,
     initials: [0; 4],
-    is_one_component: true,
+    is_one_component: false,
+    text: [0; INHERITED.len() * VARIABLE_BYTES],
 }));
 
 unsafe extern "C" {
@@ -293,9 +303,9 @@ pub fn decline() {
 fn fill<'a>(value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> bool {
     // SAFETY: STATE is READING and was moved there by this thread: nobody else reads or writes the cell.
     let configuration = unsafe { &mut *CONFIGURATION.0.get() };
-    for (variable, name) in configuration.variables.iter_mut().zip(INHERITED) {
+    for (index, name) in INHERITED.into_iter().enumerate() {
         let Some(mut value) = value_of(name) else {
-            *variable = Variable::empty();
+            configuration.leave_out(index);
             continue;
         };
         if name == INHERITED[MOUNT] {
@@ -303,11 +313,11 @@ fn fill<'a>(value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> bool {
                 value = &value[..value.len() - 1];
             }
         }
-        if !variable.set(name.to_bytes(), value) {
+        if !configuration.keep(index, name.to_bytes(), value) {
             return false;
         }
     }
-    let is_of_rank = configuration.variables[SCOPE].value() == b"rank";
+    let is_of_rank = configuration.value(SCOPE) == b"rank";
     configuration.scope = match is_of_rank.then(|| Rank::find(value_of)).flatten() {
         Some(Rank { rank, local_size, .. }) => {
             Scope::Rank { rank, local_size: local_size.unwrap_or(1) }

@@ -47,6 +47,17 @@ pub enum Route<'a> {
     Descriptor(i32),
 }
 
+/// What a look at a path says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// It is the C library's.
+    Foreign,
+    /// It starts with the prefix.
+    Below,
+    /// It may lead into the mount in an indirect way.
+    Unclear,
+}
+
 /// Decides who answers for `path`, relative to the current directory.
 ///
 /// # Safety
@@ -54,31 +65,87 @@ pub enum Route<'a> {
 #[inline]
 pub unsafe fn route<'a>(path: *const c_char) -> Route<'a> {
     let Some(configuration) = configuration::get() else { return Route::Libc };
+    // SAFETY: the caller's promise is the same.
+    let look = unsafe { look(configuration, path) };
+    let text = Text { start: path.cast(), lifetime: PhantomData };
+    match look {
+        Look::Foreign => Route::Libc,
+        Look::Below => below(text, configuration.mount().len()),
+        Look::Unclear => text.bytes().map_or(Route::Libc, |path| examine(configuration, path)),
+    }
+}
+
+/// Whether `path`, relative to the current directory, is the C library's: what is left to do then is a jump to its function,
+/// of which the caller needs nothing.
+///
+/// # Safety
+/// `path` is null or NUL-terminated.
+#[inline]
+pub unsafe fn is_foreign(path: *const c_char) -> bool {
+    // SAFETY: the caller's promise is the same.
+    configuration::get().is_none_or(|found| unsafe { look(found, path) } == Look::Foreign)
+}
+
+/// # Safety
+/// `path` is null or NUL-terminated.
+#[inline(never)]
+unsafe fn look(configuration: &Configuration, path: *const c_char) -> Look {
     let mount = configuration.mount();
     // SAFETY: the caller vouches for the string, if it is one.
     let Some((path, first)) = (unsafe { Text::new(path, mount.len()) }) else {
         // None, or one that the kernel refuses.
-        return Route::Libc;
+        return Look::Foreign;
     };
     let suspicious = match first {
         b'/' if path.starts_with(mount) => match path.byte(mount.len()) {
-            0 | b'/' => return below(path, mount.len()),
+            0 | b'/' => return Look::Below,
             _ => false,
         },
         b'/' => path.is_unusual(),
         // An empty path names nothing.
-        0 => return Route::Libc,
+        0 => return Look::Foreign,
         // A relative path leads here if the current directory is ours, or by naming the prefix.
         _ => {
             let may_name = |first| configuration.starts_component(first);
             !cwd::is_foreign() || path.first_of_relative().is_none_or(may_name)
         }
     };
-    let Some(whole) = path.bytes() else { return Route::Libc };
-    if !suspicious && !path.contains(configuration.telltale()) {
-        return Route::Libc;
+    let Some(whole) = path.bytes() else { return Look::Foreign };
+    match suspicious || contains(whole, configuration.telltale()) {
+        true => Look::Unclear,
+        false => Look::Foreign,
     }
-    examine(configuration, whole)
+}
+
+/// Whether a path contains the text, whose first two bytes hardly any does.
+#[inline]
+fn contains(path: &[u8], text: &CStr) -> bool {
+    let &[first, second, ..] = text.to_bytes() else { return true };
+    // SAFETY: both are terminated: the path is a string of the application's without its NUL.
+    has_pair(path, [first, second])
+        && !unsafe { libc::strstr(path.as_ptr().cast(), text.as_ptr()) }.is_null()
+}
+
+/// Whether the two bytes follow each other somewhere. Of most paths in two or three looks.
+#[inline]
+fn has_pair(text: &[u8], pair: [u8; 2]) -> bool {
+    /// In the pairs that begin at `at` and the N-1 bytes behind it.
+    #[inline]
+    fn is_among<const N: usize>(text: &[u8], at: usize, [first, second]: [u8; 2]) -> bool {
+        let (firsts, seconds) = (&text[at..at + N], &text[at + 1..=at + N]);
+        // Without a branch: as vectors.
+        let found = |found, (&one, &next)| found | ((one == first) & (next == second));
+        firsts.iter().zip(seconds).fold(false, found)
+    }
+    let pairs = text.len().saturating_sub(1);
+    match pairs {
+        16.. => {
+            (0..pairs / 16).any(|block| is_among::<16>(text, block * 16, pair))
+                || is_among::<16>(text, pairs - 16, pair)
+        }
+        8.. => is_among::<8>(text, 0, pair) || is_among::<8>(text, pairs - 8, pair),
+        _ => text.windows(2).any(|two| two == pair),
+    }
 }
 
 /// The place of a path that starts with the prefix, which ends at `end`.
@@ -419,6 +486,20 @@ mod tests {
             let few = [&precedes.repeat(30 / precedes.len())[..], b"name\0"].concat();
             let many = [&precedes.repeat(400 / precedes.len())[..], b"name\0"].concat();
             assert_eq!((first(&few), first(&many)), (Some(b'n'), None));
+        }
+    }
+
+    #[test]
+    fn pair_is_found_wherever_it_is_and_nowhere_else() {
+        for length in 0..70 {
+            let mut text = vec![b'/'; length];
+            assert!(!has_pair(&text, [b'/', b'c']) && !has_pair(&text, [b'c', b'/']), "{length}");
+            for at in 1..length {
+                text[at] = b'c';
+                assert!(has_pair(&text, [b'/', b'c']), "{at} of {length}");
+                assert_eq!(has_pair(&text, [b'c', b'/']), at + 1 < length, "{at} of {length}");
+                text[at] = b'/';
+            }
         }
     }
 

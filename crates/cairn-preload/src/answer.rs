@@ -121,10 +121,12 @@ impl Failure for PathError {
     }
 }
 
-/// The hook that a closure is written in: the type of a closure is named after the function around it.
+/// The hook that a closure is written in, or that calls the function `any_path` it is written in: the type of a closure is named
+/// after the function around it.
 fn hook_of<F>() -> &'static str {
     let name = type_name::<F>();
     let hook = name.split_once("::{{closure}}").map_or(name, |(hook, _)| hook);
+    let hook = hook.strip_suffix("::any_path").unwrap_or(hook);
     hook.rsplit("::").next().unwrap_or(hook)
 }
 

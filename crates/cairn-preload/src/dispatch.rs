@@ -102,11 +102,16 @@ fn look() {
         return;
     }
     let before = errno();
+    // SAFETY: takes a plain number.
+    let linker = match unsafe { libc::getauxval(libc::AT_BASE) } as usize {
+        // It was called by its name, as a program. It is not to be asked while it goes through its list.
+        0 => library!(__tls_get_addr: fn(*const c_void) -> *mut c_void) as *const () as usize,
+        base => base,
+    };
     let mut found = Found {
-        // The dynamic linker is not to be asked while it goes through its list.
-        // Nobody stands before these, and one is the C library's, the other the linker's.
-        library: library!(gnu_get_libc_version: fn() -> *const c_char) as *const () as usize,
-        linker: library!(__tls_get_addr: fn(*const c_void) -> *mut c_void) as *const () as usize,
+        // SAFETY: takes nothing; the text that it returns is the C library's own.
+        library: unsafe { libc::gnu_get_libc_version() } as usize,
+        linker,
         is_go: false,
         changes: 0,
         calls: false,
@@ -124,7 +129,7 @@ fn look() {
 }
 
 struct Found {
-    /// Addresses of functions of the C library and of the dynamic linker.
+    /// Addresses within the C library and within the dynamic linker.
     library: usize,
     linker: usize,
     /// Something of it is Go's.
@@ -144,22 +149,18 @@ unsafe extern "C" fn look_at(object: *mut dl_phdr_info, _: size_t, found: *mut c
     if found.changes == LOOKED_AT.load(Ordering::Acquire) {
         return 1;
     }
-    unsafe extern "C" {
-        /// Of the library that unwinds, which is there in every process because ours needs it, and makes no such calls.
-        fn _Unwind_Backtrace();
-    }
-    let ours = [look_at as *const () as usize, _Unwind_Backtrace as *const () as usize];
     // SAFETY: takes a plain number.
     let kernel = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
     found.is_go |= is_go(object);
+    let is_library = has(object, found.library);
+    let is_linker = has(object, found.linker);
     for range in texts(object) {
-        let has = |address: usize| range.contains(&address);
-        if has(found.library) {
+        let is_ours = range.contains(&(look_at as *const () as usize));
+        if is_library {
             LIBRARY.set(&range);
-        } else if has(found.linker) {
+        } else if is_linker {
             LINKER.set(&range);
-        } else if !ours.into_iter().any(has) && object.dlpi_addr != kernel && is_new(object, &range)
-        {
+        } else if !is_ours && object.dlpi_addr != kernel && is_new(object, &range) {
             // SAFETY: the dynamic linker has mapped it to be read, and does not unmap it while we are called.
             let text =
                 unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
@@ -172,6 +173,15 @@ unsafe extern "C" fn look_at(object: *mut dl_phdr_info, _: size_t, found: *mut c
         }
     }
     0
+}
+
+/// Whether the address is in what was loaded of the library.
+fn has(object: &dl_phdr_info, address: usize) -> bool {
+    let mut loads = headers(object).iter().filter(|header| header.p_type == libc::PT_LOAD);
+    loads.any(|load| {
+        let offset = address.wrapping_sub((object.dlpi_addr + load.p_vaddr) as usize);
+        offset < load.p_memsz as usize
+    })
 }
 
 fn path(object: &dl_phdr_info) -> &CStr {

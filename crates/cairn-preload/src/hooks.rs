@@ -30,6 +30,9 @@ fn descriptor_place(descriptor: c_int, follow: bool) -> Option<Place<'static>> {
 
 /// Hooks for functions with one path: `path: expression` for the current directory, `path at directory` for the
 /// family that takes a directory; `then` hears what the C library returns. A path that leads out of the mount is asked again where it leads.
+///
+/// For most paths the hook is a look and a jump: after a call of the kernel each return to a caller is slow, because the processor
+/// has forgotten where it leads. The rest is a function of its own.
 macro_rules! path_hooks {
     ($(
         $(#[$attribute:meta])*
@@ -39,27 +42,44 @@ macro_rules! path_hooks {
         $(#[$attribute])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
-            // SAFETY: the caller passes a path as the C library's function of this name demands it.
-            let route = unsafe { path_hooks!(@route $path $($directory)?) };
-            if let Some($place) = $crate::hooks::ours(route, $follow) {
-                return $crate::answer::answer_path(
-                    || $ours,
-                    |elsewhere| {
-                        let $path = elsewhere.as_ptr();
-                        $(let $directory = { let _ = $directory; libc::AT_FDCWD };)?
-                        // SAFETY: the caller's own arguments but for the path, which lives for the call.
-                        unsafe { $name($($argument),*) }
-                    },
-                );
+            #[inline(never)]
+            unsafe extern "C-unwind" fn any_path($($argument: $type),*) -> $result {
+                // SAFETY: the caller passes a path as the C library's function of this name demands it.
+                let route = unsafe { path_hooks!(@route $path $($directory)?) };
+                if let Some($place) = $crate::hooks::ours(route, $follow) {
+                    return $crate::answer::answer_path(
+                        || $ours,
+                        |elsewhere| {
+                            let $path = elsewhere.as_ptr();
+                            $(let $directory = { let _ = $directory; libc::AT_FDCWD };)?
+                            // SAFETY: the caller's own arguments but for the path, which lives for the call.
+                            unsafe { $name($($argument),*) }
+                        },
+                    );
+                }
+                // SAFETY: the caller's own arguments.
+                let result = unsafe { next!($name: fn($($type),*) -> $result)($($argument),*) };
+                $($then(result);)?
+                result
             }
-            // SAFETY: the caller's own arguments.
-            let result = unsafe { next!($name: fn($($type),*) -> $result)($($argument),*) };
-            $($then(result);)?
-            result
+            // SAFETY: the caller passes a path as the C library's function of this name demands it.
+            match unsafe { path_hooks!(@passes $path [$($directory)?] [$($then)?]) } {
+                // SAFETY: the caller's own arguments.
+                true => unsafe { next!($name: fn($($type),*) -> $result)($($argument),*) },
+                // SAFETY: as above.
+                false => unsafe { any_path($($argument),*) },
+            }
         }
     )*};
     (@route $path:ident) => { cairn_posix::path::route($path) };
     (@route $path:ident $directory:ident) => { $crate::hooks::route_at($directory, $path) };
+    (@passes $path:ident [] []) => { cairn_posix::path::is_foreign($path) };
+    (@passes $path:ident [$directory:ident] []) => {
+        $directory == libc::AT_FDCWD && cairn_posix::path::is_foreign($path)
+    };
+    (@passes $path:ident [$($directory:ident)?] [$then:path]) => {
+        !cairn_posix::table::in_use() && path_hooks!(@passes $path [$($directory)?] [])
+    };
 }
 
 /// The place meant by an empty path with `AT_EMPTY_PATH`, if that is ours.
@@ -82,6 +102,18 @@ pub unsafe fn by_empty_path(
     }
     let handle = table::lookup(directory)?;
     crate::answer::guarded(|| names::place_of(handle)).ok()
+}
+
+/// Whether a call with a directory, a path and flags of the `AT_` kind is the C library's at first sight.
+///
+/// # Safety
+/// `path` is null or terminated.
+#[inline]
+pub unsafe fn passes(directory: c_int, path: *const c_char, flags: c_int) -> bool {
+    directory == libc::AT_FDCWD
+        && flags & libc::AT_EMPTY_PATH == 0
+        // SAFETY: promised by the caller.
+        && unsafe { path::is_foreign(path) }
 }
 
 /// The handle behind a descriptor of ours, recognised now if need be.

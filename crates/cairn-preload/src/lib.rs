@@ -69,5 +69,6 @@ mod syscalls;
 mod terminals;
 mod threads;
 mod trees;
+mod unwinder;
 mod walks;
 mod wide;

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use cairn_posix::latch::Held;
 use cairn_posix::process::{self, Spawn};
-use cairn_posix::{Errno, Result, configuration, cwd, locks, mapping, placeholder, stack};
+use cairn_posix::{Errno, Result, configuration, cwd, locks, mapping, mount, placeholder, stack};
 use libc::{pid_t, size_t};
 
 use crate::answer::{errno, guarded, set_errno};
@@ -96,6 +96,9 @@ extern "C-unwind" fn finish() {
 
 /// The orderly end of this process as far as the store is concerned.
 pub fn end() {
+    if mount::attached().is_none() {
+        return;
+    }
     // An error has nowhere to go; the agent reaps the slot.
     let _ = guarded(|| {
         process::end();

@@ -10,45 +10,45 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use cairn_posix::calls::{self, Outcome};
 
 /// A function of the C library (or of another preloaded library behind us).
+///
+/// It does not hold the function's name, whose address the dynamic linker would have to fill in at the start of every process.
 pub struct Next {
-    name: &'static CStr,
     /// Stays null where calls are counted, so that each is seen by `look_up` and others pay nothing for that.
     address: AtomicPtr<c_void>,
     found: AtomicPtr<c_void>,
-    is_counted: bool,
 }
 
 impl Next {
-    /// Not looked up yet. Whoever asks for the address of one that is counted calls it.
-    pub const fn new(name: &'static CStr, is_counted: bool) -> Next {
+    /// Not looked up yet.
+    pub const fn new() -> Next {
         let null = core::ptr::null_mut();
-        Next { name, address: AtomicPtr::new(null), found: AtomicPtr::new(null), is_counted }
+        Next { address: AtomicPtr::new(null), found: AtomicPtr::new(null) }
     }
 
-    /// Its address; that of [`absent`] if there is no such function.
+    /// Address of the function `name`; that of [`absent`] if there is none. Who asks for one that is counted calls it.
     #[inline]
-    pub fn address(&self) -> *mut c_void {
+    fn address(&self, name: &CStr, is_counted: bool) -> *mut c_void {
         let known = self.address.load(Ordering::Relaxed);
-        if known.is_null() { self.look_up() } else { known }
+        if known.is_null() { self.look_up(name, is_counted) } else { known }
     }
 
     #[cold]
-    fn look_up(&self) -> *mut c_void {
+    fn look_up(&self, name: &CStr, is_counted: bool) -> *mut c_void {
         let mut found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
-            found = match from_archive(self.name) {
+            found = match from_archive(name) {
                 Some(function) => function,
                 None if is_linked() && !is_superseded() => core::ptr::null_mut(),
                 // SAFETY: the name is NUL-terminated; dlsym may be called at any time in a process that is running.
-                None => unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) },
+                None => unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) },
             };
             if found.is_null() {
                 found = absent as *mut c_void;
             }
             self.found.store(found, Ordering::Relaxed);
         }
-        match self.is_counted && calls::is_wanted() {
-            true => crate::answer::count(self.name.to_str().unwrap_or_default(), Outcome::Passed),
+        match is_counted && calls::is_wanted() {
+            true => crate::answer::count(name.to_str().unwrap_or_default(), Outcome::Passed),
             false => self.address.store(found, Ordering::Relaxed),
         }
         found
@@ -203,12 +203,12 @@ extern "C" fn absent() -> c_int {
     -1
 }
 
-/// The function behind `next` as a pointer of type `F`. Whoever calls it promises, besides what the function itself
+/// The function `name`, which `next` is for, as a pointer of type `F`. Whoever calls it promises, besides what the function itself
 /// demands, that it has this type.
 #[inline]
-pub fn function<F: Copy>(next: &Next) -> F {
+pub fn function<F: Copy>(next: &Next, name: &CStr, is_counted: bool) -> F {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    let address = next.address();
+    let address = next.address(name, is_counted);
     // SAFETY: `F` is a function pointer, as the only user of this function writes it (`next!`), and the address
     // is that of a function.
     unsafe { core::mem::transmute_copy::<*mut c_void, F>(&address) }
@@ -232,8 +232,12 @@ macro_rules! c_name {
 macro_rules! next {
     ($name:ident: fn($($type:ty),*) -> $result:ty) => { next!(@find $name: fn($($type),*) -> $result, true) };
     (@find $name:ident: fn($($type:ty),*) -> $result:ty, $is_counted:literal) => {{
-        static NEXT: $crate::next::Next = $crate::next::Next::new(c_name!($name), $is_counted);
-        $crate::next::function::<unsafe extern "C-unwind" fn($($type),*) -> $result>(&NEXT)
+        static NEXT: $crate::next::Next = $crate::next::Next::new();
+        $crate::next::function::<unsafe extern "C-unwind" fn($($type),*) -> $result>(
+            &NEXT,
+            c_name!($name),
+            $is_counted,
+        )
     }};
 }
 

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_int, c_uint};
 
 use cairn_posix::path::{Place, Route};
-use cairn_posix::{Errno, PathBounds, PathResult, descriptor, file, names};
+use cairn_posix::{Errno, PathBounds, PathResult, descriptor, file, names, table};
 
 use crate::answer::{answer_path, answer_path_as, set_errno};
 use crate::hooks;
@@ -40,25 +40,41 @@ macro_rules! open_hooks {
         pub unsafe extern "C-unwind" fn $name(
             $($directory: c_int,)? path: *const c_char, flags: c_int $(, $mode: c_uint)?
         ) -> c_int {
-            let from = open_hooks!(@directory $($directory)?);
-            let mode = open_hooks!(@mode $($mode)?);
-            let real = || next!($name: fn($(open_hooks!(@int $directory),)? *const c_char, c_int $(, open_hooks!(@uint $mode))?) -> c_int);
-            // SAFETY: the caller passes a path as open(2) demands it.
-            let route = unsafe { hooks::route_at(from, path) };
-            if let Some(place) = hooks::ours(route, follows(flags)) {
-                return answer_path(
-                    || open_place(&place, flags, mode, PathBounds::NONE),
-                    |elsewhere| {
-                        $(let $directory = { let _ = $directory; libc::AT_FDCWD };)?
-                        // SAFETY: the caller's own arguments but for the path, which lives for the call.
-                        unsafe { $name($($directory,)? elsewhere.as_ptr(), flags $(, $mode)?) }
-                    },
-                );
+            #[inline(never)]
+            unsafe extern "C-unwind" fn any_path(
+                $($directory: c_int,)? path: *const c_char, flags: c_int $(, $mode: c_uint)?
+            ) -> c_int {
+                let from = open_hooks!(@directory $($directory)?);
+                let mode = open_hooks!(@mode $($mode)?);
+                // SAFETY: the caller passes a path as open(2) demands it.
+                let route = unsafe { hooks::route_at(from, path) };
+                if let Some(place) = hooks::ours(route, follows(flags)) {
+                    return answer_path(
+                        || open_place(&place, flags, mode, PathBounds::NONE),
+                        |elsewhere| {
+                            $(let $directory = { let _ = $directory; libc::AT_FDCWD };)?
+                            // SAFETY: the caller's own arguments but for the path, which lives for the call.
+                            unsafe { $name($($directory,)? elsewhere.as_ptr(), flags $(, $mode)?) }
+                        },
+                    );
+                }
+                // SAFETY: the caller's own arguments.
+                opened(unsafe { open_hooks!(@real $name $($directory)? $(, $mode)?)($($directory,)? path, flags $(, $mode)?) })
             }
-            // SAFETY: the caller's own arguments.
-            opened(unsafe { real()($($directory,)? path, flags $(, $mode)?) })
+            let from = open_hooks!(@directory $($directory)?);
+            // Where nothing of ours is open, no number can have been ours. As for `path_hooks`.
+            // SAFETY: the caller passes a path as open(2) demands it.
+            match !table::in_use() && from == libc::AT_FDCWD && unsafe { cairn_posix::path::is_foreign(path) } {
+                // SAFETY: the caller's own arguments.
+                true => unsafe { open_hooks!(@real $name $($directory)? $(, $mode)?)($($directory,)? path, flags $(, $mode)?) },
+                // SAFETY: as above.
+                false => unsafe { any_path($($directory,)? path, flags $(, $mode)?) },
+            }
         }
     )*};
+    (@real $name:ident $($directory:ident)? $(, $mode:ident)?) => {
+        next!($name: fn($(open_hooks!(@int $directory),)? *const c_char, c_int $(, open_hooks!(@uint $mode))?) -> c_int)
+    };
     (@directory) => { libc::AT_FDCWD };
     (@directory $directory:ident) => { $directory };
     (@mode) => { 0 };

@@ -7,7 +7,7 @@ use cairn_posix::path::Place;
 use cairn_posix::{Errno, PathResult, Result, attributes, file, mount, placeholder, table};
 use libc::{stat as Stat, statfs as Statfs, statvfs as Statvfs, statx as Statx};
 
-use crate::answer::{self, answer, answer_path};
+use crate::answer::{self, answer, answer_path, answer_path_as};
 use crate::hooks;
 
 unsafe fn deliver(found: &Attributes, target: *mut Stat) -> Result<()> {
@@ -91,35 +91,50 @@ macro_rules! at_directory {
         pub unsafe extern "C-unwind" fn $name(
             $($version: c_int,)? directory: c_int, path: *const c_char, target: *mut Stat, flags: c_int,
         ) -> c_int {
-            let real = || next!($name: fn($(at_directory!(@int $version),)? c_int, *const c_char, *mut Stat, c_int) -> c_int);
-            // SAFETY: the caller passes a terminated path.
-            let place = unsafe {
-                hooks::by_empty_path(directory, path, flags)
-                    .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
-            };
-            if let Some(place) = place {
-                return answer_path(
-                    || hooks::with_flags(flags, STAT_FLAGS, || {
-                        // SAFETY: the caller passes room for one structure.
-                        unsafe { stat_place(&place, follows(flags), target) }
-                    }),
-                    // SAFETY: the caller's own arguments but for the path, which lives for the call.
-                    |elsewhere| unsafe { $name($($version,)? libc::AT_FDCWD, elsewhere.as_ptr(), target, flags) },
-                );
+            #[inline(never)]
+            unsafe extern "C-unwind" fn any_path(
+                $($version: c_int,)? directory: c_int, path: *const c_char, target: *mut Stat, flags: c_int,
+            ) -> c_int {
+                // SAFETY: the caller passes a terminated path.
+                let place = unsafe {
+                    hooks::by_empty_path(directory, path, flags)
+                        .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
+                };
+                if let Some(place) = place {
+                    return answer_path(
+                        || hooks::with_flags(flags, STAT_FLAGS, || {
+                            // SAFETY: the caller passes room for one structure.
+                            unsafe { stat_place(&place, follows(flags), target) }
+                        }),
+                        // SAFETY: the caller's own arguments but for the path, which lives for the call.
+                        |elsewhere| unsafe { $name($($version,)? libc::AT_FDCWD, elsewhere.as_ptr(), target, flags) },
+                    );
+                }
+                // SAFETY: the caller's own arguments.
+                let result = unsafe { at_directory!(@real $name $($version)?)($($version,)? directory, path, target, flags) };
+                let asked_of_descriptor = result == 0 && directory >= 0;
+                let missed = asked_of_descriptor
+                    // SAFETY: a successful call has filled the structure.
+                    && unsafe { is_missed(directory, (*target).st_mode, (*target).st_dev) };
+                match missed {
+                    // SAFETY: the caller's own arguments, now that the descriptor is known.
+                    true => unsafe { $name($($version,)? directory, path, target, flags) },
+                    false => result,
+                }
             }
-            // SAFETY: the caller's own arguments.
-            let result = unsafe { real()($($version,)? directory, path, target, flags) };
-            let asked_of_descriptor = result == 0 && directory >= 0;
-            let missed = asked_of_descriptor
-                // SAFETY: a successful call has filled the structure.
-                && unsafe { is_missed(directory, (*target).st_mode, (*target).st_dev) };
-            match missed {
-                // SAFETY: the caller's own arguments, now that the descriptor is known.
-                true => unsafe { $name($($version,)? directory, path, target, flags) },
-                false => result,
+            // As for `path_hooks`.
+            // SAFETY: the caller passes a terminated path.
+            match unsafe { hooks::passes(directory, path, flags) } {
+                // SAFETY: the caller's own arguments.
+                true => unsafe { at_directory!(@real $name $($version)?)($($version,)? directory, path, target, flags) },
+                // SAFETY: as above.
+                false => unsafe { any_path($($version,)? directory, path, target, flags) },
             }
         }
     )*};
+    (@real $name:ident $($version:ident)?) => {
+        next!($name: fn($(at_directory!(@int $version),)? c_int, *const c_char, *mut Stat, c_int) -> c_int)
+    };
     (@int $version:ident) => { c_int };
 }
 
@@ -157,14 +172,40 @@ pub unsafe extern "C-unwind" fn statx(
     mask: c_uint,
     target: *mut Statx,
 ) -> c_int {
-    let real = || next!(statx: fn(c_int, *const c_char, c_int, c_uint, *mut Statx) -> c_int);
+    // As for `path_hooks`.
+    // SAFETY: the caller passes a terminated path.
+    match unsafe { hooks::passes(directory, path, flags) } {
+        // SAFETY: the caller's own arguments.
+        true => unsafe { real_statx()(directory, path, flags, mask, target) },
+        // SAFETY: as above.
+        false => unsafe { statx_any(directory, path, flags, mask, target) },
+    }
+}
+
+type RealStatx =
+    unsafe extern "C-unwind" fn(c_int, *const c_char, c_int, c_uint, *mut Statx) -> c_int;
+
+#[inline]
+fn real_statx() -> RealStatx {
+    next!(statx: fn(c_int, *const c_char, c_int, c_uint, *mut Statx) -> c_int)
+}
+
+#[inline(never)]
+unsafe extern "C-unwind" fn statx_any(
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+    target: *mut Statx,
+) -> c_int {
     // SAFETY: the caller passes a terminated path.
     let place = unsafe {
         hooks::by_empty_path(directory, path, flags)
             .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
     };
     if let Some(place) = place {
-        return answer_path(
+        return answer_path_as(
+            || "statx",
             || {
                 hooks::with_flags(flags, STATX_FLAGS, || {
                     // SAFETY: the caller passes room for one structure.
@@ -176,7 +217,7 @@ pub unsafe extern "C-unwind" fn statx(
         );
     }
     // SAFETY: the caller's own arguments.
-    let result = unsafe { real()(directory, path, flags, mask, target) };
+    let result = unsafe { real_statx()(directory, path, flags, mask, target) };
     if result == 0 && directory >= 0 {
         // SAFETY: a successful call has filled the structure.
         let found = unsafe { &*target };

@@ -12,7 +12,7 @@ use common::{Link, Stage, cairn, errors, text};
 fn played(stage: &Stage, link: Link, case: &str, options: &[&str]) -> String {
     let program = link.compile(stage, "api");
     let words = [&["run"], options, &["--", program.to_str().expect("UTF-8"), case, "/cairn"]];
-    let mut command = stage.patient_command(cairn(), "120");
+    let mut command = stage.command(cairn());
     let out = stage.plain();
     let output = command.args(words.concat()).env("CAIRN_TEST_OUT", out).output();
     let output = output.expect("cairn starts");
@@ -204,7 +204,7 @@ fn job_is_mounted_by_a_process_that_was_not_run_in_it() {
     for link in [Link::Static, Link::Shared] {
         let program = link.compile(&stage, "api");
         let play = |case: &str| {
-            let mut command = stage.patient_command(&program, "60");
+            let mut command = stage.command(&program);
             command.env("CAIRN_TEST_JOB", "first").env("CAIRN_TEST_OTHER", "second");
             let output = command.args([case, "/"]).output().expect("the program starts");
             assert_eq!(output.status.code(), Some(0), "{}{}", text(&output), errors(&output));

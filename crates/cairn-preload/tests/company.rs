@@ -42,7 +42,7 @@ impl Company {
 
     /// `cairn run` with these words, and `PART` set.
     fn run(&self, words: &[&str], preload: Option<&Path>) -> Output {
-        let mut command = self.stage.patient_command(common::cairn(), "60");
+        let mut command = self.stage.command(common::cairn());
         command.args(["run", "--discard", "--"]).args(words);
         command.env("PART", self.stage.plain().join("libpart.so")).env("WITNESS", "1");
         if let Some(preload) = preload {

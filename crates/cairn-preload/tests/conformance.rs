@@ -19,8 +19,6 @@ use std::sync::OnceLock;
 
 /// An ordinary user and group.
 const NOBODY: u32 = 65534;
-/// Seconds after which a family has hung; alone it takes a few.
-const PATIENCE: &str = "300";
 /// Differing cases that a failure shows.
 const SHOWN_MAX: usize = 40;
 
@@ -98,7 +96,7 @@ struct Play<'a> {
 
 impl Play<'_> {
     fn run(&self, program: &Path, arguments: &[&str]) -> Output {
-        let mut command = self.stage.patient_command(program, PATIENCE);
+        let mut command = self.stage.command(program);
         command.args(arguments).env("CAIRN_STORE_ROOT", self.ground.path("store"));
         if self.player == Player::Ordinary && is_root() {
             // This takes the supplementary groups away, too.

@@ -7,7 +7,7 @@ use common::{Stage, errors, text};
 /// Plays one case below the mount and returns what it printed.
 fn on_cairn(program: &str, case: &str) -> String {
     let stage = Stage::new();
-    let mut command = stage.patient_command(common::cairn(), "30");
+    let mut command = stage.command(common::cairn());
     command.args(["run", "--discard", "--"]).arg(stage.compile(program)).args([case, "/cairn"]);
     // What is caught where the kernel can do that is refused where it cannot.
     let played = command.env("CAIRN_RAW_CALLS", "pass").output().expect("cairn starts");
@@ -247,7 +247,7 @@ fn program_below_the_mount_runs_from_memory() {
 #[test]
 fn program_below_the_mount_runs_where_files_in_memory_are_not_executed_by_default() {
     let stage = Stage::new();
-    let mut command = stage.patient_command(common::cairn(), "30");
+    let mut command = stage.command(common::cairn());
     let script = "echo 1 2>/dev/null >/proc/sys/vm/memfd_noexec || exit 77; cp /bin/echo /cairn/p; /cairn/p hello";
     command.args(["run", "--discard", "--", "unshare", "-pf", "--mount-proc", "sh", "-c", script]);
     let played = command.output().expect("cairn starts");

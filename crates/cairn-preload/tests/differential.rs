@@ -18,8 +18,6 @@ use std::process::{Command, Output, Stdio};
 const STEPS: usize = 300;
 /// Processes and threads at most; the player's `WORKERS`.
 const WORKERS: u64 = 8;
-/// Seconds after which a script has hung.
-const PATIENCE: &str = "20";
 /// Attempts at shortening a script.
 const ATTEMPTS_MAX: usize = 300;
 
@@ -207,11 +205,11 @@ impl Theatre {
         let place = self.place.to_str().expect("UTF-8");
         let player = self.player.to_str().expect("UTF-8");
         fs::create_dir_all(&self.place).expect("a scratch directory");
-        let mut command = self.stage.patient_command(&self.player, PATIENCE);
+        let mut command = self.stage.command(&self.player);
         let kernel = self.play(command.arg(place), script);
         let _ = Command::new("chmod").args(["-R", "u+rwx"]).arg(&self.place).output();
         fs::remove_dir_all(&self.place).expect("what is left can be removed");
-        let mut command = self.stage.patient_command(common::cairn(), PATIENCE);
+        let mut command = self.stage.command(common::cairn());
         command.args(["run", "--discard", "--mount", place, "--", player, place]);
         let cairn = self.play(&mut command, script);
         assert!(!self.place.exists(), "calls went past Cairn, to {place}");

@@ -149,7 +149,7 @@ fn library_that_comes_later_is_served_in_threads_that_were_there() {
         assert!(compiler.status().expect("there is a C compiler").success());
     }
     let run = |options: &[&str]| {
-        let mut command = stage.patient_command(common::cairn(), "60");
+        let mut command = stage.command(common::cairn());
         command.args(["run", "--discard"]).args(options).arg("--").arg(&program);
         command.args(["late", "/cairn"]).env("LATE", &library);
         command

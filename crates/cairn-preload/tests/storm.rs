@@ -33,7 +33,7 @@ const BOARD_BYTES: u64 = 1 << 16;
 /// How often the dead are reaped while a round goes on.
 const REAP_EVERY: Duration = Duration::from_millis(2);
 /// Seconds after which a round has hung.
-const PATIENCE: &str = "60";
+const PATIENCE: &str = "300";
 
 /// The store.
 struct Sky {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Seconds after which a run has hung.
-const PATIENCE: &str = "30";
+const PATIENCE: &str = "300";
 
 /// A temporary directory: a root for stores, and an ordinary directory to compare with.
 pub struct Stage {
@@ -79,15 +79,11 @@ impl Stage {
         compiled
     }
 
-    fn command(&self, program: &Path) -> Command {
-        self.patient_command(program, PATIENCE)
-    }
-
-    /// A program, ended by `timeout` when it has run for so many seconds, that would make its store in the stage.
-    pub fn patient_command(&self, program: &Path, seconds: &str) -> Command {
+    /// A program that would make its store in the stage, ended by `timeout` if it hangs.
+    pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("timeout");
         command
-            .arg(seconds)
+            .arg(PATIENCE)
             .arg(program)
             .current_dir(&self.directory)
             .env("CAIRN_STORE_ROOT", self.directory.join("root"))
@@ -347,13 +343,17 @@ pub fn library() -> PathBuf {
     cairn().with_file_name("libcairn_preload.so")
 }
 
-/// The `cairn` command beside the library, both of the profile under test and freshly built.
+/// The `cairn` command beside the library, both of the profile under test and freshly built, unless
+/// `CAIRN_BUILT` says that they are (scripts/run-all-tests.py).
 pub fn cairn() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         // The test runs from `target/PROFILE/deps`.
         let test = std::env::current_exe().expect("the test has a path");
         let profile = test.ancestors().nth(2).expect("a profile's directory");
+        if std::env::var_os("CAIRN_BUILT").is_some() {
+            return profile.join("cairn");
+        }
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--package", "cairn-preload", "--package", "cairn-cli"]);
         if profile.ends_with("release") {

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Build the workspace's test binaries, then run them, and other commands, several at a time.
+
+    scripts/run-all-tests.py [--lanes N] [COMMAND…]
+
+`cargo test` runs one binary after the other, and most of ours wait most of the time, for other
+processes or for a disk. So N of them run at once (default: one and a half for each processor).
+Each COMMAND, one argument of words, runs beside them, the first ones first.
+
+What must stay true: each binary runs in its package's directory, as under `cargo test`; what it
+prints appears whole, when it has ended; everything runs, whatever fails; the last lines give the
+totals and name what failed; an interrupted run ends the sessions of all it started. Tests learn
+from CAIRN_BUILT that the command and the libraries are up to date, and do not ask cargo again.
+"""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+COUNTS = re.compile(r"^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
+
+
+def built():
+    """Each test binary: (label, words of a command, directory)."""
+    command = ["cargo", "test", "--workspace", "--locked", "--no-run",
+               "--message-format=json-render-diagnostics"]
+    found = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cargo:
+        for line in cargo.stdout:
+            message = json.loads(line)
+            if message.get("reason") != "compiler-artifact" or not message["profile"]["test"]:
+                continue
+            if message["executable"]:
+                package = Path(message["manifest_path"]).parent
+                label = f"{package.name} {message['target']['name']}"
+                found.append((label, [message["executable"]], package))
+    if cargo.returncode != 0:
+        sys.exit(cargo.returncode)
+    return found
+
+
+def run(label, words, directory, running):
+    """Its label, exit status, output, seconds and seconds of processors."""
+    started = time.monotonic()
+    process = subprocess.Popen(words, cwd=directory, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, errors="replace", start_new_session=True)
+    running.add(process.pid)
+    output = process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)
+    running.discard(process.pid)
+    status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    return label, status, output, time.monotonic() - started, used.ru_utime + used.ru_stime
+
+
+def end_sessions(leaders):
+    """Kills what is in the sessions of these processes."""
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            # Behind the name in parentheses: state, parent, group, session.
+            fields = (directory / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) in leaders:
+                os.kill(int(directory.name), signal.SIGKILL)
+        except (OSError, IndexError):
+            pass  # It has ended.
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    lanes = max(2, (os.cpu_count() or 1) * 3 // 2)
+    parser.add_argument("--lanes", metavar="N", type=int, default=lanes, help="at a time")
+    parser.add_argument("commands", metavar="COMMAND", nargs="*", help="what else is to be run")
+    chosen = parser.parse_args()
+
+    here = Path.cwd()
+    jobs = [(command, shlex.split(command), here) for command in chosen.commands] + built()
+    os.environ["CAIRN_BUILT"] = "1"
+    running, failed, totals = set(), [], [0, 0, 0]
+
+    def report(future):
+        label, status, output, seconds, busy = future.result()
+        ending = "" if status == 0 else f", status {status}"
+        print(f"\n-- {label}: {seconds:.1f} s, processors {busy:.1f} s{ending}")
+        print(output.strip(), flush=True)
+        for counts in COUNTS.findall(output):
+            totals[:] = [total + int(count) for total, count in zip(totals, counts)]
+        if status != 0:
+            failed.append(label)
+
+    def interrupted(number, _frame):
+        end_sessions(set(running))
+        os._exit(128 + number)
+
+    signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGTERM, interrupted)
+    with ThreadPoolExecutor(chosen.lanes) as pool:
+        for job in jobs:
+            pool.submit(run, *job, running).add_done_callback(report)
+    passed, not_passed, ignored = totals
+    print(f"\n{len(jobs)} commands; tests: {passed} passed, {not_passed} failed, {ignored} ignored")
+    for label in failed:
+        print(f"failed: {label}")
+    sys.exit(1 if failed else 0)
+
+
+main()
