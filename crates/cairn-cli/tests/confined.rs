@@ -122,8 +122,10 @@ os.ftruncate(other, 0)
 assert os.pwrite(file, b'mine', written * BLOCK) == 4
 print('goes on')";
     fs::write(sandbox.work().join("fills.py"), program).expect("writes");
+    // Each in memory of its own: the agent of the first may still have what its store held.
     let text = "mount -t tmpfs -o size=900m,mode=1777 tmpfs /dev/shm
         $CAIRN --store-root /dev/shm run --tier ram:800M --discard -- python3 fills.py
+        mount -t tmpfs -o size=900m,mode=1777 tmpfs /dev/shm
         $CAIRN --store-root /dev/shm run --tier ram:800M,file:$ROOT/t:8M --discard -- python3 fills.py";
     let ran = script(&sandbox, &launcher, text).succeeds();
     assert_eq!(ran.stdout, "ENOSPC\ngoes on\nENOSPC\ngoes on\n");
