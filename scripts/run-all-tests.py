@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 COUNTS = re.compile(r"^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
@@ -102,8 +102,9 @@ def main():
     signal.signal(signal.SIGINT, interrupted)
     signal.signal(signal.SIGTERM, interrupted)
     with ThreadPoolExecutor(chosen.lanes) as pool:
-        for job in jobs:
-            pool.submit(run, *job, running).add_done_callback(report)
+        # In this thread, so that what goes wrong here, or with a start, ends the run as a failure.
+        for future in as_completed([pool.submit(run, *job, running) for job in jobs]):
+            report(future)
     passed, not_passed, ignored = totals
     print(f"\n{len(jobs)} commands; tests: {passed} passed, {not_passed} failed, {ignored} ignored")
     for label in failed:
