@@ -3,8 +3,6 @@
 fn main() {
     // Look at descriptors 0 to 2 before libraries such as libstdc++ take copies of stdin, stdout and stderr.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
-    // What we say of our own functions is no question to the dynamic linker, which would answer 190 of them.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     // The name that programs linked with -lcairn ask for: the library that is preloaded answers to it, so there is one copy.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcairn.so");
     // Functions that are nothing but assembly, which Rust has since 1.88.
