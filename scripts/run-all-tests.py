@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Build the workspace's test binaries, then run them, and other commands, several at a time.
+"""Build the workspace, then run its test binaries, and other commands, several at a time.
 
     scripts/run-all-tests.py [--lanes N] [COMMAND…]
 
@@ -9,7 +9,7 @@ Each COMMAND, one argument of words, runs beside them, the first ones first.
 
 What must stay true: each binary runs in its package's directory, as under `cargo test`; what it
 prints appears whole, when it has ended; everything runs, whatever fails; the last lines give the
-totals and name what failed; an interrupted run ends the sessions of all it started. Tests learn
+totals and name what failed; an interrupted run ends the sessions of all that runs. Tests learn
 from CAIRN_BUILT that the command and the libraries are up to date, and do not ask cargo again.
 """
 
@@ -21,6 +21,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -30,6 +31,10 @@ COUNTS = re.compile(r"^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignore
 
 def built():
     """Each test binary: (label, words of a command, directory)."""
+    # The programs and libraries that tests start; tests alone do not bring all of them up to date.
+    made = subprocess.run(["cargo", "build", "--workspace", "--locked"], check=False)
+    if made.returncode != 0:
+        sys.exit(made.returncode)
     command = ["cargo", "test", "--workspace", "--locked", "--no-run",
                "--message-format=json-render-diagnostics"]
     found = []
@@ -47,30 +52,52 @@ def built():
     return found
 
 
-def run(label, words, directory, running):
+class Sessions:
+    """What was started, each in a session of its own, until no more may be."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.leaders = set()
+        self.is_over = False
+
+    def start(self, words, directory):
+        with self.lock:
+            if self.is_over:
+                raise InterruptedError(f"{words[0]}: not started any more")
+            process = subprocess.Popen(words, cwd=directory, stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       text=True, errors="replace", start_new_session=True)
+            self.leaders.add(process.pid)
+            return process
+
+    def leave(self, process):
+        """It has ended: its number may be somebody else's."""
+        with self.lock:
+            self.leaders.discard(process.pid)
+
+    def end(self):
+        """Kills all that is in them."""
+        with self.lock:
+            self.is_over = True
+            for directory in Path("/proc").glob("[0-9]*"):
+                try:
+                    # Behind the name in parentheses: state, parent, group, session.
+                    fields = (directory / "stat").read_text().rpartition(")")[2].split()
+                    if int(fields[3]) in self.leaders:
+                        os.kill(int(directory.name), signal.SIGKILL)
+                except (OSError, IndexError):
+                    pass  # It has ended.
+
+
+def run(label, words, directory, sessions):
     """Its label, exit status, output, seconds and seconds of processors."""
     started = time.monotonic()
-    process = subprocess.Popen(words, cwd=directory, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True, errors="replace", start_new_session=True)
-    running.add(process.pid)
+    process = sessions.start(words, directory)
     output = process.stdout.read()
     _, status, used = os.wait4(process.pid, 0)
-    running.discard(process.pid)
+    sessions.leave(process)
     status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     return label, status, output, time.monotonic() - started, used.ru_utime + used.ru_stime
-
-
-def end_sessions(leaders):
-    """Kills what is in the sessions of these processes."""
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            # Behind the name in parentheses: state, parent, group, session.
-            fields = (directory / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[3]) in leaders:
-                os.kill(int(directory.name), signal.SIGKILL)
-        except (OSError, IndexError):
-            pass  # It has ended.
 
 
 def main():
@@ -83,27 +110,27 @@ def main():
     here = Path.cwd()
     jobs = [(command, shlex.split(command), here) for command in chosen.commands] + built()
     os.environ["CAIRN_BUILT"] = "1"
-    running, failed, totals = set(), [], [0, 0, 0]
+    sessions, failed, totals = Sessions(), [], [0, 0, 0]
 
     def report(future):
         label, status, output, seconds, busy = future.result()
         ending = "" if status == 0 else f", status {status}"
-        print(f"\n-- {label}: {seconds:.1f} s, processors {busy:.1f} s{ending}")
-        print(output.strip(), flush=True)
-        for counts in COUNTS.findall(output):
-            totals[:] = [total + int(count) for total, count in zip(totals, counts)]
         if status != 0:
             failed.append(label)
+        for counts in COUNTS.findall(output):
+            totals[:] = [total + int(count) for total, count in zip(totals, counts)]
+        print(f"\n-- {label}: {seconds:.1f} s, processors {busy:.1f} s{ending}")
+        print(output.strip(), flush=True)
 
     def interrupted(number, _frame):
-        end_sessions(set(running))
+        sessions.end()
         os._exit(128 + number)
 
     signal.signal(signal.SIGINT, interrupted)
     signal.signal(signal.SIGTERM, interrupted)
     with ThreadPoolExecutor(chosen.lanes) as pool:
         # In this thread, so that what goes wrong here, or with a start, ends the run as a failure.
-        for future in as_completed([pool.submit(run, *job, running) for job in jobs]):
+        for future in as_completed([pool.submit(run, *job, sessions) for job in jobs]):
             report(future)
     passed, not_passed, ignored = totals
     print(f"\n{len(jobs)} commands; tests: {passed} passed, {not_passed} failed, {ignored} ignored")

@@ -17,9 +17,8 @@ step cargo fmt --all --check
 step cargo clippy --workspace --all-targets --locked -- -D warnings
 export RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings"
 step cargo doc --workspace --no-deps --document-private-items --locked
-# All of it, with what each needs of its libraries, as the tests do: nothing is compiled twice.
-step cargo build --workspace --locked
-# Most tests wait most of the time, for other processes: so several of a binary, and several binaries, at the same time.
+# Most tests wait most of the time, for other processes: so several of a binary, and several
+# binaries, at the same time.
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((2 * $(nproc)))}"
 export CAIRN_BIN=target/debug
 step scripts/run-all-tests.py "tests/delivery/run.py --small --jobs $(nproc)" tests/apps/run.sh

@@ -206,7 +206,8 @@ fn advance(shared: &Shared, volume: &Volume, part: usize, ahead: &mut Ahead) -> 
     }
 }
 
-/// How far a part may be allocated where there is so much to spare: what is ahead of use already has been taken from that.
+/// How far a part may be allocated where there is so much to spare: what is ahead of use already
+/// has been taken from that.
 fn limit(allocated_bytes: u64, used_bytes: u64, spare_bytes: u64) -> u64 {
     let ahead_bytes = allocated_bytes.saturating_sub(used_bytes);
     allocated_bytes - ahead_bytes + spare_bytes.saturating_add(ahead_bytes) / SHARE

@@ -444,7 +444,8 @@ fn image_that_nobody_asked_for_gives_way() {
     let sandbox = Sandbox::new();
     let mut session =
         Session::start(&sandbox, "job", &["--image-every", "1s", "--drain-rate", "100K"]);
-    session.shell("exec 7>/cairn/open; head -c 4M /dev/urandom >&7; echo small >/cairn/small");
+    // More than is copied before the first wait: at this rate the image takes minutes.
+    session.shell("exec 7>/cairn/open; head -c 12M /dev/urandom >&7; echo small >/cairn/small");
     let image = sandbox.out().join("cairn-image.job.0");
     eventually("an image is begun", || image.exists());
     sandbox.cairn(&["drain", "job"]).ends_with(75).says("1 file still open");

@@ -47,7 +47,8 @@ pub enum Scope {
     },
 }
 
-/// Where in the text a variable is, as `NAME=value` and a NUL; all three are equal if it is not set.
+/// Where in the text a variable is, as `NAME=value` and a NUL; all three are equal if it is not
+/// set.
 #[derive(Clone, Copy)]
 struct Variable {
     start: usize,
@@ -63,7 +64,8 @@ pub struct Configuration {
     /// One bit per byte value: the first bytes of the components of the mount prefix.
     initials: [u64; 4],
     is_one_component: bool,
-    /// The variables one after the other: every process of a job fills this at its start, and each page takes a fault.
+    /// The variables one after the other: every process of a job fills this at its start, and each
+    /// page takes a fault.
     text: [u8; INHERITED.len() * VARIABLE_BYTES],
 }
 
@@ -102,7 +104,8 @@ impl Configuration {
     #[inline]
     fn terminated(&self, start: usize, index: usize) -> &CStr {
         let text = &self.text[start..=self.variables[index].end];
-        // SAFETY: `keep` and `leave_out` put a NUL there; `keep` refuses values that contain one; names do not.
+        // SAFETY: `keep` and `leave_out` put a NUL there; `keep` refuses values that contain one;
+        // names do not.
         unsafe { CStr::from_bytes_with_nul_unchecked(text) }
     }
 

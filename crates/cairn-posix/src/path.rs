@@ -75,8 +75,8 @@ pub unsafe fn route<'a>(path: *const c_char) -> Route<'a> {
     }
 }
 
-/// Whether `path`, relative to the current directory, is the C library's: what is left to do then is a jump to its function,
-/// of which the caller needs nothing.
+/// Whether `path`, relative to the current directory, is the C library's: what is left to do then
+/// is a jump to its function, of which the caller needs nothing.
 ///
 /// # Safety
 /// `path` is null or NUL-terminated.

@@ -121,8 +121,8 @@ impl Failure for PathError {
     }
 }
 
-/// The hook that a closure is written in, or that calls the function `any_path` it is written in: the type of a closure is named
-/// after the function around it.
+/// The hook that a closure is written in, or that calls the function `any_path` it is written in:
+/// the type of a closure is named after the function around it.
 fn hook_of<F>() -> &'static str {
     let name = type_name::<F>();
     let hook = name.split_once("::{{closure}}").map_or(name, |(hook, _)| hook);

@@ -104,7 +104,8 @@ fn look() {
     let before = errno();
     // SAFETY: takes a plain number.
     let linker = match unsafe { libc::getauxval(libc::AT_BASE) } as usize {
-        // It was called by its name, as a program. It is not to be asked while it goes through its list.
+        // It was called by its name, as a program. It is not to be asked while it goes through its
+        // list.
         0 => library!(__tls_get_addr: fn(*const c_void) -> *mut c_void) as *const () as usize,
         base => base,
     };

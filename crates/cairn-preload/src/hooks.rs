@@ -31,8 +31,8 @@ fn descriptor_place(descriptor: c_int, follow: bool) -> Option<Place<'static>> {
 /// Hooks for functions with one path: `path: expression` for the current directory, `path at directory` for the
 /// family that takes a directory; `then` hears what the C library returns. A path that leads out of the mount is asked again where it leads.
 ///
-/// For most paths the hook is a look and a jump: after a call of the kernel each return to a caller is slow, because the processor
-/// has forgotten where it leads. The rest is a function of its own.
+/// For most paths the hook is a look and a jump: after a call of the kernel each return to a caller
+/// is slow, because the processor has forgotten where it leads. The rest is a function of its own.
 macro_rules! path_hooks {
     ($(
         $(#[$attribute:meta])*
@@ -44,7 +44,8 @@ macro_rules! path_hooks {
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             #[inline(never)]
             unsafe extern "C-unwind" fn any_path($($argument: $type),*) -> $result {
-                // SAFETY: the caller passes a path as the C library's function of this name demands it.
+                // SAFETY: the caller passes a path as the C library's function of this name demands
+                // it.
                 let route = unsafe { path_hooks!(@route $path $($directory)?) };
                 if let Some($place) = $crate::hooks::ours(route, $follow) {
                     return $crate::answer::answer_path(
@@ -52,7 +53,8 @@ macro_rules! path_hooks {
                         |elsewhere| {
                             let $path = elsewhere.as_ptr();
                             $(let $directory = { let _ = $directory; libc::AT_FDCWD };)?
-                            // SAFETY: the caller's own arguments but for the path, which lives for the call.
+                            // SAFETY: the caller's own arguments but for the path, which lives for
+                            // the call.
                             unsafe { $name($($argument),*) }
                         },
                     );
@@ -104,7 +106,8 @@ pub unsafe fn by_empty_path(
     crate::answer::guarded(|| names::place_of(handle)).ok()
 }
 
-/// Whether a call with a directory, a path and flags of the `AT_` kind is the C library's at first sight.
+/// Whether a call with a directory, a path and flags of the `AT_` kind is the C library's at first
+/// sight.
 ///
 /// # Safety
 /// `path` is null or terminated.

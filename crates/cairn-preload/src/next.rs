@@ -11,7 +11,8 @@ use cairn_posix::calls::{self, Outcome};
 
 /// A function of the C library (or of another preloaded library behind us).
 ///
-/// It does not hold the function's name, whose address the dynamic linker would have to fill in at the start of every process.
+/// It does not hold the function's name, whose address the dynamic linker would have to fill in at
+/// the start of every process.
 pub struct Next {
     /// Stays null where calls are counted, so that each is seen by `look_up` and others pay nothing for that.
     address: AtomicPtr<c_void>,
@@ -25,7 +26,8 @@ impl Next {
         Next { address: AtomicPtr::new(null), found: AtomicPtr::new(null) }
     }
 
-    /// Address of the function `name`; that of [`absent`] if there is none. Who asks for one that is counted calls it.
+    /// Address of the function `name`; that of [`absent`] if there is none. Who asks for one that
+    /// is counted calls it.
     #[inline]
     fn address(&self, name: &CStr, is_counted: bool) -> *mut c_void {
         let known = self.address.load(Ordering::Relaxed);
@@ -203,8 +205,8 @@ extern "C" fn absent() -> c_int {
     -1
 }
 
-/// The function `name`, which `next` is for, as a pointer of type `F`. Whoever calls it promises, besides what the function itself
-/// demands, that it has this type.
+/// The function `name`, which `next` is for, as a pointer of type `F`. Whoever calls it promises,
+/// besides what the function itself demands, that it has this type.
 #[inline]
 pub fn function<F: Copy>(next: &Next, name: &CStr, is_counted: bool) -> F {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };

@@ -53,7 +53,8 @@ macro_rules! open_hooks {
                         || open_place(&place, flags, mode, PathBounds::NONE),
                         |elsewhere| {
                             $(let $directory = { let _ = $directory; libc::AT_FDCWD };)?
-                            // SAFETY: the caller's own arguments but for the path, which lives for the call.
+                            // SAFETY: the caller's own arguments but for the path, which lives for
+                            // the call.
                             unsafe { $name($($directory,)? elsewhere.as_ptr(), flags $(, $mode)?) }
                         },
                     );

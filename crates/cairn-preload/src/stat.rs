@@ -7,7 +7,7 @@ use cairn_posix::path::Place;
 use cairn_posix::{Errno, PathResult, Result, attributes, file, mount, placeholder, table};
 use libc::{stat as Stat, statfs as Statfs, statvfs as Statvfs, statx as Statx};
 
-use crate::answer::{self, answer, answer_path, answer_path_as};
+use crate::answer::{self, answer, answer_path};
 use crate::hooks;
 
 unsafe fn deliver(found: &Attributes, target: *mut Stat) -> Result<()> {
@@ -84,6 +84,19 @@ by_descriptor! {
     fn __fxstat64([version] descriptor, target);
 }
 
+/// The place that a directory, a path and flags of the `AT_` kind mean, if the call is ours.
+///
+/// # Safety
+/// `path` is null or terminated, and outlives the result.
+#[inline]
+unsafe fn place_at<'a>(directory: c_int, path: *const c_char, flags: c_int) -> Option<Place<'a>> {
+    // SAFETY: promised by the caller.
+    unsafe {
+        hooks::by_empty_path(directory, path, flags)
+            .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
+    }
+}
+
 macro_rules! at_directory {
     ($(fn $name:ident([$($version:ident)?] directory, path, target, flags);)*) => {$(
         /// As the C library's function of this name.
@@ -96,17 +109,15 @@ macro_rules! at_directory {
                 $($version: c_int,)? directory: c_int, path: *const c_char, target: *mut Stat, flags: c_int,
             ) -> c_int {
                 // SAFETY: the caller passes a terminated path.
-                let place = unsafe {
-                    hooks::by_empty_path(directory, path, flags)
-                        .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
-                };
+                let place = unsafe { place_at(directory, path, flags) };
                 if let Some(place) = place {
                     return answer_path(
                         || hooks::with_flags(flags, STAT_FLAGS, || {
                             // SAFETY: the caller passes room for one structure.
                             unsafe { stat_place(&place, follows(flags), target) }
                         }),
-                        // SAFETY: the caller's own arguments but for the path, which lives for the call.
+                        // SAFETY: the caller's own arguments but for the path, which lives for the
+                        // call.
                         |elsewhere| unsafe { $name($($version,)? libc::AT_FDCWD, elsewhere.as_ptr(), target, flags) },
                     );
                 }
@@ -172,62 +183,53 @@ pub unsafe extern "C-unwind" fn statx(
     mask: c_uint,
     target: *mut Statx,
 ) -> c_int {
-    // As for `path_hooks`.
-    // SAFETY: the caller passes a terminated path.
-    match unsafe { hooks::passes(directory, path, flags) } {
-        // SAFETY: the caller's own arguments.
-        true => unsafe { real_statx()(directory, path, flags, mask, target) },
-        // SAFETY: as above.
-        false => unsafe { statx_any(directory, path, flags, mask, target) },
-    }
-}
-
-type RealStatx =
-    unsafe extern "C-unwind" fn(c_int, *const c_char, c_int, c_uint, *mut Statx) -> c_int;
-
-#[inline]
-fn real_statx() -> RealStatx {
-    next!(statx: fn(c_int, *const c_char, c_int, c_uint, *mut Statx) -> c_int)
-}
-
-#[inline(never)]
-unsafe extern "C-unwind" fn statx_any(
-    directory: c_int,
-    path: *const c_char,
-    flags: c_int,
-    mask: c_uint,
-    target: *mut Statx,
-) -> c_int {
-    // SAFETY: the caller passes a terminated path.
-    let place = unsafe {
-        hooks::by_empty_path(directory, path, flags)
-            .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
-    };
-    if let Some(place) = place {
-        return answer_path_as(
-            || "statx",
-            || {
-                hooks::with_flags(flags, STATX_FLAGS, || {
-                    // SAFETY: the caller passes room for one structure.
-                    unsafe { statx_place(&place, follows(flags), mask, target) }
-                })
-            },
-            // SAFETY: the caller's own arguments but for the path, which lives for the call.
-            |elsewhere| unsafe { statx(libc::AT_FDCWD, elsewhere.as_ptr(), flags, mask, target) },
-        );
-    }
-    // SAFETY: the caller's own arguments.
-    let result = unsafe { real_statx()(directory, path, flags, mask, target) };
-    if result == 0 && directory >= 0 {
-        // SAFETY: a successful call has filled the structure.
-        let found = unsafe { &*target };
-        let device = libc::makedev(found.stx_dev_major, found.stx_dev_minor);
-        if is_missed(directory, u32::from(found.stx_mode), device) {
-            // SAFETY: the caller's own arguments, now that the descriptor is known.
-            return unsafe { statx(directory, path, flags, mask, target) };
+    #[inline(never)]
+    unsafe extern "C-unwind" fn any_path(
+        directory: c_int,
+        path: *const c_char,
+        flags: c_int,
+        mask: c_uint,
+        target: *mut Statx,
+    ) -> c_int {
+        // SAFETY: the caller passes a terminated path.
+        let place = unsafe { place_at(directory, path, flags) };
+        if let Some(place) = place {
+            return answer_path(
+                || {
+                    hooks::with_flags(flags, STATX_FLAGS, || {
+                        // SAFETY: the caller passes room for one structure.
+                        unsafe { statx_place(&place, follows(flags), mask, target) }
+                    })
+                },
+                // SAFETY: the caller's own arguments but for the path, which lives for the call.
+                |elsewhere| unsafe {
+                    statx(libc::AT_FDCWD, elsewhere.as_ptr(), flags, mask, target)
+                },
+            );
         }
+        let real = next!(statx: fn(c_int, *const c_char, c_int, c_uint, *mut Statx) -> c_int);
+        // SAFETY: the caller's own arguments.
+        let result = unsafe { real(directory, path, flags, mask, target) };
+        if result == 0 && directory >= 0 {
+            // SAFETY: a successful call has filled the structure.
+            let found = unsafe { &*target };
+            let device = libc::makedev(found.stx_dev_major, found.stx_dev_minor);
+            if is_missed(directory, u32::from(found.stx_mode), device) {
+                // SAFETY: the caller's own arguments, now that the descriptor is known.
+                return unsafe { statx(directory, path, flags, mask, target) };
+            }
+        }
+        result
     }
-    result
+    // SAFETY: the caller passes a terminated path.
+    if !unsafe { hooks::passes(directory, path, flags) } {
+        // SAFETY: the caller's own arguments.
+        return unsafe { any_path(directory, path, flags, mask, target) };
+    }
+    let real = next!(statx: fn(c_int, *const c_char, c_int, c_uint, *mut Statx) -> c_int);
+    // A jump, as for `path_hooks`.
+    // SAFETY: the caller's own arguments.
+    unsafe { real(directory, path, flags, mask, target) }
 }
 
 path_hooks! {

@@ -1,9 +1,11 @@
-// The functions of libgcc_s.so.1 that unwind the stack, for the library that is preloaded: each goes to libgcc_s's own, which
-// `__cairn_unwinder` (src/unwinder.rs) loads when one is called for the first time. If the library had to be there from the
-// start, every process of a job would pay for it, some 0.1 ms of the 0.3 that a start took longer.
+// The functions that unwind the stack, for the library that is preloaded: each goes to that of the
+// library which the process unwinds with. `__cairn_unwinder` (src/unwinder.rs) finds them when one
+// is called for the first time. If libgcc_s had to be there from the start, every process of a job
+// would pay for it, some 0.1 ms of the 0.3 that a start took longer.
 //
-// Must stay true: whoever called is what the function behind finds as its caller, with all registers that calls preserve: so each is
-// a jump. The order is that of NAMES in src/unwinder.rs.
+// Must stay true: whoever called is what the function behind finds as its caller, with all
+// registers that calls preserve: so each is a jump. The order is that of FUNCTIONS in
+// src/unwinder.rs.
 
 #if defined(__x86_64__)
 
@@ -30,12 +32,11 @@ find:
     push %rcx
     push %r8
     push %r9
-    push %rax
+    sub $8, %rsp
     mov %eax, %edi
+    lea addresses(%rip), %rsi
     call __cairn_unwinder
-    pop %rcx
-    lea addresses(%rip), %rdx
-    mov %rax, (%rdx, %rcx, 8)
+    add $8, %rsp
     pop %r9
     pop %r8
     pop %rcx
@@ -63,24 +64,21 @@ find:
 
 .text
 find:
-    stp x29, x30, [sp, #-96]!
+    stp x29, x30, [sp, #-80]!
     stp x0, x1, [sp, #16]
     stp x2, x3, [sp, #32]
     stp x4, x5, [sp, #48]
     stp x6, x7, [sp, #64]
-    str x17, [sp, #80]
     mov x0, x17
+    adrp x1, addresses
+    add x1, x1, :lo12:addresses
     bl __cairn_unwinder
     mov x16, x0
-    ldr x17, [sp, #80]
-    adrp x0, addresses
-    add x0, x0, :lo12:addresses
-    str x16, [x0, x17, lsl #3]
     ldp x6, x7, [sp, #64]
     ldp x4, x5, [sp, #48]
     ldp x2, x3, [sp, #32]
     ldp x0, x1, [sp, #16]
-    ldp x29, x30, [sp], #96
+    ldp x29, x30, [sp], #80
     br x16
 
 #endif

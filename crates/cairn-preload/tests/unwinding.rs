@@ -1,5 +1,6 @@
-//! A panic is caught although the library that unwinds is loaded only when it happens: this test program is linked with the
-//! functions that do so (`src/unwinder.S`), as the library that is preloaded is.
+//! A panic is caught although the library that unwinds is loaded only when it happens: this test
+//! program is linked with the functions that do so (`src/unwinder.S`), as the library that is
+//! preloaded is.
 
 #[path = "../src/unwinder.rs"]
 mod unwinder;

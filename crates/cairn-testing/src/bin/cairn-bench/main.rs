@@ -1,11 +1,12 @@
 //! `cairn-bench`: DESIGN's performance table, measured as docs/BENCHMARKS.md says.
 //!
-//! Run under `cairn run` by `make bench`: the program calls the C library only, so what is measured is what an
-//! application gets. Every figure comes with a baseline taken in the same run, slice by slice in turn.
-//! The groups named "durable" are measured where the store's tier is a file, the others where it is memory;
-//! `cairn-bench spill PATH`, `cairn-bench remote PATH`, `cairn-bench progress PATH`, `cairn-bench drain DIR [PART]`, `cairn-bench ranks`, `cairn-bench rotation`,
-//! `cairn-bench fresh PATH [PART [OPTION…]]` and `cairn-bench foreign` make their stores themselves.
-//! Measures; never asserts.
+//! Run under `cairn run` by `make bench`: the program calls the C library only, so what is measured
+//! is what an application gets. Every figure comes with a baseline taken in the same run, slice by
+//! slice in turn. The groups named "durable" are measured where the store's tier is a file, the
+//! others where it is memory; `cairn-bench spill PATH`, `cairn-bench remote PATH`, `cairn-bench
+//! progress PATH`, `cairn-bench drain DIR [PART]`, `cairn-bench ranks`, `cairn-bench rotation`,
+//! `cairn-bench fresh PATH [PART [OPTION…]]` and `cairn-bench foreign` make their stores
+//! themselves. Measures; never asserts.
 
 mod calls;
 mod data;

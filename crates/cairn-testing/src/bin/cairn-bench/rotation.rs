@@ -1,9 +1,10 @@
 //! Rows of processes that are not in step: each computes for a while, writes a checkpoint as a new file in one call, and renames
 //! it over the one before the last; against as many that copy to memory of their own at such times.
 //!
-//! Every slice has processes of its own, in a store of its own, which `cairn` beside this program makes. What counts are the
-//! rounds after the first three, in which each file is made, and of those the time in calls; rates are added up, so those of
-//! more processes than processors say something beside their baseline only.
+//! Every slice has processes of its own, in a store of its own, which `cairn` beside this program
+//! makes. What counts are the rounds after the first three, in which each file is made, and of
+//! those the time in calls; rates are added up, so those of more processes than processors say
+//! something beside their baseline only.
 
 use crate::data::{SharedMapping, create, write_all};
 use crate::measure::Row;
