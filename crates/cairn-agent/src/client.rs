@@ -14,8 +14,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long an agent may take to answer its socket once it was started.
-const START_PATIENCE: Duration = Duration::from_secs(5);
+/// After so long no agent is started any more in the place of one that ended before it was asked
+/// anything.
+const START_PATIENCE: Duration = Duration::from_secs(30);
 const START_EVERY: Duration = Duration::from_millis(5);
 /// How long an agent may be silent during a request.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
@@ -55,6 +56,10 @@ impl Client {
     /// Connects to the agent of the store in `directory`, which `program agent --store DIR` starts
     /// if need be.
     pub fn reach(directory: &Path, program: &Path) -> Result<Client> {
+        Client::reach_within(directory, program, START_PATIENCE)
+    }
+
+    fn reach_within(directory: &Path, program: &Path, patience: Duration) -> Result<Client> {
         let started = Instant::now();
         loop {
             if let Some(mut client) = Client::connect(directory) {
@@ -66,12 +71,13 @@ impl Client {
                 }
             }
             start(directory, program)?;
-            if started.elapsed() > START_PATIENCE {
-                let reason = "it does not answer; see agent.log there".to_string();
-                return Err(Error::AgentStart { store: directory.to_path_buf(), reason });
-            }
+            // It has said that it is ready, however long that took.
             if let Some(client) = Client::connect(directory) {
                 return Ok(client);
+            }
+            if started.elapsed() > patience {
+                let reason = "it does not answer; see agent.log there".to_string();
+                return Err(Error::AgentStart { store: directory.to_path_buf(), reason });
             }
             thread::sleep(START_EVERY);
         }
@@ -243,5 +249,33 @@ fn start(directory: &Path, program: &Path) -> Result<()> {
             let said = said.trim().trim_start_matches("cairn: ");
             Err(failed(if said.is_empty() { output.status.to_string() } else { said.to_string() }))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::AGENT_SOCKET;
+    use std::ffi::OsStr;
+    use std::os::unix::net::UnixListener;
+
+    /// Mechanism: the time was looked at before the agent that had just said that it was ready.
+    /// Consequence: where a start took longer than that, on a busy node, the run failed. Fix: the
+    /// agent first.
+    #[test]
+    fn agent_that_is_ready_is_reached_however_long_its_start_took() {
+        let directory = std::env::temp_dir().join(format!("cairn-client.{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let program = directory.join("program");
+        // Written by a child: a descriptor of this process would be in what other tests fork.
+        let text = format!("#!/bin/sh\nmv \"$3/later\" \"$3/{AGENT_SOCKET}\"\n");
+        let write = "printf %s \"$1\" >\"$2\" && chmod 700 \"$2\"";
+        let words =
+            [OsStr::new("-c"), write.as_ref(), "sh".as_ref(), text.as_ref(), program.as_ref()];
+        assert!(Command::new("sh").args(words).status().expect("sh starts").success());
+        let _agent = UnixListener::bind(directory.join("later")).expect("a socket");
+        let reached = Client::reach_within(&directory, &program, Duration::ZERO).map(|_| ());
+        std::fs::remove_dir_all(&directory).expect("it can be removed");
+        assert!(reached.is_ok(), "{reached:?}");
     }
 }

@@ -139,12 +139,17 @@ pub fn counted_as<T, E: Failure>(
     let is_counting = is_counting();
     let outcome = run(act);
     if is_counting {
-        match &outcome {
-            Ok(_) => count(symbol(), Outcome::Served),
-            Err(failure) => failed(symbol(), failure),
-        }
+        count_outcome(symbol(), &outcome);
     }
     outcome
+}
+
+#[cold]
+fn count_outcome<T, E: Failure>(symbol: &'static str, outcome: &core::result::Result<T, E>) {
+    match outcome {
+        Ok(_) => count(symbol, Outcome::Served),
+        Err(failure) => failed(symbol, failure),
+    }
 }
 
 #[cold]
@@ -237,7 +242,13 @@ pub fn answer_as<R: Answer, T: Success<R>>(
     act: impl FnOnce() -> Result<T>,
 ) -> R {
     let before = errno();
-    match counted_as(symbol, act) {
+    delivered(counted_as(symbol, act), before)
+}
+
+/// What the caller gets; `before`: errno when it called.
+#[inline]
+fn delivered<R: Answer, T: Success<R>>(outcome: Result<T>, before: c_int) -> R {
+    match outcome {
         Ok(value) => {
             set_errno(before);
             value.value()
@@ -247,6 +258,20 @@ pub fn answer_as<R: Answer, T: Success<R>>(
             R::FAILED
         }
     }
+}
+
+/// As [`answer_as`], for what calls the application's functions, which may leave by an exception, end the thread or be
+/// cancelled: nothing catches that here, nor a panic. So `act` consists of calls that are guarded themselves.
+pub fn answer_unguarded<R: Answer, T: Success<R>>(
+    symbol: &'static str,
+    act: impl FnOnce() -> Result<T>,
+) -> R {
+    let before = errno();
+    let outcome = act();
+    if is_counting() {
+        count_outcome(symbol, &outcome);
+    }
+    delivered(outcome, before)
 }
 
 /// Answers a call on a path; one that leads elsewhere is continued there.

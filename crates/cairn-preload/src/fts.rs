@@ -12,6 +12,7 @@ use cairn_posix::path::{Route, route};
 use libc::stat as Stat;
 
 use crate::answer::{errno, set_errno};
+use crate::walks::{self, Order};
 use crate::{directories, stat};
 
 /// `FTSENT` of the C library.
@@ -40,8 +41,7 @@ pub struct Entry {
 }
 
 /// Orders entries.
-type Compare =
-    Option<unsafe extern "C-unwind" fn(*const *const Entry, *const *const Entry) -> c_int>;
+type Compare = Option<Order<Entry>>;
 
 /// `FTS` of the C library.
 #[repr(C)]
@@ -211,11 +211,8 @@ impl Entry {
 /// Links entries in the order that the walk wants.
 unsafe fn in_order(walk: &Walk, mut entries: Vec<*mut Entry>) -> *mut Entry {
     if let Some(compare) = walk.compare {
-        entries.sort_by(|left, right| {
-            let (left, right) = (left.cast_const(), right.cast_const());
-            // SAFETY: the function is the caller's, and takes pointers to pointers to entries.
-            unsafe { compare(&raw const left, &raw const right) }.cmp(&0)
-        });
+        // SAFETY: the function is the caller's, and takes pointers to pointers to entries.
+        unsafe { walks::sort(&mut entries, compare) };
     }
     let mut next = core::ptr::null_mut();
     for &entry in entries.iter().rev() {

@@ -1,4 +1,7 @@
 //! `ftw` and `nftw` on trees of ours: the C library's own would open the directories past our hooks.
+//!
+//! Must stay true: a walk is made of calls of our hooks and of the caller's function, which may leave by an exception or end its
+//! thread; so nothing around it catches that, defers signals or is on another stack.
 
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -7,10 +10,10 @@ use std::collections::BTreeSet;
 use std::ffi::CString;
 
 use cairn_posix::path::Route;
-use cairn_posix::{Errno, Result, gate};
+use cairn_posix::{Errno, Result};
 use libc::stat as Stat;
 
-use crate::answer::{answer_as, errno, set_errno};
+use crate::answer::{answer_unguarded, errno, set_errno};
 use crate::{directories, stat};
 
 /// `struct FTW` of the C library.
@@ -69,32 +72,30 @@ fn status(path: &CStr, follow: bool) -> Result<Stat> {
     let mut status: Stat = unsafe { core::mem::zeroed() };
     let ask = if follow { stat::stat } else { stat::lstat };
     // SAFETY: the path is terminated, and there is room for one structure.
-    match gate::outside(|| unsafe { ask(path.as_ptr(), &mut status) }) {
+    match unsafe { ask(path.as_ptr(), &mut status) } {
         0 => Ok(status),
         _ => Err(Errno(errno())),
     }
 }
 
 fn names(path: &CStr) -> Result<Vec<CString>> {
-    gate::outside(|| {
-        // SAFETY: the path is terminated.
-        let stream = unsafe { directories::opendir(path.as_ptr()) };
-        if stream.is_null() {
-            return Err(Errno(errno()));
-        }
-        let mut found = Vec::new();
-        set_errno(0);
-        // SAFETY: the stream was opened above; an entry is complete, and valid until the next call.
-        while let Some(entry) = unsafe { directories::readdir64(stream).as_ref() } {
-            // SAFETY: the name of an entry is terminated.
-            found.push(unsafe { CStr::from_ptr(entry.d_name.as_ptr()) }.to_owned());
-        }
-        let failure = errno();
-        // SAFETY: the stream is not used afterwards.
-        unsafe { directories::closedir(stream) };
-        found.retain(|name| !matches!(name.as_bytes(), b"." | b".."));
-        if failure == 0 { Ok(found) } else { Err(Errno(failure)) }
-    })
+    // SAFETY: the path is terminated.
+    let stream = unsafe { directories::opendir(path.as_ptr()) };
+    if stream.is_null() {
+        return Err(Errno(errno()));
+    }
+    let mut found = Vec::new();
+    set_errno(0);
+    // SAFETY: the stream was opened above; an entry is complete, and valid until the next call.
+    while let Some(entry) = unsafe { directories::readdir64(stream).as_ref() } {
+        // SAFETY: the name of an entry is terminated.
+        found.push(unsafe { CStr::from_ptr(entry.d_name.as_ptr()) }.to_owned());
+    }
+    let failure = errno();
+    // SAFETY: the stream is not used afterwards.
+    unsafe { directories::closedir(stream) };
+    found.retain(|name| !matches!(name.as_bytes(), b"." | b".."));
+    if failure == 0 { Ok(found) } else { Err(Errno(failure)) }
 }
 
 fn is(status: &Stat, kind: u32) -> bool {
@@ -248,7 +249,7 @@ unsafe fn walk(
             _ => Ok(0),
         }
     };
-    answer_as(|| symbol, act)
+    answer_unguarded(symbol, act)
 }
 
 /// The path without the slashes behind it.
@@ -293,7 +294,7 @@ macro_rules! walks {
             let call = |$path: &CStr, $status: &Stat, $kind: c_int, $position: &mut Position| {
                 let _ = &$position;
                 // SAFETY: the function is the caller's, and gets what it demands.
-                gate::outside(|| unsafe { visit($path.as_ptr(), $status, $kinds($kind) $(, $given)?) })
+                unsafe { visit($path.as_ptr(), $status, $kinds($kind) $(, $given)?) }
             };
             // SAFETY: the caller passes a terminated path.
             unsafe { walk(stringify!($name), path, flags, &call) }

@@ -3,97 +3,168 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use cairn_posix::path::{Place, Route};
-use cairn_posix::{Errno, PathResult, Result, directory, gate};
+use cairn_posix::path::Route;
+use cairn_posix::{Errno, PathResult, Result};
 use libc::{DIR, dirent64, stat as Stat};
 
-use crate::{directories, stat};
+use crate::answer::{answer_unguarded, errno, set_errno};
+use crate::{descriptors, directories, open, stat};
 
 type Filter = Option<unsafe extern "C-unwind" fn(*const dirent64) -> c_int>;
-type Compare =
-    Option<unsafe extern "C-unwind" fn(*mut *const dirent64, *mut *const dirent64) -> c_int>;
+type Compare = Option<Order<dirent64>>;
+/// A program's order of entries, which may be none at all.
+pub type Order<T> = unsafe extern "C-unwind" fn(*const *const T, *const *const T) -> c_int;
+type AnyOrder = unsafe extern "C-unwind" fn(*const c_void, *const c_void) -> c_int;
 
+/// Sorts entries as the C library does, which takes any answers of the program's for an order.
+///
+/// # Safety
+/// `order` takes pointers to two of the entries.
+pub unsafe fn sort<T>(entries: &mut [*mut T], order: Order<T>) {
+    unsafe extern "C-unwind" {
+        fn qsort(start: *mut c_void, count: usize, bytes: usize, order: AnyOrder);
+    }
+    // SAFETY: pointers are passed alike whatever they point to.
+    let order = unsafe { core::mem::transmute::<Order<T>, AnyOrder>(order) };
+    let start = entries.as_mut_ptr().cast();
+    // SAFETY: so many pointers are there; promised by the caller.
+    unsafe { qsort(start, entries.len(), size_of::<*mut T>(), order) };
+}
+
+/// An open directory, closed however its reader leaves.
+struct Stream(*mut DIR);
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: open, and used by nobody afterwards.
+        unsafe { directories::closedir(self.0) };
+    }
+}
+
+/// Entries that came from malloc, freed unless the caller gets them.
+struct Entries(Vec<*mut dirent64>);
+
+impl Drop for Entries {
+    fn drop(&mut self) {
+        // SAFETY: they came from malloc, and nobody else has them.
+        self.0.drain(..).for_each(|entry| unsafe { libc::free(entry.cast()) });
+    }
+}
+
+fn allocate<T>(bytes: usize) -> Result<*mut T> {
+    // SAFETY: malloc may be called here.
+    match unsafe { libc::malloc(bytes) } {
+        memory if memory.is_null() => Err(Errno(libc::ENOMEM)),
+        memory => Ok(memory.cast()),
+    }
+}
+
+/// What `scandir` does with the directory that is open as `stream`; null: it could not be opened. Made of calls of our hooks and of
+/// the caller's functions, which may leave by an exception or end their thread.
+///
+/// # Safety
+/// The arguments of `scandir`, and a stream that nobody else uses.
 unsafe fn scan(
-    place: &Place,
+    stream: *mut DIR,
     list: *mut *mut *mut dirent64,
     filter: Filter,
     compare: Compare,
-) -> PathResult<c_int> {
-    let stream = directory::open(place)?;
-    // SAFETY: the callbacks are the caller's.
-    let collected = unsafe { collect(stream, filter) };
-    let closed = stream.close();
-    let mut found = collected?;
-    closed?;
-    if let Some(compare) = compare {
-        found.sort_by(|&left, &right| {
-            let (mut left, mut right) = (left.cast_const(), right.cast_const());
-            // SAFETY: alphasort and its like take pointers to pointers to entries.
-            gate::outside(|| unsafe { compare(&raw mut left, &raw mut right) }).cmp(&0)
-        });
+) -> Result<c_int> {
+    if stream.is_null() {
+        return Err(Errno(errno()));
     }
-    let bytes = found.len().max(1) * size_of::<*mut dirent64>();
-    // SAFETY: malloc may be called here; the caller frees the array and the entries, as scandir(3) says.
-    let array = unsafe { libc::malloc(bytes) }.cast::<*mut dirent64>();
-    if array.is_null() {
-        found.iter().for_each(|&entry| free(entry));
-        return Err(Errno(libc::ENOMEM).into());
-    }
-    // SAFETY: the array has room for all entries; the caller passes room for one pointer.
-    unsafe {
-        core::ptr::copy_nonoverlapping(found.as_ptr(), array, found.len());
-        list.write(array);
-    }
-    c_int::try_from(found.len()).map_err(|_| Errno(libc::EOVERFLOW).into())
-}
-
-fn free(entry: *mut dirent64) {
-    // SAFETY: the entry came from malloc in `collect` and nobody else has it.
-    unsafe { libc::free(entry.cast()) };
-}
-
-unsafe fn collect(stream: &directory::Stream, filter: Filter) -> Result<Vec<*mut dirent64>> {
-    let mut found = Vec::new();
+    let stream = Stream(stream);
+    let mut found = Entries(Vec::new());
     loop {
-        let entry = match stream.next() {
-            Ok(entry) if entry.is_null() => return Ok(found),
-            Ok(entry) => entry,
-            Err(errno) => {
-                found.into_iter().for_each(free);
-                return Err(errno);
+        set_errno(0);
+        // SAFETY: an open stream.
+        let entry = unsafe { directories::readdir64(stream.0) };
+        if entry.is_null() {
+            match errno() {
+                0 => break,
+                errno => return Err(Errno(errno)),
             }
-        };
+        }
         // SAFETY: the filter is the caller's, and takes an entry.
-        if filter.is_some_and(|filter| gate::outside(|| unsafe { filter(entry) }) == 0) {
+        if filter.is_some_and(|filter| unsafe { filter(entry) } == 0) {
             continue;
         }
-        // SAFETY: an entry of ours is complete as far as its length says.
+        // SAFETY: an entry is complete as far as its length says.
         let length = usize::from(unsafe { (*entry).d_reclen });
-        // SAFETY: malloc may be called here.
-        let copy = unsafe { libc::malloc(length) }.cast::<dirent64>();
-        if copy.is_null() {
-            found.into_iter().for_each(free);
-            return Err(Errno(libc::ENOMEM));
-        }
+        let copy = allocate::<dirent64>(length)?;
         // SAFETY: both have `length` bytes and do not overlap.
         unsafe { core::ptr::copy_nonoverlapping(entry.cast::<u8>(), copy.cast::<u8>(), length) };
-        found.push(copy);
+        found.0.push(copy);
     }
+    drop(stream);
+    if let Some(compare) = compare {
+        // SAFETY: alphasort and its like take pointers to pointers to entries.
+        unsafe { sort(&mut found.0, compare) };
+    }
+    let array = allocate::<*mut dirent64>(found.0.len().max(1) * size_of::<*mut dirent64>())?;
+    let entries = core::mem::take(&mut found.0);
+    // SAFETY: the array has room for all entries; the caller passes room for one pointer.
+    unsafe {
+        core::ptr::copy_nonoverlapping(entries.as_ptr(), array, entries.len());
+        list.write(array);
+    }
+    Ok(entries.len() as c_int)
+}
+
+/// Opens a directory as `opendir` does, from another one.
+///
+/// # Safety
+/// The path is terminated.
+unsafe fn open_from(directory: c_int, path: *const c_char) -> *mut DIR {
+    const FLAGS: c_int = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: our own hooks; the path is the caller's.
+    unsafe {
+        let number = open::openat(directory, path, FLAGS, 0);
+        if number < 0 {
+            return core::ptr::null_mut();
+        }
+        let stream = directories::fdopendir(number);
+        if stream.is_null() {
+            let failure = errno();
+            descriptors::close(number);
+            set_errno(failure);
+        }
+        stream
+    }
+}
+
+macro_rules! scans {
+    ($(fn $name:ident($($directory:ident)?), by $open:path;)*) => {$(
+        /// As the C library's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            $($directory: c_int,)?
+            path: *const c_char,
+            list: *mut *mut *mut dirent64,
+            filter: Filter,
+            compare: Compare,
+        ) -> c_int {
+            // SAFETY: the caller passes a terminated path.
+            if matches!(unsafe { path_hooks!(@route path $($directory)?) }, Route::Libc) {
+                let real = next!($name: fn($(scans!(@int $directory),)? *const c_char, *mut *mut *mut dirent64, Filter, Compare) -> c_int);
+                // SAFETY: the caller's own arguments.
+                return unsafe { real($($directory,)? path, list, filter, compare) };
+            }
+            // SAFETY: the caller's own arguments.
+            answer_unguarded(stringify!($name), || unsafe { scan($open($($directory,)? path), list, filter, compare) })
+        }
+    )*};
+    (@int $directory:ident) => { c_int };
+}
+
+scans! {
+    fn scandir(), by directories::opendir;
+    fn scandir64(), by directories::opendir;
+    fn scandirat(directory), by open_from;
+    fn scandirat64(directory), by open_from;
 }
 
 path_hooks! {
-    fn scandir(path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int,
-        // SAFETY: the caller's own arguments.
-        [path, follow true] = |place| unsafe { scan(&place, list, filter, compare) };
-    fn scandir64(path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int,
-        // SAFETY: the caller's own arguments.
-        [path, follow true] = |place| unsafe { scan(&place, list, filter, compare) };
-    fn scandirat(directory: c_int, path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int,
-        // SAFETY: the caller's own arguments.
-        [path at directory, follow true] = |place| unsafe { scan(&place, list, filter, compare) };
-    fn scandirat64(directory: c_int, path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int,
-        // SAFETY: the caller's own arguments.
-        [path at directory, follow true] = |place| unsafe { scan(&place, list, filter, compare) };
     // A handle would have to be opened by the kernel.
     fn name_to_handle_at(directory: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int,
         [path at directory, follow true] = |_place| refused::<()>();

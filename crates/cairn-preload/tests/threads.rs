@@ -55,6 +55,14 @@ fn threads_that_leave_are_where_the_kernel_has_them_however_many_there_are() {
     same_on_both("threads", "many_go_elsewhere");
 }
 
+/// Mechanism: walks, with the functions of the program that they call, ran where panics are caught. Consequence: a thread that ended
+/// or was cancelled in such a function ended the program, and an order that is none broke the store for it (EIO). Fix: nothing is
+/// around them, and the C library sorts.
+#[test]
+fn thread_ends_in_a_walk_and_others_go_on() {
+    same_on_both("threads", "threads_end_in_walks");
+}
+
 /// Mechanism: once a process had given up what it has of the store, late calls of its other threads failed (EIO, EINVAL, EBADF).
 /// Consequence: a thread that ends the program at an error gave it another exit code than 0.
 /// Fix: such a thread waits until the kernel stops it.

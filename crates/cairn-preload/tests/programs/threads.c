@@ -1,5 +1,8 @@
 /* Threads that use files at the same time. */
 #include "program.h"
+#include <dirent.h>
+#include <ftw.h>
+#include <fts.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -365,6 +368,93 @@ static void many_go_elsewhere(void) {
     printf("misplaced: %d\n", misplaced);
 }
 
+/* How a thread leaves the function that a walk calls: not at all, by its end, by being cancelled. */
+enum { STAY, END, CANCEL };
+static _Thread_local int way;
+static _Thread_local int calls;
+
+static int leave(void) {
+    calls++;
+    if (way == END) pthread_exit((void *)7);
+    if (way == CANCEL) {
+        pthread_cancel(pthread_self());
+        pthread_testcancel();
+    }
+    return 0;
+}
+
+static int visit(const char *path, const struct stat *found, int kind) {
+    (void)path, (void)found, (void)kind;
+    return leave();
+}
+
+static int visit_placed(const char *path, const struct stat *found, int kind, struct FTW *place) {
+    (void)path, (void)found, (void)kind, (void)place;
+    return leave();
+}
+
+static int choose(const struct dirent *entry) {
+    (void)entry;
+    return leave(), 1;
+}
+
+/* An order that is none. */
+static int always_after(const struct dirent **left, const struct dirent **right) {
+    (void)left, (void)right;
+    return 1;
+}
+
+static int entry_after(const FTSENT **left, const FTSENT **right) {
+    (void)left, (void)right;
+    return 1;
+}
+
+enum { WALKS = 5 };
+
+static void walk(int number) {
+    struct dirent **list = NULL;
+    char *top[] = {"tree", NULL};
+    switch (number) {
+    case 0: MUST(ftw("tree", visit, 8) == 0); return;
+    case 1: MUST(nftw("tree", visit_placed, 8, FTW_PHYS | FTW_DEPTH) == 0); return;
+    case 2: number = scandir("tree", &list, choose, alphasort); break;
+    case 3: number = scandir("tree", &list, choose, always_after); break;
+    case 4: {
+        FTS *open = fts_open(top, FTS_PHYSICAL | FTS_NOCHDIR, entry_after);
+        for (number = 0; fts_read(open) != NULL; number++) leave();
+        printf("%d entries\n", number);
+        MUST(fts_close(open) == 0);
+        return;
+    }
+    }
+    for (int entry = 0; entry < number; entry++) free(list[entry]);
+    printf("%d entries\n", number);
+    free(list);
+}
+
+static void *walk_and_leave(void *which) {
+    way = (long)which % 3;
+    walk((long)which / 3);
+    return (void *)(long)calls;
+}
+
+static void threads_end_in_walks(void) {
+    char name[24];
+    MUST(mkdir("tree", 0755) == 0 && mkdir("tree/below", 0755) == 0);
+    for (int number = 0; number < 40; number++) {
+        sprintf(name, "tree/%s%d", number % 2 ? "below/" : "", number);
+        MUST(close(create(name, 0)) == 0);
+    }
+    for (long which = 0; which < 3 * WALKS; which++) {
+        pthread_t thread;
+        void *result;
+        MUST(pthread_create(&thread, NULL, walk_and_leave, (void *)which) == 0);
+        MUST(pthread_join(thread, &result) == 0);
+        printf("walk %ld: %ld\n", which / 3, (long)result);
+        MUST(close(create("after", 0)) == 0 && unlink("after") == 0);
+    }
+}
+
 static const struct scene scenes[] = {
     {"each_has_a_file_of_its_own", each_has_a_file_of_its_own},
     {"all_append_to_one_file", all_append_to_one_file},
@@ -375,6 +465,7 @@ static const struct scene scenes[] = {
     {"threads_write_until_the_end", threads_write_until_the_end},
     {"one_goes_elsewhere", one_goes_elsewhere},
     {"many_go_elsewhere", many_go_elsewhere},
+    {"threads_end_in_walks", threads_end_in_walks},
 };
 
 int main(int count, char **arguments) {
