@@ -80,7 +80,7 @@ pub unsafe fn route<'a>(path: *const c_char) -> Route<'a> {
 ///
 /// # Safety
 /// `path` is null or NUL-terminated.
-#[inline]
+#[inline(never)]
 pub unsafe fn is_foreign(path: *const c_char) -> bool {
     // SAFETY: the caller's promise is the same.
     configuration::get().is_none_or(|found| unsafe { look(found, path) } == Look::Foreign)
@@ -88,7 +88,7 @@ pub unsafe fn is_foreign(path: *const c_char) -> bool {
 
 /// # Safety
 /// `path` is null or NUL-terminated.
-#[inline(never)]
+#[inline(always)]
 unsafe fn look(configuration: &Configuration, path: *const c_char) -> Look {
     let mount = configuration.mount();
     // SAFETY: the caller vouches for the string, if it is one.

@@ -144,7 +144,8 @@ pub fn counted_as<T, E: Failure>(
     outcome
 }
 
-#[cold]
+/// Inlined: passed on by reference, outcomes would lie in memory instead of registers.
+#[inline(always)]
 fn count_outcome<T, E: Failure>(symbol: &'static str, outcome: &core::result::Result<T, E>) {
     match outcome {
         Ok(_) => count(symbol, Outcome::Served),

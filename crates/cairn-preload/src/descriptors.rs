@@ -11,26 +11,19 @@ use libc::off_t;
 use crate::answer::{answer, answer_as, deliver, given, set_errno};
 use crate::streams;
 
-#[inline]
 fn close_number(symbol: &'static str, number: c_int, real: impl FnOnce(c_int) -> c_int) -> c_int {
-    match table::is_ours(number) || placeholder::is_internal(number) {
-        true => close_ours(symbol, number),
-        // A jump, as for `path_hooks`.
-        false => real(number),
+    if table::is_ours(number) {
+        streams::about_to_change(number);
+        let result = answer_as(|| symbol, || file::close(number));
+        streams::descriptor_changed(number);
+        return result;
     }
-}
-
-#[inline(never)]
-fn close_ours(symbol: &'static str, number: c_int) -> c_int {
-    if !table::is_ours(number) {
+    if placeholder::is_internal(number) {
         // To the application this number was never open.
         set_errno(libc::EBADF);
         return -1;
     }
-    streams::about_to_change(number);
-    let result = answer_as(|| symbol, || file::close(number));
-    streams::descriptor_changed(number);
-    result
+    real(number)
 }
 
 /// As `close(2)`.
