@@ -664,7 +664,7 @@ pub fn remove_unbegun(directory: &Path, job: &str) -> Result<bool> {
 
 /// Whether a store directory holds nothing but what every new one holds.
 fn is_blank(directory: &Path) -> Result<bool> {
-    const OF_A_NEW_STORE: [&str; 4] = ["handles", "void", RUN_LOCK, staging::MARK];
+    const OF_A_NEW_STORE: [&str; 3] = ["handles", RUN_LOCK, staging::MARK];
     let listed = || -> std::io::Result<bool> {
         for entry in fs::read_dir(directory)? {
             let name = entry?.file_name();

@@ -315,7 +315,7 @@ impl Catcher {
         call.descriptors.iter().any(|&place| {
             let number = stopped.data.args[place] as i32;
             let link = fs::read_link(format!("/proc/{}/fd/{number}", stopped.pid));
-            number >= 0 && link.is_ok_and(|target| target.starts_with(&self.handles))
+            number >= 0 && link.is_ok_and(|target| target.parent() == Some(&self.handles))
         })
     }
 }

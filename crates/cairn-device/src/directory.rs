@@ -126,12 +126,29 @@ impl Directory {
         self.existing_private(name)
     }
 
+    /// Makes the directory `name`, if need be, and lets everybody in who has a descriptor of it: others do not come through this one,
+    /// which is private. Errors: those of making it; it is a file, or not ours.
+    pub fn open_to_all(&self, name: &CStr) -> StoreResult<()> {
+        match sys::mkdirat(self.raw(), name, 0o777) {
+            Ok(()) | Err(Errno(libc::EEXIST)) => {}
+            Err(errno) => return Err(self.error("create directory", name, errno)),
+        }
+        let directory = self.below(name)?;
+        sys::fchmod(directory.raw(), 0o777)
+            .map_err(|errno| self.error("use directory", name, errno))
+    }
+
+    /// The directory `name` of this one, whoever may enter it.
+    fn below(&self, name: &CStr) -> StoreResult<Directory> {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        let descriptor = Descriptor::open(self.raw(), name, flags, 0)
+            .map_err(|errno| self.error("use directory", name, errno))?;
+        Ok(Directory { descriptor: descriptor.raise(), path: self.join(name) })
+    }
+
     /// Opens the private directory `name`. Errors: as `private`, and it does not exist.
     pub fn existing_private(&self, name: &CStr) -> StoreResult<Directory> {
-        let failed = |errno| self.error("use directory", name, errno);
-        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-        let descriptor = Descriptor::open(self.raw(), name, flags, 0).map_err(failed)?;
-        Directory { descriptor: descriptor.raise(), path: self.join(name) }.checked_private()
+        self.below(name)?.checked_private()
     }
 
     /// This directory, if it is ours and ours alone.
@@ -225,8 +242,7 @@ impl Directory {
                 self.remove_file(&name)?;
                 continue;
             }
-            // A directory of ours; others cannot have put one here because we are 0700.
-            self.existing_private(&name)?.clear()?;
+            self.below(&name)?.clear()?;
             sys::unlinkat(self.raw(), &name, libc::AT_REMOVEDIR)
                 .map_err(|errno| self.error("remove directory", &name, errno))?;
         }

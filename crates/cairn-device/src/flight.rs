@@ -72,14 +72,14 @@ impl Namespace {
 
     fn open_token(&self, path: &ShortPath, access: i32) -> SysResult<Descriptor> {
         let flags = access | libc::O_NONBLOCK | libc::O_NOFOLLOW;
-        Descriptor::open(self.directory().raw(), path, flags, 0)
+        Descriptor::open(self.handles(), path, flags, 0)
     }
 
     fn make_token(&self, path: &ShortPath) -> SysResult<()> {
-        let directory = self.directory().raw();
-        match sys::mknodat(directory, path, libc::S_IFIFO | 0o600) {
+        let directory = self.handles();
+        match sys::mknodat(directory, path, libc::S_IFIFO | 0o666) {
             // Whatever the application's mask took away.
-            Ok(()) => sys::fchmodat(directory, path, 0o600),
+            Ok(()) => sys::fchmodat(directory, path, 0o666),
             Err(Errno(libc::EEXIST)) => Ok(()),
             Err(errno) => Err(errno),
         }

@@ -11,9 +11,9 @@ use std::path::Path;
 
 const BETWEEN: &str = ".lock-";
 
-/// Its path within the store, for a file of `namespace`.
-pub fn path(namespace: &str, inode: InodeId, born: Timestamp) -> String {
-    format!("handles/{namespace}{BETWEEN}{}-{:x}", inode.0, born.0)
+/// Its name in the directory of placeholders, for a file of `namespace`.
+pub fn name(namespace: &str, inode: InodeId, born: Timestamp) -> String {
+    format!("{namespace}{BETWEEN}{}-{:x}", inode.0, born.0)
 }
 
 /// Whose it is, if this is one of `namespace`.
@@ -55,19 +55,16 @@ mod tests {
         let store = std::env::temp_dir().join(format!("cairn-lock-files-{}", std::process::id()));
         fs::create_dir_all(store.join("handles")).expect("makes");
         let [old, new] = [Timestamp(-5), Timestamp(7)];
-        let paths = [path("node", InodeId(3), old), path("node", InodeId(3), new)];
-        let others = [
-            "handles/node.3",
-            "handles/node.3.token",
-            "handles/node.lock-3",
-            "handles/node.lock-3-x",
-        ];
-        let other_namespace = path("node.1", InodeId(3), old);
+        let paths = [name("node", InodeId(3), old), name("node", InodeId(3), new)];
+        let others = ["node.3", "node.3.token", "node.lock-3", "node.lock-3-x"];
+        let other_namespace = name("node.1", InodeId(3), old);
         let all = paths.iter().map(String::as_str).chain(others).chain([other_namespace.as_str()]);
-        all.clone().for_each(|path| fs::write(store.join(path), "").expect("writes"));
+        all.clone()
+            .for_each(|path| fs::write(store.join("handles").join(path), "").expect("writes"));
         let swept = sweep(&store, "node", |inode, born| (inode, born) == (InodeId(3), new));
         assert_eq!(swept.expect("sweeps"), 1);
-        let left: Vec<&str> = all.filter(|path| store.join(path).exists()).collect();
+        let left: Vec<&str> =
+            all.filter(|path| store.join("handles").join(path).exists()).collect();
         assert_eq!(left, [&[paths[1].as_str()], &others[..], &[other_namespace.as_str()]].concat());
         fs::remove_dir_all(store).expect("removes");
     }

@@ -33,12 +33,12 @@ use crate::numa;
 use crate::ram::RamDevice;
 use crate::segment::{self, MetaSegment, PrivateSegment};
 use crate::short_path::ShortPath;
-use crate::store::{self, HANDLES, Store, VOID};
+use crate::store::{self, HANDLES, Store};
 use crate::sys::{self, Errno, SysResult};
 use crate::tiers::{self, TierPlace};
 use crate::transit::Transit;
 
-/// Tries for a free name in `void/`; other processes make names of their own.
+/// Tries for a free name of a stand-in; other processes make names of their own.
 const STAND_IN_TRIES: u32 = 16;
 const FORGOTTEN: &str = "the machine that it is on was started again: what was written there and not made durable may be gone";
 
@@ -50,6 +50,8 @@ pub struct Namespace {
     pub tiers: Vec<Box<dyn Device>>,
     name: String,
     directory: Directory,
+    /// Where placeholders are: a process that has it open comes there with whatever rights it has left.
+    handles: Descriptor,
     meta_descriptors: [Option<i32>; 2],
 }
 
@@ -304,7 +306,11 @@ pub fn open_namespace(store: &Store, name: &str) -> StoreResult<Namespace> {
             _ => Box::new(open_ram(&directory, &names, bytes, &geometry)?),
         });
     }
-    Ok(Namespace { fs, tiers, name: name.to_owned(), directory, meta_descriptors })
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let handles = Descriptor::open(directory.raw(), HANDLES, flags, 0)
+        .map_err(|errno| directory.error("use directory", HANDLES, errno))?
+        .raise();
+    Ok(Namespace { fs, tiers, name: name.to_owned(), directory, handles, meta_descriptors })
 }
 
 fn open_meta(directory: &Directory, names: &Names) -> StoreResult<MetaSegment> {
@@ -491,6 +497,7 @@ impl Namespace {
     /// Calls `visit` with each descriptor that must stay open while the namespace is used.
     pub fn descriptors(&self, visit: &mut dyn FnMut(i32)) {
         visit(self.directory.raw());
+        visit(self.handles.raw());
         self.meta_descriptors.into_iter().flatten().for_each(&mut *visit);
         self.tiers.iter().for_each(|tier| tier.descriptors(visit));
     }
@@ -501,11 +508,11 @@ impl Namespace {
         let path = self.placeholder_path(handle);
         let open = || {
             let flags = libc::O_PATH | libc::O_NOFOLLOW;
-            Descriptor::open(self.directory.raw(), &path, flags, 0)
+            Descriptor::open(self.handles.raw(), &path, flags, 0)
         };
         let descriptor = match open() {
             Err(Errno(libc::ENOENT)) => {
-                match sys::mknodat(self.directory.raw(), &path, libc::S_IFSOCK | 0o600) {
+                match sys::mknodat(self.handles.raw(), &path, libc::S_IFSOCK | 0o600) {
                     Ok(()) | Err(Errno(libc::EEXIST)) => open()?,
                     Err(errno) => return Err(errno),
                 }
@@ -525,12 +532,11 @@ impl Namespace {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         for _ in 0..STAND_IN_TRIES {
             let mut path = ShortPath::new();
-            path.push(VOID.to_bytes());
-            path.push(b"/");
+            path.push(b"void-");
             path.push_number(u64::from(sys::gettid()));
             path.push(b".");
             path.push_number(COUNT.fetch_add(1, Ordering::Relaxed));
-            match sys::mkdirat(self.directory.raw(), &path, 0o700) {
+            match sys::mkdirat(self.handles.raw(), &path, 0o700) {
                 Ok(()) => return self.take_stand_in(&path),
                 // Of a process with our id in another pid namespace, or of a dead one.
                 Err(Errno(libc::EEXIST)) => {}
@@ -542,18 +548,21 @@ impl Namespace {
 
     fn take_stand_in(&self, path: &CStr) -> SysResult<(i32, u64)> {
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-        let opened = Descriptor::open(self.directory.raw(), path, flags, 0);
-        sys::unlinkat(self.directory.raw(), path, libc::AT_REMOVEDIR)?;
+        let opened = Descriptor::open(self.handles.raw(), path, flags, 0);
+        sys::unlinkat(self.handles.raw(), path, libc::AT_REMOVEDIR)?;
         let descriptor = opened?;
         let stat = sys::fstat(descriptor.raw())?;
         Ok((descriptor.into_raw(), stand_in_id(&stat)))
     }
 
-    /// Where the placeholder of open-file description `handle` is in the store.
+    /// The directory of placeholders, tokens and files to lock, which any process of the job may use that has this descriptor.
+    pub fn handles(&self) -> i32 {
+        self.handles.raw()
+    }
+
+    /// Name of the placeholder of open-file description `handle`.
     pub(crate) fn placeholder_path(&self, handle: u32) -> ShortPath {
         let mut path = ShortPath::new();
-        path.push(HANDLES.to_bytes());
-        path.push(b"/");
         path.push(self.name.as_bytes());
         path.push(b".");
         path.push_number(u64::from(handle));

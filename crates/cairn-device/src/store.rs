@@ -4,11 +4,12 @@
 //! <root>/cairn-<uid>/<job>/        0700
 //!   <ns>.meta    <ns>.ram0         segments of a namespace (ram0 may be a link into huge/)
 //!   <ns>.tiers                     what its tiers are made of, if not of memory alone
+//!   handles/                       0777: for processes of the job that gave up their rights
 //!   handles/<ns>.<number>          socket inodes that stand for open-file descriptions
 //!   handles/<ns>.<number>.token    FIFOs that stand for them on their way between processes
 //!   handles/<ns>.lock-<inode>-<time> files on which the kernel keeps locks, see `lock_file.rs`
 //!   ranks                          MPI ranks that came
-//!   void/                          where working directories' stand-ins are made and removed
+//!   handles/void-<thread>.<number> stand-ins of working directories, while they are made
 //!   huge/                          file system of huge pages, where one could be mounted
 //! ```
 //! Must stay true: a directory that others can enter, that is not ours or that is a symbolic link
@@ -28,10 +29,8 @@ use crate::sys::{self, Errno};
 pub use crate::directory::StoreError;
 pub use crate::namespace::removal::{LeftTier, TierLocks};
 
-/// Directory of placeholders, within the store.
+/// Directory of placeholders and of stand-ins for working directories, within the store.
 pub const HANDLES: &CStr = c"handles";
-/// Directory of stand-ins for working directories, within the store.
-pub const VOID: &CStr = c"void";
 /// Longest name of a job or a namespace, bytes.
 pub const NAME_BYTES_MAX: usize = 48;
 /// Stands between the name of a job and a number in the name of its store's directory while that is removed.
@@ -210,8 +209,7 @@ fn remove_parent(store: &Path) {
 
 fn make(root: &Directory, job: &CStr) -> StoreResult<Store> {
     let directory = root.private(&user_directory())?.private(job)?;
-    directory.private(HANDLES)?;
-    directory.private(VOID)?;
+    directory.open_to_all(HANDLES)?;
     Ok(Store { directory })
 }
 

@@ -584,6 +584,12 @@ pub fn gettid() -> u32 {
     unsafe { enter(libc::SYS_gettid, [0; 6]) as u32 }
 }
 
+/// Real group of the caller.
+pub fn getgid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { enter(libc::SYS_getgid, [0; 6]) as u32 }
+}
+
 /// Effective user of the caller.
 pub fn geteuid() -> u32 {
     // SAFETY: takes nothing and cannot fail.

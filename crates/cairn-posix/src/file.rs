@@ -11,7 +11,7 @@ use cairn_core::{
 use cairn_device::sys;
 
 use crate::error::{Errno, PathResult, Result};
-use crate::mount::{self, Mount};
+use crate::mount::{self, Mount, Rights};
 use crate::path::Place;
 use crate::table::Left;
 use crate::{absent, cwd, io, mapping, placeholder, table, upkeep};
@@ -184,11 +184,12 @@ pub fn attributes(handle: HandleId) -> Result<Attributes> {
     Ok(found)
 }
 
-/// As `access(2)` with the effective rights; `mask` is made of `R_OK`, `W_OK`, `X_OK`.
-pub fn access(place: &Place, mask: i32, follow: bool) -> PathResult<()> {
+/// As `access(2)`, with these rights; `mask` is made of `R_OK`, `W_OK`, `X_OK`.
+pub fn access(place: &Place, mask: i32, follow: bool, rights: Rights) -> PathResult<()> {
     let mask = u32::try_from(mask).ok().filter(|mask| mask & !7 == 0).ok_or(Errno(libc::EINVAL))?;
     let mount = mount::current()?;
-    let result = mount.fs().access(&mount.caller(), place.base, place.path, mask, follow);
+    let result =
+        mount.fs().access(&mount.caller_with(rights), place.base, place.path, mask, follow);
     mount.at(place, follow, result)
 }
 
@@ -206,7 +207,7 @@ pub fn truncate(place: &Place, size: i64) -> PathResult<()> {
     if found.is_directory() {
         return Err(Errno(libc::EISDIR).into());
     }
-    access(place, libc::W_OK, true)?;
+    access(place, libc::W_OK, true, Rights::Effective)?;
     Ok(set_size(mount::current()?, found.inode, size)?)
 }
 

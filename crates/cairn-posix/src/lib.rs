@@ -40,6 +40,7 @@ pub mod placeholder;
 pub mod process;
 pub mod rank;
 mod read_ahead;
+mod readers;
 pub mod regions;
 pub mod space;
 pub mod stack;

@@ -79,10 +79,12 @@ fn descriptor(mount: &Mount, number: i32, inode: InodeId, owner: Owner) -> Resul
         return Ok(known);
     }
     let born = mount.fs().attributes(inode)?.born;
-    let name = CString::new(lock_file::path(mount.name(), inode, born));
+    let name = CString::new(lock_file::name(mount.name(), inode, born));
     let name = name.map_err(|_| Errno(libc::EINVAL))?;
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW;
-    let opened = Descriptor::open(mount.store_directory(), &name, flags, 0o600)?.raise();
+    let opened = Descriptor::open(mount.handles_directory(), &name, flags, 0o666)?.raise();
+    // Whatever the application's mask took away. Who did not make it need not.
+    let _ = sys::fchmod(opened.raw(), 0o666);
     let inherited = sys::fcntl(number, libc::F_GETFD, 0)? & libc::FD_CLOEXEC;
     sys::fcntl(opened.raw(), libc::F_SETFD, i64::from(inherited))?;
     placeholder::note_internal(opened.raw());

@@ -43,6 +43,15 @@ static ENDED: AtomicBool = AtomicBool::new(false);
 static ENDER: AtomicU32 = AtomicU32::new(0);
 static ATTACHING: Latch = Latch::new();
 
+/// Whose rights count: a process may have others than its user.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rights {
+    /// Those that calls are made with.
+    Effective,
+    /// Those of the real user, which `access(2)` asks for.
+    Real,
+}
+
 /// An attached namespace and what this process is in it.
 pub struct Mount {
     namespace: Namespace,
@@ -54,7 +63,9 @@ pub struct Mount {
     /// In a forked child until its first call of ours: `slot` is the one its parent made for it.
     prepared: AtomicBool,
     /// Effective user (high half) and group.
+    /// Those that calls are made with, and those of the real user.
     credentials: AtomicU64,
+    real_credentials: AtomicU64,
     /// Supplementary groups, never freed; null for none.
     groups: AtomicPtr<Vec<u32>>,
     /// `RLIMIT_FSIZE`; `u64::MAX` where there is none.
@@ -218,6 +229,7 @@ impl Mount {
             pid: AtomicU32::new(0),
             prepared: AtomicBool::new(false),
             credentials: AtomicU64::new(0),
+            real_credentials: AtomicU64::new(0),
             groups: AtomicPtr::new(core::ptr::null_mut()),
             file_size_limit: AtomicU64::new(u64::MAX),
             device_number: libc::makedev(DEVICE_MAJOR, number),
@@ -312,6 +324,11 @@ impl Mount {
         self.namespace.directory().raw()
     }
 
+    /// Descriptor of the store's directory of placeholders.
+    pub(crate) fn handles_directory(&self) -> i32 {
+        self.namespace.handles()
+    }
+
     /// `st_dev` of files of ours.
     pub fn device_number(&self) -> u64 {
         self.device_number
@@ -326,7 +343,16 @@ impl Mount {
     /// Who calls, and when.
     #[inline]
     pub fn caller(&self) -> Caller {
-        let credentials = self.credentials.load(Ordering::Relaxed);
+        self.caller_with(Rights::Effective)
+    }
+
+    /// The same, with these rights.
+    #[inline]
+    pub(crate) fn caller_with(&self, rights: Rights) -> Caller {
+        let credentials = match rights {
+            Rights::Effective => self.credentials.load(Ordering::Relaxed),
+            Rights::Real => self.real_credentials.load(Ordering::Relaxed),
+        };
         Caller {
             slot: self.slot(),
             credentials: Credentials { uid: (credentials >> 32) as u32, gid: credentials as u32 },
@@ -344,8 +370,9 @@ impl Mount {
 
     /// Asks the kernel again who we are; after a call that changes it.
     pub fn refresh_credentials(&self) {
-        let (uid, gid) = (sys::geteuid(), sys::getegid());
-        self.credentials.store(u64::from(uid) << 32 | u64::from(gid), Ordering::Relaxed);
+        let pack = |uid, gid| u64::from(uid) << 32 | u64::from(gid);
+        self.credentials.store(pack(sys::geteuid(), sys::getegid()), Ordering::Relaxed);
+        self.real_credentials.store(pack(sys::getuid(), sys::getgid()), Ordering::Relaxed);
         let groups = sys::getgroups();
         if groups != self.groups() {
             // Other threads may still look at the old ones.

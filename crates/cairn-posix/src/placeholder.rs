@@ -16,6 +16,7 @@ use crate::error::{Errno, Result};
 use crate::flight;
 use crate::locks;
 use crate::mount::{self, Mount};
+use crate::readers;
 use crate::table::{self, Left};
 
 /// Placeholders kept at hand: opening again is then one dup.
@@ -318,6 +319,7 @@ pub(crate) fn internal_numbers() -> impl Iterator<Item = u32> {
         mount.internal_descriptors(&mut |descriptor| note(descriptor as u32));
     }
     locks::for_each_descriptor(&mut |descriptor| note(descriptor as u32));
+    readers::for_each_descriptor(&mut |descriptor| note(descriptor as u32));
     numbers[..count].sort_unstable();
     numbers.into_iter().take(count)
 }

@@ -11,7 +11,9 @@ use cairn_device::{sys, unlocked};
 
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
-use crate::{configuration, cwd, file, flight, locks, mapping, placeholder, table, upkeep};
+use crate::{
+    configuration, cwd, file, flight, locks, mapping, placeholder, readers, table, upkeep,
+};
 
 /// Whether this process may have something of ours that a child would inherit: it has attached the mount, or was executed with
 /// descriptors or in a directory of ours, and attaches it now. Looks for those once.
@@ -181,6 +183,15 @@ fn seal_all(mount: &Mount) {
     for (_, handle) in table::all() {
         // What stays stale is sealed by the drain.
         let _ = upkeep::seal_handle(mount, handle);
+    }
+}
+
+/// The process's credentials are about to change: what the store asks of them is asked now. Where that fails, the first use says so.
+pub fn before_credentials_change() {
+    if configuration::get().is_some() {
+        if let Ok(mount) = mount::current() {
+            readers::keep(mount);
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::absent;
 use crate::error::{Errno, Result};
 use crate::latch::Latch;
 use crate::mount::{self, Mount};
+use crate::readers;
 
 /// Where each tier is mapped to be read; of the one store a process can have.
 static TIERS: [AtomicPtr<u8>; TIERS_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; TIERS_MAX];
@@ -73,9 +74,7 @@ pub fn segment(tier: u32) -> Result<i32> {
     let mount = mount::current()?;
     let tier = u8::try_from(tier).map_err(|_| Errno(libc::EINVAL))?;
     let memory = memory_of(mount, tier).ok().flatten().ok_or(Errno(libc::EINVAL))?;
-    let path = std::ffi::CString::new(format!("/proc/self/fd/{}", memory.descriptor))
-        .map_err(|_| Errno(libc::EINVAL))?;
-    Ok(sys::openat(libc::AT_FDCWD, &path, libc::O_RDONLY | libc::O_CLOEXEC, 0)?)
+    Ok(readers::reader(memory.descriptor)?.into_raw())
 }
 
 fn memory_of(mount: &Mount, tier: u8) -> Result<Option<Mappable>> {

@@ -3,6 +3,7 @@
 mod common;
 
 use cairn_posix::io::At;
+use cairn_posix::mount::Rights;
 use cairn_posix::{Errno, descriptor, file, names};
 use common::*;
 
@@ -214,7 +215,7 @@ fn flags_that_cannot_be_served_are_refused() {
     assert_eq!(errno(open("", libc::O_TMPFILE | libc::O_RDONLY)), libc::EINVAL);
     assert_eq!(errno(open("d", libc::O_CREAT | libc::O_DIRECTORY)), libc::EINVAL);
     assert_eq!(errno(names::make_node(&at("fifo"), libc::S_IFIFO | 0o600)), libc::EPERM);
-    assert_eq!(errno(file::access(&at(""), 8, true)), libc::EINVAL);
+    assert_eq!(errno(file::access(&at(""), 8, true, Rights::Effective)), libc::EINVAL);
 }
 
 #[test]

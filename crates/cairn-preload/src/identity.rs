@@ -10,35 +10,55 @@ use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
 use crate::answer::{answer, guarded};
 
 macro_rules! noted {
-    ($(fn $name:ident($($argument:ident: $type:ty),*), then $note:path;)*) => {$(
+    ($before:expr, $after:expr; $(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
         /// As the C library's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
+            $before;
             // SAFETY: the caller's own arguments.
             let result = unsafe { library!($name: fn($($type),*) -> c_int)($($argument),*) };
-            $note();
+            $after;
             result
         }
     )*};
 }
 
 noted! {
-    fn setuid(uid: uid_t), then process::credentials_changed;
-    fn seteuid(uid: uid_t), then process::credentials_changed;
-    fn setreuid(real: uid_t, effective: uid_t), then process::credentials_changed;
-    fn setresuid(real: uid_t, effective: uid_t, saved: uid_t), then process::credentials_changed;
-    fn setgid(gid: gid_t), then process::credentials_changed;
-    fn setegid(gid: gid_t), then process::credentials_changed;
-    fn setregid(real: gid_t, effective: gid_t), then process::credentials_changed;
-    fn setresgid(real: gid_t, effective: gid_t, saved: gid_t), then process::credentials_changed;
-    fn setgroups(count: size_t, groups: *const gid_t), then process::credentials_changed;
-    fn initgroups(user: *const c_char, group: gid_t), then process::credentials_changed;
-    fn setrlimit(resource: c_uint, limit: *const rlimit), then process::limits_changed;
-    fn setrlimit64(resource: c_uint, limit: *const rlimit), then process::limits_changed;
-    fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit),
-        then process::limits_changed;
-    fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit),
-        then process::limits_changed;
+    before_credentials_change(), process::credentials_changed();
+    fn setuid(uid: uid_t);
+    fn seteuid(uid: uid_t);
+    fn setreuid(real: uid_t, effective: uid_t);
+    fn setresuid(real: uid_t, effective: uid_t, saved: uid_t);
+    fn setgid(gid: gid_t);
+    fn setegid(gid: gid_t);
+    fn setregid(real: gid_t, effective: gid_t);
+    fn setresgid(real: gid_t, effective: gid_t, saved: gid_t);
+    fn setgroups(count: size_t, groups: *const gid_t);
+    fn initgroups(user: *const c_char, group: gid_t);
+}
+
+noted! {
+    (), process::limits_changed();
+    fn setrlimit(resource: c_uint, limit: *const rlimit);
+    fn setrlimit64(resource: c_uint, limit: *const rlimit);
+    fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit);
+    fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit);
+}
+
+/// Does what the rights are needed for that the process may be about to give up.
+fn before_credentials_change() {
+    let _ = guarded(|| {
+        process::before_credentials_change();
+        Ok::<_, Errno>(())
+    });
+}
+
+/// A call of the kernel that changes credentials of the thread, which is what a program without a C library does in each of its threads.
+pub fn change_credentials(real: impl FnOnce() -> c_long) -> c_long {
+    before_credentials_change();
+    let result = real();
+    process::credentials_changed();
+    result
 }
 
 /// As `ulimit(3)`; the variable argument is in the register of the second.

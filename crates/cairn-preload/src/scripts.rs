@@ -7,6 +7,7 @@
 use core::ffi::{CStr, c_char, c_int};
 
 use cairn_posix::io::{self, At};
+use cairn_posix::mount::Rights;
 use cairn_posix::path::Place;
 use cairn_posix::transfer::Buffers;
 use cairn_posix::{Errno, PathResult, file, kernel, table};
@@ -30,7 +31,7 @@ impl Interpreter {
     /// The interpreter of the file at `place`; none if it is no script. Errors: `EACCES` if it is not executable,
     /// or a directory, `ENOEXEC` if no interpreter is named.
     pub fn of(place: &Place) -> PathResult<Option<Interpreter>> {
-        file::access(place, libc::X_OK, true)?;
+        file::access(place, libc::X_OK, true, Rights::Effective)?;
         if file::stat(place, true)?.is_directory() {
             return Err(Errno(libc::EACCES).into());
         }

@@ -3,6 +3,7 @@
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
 use cairn_posix::Attributes;
+use cairn_posix::mount::Rights;
 use cairn_posix::path::Place;
 use cairn_posix::{Errno, PathResult, Result, attributes, file, mount, placeholder, table};
 use libc::{stat as Stat, statfs as Statfs, statvfs as Statvfs, statx as Statx};
@@ -234,14 +235,18 @@ pub unsafe extern "C-unwind" fn statx(
 
 path_hooks! {
     fn access(path: *const c_char, mask: c_int) -> c_int,
-        [path, follow true] = |place| file::access(&place, mask, true);
+        [path, follow true] = |place| file::access(&place, mask, true, Rights::Real);
     fn euidaccess(path: *const c_char, mask: c_int) -> c_int,
-        [path, follow true] = |place| file::access(&place, mask, true);
+        [path, follow true] = |place| file::access(&place, mask, true, Rights::Effective);
     fn eaccess(path: *const c_char, mask: c_int) -> c_int,
-        [path, follow true] = |place| file::access(&place, mask, true);
+        [path, follow true] = |place| file::access(&place, mask, true, Rights::Effective);
     fn faccessat(directory: c_int, path: *const c_char, mask: c_int, flags: c_int) -> c_int,
         [path at directory, follow follows(flags)]
-        = |place| hooks::with_flags(flags, ACCESS_FLAGS, || file::access(&place, mask, follows(flags)));
+        = |place| hooks::with_flags(flags, ACCESS_FLAGS, || {
+            let rights =
+                if flags & libc::AT_EACCESS != 0 { Rights::Effective } else { Rights::Real };
+            file::access(&place, mask, follows(flags), rights)
+        });
     fn statfs(path: *const c_char, target: *mut Statfs) -> c_int,
         // SAFETY: the caller passes room for one structure.
         [path, follow true] = |place| unsafe { statfs_place(&place, target) };

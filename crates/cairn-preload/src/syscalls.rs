@@ -314,6 +314,8 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_clone if b == 0 => clones::by_number(a as u64, |flags| call.with(0, flags as usize).pass()),
         libc::SYS_clone3 => clones::described(call.pointer(0), b, |description| call.with(0, description as usize).pass()),
         libc::SYS_exit_group => life::_exit(fd),
+        libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setreuid | libc::SYS_setregid | libc::SYS_setresuid
+        | libc::SYS_setresgid | libc::SYS_setgroups => identity::change_credentials(|| call.pass()),
         libc::SYS_umask => identity::umask(a as u32).into(),
         libc::SYS_prctl => identity::prctl(a as c_int, b as c_long, c as c_long, d as c_long, e as c_long).into(),
         libc::SYS_seccomp if a == libc::SECCOMP_SET_MODE_STRICT as usize && identity::is_needed() => {

@@ -3,7 +3,8 @@
 //!
 //! A case that may differ stands in `conformance/differences.txt`, with what Cairn answers and with the row of
 //! docs/SEMANTICS.md that says so. It fails if it differs otherwise, and if it does not differ any more.
-//! Each family runs as an ordinary user; as root, `rights` and `modes` run as root, too.
+//! Each family runs as an ordinary user; as root, `rights` and `modes` run as root, too, and families run as a process
+//! that was root until after its first calls (all of them with `CAIRN_SOAK`).
 //! `CAIRN_CONFORMANCE_ON=DIRECTORY` compares with another file system than the one of /dev/shm.
 
 mod common;
@@ -25,11 +26,57 @@ const SHOWN_MAX: usize = 40;
 /// Families that ask for extended attributes.
 const WITH_ATTRIBUTES: [&str; 2] = ["extended", "rights"];
 
+/// All that an ordinary user plays.
+const ALL_FAMILIES: [&str; 22] = [
+    "paths",
+    "paths_from_here",
+    "directories_at",
+    "opening",
+    "pairs",
+    "resolving",
+    "descriptors",
+    "bad_addresses",
+    "offsets",
+    "space",
+    "holes",
+    "modes",
+    "times",
+    "extended",
+    "entries",
+    "descriptions",
+    "holding",
+    "copying",
+    "stdio",
+    "mapping",
+    "asynchronous",
+    "waiting",
+];
+
 /// Who plays.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Player {
     Ordinary,
     Root,
+    /// Root until after the first calls, then an ordinary user for good.
+    Setuid,
+    /// The same, for a while: its real user is still root.
+    Seteuid,
+}
+
+impl Player {
+    /// What the program is told to become.
+    fn becomes(self) -> Option<&'static str> {
+        match self {
+            Player::Ordinary | Player::Root => None,
+            Player::Setuid => Some("setuid"),
+            Player::Seteuid => Some("seteuid"),
+        }
+    }
+
+    /// Whether what it finds is to be root's.
+    fn owns_as_root(self) -> bool {
+        self == Player::Root || !is_root()
+    }
 }
 
 /// The name of each case and what came of it.
@@ -61,7 +108,7 @@ impl Ground {
         let path = self.path(part);
         fs::create_dir(&path).expect("a scratch directory");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
-        if player == Player::Ordinary && is_root() {
+        if !player.owns_as_root() {
             chown(&path, Some(NOBODY), Some(NOBODY)).expect("root may give it away");
         }
     }
@@ -114,10 +161,12 @@ impl Play<'_> {
         let [program, here, outside] =
             [&program, &under_test, &self.outside].map(|path| path.to_str().expect("UTF-8"));
         self.ground.make("here", self.player);
-        let kernel = outcomes(&self.run(Path::new(program), &[family, here, outside]));
+        let played = [family, here, outside].into_iter().chain(self.player.becomes());
+        let played: Vec<&str> = played.collect();
+        let kernel = outcomes(&self.run(Path::new(program), &played));
         fs::remove_dir_all(&under_test).expect("what is left can be removed");
-        let run = ["run", "--discard", "--mount", here, "--", program, family, here, outside];
-        let cairn = outcomes(&self.run(&cairn, &run));
+        let run = ["run", "--discard", "--mount", here, "--", program];
+        let cairn = outcomes(&self.run(&cairn, &[&run[..], &played[..]].concat()));
         assert!(!under_test.exists(), "calls went past Cairn, to {here}");
         [kernel, cairn]
     }
@@ -139,8 +188,8 @@ fn outcomes(output: &Output) -> Outcomes {
 
 /// A line of `differences.txt`: cases that Cairn answers otherwise.
 struct Difference {
-    /// Only for this player, if one is named.
-    player: Option<Player>,
+    /// Only for these players.
+    players: &'static [Player],
     family: String,
     /// Name of the case; `*` stands for anything.
     case: String,
@@ -168,23 +217,25 @@ fn differences(family: &str, player: Player) -> Vec<Difference> {
             found.push(Difference::parse(line));
         }
     }
-    found.retain(|difference| {
-        difference.family == family && difference.player.is_none_or(|only| only == player)
-    });
+    found.retain(|difference| difference.family == family && difference.players.contains(&player));
     found
 }
 
 impl Difference {
-    /// `family: case: outcome`, with `root: ` or `ordinary: ` before it if only one of them sees it.
+    /// `family: case: outcome`, with who sees it before it if not all do.
     fn parse(line: &str) -> Difference {
-        let (player, line) = match (line.strip_prefix("root: "), line.strip_prefix("ordinary: ")) {
-            (Some(rest), _) => (Some(Player::Root), rest),
-            (_, Some(rest)) => (Some(Player::Ordinary), rest),
-            _ => (None, line),
-        };
+        use Player::{Ordinary, Root, Seteuid, Setuid};
+        const ALL: &[Player] = &[Ordinary, Root, Setuid, Seteuid];
+        const SOME: [(&str, &[Player]); 3] = [
+            ("root: ", &[Root]),
+            ("ordinary: ", &[Ordinary, Setuid, Seteuid]),
+            ("was root: ", &[Setuid, Seteuid]),
+        ];
+        let named = |(prefix, players)| line.strip_prefix(prefix).map(|rest| (players, rest));
+        let (players, line) = SOME.into_iter().find_map(named).unwrap_or((ALL, line));
         let mut parts = line.splitn(3, ": ").map(str::to_owned);
         let mut part = || parts.next().unwrap_or_else(|| panic!("'{line}' has three parts"));
-        Difference { player, family: part(), case: part(), outcome: part() }
+        Difference { players, family: part(), case: part(), outcome: part() }
     }
 }
 
@@ -206,10 +257,7 @@ fn complaints(kernel: &Outcomes, cairn: &Outcomes, allowed: &[Difference]) -> Ve
     let mut found = Vec::new();
     let mut used = vec![false; allowed.len()];
     for (case, expected) in kernel {
-        let Some(seen) = cairn.get(case) else {
-            found.push(format!("{case}\n  was not played on Cairn"));
-            continue;
-        };
+        let seen = cairn.get(case).map_or("not played", String::as_str);
         let listed = allowed.iter().position(|difference| matches(&difference.case, case));
         let as_listed = listed.is_some_and(|place| matches(&allowed[place].outcome, seen));
         if let Some(place) = listed {
@@ -229,7 +277,8 @@ fn complaints(kernel: &Outcomes, cairn: &Outcomes, allowed: &[Difference]) -> Ve
     found
 }
 
-fn conforms_as(family: &str, player: Player) {
+/// What is wrong with a family.
+fn complaints_of(family: &str, player: Player) -> Vec<String> {
     let stage = Stage::new();
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| Stage::compile_all("conformance"));
@@ -238,22 +287,33 @@ fn conforms_as(family: &str, player: Player) {
     let above = stage.plain();
     let outside = above.join("outside");
     fs::create_dir(&outside).expect("it is ours");
-    if player == Player::Ordinary && is_root() {
+    if !player.owns_as_root() {
         for directory in [&above, &outside] {
             chown(directory, Some(NOBODY), Some(NOBODY)).expect("root may give it away");
         }
     }
     let play = Play { stage: &stage, ground: &ground, player, outside };
     let [kernel, cairn] = play.both(program, family);
-    let wrong = complaints(&kernel, &cairn, &differences(family, player));
     println!("{family} as {player:?}: {} cases", kernel.len());
-    let shown = wrong.iter().take(SHOWN_MAX).cloned().collect::<Vec<_>>().join("\n");
-    assert!(wrong.is_empty(), "{} of {} cases:\n{shown}", wrong.len(), kernel.len());
+    complaints(&kernel, &cairn, &differences(family, player))
 }
 
-/// Compares the families, one after the other, as an ordinary user.
+/// Compares the families, one after the other.
+fn conforms_as(families: &[&str], player: Player) {
+    let wrong: Vec<String> = families
+        .iter()
+        .flat_map(|family| {
+            let wrong = complaints_of(family, player).into_iter();
+            wrong.map(move |complaint| format!("{family}: {complaint}"))
+        })
+        .collect();
+    let shown = wrong.iter().take(SHOWN_MAX).cloned().collect::<Vec<_>>().join("\n");
+    assert!(wrong.is_empty(), "{} cases, as {player:?}:\n{shown}", wrong.len());
+}
+
+/// The same, as an ordinary user.
 fn conforms(families: &[&str]) {
-    families.iter().for_each(|family| conforms_as(family, Player::Ordinary));
+    conforms_as(families, Player::Ordinary);
 }
 
 #[test]
@@ -300,7 +360,7 @@ fn offsets_and_space_answer_as_the_kernel_does() {
 fn modes_times_and_extended_attributes_answer_as_the_kernel_does() {
     conforms(&["modes", "times", "extended"]);
     if is_root() {
-        conforms_as("modes", Player::Root);
+        conforms_as(&["modes"], Player::Root);
     }
 }
 
@@ -308,7 +368,7 @@ fn modes_times_and_extended_attributes_answer_as_the_kernel_does() {
 #[test]
 fn rights_are_those_that_the_kernel_gives() {
     if is_root() {
-        conforms_as("rights", Player::Root);
+        conforms_as(&["rights"], Player::Root);
     }
 }
 
@@ -337,6 +397,22 @@ fn requests_and_waiting_answer_as_the_kernel_does() {
     conforms(&["asynchronous", "waiting"]);
 }
 
+/// All of them, with `CAIRN_SOAK`; else those in which rights matter most.
+#[test]
+fn processes_that_were_root_are_answered_as_the_kernel_answers_them() {
+    if !is_root() {
+        return;
+    }
+    let all = std::env::var_os("CAIRN_SOAK").is_some();
+    let families: &[&str] = match all {
+        true => &ALL_FAMILIES,
+        false => &["opening", "modes", "times", "extended", "entries"],
+    };
+    for player in [Player::Seteuid, Player::Setuid] {
+        conforms_as(families, player);
+    }
+}
+
 fn outcomes_of(pairs: &[(&str, &str)]) -> Outcomes {
     pairs.iter().map(|(case, outcome)| ((*case).to_owned(), (*outcome).to_owned())).collect()
 }
@@ -347,7 +423,7 @@ fn difference_is_planted_then_it_is_found_and_a_stale_one_as_well() {
     let cairn = outcomes_of(&[("a", "1"), ("b of x", "-1 EIO at 3"), ("c", "0")]);
     let allowed = ["f: b of *: -1 EIO*", "f: c: -1", "f: e: 0"].map(Difference::parse);
     let found: Vec<String> = complaints(&kernel, &cairn, &allowed);
-    let starts = ["a\n  differs", "c\n  does not differ", "d\n  was not", "no case is called 'e'"];
+    let starts = ["a\n  differs", "c\n  does not differ", "d\n  differs", "no case is called 'e'"];
     assert_eq!(found.len(), starts.len(), "{found:?}");
     assert!(found.iter().zip(starts).all(|(found, start)| found.starts_with(start)), "{found:?}");
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::same_on_both;
+use common::{Stage, errors, same_on_both, text};
 
 #[test]
 fn in_a_sticky_directory_only_the_owner_removes_and_renames() {
@@ -20,4 +20,30 @@ fn file_is_opened_with_the_rights_of_the_effective_user() {
 #[test]
 fn rights_to_run_as_the_owner_go_with_the_owner() {
     same_on_both("rights", "rights_go_with_the_owner");
+}
+
+/// Mechanism: what a process needs of the store was asked for when it was needed. Consequence: a daemon that gave up root's rights could open
+/// nothing, map nothing and not change its directory (`EACCES`), whatever its user may do in the job's files.
+/// Fix: it is asked for before the rights go, and what has to be made later lies where everybody in the job may make it.
+#[test]
+fn process_gives_up_its_rights_before_its_first_file_and_is_served() {
+    // SAFETY: takes nothing and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    let stage = Stage::new();
+    let program = stage.compile("gives_up");
+    let script =
+        format!("chmod 1777 /cairn && {} /cairn/file && cat /cairn/file", program.display());
+    let played = stage
+        .command(common::cairn())
+        .args(["run", "--discard", "--", "sh", "-c", &script])
+        .output()
+        .expect("cairn starts");
+    assert_eq!(
+        (text(&played), played.status.code()),
+        ("bytes".into(), Some(0)),
+        "{}",
+        errors(&played)
+    );
 }

@@ -15,8 +15,8 @@ use cairn_device::{checksum, sys};
 
 use super::PAGE_BYTES;
 use crate::error::{Errno, Result};
-use crate::kernel;
 use crate::mount::Mount;
+use crate::{kernel, readers};
 
 /// Attempts at a mapping whose blocks keep moving, and at a hole that others fill and cut off.
 const ATTEMPTS_MAX: usize = 100;
@@ -133,7 +133,7 @@ impl Place<'_> {
         let read_only;
         let file = match self.manner.shared && !self.manner.stores {
             true => {
-                read_only = reopened_to_read(tier.descriptor)?;
+                read_only = readers::reader(tier.descriptor)?;
                 read_only.raw()
             }
             false => tier.descriptor,
@@ -217,11 +217,4 @@ impl Place<'_> {
         }
         Ok(())
     }
-}
-
-/// A descriptor of the tier that cannot be mapped for stores, not even by a later `mprotect`.
-fn reopened_to_read(file: i32) -> Result<Descriptor> {
-    let path = std::ffi::CString::new(format!("/proc/self/fd/{file}"));
-    let path = path.map_err(|_| Errno(libc::EINVAL))?;
-    Ok(Descriptor::open(libc::AT_FDCWD, &path, libc::O_RDONLY, 0)?)
 }

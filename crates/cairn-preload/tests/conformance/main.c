@@ -1,5 +1,9 @@
-/* Plays one family: conformance FAMILY DIRECTORY OUTSIDE, both empty. */
+/* Plays one family: conformance FAMILY DIRECTORY OUTSIDE [BECOMES], both empty. With BECOMES, root gives up its rights after the first
+ * calls: for good (setuid) or for a while (seteuid). */
 #include "conformance.h"
+#include <grp.h>
+
+#define NOBODY 65534
 
 char base[PATH_MAX], outside[PATH_MAX];
 int home;
@@ -107,15 +111,23 @@ static const struct family {
 #undef ENTRY
 };
 
+static void give_up_rights(const char *how) {
+    int is_for_good = strcmp(how, "setuid") == 0;
+    MUST(chown("..", NOBODY, NOBODY) == 0 && chown(".", NOBODY, NOBODY) == 0 && setgroups(0, NULL) == 0);
+    if (is_for_good) MUST(setgid(NOBODY) == 0 && setuid(NOBODY) == 0);
+    else MUST(setegid(NOBODY) == 0 && seteuid(NOBODY) == 0);
+}
+
 int main(int count, char **arguments) {
     if (count == 2 && strcmp(arguments[1], "--list") == 0) {
         for EACH (family, families) puts(family->name);
         return 0;
     }
-    MUST(count == 4 && realpath(arguments[3], outside) != NULL && chdir(arguments[2]) == 0);
+    MUST((count == 4 || count == 5) && realpath(arguments[3], outside) != NULL && chdir(arguments[2]) == 0);
     MUST(getcwd(base, sizeof base) != NULL && mkdir("family", 0755) == 0 && chdir("family") == 0);
     home = open(".", O_RDONLY | O_DIRECTORY);
     MUST(home == 3);
+    if (count == 5) give_up_rights(arguments[4]);
     umask(022);
     for EACH (family, families) {
         if (strcmp(family->name, arguments[1]) != 0) continue;

@@ -1,0 +1,63 @@
+//! Descriptors by which tiers can be read and not written, not even through a mapping that `mprotect` changes.
+//!
+//! They are opened when they are needed, by a name in /proc that only who has the rights may open. So a process that is about to change its
+//! rights opens them before and keeps them.
+//! Must stay true: a kept one is of the file that the descriptor beside it is of, and is counted among Cairn's own numbers.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::ffi::CString;
+
+use cairn_core::TIERS_MAX;
+use cairn_device::descriptor::Descriptor;
+use cairn_device::sys;
+
+use crate::error::{Errno, Result};
+use crate::mount::Mount;
+use crate::placeholder;
+
+/// Of each tier the descriptor that it was opened by, and the one to read by, in a word each; 0: none is kept.
+static KEPT: [AtomicU64; TIERS_MAX] = [const { AtomicU64::new(0) }; TIERS_MAX];
+
+fn kept() -> impl Iterator<Item = (i32, i32)> {
+    let words = KEPT.iter().map(|place| place.load(Ordering::Acquire)).filter(|&word| word != 0);
+    words.map(|word| ((word >> 32) as i32, word as u32 as i32))
+}
+
+/// Opens those of all tiers that can be mapped. What fails will fail again when it is needed.
+pub(crate) fn keep(mount: &Mount) {
+    for (tier, place) in (0..).zip(&KEPT) {
+        let Some(memory) = mount.tier(tier).ok().and_then(|tier| tier.mappable()) else { continue };
+        let file = memory.descriptor;
+        if kept().any(|(known, _)| known == file) {
+            continue;
+        }
+        let Ok(reader) = open(file) else { continue };
+        let reader = reader.raise().into_raw();
+        placeholder::note_internal(reader);
+        let word = u64::from(file as u32) << 32 | u64::from(reader as u32);
+        let before = place.swap(word, Ordering::AcqRel);
+        if before != 0 {
+            let _ = sys::close(before as u32 as i32);
+        }
+    }
+}
+
+/// A new descriptor of what `file`, a descriptor of a tier, is open on. Errors: those of opening it.
+pub(crate) fn reader(file: i32) -> Result<Descriptor> {
+    match kept().find(|&(known, _)| known == file) {
+        Some((_, reader)) => {
+            Ok(Descriptor::from_raw(sys::fcntl(reader, libc::F_DUPFD_CLOEXEC, 0)?))
+        }
+        None => open(file),
+    }
+}
+
+fn open(file: i32) -> Result<Descriptor> {
+    let path = CString::new(format!("/proc/self/fd/{file}")).map_err(|_| Errno(libc::EINVAL))?;
+    Ok(Descriptor::open(libc::AT_FDCWD, &path, libc::O_RDONLY, 0)?)
+}
+
+/// Calls `visit` with each number that is kept.
+pub(crate) fn for_each_descriptor(visit: &mut dyn FnMut(i32)) {
+    kept().for_each(|(_, reader)| visit(reader));
+}
