@@ -27,8 +27,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// A token for what `descriptor` refers to. Errors: `EBADF` if it is not ours, `EMFILE`, `ENFILE`; `EACCES` for a process
-    /// that is not the user of the store any more.
+    /// A token for what `descriptor` refers to. Errors: `EBADF` if it is not ours, `EMFILE`, `ENFILE`.
     pub fn of(descriptor: i32) -> Result<Token> {
         let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
         let descriptor = mount::current()?.launch(handle)?;

@@ -24,7 +24,7 @@ fn created_namespace_opens_with_a_working_tier() {
     assert_eq!(store.namespaces().unwrap(), ["node"]);
     let mut count = 0;
     namespace.descriptors(&mut |descriptor| count += i32::from(descriptor > 2));
-    assert_eq!(count, 4);
+    assert_eq!(count, 5);
 }
 
 #[test]

@@ -88,16 +88,6 @@ static void access_times(void) {
     printf("another: %d\n", status.st_atime != 3000);
 }
 
-/* Only root may become somebody else. */
-static void more_files_as_another_user(void) {
-    int failure = EACCES;
-    if (geteuid() == 0) {
-        MUST(fchmod(create("f", 0), 0644) == 0 && seteuid(65534) == 0);
-        for (int count = 0; count < 100; count++) failure = open("f", O_RDONLY) == -1 ? errno : 0;
-    }
-    printf("open: %s\n", failure ? strerrorname_np(failure) : "served");
-}
-
 static void locks_made_after_fork(void) {
     int file = create("f", 0), locked[2], end[2];
     MUST(pipe(locked) == 0 && pipe(end) == 0);
@@ -196,7 +186,6 @@ static const struct scene scenes[] = {
     {"punched_range", punched_range},
     {"without_a_name", without_a_name},
     {"access_times", access_times},
-    {"more_files_as_another_user", more_files_as_another_user},
     {"locks_made_after_fork", locks_made_after_fork},
     {"mapping_of_others", mapping_of_others},
     {"bad_addresses", bad_addresses},
