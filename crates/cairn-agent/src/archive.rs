@@ -18,8 +18,8 @@ mod upload;
 #[path = "../../cairn-testing/src/object_store.rs"]
 mod object_store;
 
-use crate::board::Board;
-use crate::sets::policy::Every;
+use crate::agent::observable::Board;
+use crate::checkpoint::sets::policy::Every;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;

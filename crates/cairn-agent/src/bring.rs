@@ -14,15 +14,15 @@ mod standstill;
 #[cfg(test)]
 mod tests;
 
+use crate::agent::shared::Shared;
+use crate::drain::plan::Node;
 use crate::error::Result;
-use crate::job::Job;
-use crate::log::{self, Complaints};
-use crate::path::FilePath;
-use crate::plan::Node;
-use crate::priority;
-use crate::protocol::{Bringing, Failed};
-use crate::shared::Shared;
-use crate::volume::Volume;
+use crate::model::job::Job;
+use crate::model::log::{self, Complaints};
+use crate::model::path::FilePath;
+use crate::model::priority;
+use crate::model::protocol::{Bringing, Failed};
+use crate::store::volume::Volume;
 use cairn_core::{InodeId, Moment};
 use cairn_device::sys::monotonic_ms;
 use queue::{Item, Key, Queue};

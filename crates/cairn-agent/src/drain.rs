@@ -6,36 +6,46 @@
 //! again.
 //! Does not decide when a pass is due; `service.rs` does.
 
+pub(crate) mod aside;
+pub(crate) mod carry;
+pub mod checkpoints;
 mod copies;
+pub mod copy;
+pub(crate) mod failures;
+pub mod forecast;
 mod leaving;
+pub(crate) mod meter;
+pub mod pace;
+pub mod plan;
+pub(crate) mod queue;
 #[cfg(test)]
 mod tests;
 mod unchanged;
 mod whole;
 
-use crate::carry::{Carrier, Overtaking};
-use crate::checkpoints::{Checkpoints, Delivery, Told, View, left_name};
-use crate::daemon;
+use crate::agent::daemon;
+use crate::checkpoint::quarantine::Places;
+use crate::checkpoint::sets::policy::Every;
+use crate::checkpoint::sets::register::{Checkpoint, Level};
+use crate::checkpoint::sets::{self, Grove, Member};
+use crate::drain::carry::{Carrier, Overtaking};
+use crate::drain::checkpoints::{Checkpoints, Delivery, Told, View, left_name};
+use crate::drain::failures::Failures;
+use crate::drain::meter::Meter;
+use crate::drain::plan::{Plan, Tree, lies_in, plan};
 use crate::error::{Error, Result};
-use crate::failures::Failures;
-use crate::hold::Turns;
 use crate::image;
-use crate::job::{Description, Job, RUN_LOCK};
-use crate::ledger::Ledger;
-use crate::link::Elsewhere;
-use crate::log::{self, Complaints};
-use crate::manifest::{self, Entry, Kind, Manifest, State, manifest_path};
-use crate::marks::Marks;
-use crate::meter::Meter;
-use crate::path::FilePath;
-use crate::plan::{Plan, Tree, lies_in, plan};
-use crate::protocol::{Failed, Outcome, Progress};
-use crate::reaper;
-use crate::repair::Places;
-use crate::sets::policy::Every;
-use crate::sets::register::{Checkpoint, Level};
-use crate::sets::{self, Grove, Member};
-use crate::volume::Volume;
+use crate::model::job::{Description, Job, RUN_LOCK};
+use crate::model::log::{self, Complaints};
+use crate::model::path::FilePath;
+use crate::model::protocol::{Failed, Outcome, Progress};
+use crate::persist::ledger::Ledger;
+use crate::persist::link::Elsewhere;
+use crate::persist::manifest::{self, Entry, Kind, Manifest, State, manifest_path};
+use crate::persist::marks::Marks;
+use crate::store::hold::Turns;
+use crate::store::reaper;
+use crate::store::volume::Volume;
 use cairn_core::InodeId;
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};

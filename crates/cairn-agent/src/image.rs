@@ -6,15 +6,16 @@
 //! this is seen of them only if nobody can tell.
 //! Does not decide when an image is taken, nor where it goes.
 
-use crate::destination::Destination;
+pub(crate) mod schedule;
+use crate::drain::plan::Tree;
 use crate::error::{Error, Result};
-use crate::job::Job;
-use crate::log;
-use crate::manifest::{Kind, Manifest, manifest_name};
-use crate::ownership;
-use crate::path::FilePath;
-use crate::plan::Tree;
-use crate::volume::Volume;
+use crate::model::job::Job;
+use crate::model::log;
+use crate::model::path::FilePath;
+use crate::persist::destination::Destination;
+use crate::persist::manifest::{Kind, Manifest, manifest_name};
+use crate::persist::ownership;
+use crate::store::volume::Volume;
 use cairn_core::{Barriers, ImageState, InodeId};
 use cairn_device::Store;
 use cairn_device::store::free_bytes;

@@ -1,9 +1,9 @@
 //! A store for a test: one namespace in memory, and a job, in a temporary directory that goes with it.
 
-use crate::job::{DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
-use crate::path::FilePath;
-use crate::volume::Volume;
-use crate::write::{NewFile, overwrite};
+use crate::model::job::{DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
+use crate::model::path::FilePath;
+use crate::store::volume::Volume;
+use crate::store::write::{NewFile, overwrite};
 use cairn_core::Geometry;
 use cairn_device::Store;
 use cairn_device::namespace::create_namespace;

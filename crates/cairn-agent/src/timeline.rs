@@ -16,8 +16,8 @@
 
 pub mod recorder;
 
-use crate::sets::register::Level;
-use crate::store_file;
+use crate::checkpoint::sets::register::Level;
+use crate::model::store_file;
 use cairn_device::checksum::crc32c;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,13 +1,13 @@
 //! `cairn advise`: how often a job should write checkpoints.
 //!
-//! Does not compute anything; `cairn_agent::advise` does, and says which formulas it uses.
+//! Does not compute anything; `cairn_agent::model::advise` does, and says which formulas it uses.
 
 use crate::Context;
 use crate::duration::{self, human};
 use crate::error::{Error, Result};
 use crate::notes::{Checkpoint, Notes};
 use crate::output;
-use cairn_agent::advise::{Model, Schedule, SecondLevel};
+use cairn_agent::model::advise::{Model, Schedule, SecondLevel};
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 

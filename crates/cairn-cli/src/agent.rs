@@ -15,5 +15,5 @@ pub struct Arguments {
 
 /// Returns when the agent ends.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    Ok(cairn_agent::service::run(&arguments.store)?)
+    Ok(cairn_agent::agent::service::run(&arguments.store)?)
 }

@@ -10,8 +10,8 @@ use crate::progress::Progress;
 use crate::size::human;
 use crate::store::OpenStore;
 use cairn_agent::archive::{ArchivePolicy, ArchiveStatus, Location, Phase};
-use cairn_agent::job::Job;
-use cairn_agent::sets::policy::Every;
+use cairn_agent::checkpoint::sets::policy::Every;
+use cairn_agent::model::job::Job;
 use clap::Args;
 use serde::Deserialize;
 
@@ -120,7 +120,7 @@ fn variable(names: &[&str]) -> Option<String> {
 pub fn archive_with(store: &OpenStore, quiet: bool) -> Result<Option<ArchiveStatus>> {
     let Some(policy) = &store.job.archive else { return Ok(None) };
     let mut progress = Progress::new(&format!("archiving in {}", policy.url), 0, quiet);
-    let mut show = |so_far: &cairn_agent::protocol::Progress| {
+    let mut show = |so_far: &cairn_agent::model::protocol::Progress| {
         progress.set(so_far.bytes_done, so_far.bytes_total);
     };
     store.ask_agent(None, |agent| agent.archive(true, &mut show))

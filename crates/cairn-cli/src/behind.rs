@@ -1,9 +1,9 @@
 //! What is said of checkpoints that went before the drain had copied them.
 
 use crate::duration;
-use cairn_agent::sets::lag::Behind;
-use cairn_agent::sets::register::Register;
-use cairn_agent::volume;
+use cairn_agent::checkpoint::sets::lag::Behind;
+use cairn_agent::checkpoint::sets::register::Register;
+use cairn_agent::store::volume;
 use std::path::Path;
 
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;

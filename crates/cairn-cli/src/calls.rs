@@ -9,7 +9,7 @@ use crate::Context;
 use crate::error::{Error, Result};
 use crate::output::{self, count, escaped};
 use crate::store::OpenStore;
-use cairn_agent::store_file;
+use cairn_agent::model::store_file;
 use cairn_posix::calls::{self, Outcome, Row};
 use cairn_posix::decisions;
 use clap::Args;

@@ -5,8 +5,8 @@
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::settings::OneOrMore;
-use cairn_agent::sets::pattern::Pattern;
-use cairn_agent::sets::policy::{CheckpointPolicy, Every, Purpose, Tag};
+use cairn_agent::checkpoint::sets::pattern::Pattern;
+use cairn_agent::checkpoint::sets::policy::{CheckpointPolicy, Every, Purpose, Tag};
 use clap::Args;
 use serde::Deserialize;
 

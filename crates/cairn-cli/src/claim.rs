@@ -20,19 +20,19 @@ use crate::staging::{self, Stage};
 use crate::store::{NODE, OpenStore, Roots, refuse};
 use crate::survey;
 use crate::tier;
-use cairn_agent::client::Client;
-use cairn_agent::daemon;
-use cairn_agent::destination::Destination;
-use cairn_agent::directory_id::DirectoryId;
-use cairn_agent::job::{
+use cairn_agent::agent::client::Client;
+use cairn_agent::agent::daemon;
+use cairn_agent::model::job::{
     AGENT_LOCK, DeviceKind, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec,
 };
-use cairn_agent::ledger::Ledger;
-use cairn_agent::manifest::Manifest;
-use cairn_agent::mapping::Mapping;
-use cairn_agent::memory::Memory;
-use cairn_agent::reaper;
-use cairn_agent::store_file;
+use cairn_agent::model::mapping::Mapping;
+use cairn_agent::model::store_file;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::directory_id::DirectoryId;
+use cairn_agent::persist::ledger::Ledger;
+use cairn_agent::persist::manifest::Manifest;
+use cairn_agent::store::memory::Memory;
+use cairn_agent::store::reaper;
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation};

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::request::Request;
 use crate::store::Roots;
 use crate::tier::{self, Licence, refused_device};
-use cairn_agent::job::{DeviceKind, Job};
+use cairn_agent::model::job::{DeviceKind, Job};
 use cairn_device::medium;
 use cairn_device::nvme::shared::RemotePath;
 use std::path::{Path, PathBuf};

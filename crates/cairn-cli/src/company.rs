@@ -12,9 +12,9 @@ use crate::error::{Error, Result};
 use crate::output::count;
 use crate::request::Request;
 use crate::store::Roots;
-use cairn_agent::daemon;
-use cairn_agent::job::RUN_LOCK;
-use cairn_agent::store_file::{self, Outlives};
+use cairn_agent::agent::daemon;
+use cairn_agent::model::job::RUN_LOCK;
+use cairn_agent::model::store_file::{self, Outlives};
 use cairn_device::store::NAME_BYTES_MAX;
 use cairn_posix::rank::{self, Seat};
 use serde::{Deserialize, Serialize};
@@ -313,7 +313,7 @@ fn job_name(launch: &str, node: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_agent::job::is_valid_job_name;
+    use cairn_agent::model::job::is_valid_job_name;
 
     #[test]
     fn launches_give_names_of_jobs() {

@@ -12,16 +12,16 @@ use crate::progress::Progress;
 use crate::request::checked_persist;
 use crate::size::human;
 use crate::store::{OpenStore, Roots};
+use cairn_agent::agent::client::Client;
+use cairn_agent::agent::daemon;
 use cairn_agent::archive::ArchiveStatus;
-use cairn_agent::checkpoints::{Delivery, Told, Wanted, left_name};
-use cairn_agent::client::Client;
-use cairn_agent::daemon;
-use cairn_agent::directory_id::DirectoryId;
-use cairn_agent::job::{Job, RUN_LOCK};
-use cairn_agent::manifest::{Kind, manifest_name};
-use cairn_agent::ownership;
-use cairn_agent::path::FilePath;
-use cairn_agent::protocol::{Outcome, Unfinished};
+use cairn_agent::drain::checkpoints::{Delivery, Told, Wanted, left_name};
+use cairn_agent::model::job::{Job, RUN_LOCK};
+use cairn_agent::model::path::FilePath;
+use cairn_agent::model::protocol::{Outcome, Unfinished};
+use cairn_agent::persist::directory_id::DirectoryId;
+use cairn_agent::persist::manifest::{Kind, manifest_name};
+use cairn_agent::persist::ownership;
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -301,7 +301,7 @@ pub fn drain_with(
         None => "looking at the store".to_string(),
     };
     let mut progress = Progress::new(&label, 0, quiet || persist.is_none());
-    let mut show = |so_far: &cairn_agent::protocol::Progress| {
+    let mut show = |so_far: &cairn_agent::model::protocol::Progress| {
         progress.set(so_far.bytes_done, so_far.bytes_total);
     };
     let outcome = store.ask_agent(agent, |agent| agent.drain(settle, told, &mut show))?;

@@ -7,7 +7,7 @@ use crate::duration;
 use crate::error::{Error, Result};
 use crate::size;
 use crate::walltime;
-use cairn_agent::policy::{AtEnd, DrainPolicy, Images, Priority, Verify};
+use cairn_agent::model::policy::{AtEnd, DrainPolicy, Images, Priority, Verify};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 

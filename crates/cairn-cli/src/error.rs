@@ -5,7 +5,7 @@
 //! overwritten.
 
 use cairn_agent::error::why;
-use cairn_agent::holder::Holder;
+use cairn_agent::store::holder::Holder;
 use cairn_device::nvme::shared::RemotePath;
 use cairn_device::{StoreError, nvme};
 use std::borrow::Cow;
@@ -313,7 +313,7 @@ pub enum Error {
     #[error(
         "{} is not a complete store (it has no {}); remove the directory if nothing uses it",
         path.display(),
-        cairn_agent::job::JOB_FILE,
+        cairn_agent::model::job::JOB_FILE,
     )]
     NotAStore {
         /// The directory.
@@ -376,7 +376,7 @@ pub enum Error {
     },
     /// Nothing can be advised from these figures.
     #[error("{0}")]
-    Advice(cairn_agent::advise::Refused),
+    Advice(cairn_agent::model::advise::Refused),
     /// Nobody knows what a checkpoint of this job costs.
     #[error(
         "job {job} has announced no complete checkpoint (cairn_checkpoint_begin and _end); say what one costs, as \

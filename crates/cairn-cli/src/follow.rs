@@ -10,8 +10,8 @@ use crate::progress::Progress;
 use crate::standing::Standing;
 use crate::store::OpenStore;
 use cairn_agent::archive::Phase as ArchivePhase;
-use cairn_agent::policy::AtEnd;
-use cairn_agent::protocol::{Phase, Status, Unfinished};
+use cairn_agent::model::policy::AtEnd;
+use cairn_agent::model::protocol::{Phase, Status, Unfinished};
 use std::thread;
 use std::time::Duration;
 

@@ -11,8 +11,8 @@ use crate::error::{EXIT_NOT_REPAIRED, Error, Result};
 use crate::offline::{self, TierFile};
 use crate::output::{self, count};
 use crate::size::human;
-use cairn_agent::clock::utc_time;
-use cairn_agent::path::FilePath;
+use cairn_agent::model::clock::utc_time;
+use cairn_agent::model::path::FilePath;
 use cairn_core::{
     Attributes, Condition, Durability, Inspection, LogEnd, Media, Recovered, Superblock, inspect,
     recover, repair_superblock,

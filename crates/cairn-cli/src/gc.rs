@@ -16,7 +16,7 @@ use crate::size::human;
 use crate::store::{OpenStore, check_job_name};
 use crate::survey::{Look, State, StoreRow, survey};
 use cairn_agent::archive::fetch::Archive;
-use cairn_agent::outside::Lack;
+use cairn_agent::persist::outside::Lack;
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;

@@ -5,12 +5,12 @@
 
 use crate::error::{Error, Result};
 use crate::progress::Progress;
-use cairn_agent::destination::Destination;
-use cairn_agent::extended::Extended;
-use cairn_agent::path::FilePath;
-use cairn_agent::read::{Buffer, read_whole};
-use cairn_agent::volume::Volume;
-use cairn_agent::write::{NewFile, set_mtime};
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::store::extended::Extended;
+use cairn_agent::store::read::{Buffer, read_whole};
+use cairn_agent::store::volume::Volume;
+use cairn_agent::store::write::{NewFile, set_mtime};
 use cairn_core::{ROOT, Timestamp};
 use cairn_device::checksum;
 use std::fs::{File, Metadata};

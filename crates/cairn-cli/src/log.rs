@@ -6,7 +6,7 @@
 use crate::Context;
 use crate::error::Result;
 use crate::output::{self, escaped};
-use cairn_agent::log::{FILE_BYTES_MAX, Level, Line, files};
+use cairn_agent::model::log::{FILE_BYTES_MAX, Level, Line, files};
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
 use serde_json::json;

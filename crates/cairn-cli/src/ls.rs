@@ -8,12 +8,12 @@ use crate::jobs;
 use crate::notes::Notes;
 use crate::output::{self, escaped, group_name, local_time, mode_letters, user_name};
 use crate::store::{OpenStore, Place, locate};
-use cairn_agent::clock::utc_time;
-use cairn_agent::job::Scope;
-use cairn_agent::path::{FilePath, serialize_bytes};
-use cairn_agent::read::{Buffer, read_whole};
-use cairn_agent::repair;
-use cairn_agent::volume::{Volume, prefix_of};
+use cairn_agent::checkpoint::quarantine;
+use cairn_agent::model::clock::utc_time;
+use cairn_agent::model::job::Scope;
+use cairn_agent::model::path::{FilePath, serialize_bytes};
+use cairn_agent::store::read::{Buffer, read_whole};
+use cairn_agent::store::volume::{Volume, prefix_of};
 use cairn_core::{Attributes, ROOT};
 use cairn_posix::configuration;
 use clap::Args;
@@ -311,8 +311,9 @@ fn newest(
     let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
     let incomplete = Found::look(store, volumes)?.incomplete;
     // Who looks there wants nothing else.
-    let is_aside =
-        |path: &FilePath| locate(volumes, path).is_some_and(|(_, inner)| repair::is_aside(&inner));
+    let is_aside = |path: &FilePath| {
+        locate(volumes, path).is_some_and(|(_, inner)| quarantine::is_aside(&inner))
+    };
     let sees_aside = is_aside(directory);
     let mut candidates = Vec::new();
     for row in list(store, volumes, directory, true)? {

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::store::OpenStore;
-use cairn_agent::sets::marks;
+use cairn_agent::checkpoint::sets::marks;
 use cairn_device::notes::Note;
 use serde::{Deserialize, Serialize};
 

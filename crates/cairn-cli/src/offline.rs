@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::size;
 use crate::store::Roots;
 use crate::tier::remote_path;
-use cairn_agent::path::FilePath;
-use cairn_agent::volume::now;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::store::volume::now;
 use cairn_core::{
     Attributes, Caller, Credentials, InodeId, MEDIA_BLOCK_BYTES, Media, Microfs, ROOT, Recovered,
     SlotId, Superblock, recover_read_only,

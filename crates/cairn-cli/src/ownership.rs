@@ -6,8 +6,8 @@
 use crate::error::{Error, Result};
 use crate::request::{Request, waited_for};
 use crate::staging::Stage;
-use cairn_agent::job::Job;
-use cairn_agent::ownership;
+use cairn_agent::model::job::Job;
+use cairn_agent::persist::ownership;
 use std::path::PathBuf;
 
 /// Before a new store of `job` is used. With `--fresh` what is there is set aside. Errors: `Owned`.

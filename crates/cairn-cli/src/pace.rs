@@ -1,7 +1,7 @@
 //! What `cairn status` says of the drain's pace.
 
 use crate::size::human;
-use cairn_agent::pace::PaceReport;
+use cairn_agent::drain::pace::PaceReport;
 
 /// How fast the drain may go; none if as fast as it can.
 pub fn line(pace: &PaceReport) -> Option<String> {

@@ -1,7 +1,7 @@
 //! The MPI programs of a job, for people.
 
 use crate::output::count;
-use cairn_agent::ranks::{Launch, State};
+use cairn_agent::model::ranks::{Launch, State};
 
 /// Ranks named in a message at most.
 const RANKS_MAX: usize = 8;
@@ -44,7 +44,7 @@ fn dead(launch: &Launch) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_agent::ranks::Rank;
+    use cairn_agent::model::ranks::Rank;
 
     fn launch(size: u32, dead: u32) -> Launch {
         let rank = |rank| Rank {

@@ -9,9 +9,9 @@ use crate::output::count;
 use crate::staging::Stage;
 use crate::tier;
 use cairn_agent::FilePath;
-use cairn_agent::destination::Destination;
-use cairn_agent::job::Job;
-use cairn_agent::manifest::Manifest;
+use cairn_agent::model::job::Job;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::manifest::Manifest;
 use cairn_core::InodeId;
 
 /// Says it of a store that was just made, if that was not made anew.

@@ -15,15 +15,15 @@ use crate::staging::Stage;
 use crate::store::{Roots, check_job_name};
 use crate::tier::{self, Licence, TierRequest};
 use cairn_agent::archive::ArchivePolicy;
+use cairn_agent::checkpoint::sets::policy::CheckpointPolicy;
 use cairn_agent::error::why;
-use cairn_agent::job::{Job, Scope, TierSpec};
-use cairn_agent::log::Level;
-use cairn_agent::mapping::{Mapping, Rule};
-use cairn_agent::memory::Memory;
-use cairn_agent::path::FilePath;
-use cairn_agent::sets::policy::CheckpointPolicy;
-use cairn_agent::space_policy::SpacePolicy;
-use cairn_agent::volume::Volume;
+use cairn_agent::model::job::{Job, Scope, TierSpec};
+use cairn_agent::model::log::Level;
+use cairn_agent::model::mapping::{Mapping, Rule};
+use cairn_agent::model::path::FilePath;
+use cairn_agent::model::space_policy::SpacePolicy;
+use cairn_agent::store::memory::Memory;
+use cairn_agent::store::volume::Volume;
 use cairn_core::{
     Durability, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MIN, MOUNT_BYTES_MAX, Placement,
     Superblock,
@@ -622,7 +622,7 @@ fn huge_pages(argument: Option<HugePages>, setting: Option<String>) -> Result<bo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_agent::job::DeviceKind;
+    use cairn_agent::model::job::DeviceKind;
 
     fn request(arguments: StoreArguments) -> Result<Request> {
         Request::new(arguments, RunSettings::default())

@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::size;
 use crate::store::refuse;
 use crate::tier::{self, TIER_BYTES_MIN, TierRequest};
-use cairn_agent::job::TierSpec;
-use cairn_agent::memory::Memory;
+use cairn_agent::model::job::TierSpec;
+use cairn_agent::store::memory::Memory;
 use cairn_device::store::free_bytes;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -128,7 +128,7 @@ fn check_addresses(bytes: u64, addresses: Option<u64>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_agent::job::DeviceKind;
+    use cairn_agent::model::job::DeviceKind;
 
     const GIB: u64 = 1 << 30;
 

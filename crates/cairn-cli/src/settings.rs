@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::output;
 use crate::space::SpaceSettings;
 use crate::stage_option::StageSetting;
-use cairn_agent::log::Level;
+use cairn_agent::model::log::Level;
 use cairn_posix::rank;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

@@ -6,8 +6,8 @@ use crate::duration;
 use crate::error::{Error, Result};
 use crate::size;
 use crate::tier::{TIER_BYTES_MIN, TierRequest};
-use cairn_agent::job::TierSpec;
-use cairn_agent::space_policy::SpacePolicy;
+use cairn_agent::model::job::TierSpec;
+use cairn_agent::model::space_policy::SpacePolicy;
 use clap::Args;
 use serde::Deserialize;
 

@@ -18,16 +18,18 @@ use crate::progress::Progress;
 use crate::size::human;
 use crate::store::locate;
 use archived::Archived;
-use cairn_agent::destination::Destination;
-use cairn_agent::extended::Extended;
+use cairn_agent::checkpoint::sets::series::Series;
+use cairn_agent::checkpoint::sets::{Family, Name};
 use cairn_agent::image;
-use cairn_agent::job::Job;
-use cairn_agent::ledger::Ledger;
-use cairn_agent::manifest::{Checkpoint, Copy, Entry, Kind, Manifest, Partial, manifest_name};
-use cairn_agent::path::FilePath;
-use cairn_agent::sets::series::Series;
-use cairn_agent::sets::{Family, Name};
-use cairn_agent::volume::Volume;
+use cairn_agent::model::job::Job;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::ledger::Ledger;
+use cairn_agent::persist::manifest::{
+    Checkpoint, Copy, Entry, Kind, Manifest, Partial, manifest_name,
+};
+use cairn_agent::store::extended::Extended;
+use cairn_agent::store::volume::Volume;
 use cairn_core::ROOT;
 use on_demand::OnDemand;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

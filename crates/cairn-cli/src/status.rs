@@ -14,16 +14,16 @@ use crate::size::human;
 use crate::store::{OpenStore, Roots};
 use crate::unserved;
 use crate::walltime;
-use cairn_agent::client::Client;
-use cairn_agent::job::{DeviceKind, Scope, TierSpec};
-use cairn_agent::manifest::Kind;
-use cairn_agent::mapping::{Mapping, Rule};
-use cairn_agent::protocol::{Bringing, Phase, Silent, SpaceStatus, Stalled, Status};
-use cairn_agent::ranks::Launch;
-use cairn_agent::repair::Repair;
-use cairn_agent::sets::lag::Behind;
-use cairn_agent::sets::register::{self, Level, Register};
-use cairn_agent::volume::Volume;
+use cairn_agent::agent::client::Client;
+use cairn_agent::checkpoint::quarantine::Repair;
+use cairn_agent::checkpoint::sets::lag::Behind;
+use cairn_agent::checkpoint::sets::register::{self, Level, Register};
+use cairn_agent::model::job::{DeviceKind, Scope, TierSpec};
+use cairn_agent::model::mapping::{Mapping, Rule};
+use cairn_agent::model::protocol::{Bringing, Phase, Silent, SpaceStatus, Stalled, Status};
+use cairn_agent::model::ranks::Launch;
+use cairn_agent::persist::manifest::Kind;
+use cairn_agent::store::volume::Volume;
 use cairn_core::{Durability, Timestamp};
 use cairn_device::nvme::shared::RemotePath;
 use clap::Args;
@@ -300,7 +300,7 @@ fn report(store: &OpenStore) -> StoreReport {
         for volume in &volumes {
             count_volume(volume, first_with_data, &mut report)?;
         }
-        report.launches = cairn_agent::ranks::launches(store.directory())?;
+        report.launches = cairn_agent::model::ranks::launches(store.directory())?;
         Ok(())
     });
     report.trouble = counted.err().map(|error| error.to_string());

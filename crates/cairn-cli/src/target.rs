@@ -9,7 +9,7 @@ use crate::Context;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::size;
-use cairn_agent::daemon;
+use cairn_agent::agent::daemon;
 use cairn_agent::target::control::Control;
 use cairn_agent::target::grants::{Grants, Room};
 use cairn_agent::target::{Directory, Guard, Limits, Metrics, Resources, Subsystem, Target};

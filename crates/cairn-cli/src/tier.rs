@@ -12,7 +12,7 @@ use crate::placement;
 use crate::size;
 use crate::store::{Roots, refuse};
 use cairn_agent::error::why;
-use cairn_agent::job::{DeviceKind, TierSpec};
+use cairn_agent::model::job::{DeviceKind, TierSpec};
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, MEDIA_BLOCK_BYTES, Superblock, TIERS_MAX};
 use cairn_device::medium::{self, Contents, DeviceSize, measure};
 use cairn_device::nvme::shared::RemotePath;

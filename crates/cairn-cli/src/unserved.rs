@@ -1,7 +1,7 @@
 //! Programs that ran in the job but that nothing of it was served to: what the library noted when they were executed.
 
 use crate::output::escaped;
-use cairn_agent::store_file;
+use cairn_agent::model::store_file;
 use cairn_posix::unserved::{NOTES, UNCAUGHT};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

@@ -8,12 +8,12 @@ use crate::progress::Progress;
 use crate::size::human;
 use crate::store::OpenStore;
 use crate::verify_tier;
-use cairn_agent::copy::checksum_of;
-use cairn_agent::destination::Destination;
+use cairn_agent::drain::copy::checksum_of;
 use cairn_agent::error::why;
-use cairn_agent::manifest::{Kind, Manifest, manifest_name};
-use cairn_agent::path::FilePath;
-use cairn_agent::read::{Buffer, read_whole};
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::manifest::{Kind, Manifest, manifest_name};
+use cairn_agent::store::read::{Buffer, read_whole};
 use clap::Args;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -288,7 +288,7 @@ fn verify_manifest(
     Ok(damaged)
 }
 
-pub use cairn_agent::ownership::jobs_in;
+pub use cairn_agent::persist::ownership::jobs_in;
 
 /// Refuses what is not a directory, before anything is looked for in it.
 pub fn check_drained(path: &Path) -> Result<()> {

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::offline::{self, TierFile};
 use crate::progress::Progress;
 use crate::verify::{Damaged, VerifyReport};
-use cairn_agent::path::FilePath;
+use cairn_agent::model::path::FilePath;
 use cairn_core::{
     Attributes, Caller, InodeId, Media, Microfs, OpenOptions, Position, ROOT, Superblock, inspect,
 };

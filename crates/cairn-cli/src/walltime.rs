@@ -6,8 +6,8 @@
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::size::human;
-use cairn_agent::client::Client;
-use cairn_agent::forecast::Forecast;
+use cairn_agent::agent::client::Client;
+use cairn_agent::drain::forecast::Forecast;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 

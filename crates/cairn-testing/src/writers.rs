@@ -6,11 +6,11 @@
 //! Must stay true: that is counted from the script alone, whatever is said of checkpoints.
 
 use crate::random::Random;
-use cairn_agent::extended::Extended;
-use cairn_agent::manifest::Kind;
-use cairn_agent::path::FilePath;
-use cairn_agent::plan::{Node, Tree};
-use cairn_agent::sets::Member;
+use cairn_agent::checkpoint::sets::Member;
+use cairn_agent::drain::plan::{Node, Tree};
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::manifest::Kind;
+use cairn_agent::store::extended::Extended;
 use std::collections::{BTreeMap, BTreeSet};
 
 const MS: i64 = 1_000_000;

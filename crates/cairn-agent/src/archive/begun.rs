@@ -6,7 +6,7 @@
 
 use super::client::Content;
 use crate::error::Result;
-use crate::store_file::{self, Outlives};
+use crate::model::store_file::{self, Outlives};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;

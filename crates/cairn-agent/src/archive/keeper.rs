@@ -9,17 +9,17 @@ use super::fetch;
 use super::manifest::{MARK, Manifest};
 use super::upload::Uploader;
 use super::{ArchivePolicy, ArchiveStatus, Owed, Phase, select};
+use crate::agent::service::{is_off_duty, is_running};
+use crate::agent::shared::Shared;
+use crate::checkpoint::sets::register::{Checkpoint, REGISTER_FILE, Register};
+use crate::drain::failures::Backoff;
 use crate::error::{Error, Refusal, Result};
-use crate::failures::Backoff;
-use crate::job::{JOB_FILE, Job};
-use crate::log::{self, Level};
-use crate::policy::Priority;
-use crate::priority;
-use crate::read::Buffer;
-use crate::service::{is_off_duty, is_running};
-use crate::sets::register::{Checkpoint, REGISTER_FILE, Register};
-use crate::shared::Shared;
-use crate::store_file::{Version, version};
+use crate::model::job::{JOB_FILE, Job};
+use crate::model::log::{self, Level};
+use crate::model::policy::Priority;
+use crate::model::priority;
+use crate::model::store_file::{Version, version};
+use crate::store::read::Buffer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::thread;
@@ -344,7 +344,7 @@ fn of_agent(error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::path::FilePath;
+    use crate::model::path::FilePath;
 
     /// Mechanism: whatever went wrong with a checkpoint, but for what the server said, was taken for its own fault.
     /// Consequence: where a thread could not be started, or a tier not be read for a moment, it was not tried again, and

@@ -2,9 +2,11 @@
 //!
 //! Must stay true: the name tells checkpoints of one store apart, and those of different stores of one job.
 
-use crate::manifest::{CheckpointFile, read_mode, read_number, read_time, write_mode, write_time};
-use crate::path::FilePath;
-use crate::sets::{Member, Name, register};
+use crate::checkpoint::sets::{Member, Name, register};
+use crate::model::path::FilePath;
+use crate::persist::manifest::{
+    CheckpointFile, read_mode, read_number, read_time, write_mode, write_time,
+};
 use serde::{Deserialize, Serialize};
 
 /// Format that this version writes, and the newest it reads.
@@ -30,7 +32,7 @@ pub struct Manifest {
     /// Its number in that store.
     #[serde(deserialize_with = "read_number")]
     pub id: u64,
-    /// Its place in the order of all, see [`crate::manifest::order`]; those of one store may have the same, in the order of their
+    /// Its place in the order of all, see [`crate::persist::manifest::order`]; those of one store may have the same, in the order of their
     /// numbers.
     #[serde(default, deserialize_with = "read_number")]
     pub order: u64,
@@ -112,8 +114,8 @@ impl Manifest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sets::Family;
-    use crate::sets::register::Level;
+    use crate::checkpoint::sets::Family;
+    use crate::checkpoint::sets::register::Level;
 
     #[test]
     fn manifest_is_read_back_and_named_by_step_store_and_number() {

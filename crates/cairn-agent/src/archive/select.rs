@@ -1,9 +1,9 @@
 //! Which checkpoints are to be archived, and in which order: that of the register, which no clock changes.
 
 use super::manifest::Manifest;
-use crate::sets::Family;
-use crate::sets::policy::Every;
-use crate::sets::register::Checkpoint;
+use crate::checkpoint::sets::Family;
+use crate::checkpoint::sets::policy::Every;
+use crate::checkpoint::sets::register::Checkpoint;
 use std::collections::BTreeMap;
 
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
@@ -57,10 +57,10 @@ pub fn newest(known: &[Checkpoint], store: &str, archived: &[Manifest]) -> Vec<u
 mod tests {
     use super::super::manifest::{FORMAT, File};
     use super::*;
-    use crate::manifest::CheckpointFile;
-    use crate::path::FilePath;
-    use crate::sets::register::Level;
-    use crate::sets::{Member, Name};
+    use crate::checkpoint::sets::register::Level;
+    use crate::checkpoint::sets::{Member, Name};
+    use crate::model::path::FilePath;
+    use crate::persist::manifest::CheckpointFile;
 
     fn known(step: u64, second: i64) -> Checkpoint {
         let name = Name { family: Family(b"f.{step}".to_vec()), step: Some(step) };

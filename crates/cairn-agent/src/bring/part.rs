@@ -9,9 +9,9 @@ use super::queue::{Item, Key};
 use super::source::Verdict;
 use super::{is_absent, is_waited_for};
 use crate::error::{Error, Result};
-use crate::path::FilePath;
-use crate::volume::Volume;
-use crate::write::AbsentFile;
+use crate::model::path::FilePath;
+use crate::store::volume::Volume;
+use crate::store::write::AbsentFile;
 use cairn_core::Error::{Busy, NoSpace, NotFound};
 use cairn_core::{Hope, InodeId, Moment};
 use cairn_device::sys::monotonic_ms;
@@ -83,7 +83,7 @@ impl<'a> Parts<'a> {
                 Err(Error::Store { source: Busy, .. }) => return Ok(None),
                 opened => {
                     // What was brought of it before is free again.
-                    crate::reaper::reclaim(volume, None)?;
+                    crate::store::reaper::reclaim(volume, None)?;
                     let place = Arc::new(Mutex::new(Some(opened?)));
                     self.files().insert(item.key, Arc::clone(&place));
                     let (parts, key, is_short) = (self, item.key, false);
@@ -209,5 +209,5 @@ fn take_away(volume: &Volume, inode: InodeId, place: &Place<'_>) -> bool {
 pub fn drop_all(volume: &Volume, inode: InodeId) {
     // What stays goes with the next attempt, or with the file.
     drop(AbsentFile::open(volume, &FilePath::root(), inode));
-    let _ = crate::reaper::reclaim(volume, None);
+    let _ = crate::store::reaper::reclaim(volume, None);
 }

@@ -3,8 +3,8 @@
 //! Must stay true: what somebody waits for comes before all else, in the order in which that was noticed; a file is with one
 //! thread at a time.
 
-use crate::path::FilePath;
-use crate::protocol::Bringing;
+use crate::model::path::FilePath;
+use crate::model::protocol::Bringing;
 use cairn_core::InodeId;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 

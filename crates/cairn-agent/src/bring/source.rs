@@ -7,12 +7,12 @@
 use super::part::Parts;
 use super::path_of;
 use super::queue::Item;
-use crate::destination::Destination;
 use crate::error::{Error, Result};
-use crate::job::Job;
-use crate::manifest::{Entry, Manifest};
-use crate::path::FilePath;
-use crate::volume::Volume;
+use crate::model::job::Job;
+use crate::model::path::FilePath;
+use crate::persist::destination::Destination;
+use crate::persist::manifest::{Entry, Manifest};
+use crate::store::volume::Volume;
 use cairn_core::Error::NoSpace;
 use cairn_device::checksum;
 use std::collections::HashMap;

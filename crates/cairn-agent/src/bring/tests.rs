@@ -1,9 +1,9 @@
 use super::*;
-use crate::extended::Extended;
-use crate::ledger::Ledger;
-use crate::manifest::Copy;
+use crate::persist::ledger::Ledger;
+use crate::persist::manifest::Copy;
+use crate::store::extended::Extended;
+use crate::store::write::AbsentFile;
 use crate::test_store::{TestStore, path};
-use crate::write::AbsentFile;
 use cairn_core::{OpenOptions, ROOT};
 use cairn_device::checksum;
 use source::CHUNK_BYTES;

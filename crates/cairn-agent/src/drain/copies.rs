@@ -3,16 +3,16 @@
 //! Does not make them again: whatever is none any more, the plan has copied.
 
 use super::Tree;
-use crate::copy;
+use crate::drain::copy;
+use crate::drain::meter::Meter;
+use crate::drain::plan::Node;
 use crate::error::{Error, Result};
-use crate::ledger::Ledger;
-use crate::manifest::{Kind, State};
-use crate::meter::Meter;
-use crate::path::FilePath;
-use crate::plan::Node;
-use crate::protocol::Failed;
-use crate::read::Buffer;
-use crate::volume::Volume;
+use crate::model::path::FilePath;
+use crate::model::protocol::Failed;
+use crate::persist::ledger::Ledger;
+use crate::persist::manifest::{Kind, State};
+use crate::store::read::Buffer;
+use crate::store::volume::Volume;
 use std::sync::Arc;
 
 /// Drops the entries of copies that somebody changed or removed, so that they are made again.

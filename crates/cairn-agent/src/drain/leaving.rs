@@ -3,13 +3,13 @@
 //! Must stay true: the manifest says so before the first of them goes; what has to be drained is looked at in the persist directory first.
 
 use super::Drainer;
+use crate::checkpoint::sets::Member;
+use crate::checkpoint::sets::register::{Checkpoint, Level};
+use crate::drain::meter::Meter;
 use crate::error::{Error, Result};
-use crate::manifest::{State, manifest_path};
-use crate::meter::Meter;
-use crate::path::FilePath;
-use crate::sets::Member;
-use crate::sets::register::{Checkpoint, Level};
-use crate::volume::Volume;
+use crate::model::path::FilePath;
+use crate::persist::manifest::{State, manifest_path};
+use crate::store::volume::Volume;
 use cairn_core::{Attributes, InodeId, ROOT};
 use std::sync::Arc;
 
@@ -115,7 +115,7 @@ impl Drainer {
                 Err(cairn_core::Error::Busy) => return Err(Error::Changed { path: path.clone() }),
                 removed => removed.map_err(volume.error("remove", &inner))?,
             }
-            crate::reaper::reclaim(volume, None)?;
+            crate::store::reaper::reclaim(volume, None)?;
         }
         Ok(())
     }

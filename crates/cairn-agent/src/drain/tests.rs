@@ -1,8 +1,8 @@
 use super::*;
-use crate::repair::{self, Move, REPAIR_FORMAT, Repair};
-use crate::sets::Set;
+use crate::checkpoint::quarantine::{self, Move, REPAIR_FORMAT, Repair};
+use crate::checkpoint::sets::Set;
+use crate::store::volume::now;
 use crate::test_store::{TestStore, path};
-use crate::volume::now;
 use cairn_core::{Caller, OpenOptions, ROOT, RenameMode};
 use cairn_device::checksum;
 use std::os::unix::fs::FileExt;
@@ -267,7 +267,7 @@ fn what_a_repair_names_is_left_alone_until_it_is_over() {
     assert_eq!((outcome.complete, steps, outside), (true, vec![1], vec![1]));
     let aside = names(&out.join(".cairn-damaged"));
     assert_eq!(aside.into_iter().collect::<Vec<_>>(), ["restart.2.a", "restart.2.b"]);
-    assert!(repair::is_aside(&path(".cairn-damaged/restart.2.a")));
+    assert!(quarantine::is_aside(&path(".cairn-damaged/restart.2.a")));
 }
 
 /// Mechanism: the newest checkpoint of all is copied first. Consequence: of two that are written at every step, the earlier one was never

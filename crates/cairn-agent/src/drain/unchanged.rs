@@ -6,12 +6,12 @@
 //! Does not survive its agent: the next one compares all of a file with its copy.
 
 use super::Tree;
-use crate::carry::EARLIER_BYTES_MIN;
+use crate::drain::carry::EARLIER_BYTES_MIN;
 use crate::error::Result;
 use crate::image::Image;
-use crate::manifest::Kind;
-use crate::path::FilePath;
-use crate::volume::Volume;
+use crate::model::path::FilePath;
+use crate::persist::manifest::Kind;
+use crate::store::volume::Volume;
 use cairn_core::InodeId;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -90,7 +90,7 @@ impl Unchanged {
 /// Of each large file of an image, the blocks that are as they were before.
 fn unchanged(volume: &Volume, tree: &Tree, stored_to: &HashSet<FilePath>) -> Result<Files<u32>> {
     let (mut files, mut all) = (HashMap::new(), 0);
-    let is_known = |path: &FilePath, node: &crate::plan::Node| {
+    let is_known = |path: &FilePath, node: &crate::drain::plan::Node| {
         let is_large = node.kind == Kind::File && node.bytes >= EARLIER_BYTES_MIN;
         is_large && node.absence.is_none() && !stored_to.contains(path)
     };

@@ -6,18 +6,18 @@
 
 use super::unchanged::Since;
 use super::{Contents, Drainer, Reason, groves, read};
-use crate::checkpoints::{Delivery, View};
+use crate::drain::checkpoints::{Delivery, View};
+use crate::drain::meter::Meter;
+use crate::drain::plan::{Plan, Tree};
 use crate::error::{Error, Result};
 use crate::image::{self, Image};
-use crate::job::Job;
-use crate::link::Elsewhere;
-use crate::mapping::Mapping;
-use crate::meter::Meter;
-use crate::ownership;
-use crate::path::FilePath;
-use crate::plan::{Plan, Tree};
-use crate::protocol::Outcome;
-use crate::volume::Volume;
+use crate::model::job::Job;
+use crate::model::mapping::Mapping;
+use crate::model::path::FilePath;
+use crate::model::protocol::Outcome;
+use crate::persist::link::Elsewhere;
+use crate::persist::ownership;
+use crate::store::volume::Volume;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;

@@ -5,7 +5,7 @@
 
 use super::Directory;
 use super::subsystem::Subsystem;
-use crate::prometheus::Exposition;
+use crate::agent::prometheus::Exposition;
 use cairn_device::nvme::wire::Command;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

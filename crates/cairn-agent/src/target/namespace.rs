@@ -5,7 +5,7 @@
 use super::flushes::Flushes;
 use super::identity;
 use super::reservation::Reservations;
-use crate::direct;
+use crate::store::direct;
 use cairn_device::nvme::wire::command::Blocks;
 use cairn_device::nvme::wire::{Status, identify};
 use rustix::fs::{FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags};

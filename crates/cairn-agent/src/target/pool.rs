@@ -4,7 +4,7 @@
 //! namespace leaves as much as it has, so that others find some however long its disk has what it was given.
 //! What a buffer holds is old; who takes one uses only what it has put there. Each begins where what goes past the page cache may.
 
-use crate::direct::Aligned;
+use crate::store::direct::Aligned;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -14,14 +14,14 @@ use super::{
     BYTES_MAX, LineOut, MARKS_MAX, Mark, NAME_BYTES_MAX, PROCESSES_MAX, Process, SET_NAME_MAX,
     SETS_MAX, Sample, Set, Share, TIMELINE_FILE, Timeline, beginning, line, timeline_name,
 };
-use crate::destination::Destination;
+use crate::agent::shared::Shared;
+use crate::checkpoint::sets::Member;
+use crate::checkpoint::sets::register::{Checkpoint, Level};
 use crate::error::{Error, Result};
-use crate::job::Job;
-use crate::path::FilePath;
-use crate::sets::Member;
-use crate::sets::register::{Checkpoint, Level};
-use crate::shared::Shared;
-use crate::volume::{Volume, now};
+use crate::model::job::Job;
+use crate::model::path::FilePath;
+use crate::persist::destination::Destination;
+use crate::store::volume::{Volume, now};
 use cairn_core::{Attributes, HandleId, Holding, InodeId, ProcessIdentity, Timestamp};
 use cairn_device::Store;
 use cairn_device::notes::{self, Kind};

@@ -11,7 +11,7 @@ use crate::duration;
 use crate::markup::escaped;
 use crate::output::{count, local_time};
 use crate::size::human;
-use cairn_agent::sets::register::Level;
+use cairn_agent::checkpoint::sets::register::Level;
 use cairn_core::Timestamp;
 use std::fmt::Write;
 

@@ -3,7 +3,7 @@
 //! Must stay true: a sample's bytes are spread evenly over the columns that it covers, and none gets lost; there are no more
 //! columns and rows than a picture has room for, however long and wide a job was.
 
-use cairn_agent::sets::register::Level;
+use cairn_agent::checkpoint::sets::register::Level;
 use cairn_agent::timeline::{Sample, Set, Timeline};
 use serde::Serialize;
 use std::collections::BTreeMap;

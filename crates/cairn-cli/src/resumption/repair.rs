@@ -17,15 +17,15 @@ use crate::progress::Progress;
 use crate::staging::tie;
 use crate::store::locate;
 use build::Obstacle;
-use cairn_agent::checkpoints::Checkpoints;
-use cairn_agent::ledger::Ledger;
-use cairn_agent::manifest::{self, Kind, State};
-use cairn_agent::path::FilePath;
-use cairn_agent::plan::Tree;
-use cairn_agent::repair::{Move, REPAIR_FORMAT, Repair as Note};
-use cairn_agent::sets::register::Checkpoint;
-use cairn_agent::sets::{Family, Member, Name};
-use cairn_agent::volume::Volume;
+use cairn_agent::checkpoint::quarantine::{Move, REPAIR_FORMAT, Repair as Note};
+use cairn_agent::checkpoint::sets::register::Checkpoint;
+use cairn_agent::checkpoint::sets::{Family, Member, Name};
+use cairn_agent::drain::checkpoints::Checkpoints;
+use cairn_agent::drain::plan::Tree;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::ledger::Ledger;
+use cairn_agent::persist::manifest::{self, Kind, State};
+use cairn_agent::store::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who repairs the checkpoints of a store.

@@ -7,7 +7,7 @@ use crate::drain::drain_with;
 use crate::error::{Error, Result};
 use crate::output::{self, count};
 use crate::survey;
-use cairn_agent::checkpoints::{Delivery, Told, left_name};
+use cairn_agent::drain::checkpoints::{Delivery, Told, left_name};
 use cairn_agent::image;
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 use super::*;
-use cairn_agent::manifest::Kind;
-use cairn_agent::path::FilePath;
-use cairn_agent::sets::Name;
-use cairn_agent::sets::register::Level;
-use cairn_agent::write::NewFile;
+use cairn_agent::checkpoint::sets::Name;
+use cairn_agent::checkpoint::sets::register::Level;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::manifest::Kind;
+use cairn_agent::store::write::NewFile;
 use cairn_core::{Geometry, ROOT};
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation};
@@ -63,7 +63,7 @@ impl Scratch {
         let files = files.filter_map(|(path, _)| {
             let opened = self.volume.open_file(path).ok()?;
             let mut content = Vec::new();
-            let mut take = |chunk: cairn_agent::read::Chunk<'_>| {
+            let mut take = |chunk: cairn_agent::store::read::Chunk<'_>| {
                 content.extend_from_slice(chunk.bytes());
                 Ok(())
             };

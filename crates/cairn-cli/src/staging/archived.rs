@@ -7,11 +7,13 @@ use super::Origin;
 use crate::error::Result;
 use cairn_agent::archive::fetch::Archive;
 use cairn_agent::archive::{ArchivePolicy, manifest};
-use cairn_agent::extended::Extended;
-use cairn_agent::manifest::{Checkpoint, CheckpointFile, Copy, Entry, Kind, Manifest, State};
-use cairn_agent::path::FilePath;
-use cairn_agent::volume::Volume;
-use cairn_agent::write::NewFile;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::manifest::{
+    Checkpoint, CheckpointFile, Copy, Entry, Kind, Manifest, State,
+};
+use cairn_agent::store::extended::Extended;
+use cairn_agent::store::volume::Volume;
+use cairn_agent::store::write::NewFile;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
@@ -151,7 +153,7 @@ fn enter(files: &mut BTreeMap<FilePath, Entry>, file: &manifest::File) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_agent::sets::{Family, Name};
+    use cairn_agent::checkpoint::sets::{Family, Name};
 
     fn path(text: &str) -> FilePath {
         FilePath::parse(text.as_bytes()).expect("a path")

@@ -4,13 +4,13 @@
 
 use super::{Origin, or_damaged};
 use crate::error::Result;
-use cairn_agent::destination::Destination;
-use cairn_agent::extended::Extended;
-use cairn_agent::job::Job;
-use cairn_agent::manifest::{Copy, Manifest};
-use cairn_agent::path::FilePath;
-use cairn_agent::volume::Volume;
-use cairn_agent::write::AbsentFile;
+use cairn_agent::model::job::Job;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::manifest::{Copy, Manifest};
+use cairn_agent::store::extended::Extended;
+use cairn_agent::store::volume::Volume;
+use cairn_agent::store::write::AbsentFile;
 use rustix::fs::FileType;
 
 /// A persist directory, whose files come later.

@@ -6,12 +6,12 @@
 use super::Staged;
 use crate::error::Result;
 use crate::store::OpenStore;
-use cairn_agent::checkpoints::Checkpoints;
-use cairn_agent::ledger::Ledger;
-use cairn_agent::manifest::{Entry, Kind, Manifest};
-use cairn_agent::path::FilePath;
-use cairn_agent::plan::{Node, Tree};
-use cairn_agent::volume::{Volume, now};
+use cairn_agent::drain::checkpoints::Checkpoints;
+use cairn_agent::drain::plan::{Node, Tree};
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::ledger::Ledger;
+use cairn_agent::persist::manifest::{Entry, Kind, Manifest};
+use cairn_agent::store::volume::{Volume, now};
 use cairn_core::InodeId;
 
 /// Ties every regular file of a new store to its copy in the persist directory, and says there which

@@ -6,10 +6,10 @@
 #[path = "../../../cairn-cli/src/size.rs"]
 mod size;
 
-use cairn_agent::job::{Job, is_valid_job_name};
-use cairn_agent::manifest::Manifest;
-use cairn_agent::path::FilePath;
-use cairn_agent::protocol::{Answer, Request};
+use cairn_agent::model::job::{Job, is_valid_job_name};
+use cairn_agent::model::path::FilePath;
+use cairn_agent::model::protocol::{Answer, Request};
+use cairn_agent::persist::manifest::Manifest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;

@@ -308,7 +308,7 @@ impl Node {
 fn write_snapshots(process: &Process) -> Result<()> {
     loop {
         begin_operation();
-        if process.fs.log_usage()?.is_some_and(cairn_agent::snapshot::is_due) {
+        if process.fs.log_usage()?.is_some_and(cairn_agent::agent::snapshot::is_due) {
             tell(format_args!("a snapshot is due"));
             process.fs.write_snapshot()?;
         }

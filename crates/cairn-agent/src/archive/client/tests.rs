@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::archive::object_store::{Mood, ObjectStore, Trouble};
-use crate::sets::policy::Every;
+use crate::checkpoint::sets::policy::Every;
 use std::net::TcpListener;
 use std::sync::Mutex;
 

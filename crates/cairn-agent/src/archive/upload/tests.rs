@@ -3,10 +3,11 @@
 use super::*;
 use crate::archive::client::tests::client;
 use crate::archive::object_store::{Mood, ObjectStore, Trouble};
-use crate::pace::tests::Virtual;
-use crate::pace::{Clock, Pace};
-use crate::policy::DrainPolicy;
-use crate::sets::{Family, Name, register::Level};
+use crate::checkpoint::sets::register::Level;
+use crate::checkpoint::sets::{Family, Name};
+use crate::drain::pace::tests::Virtual;
+use crate::drain::pace::{Clock, Pace};
+use crate::model::policy::DrainPolicy;
 use crate::test_store::TestStore;
 use cairn_core::ROOT;
 use cairn_device::checksum;
@@ -49,7 +50,7 @@ impl World {
     /// The same of these contents.
     fn checkpoint_of(&self, files: &[(&str, Vec<u8>)]) -> register::Checkpoint {
         files.iter().for_each(|(name, content)| self.write(name, content, 0o640, 1));
-        let member = |(path, node): (FilePath, crate::plan::Node)| Member {
+        let member = |(path, node): (FilePath, crate::drain::plan::Node)| Member {
             path,
             inode: node.inode,
             version: node.version,

@@ -52,7 +52,7 @@ fn what_was_removed_is_not_taken_from_what_was_written() {
     let remove = |step: u64| {
         let (caller, name) = (store.volume.caller(), format!("ckpt.{step}"));
         store.volume.fs().unlink(&caller, ROOT, name.as_bytes()).expect("removes");
-        crate::reaper::reclaim(&store.volume, None).expect("frees");
+        crate::store::reaper::reclaim(&store.volume, None).expect("frees");
     };
     let look = |recorder: &mut Recorder, sample: &mut Sample| {
         let looked_ms = now_ms();

@@ -8,13 +8,13 @@ use crate::error::{Error, Result};
 use crate::local::{self, Expected};
 use crate::size::human;
 use crate::staging::is_of_one_file;
-use cairn_agent::destination::Destination;
+use cairn_agent::checkpoint::quarantine::building_place;
 use cairn_agent::error::why;
-use cairn_agent::extended::Extended;
-use cairn_agent::manifest::{Copy, Kind, Manifest};
-use cairn_agent::path::FilePath;
-use cairn_agent::repair::building_place;
-use cairn_agent::volume::Volume;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::manifest::{Copy, Kind, Manifest};
+use cairn_agent::store::extended::Extended;
+use cairn_agent::store::volume::Volume;
 use std::io;
 
 /// Rights of a directory of which nothing is known.

@@ -5,9 +5,9 @@
 
 use crate::error::Result;
 use crate::store::locate;
-use cairn_agent::path::FilePath;
-use cairn_agent::repair::{ASIDE, Move, Repair, building_place};
-use cairn_agent::volume::Volume;
+use cairn_agent::checkpoint::quarantine::{ASIDE, Move, Repair, building_place};
+use cairn_agent::model::path::FilePath;
+use cairn_agent::store::volume::Volume;
 use cairn_core::{Attributes, Caller, ROOT, RenameMode};
 
 /// Carries out what is not done yet, and makes it durable. Errors: some of it may be done.

@@ -2,9 +2,9 @@
 //!
 //! Must stay true: nothing of another checkpoint, and no file of none, goes with it; what was set aside before is not replaced.
 
-use cairn_agent::path::FilePath;
-use cairn_agent::repair::{ASIDE, NEW};
-use cairn_agent::sets::series::has_number;
+use cairn_agent::checkpoint::quarantine::{ASIDE, NEW};
+use cairn_agent::checkpoint::sets::series::has_number;
+use cairn_agent::model::path::FilePath;
 use std::collections::BTreeSet;
 
 /// The paths that the files of a checkpoint lie at: the directories that are the checkpoint's own, which have its step in their names,

@@ -10,8 +10,8 @@ use crate::measure::{
 use crate::metadata;
 use crate::process::child_command;
 use cairn_agent::image::Image;
-use cairn_agent::job::Scope;
-use cairn_agent::volume::{Volume, prefix_of};
+use cairn_agent::model::job::Scope;
+use cairn_agent::store::volume::{Volume, prefix_of};
 use cairn_device::Store;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read};

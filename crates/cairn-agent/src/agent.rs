@@ -1,0 +1,17 @@
+//! The agent: its threads, the state they share, its socket, and how it is started.
+
+pub(crate) mod activity;
+pub mod client;
+pub(crate) mod control;
+pub mod daemon;
+pub(crate) mod mapped_cache;
+pub(crate) mod metrics;
+pub(crate) mod observable;
+pub(crate) mod prefault;
+pub(crate) mod prometheus;
+pub(crate) mod promote;
+pub mod service;
+pub(crate) mod shared;
+pub mod snapshot;
+pub(crate) mod space;
+pub(crate) mod transit;

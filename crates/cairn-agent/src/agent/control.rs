@@ -1,0 +1,288 @@
+//! The agent's ear: a socket in the store directory that only its owner can talk to.
+//!
+//! Must stay true: the peer's user is checked on every connection; a peer that is slow, silent or
+//! gone delays nobody else; requests are bounded in length and connections in number.
+
+use crate::agent::shared::{Errand, Shared, State, What};
+use crate::drain::checkpoints::Told;
+use crate::error::{Error, Result};
+use crate::model::job::AGENT_SOCKET;
+use crate::model::log::{self, Level};
+use crate::model::path::FilePath;
+use crate::model::protocol::{Answer, LINE_BYTES_MAX, Progress, Request};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often the listener looks whether the store is still there.
+const ACCEPT_EVERY_MS: i64 = 500;
+/// Connections served at the same time.
+const CONNECTIONS_MAX: usize = 32;
+/// How long a peer may take to send a request or to take an answer.
+const PEER_PATIENCE: Duration = Duration::from_secs(10);
+/// How often progress is sent.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+/// Passes over a store in which files change while they are copied.
+const PASSES_MAX: u32 = 10;
+
+/// The bound socket.
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+}
+
+/// A path by which the socket in `directory` can be reached however long the directory's own path
+/// is: addresses of Unix sockets hold 107 bytes. The descriptor must stay open while the path is
+/// used.
+pub fn short_socket_path(directory: &Path) -> Result<(OwnedFd, PathBuf)> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(directory, flags, Mode::empty())
+        .map_err(Error::file("open", directory))?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}/{AGENT_SOCKET}", opened.as_raw_fd()));
+    Ok((opened, path))
+}
+
+impl Listener {
+    /// Binds the socket of the store in `directory`; the caller holds the agent's lock, so a socket
+    /// that is there belongs to an agent that died.
+    pub fn bind(directory: &Path) -> Result<Listener> {
+        let path = directory.join(AGENT_SOCKET);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::file("remove", &path)(error));
+            }
+            _ => {}
+        }
+        let (_directory, short_path) = short_socket_path(directory)?;
+        let bind = || -> io::Result<UnixListener> {
+            let socket = UnixListener::bind(&short_path)?;
+            rustix::fs::chmod(&path, Mode::from_raw_mode(0o600))?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let socket = bind().map_err(Error::file("listen on", &path))?;
+        Ok(Listener { socket, path })
+    }
+
+    /// Removes the socket. To be called while the agent's lock is held and the store is there:
+    /// otherwise the socket of that name may be another agent's.
+    pub fn remove(self) {
+        // One that stays behind is removed by the next agent.
+        let _ = fs::remove_file(&self.path);
+    }
+
+    /// Accepts connections until the agent ends, or has to because `is_removed` says that its store
+    /// is gone.
+    pub fn serve(&self, shared: &Arc<Shared>, is_removed: &dyn Fn() -> bool) {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: ACCEPT_EVERY_MS * 1_000_000 };
+        while !shared.is_stopping() {
+            if is_removed() {
+                return shared.stop();
+            }
+            // Whatever woke us, accepting tells.
+            let mut polled = [
+                PollFd::new(&self.socket, PollFlags::IN),
+                PollFd::new(shared.stopped(), PollFlags::IN),
+            ];
+            let _ = rustix::event::poll(&mut polled, Some(&timeout));
+            while let Ok((stream, _)) = self.socket.accept() {
+                if shared.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+                    shared.connections.fetch_sub(1, Ordering::Relaxed);
+                    continue;
+                }
+                let connection_shared = Arc::clone(shared);
+                let spawned = thread::Builder::new().name("control".to_string()).spawn(move || {
+                    let _end = connection_shared.end_if_panicking();
+                    let _connection = Connection(&connection_shared);
+                    // A peer that hangs up has lost interest; that is its right.
+                    let _ = talk(stream, &connection_shared);
+                });
+                if spawned.is_err() {
+                    shared.connections.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+/// An open connection, counted already.
+struct Connection<'a>(&'a Shared);
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn is_allowed(stream: &UnixStream) -> bool {
+    let own = rustix::process::geteuid();
+    rustix::net::sockopt::socket_peercred(stream)
+        .is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
+}
+
+/// Answers the requests of one connection.
+fn talk(stream: UnixStream, shared: &Shared) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PEER_PATIENCE))?;
+    stream.set_write_timeout(Some(PEER_PATIENCE))?;
+    if !is_allowed(&stream) {
+        let reason = "this store belongs to another user".to_string();
+        return say(&stream, &Answer::Error { reason });
+    }
+    let mut lines = BufReader::new(stream.try_clone()?);
+    loop {
+        let mut line = Vec::new();
+        lines.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        let request = serde_json::from_slice(&line);
+        if let Ok(request) = &request {
+            tell(request);
+        }
+        let answer = match request {
+            Ok(Request::Status) => Answer::Status(Box::new(shared.status())),
+            Ok(Request::Drain { settle_ms, told }) => {
+                drain(&stream, shared, Duration::from_millis(settle_ms), told)?
+            }
+            Ok(Request::Ended { told }) => {
+                shared.request(told);
+                shared.notify();
+                Answer::Done
+            }
+            Ok(Request::Evict { paths, force }) => run_errand(shared, paths, What::Evict { force }),
+            Ok(Request::Distrust { paths }) => run_errand(shared, paths, What::Distrust),
+            Ok(Request::Archive { newest }) => archive(&stream, shared, newest)?,
+            Ok(Request::Hurry) => {
+                shared.meter.pace.hurry();
+                Answer::Done
+            }
+            Ok(Request::Stop) => {
+                say(&stream, &Answer::Done)?;
+                shared.stop();
+                return Ok(());
+            }
+            Err(error) => Answer::Error { reason: format!("not a request: {error}") },
+        };
+        say(&stream, &answer)?;
+    }
+}
+
+/// Says in the log what was asked for, if that changes anything.
+fn tell(request: &Request) {
+    let wish = match request {
+        Request::Status => return,
+        Request::Drain { .. } => "to drain",
+        Request::Ended { .. } => "to drain by itself: the run has ended",
+        Request::Evict { .. } => "to drop files from the store",
+        Request::Distrust { .. } => "to make damaged copies again",
+        Request::Archive { .. } => "to archive",
+        Request::Hurry => "to make haste",
+        Request::Stop => "to end",
+    };
+    log::say(Level::Debug, format_args!("the agent is asked {wish}"));
+}
+
+fn say(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+/// Has the archive make a round.
+fn archive(stream: &UnixStream, shared: &Shared, newest: bool) -> io::Result<Answer> {
+    if newest {
+        // Which it is, is known when the passes have ended that were asked for before.
+        let asked = shared.state().requested;
+        drop(follow_pass(stream, shared, asked)?);
+    }
+    let ticket = shared.archive.ask(newest);
+    let mut state = shared.archive.state();
+    while state.finished < ticket {
+        if shared.is_stopping() {
+            return Ok(Answer::Error { reason: "the agent is ending".to_string() });
+        }
+        let told = state.status.clone().unwrap_or_default();
+        drop(state);
+        let (bytes_total, bytes_done) = (told.sending_bytes, told.sent_bytes);
+        say(
+            stream,
+            &Answer::Progress(Progress { bytes_total, bytes_done, ..Progress::default() }),
+        )?;
+        state = shared.archive.wait(shared.archive.state(), PROGRESS_EVERY);
+    }
+    drop(state);
+    Ok(Answer::Archived { status: shared.archive.status() })
+}
+
+/// Has the drain do something about files, and waits for it.
+fn run_errand(shared: &Shared, paths: Vec<FilePath>, what: What) -> Answer {
+    let (reply, answer) = mpsc::channel();
+    shared.state().errands.push(Errand { paths, what, reply });
+    shared.notify();
+    match answer.recv() {
+        Ok(Ok(())) => Answer::Done,
+        Ok(Err(error)) => Answer::Error { reason: error.to_string() },
+        Err(_) => Answer::Error { reason: "the agent is ending".to_string() },
+    }
+}
+
+/// Has passes run until one leaves nothing that changed meanwhile, or there were many, and files still open were given
+/// time to close.
+fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> io::Result<Answer> {
+    let settled_at = Instant::now() + settle;
+    let mut passes = 0;
+    loop {
+        let ticket = shared.request(told);
+        shared.notify();
+        let state = follow_pass(stream, shared, ticket)?;
+        if let Some(reason) = state.trouble.clone() {
+            return Ok(Answer::Error { reason });
+        }
+        let outcome = match told.delivery.is_aside() {
+            true => state.last_aside.clone(),
+            false => state.last.clone(),
+        };
+        drop(state);
+        let waits_for_open = !outcome.open.is_empty() && Instant::now() < settled_at;
+        passes = if outcome.changed > 0 { passes + 1 } else { 0 };
+        // Somebody who writes a file again and again is not waited for.
+        let follows = outcome.changed > 0 && passes < PASSES_MAX;
+        if !follows && !waits_for_open {
+            return Ok(Answer::Drained(outcome));
+        }
+        thread::sleep(PROGRESS_EVERY);
+    }
+}
+
+/// Waits until the pass has ended that has this number, and says how far it is; the state then. Errors: without an answer where
+/// the agent is ending, so that whoever asked starts another one and asks that.
+fn follow_pass<'a>(
+    stream: &UnixStream,
+    shared: &'a Shared,
+    ticket: u64,
+) -> io::Result<MutexGuard<'a, State>> {
+    let mut state = shared.state();
+    let mut reported = Instant::now();
+    while state.finished < ticket {
+        if shared.is_stopping() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        state = shared.wait(state, PROGRESS_EVERY);
+        if state.finished < ticket && reported.elapsed() >= PROGRESS_EVERY {
+            drop(state);
+            say(stream, &Answer::Progress(shared.meter.progress()))?;
+            reported = Instant::now();
+            state = shared.state();
+        }
+    }
+    Ok(state)
+}

@@ -1,0 +1,156 @@
+//! What a job's agent tells those who watch it: a file in Prometheus's text format, as node_exporter's textfile collector
+//! reads it.
+//!
+//! Must stay true: the file is replaced whole, so whoever reads it sees one moment; an agent that cannot write it drains all
+//! the same. Several agents on a node write a file each.
+
+use crate::agent::prometheus::Exposition;
+use crate::agent::shared::Shared;
+use crate::checkpoint::sets::register::{Checkpoint, Level, Register};
+use crate::error::{Error, Result};
+use crate::model::job::Job;
+use crate::model::log::Complaints;
+use crate::model::protocol::{Phase, Status};
+use std::fs;
+use std::time::Duration;
+
+/// How often the file is written.
+const WRITE_EVERY: Duration = Duration::from_secs(5);
+
+/// Writes the file that the job wants until the agent ends, and once more then. Nothing while it wants none.
+pub fn run(shared: &Shared) {
+    let mut complaints = Complaints::default();
+    loop {
+        let is_last = shared.is_stopping();
+        complaints.note("tell the figures", write(shared));
+        if is_last {
+            return;
+        }
+        shared.sleep(WRITE_EVERY);
+    }
+}
+
+fn write(shared: &Shared) -> Result<()> {
+    // A run that resumes the store may want another one.
+    let Job { job, metrics: Some(path), .. } = Job::load(shared.directory())? else {
+        return Ok(());
+    };
+    let checkpoints = Register::load(shared.directory())?;
+    let text = describe(&job, &shared.status(), checkpoints.checkpoints());
+    let mut temporary = path.as_os_str().to_owned();
+    // The collector reads names that end in .prom only.
+    temporary.push(".new");
+    let replaced = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path));
+    replaced.map_err(Error::file("write", &path))
+}
+
+/// The figures of a job.
+fn describe(job: &str, status: &Status, checkpoints: &[Checkpoint]) -> String {
+    let mut figures = Exposition::new("cairn_");
+    let last = &status.last;
+    let mut one = |name: &str, kind: &str, help: &str, value: u64| {
+        figures.family(name, kind, help);
+        figures.sample(&[("job", job)], value);
+    };
+    let phase = |phase| u64::from(status.phase == phase);
+    one("drained_files", "gauge", "Files verified in the persist directory.", last.drained_files);
+    one("drained_bytes", "gauge", "Bytes verified in the persist directory.", last.drained_bytes);
+    let left = status.progress.bytes_total.saturating_sub(status.progress.bytes_done);
+    one("draining_bytes", "gauge", "Bytes that are yet to be copied in this pass.", left);
+    one("is_draining", "gauge", "Whether files are copied.", phase(Phase::Draining));
+    one("is_retrying", "gauge", "Whether the persist directory is away.", phase(Phase::Retrying));
+    one("open_files", "gauge", "Files that somebody may write to.", last.open.len() as u64);
+    one(
+        "unclean_files",
+        "gauge",
+        "Files whose writer died or could not write all.",
+        last.unclean.len() as u64,
+    );
+    one("failed_files", "gauge", "Files that could not be drained.", last.failed.len() as u64);
+    let bringing = status.bringing.clone().unwrap_or_default();
+    one("absent_files", "gauge", "Files that are yet to be brought in.", bringing.files);
+    one("absent_bytes", "gauge", "Their bytes.", bringing.bytes);
+    let unavailable = bringing.failed.len() as u64;
+    one("unavailable_files", "gauge", "Files that cannot be brought in.", unavailable);
+    one("brought_files_total", "counter", "Files that were brought in.", bringing.brought_files);
+    one("brought_bytes_total", "counter", "Their bytes.", bringing.brought_bytes);
+    let unfinished = last.unfinished.len() as u64;
+    one("unfinished_checkpoints", "gauge", "Checkpoints that are not complete.", unfinished);
+    let mut each = |name: &str, help: &str, value: &dyn Fn(&[&Checkpoint]) -> f64| {
+        figures.family(name, "gauge", help);
+        for (level, word) in [(Level::Node, "node"), (Level::Pfs, "pfs")] {
+            let there: Vec<&Checkpoint> =
+                checkpoints.iter().filter(|known| known.level >= level).collect();
+            figures.sample(&[("job", job), ("level", word)], value(&there));
+        }
+    };
+    each("checkpoints", "Complete checkpoints that are safe there.", &|there| there.len() as f64);
+    each("checkpoint_bytes", "Bytes of those.", &|there| {
+        there.iter().map(|known| known.bytes()).sum::<u64>() as f64
+    });
+    each(
+        "newest_checkpoint_seconds",
+        "When the newest was written, since 1970; 0 if none was.",
+        &|there| there.iter().map(|known| known.modified_ns).max().unwrap_or(0) as f64 / 1e9,
+    );
+    figures.into_text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::sets::{Family, Member, Name};
+    use crate::model::path::FilePath;
+    use crate::model::protocol::{Bringing, Failed};
+
+    #[test]
+    fn files_that_are_brought_in_are_told() {
+        let failed = Failed { path: FilePath::root(), reason: "gone".into(), quarantined: true };
+        let bringing = Bringing {
+            files: 3,
+            bytes: 300,
+            brought_files: 2,
+            brought_bytes: 200,
+            failed: vec![failed],
+            ..Bringing::default()
+        };
+        let status = Status { bringing: Some(bringing), ..Status::default() };
+        let text = describe("melt", &status, &[]);
+        for line in [
+            "cairn_absent_files{job=\"melt\"} 3",
+            "cairn_absent_bytes{job=\"melt\"} 300",
+            "cairn_unavailable_files{job=\"melt\"} 1",
+            "cairn_brought_files_total{job=\"melt\"} 2",
+            "cairn_brought_bytes_total{job=\"melt\"} 200",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn checkpoint_in_the_persist_directory_is_safe_on_both_levels() {
+        let checkpoint = |id: u64, level| Checkpoint {
+            id,
+            name: Name { family: Family(b"f.{step}".to_vec()), step: Some(id) },
+            ordinal: id,
+            completed_ns: 0,
+            modified_ns: id as i64 * 1_500_000_000,
+            wanted: Level::Pfs,
+            level,
+            files: vec![Member { path: FilePath::root(), inode: 1, version: 1, bytes: 100 }],
+        };
+        let known = [checkpoint(1, Level::Pfs), checkpoint(2, Level::Node)];
+        let status = Status { phase: Phase::Draining, ..Status::default() };
+        let text = describe("melt", &status, &known);
+        for line in [
+            "cairn_is_draining{job=\"melt\"} 1",
+            "cairn_is_retrying{job=\"melt\"} 0",
+            "cairn_checkpoints{job=\"melt\",level=\"node\"} 2",
+            "cairn_checkpoints{job=\"melt\",level=\"pfs\"} 1",
+            "cairn_checkpoint_bytes{job=\"melt\",level=\"node\"} 200",
+            "cairn_newest_checkpoint_seconds{job=\"melt\",level=\"pfs\"} 1.5",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,543 @@
+//! The agent: one process per store that drains, reaps, prefaults and answers.
+//!
+//! Must stay true: it holds `agent.lock` as long as it lives, so there is one; everything it knows
+//! it can learn again from the store and the manifest, so killing it loses nothing; it ends when
+//! nobody needs it.
+//! Threads: the drain, the keeper (processes, new namespaces, the end), the one that looks whether programs write,
+//! the prefault, the snapshots, those that write behind programs, the promotion where it is wanted, those that bring absent files, the timeline, one per
+//! connection.
+
+use crate::agent::activity;
+use crate::agent::control::Listener;
+use crate::agent::daemon::{self, Readiness};
+use crate::agent::mapped_cache;
+use crate::agent::metrics;
+use crate::agent::prefault;
+use crate::agent::promote;
+use crate::agent::shared::{Errand, Shared, What};
+use crate::agent::snapshot;
+use crate::agent::space::{self, Room};
+use crate::agent::transit;
+use crate::archive::keeper;
+use crate::bring;
+use crate::drain::checkpoints::{Delivery, Told, Wanted};
+use crate::drain::failures::Backoff;
+use crate::drain::forecast::Lookout;
+use crate::drain::{Drainer, Reason};
+use crate::error::{Error, Result};
+use crate::image::Image;
+use crate::image::schedule::{Imaging, Wishes};
+use crate::model::job::{AGENT_LOCK, AGENT_LOG, Description, Job, RUN_LOCK};
+use crate::model::log::{self, Complaints, Level};
+use crate::model::path::FilePath;
+use crate::model::policy::AtEnd;
+use crate::model::protocol::{Outcome, Phase};
+use crate::store::reaper;
+use crate::store::watch::Watch;
+use crate::timeline::recorder;
+use cairn_core::Moment;
+use cairn_device::notes::NOTES_FILE;
+use cairn_device::sys::monotonic_ms;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often the logs are looked at, and how often once nothing has changed for a while.
+const WATCH_EVERY: Duration = Duration::from_millis(20);
+const WATCH_IDLE: Duration = Duration::from_millis(40);
+const IDLE_AFTER: Duration = Duration::from_secs(2);
+/// How often processes are looked at, and how often while there is nothing to drain.
+const REAP_EVERY: Duration = Duration::from_millis(100);
+const REAP_IDLE: Duration = Duration::from_millis(250);
+/// How often locks of files are looked for that are gone.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// How often new namespaces are looked for.
+const REFRESH_EVERY: Duration = Duration::from_millis(500);
+/// What a pass takes of a processor, beside the threads that copy, is followed by a pause so many times as long, up to the
+/// maximum; the time since the pass before counts as a part of it.
+const PAUSE_FACTOR: u32 = 9;
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// An agent that nobody needs ends after this time.
+const LINGER: Duration = Duration::from_secs(10);
+/// How long a new agent waits for one that is just ending.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_EVERY: Duration = Duration::from_millis(10);
+/// How long the other threads of an agent in which one has panicked have to end.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+const END_LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Files that a pass says could not be drained, in the log.
+const LEFT_LINES_MAX: usize = 20;
+
+/// Becomes the agent of the store in `directory`. Returns in the agent when it ends; the calling
+/// process exits once the agent is ready. That another agent is there already is success, too.
+pub fn run(directory: &Path) -> Result<()> {
+    let (readiness, log) = daemon::detach(&directory.join(AGENT_LOG))?;
+    log::begin(log);
+    daemon::allow_many_files();
+    match prepare(directory) {
+        Ok(Some((shared, listener, lock))) => serve(shared, listener, lock, readiness),
+        Ok(None) => readiness.ready(),
+        Err(error) => {
+            log::say(Level::Error, format_args!("the agent cannot begin: {error}"));
+            readiness.failed(&error.to_string());
+        }
+    }
+    Ok(())
+}
+
+type Prepared = (Arc<Shared>, Listener, File);
+
+/// Takes the lock and opens everything; None if another agent has the store.
+fn prepare(directory: &Path) -> Result<Option<Prepared>> {
+    let started = Instant::now();
+    let lock = loop {
+        match daemon::try_lock(directory, AGENT_LOCK)? {
+            Some(lock) => break lock,
+            None if started.elapsed() > LOCK_PATIENCE => return Ok(None),
+            // The other agent may be ending, or answering requests: then nobody would wait for us.
+            None if crate::agent::client::is_answering(directory) => return Ok(None),
+            None => thread::sleep(LOCK_EVERY),
+        }
+    };
+    let job = Job::load(directory)?;
+    let shared = Arc::new(Shared::new(directory, &job)?);
+    shared.take_up(&job);
+    let (name, version) = (&job.job, env!("CARGO_PKG_VERSION"));
+    log::say(Level::Info, format_args!("an agent of job {name} begins, version {version}"));
+    shared.refresh_volumes()?;
+    for volume in shared.volumes().0 {
+        // One that was killed may have held an image, for which programs would go on copying blocks.
+        if let Err(error) = Image::end_left(&volume) {
+            log::say(Level::Warn, format_args!("cannot end an image: {error}"));
+        }
+    }
+    // What an agent that was killed held is room again before anybody hears that there is none. The keeper says what fails.
+    let _ = shared.reap();
+    let listener = Listener::bind(directory)?;
+    Ok(Some((shared, listener, lock)))
+}
+
+fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readiness) {
+    let spawn = |name: &str, body: fn(&Shared)| {
+        let shared = Arc::clone(&shared);
+        thread::Builder::new().name(name.to_string()).spawn(move || {
+            let _end = shared.end_if_panicking();
+            body(&shared);
+        })
+    };
+    let drain = match spawn("drain", drain_loop) {
+        Ok(drain) => drain,
+        Err(error) => return readiness.failed(&format!("cannot start a thread: {error}")),
+    };
+    // Without this one the store is only slower.
+    let _ = spawn("prefault", prefault::run);
+    // Without this one programs write their snapshots themselves.
+    let _ = spawn("snapshot", snapshot::run);
+    // Without this one the drain keeps its rate and does not pause.
+    let _ = spawn("activity", activity::run);
+    // Without this one what was mapped stays in memory.
+    let _ = spawn("shown", mapped_cache::run);
+    // Without this one what was read stays where it is.
+    let _ = spawn("promote", promote::run);
+    // Without this one nobody is told the figures.
+    let metrics = spawn("metrics", metrics::run);
+    // Without this one there is less to report.
+    let timeline = spawn("timeline", recorder::run);
+    // Without this one who waits for a file that is not here learns that nobody brings it. It may hang in the persist directory:
+    // nobody waits for its end.
+    let _ = spawn("bring", bring::run);
+    // Without this one nothing waits for space.
+    let _ = spawn("space", space::run);
+    // It is in the midst of nothing that another agent does not take up: nobody waits for its end.
+    let archive = spawn("archive", keeper::run);
+    // Without this one programs wait for their disk.
+    let transit = spawn("transit", transit::run);
+    let keeper = spawn("keeper", keeper_loop);
+    if let Err(error) = archive.as_ref().and(keeper.as_ref()) {
+        shared.stop();
+        readiness.failed(&format!("cannot start a thread: {error}"));
+    } else {
+        readiness.ready();
+    }
+    listener.serve(&shared, &|| is_removed(&lock));
+    let deadline = Instant::now() + END_PATIENCE;
+    for thread in
+        [Some(drain), keeper.ok(), transit.ok(), timeline.ok(), metrics.ok()].into_iter().flatten()
+    {
+        // What a thread that panicked was doing may keep others from their end.
+        while shared.has_failed() && !thread.is_finished() && Instant::now() < deadline {
+            thread::sleep(END_LOOK_EVERY);
+        }
+        if !shared.has_failed() || thread.is_finished() {
+            // One that panicked has said so in the log; there is nothing to add.
+            let _ = thread.join();
+        }
+    }
+    let is_removed = is_removed(&lock);
+    if !is_removed {
+        listener.remove();
+    }
+    let why = if is_removed { ": its store was removed" } else { "" };
+    log::say(Level::Info, format_args!("the agent ends{why}"));
+}
+
+/// Whether the store was removed under us: the lock file has no name any more.
+fn is_removed(lock: &File) -> bool {
+    lock.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+}
+
+/// Looks after processes and new namespaces, and decides when nobody needs the agent any more.
+fn keeper_loop(shared: &Shared) {
+    let mut refreshed = Instant::now();
+    let mut needed = Instant::now();
+    let mut complaints = Complaints::default();
+    let mut description = Description::default();
+    let mut lookout = Lookout::default();
+    let mut swept = Instant::now();
+    while !shared.is_stopping() {
+        let is_settled = shared.state().settled;
+        shared.sleep(if is_settled { REAP_IDLE } else { REAP_EVERY });
+        if refreshed.elapsed() >= REFRESH_EVERY {
+            let job =
+                complaints.note("follow the description", description.follow(shared.directory()));
+            job.flatten().iter().for_each(|job| shared.take_up(job));
+            complaints.note("look ahead", lookout.look(shared));
+            complaints.note("look for namespaces", shared.refresh_volumes());
+            refreshed = Instant::now();
+        }
+        if swept.elapsed() >= SWEEP_EVERY {
+            complaints.note("remove locks of files that are gone", shared.sweep_locks());
+            swept = Instant::now();
+        }
+        let living = complaints.note("look after processes", shared.reap()).unwrap_or(0);
+        if living > 0 || is_needed(shared) {
+            needed = Instant::now();
+        }
+        if needed.elapsed() >= LINGER {
+            log::say(Level::Info, "nobody needs the agent any more");
+            shared.stop();
+            return;
+        }
+    }
+}
+
+fn is_needed(shared: &Shared) -> bool {
+    let connected = shared.connections.load(std::sync::atomic::Ordering::Relaxed) > 0;
+    connected || is_running(shared) || is_behind(shared)
+}
+
+/// Whether files are to be copied or archived although nobody waits for it.
+fn is_behind(shared: &Shared) -> bool {
+    let is_behind = !shared.state().settled || shared.archive.is_busy();
+    is_behind && !is_off_duty(shared)
+}
+
+/// Whether a `cairn run` has the store.
+pub(crate) fn is_running(shared: &Shared) -> bool {
+    daemon::is_locked(shared.directory(), RUN_LOCK).unwrap_or(true)
+}
+
+/// Whether nothing is to be drained unless somebody asks: the program has ended, and its user wanted that.
+pub(crate) fn is_off_duty(shared: &Shared) -> bool {
+    shared.meter.pace.policy().at_end == AtEnd::Nothing && !is_running(shared)
+}
+
+/// What the drain thread remembers between passes.
+struct DrainLoop<'a> {
+    shared: &'a Shared,
+    drainer: Drainer,
+    watches: HashMap<String, Watch>,
+    /// Length of the file of notes.
+    notes_bytes: u64,
+    /// Something changed since the last pass began.
+    dirty: bool,
+    /// Whether a run went on when that was of interest last.
+    was_running: bool,
+    /// There has been a pass since memory was given back last.
+    has_worked: bool,
+    changed_at: Instant,
+    not_before: Instant,
+    passed_at: Instant,
+    backoff: Option<Backoff>,
+    room: Room,
+    complaints: Complaints,
+    /// What was left undrained, and why, as of the last pass.
+    left: BTreeSet<(FilePath, String)>,
+    imaging: Imaging,
+    /// An image was due when the last pass began.
+    image_waits: bool,
+}
+
+fn drain_loop(shared: &Shared) {
+    let job = match Job::load(shared.directory()) {
+        Ok(job) => job,
+        Err(error) => {
+            log::say(Level::Error, format_args!("cannot drain: {error}"));
+            return shared.stop();
+        }
+    };
+    let mut drain = DrainLoop {
+        shared,
+        drainer: Drainer::new(shared.directory(), job),
+        watches: HashMap::new(),
+        notes_bytes: 0,
+        dirty: false,
+        was_running: false,
+        has_worked: false,
+        changed_at: Instant::now(),
+        not_before: Instant::now(),
+        passed_at: Instant::now(),
+        backoff: None,
+        room: Room::default(),
+        complaints: Complaints::default(),
+        left: BTreeSet::new(),
+        imaging: Imaging::new(),
+        image_waits: false,
+    };
+    while !shared.is_stopping() {
+        drain.turn();
+    }
+}
+
+impl DrainLoop<'_> {
+    /// Waits a moment, then does what has become due.
+    fn turn(&mut self) {
+        let state = self.shared.state();
+        let idle = state.requested == state.finished && state.errands.is_empty();
+        let is_quiet = self.changed_at.elapsed() > IDLE_AFTER;
+        let watch_every = if is_quiet { WATCH_IDLE } else { WATCH_EVERY };
+        let mut state = if idle { self.shared.wait(state, watch_every) } else { state };
+        let errands = std::mem::take(&mut state.errands);
+        // Before what was asked: whoever ends says how before it goes.
+        self.drainer.run_was_seen = is_running(self.shared);
+        let asked = state.asked.pop_front();
+        self.shared.meter.note_asked(!state.asked.is_empty());
+        let (ticket, told) =
+            asked.map_or_else(Default::default, |(number, told)| (Some(number), told));
+        drop(state);
+        for Errand { paths, what, reply } in errands {
+            let (volumes, _) = self.shared.volumes();
+            let meter = &self.shared.meter;
+            let done = match what {
+                What::Evict { force } => self.drainer.evict(&volumes, &paths, force, meter),
+                What::Distrust => self.drainer.distrust(&volumes, &paths, meter),
+            };
+            // Whoever asked may have gone.
+            let _ = reply.send(done);
+        }
+        self.watch();
+        let is_image_due = self.is_image_due();
+        // One pass goes first: what it puts in its place the image need not copy. Where there is always another one, not that.
+        let is_due = self.is_due() && !(is_image_due && self.image_waits);
+        if ticket.is_some() || is_due || self.is_wanted() {
+            self.pass(ticket, told);
+            (self.has_worked, self.image_waits) = (true, is_image_due);
+        } else if is_image_due {
+            self.image();
+            (self.has_worked, self.image_waits) = (true, false);
+        } else if is_quiet && std::mem::take(&mut self.has_worked) {
+            give_back_memory();
+        }
+    }
+
+    fn watch(&mut self) {
+        for volume in self.shared.volumes().0 {
+            let watch = self
+                .watches
+                .entry(volume.name().to_string())
+                .or_insert_with(|| Watch::new(&volume));
+            let changed = watch.has_changed(&volume);
+            self.dirty |= self.complaints.note("watch a namespace", changed).unwrap_or(true);
+        }
+        let notes = self.shared.directory().join(NOTES_FILE);
+        let notes_bytes = notes.metadata().map_or(0, |metadata| metadata.len());
+        self.dirty |= notes_bytes != self.notes_bytes;
+        self.notes_bytes = notes_bytes;
+        self.dirty |= std::mem::take(&mut self.shared.state().looks_again);
+        if self.drainer.next_look().is_some() {
+            // What more files may come to is settled once nobody can write them.
+            let is_running = is_running(self.shared) || self.goes_on();
+            self.dirty |= (self.was_running || self.drainer.run_went_on) && !is_running;
+            self.was_running = is_running;
+        }
+        if self.dirty {
+            self.changed_at = Instant::now();
+            self.shared.state().settled = false;
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        let now = Instant::now();
+        let next_look = self.drainer.next_look().into_iter().chain(self.room.due()).min();
+        let retry_due = next_look.is_some_and(|at| at <= now);
+        let waits = self.backoff.is_some_and(|backoff| backoff.next() > now);
+        let is_due = self.dirty || retry_due || self.backoff.is_some();
+        is_due && now >= self.not_before && !waits && !is_off_duty(self.shared)
+    }
+
+    /// Whether an image is due that nobody has asked for.
+    fn is_image_due(&self) -> bool {
+        let images = self.shared.meter.pace.policy().images;
+        let (wishes, is_choosy) = (self.wishes(), self.drainer.is_choosy());
+        self.drainer.persist().is_some()
+            && self.imaging.is_due(images, wishes, is_choosy, Instant::now())
+            && !self.drainer.has_run_ended()
+            && (is_running(self.shared) || self.goes_on())
+    }
+
+    /// Whether a program is there still, whatever became of `cairn run`.
+    fn goes_on(&self) -> bool {
+        // What is the matter with a store that cannot be read, passes say.
+        reaper::any_program(&self.shared.volumes().0).unwrap_or(false)
+    }
+
+    fn wishes(&self) -> Wishes {
+        let (volumes, _) = self.shared.volumes();
+        let synced = volumes.iter().map(|volume| volume.fs().syncs());
+        Wishes { arrived: self.shared.meter.copied_ever(), synced: synced.sum() }
+    }
+
+    /// Has an image copied out, nobody having asked.
+    fn image(&mut self) {
+        let (began, Wishes { synced, .. }) = (Instant::now(), self.wishes());
+        self.complaints.note("look for namespaces", self.shared.refresh_volumes());
+        let (volumes, all) = self.shared.volumes();
+        // Whoever waits for the end of a run does not wait for an image that nobody needs then.
+        self.shared.meter.give_way(true);
+        let taken = self.drainer.pass(&volumes, all, Reason::ImageDue, &self.shared.meter);
+        self.shared.meter.give_way(false);
+        if !matches!(taken, Err(Error::Stopped)) {
+            self.shared.state().note_image(began, &taken);
+        }
+        let came_to_nothing = !taken.as_ref().is_ok_and(|outcome| outcome.complete);
+        let taken = match taken {
+            Err(Error::Stopped) => Ok(()),
+            taken => taken.map(drop),
+        };
+        self.complaints.note("copy an image of the store", taken);
+        self.imaging.note(began, Wishes { synced, ..self.wishes() }, came_to_nothing);
+        self.dirty = true;
+    }
+
+    /// Whether writers wait for what a pass may free.
+    fn is_wanted(&self) -> bool {
+        let waits = self.backoff.is_some_and(|backoff| backoff.next() > Instant::now());
+        !waits && self.room.is_wanted(self.shared)
+    }
+
+    fn pass(&mut self, ticket: Option<u64>, told: Told) {
+        let (started, began) = (Instant::now(), Moment(monotonic_ms()));
+        let worked = processor_time();
+        self.dirty = false;
+        self.shared.state().phase = Phase::Draining;
+        let reason = if ticket.is_some() { Reason::Asked(told) } else { Reason::Routine };
+        if ticket.is_some() {
+            // Whose writer is dead must be known before what is clean is decided.
+            self.complaints.note("look for namespaces", self.shared.refresh_volumes());
+            self.complaints.note("look after processes", self.shared.reap());
+        }
+        let (volumes, all) = self.shared.volumes();
+        let mut result = self.drainer.pass(&volumes, all, reason, &self.shared.meter);
+        if told.wanted >= Wanted::Newest {
+            // The register has them now, whatever became of the drain.
+            self.shared.archive.ask(true);
+        }
+        if let Ok(outcome) = &mut result {
+            let made = self.room.make(self.shared, &mut self.drainer, &volumes, began, outcome);
+            self.complaints.note("give up what need not be kept", made);
+        }
+        if let Ok(outcome) = &result {
+            tell_left(&mut self.left, outcome);
+            let is_kept = |id, name: &str| self.drainer.has_checkpoint(id, name);
+            self.shared.recorder().note_sets(&volumes, self.drainer.known(), &is_kept);
+        }
+        let bare = result.as_ref().map_or(0, |outcome| outcome.without_attributes);
+        let trouble = "the file system of the persist directory does not take them".to_string();
+        let action = "keep extended attributes of some files";
+        self.complaints.note_text(action, (bare > 0).then_some(trouble));
+        if ticket.is_some() && result.is_ok() {
+            let concluded = self.shared.recorder().conclude(self.shared, self.drainer.persist());
+            self.complaints.note("bring the timeline to the persist directory", concluded);
+        }
+        let mut state = self.shared.state();
+        state.persist = self.drainer.persist().map(Path::to_path_buf);
+        if told.delivery == Delivery::Image && !matches!(result, Err(Error::Stopped)) {
+            state.note_image(started, &result);
+        }
+        match result {
+            Ok(outcome) => {
+                self.backoff = None;
+                self.dirty |= outcome.changed > 0;
+                state.trouble = None;
+                match told.delivery.is_aside() {
+                    true => state.last_aside = outcome,
+                    false => state.last = outcome,
+                }
+            }
+            Err(Error::Stopped) => return,
+            Err(error) => {
+                match &mut self.backoff {
+                    Some(backoff) => backoff.grow(),
+                    None => self.backoff = Some(Backoff::new()),
+                }
+                state.trouble = Some(error.to_string());
+            }
+        }
+        let retry_at = self.backoff.map(|backoff| backoff.next()).or(self.drainer.next_retry());
+        state.retry_at = retry_at;
+        state.phase = if retry_at.is_some() { Phase::Retrying } else { Phase::Idle };
+        let is_awaited = self.drainer.next_look().is_some();
+        state.finished = state.finished.max(ticket.unwrap_or(0));
+        let is_asked = state.finished < state.requested;
+        state.settled = retry_at.is_none() && !is_awaited && !self.dirty && !is_asked;
+        let trouble = state.trouble.clone();
+        drop(state);
+        self.shared.notify();
+        self.complaints.note_text("drain", trouble);
+        let took = started.elapsed().as_millis();
+        log::say(Level::Debug, format_args!("looked at all files, and copied, in {took} ms"));
+        let work = processor_time().saturating_sub(worked);
+        let rested = started.saturating_duration_since(self.passed_at);
+        self.passed_at = Instant::now();
+        self.not_before =
+            self.passed_at + (work * PAUSE_FACTOR).min(PAUSE_MAX).saturating_sub(rested);
+    }
+}
+
+/// What this thread has had of processors.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+/// Gives back to the system what passes have left free: after one over many files that is most of what it took.
+fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it touches nothing but free memory of the allocator, which takes its own locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Says which files a pass left undrained that the one before did not, and why.
+fn tell_left(left: &mut BTreeSet<(FilePath, String)>, outcome: &Outcome) {
+    let failed = outcome.failed.iter().map(|one| (one.path.clone(), one.reason.clone()));
+    let unclean = outcome
+        .unclean
+        .iter()
+        .map(|path| (path.clone(), "its writer died, or could not write all".to_string()));
+    let now: BTreeSet<_> = failed.chain(unclean).collect();
+    let mut fresh = now.difference(left);
+    for (path, reason) in fresh.by_ref().take(LEFT_LINES_MAX) {
+        log::say(Level::Warn, format_args!("/{path} is not drained: {reason}"));
+    }
+    match fresh.count() {
+        0 => {}
+        more => log::say(Level::Warn, format_args!("nor are {more} more; cairn status lists them")),
+    }
+    *left = now;
+}

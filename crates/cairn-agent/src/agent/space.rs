@@ -1,0 +1,214 @@
+//! Makes room in a store: gives up what the job wants to keep no longer, and answers writers that wait for space.
+//!
+//! Must stay true: only what [`surplus`] names is given up, through `Drainer::give_up`, so that its copy stays, and not before it is
+//! in the archive if that is to have it, unless that refuses it for good and writers wait for room that nothing else can give; a writer is told
+//! that there is no hope only after a look that began after it did, found nothing to give up and nothing that still drains.
+//! Two parts: a thread that hears writers at once, and what the drain does after each pass.
+
+use crate::agent::shared::Shared;
+use crate::checkpoint::retention::{next_due_ns, surplus};
+use crate::checkpoint::sets::register::{Checkpoint, Level};
+use crate::drain::Drainer;
+use crate::error::{Error, Result};
+use crate::model::log;
+use crate::model::protocol::{Outcome, Progress, SpaceStatus};
+use crate::model::space_policy::SpacePolicy;
+use crate::store::hold;
+use crate::store::volume::{Volume, now};
+use cairn_core::Error::NotFound;
+use cairn_core::{Moment, SpaceWaiters};
+use cairn_device::sys::monotonic_ms;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often writers that wait are looked for: where there are some, or a checkpoint is held; where there are none; where none ever waits.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_IDLE: Duration = Duration::from_millis(100);
+const LOOK_UNWANTED: Duration = Duration::from_millis(500);
+/// How often there is a pass while writers wait.
+const PASS_EVERY: Duration = Duration::from_millis(50);
+
+/// What is known of the space of the store.
+#[derive(Clone, Debug, Default)]
+pub struct SpaceState {
+    policy: SpacePolicy,
+    waiting: SpaceWaiters,
+    given_up_files: u64,
+    given_up_bytes: u64,
+}
+
+impl SpaceState {
+    /// From now on as `policy` says.
+    pub fn set(&mut self, policy: &SpacePolicy) {
+        self.policy = policy.clone();
+    }
+
+    /// Whether anything is given up.
+    pub fn retains(&self) -> bool {
+        self.policy.retains()
+    }
+
+    /// For whoever asks; nothing if there is nothing to say.
+    pub fn status(&self, progress: &Progress) -> Option<SpaceStatus> {
+        let is_told = self.waiting.count > 0 || self.policy.retains();
+        is_told.then(|| SpaceStatus {
+            waiting: self.waiting.count as u64,
+            longest_ms: u64::from(self.waiting.longest_ms),
+            draining_bytes: progress.bytes_total.saturating_sub(progress.bytes_done),
+            given_up_files: self.given_up_files,
+            given_up_bytes: self.given_up_bytes,
+        })
+    }
+}
+
+/// Hears writers that wait, until the agent ends.
+pub fn run(shared: &Shared) {
+    let mut look_every = LOOK_EVERY;
+    while !shared.is_stopping() {
+        shared.sleep(look_every);
+        let (patience_ms, drains) = {
+            let state = shared.state();
+            let drains = state.persist.is_some();
+            (state.space.policy.patience_ms(drains), drains)
+        };
+        let volumes = shared.volumes().0;
+        let is_holding = volumes.iter().any(|volume| volume.is_holding());
+        let waiting = match is_holding {
+            true => hear(&volumes, patience_ms.max(hold::PATIENCE_MS)),
+            false => hear(&volumes, patience_ms),
+        };
+        if is_holding && (waiting.count > 0 || !volumes.iter().all(|volume| volume.may_hold())) {
+            volumes.iter().for_each(|volume| volume.let_go());
+            log::say(log::Level::Debug, "lets go of the checkpoint that it held: room is short");
+        }
+        look_every = match waiting.count {
+            0 if is_holding => LOOK_EVERY,
+            0 if patience_ms == 0 && !drains => LOOK_UNWANTED,
+            0 => LOOK_IDLE,
+            _ => LOOK_EVERY,
+        };
+        shared.state().space.waiting = waiting;
+    }
+    // Whoever comes now is not to wait for nobody.
+    shared.volumes().0.iter().for_each(|volume| volume.fs().offer_space(0));
+}
+
+/// Offers to make room, and tells those that wait already that it is made.
+fn hear(volumes: &[Arc<Volume>], patience_ms: u32) -> SpaceWaiters {
+    let now = Moment(monotonic_ms());
+    let mut all = SpaceWaiters::default();
+    for volume in volumes {
+        volume.fs().offer_space(patience_ms);
+        let here = volume.fs().space_waiters(now);
+        if here.count > 0 {
+            volume.fs().space_is_made(now);
+        }
+        all.count += here.count;
+        all.longest_ms = all.longest_ms.max(here.longest_ms);
+    }
+    all
+}
+
+/// What the drain does for space.
+#[derive(Default)]
+pub struct Room {
+    looked: Option<Instant>,
+    /// When something is to be given up although nothing has changed.
+    due: Option<Instant>,
+}
+
+impl Room {
+    /// When a pass is due although nothing has changed.
+    pub fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Whether writers wait for a pass.
+    pub fn is_wanted(&self, shared: &Shared) -> bool {
+        let is_early = self.looked.is_some_and(|looked| looked.elapsed() < PASS_EVERY);
+        !is_early && shared.state().space.waiting.count > 0
+    }
+
+    /// After a pass that began at `began` and came to `outcome`: gives up what may be given up, or tells those that wait that
+    /// there is nothing.
+    pub fn make(
+        &mut self,
+        shared: &Shared,
+        drainer: &mut Drainer,
+        volumes: &[Arc<Volume>],
+        began: Moment,
+        outcome: &mut Outcome,
+    ) -> Result<()> {
+        self.looked = Some(Instant::now());
+        self.due = None;
+        let policy = shared.state().space.policy.clone();
+        if !policy.retains() || drainer.persist().is_none() {
+            return Ok(());
+        }
+        let complete = drainer.complete()?;
+        let now_ns = now().0;
+        self.due = next_due_ns(&complete, &policy, now_ns).and_then(|due_ns| {
+            let wait = Duration::from_nanos(due_ns.abs_diff(now_ns));
+            Instant::now().checked_add(wait)
+        });
+        let surplus = surplus(&complete, &policy, now_ns);
+        let (refused, mut given_up): (Vec<_>, Vec<_>) =
+            surplus.into_iter().partition(|known| shared.archive.refuses(known.id));
+        let there_are = given_up.len();
+        given_up.retain(|known| !shared.archive.may_owe(known.id));
+        let is_moving =
+            given_up.len() < there_are || complete.iter().any(|known| known.level < known.wanted);
+        if given_up.is_empty() && !is_moving && shared.state().space.waiting.count > 0 {
+            given_up.extend(refused.first());
+        }
+        // Who waits since a moment ago may not have been heard yet.
+        let is_coming = is_moving
+            || !refused.is_empty()
+            || outcome.unfinished.iter().any(|unfinished| unfinished.waits);
+        if given_up.is_empty() && !is_coming {
+            volumes.iter().for_each(|volume| volume.fs().space_is_not_made(began));
+        }
+        given_up.into_iter().try_for_each(|known| give_up(shared, drainer, volumes, known, outcome))
+    }
+}
+
+/// Lets a checkpoint leave the store.
+fn give_up(
+    shared: &Shared,
+    drainer: &mut Drainer,
+    volumes: &[Arc<Volume>],
+    known: &Checkpoint,
+    outcome: &mut Outcome,
+) -> Result<()> {
+    match drainer.give_up(volumes, known, &shared.meter) {
+        // Somebody writes to it, or has removed it; then it is none of the complete ones any more.
+        Err(Error::Changed { .. } | Error::Store { source: NotFound, .. }) => return Ok(()),
+        // Or its copy is gone: the next pass makes another.
+        Err(Error::NotDrained { .. }) => {
+            outcome.complete = false;
+            outcome.changed += 1;
+            return Ok(());
+        }
+        given_up => given_up?,
+    }
+    // They are counted no more among the files of the store.
+    let (files, bytes) = (known.files.len() as u64, known.bytes());
+    if known.level == Level::Pfs {
+        outcome.drained_files = outcome.drained_files.saturating_sub(files);
+        outcome.drained_bytes = outcome.drained_bytes.saturating_sub(bytes);
+    } else {
+        outcome.kept_files = outcome.kept_files.saturating_sub(files);
+    }
+    let name = &known.name;
+    log::say(log::Level::Info, format_args!("checkpoint {name} leaves the store: {bytes} bytes"));
+    if shared.archive.refuses(known.id) {
+        let text =
+            format_args!("checkpoint {name}, which could not be archived, made room for writers");
+        log::say(log::Level::Warn, text);
+        shared.archive.abandon(name.to_string());
+    }
+    let mut state = shared.state();
+    state.space.given_up_files += files;
+    state.space.given_up_bytes += bytes;
+    Ok(())
+}

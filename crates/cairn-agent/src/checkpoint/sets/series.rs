@@ -1,0 +1,100 @@
+//! Which directories and files are checkpoints by their names: those that differ from known ones only in the step.
+//!
+//! Must stay true: a directory is none unless a known checkpoint of its family is a directory.
+
+use super::pattern::Pattern;
+use super::{Family, Name};
+use crate::model::path::FilePath;
+use std::collections::BTreeMap;
+
+/// The families of checkpoints with steps.
+pub struct Series {
+    directories: Vec<Pattern>,
+    files: Vec<Pattern>,
+}
+
+impl Series {
+    /// Those of these files, of which is said what checkpoint each is of.
+    pub fn of<'a>(files: impl Iterator<Item = (&'a Name, &'a FilePath)>) -> Series {
+        let mut families: BTreeMap<&Family, (Option<Pattern>, Option<Pattern>)> = BTreeMap::new();
+        for (name, path) in files.filter(|(name, _)| name.step.is_some()) {
+            let patterns = || ["/**", ""].map(|end| pattern(name, path, end)).into();
+            families.entry(&name.family).or_insert_with(patterns);
+        }
+        let (directories, files): (Vec<_>, Vec<_>) = families.into_values().unzip();
+        Series {
+            directories: directories.into_iter().flatten().collect(),
+            files: files.into_iter().flatten().collect(),
+        }
+    }
+
+    /// The checkpoint that a directory is, or lies in.
+    pub fn name(&self, directory: &FilePath) -> Option<Name> {
+        find(&self.directories, &[directory.as_bytes(), b"/"].concat())
+    }
+
+    /// The checkpoint that a file is.
+    pub fn name_of_file(&self, path: &FilePath) -> Option<Name> {
+        find(&self.files, path.as_bytes())
+    }
+}
+
+fn find(patterns: &[Pattern], path: &[u8]) -> Option<Name> {
+    let found = patterns.iter().find_map(|pattern| pattern.position(path))?;
+    Some(Name { family: found.family, step: found.step })
+}
+
+/// What is of the same family as a checkpoint with this file, where the family's name has this `end`; None if the file is not. A name that
+/// a program gave says nothing of its files.
+fn pattern(name: &Name, path: &FilePath, end: &str) -> Option<Pattern> {
+    let pattern = Pattern::parse(&format!("/{}{end}", name.family)).ok()?;
+    let is_of_it = pattern.position(path.as_bytes()).is_some_and(|found| found.step == name.step);
+    is_of_it.then_some(pattern)
+}
+
+/// Whether one of the numbers in a name, as a whole, is this.
+pub fn has_number(name: &[u8], number: u64) -> bool {
+    let runs = name.split(|byte| !byte.is_ascii_digit());
+    let numbers = runs.filter_map(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());
+    numbers.into_iter().any(|found| found == number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> FilePath {
+        text.split('/').fold(FilePath::root(), |path, name| path.join(name.as_bytes()))
+    }
+
+    #[test]
+    fn directory_is_a_checkpoint_if_a_known_one_of_its_family_is() {
+        let known = [
+            ("ckpt-{step}", 3, "ckpt-3/a"),
+            ("rank-{rank}/out/t{step}", 5, "rank-0/out/t0005/a/b"),
+            ("dump.{step}", 7, "dump.7"),
+            ("epoch={any}-step={step}{any}.ckpt", 9, "epoch=1-step=9.ckpt/a"),
+            ("marked", 1, "marked/a"),
+        ];
+        let known = known.map(|(family, step, file)| {
+            let family = Family(family.as_bytes().to_vec());
+            (Name { family, step: Some(step) }, path(file))
+        });
+        let series = Series::of(known.iter().map(|(name, path)| (name, path)));
+        let name = |directory| series.name(&path(directory)).map(|name| name.to_string());
+        for (directory, expected) in [
+            ("ckpt-4", "ckpt-4"),
+            ("ckpt-4/part/of", "ckpt-4"),
+            ("rank-1/out/t0006", "rank-*/out/t6"),
+            ("epoch=2-step=18.ckpt", "epoch=*-step=18*.ckpt"),
+        ] {
+            assert_eq!(name(directory).as_deref(), Some(expected), "{directory}");
+        }
+        for other in ["ckpt-4.tmp", "ckpt-new", "logs/ckpt-4", "rank-1/out", "dump.8", "marked"] {
+            assert_eq!(name(other), None, "{other}");
+        }
+        let file = |name| series.name_of_file(&path(name)).map(|name| name.to_string());
+        assert_eq!(file("dump.8").as_deref(), Some("dump.8"));
+        assert_eq!((file("ckpt-4"), file("dump.8.tmp")), (None, None));
+    }
+}

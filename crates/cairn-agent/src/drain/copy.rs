@@ -1,0 +1,538 @@
+//! Copying one file from the store to the persist directory, verified at both ends.
+//!
+//! The steps, in the order that makes the copy trustworthy:
+//! 1. every block read from the store is compared with the checksum it was written with;
+//! 2. the copy, with its attributes, is made durable under a temporary name;
+//! 3. it is read back from its device and compared with the checksum of what was read in step 1, unless the job
+//!    takes the file system's word for it (`Verify::Write`) and all of it was written by this agent;
+//! 4. only if the file in the store is still the same version, closed, and of the same name, or held though it has none, and
+//!    after the journal says so, does the copy replace what has the name in the persist directory.
+//!
+//! Large files go past the page cache (`direct.rs`). Small ones take each step together: their device writes them back
+//! side by side, and one of them waits for it instead of each.
+//! Every so often what was written of a large file is made durable and marked (`marks.rs`): after a death the copy goes
+//! on there, and step 3 compares it from its beginning.
+//! An image's copy may be made from an earlier copy, of which only what differs is written and read back (`earlier.rs`).
+//! Does not decide which files are copied; `plan.rs` does.
+
+mod earlier;
+
+use crate::drain::aside::Aside;
+use crate::drain::meter::Meter;
+use crate::drain::pace::Lap;
+use crate::drain::plan::Node;
+use crate::error::{Error, Result};
+use crate::model::path::FilePath;
+use crate::model::policy::Verify;
+use crate::persist::destination::{Destination, Found, Temporary};
+use crate::persist::journal::{Intent, Journal};
+use crate::persist::manifest::Copy;
+use crate::persist::marks::{MARK_BYTES, MARK_EVERY, Mark, Marks};
+use crate::store::direct::Aligned;
+use crate::store::read::{Buffer, CHUNK_BYTES, Chunk, Known, Start, Summary, read_from};
+use crate::store::volume::{OpenFile, Volume, now};
+use cairn_core::{Attributes, InodeId};
+use cairn_device::checksum;
+use earlier::Earlier;
+use rustix::fs::Advice;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::thread;
+use std::time::Instant;
+
+/// A file to be copied.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// The namespace it lies in.
+    pub volume: &'a Volume,
+    /// Its path below the persist directory.
+    pub path: &'a FilePath,
+    /// What it was when the copy was planned.
+    pub node: &'a Node,
+    /// Nothing may have its name in the persist directory.
+    pub is_new: bool,
+}
+
+impl<'a> Source<'a> {
+    /// Opens the file; `Changed` if its name leads elsewhere by now, and it is not held.
+    fn open(&self) -> Result<OpenFile<'a>> {
+        let changed = || Error::Changed { path: self.path.clone() };
+        let inner = self.path.strip_prefix(self.volume.prefix()).ok_or_else(changed)?;
+        if let Some(held) = self.volume.held_file(&inner, InodeId(self.node.inode)) {
+            return Ok(held);
+        }
+        let file = match self.volume.open_file(&inner) {
+            Err(Error::Store { source: cairn_core::Error::NotFound, .. }) => return Err(changed()),
+            opened => opened?,
+        };
+        if file.inode != InodeId(self.node.inode) {
+            return Err(changed());
+        }
+        Ok(file)
+    }
+
+    /// Step 4: whether what was read is still the file.
+    fn confirm(&self, file: &OpenFile<'_>, summary: &Summary) -> Result<()> {
+        if self.volume.is_image() {
+            // Nothing changes in it.
+            return self.require_image();
+        }
+        let now = file.attributes()?;
+        let same = now.version == summary.attributes.version
+            && now.writers == 0
+            && now.unclean == self.node.unclean
+            && summary.open_blocks == 0;
+        match same && file.is_still_there() {
+            true => Ok(()),
+            false => Err(Error::Changed { path: self.path.clone() }),
+        }
+    }
+
+    /// Errors: it is of an image that is not held any more: what was read may be anything.
+    pub fn require_image(&self) -> Result<()> {
+        match self.volume.is_image() {
+            true => {
+                let held = self.volume.fs().require_image();
+                held.map_err(self.volume.error("read the image of", self.path))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Says in the journal that `inode` of the persist directory becomes the file's copy now.
+    pub fn announce(&self, journal: &Journal, copy: &Copy, inode: u64) -> Result<()> {
+        let entry = Some(self.node.drained_entry(copy.clone()));
+        journal.add(&Intent { path: self.path.clone(), entry, inode: Some(inode) })
+    }
+}
+
+/// Where copies go, and what is written down about them.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The persist directory.
+    pub destination: &'a Destination,
+    /// What is about to change there.
+    pub journal: &'a Journal,
+    /// How far large copies have got.
+    pub marks: &'a Marks,
+    /// How a copy is known to be right.
+    pub verify: Verify,
+}
+
+/// Copies files that are small; the results are in their order.
+pub fn copy_together<'a>(
+    place: Place<'_>,
+    sources: &[Source<'a>],
+    buffer: &mut Buffer,
+    meter: &Meter,
+) -> Vec<Result<Copy>> {
+    let write =
+        |source: &Source<'a>| Written::write(place, *source, Beginning::Nothing, buffer, meter);
+    let written: Vec<Result<Written<'a>>> = sources.iter().map(write).collect();
+    written.iter().flatten().for_each(Written::write_back);
+    let make_durable = |written: Written<'a>| written.make_durable(meter).map(|()| written);
+    let durable: Vec<_> = written.into_iter().map(|one| one.and_then(make_durable)).collect();
+    if place.verify == Verify::Read {
+        durable.iter().flatten().for_each(Written::read_ahead);
+    }
+    durable.into_iter().map(|one| one.and_then(|one| one.publish(place, buffer, meter))).collect()
+}
+
+/// Copies a file and tells what the copy is.
+/// Errors: `Changed` (try again after the next close), `Damaged`, those of the persist directory.
+pub fn copy_file(
+    place: Place<'_>,
+    source: Source<'_>,
+    buffer: &mut Buffer,
+    meter: &Meter,
+) -> Result<Copy> {
+    let begun = place.marks.resume(place.destination, source.path, source.node);
+    // What a damaged file of marks says is no place to go on at.
+    let block_bytes = source.volume.hugeblock_bytes();
+    let begun = begun.filter(|(_, mark)| mark.offset % block_bytes == 0);
+    let had_begun = begun.is_some();
+    let mut copied = copy_on(place, source, begun, buffer, meter);
+    place.marks.forget(source.path);
+    if had_begun && matches!(copied, Err(Error::CopyDiffers { .. } | Error::LengthDiffers { .. })) {
+        // Something happened to what an agent that died had left.
+        copied = copy_on(place, source, None, buffer, meter);
+        place.marks.forget(source.path);
+    }
+    copied
+}
+
+/// Copies a file, or the rest of it if its copy was `begun`. Its mark is of no use afterwards: the temporary file is the
+/// copy, or is gone.
+fn copy_on(
+    place: Place<'_>,
+    source: Source<'_>,
+    begun: Option<(Temporary, Mark)>,
+    buffer: &mut Buffer,
+    meter: &Meter,
+) -> Result<Copy> {
+    let beginning = match begun {
+        Some((temporary, mark)) => Beginning::Begun(temporary, mark),
+        None => Beginning::Nothing,
+    };
+    let written = Written::write(place, source, beginning, buffer, meter)?;
+    written.make_durable(meter)?;
+    written.publish(place, buffer, meter)
+}
+
+/// Copies a file of an image to a place that has an earlier copy of it, by itself: what differs is written there. None: that copy
+/// cannot be changed, and is gone.
+pub fn patch_file(
+    place: Place<'_>,
+    source: Source<'_>,
+    (found, unchanged): (&Found, Option<Vec<Range<u64>>>),
+    buffer: &mut Buffer,
+    meter: &Meter,
+) -> Result<Option<Copy>> {
+    let Some(taken) = place.destination.take_temporary(source.path, found)? else {
+        return Ok(None);
+    };
+    let earlier = Earlier::new(taken.reopen()?, taken.path(), unchanged)?;
+    let written = Written::write(place, source, Beginning::Earlier(taken, earlier), buffer, meter)?;
+    written.make_durable(meter)?;
+    let copied = written.publish(place, buffer, meter).map(Some);
+    place.marks.forget(source.path);
+    copied
+}
+
+/// What of a copy is there before it is made.
+enum Beginning {
+    Nothing,
+    /// What an agent that died has written.
+    Begun(Temporary, Mark),
+    /// An earlier copy.
+    Earlier(Temporary, Earlier),
+}
+
+/// A copy under its temporary name that has all the bytes and attributes, and nothing to vouch for it yet.
+struct Written<'a> {
+    source: Source<'a>,
+    file: OpenFile<'a>,
+    temporary: Temporary,
+    summary: Summary,
+    copy: Copy,
+    /// Another agent, which died, wrote the beginning.
+    was_begun: bool,
+    /// All else of it was compared before, or is known to be as it was.
+    earlier: Option<Earlier>,
+}
+
+impl<'a> Written<'a> {
+    fn write(
+        place: Place<'_>,
+        source: Source<'a>,
+        beginning: Beginning,
+        buffer: &mut Buffer,
+        meter: &Meter,
+    ) -> Result<Written<'a>> {
+        let _at_work = meter.at(source.path);
+        let file = source.open()?;
+        let (temporary, mark, mut earlier) = match beginning {
+            Beginning::Nothing => (place.destination.create_temporary(source.path)?, None, None),
+            Beginning::Begun(temporary, mark) => (temporary, Some(mark), None),
+            Beginning::Earlier(temporary, earlier) => (temporary, None, Some(earlier)),
+        };
+        let path = temporary.path().to_path_buf();
+        let failed = || Error::file("write", &path);
+        let was_begun = mark.is_some();
+        let start =
+            mark.map(|Mark { version, offset, crc32c, .. }| Start { version, offset, crc32c });
+        meter.copied(start.map_or(0, |start| start.offset));
+        let known = earlier.as_ref().map(Earlier::known).unwrap_or_default();
+        let mut progress = Progress::begin(place, source, &temporary)?;
+        let mut lap = Lap::begin(meter);
+        let summary = thread::scope(|scope| {
+            let mut aside = Aside::new(scope, &temporary.file, source.node.bytes, CHUNK_BYTES);
+            let summary = read(&file, (start, &known), buffer, meter, &mut |mut chunk| {
+                let bytes = chunk.length as u64;
+                let differing = match &mut earlier {
+                    Some(earlier) => earlier.differing(&chunk)?,
+                    None if chunk.is_hole => Vec::new(),
+                    None => earlier::all(&chunk),
+                };
+                lap.admit(differing.iter().map(|range| range.len() as u64).sum())?;
+                for range in differing {
+                    if let Some(earlier) = &mut earlier {
+                        earlier.note(&chunk, &range);
+                        if chunk.is_hole || range.len() < chunk.length {
+                            earlier.write(&chunk, range).map_err(failed())?;
+                            continue;
+                        }
+                    }
+                    let Chunk { memory, length, offset, .. } = &mut chunk;
+                    aside.write(memory, *length, *offset).map_err(failed())?;
+                }
+                meter.copied(bytes);
+                progress.note(&chunk, &temporary, &mut aside)
+            })?;
+            aside.settle().map_err(failed())?;
+            Ok::<_, Error>(summary)
+        })?;
+        let Attributes { size: bytes, mode, modified, version, .. } = summary.attributes;
+        let (mode, mtime_ns) = (mode & 0o7777, modified.0);
+        temporary.file.set_len(bytes).map_err(failed())?;
+        let extended = source.volume.extended(&file.path, &summary.attributes)?;
+        let extended = extended.carried(extended.is_empty() || extended.give(&temporary.file));
+        temporary.set_attributes(mode, Some(mtime_ns))?;
+        let copy = Copy { bytes, crc32c: summary.crc32c, mode, mtime_ns, version, extended };
+        Ok(Written { source, file, temporary, summary, copy, was_begun, earlier })
+    }
+
+    /// Lets the kernel begin to write it back: the first thing it does about pages that nobody needs.
+    fn write_back(&self) {
+        drop_cached(&self.temporary.file);
+    }
+
+    /// Step 2. The kernel need not keep in memory what is on the device.
+    fn make_durable(&self, meter: &Meter) -> Result<()> {
+        let _at_work = meter.at(self.source.path);
+        let _lap = Lap::begin(meter);
+        self.temporary.make_durable()?;
+        drop_cached(&self.temporary.file);
+        Ok(())
+    }
+
+    /// Lets the kernel begin to read it from its device.
+    fn read_ahead(&self) {
+        // Only advice: where it is not taken reading takes longer.
+        let _ = rustix::fs::fadvise(&self.temporary.file, 0, None, Advice::WillNeed);
+    }
+
+    /// Steps 3 and 4.
+    fn publish(self, place: Place<'_>, buffer: &mut Buffer, meter: &Meter) -> Result<Copy> {
+        let Written { source, file, temporary, summary, copy, was_begun, earlier } = self;
+        let _at_work = meter.at(source.path);
+        let _lap = Lap::begin(meter);
+        let path = temporary.path();
+        let reads_back = place.verify == Verify::Read || was_begun;
+        match earlier {
+            Some(earlier) if reads_back => earlier.compare(path, copy.bytes, meter)?,
+            None if reads_back => {
+                compare(&temporary.file, path, (copy.bytes, copy.crc32c), buffer, meter)?;
+            }
+            _ => {
+                let length = temporary.file.metadata().map_err(Error::file("look at", path))?.len();
+                compare_length(path, copy.bytes, length)?;
+            }
+        }
+        source.confirm(&file, &summary)?;
+        source.announce(place.journal, &copy, temporary.inode()?)?;
+        match source.is_new {
+            true => temporary.publish_new()?,
+            false => temporary.publish()?,
+        }
+        mark_drained(&file, &summary);
+        Ok(copy)
+    }
+}
+
+/// As `read_from`; what takes long in the store is not put down to the persist directory.
+fn read(
+    file: &OpenFile<'_>,
+    from: (Option<Start>, &Known),
+    buffer: &mut Buffer,
+    meter: &Meter,
+    consume: &mut dyn FnMut(Chunk<'_>) -> Result<()>,
+) -> Result<Summary> {
+    meter.is_in_store(true);
+    let summary = read_from(file, from, buffer, &mut |chunk| {
+        meter.is_in_store(false);
+        consume(chunk)?;
+        meter.is_in_store(true);
+        Ok(())
+    });
+    meter.is_in_store(false);
+    summary
+}
+
+/// Sets the marks of a copy as it goes on.
+struct Progress<'a> {
+    marks: &'a Marks,
+    path: &'a FilePath,
+    mark: Mark,
+    unmarked_bytes: u64,
+    marked_at: Instant,
+}
+
+impl<'a> Progress<'a> {
+    fn begin(place: Place<'a>, source: Source<'a>, temporary: &Temporary) -> Result<Progress<'a>> {
+        let &Node { inode, version, bytes, .. } = source.node;
+        let mark =
+            Mark { inode, version, bytes, temporary: temporary.inode()?, offset: 0, crc32c: 0 };
+        let (marks, path, marked_at) = (place.marks, source.path, Instant::now());
+        Ok(Progress { marks, path, mark, unmarked_bytes: 0, marked_at })
+    }
+
+    /// Makes what is there durable from time to time, and says so.
+    fn note(
+        &mut self,
+        chunk: &Chunk<'_>,
+        temporary: &Temporary,
+        aside: &mut Aside<'_>,
+    ) -> Result<()> {
+        self.unmarked_bytes += if chunk.is_hole { 0 } else { chunk.length as u64 };
+        let offset = chunk.offset + chunk.length as u64;
+        let is_due = self.unmarked_bytes >= MARK_BYTES && self.marked_at.elapsed() >= MARK_EVERY;
+        if !is_due || offset >= self.mark.bytes || !chunk.is_checked {
+            return Ok(());
+        }
+        aside.settle().map_err(Error::file("write", temporary.path()))?;
+        // A hole at the end has no length yet.
+        let length = temporary.file.metadata().and_then(|found| match found.len() < offset {
+            true => temporary.file.set_len(offset),
+            false => Ok(()),
+        });
+        let durable = length.and_then(|()| temporary.file.sync_data());
+        durable.map_err(Error::file("make durable", temporary.path()))?;
+        self.unmarked_bytes = 0;
+        self.marked_at = Instant::now();
+        self.marks.set(self.path, Mark { offset, crc32c: chunk.crc32c, ..self.mark });
+        Ok(())
+    }
+}
+
+/// Whether `existing`, which an earlier store left in the persist directory, is a verified copy of
+/// the file already.
+pub fn adopt_file(
+    place: Place<'_>,
+    source: Source<'_>,
+    existing: &Copy,
+    buffer: &mut Buffer,
+    meter: &Meter,
+) -> Result<Option<Copy>> {
+    let Place { destination, journal, .. } = place;
+    if existing.bytes != source.node.bytes {
+        return Ok(None);
+    }
+    let _at_work = meter.at(source.path);
+    let file = source.open()?;
+    let summary = read(&file, (None, &Known::default()), buffer, meter, &mut |_| meter.get_on())?;
+    let copy = destination.open_file(source.path)?;
+    let path = destination.full_path(source.path);
+    drop_cached(&copy);
+    let same = summary.crc32c == existing.crc32c
+        && compare(&copy, &path, (existing.bytes, existing.crc32c), buffer, meter).is_ok();
+    if !same {
+        return Ok(None);
+    }
+    let inode = copy.metadata().map_err(Error::file("look at", &path))?.ino();
+    let (mode, mtime_ns) = (summary.attributes.mode & 0o7777, summary.attributes.modified.0);
+    let version = summary.attributes.version;
+    let adopted = Copy { mode, mtime_ns, version, ..existing.clone() };
+    source.confirm(&file, &summary)?;
+    source.announce(journal, &adopted, inode)?;
+    let extended = source.volume.extended(&file.path, &summary.attributes)?;
+    let kept = destination.set_extended(source.path, &extended)?;
+    destination.set_attributes(source.path, mode, mtime_ns)?;
+    mark_drained(&file, &summary);
+    Ok(Some(Copy { extended: extended.carried(kept), ..adopted }))
+}
+
+fn mark_drained(file: &OpenFile<'_>, summary: &Summary) {
+    if file.volume.is_image() {
+        return;
+    }
+    // What fails here is only the mark that `ls` shows; the manifest is what counts.
+    let _ = file.volume.fs().mark_drained(file.inode, summary.attributes.version, now());
+}
+
+fn drop_cached(file: &File) {
+    // Only advice: where it is not taken a comparison is still one of what other readers get.
+    let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
+}
+
+/// Reads the copy at `path` from its device, and compares it. Errors: `CopyDiffers`, `LengthDiffers`, those of the persist directory.
+pub fn verify(
+    destination: &Destination,
+    path: &FilePath,
+    copy: &Copy,
+    buffer: &mut Buffer,
+    meter: &Meter,
+) -> Result<()> {
+    let file = destination.open_file(path)?;
+    drop_cached(&file);
+    compare(&file, &destination.full_path(path), (copy.bytes, copy.crc32c), buffer, meter)
+}
+
+/// Reads a copy and compares it: from its device, not from the page cache, where it is durable and was not read since.
+pub fn compare(
+    file: &File,
+    path: &Path,
+    expected: (u64, u32),
+    buffer: &mut Buffer,
+    meter: &Meter,
+) -> Result<()> {
+    let (bytes, crc32c) = expected;
+    let (found_bytes, found) = checksum_of(file, path, buffer, &mut |_| meter.get_on())?;
+    compare_length(path, bytes, found_bytes)?;
+    if found != crc32c {
+        return Err(Error::CopyDiffers { path: path.to_path_buf(), expected: crc32c, found });
+    }
+    Ok(())
+}
+
+fn compare_length(path: &Path, expected_bytes: u64, found_bytes: u64) -> Result<()> {
+    match expected_bytes == found_bytes {
+        true => Ok(()),
+        false => {
+            Err(Error::LengthDiffers { path: path.to_path_buf(), expected_bytes, found_bytes })
+        }
+    }
+}
+
+/// Length and CRC32C of a whole ordinary file; `progress` hears of every part read, and may end it.
+pub fn checksum_of(
+    file: &File,
+    path: &Path,
+    buffer: &mut Buffer,
+    progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<(u64, u32)> {
+    let (mut bytes, mut crc32c) = (0, 0);
+    let failed = || Error::file("read back", path);
+    let length = file.metadata().map_err(failed())?.len();
+    let begin = |aside: &mut Aside<'_>, memory: Aligned, at: u64| -> Result<u64> {
+        let hole = hole_at(file, at, length);
+        aside.read(memory, at + hole).map(|()| hole).map_err(failed())
+    };
+    thread::scope(|scope| {
+        let mut aside = Aside::new(scope, file, length, CHUNK_BYTES);
+        let mut next_hole = begin(&mut aside, std::mem::take(buffer.memory()), bytes)?;
+        let mut other = Aligned::default();
+        loop {
+            let (part, count) = aside.finish_read().map_err(failed())?;
+            let (hole, end) = (next_hole, bytes + next_hole + count as u64);
+            let is_last = count == 0 || end >= length;
+            if !is_last {
+                other.grow(part.len());
+                next_hole = begin(&mut aside, std::mem::take(&mut other), end)?;
+            }
+            crc32c = checksum::combine(crc32c, checksum::zeros(hole), hole);
+            crc32c = checksum::crc32c(crc32c, &part[..count]);
+            progress(end - bytes)?;
+            (bytes, other) = (end, part);
+            if is_last {
+                *buffer.memory() = other;
+                return Ok((bytes, crc32c));
+            }
+        }
+    })
+}
+
+/// Length of the hole at `offset` of a file of `length` bytes, as far as its file system tells.
+fn hole_at(file: &File, offset: u64, length: u64) -> u64 {
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
+        Ok(data) => data.min(length).saturating_sub(offset),
+        // Nothing but a hole up to the end.
+        Err(rustix::io::Errno::NXIO) => length.saturating_sub(offset),
+        Err(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,336 @@
+//! How fast the drain may go: so many bytes a second, so much of the time in which programs write, and not while
+//! they write a checkpoint.
+//!
+//! Must stay true: whoever copies asks before each part and waits as long as it is told; a limit is kept over any
+//! time, but for a tenth of a second's worth and the part under way; the drain and the archive share it; whoever writes
+//! on and on delays the drain, and does not keep it from ending; a wish to stop, or that the limits are lifted, ends a
+//! wait at once.
+//! Does not know who writes; `activity.rs` looks.
+
+use crate::drain::forecast::Rates;
+use crate::drain::meter::Meter;
+use crate::error::{Error, Result};
+use crate::model::policy::DrainPolicy;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What was not used is kept for so long.
+const BURST: Duration = Duration::from_millis(100);
+/// A program writes a checkpoint if it wrote something so short a time ago.
+const CHECKPOINT: Duration = Duration::from_millis(100);
+/// A program writes if it wrote something so short a time ago.
+const WRITING: Duration = Duration::from_secs(1);
+/// A checkpoint is let through for so long; if it goes on, the drain works as long at its limit, and so on.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The rate is that of the last seconds of work, so many or half of them.
+const MEASURED_S: f64 = 20.0;
+/// How often a wait looks around.
+const NAP: Duration = Duration::from_millis(10);
+const NANOSECONDS: u128 = 1_000_000_000;
+
+/// Time as it passes, or as a test says.
+pub trait Clock: Send + Sync {
+    /// Time since some moment.
+    fn now(&self) -> Duration;
+    /// Lets so much time pass.
+    fn nap(&self, time: Duration);
+}
+
+/// The system's.
+struct Monotonic(Instant);
+
+impl Clock for Monotonic {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn nap(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}
+
+/// A token bucket: what is spent comes back at a rate, and whoever spends more waits for it.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    per_second: u64,
+    /// When all that was spent will be paid for.
+    paid_at: Duration,
+}
+
+impl Bucket {
+    fn new(per_second: u64, now: Duration) -> Bucket {
+        Bucket { per_second: per_second.max(1), paid_at: now }
+    }
+
+    /// Spends `amount`; how long that has to wait for what was spent before.
+    fn spend(&mut self, now: Duration, amount: u64) -> Duration {
+        let begin = self.paid_at.max(now.saturating_sub(BURST));
+        let cost = u128::from(amount) * NANOSECONDS / u128::from(self.per_second);
+        self.paid_at = begin + Duration::from_nanos(u64::try_from(cost).unwrap_or(u64::MAX / 4));
+        begin.saturating_sub(now)
+    }
+}
+
+#[derive(Default)]
+struct Limits {
+    policy: DrainPolicy,
+    bytes: Option<Bucket>,
+    /// Nanoseconds of work.
+    work: Option<Bucket>,
+    wrote_at: Option<Duration>,
+    /// Bytes of late, and how long threads worked on them.
+    measured: (f64, f64),
+    /// The first leave and the last one.
+    span: Option<(Duration, Duration)>,
+    writing_since: Option<Duration>,
+}
+
+impl Limits {
+    fn is_writing(&self, now: Duration, within: Duration) -> bool {
+        self.wrote_at.is_some_and(|at| now.saturating_sub(at) <= within)
+    }
+
+    fn measure(&mut self, bytes: u64, worked_ns: u64) {
+        let (sum_bytes, sum_s) = &mut self.measured;
+        *sum_bytes += bytes as f64;
+        *sum_s += worked_ns as f64 / NANOSECONDS as f64;
+        if *sum_s > MEASURED_S {
+            // What was long ago matters less and less.
+            *sum_bytes /= 2.0;
+            *sum_s /= 2.0;
+        }
+    }
+
+    fn note_leave(&mut self, now: Duration) {
+        let (first, last) = self.span.unwrap_or((now, now));
+        self.span = Some((first, last.max(now)));
+    }
+
+    /// Whether to let a program write its checkpoint first.
+    fn pauses(&self, now: Duration) -> bool {
+        let turn = |since| now.saturating_sub(since).as_nanos() / PAUSE_MAX.as_nanos();
+        let is_programs_turn = self.writing_since.is_none_or(|since| turn(since) % 2 == 0);
+        self.policy.is_limited() && self.is_writing(now, CHECKPOINT) && is_programs_turn
+    }
+}
+
+/// The drain's pace.
+pub struct Pace {
+    clock: Box<dyn Clock>,
+    limits: Mutex<Limits>,
+    lifted: AtomicBool,
+    hurrying: AtomicBool,
+    admitted_bytes: AtomicU64,
+    waited_ns: AtomicU64,
+}
+
+/// How the pace is, for whoever asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PaceReport {
+    /// Bytes a second, at most.
+    pub rate_bytes: Option<u64>,
+    /// Percent of the time in which programs write, at most.
+    pub share_percent: Option<u8>,
+    /// A program writes a checkpoint, which goes first.
+    pub paused: bool,
+    /// Limits are not kept any more.
+    pub lifted: bool,
+    /// Bytes that asked for leave since the agent started.
+    pub admitted_bytes: u64,
+    /// How long they waited for it, all threads together.
+    pub waited_ms: u64,
+    /// Time from the first leave to the last one.
+    pub span_ms: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace::new(Box::new(Monotonic(Instant::now())))
+    }
+}
+
+impl Pace {
+    pub(crate) fn new(clock: Box<dyn Clock>) -> Pace {
+        Pace {
+            clock,
+            limits: Mutex::default(),
+            lifted: AtomicBool::new(false),
+            hurrying: AtomicBool::new(false),
+            admitted_bytes: AtomicU64::new(0),
+            waited_ns: AtomicU64::new(0),
+        }
+    }
+
+    fn limits(&self) -> MutexGuard<'_, Limits> {
+        // Plain values: whoever panicked left them whole.
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on as `policy` says.
+    pub fn set(&self, policy: &DrainPolicy) {
+        let mut limits = self.limits();
+        if limits.policy != *policy {
+            let now = self.clock.now();
+            let of_second = |percent: u8| u64::from(percent) * NANOSECONDS as u64 / 100;
+            limits.bytes = policy.rate_bytes.map(|rate| Bucket::new(rate, now));
+            limits.work = policy.share_percent.map(|share| Bucket::new(of_second(share), now));
+            limits.policy = policy.clone();
+        }
+    }
+
+    /// What it was set to.
+    pub fn policy(&self) -> DrainPolicy {
+        self.limits().policy.clone()
+    }
+
+    /// Whether limits must go so that all is safe when the job's time is over.
+    pub fn lift(&self, lifted: bool) {
+        self.lifted.store(lifted, Ordering::Relaxed);
+    }
+
+    /// Somebody says that time is short from now on: no limit is kept, and the newest files come first.
+    pub fn hurry(&self) {
+        self.hurrying.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody said so.
+    pub fn is_hurrying(&self) -> bool {
+        self.hurrying.load(Ordering::Relaxed)
+    }
+
+    /// Whether limits are kept no more.
+    fn is_lifted(&self) -> bool {
+        self.lifted.load(Ordering::Relaxed) || self.is_hurrying()
+    }
+
+    /// Whether it matters what programs do.
+    pub fn is_watching(&self) -> bool {
+        !self.is_lifted() && self.limits().policy.is_limited()
+    }
+
+    /// A program wrote something since the last time that somebody looked, or none did.
+    pub fn note_activity(&self, wrote: bool) {
+        let now = self.clock.now();
+        let mut limits = self.limits();
+        if !limits.is_writing(now, CHECKPOINT) {
+            limits.writing_since = None;
+        }
+        if wrote {
+            limits.wrote_at = Some(now);
+            limits.writing_since.get_or_insert(now);
+        }
+    }
+
+    /// How fast one thread copies when nothing holds it back, and with the limits that there are.
+    pub fn rates(&self) -> Rates {
+        let limits = self.limits();
+        let (bytes, seconds) = limits.measured;
+        let free = (bytes > 0.0 && seconds > 0.0).then(|| bytes / seconds);
+        let by_rate = limits.policy.rate_bytes.map(|rate| rate as f64);
+        let share = limits.policy.share_percent.map(|share| f64::from(share) / 100.0);
+        let by_share = free.zip(share).map(|(free, share)| free * share);
+        let bounds = [free, by_rate, by_share].into_iter().flatten();
+        Rates { free, kept: bounds.reduce(f64::min) }
+    }
+
+    /// How it is.
+    pub fn report(&self) -> PaceReport {
+        let now = self.clock.now();
+        let limits = self.limits();
+        let lifted = self.is_lifted();
+        PaceReport {
+            rate_bytes: limits.policy.rate_bytes,
+            share_percent: limits.policy.share_percent,
+            paused: !lifted && limits.pauses(now),
+            lifted,
+            admitted_bytes: self.admitted_bytes.load(Ordering::Relaxed),
+            waited_ms: self.waited_ns.load(Ordering::Relaxed) / 1_000_000,
+            span_ms: limits.span.map_or(0, |(first, last)| (last - first).as_millis() as u64),
+        }
+    }
+
+    /// Spends `bytes` and the work since `since`; how long to wait for that.
+    fn spend(&self, of: Work, since: Duration, bytes: u64) -> Duration {
+        let now = self.clock.now();
+        let worked = u64::try_from(now.saturating_sub(since).as_nanos()).unwrap_or(u64::MAX);
+        let mut limits = self.limits();
+        if of == Work::Drain {
+            limits.measure(bytes, worked);
+        }
+        let is_beside_writers = limits.is_writing(now, WRITING);
+        let by_rate = limits.bytes.as_mut().map(|bucket| bucket.spend(now, bytes));
+        let work = limits.work.as_mut().filter(|_| is_beside_writers);
+        let by_share = work.map(|bucket| bucket.spend(now, worked));
+        by_rate.max(by_share).unwrap_or_default()
+    }
+}
+
+/// Whose bytes they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// The drain's: what is known of its speed comes from them.
+    Drain,
+    /// Somebody else's, who keeps to the same limits.
+    Other,
+}
+
+/// The work of one thread on one file.
+pub struct Lap<'a> {
+    meter: &'a Meter,
+    work: Work,
+    /// Since when it has worked without asking.
+    since: Duration,
+}
+
+impl<'a> Lap<'a> {
+    /// Begins now, for the drain.
+    pub fn begin(meter: &'a Meter) -> Lap<'a> {
+        Lap::of(Work::Drain, meter)
+    }
+
+    /// Begins now, for somebody else who keeps to the drain's limits.
+    pub fn beside(meter: &'a Meter) -> Lap<'a> {
+        Lap::of(Work::Other, meter)
+    }
+
+    fn of(work: Work, meter: &'a Meter) -> Lap<'a> {
+        Lap { meter, work, since: meter.pace.clock.now() }
+    }
+
+    /// Asks for leave to copy `bytes` more, and waits for it.
+    /// Errors: `Stopped`.
+    pub fn admit(&mut self, bytes: u64) -> Result<()> {
+        let pace = &self.meter.pace;
+        let begun = pace.clock.now();
+        let leave_at = begun + pace.spend(self.work, self.since, bytes);
+        let mut now = begun;
+        while !self.meter.is_stopping() && !pace.is_lifted() {
+            let left = leave_at.saturating_sub(now);
+            if left.is_zero() && !pace.limits().pauses(now) {
+                break;
+            }
+            pace.clock.nap(if left.is_zero() { NAP } else { left.min(NAP) });
+            now = pace.clock.now();
+            self.meter.moves();
+        }
+        self.since = now;
+        if self.work == Work::Drain {
+            pace.limits().note_leave(now);
+            pace.admitted_bytes.fetch_add(bytes, Ordering::Relaxed);
+            pace.waited_ns.fetch_add((now - begun).as_nanos() as u64, Ordering::Relaxed);
+        }
+        if self.meter.is_stopping() { Err(Error::Stopped) } else { Ok(()) }
+    }
+}
+
+impl Drop for Lap<'_> {
+    /// The rest of the work is paid for by who comes next.
+    fn drop(&mut self) {
+        self.meter.pace.spend(self.work, self.since, 0);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

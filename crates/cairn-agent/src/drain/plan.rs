@@ -1,0 +1,928 @@
+//! What has to happen in the persist directory so that it holds what the store holds.
+//!
+//! A pure comparison of the tree of names in the store with the manifest; it depends on no history,
+//! so it is right after an agent died, a log was overrun, or events came in any order. `drain.rs`
+//! carries the plan out.
+//! Must stay true: a copy is removed only if the tree has no file of that name and kind any more
+//! and the entry is not detached (`drain.rs` asks of each whether the tree has missed the file); an open file is never copied, and an unclean one only if that is
+//! asked for; nothing happens to a copy with the data of a file that is absent in the store, but that it is renamed as that file was.
+
+use crate::model::path::FilePath;
+use crate::persist::link::is_copy_of;
+use crate::persist::manifest::{Carried, Copy, Entry, Kind, Manifest, State};
+use crate::store::extended::Extended;
+use cairn_core::Absence;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// A name in the store and what it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The inode's number.
+    pub inode: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// Length of a regular file, 0 for anything else.
+    pub bytes: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Last change of the data, nanoseconds since the epoch.
+    pub mtime_ns: i64,
+    /// How many names it has, one and more of a regular file.
+    pub links: u32,
+    /// A directory that got its name by `rename`, with all that is in it.
+    pub renamed: bool,
+    /// Version of the data.
+    pub version: u64,
+    /// The last writer died, or could not write all.
+    pub unclean: bool,
+    /// It was unclean since it was last emptied.
+    pub torn: bool,
+    /// Somebody may write to it.
+    pub open: bool,
+    /// This version was drained and verified, to wherever the store drained then.
+    pub drained: bool,
+    /// The data are still where they were drained to.
+    pub absence: Option<Absence>,
+    /// Target of a symbolic link, else empty.
+    pub target: Vec<u8>,
+    /// Extended attributes.
+    pub extended: Extended,
+}
+
+impl Node {
+    /// The manifest's entry for it as it is now, without a copy.
+    pub fn entry(&self, state: State) -> Entry {
+        Entry {
+            kind: self.kind,
+            state,
+            inode: self.inode,
+            version: self.version,
+            bytes: self.bytes,
+            crc32c: None,
+            mode: self.mode,
+            mtime_ns: self.mtime_ns,
+            extended: None,
+            earlier: None,
+            target: None,
+            reason: None,
+            detached: false,
+            rolled_back: false,
+            damaged: false,
+            torn: self.torn,
+        }
+    }
+
+    /// The manifest's entry for it once `copy` has its name.
+    pub fn drained_entry(&self, copy: Copy) -> Entry {
+        let mut entry = self.entry(State::Drained);
+        entry.set_copy(copy);
+        entry
+    }
+}
+
+/// Everything in a store, by path.
+pub type Tree = BTreeMap<FilePath, Node>;
+
+/// The steps, to be carried out in the order of the fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Copies of ours to remove, deepest first.
+    pub remove: Vec<FilePath>,
+    /// Entries without anything in the persist directory, to be dropped from the manifest.
+    pub forget: Vec<FilePath>,
+    /// Directories to make, parents first.
+    pub directories: Vec<FilePath>,
+    /// Verified copies whose file was renamed in the store: from, to; in an order that overwrites
+    /// no copy that is still needed.
+    pub renames: Vec<(FilePath, FilePath)>,
+    /// Symbolic links to make.
+    pub symlinks: Vec<FilePath>,
+    /// Unclean files to list as such.
+    pub unclean: Vec<FilePath>,
+    /// Verified copies whose entry is to be tied to the store again.
+    pub attach: Vec<FilePath>,
+    /// Copies that were found to be not what their entry says.
+    pub damaged: Vec<FilePath>,
+    /// Entries whose mode, time of last change or extended attributes are out of date.
+    pub attributes: Vec<FilePath>,
+    /// Regular files to copy.
+    pub copies: Vec<FilePath>,
+    /// Names of regular files of which there is, or will be, a copy under another name: that, this.
+    pub links: Vec<(FilePath, FilePath)>,
+    /// Regular files that somebody may still write to and whose newest version is not drained.
+    pub open: Vec<FilePath>,
+    /// Regular files that wait for the data of absent ones: their own, or those that have their name in the persist directory.
+    pub postponed: Vec<FilePath>,
+}
+
+impl Plan {
+    /// Whether there is nothing to do; open and postponed files do not count.
+    pub fn is_empty(&self) -> bool {
+        let (open, postponed) = (self.open.clone(), self.postponed.clone());
+        *self == Plan { open, postponed, ..Plan::default() }
+    }
+}
+
+impl Plan {
+    /// Leaves out the copies of `held` files, and directories that are held, or, unless `makes_empty` ones, with nothing else in them;
+    /// those files.
+    pub fn hold(
+        &mut self,
+        held: &HashSet<FilePath>,
+        tree: &Tree,
+        makes_empty: bool,
+    ) -> Vec<FilePath> {
+        if held.is_empty() {
+            return Vec::new();
+        }
+        let (mut left_out, copies): (Vec<_>, _) =
+            std::mem::take(&mut self.copies).into_iter().partition(|path| held.contains(path));
+        self.copies = copies;
+        let (unlinked, links): (Vec<_>, _) =
+            std::mem::take(&mut self.links).into_iter().partition(|(_, to)| held.contains(to));
+        self.links = links;
+        left_out.extend(unlinked.into_iter().map(|(_, to)| to));
+        let (holding, wanted): (Vec<_>, Vec<_>) = tree
+            .iter()
+            .filter(|(_, node)| node.kind != Kind::Directory)
+            .map(|(path, _)| path)
+            .partition(|path| held.contains(path));
+        let (holding, wanted) = (directories_of(holding), directories_of(wanted));
+        let is_held =
+            |path: &FilePath| holding.contains(path) && !makes_empty || held.contains(path);
+        let is_kept = |path: &&FilePath| wanted.contains(*path) || !is_held(path);
+        let kept: Vec<&FilePath> = self.directories.iter().filter(is_kept).collect();
+        // Whatever else is in it, what a directory lies in is made as well.
+        let mut made = directories_of(kept.clone());
+        made.extend(kept.into_iter().cloned());
+        self.directories.retain(|path| made.contains(path));
+        left_out
+    }
+
+    /// Paths in whose place something of another kind comes.
+    pub fn displaced(&self, tree: &Tree) -> BTreeSet<FilePath> {
+        self.remove.iter().filter(|path| tree.contains_key(*path)).cloned().collect()
+    }
+
+    /// Leaves what has to make way for something of another kind, and what lies in it, until that comes.
+    pub fn keep_until_replaced(&mut self, tree: &Tree) {
+        let mut left = self.displaced(tree);
+        let Plan { directories, renames, symlinks, copies, links, .. } = &*self;
+        let lists = [directories, symlinks, copies].into_iter().flatten();
+        for coming in lists.chain(renames.iter().chain(links.iter()).map(|(_, to)| to)) {
+            left.remove(coming);
+        }
+        if !left.is_empty() {
+            self.remove.retain(|path| !lies_in(path, &left));
+        }
+    }
+
+    /// Leaves the copies of `guarded` files where they are; whether any was to be removed.
+    pub fn guard(&mut self, guarded: &HashSet<FilePath>) -> bool {
+        let all = self.remove.len();
+        let directories = directories_of(guarded.iter().collect());
+        self.remove.retain(|path| !guarded.contains(path) && !directories.contains(path));
+        self.remove.len() < all
+    }
+
+    /// Leaves the copies at `needed` as they are, for now.
+    pub fn spare(&mut self, needed: &HashSet<FilePath>) {
+        let (held, renames): (Vec<_>, _) =
+            std::mem::take(&mut self.renames).into_iter().partition(|(_, to)| needed.contains(to));
+        let unmoved = held.iter().map(|(from, _)| from);
+        self.guard(&needed.iter().chain(unmoved).cloned().collect());
+        self.symlinks.retain(|path| !needed.contains(path));
+        let (postponed, copies): (Vec<_>, _) =
+            std::mem::take(&mut self.copies).into_iter().partition(|path| needed.contains(path));
+        let (unlinked, links): (Vec<_>, _) =
+            std::mem::take(&mut self.links).into_iter().partition(|(_, to)| needed.contains(to));
+        (self.renames, self.copies, self.links) = (renames, copies, links);
+        self.postponed.extend(postponed);
+        self.postponed.extend(held.into_iter().chain(unlinked).map(|(_, to)| to));
+        self.postponed.sort();
+    }
+
+    /// Has those absent files copied whose copies lie elsewhere.
+    pub fn copy_absent(&mut self, tree: &Tree, is_there: impl Fn(&FilePath, &Node) -> bool) {
+        let is_absent = |path: &FilePath| {
+            tree.get(path).is_some_and(|node| node.absence.is_some() && is_there(path, node))
+        };
+        let (absent, postponed): (Vec<_>, _) =
+            std::mem::take(&mut self.postponed).into_iter().partition(is_absent);
+        self.postponed = postponed;
+        self.copies.extend(absent);
+    }
+
+    /// Does nothing about what `is_left` says, here or there.
+    pub fn leave(&mut self, is_left: &dyn Fn(&FilePath) -> bool) {
+        let Plan { remove, forget, directories, renames, symlinks, unclean, .. } = self;
+        renames.retain(|(from, to)| !is_left(from) && !is_left(to));
+        self.links.retain(|(_, to)| !is_left(to));
+        let first = [remove, forget, directories, symlinks, unclean];
+        let Plan { attach, damaged, attributes, copies, .. } = self;
+        for list in first.into_iter().chain([attach, damaged, attributes, copies]) {
+            list.retain(|path| !is_left(path));
+        }
+    }
+
+    /// Paths for which there is something to do.
+    pub fn steps(&self) -> impl Iterator<Item = &FilePath> {
+        let Plan { remove, forget, directories, renames, symlinks, unclean, .. } = self;
+        let Plan { attach, damaged, attributes, copies, links, .. } = self;
+        let lists =
+            [remove, forget, directories, symlinks, unclean, attach, damaged, attributes, copies];
+        lists.into_iter().flatten().chain(renames.iter().chain(links).map(|(_, to)| to))
+    }
+
+    /// Takes out what is to be done for copies of these files to be made before all others.
+    pub fn take_first(&mut self, first: &HashSet<FilePath>) -> Plan {
+        let is_first = |path: &FilePath| first.contains(path);
+        let (copies, others) = std::mem::take(&mut self.copies).into_iter().partition(is_first);
+        self.copies = copies;
+        let rest = Plan {
+            links: std::mem::take(&mut self.links),
+            attributes: std::mem::take(&mut self.attributes),
+            copies: others,
+            open: std::mem::take(&mut self.open),
+            postponed: std::mem::take(&mut self.postponed),
+            ..Plan::default()
+        };
+        std::mem::replace(self, rest)
+    }
+
+    /// Paths at which the persist directory will have something else, or nothing, also where nothing is copied.
+    pub fn changed(&self) -> impl Iterator<Item = &FilePath> {
+        let renamed = self.renames.iter().flat_map(|(from, to)| [from, to]);
+        self.remove.iter().chain(renamed).chain(self.links.iter().map(|(_, to)| to))
+    }
+}
+
+/// All directories that `paths` lie in.
+pub(crate) fn directories_of(paths: Vec<&FilePath>) -> HashSet<FilePath> {
+    let mut directories = HashSet::new();
+    for path in paths {
+        let mut here = path.split().map(|(parent, _)| parent);
+        while let Some(directory) = here {
+            here = directory.split().map(|(parent, _)| parent);
+            if !directories.insert(directory) {
+                break;
+            }
+        }
+    }
+    directories
+}
+
+/// The part of a manifest that belongs to one namespace.
+type Entries<'a> = BTreeMap<&'a FilePath, &'a Entry>;
+
+/// Compares `tree`, one namespace whose files lie below `prefix`, with what `manifest` has there.
+/// Inode numbers mean something within one namespace only, so each is planned by itself. Of unclean
+/// files those are copied that are `taken`.
+pub fn plan(
+    tree: &Tree,
+    manifest: &Manifest,
+    prefix: &FilePath,
+    taken: &dyn Fn(&FilePath) -> bool,
+) -> Plan {
+    let mut plan = Plan::default();
+    let below = |path: &FilePath| path.strip_prefix(prefix).is_some();
+    let entries: Entries = manifest.files.iter().filter(|(path, _)| below(path)).collect();
+    let displaced = displaced(tree, &entries);
+    let mut movable = movable(tree, &entries, &displaced);
+    let mut renames = Vec::new();
+    let mut astray = Vec::new();
+    for (path, node) in tree {
+        let entry = entries.get(path).copied().filter(|entry| entry.kind == node.kind);
+        match node.kind {
+            Kind::Directory => plan_directory(&mut plan, path, node, entry),
+            Kind::Symlink => plan_symlink(&mut plan, path, node, entry),
+            Kind::File if node.absence.is_some() => {
+                if plan_absent(&mut plan, path, node, entry) {
+                    continue;
+                }
+                match movable.get_mut(&(node.inode, node.version)).and_then(Vec::pop) {
+                    Some(from) => renames.push((from, path.clone())),
+                    None => {
+                        plan.postponed.push(path.clone());
+                        astray.push(node);
+                    }
+                }
+            }
+            Kind::File if wants_copy(&mut plan, path, node, entry, taken) => {
+                match movable.get_mut(&(node.inode, node.version)).and_then(Vec::pop) {
+                    Some(from) => renames.push((from, path.clone())),
+                    None => plan.copies.push(path.clone()),
+                }
+            }
+            Kind::File => {}
+        }
+    }
+    let (renames, cyclic) = in_safe_order(renames);
+    let mut needed = needed_by(&astray, &entries);
+    for (from, to) in cyclic {
+        match tree.get(&to).is_some_and(|node| node.absence.is_some()) {
+            true => {
+                needed.insert(from);
+                plan.postponed.push(to);
+            }
+            false => plan.copies.push(to),
+        }
+    }
+    plan.renames = renames;
+    plan_links(&mut plan, tree, &entries);
+    plan_removals(&mut plan, tree, &entries, &displaced);
+    plan.spare(&needed);
+    plan
+}
+
+/// Plans what an absent file needs whose copy has its name; whether that is so.
+fn plan_absent(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Entry>) -> bool {
+    let Some(entry) = entry.filter(|entry| holds_data_of(entry, node)) else { return false };
+    let is_tied = !entry.detached && entry.inode == node.inode && entry.version == node.version;
+    if !is_tied {
+        plan.attach.push(path.clone());
+    }
+    if has_other_attributes(node, entry) {
+        plan.attributes.push(path.clone());
+    }
+    if node.absence.is_some_and(|absence| absence.damaged) && !entry.damaged {
+        plan.damaged.push(path.clone());
+    }
+    true
+}
+
+/// Whether a copy is said to have the data of an absent file.
+pub(crate) fn holds_data_of(entry: &Entry, node: &Node) -> bool {
+    let data = node.absence.map(|absence| (node.bytes, absence.crc32c));
+    data.is_some() && entry.copy().map(|copy| (copy.bytes, copy.crc32c)) == data
+}
+
+/// Copies that may have the data of absent files that have other names by now.
+fn needed_by(astray: &[&Node], entries: &Entries) -> HashSet<FilePath> {
+    let is_needed = |entry: &Entry| astray.iter().any(|node| holds_data_of(entry, node));
+    let needed = entries.iter().filter(|(_, entry)| is_needed(entry));
+    needed.map(|(path, _)| (*path).clone()).collect()
+}
+
+/// Paths where the store now has another kind of thing than the persist directory.
+fn displaced(tree: &Tree, entries: &Entries) -> BTreeSet<FilePath> {
+    let differs =
+        |path: &FilePath, entry: &Entry| tree.get(path).is_some_and(|node| node.kind != entry.kind);
+    let differing = entries.iter().filter(|(path, entry)| differs(path, entry));
+    differing.map(|(path, _)| (*path).clone()).collect()
+}
+
+/// Verified copies whose path names another file now, by inode and version: candidates for a
+/// rename.
+fn movable(
+    tree: &Tree,
+    entries: &Entries,
+    displaced: &BTreeSet<FilePath>,
+) -> HashMap<(u32, u64), Vec<FilePath>> {
+    let mut movable: HashMap<_, Vec<_>> = HashMap::new();
+    for (&path, entry) in entries {
+        let verified = entry.kind == Kind::File && entry.state == State::Drained && !entry.detached;
+        let still_named = tree.get(path).is_some_and(|node| node.inode == entry.inode);
+        if verified && !still_named && !lies_in(path, displaced) {
+            movable.entry((entry.inode, entry.version)).or_default().push(path.clone());
+        }
+    }
+    movable
+}
+
+/// Whether `path` or a directory above it is in `places`.
+pub(crate) fn lies_in(path: &FilePath, places: &BTreeSet<FilePath>) -> bool {
+    let mut here = Some(path.clone());
+    while let Some(path) = here {
+        if places.contains(&path) {
+            return true;
+        }
+        here = path.split().map(|(parent, _)| parent);
+    }
+    false
+}
+
+fn plan_directory(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Entry>) {
+    match entry {
+        None => plan.directories.push(path.clone()),
+        Some(entry) => {
+            if entry.detached || entry.inode != node.inode {
+                plan.attach.push(path.clone());
+            }
+            if has_other_attributes(node, entry) {
+                plan.attributes.push(path.clone());
+            }
+        }
+    }
+}
+
+fn plan_symlink(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Entry>) {
+    let is_there = entry.is_some_and(|entry| {
+        let target = entry.target.as_ref().map(|target| target.0.as_slice());
+        !entry.detached && target == Some(&node.target) && entry.mtime_ns == node.mtime_ns
+    });
+    if !is_there {
+        plan.symlinks.push(path.clone());
+    }
+}
+
+/// Plans what a regular file needs besides a copy; whether it needs one.
+fn wants_copy(
+    plan: &mut Plan,
+    path: &FilePath,
+    node: &Node,
+    entry: Option<&Entry>,
+    taken: &dyn Fn(&FilePath) -> bool,
+) -> bool {
+    let known = entry.filter(|entry| entry.inode == node.inode && entry.version == node.version);
+    match known.map(|entry| entry.state) {
+        Some(State::Drained) if !known.is_some_and(|entry| entry.damaged) => {
+            if known.is_some_and(|entry| entry.detached) {
+                plan.attach.push(path.clone());
+            }
+            if known.is_some_and(|entry| has_other_attributes(node, entry)) {
+                plan.attributes.push(path.clone());
+            }
+            return false;
+        }
+        Some(State::Unclean) if node.unclean && !taken(path) => return false,
+        Some(State::Quarantined) => return false,
+        _ => {}
+    }
+    let is_left = node.unclean && !taken(path);
+    if node.open {
+        plan.open.push(path.clone());
+    } else if is_left {
+        plan.unclean.push(path.clone());
+    }
+    !node.open && !is_left
+}
+
+/// Whether what the store has differs from what `entry` says in more than data.
+pub fn has_other_attributes(node: &Node, entry: &Entry) -> bool {
+    node.mode != entry.mode
+        || node.mtime_ns != entry.mtime_ns
+        || has_other_extended(node, entry.extended)
+}
+
+/// The same of extended attributes alone, of which a copy got what `carried` says.
+pub fn has_other_extended(node: &Node, carried: Option<Carried>) -> bool {
+    let kept = carried.is_none_or(|carried| carried.kept);
+    node.extended.carried(kept) != carried
+}
+
+/// Orders renames so that no target is a source still to come; returns those that go in circles, too. No path is the source of two, nor
+/// the target.
+#[expect(clippy::type_complexity, reason = "two lists of the same pairs")]
+fn in_safe_order(
+    renames: Vec<(FilePath, FilePath)>,
+) -> (Vec<(FilePath, FilePath)>, Vec<(FilePath, FilePath)>) {
+    let mut ordered = Vec::with_capacity(renames.len());
+    let sources: BTreeSet<FilePath> = renames.iter().map(|(from, _)| from.clone()).collect();
+    let mut waiting: BTreeMap<FilePath, FilePath> =
+        renames.into_iter().map(|(from, to)| (to, from)).collect();
+    let ends: Vec<FilePath> = waiting.keys().filter(|to| !sources.contains(*to)).cloned().collect();
+    for mut to in ends {
+        while let Some(from) = waiting.remove(&to) {
+            ordered.push((from.clone(), to));
+            to = from;
+        }
+    }
+    (ordered, waiting.into_iter().map(|(to, from)| (from, to)).collect())
+}
+
+/// Has names linked, instead of copied, of files that have a copy already, or get one under another name.
+fn plan_links(plan: &mut Plan, tree: &Tree, entries: &Entries) {
+    let linked = plan.copies.iter().filter_map(|path| tree.get(path).filter(|node| node.links > 1));
+    let mut names: HashMap<u32, Option<FilePath>> = linked.map(|node| (node.inode, None)).collect();
+    if names.is_empty() {
+        return;
+    }
+    for (path, node) in tree {
+        if let Some(name) = names.get_mut(&node.inode)
+            && entries.get(path).is_some_and(|entry| is_copy_of(entry, node))
+        {
+            *name = Some(path.clone());
+        }
+    }
+    for (_, to) in &plan.renames {
+        if let Some(name) = tree.get(to).and_then(|node| names.get_mut(&node.inode)) {
+            *name = Some(to.clone());
+        }
+    }
+    for path in std::mem::take(&mut plan.copies) {
+        let name = tree.get(&path).and_then(|node| names.get_mut(&node.inode));
+        match name {
+            Some(Some(name)) => plan.links.push((name.clone(), path)),
+            Some(first) => {
+                *first = Some(path.clone());
+                plan.copies.push(path);
+            }
+            None => plan.copies.push(path),
+        }
+    }
+}
+
+fn plan_removals(plan: &mut Plan, tree: &Tree, entries: &Entries, displaced: &BTreeSet<FilePath>) {
+    let moved: BTreeSet<&FilePath> = plan.renames.iter().map(|(from, _)| from).collect();
+    let (mut remove, mut forget) = (Vec::new(), Vec::new());
+    let mut staying = Vec::new();
+    for (&path, entry) in entries.iter().rev() {
+        let gone = !entry.detached && !tree.contains_key(path) && !moved.contains(path);
+        if gone || displaced.contains(path) {
+            let is_there = entry.kind != Kind::File || entry.copy().is_some();
+            if is_there { remove.push(path.clone()) } else { forget.push(path.clone()) }
+        } else if !moved.contains(path) {
+            staying.push(path);
+        }
+    }
+    // A directory goes with the last of what we have put into it.
+    if remove.iter().any(|path| entries[path].kind == Kind::Directory) {
+        let staying = directories_of(staying);
+        remove.retain(|path| !staying.contains(path) || lies_in(path, displaced));
+    }
+    (plan.remove, plan.forget) = (remove, forget);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::persist::manifest::Target;
+
+    /// Mechanism: each round of the ordering found the end of a chain only. Consequence: a hundred thousand files that were renamed to
+    /// the next number kept the agent busy for hours. Fix: one walk along each chain.
+    #[test]
+    fn long_chains_of_renames_are_ordered_from_their_ends() {
+        const LENGTH: usize = 100_000;
+        let name = |index: usize| path(&format!("f.{index:06}"));
+        let chain: Vec<_> = (0..LENGTH).map(|index| (name(index), name(index + 1))).collect();
+        let circle = [(path("a"), path("b")), (path("b"), path("a"))];
+        let (ordered, cyclic) = in_safe_order([&chain[..], &circle].concat());
+        assert!(ordered.iter().eq(chain.iter().rev()));
+        assert_eq!(cyclic, [(path("b"), path("a")), (path("a"), path("b"))]);
+    }
+
+    /// Mechanism: a directory that the program had removed was forgotten when it could not be removed outside, because a copy in it was
+    /// kept or yet to be renamed. Consequence: it stayed there for good, with exit code 0. Fix: it goes with the last copy in it.
+    #[test]
+    fn directory_goes_after_the_last_copy_in_it() {
+        let kept = Entry { detached: true, ..entry(&file(4, 1)) };
+        let entries =
+            [("d", entry(&directory(2))), ("d/e", entry(&directory(3))), ("d/e/kept", kept)];
+        let planned = plan(&Tree::new(), &manifest(&entries));
+        assert_eq!(planned, Plan::default());
+        let planned = plan(&Tree::new(), &manifest(&entries[..2]));
+        assert_eq!(planned.remove, paths(&["d/e", "d"]));
+        // The rename has to wait for something absent.
+        let moved = tree(&[("to", file(4, 1))]);
+        let there = [("d", entry(&directory(2))), ("d/f", entry(&file(4, 1)))];
+        let planned = plan(&moved, &manifest(&there));
+        assert_eq!(planned.renames, [(path("d/f"), path("to"))]);
+        assert_eq!(planned.remove, paths(&["d"]));
+        let mut spared = planned;
+        spared.spare(&HashSet::from([path("to")]));
+        assert_eq!((spared.renames, spared.remove), (Vec::new(), Vec::new()));
+    }
+
+    /// Mechanism: a directory with nothing in it but what is held back was left out although another directory lies in it. Consequence: that
+    /// one could not be made, and the drain of a killed run ended with 75. Fix: it is made for what lies in it.
+    #[test]
+    fn directory_with_a_held_file_is_made_for_another_directory_in_it() {
+        let tree = Tree::from([
+            (path("d"), directory(2)),
+            (path("d/empty"), directory(3)),
+            (path("d/torn"), file(4, 1)),
+            (path("e"), directory(5)),
+            (path("e/torn"), file(6, 1)),
+        ]);
+        let manifest = Manifest::new("job", "store", "/cairn");
+        let mut plan = plan(&tree, &manifest);
+        let held = HashSet::from([path("d/torn"), path("e/torn")]);
+        assert_eq!(plan.hold(&held, &tree, false), [path("d/torn"), path("e/torn")]);
+        assert_eq!(plan.directories, [path("d"), path("d/empty")]);
+    }
+
+    /// Mechanism: what lay in a directory in whose place a file was to come went before that could come. Consequence: while a program had the
+    /// file open, nothing of a checkpoint was outside. Fix: it stays until then.
+    #[test]
+    fn what_lies_where_something_else_is_to_come_stays_until_it_comes() {
+        let mut manifest = Manifest::new("job", "store", "/cairn");
+        let before = Tree::from([(path("d"), directory(2)), (path("d/f"), file(3, 1))]);
+        for (path, node) in &before {
+            let mut entry = node.entry(State::Drained);
+            entry.crc32c = (node.kind == Kind::File).then_some(7);
+            manifest.files.insert(path.clone(), entry);
+        }
+        let mut opened = file(4, 1);
+        opened.open = true;
+        for (node, expected) in [(opened, &[][..]), (file(4, 1), &[path("d/f"), path("d")])] {
+            let tree = Tree::from([(path("d"), node)]);
+            let mut plan = plan(&tree, &manifest);
+            assert_eq!(plan.remove, [path("d/f"), path("d")]);
+            plan.keep_until_replaced(&tree);
+            assert_eq!(plan.remove, expected);
+        }
+    }
+
+    fn path(text: &str) -> FilePath {
+        FilePath::parse(text.as_bytes()).expect("a valid path")
+    }
+
+    fn file(inode: u32, version: u64) -> Node {
+        Node {
+            inode,
+            kind: Kind::File,
+            bytes: 10,
+            mode: 0o644,
+            mtime_ns: 5,
+            renamed: false,
+            version,
+            unclean: false,
+            torn: false,
+            links: 1,
+            open: false,
+            drained: false,
+            absence: None,
+            target: Vec::new(),
+            extended: Extended::default(),
+        }
+    }
+
+    fn directory(inode: u32) -> Node {
+        Node { kind: Kind::Directory, bytes: 0, ..file(inode, 0) }
+    }
+
+    fn entry(node: &Node) -> Entry {
+        let is_link = node.kind == Kind::Symlink;
+        Entry {
+            kind: node.kind,
+            state: State::Drained,
+            inode: node.inode,
+            version: node.version,
+            bytes: node.bytes,
+            crc32c: (node.kind == Kind::File).then_some(1),
+            mode: node.mode,
+            mtime_ns: node.mtime_ns,
+            extended: node.extended.carried(true),
+            earlier: None,
+            target: is_link.then(|| Target(node.target.clone())),
+            reason: None,
+            detached: false,
+            rolled_back: false,
+            damaged: false,
+            torn: false,
+        }
+    }
+
+    fn tree(nodes: &[(&str, Node)]) -> Tree {
+        nodes.iter().map(|(name, node)| (path(name), node.clone())).collect()
+    }
+
+    fn manifest(entries: &[(&str, Entry)]) -> Manifest {
+        let mut manifest = Manifest::new("job", "0123", "/cairn");
+        manifest.files = entries.iter().map(|(name, entry)| (path(name), entry.clone())).collect();
+        manifest
+    }
+
+    /// Plans a namespace that has the whole directory.
+    fn plan(tree: &Tree, manifest: &Manifest) -> Plan {
+        super::plan(tree, manifest, &FilePath::root(), &|_| false)
+    }
+
+    fn paths(names: &[&str]) -> Vec<FilePath> {
+        names.iter().map(|name| path(name)).collect()
+    }
+
+    fn pairs(names: &[(&str, &str)]) -> Vec<(FilePath, FilePath)> {
+        names.iter().map(|(from, to)| (path(from), path(to))).collect()
+    }
+
+    #[test]
+    fn closed_files_are_copied_open_and_unclean_ones_are_not() {
+        let open = Node { open: true, ..file(3, 1) };
+        let unclean = Node { unclean: true, ..file(4, 1) };
+        let tree = tree(&[("d", directory(9)), ("d/a", file(2, 1)), ("o", open), ("u", unclean)]);
+        let plan = plan(&tree, &manifest(&[]));
+        let expected = Plan {
+            directories: paths(&["d"]),
+            copies: paths(&["d/a"]),
+            open: paths(&["o"]),
+            unclean: paths(&["u"]),
+            ..Plan::default()
+        };
+        assert_eq!(plan, expected);
+    }
+
+    #[test]
+    fn what_is_drained_needs_nothing_until_its_version_changes() {
+        let a = file(2, 1);
+        let manifest = manifest(&[("a", entry(&a))]);
+        assert!(plan(&tree(&[("a", a)]), &manifest).is_empty());
+        let rewritten = plan(&tree(&[("a", file(2, 2))]), &manifest);
+        assert_eq!(rewritten, Plan { copies: paths(&["a"]), ..Plan::default() });
+        let mode_changed = Node { mode: 0o600, ..file(2, 1) };
+        let changed = plan(&tree(&[("a", mode_changed)]), &manifest);
+        assert_eq!(changed, Plan { attributes: paths(&["a"]), ..Plan::default() });
+    }
+
+    #[test]
+    fn a_file_whose_next_writer_died_keeps_its_older_copy() {
+        let manifest = manifest(&[("a", entry(&file(2, 1)))]);
+        let unclean = Node { unclean: true, ..file(2, 2) };
+        let plan = plan(&tree(&[("a", unclean)]), &manifest);
+        assert_eq!(plan, Plan { unclean: paths(&["a"]), ..Plan::default() });
+    }
+
+    #[test]
+    fn unclean_file_is_copied_once_where_it_is_taken_as_it_is() {
+        let unclean = Node { unclean: true, torn: true, ..file(2, 2) };
+        let left = Entry { torn: true, state: State::Unclean, ..entry(&unclean) };
+        let tree = tree(&[("a", unclean.clone())]);
+        let taken = |manifest: &Manifest| {
+            super::plan(&tree, manifest, &FilePath::root(), &|path| path.to_string() == "a")
+        };
+        let copied = Plan { copies: paths(&["a"]), ..Plan::default() };
+        assert_eq!(taken(&manifest(&[])), copied);
+        assert_eq!(taken(&manifest(&[("a", left)])), copied);
+        let drained = Entry { torn: true, ..entry(&unclean) };
+        assert!(taken(&manifest(&[("a", drained)])).is_empty());
+    }
+
+    #[test]
+    fn rotation_renames_copies_without_overwriting_one_that_is_still_needed() {
+        // ckpt.1 -> ckpt.2, ckpt -> ckpt.1, and a new ckpt.
+        let (newest, older, oldest) = (file(4, 1), file(3, 1), file(2, 1));
+        let manifest = manifest(&[("ckpt", entry(&older)), ("ckpt.1", entry(&oldest))]);
+        let tree = tree(&[("ckpt", newest), ("ckpt.1", older), ("ckpt.2", oldest)]);
+        let expected = Plan {
+            renames: pairs(&[("ckpt.1", "ckpt.2"), ("ckpt", "ckpt.1")]),
+            copies: paths(&["ckpt"]),
+            ..Plan::default()
+        };
+        assert_eq!(plan(&tree, &manifest), expected);
+    }
+
+    #[test]
+    fn swapped_files_are_copied_anew() {
+        let manifest = manifest(&[("a", entry(&file(2, 1))), ("b", entry(&file(3, 1)))]);
+        let plan = plan(&tree(&[("a", file(3, 1)), ("b", file(2, 1))]), &manifest);
+        let mut copies = plan.copies.clone();
+        copies.sort();
+        assert_eq!(copies, paths(&["a", "b"]));
+        assert!(plan.renames.is_empty() && plan.remove.is_empty());
+    }
+
+    #[test]
+    fn a_second_name_is_linked_to_the_copy_or_renamed_copy_of_the_first() {
+        let linked = || Node { links: 2, ..file(2, 1) };
+        let all = |first, second| tree(&[(first, linked()), (second, linked())]);
+        let manifest = manifest(&[("b", entry(&linked()))]);
+        let links = pairs(&[("b", "a")]);
+        assert_eq!(plan(&all("b", "a"), &manifest), Plan { links, ..Plan::default() });
+        let (renames, links) = (pairs(&[("b", "c")]), pairs(&[("c", "d")]));
+        let expected = Plan { renames, links, ..Plan::default() };
+        assert_eq!(plan(&all("c", "d"), &manifest), expected);
+        let (copies, links) = (paths(&["c"]), pairs(&[("c", "d")]));
+        let expected = Plan { copies, links, ..Plan::default() };
+        assert_eq!(plan(&all("c", "d"), &super::tests::manifest(&[])), expected);
+    }
+
+    #[test]
+    fn unlinked_files_lose_their_copy_but_detached_ones_keep_it() {
+        let evicted = Entry { detached: true, ..entry(&file(3, 1)) };
+        let never_copied = Entry { state: State::Unclean, crc32c: None, ..entry(&file(5, 1)) };
+        let manifest = manifest(&[
+            ("d", entry(&directory(9))),
+            ("d/a", entry(&file(2, 1))),
+            ("e", evicted),
+            ("u", never_copied),
+        ]);
+        let expected =
+            Plan { remove: paths(&["d/a", "d"]), forget: paths(&["u"]), ..Plan::default() };
+        assert_eq!(plan(&tree(&[]), &manifest), expected);
+    }
+
+    #[test]
+    fn a_directory_that_became_a_file_is_cleared_first_and_its_content_copied_anew() {
+        // mv d/x t; rmdir d; mv t d
+        let manifest = manifest(&[("d", entry(&directory(9))), ("d/x", entry(&file(2, 1)))]);
+        let expected =
+            Plan { remove: paths(&["d/x", "d"]), copies: paths(&["d"]), ..Plan::default() };
+        assert_eq!(plan(&tree(&[("d", file(2, 1))]), &manifest), expected);
+    }
+
+    #[test]
+    fn an_evicted_file_that_is_still_there_is_tied_to_its_copy_again() {
+        let detached = Entry { detached: true, ..entry(&file(2, 1)) };
+        let plan = plan(&tree(&[("a", file(2, 1))]), &manifest(&[("a", detached)]));
+        assert_eq!(plan, Plan { attach: paths(&["a"]), ..Plan::default() });
+    }
+
+    #[test]
+    fn a_symlink_is_remade_when_its_target_changes() {
+        let link = |target: &[u8]| Node {
+            kind: Kind::Symlink,
+            bytes: 0,
+            target: target.to_vec(),
+            ..file(7, 0)
+        };
+        let manifest = manifest(&[("l", entry(&link(b"one")))]);
+        assert!(plan(&tree(&[("l", link(b"one"))]), &manifest).is_empty());
+        let changed = plan(&tree(&[("l", link(b"two"))]), &manifest);
+        assert_eq!(changed, Plan { symlinks: paths(&["l"]), ..Plan::default() });
+    }
+
+    #[test]
+    fn namespaces_of_ranks_do_not_mix_their_inode_numbers() {
+        let rank = directory(1);
+        let manifest = manifest(&[("rank-0", entry(&rank)), ("rank-0/a", entry(&file(2, 1)))]);
+        let tree = tree(&[("rank-1", rank), ("rank-1/b", file(2, 1))]);
+        let expected = Plan {
+            directories: paths(&["rank-1"]),
+            copies: paths(&["rank-1/b"]),
+            ..Plan::default()
+        };
+        assert_eq!(super::plan(&tree, &manifest, &path("rank-1"), &|_| false), expected);
+    }
+
+    /// A file of 10 bytes whose data have this checksum.
+    fn absent(inode: u32, version: u64, crc32c: u32) -> Node {
+        let absence = Absence { crc32c, wanted: false, unavailable: false, damaged: false };
+        Node { absence: Some(absence), ..file(inode, version) }
+    }
+
+    /// What an earlier store left of it.
+    fn left(crc32c: u32) -> Entry {
+        Entry { crc32c: Some(crc32c), detached: true, ..entry(&file(0, 0)) }
+    }
+
+    fn tied(node: &Node, crc32c: u32) -> Entry {
+        Entry { crc32c: Some(crc32c), ..entry(node) }
+    }
+
+    #[test]
+    fn absent_file_is_tied_to_its_copy_and_never_copied() {
+        let a = absent(2, 1, 7);
+        let one = |name: &str, node: &Node| tree(&[(name, node.clone())]);
+        let left = manifest(&[("a", left(7))]);
+        assert_eq!(plan(&one("a", &a), &left), Plan { attach: paths(&["a"]), ..Plan::default() });
+        assert!(plan(&one("a", &a), &manifest(&[("a", tied(&a, 7))])).is_empty());
+        // What was brought has the version that it had.
+        assert!(plan(&one("a", &file(2, 1)), &manifest(&[("a", tied(&a, 7))])).is_empty());
+        let nothing = plan(&one("a", &a), &manifest(&[]));
+        assert_eq!(nothing, Plan { postponed: paths(&["a"]), ..Plan::default() });
+        let chmod = Node { mode: 0o600, ..a.clone() };
+        let changed = plan(&one("a", &chmod), &manifest(&[("a", tied(&a, 7))]));
+        assert_eq!(changed, Plan { attributes: paths(&["a"]), ..Plan::default() });
+        let gone = plan(&tree(&[]), &manifest(&[("a", tied(&a, 7))]));
+        assert_eq!(gone, Plan { remove: paths(&["a"]), ..Plan::default() });
+        let mut bad = a.clone();
+        bad.absence = a.absence.map(|absence| Absence { damaged: true, ..absence });
+        let known = Entry { damaged: true, ..tied(&a, 7) };
+        let found = plan(&one("a", &bad), &manifest(&[("a", tied(&a, 7))]));
+        assert_eq!(found, Plan { damaged: paths(&["a"]), ..Plan::default() });
+        assert!(plan(&one("a", &bad), &manifest(&[("a", known)])).is_empty());
+    }
+
+    #[test]
+    fn copies_of_absent_files_are_renamed_as_those_are_before_others_take_their_names() {
+        let (older, oldest) = (absent(3, 1, 7), absent(2, 1, 8));
+        let manifest = manifest(&[("ckpt", tied(&older, 7)), ("ckpt.1", tied(&oldest, 8))]);
+        let tree = tree(&[("ckpt", file(4, 1)), ("ckpt.1", older), ("ckpt.2", oldest)]);
+        let expected = Plan {
+            renames: pairs(&[("ckpt.1", "ckpt.2"), ("ckpt", "ckpt.1")]),
+            copies: paths(&["ckpt"]),
+            ..Plan::default()
+        };
+        assert_eq!(plan(&tree, &manifest), expected);
+    }
+
+    #[test]
+    fn copies_that_absent_files_need_stay_until_these_were_brought() {
+        // mv a t; mv b a; mv t b
+        let (a, b) = (absent(2, 1, 7), absent(3, 1, 8));
+        let swapped = manifest(&[("a", tied(&a, 7)), ("b", tied(&b, 8))]);
+        let both = tree(&[("a", b.clone()), ("b", a.clone())]);
+        let postponed = |names| Plan { postponed: paths(names), ..Plan::default() };
+        assert_eq!(plan(&both, &swapped), postponed(&["a", "b"]));
+        // One of them was brought.
+        let half = tree(&[("a", file(3, 1)), ("b", a.clone())]);
+        assert_eq!(plan(&half, &swapped), postponed(&["a", "b"]));
+        let here = tree(&[("a", file(3, 1)), ("b", file(2, 1))]);
+        let mut copied = plan(&here, &swapped).copies;
+        copied.sort();
+        assert_eq!(copied, paths(&["a", "b"]));
+        // Recovered without a word in the manifest of where it went: mv a c, and another a.
+        let moved = tree(&[("a", file(4, 1)), ("c", a)]);
+        let found = plan(&moved, &manifest(&[("a", left(7))]));
+        assert_eq!(found, postponed(&["a", "c"]));
+        // mv d/x t; rmdir d; mv t d
+        let x = absent(2, 1, 7);
+        let below = manifest(&[("d", entry(&directory(9))), ("d/x", tied(&x, 7))]);
+        assert_eq!(plan(&tree(&[("d", x)]), &below), postponed(&["d"]));
+        assert_eq!(
+            plan(&tree(&[("d", file(2, 1))]), &below),
+            Plan { remove: paths(&["d/x", "d"]), copies: paths(&["d"]), ..Plan::default() }
+        );
+    }
+}

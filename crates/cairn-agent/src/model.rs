@@ -1,0 +1,15 @@
+//! Types and formats that all others use: paths, the job, policies, the protocol, files of ours.
+
+pub mod advise;
+pub mod clock;
+pub(crate) mod format;
+pub mod job;
+pub mod log;
+pub mod mapping;
+pub mod path;
+pub mod policy;
+pub(crate) mod priority;
+pub mod protocol;
+pub mod ranks;
+pub mod space_policy;
+pub mod store_file;

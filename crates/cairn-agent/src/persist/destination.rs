@@ -1,0 +1,903 @@
+//! The persist directory, as the drain may touch it.
+//!
+//! Must stay true: no operation follows a symbolic link below the directory, so nothing outside it
+//! can be read, replaced or removed through one; a file appears under its name only by a rename of
+//! a complete and durable one; what a failed attempt leaves behind has a name that the next attempt
+//! reuses. Names are durable after `synchronise`. Paths are those of the store, which land where the mapping says. Does not know
+//! what should be there; `plan.rs` does.
+
+use crate::error::{Error, Result};
+use crate::model::mapping::Mapping;
+use crate::model::path::FilePath;
+use crate::persist::directory_id::DirectoryId;
+use crate::store::extended::Extended;
+use cairn_core::Timestamp;
+use cairn_device::crypto::Hash;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Longest name most file systems allow, bytes.
+const NAME_BYTES_MAX: usize = 255;
+const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
+/// How a directory on the way to a file is opened.
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// What lies at a path of the persist directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Regular file, directory, symbolic link or something else.
+    pub kind: FileType,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Last change of the data, nanoseconds since the epoch.
+    pub mtime_ns: i64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Number of the inode.
+    pub inode: u64,
+    /// How many names it has.
+    pub links: u64,
+}
+
+/// An open persist directory.
+pub struct Destination {
+    root: OwnedFd,
+    path: PathBuf,
+    suffix: String,
+    mapping: Mapping,
+    refusals: Refusals,
+}
+
+/// Whether the file system has refused to change permission bits: some have none, or leave them to lists of rights. What is drained has
+/// those that it gives then, which is said.
+#[derive(Clone, Default)]
+struct Refusals(Arc<AtomicBool>);
+
+impl Refusals {
+    /// A refusal is noted, and no error.
+    fn note(&self, set: rustix::io::Result<()>) -> rustix::io::Result<()> {
+        match set {
+            Err(Errno::PERM | Errno::NOTSUP | Errno::NOSYS) => {
+                self.0.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            set => set,
+        }
+    }
+}
+
+impl Destination {
+    /// Opens the directory `path`. `store` makes the names of temporary files unique to one store.
+    pub fn open(path: &Path, store: &str) -> Result<Destination> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(Error::file("open the directory", path))?;
+        let (path, suffix) = (path.to_path_buf(), format!(".cairn-{store}"));
+        let (mapping, refusals) = (Mapping::default(), Refusals::default());
+        Ok(Destination { root, path, suffix, mapping, refusals })
+    }
+
+    /// Whether its file system has refused to change permission bits.
+    pub fn has_refused_modes(&self) -> bool {
+        self.refusals.0.load(Ordering::Relaxed)
+    }
+
+    /// Whether the path still leads to the directory that is open.
+    pub fn is_current(&self) -> bool {
+        match (rustix::fs::fstat(&self.root), rustix::fs::stat(&self.path)) {
+            (Ok(open), Ok(named)) => (open.st_dev, open.st_ino) == (named.st_dev, named.st_ino),
+            _ => false,
+        }
+    }
+
+    /// Has files land where `mapping` says from now on.
+    pub fn map(&mut self, mapping: Mapping) {
+        self.mapping = mapping;
+    }
+
+    /// Where files land.
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// Makes the places of mapped directories, durably. They stay, whatever becomes of the directories.
+    pub fn make_places(&self) -> Result<()> {
+        for rule in self.mapping.rules() {
+            let path = self.path.join(rule.to.as_os_str());
+            self.make_all(&rule.to).map_err(Error::file("make the directory", &path))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a directory with all above it, which have the rights of the persist directory.
+    fn make_all(&self, place: &FilePath) -> rustix::io::Result<()> {
+        let mode = Mode::from_raw_mode(rustix::fs::fstat(&self.root)?.st_mode & 0o7777);
+        let mut directory = self.root.try_clone().map_err(|_| Errno::MFILE)?;
+        for component in place.components() {
+            let name = OsStr::from_bytes(component);
+            let made = rustix::fs::mkdirat(&directory, name, mode);
+            let inner = rustix::fs::openat(&directory, name, DIRECTORY, Mode::empty())?;
+            match made {
+                Ok(()) => {
+                    self.refusals.note(rustix::fs::fchmod(&inner, mode))?;
+                    rustix::fs::fsync(&directory)?;
+                }
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+            directory = inner;
+        }
+        Ok(())
+    }
+
+    /// Errors: it is none that `known` may be, and not mounted where that was.
+    pub fn check(&self, known: DirectoryId) -> Result<()> {
+        let found = DirectoryId::of(&self.root).map_err(Error::file("look at", &self.path))?;
+        match known.may_be(found) {
+            true => Ok(()),
+            false => Err(Error::AnotherDirectory { path: self.path.clone() }),
+        }
+    }
+
+    /// Where the directory is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The full name of a file below the directory, for messages.
+    pub fn full_path(&self, path: &FilePath) -> PathBuf {
+        let place = self.mapping.place(path);
+        self.path.join(place.as_ref().unwrap_or(path).as_os_str())
+    }
+
+    /// What lies at `path`; None if nothing does, or a parent is missing or not a directory.
+    pub fn look(&self, path: &FilePath) -> Result<Option<Found>> {
+        let place = self.mapping.place(path);
+        let Some((parent, name)) = place.as_ref().and_then(FilePath::split) else {
+            return Ok(None);
+        };
+        let absent = |errno| matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP);
+        let directory = match self.walk(&parent) {
+            Ok(directory) => directory,
+            Err(errno) if absent(errno) => return Ok(None),
+            Err(errno) => return Err(self.error("look at", path)(errno)),
+        };
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        match rustix::fs::statat(&directory, OsStr::from_bytes(name), flags) {
+            Ok(stat) => Ok(Some(Found {
+                kind: FileType::from_raw_mode(stat.st_mode),
+                bytes: u64::try_from(stat.st_size).unwrap_or(0),
+                mtime_ns: Timestamp::from_parts(stat.st_mtime, stat.st_mtime_nsec as i64).0,
+                mode: stat.st_mode & 0o7777,
+                inode: stat.st_ino,
+                links: stat.st_nlink,
+            })),
+            Err(errno) if absent(errno) => Ok(None),
+            Err(errno) => Err(self.error("look at", path)(errno)),
+        }
+    }
+
+    /// Opens the regular file `path` for reading.
+    pub fn open_file(&self, path: &FilePath) -> Result<File> {
+        let (parent, name) = self.parent("open", path)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::openat(&parent, &name, flags, Mode::empty());
+        Ok(File::from(file.map_err(self.error("open", path))?))
+    }
+
+    /// Makes a directory with at least the owner's rights; one that exists already is fine.
+    pub fn make_directory(&self, path: &FilePath, mode: u32) -> Result<()> {
+        let (parent, name) = self.parent("make the directory", path)?;
+        match rustix::fs::mkdirat(&parent, &name, Mode::from_raw_mode(mode & 0o7777 | 0o700)) {
+            Ok(()) => Ok(()),
+            // Whether it is a directory shows when something is put into it; say it here instead.
+            Err(Errno::EXIST) => match self.open_directory(path) {
+                Ok(_) => Ok(()),
+                Err(errno) => Err(self.error("use as a directory", path)(errno)),
+            },
+            Err(errno) => Err(self.error("make the directory", path)(errno)),
+        }
+    }
+
+    /// Removes a file or symbolic link; fine if it is gone already.
+    pub fn remove_file(&self, path: &FilePath) -> Result<()> {
+        self.remove(path, AtFlags::empty())
+    }
+
+    /// Removes an empty directory; fine if it is gone already or holds other files.
+    pub fn remove_directory(&self, path: &FilePath) -> Result<()> {
+        self.remove(path, AtFlags::REMOVEDIR)
+    }
+
+    fn remove(&self, path: &FilePath, flags: AtFlags) -> Result<()> {
+        let place = self.mapping.place(path).filter(|_| !self.mapping.is_mapped(path));
+        let Some((parent, name)) = place.as_ref().and_then(FilePath::split) else { return Ok(()) };
+        let removed = self
+            .walk(&parent)
+            .and_then(|parent| rustix::fs::unlinkat(&parent, OsStr::from_bytes(name), flags));
+        match removed {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+            Err(errno) => Err(self.error("remove", path)(errno)),
+        }
+    }
+
+    /// Renames a file, replacing what has the new name.
+    pub fn rename(&self, from: &FilePath, to: &FilePath) -> Result<()> {
+        let (old_parent, old_name) = self.parent("rename", from)?;
+        let (new_parent, new_name) = self.parent("rename to", to)?;
+        let file = |parent: &OwnedFd, name: &OsString| {
+            let found = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+            Some((found.st_dev, found.st_ino))
+        };
+        let old = file(&old_parent, &old_name);
+        // Two file systems, as places of mapped directories may be, have the same numbers.
+        let is_same = old.is_some() && old == file(&new_parent, &new_name);
+        let renamed = match is_same {
+            // A rename from one name of a file to another of its names does nothing.
+            true => rustix::fs::unlinkat(&old_parent, &old_name, AtFlags::empty()),
+            false => rustix::fs::renameat(&old_parent, &old_name, &new_parent, &new_name),
+        };
+        renamed.map_err(self.error("rename to", to))
+    }
+
+    /// Moves what lies at `path` to the same path of another directory, in which its parents are.
+    pub fn move_to(&self, path: &FilePath, other: &Destination) -> Result<()> {
+        let (old_parent, old_name) = self.parent("move", path)?;
+        let (new_parent, new_name) = other.parent("move", path)?;
+        rustix::fs::renameat(&old_parent, &old_name, &new_parent, &new_name)
+            .map_err(self.error("move", path))
+    }
+
+    /// Moves what lies at `path` to the same path of another directory, where its parents are made, and nothing has the name; durably.
+    pub fn set_aside_in(&self, path: &FilePath, other: &Destination) -> Result<()> {
+        if let Some((parent, _)) = path.split() {
+            other.make_all(&parent).map_err(other.error("make the directory", &parent))?;
+        }
+        self.move_to(path, other)?;
+        let parent = path.split().map_or(FilePath::root(), |(parent, _)| parent);
+        other.synchronise(&parent)
+    }
+
+    /// A directory in this one, made if need be.
+    pub fn make_and_open(&self, place: &FilePath) -> Result<Destination> {
+        self.make_all(place).map_err(self.error("make the directory", place))?;
+        let store = self.suffix.trim_start_matches(".cairn-");
+        Destination::open(&self.path.join(place.as_os_str()), store)
+    }
+
+    /// The names in a directory, and of each whether it is one; none if there is no such directory.
+    pub fn list(&self, directory: &FilePath) -> Result<Vec<(Vec<u8>, bool)>> {
+        let place = self.mapping.place(directory).unwrap_or_default();
+        let opened = match self.walk(&place) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Vec::new()),
+            Err(errno) => return Err(self.error("list", directory)(errno)),
+        };
+        let list = || -> rustix::io::Result<Vec<(Vec<u8>, bool)>> {
+            let mut found = Vec::new();
+            for entry in rustix::fs::Dir::read_from(&opened)? {
+                let entry = entry?;
+                let name = entry.file_name().to_bytes();
+                if name != b"." && name != b".." {
+                    let kind = match entry.file_type() {
+                        FileType::Unknown => {
+                            let stat = rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW);
+                            stat.map_or(FileType::Unknown, |it| FileType::from_raw_mode(it.st_mode))
+                        }
+                        kind => kind,
+                    };
+                    let is_directory = kind == FileType::Directory;
+                    found.push((name.to_vec(), is_directory));
+                }
+            }
+            Ok(found)
+        };
+        list().map_err(self.error("list", directory))
+    }
+
+    /// Creates a symbolic link, replacing what has the name.
+    pub fn make_symlink(&self, path: &FilePath, target: &[u8], mtime_ns: i64) -> Result<()> {
+        let (parent, name) = self.parent("make the symbolic link", path)?;
+        let temporary = self.temporary_name(&name);
+        let target = OsStr::from_bytes(target);
+        let make = || rustix::fs::symlinkat(target, &parent, &temporary);
+        let made = match make() {
+            Err(Errno::EXIST) => {
+                rustix::fs::unlinkat(&parent, &temporary, AtFlags::empty()).and_then(|()| make())
+            }
+            other => other,
+        };
+        made.and_then(|()| {
+            set_times(&parent, &temporary, mtime_ns)?;
+            rustix::fs::renameat(&parent, &temporary, &parent, &name)
+        })
+        .map_err(self.error("make the symbolic link", path))
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(&self, path: &FilePath) -> Result<Vec<u8>> {
+        let (parent, name) = self.parent("read the symbolic link", path)?;
+        let target = rustix::fs::readlinkat(&parent, &name, Vec::new());
+        Ok(target.map_err(self.error("read the symbolic link", path))?.into_bytes())
+    }
+
+    /// Gives a file or directory exactly these extended attributes; false if its file system does
+    /// not take them. The owner may read and write it afterwards: permission bits are set last.
+    pub fn set_extended(&self, path: &FilePath, extended: &Extended) -> Result<bool> {
+        let action = "set the attributes of";
+        self.separate(path)?;
+        let (parent, name) = self.parent(action, path)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&parent, &name, flags, Mode::empty());
+        let file = file.map_err(self.error(action, path))?;
+        let mode = rustix::fs::fstat(&file).map_err(self.error(action, path))?.st_mode;
+        let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let set = rustix::fs::chmod(&itself, Mode::from_raw_mode(mode & 0o7777 | 0o600));
+        self.refusals.note(set).map_err(self.error(action, path))?;
+        Ok(extended.give(&file))
+    }
+
+    /// Extended attributes of a file or directory; none if there is no such thing.
+    pub fn extended(&self, path: &FilePath) -> Extended {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = self.parent("look at", path).ok();
+        let opened = opened.and_then(|(parent, name)| {
+            rustix::fs::openat(&parent, &name, flags, Mode::empty()).ok()
+        });
+        opened.map(Extended::read).unwrap_or_default()
+    }
+
+    /// Makes the file at `path` one of its own if it has other names: what they name stays as it is.
+    fn separate(&self, path: &FilePath) -> Result<()> {
+        let found = match self.look(path)? {
+            Some(found) if found.kind == FileType::RegularFile && found.links > 1 => found,
+            _ => return Ok(()),
+        };
+        let failed = || Error::file("copy", &self.full_path(path));
+        let mut file = self.open_unreadable(path, found.mode)?;
+        let mut temporary = self.create_temporary(path)?;
+        let bytes = std::io::copy(&mut file, &mut temporary.file).map_err(failed())?;
+        if bytes != found.bytes {
+            // Somebody writes to it.
+            return Err(failed()(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)));
+        }
+        Extended::read(&file).give(&temporary.file);
+        temporary.finish(found.mode, Some(found.mtime_ns))?;
+        temporary.publish()
+    }
+
+    /// Opens a regular file for reading whose owner may not be allowed to: for that moment it is.
+    fn open_unreadable(&self, path: &FilePath, mode: u32) -> Result<File> {
+        const READ: u32 = 0o400;
+        if mode & READ != 0 {
+            return self.open_file(path);
+        }
+        let (parent, name) = self.parent("open", path)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&parent, &name, flags, Mode::empty());
+        let file = file.map_err(self.error("open", path))?;
+        let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let allow = |mode| {
+            let set = rustix::fs::chmod(&itself, Mode::from_raw_mode(mode));
+            self.refusals.note(set).map_err(self.error("set the attributes of", path))
+        };
+        allow(mode | READ)?;
+        let opened = self.open_file(path);
+        allow(mode)?;
+        opened
+    }
+
+    /// Gives a file or directory its permission bits and time of last change.
+    pub fn set_attributes(&self, path: &FilePath, mode: u32, mtime_ns: i64) -> Result<()> {
+        match self.look(path)? {
+            Some(found) if (found.mode, found.mtime_ns) == (mode & 0o7777, mtime_ns) => {
+                return Ok(());
+            }
+            _ => self.separate(path)?,
+        }
+        let (parent, name) = self.parent("set the attributes of", path)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&parent, &name, flags, Mode::empty())
+            .and_then(|file| {
+                // An O_PATH descriptor cannot be changed itself; its name in /proc leads to exactly
+                // this file.
+                let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+                let set = rustix::fs::chmod(&itself, Mode::from_raw_mode(mode & 0o7777));
+                self.refusals.note(set)?;
+                set_times(&parent, &name, mtime_ns)
+            })
+            .map_err(self.error("set the attributes of", path))
+    }
+
+    /// Starts a file that will be called `path` once it is complete.
+    pub fn create_temporary(&self, path: &FilePath) -> Result<Temporary> {
+        let (parent, name) = self.parent("create", path)?;
+        let temporary = self.temporary_name(&name);
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let create = || rustix::fs::openat(&parent, &temporary, flags, Mode::from_raw_mode(0o600));
+        let file = match create() {
+            Err(Errno::EXIST) => {
+                // Left behind by an agent that died: this store alone uses the name.
+                rustix::fs::unlinkat(&parent, &temporary, AtFlags::empty()).and_then(|()| create())
+            }
+            other => other,
+        };
+        let file = File::from(file.map_err(self.error("create", path))?);
+        let (path, is_link, published) = (self.full_path(path), false, false);
+        let refusals = self.refusals.clone();
+        Ok(Temporary { file, parent, temporary, name, path, is_link, published, refusals })
+    }
+
+    /// The file at `other` of the directory `there` under a name that `path` gets later; None if it cannot have two names, or is not
+    /// `found` any more.
+    pub fn link_temporary(
+        &self,
+        path: &FilePath,
+        (there, other, found): (&Destination, &FilePath, &Found),
+    ) -> Result<Option<Temporary>> {
+        let (parent, name) = self.parent("create", path)?;
+        let (old_parent, old_name) = there.parent("link", other)?;
+        let temporary = self.temporary_name(&name);
+        let link =
+            || rustix::fs::linkat(&old_parent, &old_name, &parent, &temporary, AtFlags::empty());
+        let linked = match link() {
+            Err(Errno::EXIST) => {
+                rustix::fs::unlinkat(&parent, &temporary, AtFlags::empty()).and_then(|()| link())
+            }
+            other => other,
+        };
+        if linked.is_err() {
+            return Ok(None);
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&parent, &temporary, flags, Mode::empty());
+        let file = File::from(file.map_err(self.error("open", path))?);
+        let path = self.full_path(path);
+        let (is_link, published) = (true, false);
+        let refusals = self.refusals.clone();
+        let temporary =
+            Temporary { file, parent, temporary, name, path, is_link, published, refusals };
+        let is_found = temporary.inode()? == found.inode;
+        Ok(is_found.then_some(temporary))
+    }
+
+    /// The temporary file that an agent that died has left for `path`, if there is one.
+    pub fn reopen_temporary(&self, path: &FilePath) -> Result<Option<Temporary>> {
+        let (parent, name) = self.parent("open", path)?;
+        let temporary = self.temporary_name(&name);
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        match rustix::fs::openat(&parent, &temporary, flags, Mode::empty()) {
+            Ok(file) => {
+                let (file, path) = (File::from(file), self.full_path(path));
+                let (is_link, published) = (false, false);
+                let refusals = self.refusals.clone();
+                Ok(Some(Temporary {
+                    file,
+                    parent,
+                    temporary,
+                    name,
+                    path,
+                    is_link,
+                    published,
+                    refusals,
+                }))
+            }
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(self.error("open", path)(errno)),
+        }
+    }
+
+    /// The file at `path` under the name of a temporary one, to be changed; None if it has other names, too, is not `found` any more, or
+    /// may not be written to.
+    pub fn take_temporary(&self, path: &FilePath, found: &Found) -> Result<Option<Temporary>> {
+        let (parent, name) = self.parent("open", path)?;
+        let temporary = self.temporary_name(&name);
+        if rustix::fs::renameat(&parent, &name, &parent, &temporary).is_err() {
+            return Ok(None);
+        }
+        let is_it = |taken: &Temporary| {
+            rustix::fs::fstat(&taken.file)
+                .is_ok_and(|now| (now.st_ino, now.st_nlink) == (found.inode, 1))
+        };
+        // What cannot be opened is removed by whoever makes another one.
+        Ok(self.reopen_temporary(path).ok().flatten().filter(is_it))
+    }
+
+    /// The name that `path` has until it is complete.
+    pub fn temporary_path(&self, path: &FilePath) -> Option<FilePath> {
+        let (parent, name) = path.split()?;
+        Some(parent.join(self.temporary_name(OsStr::from_bytes(name)).as_bytes()))
+    }
+
+    /// Replaces the file `name` in the directory itself by one with these bytes, durably.
+    pub fn replace_file(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = FilePath::root().join(name.as_bytes());
+        let mut temporary = self.create_temporary(&path)?;
+        temporary.file.write_all(bytes).map_err(Error::file("write", &temporary.path))?;
+        temporary.finish(0o644, None)?;
+        temporary.publish()?;
+        self.synchronise(&FilePath::root())
+    }
+
+    /// Makes names in `directory` durable: what was created, renamed or removed there. One that is
+    /// gone needs nothing.
+    pub fn synchronise(&self, directory: &FilePath) -> Result<()> {
+        match self.open_directory(directory).and_then(|opened| rustix::fs::fsync(&opened)) {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+            Err(errno) => Err(self.error("make durable", directory)(errno)),
+        }
+    }
+
+    /// Removes temporary files that an agent of this store left in `directory`, but for those that are `kept`.
+    pub fn sweep(&self, directory: &FilePath, kept: &[FilePath]) -> Result<()> {
+        let opened = match self.open_directory(directory) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            Err(errno) => return Err(self.error("open", directory)(errno)),
+        };
+        let listing = rustix::fs::Dir::read_from(&opened);
+        for entry in listing.map_err(self.error("list", directory))? {
+            let entry = entry.map_err(self.error("list", directory))?;
+            let name = entry.file_name().to_bytes();
+            let suffix = self.suffix.as_bytes();
+            let path = directory.join(name);
+            let is_ours = name.starts_with(b".") && name.ends_with(suffix) && name != suffix;
+            if is_ours && !kept.contains(&path) {
+                self.remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The journal's name: that of a temporary file for an empty name, so none has it.
+    pub fn journal_path(&self) -> FilePath {
+        FilePath::root().join(self.suffix.as_bytes())
+    }
+
+    /// Opens the journal for reading and appending. None if there is none and none is to be made.
+    pub fn open_journal(&self, create: bool) -> Result<Option<File>> {
+        let path = self.journal_path();
+        let mut flags =
+            OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        flags.set(OFlags::CREATE, create);
+        let mode = Mode::from_raw_mode(0o600);
+        match rustix::fs::openat(&self.root, path.as_os_str(), flags, mode) {
+            Ok(file) => Ok(Some(File::from(file))),
+            Err(Errno::NOENT) if !create => Ok(None),
+            Err(errno) => Err(self.error("open", &path)(errno)),
+        }
+    }
+
+    /// No other name of the directory has the same: one that is too long is told from those that begin alike by its hash.
+    fn temporary_name(&self, name: &OsStr) -> OsString {
+        let (name, suffix) = (name.as_bytes(), self.suffix.as_bytes());
+        let room = NAME_BYTES_MAX - 1 - suffix.len();
+        if name.len() <= room {
+            return OsString::from_vec([b".", name, suffix].concat());
+        }
+        let digest = Hash::Sha256.of(&[name]);
+        let hash: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let kept = &name[..room - hash.len()];
+        OsString::from_vec([b".", kept, hash.as_bytes(), suffix].concat())
+    }
+
+    /// The directory in which `path` lands, and its name there.
+    fn parent(&self, action: &'static str, path: &FilePath) -> Result<(OwnedFd, OsString)> {
+        let place = self.mapping.place(path);
+        let place = place.ok_or_else(|| Error::Occupied { path: path.clone() })?;
+        let (parent, name) = place.split().ok_or(Errno::ISDIR).map_err(self.error(action, path))?;
+        let directory = self.walk(&parent).map_err(self.error(action, path))?;
+        Ok((directory, OsString::from_vec(name.to_vec())))
+    }
+
+    fn open_directory(&self, path: &FilePath) -> rustix::io::Result<OwnedFd> {
+        self.walk(&self.mapping.place(path).ok_or(Errno::NOENT)?)
+    }
+
+    /// Walks down component by component, so that no link is followed anywhere on the way.
+    fn walk(&self, place: &FilePath) -> rustix::io::Result<OwnedFd> {
+        let mut directory = self.root.try_clone().map_err(|_| Errno::MFILE)?;
+        for component in place.components() {
+            let name = OsStr::from_bytes(component);
+            directory = rustix::fs::openat(&directory, name, DIRECTORY, Mode::empty())?;
+        }
+        Ok(directory)
+    }
+
+    fn error(&self, action: &'static str, path: &FilePath) -> impl FnOnce(Errno) -> Error + use<> {
+        Error::file(action, &self.full_path(path))
+    }
+}
+
+/// A file being written under a name of its own; removed unless it is published.
+pub struct Temporary {
+    /// The open file.
+    pub file: File,
+    parent: OwnedFd,
+    temporary: OsString,
+    name: OsString,
+    path: PathBuf,
+    /// A second name of a file.
+    is_link: bool,
+    published: bool,
+    refusals: Refusals,
+}
+
+impl Temporary {
+    /// The same file, to be read and changed by itself.
+    pub fn reopen(&self) -> Result<File> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(&self.parent, &self.temporary, flags, Mode::empty());
+        opened.map(File::from).map_err(Error::file("open", &self.path))
+    }
+
+    /// The name the file will have, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Number of its inode, which it keeps when it gets its name.
+    pub fn inode(&self) -> Result<u64> {
+        let stat = rustix::fs::fstat(&self.file).map_err(Error::file("look at", &self.path))?;
+        Ok(stat.st_ino)
+    }
+
+    /// Sets mode and time of last change, to be made durable with the data.
+    pub fn set_attributes(&self, mode: u32, mtime_ns: Option<i64>) -> Result<()> {
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        let set =
+            self.refusals.note(rustix::fs::fchmod(&self.file, mode)).and_then(
+                |()| match mtime_ns {
+                    Some(mtime_ns) => rustix::fs::futimens(&self.file, &timestamps(mtime_ns)),
+                    None => Ok(()),
+                },
+            );
+        set.map_err(Error::file("finish", &self.path))
+    }
+
+    /// Makes data and attributes durable.
+    pub fn make_durable(&self) -> Result<()> {
+        self.file.sync_all().map_err(Error::file("make durable", &self.path))
+    }
+
+    /// Both.
+    pub fn finish(&self, mode: u32, mtime_ns: Option<i64>) -> Result<()> {
+        self.set_attributes(mode, mtime_ns)?;
+        self.make_durable()
+    }
+
+    /// Gives the file its name, replacing what had it. Durable once the directory is synchronised.
+    pub fn publish(mut self) -> Result<()> {
+        rustix::fs::renameat(&self.parent, &self.temporary, &self.parent, &self.name)
+            .map_err(Error::file("replace", &self.path))?;
+        // A name of the same file was not replaced, and this one is left.
+        self.published = !self.is_link;
+        Ok(())
+    }
+
+    /// The same where nothing has the name. Errors: `Taken`.
+    pub fn publish_new(mut self) -> Result<()> {
+        let (parent, from, to) = (&self.parent, &self.temporary, &self.name);
+        // A second name first: not every file system knows a rename that replaces nothing.
+        match rustix::fs::linkat(parent, from, parent, to, AtFlags::empty()) {
+            Ok(()) => rustix::fs::unlinkat(parent, from, AtFlags::empty())
+                .map_err(Error::file("finish", &self.path))?,
+            Err(Errno::EXIST) => return Err(Error::Taken { path: self.path.clone() }),
+            Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => {
+                let flags = rustix::fs::RenameFlags::NOREPLACE;
+                match rustix::fs::renameat_with(parent, from, parent, to, flags) {
+                    Err(Errno::EXIST) => return Err(Error::Taken { path: self.path.clone() }),
+                    renamed => renamed.map_err(Error::file("name", &self.path))?,
+                }
+            }
+            Err(errno) => return Err(Error::file("name", &self.path)(errno)),
+        }
+        self.published = true;
+        Ok(())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.published {
+            // What stays behind on failure is reused or swept by the next agent.
+            let _ = rustix::fs::unlinkat(&self.parent, &self.temporary, AtFlags::empty());
+        }
+    }
+}
+
+/// Whether a time read back is the one that was set, also on a file system whose times are coarser or end sooner.
+pub fn same_time(set_ns: i64, found_ns: i64) -> bool {
+    const GRANULARITIES_NS: [i64; 4] = [1, 100, 1_000, NANOSECONDS_PER_SECOND];
+    let is_rounded = |step| set_ns.checked_sub(set_ns.rem_euclid(step)) == Some(found_ns);
+    GRANULARITIES_NS.into_iter().any(is_rounded) || is_nearest(set_ns, found_ns)
+}
+
+/// Whether `found_ns` is the first or last time of a file system that cannot keep `set_ns`.
+fn is_nearest(set_ns: i64, found_ns: i64) -> bool {
+    // 1901, for which 32 bits are enough, and 1970.
+    const FIRST_SECONDS: [i64; 2] = [i32::MIN as i64, 0];
+    // 2038, 2106; of ext4 2446 lies beyond what there is.
+    const LAST_SECONDS: [i64; 2] = [i32::MAX as i64, u32::MAX as i64];
+    let (set, found) = (Timestamp(set_ns).parts().0, Timestamp(found_ns).parts().0);
+    FIRST_SECONDS.iter().any(|&first| set < first && found == first)
+        || LAST_SECONDS.iter().any(|&last| set > last && found == last)
+}
+
+fn timestamps(mtime_ns: i64) -> Timestamps {
+    let (tv_sec, tv_nsec) = Timestamp(mtime_ns).parts();
+    let time = Timespec { tv_sec, tv_nsec };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+fn set_times(directory: impl AsFd, name: &OsStr, mtime_ns: i64) -> rustix::io::Result<()> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    rustix::fs::utimensat(directory, name, &timestamps(mtime_ns), flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir()
+                .join(format!("cairn-destination-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(path.join("out")).expect("a scratch directory");
+            Scratch(path)
+        }
+
+        fn open(&self) -> Destination {
+            Destination::open(&self.0.join("out"), "0123").expect("opens")
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn path(text: &str) -> FilePath {
+        FilePath::parse(text.as_bytes()).expect("a valid path")
+    }
+
+    #[test]
+    fn a_file_appears_only_when_published_and_carries_mode_and_time() {
+        let scratch = Scratch::new("publish");
+        let destination = scratch.open();
+        destination.make_directory(&path("d"), 0o755).expect("makes");
+        let mut temporary = destination.create_temporary(&path("d/f")).expect("creates");
+        temporary.file.write_all(b"data").expect("writes");
+        temporary.finish(0o640, Some(1_500_000_000_123_456_789)).expect("finishes");
+        assert_eq!(destination.look(&path("d/f")).expect("looks"), None);
+        temporary.publish().expect("publishes");
+        let found = destination.look(&path("d/f")).expect("looks").expect("is there");
+        assert_eq!((found.bytes, found.mode, found.kind), (4, 0o640, FileType::RegularFile));
+        assert!(same_time(1_500_000_000_123_456_789, found.mtime_ns));
+    }
+
+    #[test]
+    fn time_is_the_same_as_a_coarser_or_the_nearest_one() {
+        let set = -4_123_456_789;
+        for found in [set, -4_123_456_800, -4_123_457_000, -5_000_000_000, 0] {
+            assert!(same_time(set, found), "{found}");
+        }
+        for found in [-4_000_000_000, -6_000_000_000, 1_000_000_000] {
+            assert!(!same_time(set, found), "{found}");
+        }
+        let [first, last] =
+            [i32::MIN, i32::MAX].map(|seconds| Timestamp::from_parts(seconds.into(), 0).0);
+        assert!(same_time(i64::MIN, first) && same_time(i64::MAX, last));
+        assert!(!same_time(set, first) && !same_time(i64::MAX, first));
+    }
+
+    #[test]
+    fn a_dropped_temporary_leaves_nothing_and_a_stale_one_is_reused() {
+        let scratch = Scratch::new("drop");
+        let destination = scratch.open();
+        let stale = scratch.0.join("out/.f.cairn-0123");
+        fs::write(&stale, "from an agent that died").expect("writes");
+        drop(destination.create_temporary(&path("f")).expect("creates over the stale one"));
+        assert!(!stale.exists());
+        fs::write(&stale, "again").expect("writes");
+        fs::write(scratch.0.join("out/.f.cairn-other"), "of another store").expect("writes");
+        destination.sweep(&FilePath::root(), &[path(".f.cairn-0123")]).expect("sweeps");
+        assert!(stale.exists(), "it is kept");
+        destination.sweep(&FilePath::root(), &[]).expect("sweeps");
+        assert!(!stale.exists() && scratch.0.join("out/.f.cairn-other").exists());
+    }
+
+    #[test]
+    fn links_in_the_directory_never_lead_out_of_it() {
+        let scratch = Scratch::new("links");
+        let destination = scratch.open();
+        let outside = scratch.0.join("outside");
+        fs::create_dir(&outside).expect("makes");
+        fs::write(outside.join("f"), "precious").expect("writes");
+        symlink(&outside, scratch.0.join("out/d")).expect("links");
+        symlink(outside.join("f"), scratch.0.join("out/f")).expect("links");
+
+        assert!(destination.create_temporary(&path("d/f")).is_err());
+        assert!(destination.make_directory(&path("d"), 0o755).is_err());
+        assert!(destination.open_file(&path("f")).is_err());
+        destination.remove_file(&path("d/f")).expect("nothing of ours is there");
+        destination.create_temporary(&path("f")).expect("creates").publish().expect("publishes");
+        assert_eq!(fs::read(outside.join("f")).expect("is untouched"), b"precious");
+        assert!(fs::symlink_metadata(scratch.0.join("out/f")).expect("exists").is_file());
+    }
+
+    #[test]
+    fn a_symlink_is_replaced_and_directories_with_foreign_files_stay() {
+        let scratch = Scratch::new("symlink");
+        let destination = scratch.open();
+        destination.make_symlink(&path("l"), b"one", 1_000_000_000).expect("links");
+        destination.make_symlink(&path("l"), b"two", 2_000_000_000).expect("links again");
+        assert_eq!(destination.read_link(&path("l")).expect("reads"), b"two");
+        let link = fs::symlink_metadata(scratch.0.join("out/l")).expect("exists");
+        assert_eq!(link.mtime(), 2);
+        destination.make_directory(&path("d"), 0o755).expect("makes");
+        fs::write(scratch.0.join("out/d/foreign"), "").expect("writes");
+        destination.remove_directory(&path("d")).expect("leaves it");
+        assert!(scratch.0.join("out/d/foreign").exists());
+    }
+
+    #[test]
+    fn long_names_leave_room_for_the_suffix() {
+        let scratch = Scratch::new("long");
+        let destination = scratch.open();
+        let long = FilePath::parse(&[b'n'; 255]).expect("a valid path");
+        destination.create_temporary(&long).expect("creates").publish().expect("publishes");
+        assert!(destination.look(&long).expect("looks").is_some());
+    }
+
+    #[test]
+    fn long_names_that_begin_alike_have_different_temporary_files() {
+        let scratch = Scratch::new("alike");
+        let destination = scratch.open();
+        let [one, other] = [b'1', b'2'].map(|end| {
+            FilePath::parse(&[[b'n'; 254].as_slice(), &[end]].concat()).expect("a valid path")
+        });
+        let mut first = destination.create_temporary(&one).expect("creates");
+        let mut second = destination.create_temporary(&other).expect("creates");
+        first.file.write_all(b"one").expect("writes");
+        second.file.write_all(b"other").expect("writes");
+        first.publish().expect("publishes");
+        second.publish().expect("publishes");
+        let content = |path: &FilePath| fs::read(destination.full_path(path)).expect("is there");
+        assert_eq!((content(&one), content(&other)), (b"one".to_vec(), b"other".to_vec()));
+    }
+
+    /// Mechanism: a file with other names was opened to make it one of its own, which a user who is not root may not do with one that its
+    /// owner must not read. Consequence: the run could not be delivered. Fix: for that moment the owner may.
+    #[test]
+    fn attributes_of_one_name_are_not_those_of_the_others() {
+        let scratch = Scratch::new("names");
+        let out = scratch.0.join("out");
+        fs::write(out.join("file"), "state").expect("writes");
+        fs::hard_link(out.join("file"), out.join("other")).expect("links");
+        let there = scratch.open();
+        let path = FilePath::parse(b"file").expect("a valid path");
+        rustix::fs::chmod(out.join("file"), Mode::empty()).expect("sets");
+        there.set_attributes(&path, 0o640, 7_000_000_000).expect("sets");
+        let found = |name: &str| fs::metadata(out.join(name)).expect("is there");
+        assert_eq!((found("file").mode() & 0o777, found("other").mode() & 0o777), (0o640, 0));
+        assert_eq!((found("file").mtime(), found("file").nlink()), (7, 1));
+        assert_eq!(fs::read(out.join("file")).expect("reads"), b"state");
+    }
+}

@@ -1,0 +1,99 @@
+//! A second name for a copy that is there already, instead of another copy: of a file with several names in the store, and of one
+//! that an image shares with the persist directory or with the image before it.
+//!
+//! Must stay true: only a copy that is what its entry says gets another name, and only for a file of that version with those
+//! attributes; what one name leads to is never changed through another (`destination.rs`).
+//! Does not make a copy where a file system has no second names, but for files that the store has no data of.
+
+use crate::drain::copy::{Place, Source, compare};
+use crate::drain::meter::Meter;
+use crate::drain::plan::{Node, has_other_attributes};
+use crate::error::{Error, Result};
+use crate::model::path::FilePath;
+use crate::persist::destination::Destination;
+use crate::persist::manifest::{Copy, Entry, Kind, Manifest, State};
+use crate::store::extended::Extended;
+use crate::store::read::Buffer;
+use std::collections::HashSet;
+use std::io;
+
+/// A directory with copies of files of the same store.
+pub struct Elsewhere<'a> {
+    /// The directory.
+    pub destination: &'a Destination,
+    /// What is in it.
+    pub manifest: &'a Manifest,
+    /// Its files may have second names; what is for keeps has copies of its own, for somebody may write to the others.
+    pub shares: bool,
+    /// Files whose copies there may be older than what they have now.
+    pub except: &'a HashSet<FilePath>,
+}
+
+/// Whether `entry` is of a copy of exactly `node`.
+pub fn is_copy_of(entry: &Entry, node: &Node) -> bool {
+    let is_copy = entry.kind == Kind::File && entry.state == State::Drained;
+    let is_same = (entry.inode, entry.version) == (node.inode, node.version);
+    let is_sound = !entry.detached && !entry.damaged;
+    is_copy && is_same && is_sound && !has_other_attributes(node, entry)
+}
+
+/// Whether `entry` is of a copy of what the file has become since `node` was read.
+pub fn is_later_copy_of(entry: &Entry, node: &Node) -> bool {
+    let is_copy = entry.kind == Kind::File && entry.state == State::Drained;
+    let is_sound = !entry.detached && !entry.damaged;
+    is_copy && is_sound && entry.inode == node.inode && entry.version > node.version
+}
+
+impl Elsewhere<'_> {
+    /// The entry of a copy of exactly `node`, which has the same path here.
+    pub fn entry(&self, path: &FilePath, node: &Node) -> Option<&Entry> {
+        let entry = self.manifest.files.get(path).filter(|entry| is_copy_of(entry, node));
+        entry.filter(|_| !self.except.contains(path))
+    }
+
+    /// Has `source`, which the store has no data of, copied from here. None: its copy is not here.
+    pub fn copy(
+        &self,
+        place: Place<'_>,
+        source: Source<'_>,
+        buffer: &mut Buffer,
+        meter: &Meter,
+    ) -> Result<Option<Copy>> {
+        let found = self.destination.look(source.path)?;
+        let Some(entry) = self.entry(source.path, source.node) else { return Ok(None) };
+        let Some(copy) = entry.copy().filter(|_| found.is_some_and(|found| entry.is_ours(&found)))
+        else {
+            return Ok(None);
+        };
+        let mut file = self.destination.open_file(source.path)?;
+        let mut temporary = place.destination.create_temporary(source.path)?;
+        let path = temporary.path().to_path_buf();
+        io::copy(&mut file, &mut temporary.file).map_err(Error::file("write", &path))?;
+        Extended::read(&file).give(&temporary.file);
+        temporary.finish(copy.mode, Some(copy.mtime_ns))?;
+        compare(&temporary.file, &path, (copy.bytes, copy.crc32c), buffer, meter)?;
+        source.announce(place.journal, &copy, temporary.inode()?)?;
+        temporary.publish()?;
+        Ok(Some(copy))
+    }
+}
+
+/// Gives the copy at `other` of the directory `there`, whose entry is `entry`, to `source` under another name. None: it is not what
+/// its entry says any more, or cannot have two names.
+pub fn link(
+    place: Place<'_>,
+    source: Source<'_>,
+    (there, other, entry): (&Destination, &FilePath, &Entry),
+) -> Result<Option<Copy>> {
+    let found = there.look(other)?.filter(|found| entry.is_ours(found));
+    let Some((found, copy)) = found.zip(entry.copy()) else { return Ok(None) };
+    let linked = place.destination.link_temporary(source.path, (there, other, &found))?;
+    let Some(temporary) = linked else { return Ok(None) };
+    source.require_image()?;
+    source.announce(place.journal, &copy, found.inode)?;
+    match source.is_new {
+        true => temporary.publish_new()?,
+        false => temporary.publish()?,
+    }
+    Ok(Some(copy))
+}

@@ -1,0 +1,631 @@
+//! The manifest: what of a job's files is safe in the persist directory.
+//!
+//! Must stay true: it names a file as drained only after that file was verified and renamed; it is
+//! replaced whole and durably; `complete` is true only while every clean file of the store is
+//! drained in its newest version. A manifest of another store of the same job is kept: its entries
+//! become *detached*, which means that nothing that happens in the new store removes them, except a
+//! file of the same name.
+
+mod checkpoint;
+pub mod order;
+
+pub use checkpoint::{Checkpoint, CheckpointFile, Partial};
+
+use crate::checkpoint::sets::{Family, Member};
+use crate::error::{Error, Result};
+use crate::model::format;
+use crate::model::job::Job;
+use crate::model::mapping::Mapping;
+use crate::model::path::{self, FilePath};
+use crate::persist::destination::{Destination, Found, same_time};
+use cairn_core::Timestamp;
+use rustix::fs::FileType;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::Read;
+use std::str::FromStr;
+
+/// Format that this version writes, and the newest it reads.
+pub const MANIFEST_FORMAT: u32 = 1;
+const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Name of the manifest of `job` in the persist directory.
+pub fn manifest_name(job: &str) -> String {
+    format!("cairn-manifest.{job}.json")
+}
+
+/// Path of the manifest of `job`, below the persist directory.
+pub fn manifest_path(job: &str) -> FilePath {
+    FilePath::root().join(manifest_name(job).as_bytes())
+}
+
+/// What an entry describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+}
+
+/// How safe a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// The persist directory has this version, verified.
+    Drained,
+    /// Its last writer died, or could not write all: not copied yet.
+    Unclean,
+    /// Its data in the store is damaged: never copied.
+    Quarantined,
+}
+
+/// Extended attributes that a file had in the store when its copy was given them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    /// Checksum of names and values.
+    #[serde(serialize_with = "write_checksum", deserialize_with = "read_checksum")]
+    pub crc32c: u32,
+    /// The copy has all of them: its file system takes such attributes, and had room.
+    pub kept: bool,
+}
+
+/// A verified copy in the persist directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copy {
+    /// Length.
+    pub bytes: u64,
+    /// Checksum of the whole file.
+    #[serde(serialize_with = "write_checksum", deserialize_with = "read_checksum")]
+    pub crc32c: u32,
+    /// Permission bits, octal digits.
+    #[serde(serialize_with = "write_mode", deserialize_with = "read_mode")]
+    pub mode: u32,
+    /// Time of last change, seconds since 1970 with nine decimals, before it negative.
+    #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
+    pub mtime_ns: i64,
+    /// Version of the data in the store that it is a copy of.
+    pub version: u64,
+    /// Its extended attributes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extended: Option<Carried>,
+}
+
+/// One file, directory or symbolic link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// What it is.
+    pub kind: Kind,
+    /// How safe it is.
+    pub state: State,
+    /// Inode in the store.
+    pub inode: u32,
+    /// Version of the data in the store that `state` speaks of.
+    pub version: u64,
+    /// Permission bits, octal digits.
+    #[serde(serialize_with = "write_mode", deserialize_with = "read_mode")]
+    pub mode: u32,
+    /// Time of last change, seconds since 1970 with nine decimals, before it negative.
+    #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
+    pub mtime_ns: i64,
+    /// Length of a regular file, 0 for anything else.
+    pub bytes: u64,
+    /// Checksum of the whole file, for a drained regular file.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "write_some_checksum",
+        deserialize_with = "read_some_checksum"
+    )]
+    pub crc32c: Option<u32>,
+    /// Extended attributes of what is there; those of an `earlier` copy are said there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extended: Option<Carried>,
+    /// The verified copy of an earlier version that still has the name, if the state is not
+    /// `drained`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<Copy>,
+    /// Target of a symbolic link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Target>,
+    /// Why it is quarantined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Kept whatever happens in the store: evicted from it, or left by an earlier store of the job.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub detached: bool,
+    /// It arrived after the image that the store was filled from: it is set aside when a run has succeeded, unless it was written again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub rolled_back: bool,
+    /// The copy was found to be not what this says when a store was to be filled from it. Only a new copy ends that.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub damaged: bool,
+    /// A writer of the file did not end in order since it was last emptied: what is in it may be torn.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub torn: bool,
+}
+
+/// Target of a symbolic link: any bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target(pub Vec<u8>);
+
+/// Everything known of the persist directory of one job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Format of the file.
+    pub format: u32,
+    /// The job.
+    pub job: String,
+    /// The launcher's start that the job is of, see [`crate::model::job::Job::launch`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The store, see [`crate::model::job::Job::store`].
+    pub store: String,
+    /// Prefix below which the program found its files.
+    pub mount: String,
+    /// Directories that have places of their own: all paths below are those of the store.
+    #[serde(default, skip_serializing_if = "Mapping::is_empty")]
+    pub map: Mapping,
+    /// Every clean file of the store is here, verified.
+    pub complete: bool,
+    /// All of the store is here as it was when this was written, whatever checkpoints are whole.
+    #[serde(default)]
+    pub everything: bool,
+    /// Its file system has refused permission bits: what is here has those that it gave.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub without_modes: bool,
+    /// Checkpoints of which every file is here, verified; oldest first, as [`order`] says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checkpoints: Vec<Checkpoint>,
+    /// Checkpoints of which only parts are here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partial: Vec<Partial>,
+    /// The entries, in the order of their paths.
+    #[serde(serialize_with = "write_files", deserialize_with = "read_files")]
+    pub files: BTreeMap<FilePath, Entry>,
+}
+
+impl Manifest {
+    /// An empty one.
+    pub fn new(job: &str, store: &str, mount: &str) -> Manifest {
+        Manifest {
+            format: MANIFEST_FORMAT,
+            job: job.to_string(),
+            owner: None,
+            store: store.to_string(),
+            mount: mount.to_string(),
+            map: Mapping::default(),
+            complete: false,
+            everything: false,
+            without_modes: false,
+            checkpoints: Vec::new(),
+            partial: Vec::new(),
+            files: BTreeMap::new(),
+        }
+    }
+
+    /// Reads the manifest of `job`, and has the paths of `destination` lead where it says from then on; None if there is none.
+    /// Errors: `File`, `Json`, `Format` (written by a newer version).
+    pub fn load(destination: &mut Destination, job: &str) -> Result<Option<Manifest>> {
+        let name = manifest_path(job);
+        if destination.look(&name)?.is_none() {
+            return Ok(None);
+        }
+        let path = destination.full_path(&name);
+        let mut text = Vec::new();
+        let mut file = destination.open_file(&name)?;
+        file.read_to_end(&mut text).map_err(Error::file("read", &path))?;
+        let manifest: Manifest = format::parse(&path, &text, MANIFEST_FORMAT)?;
+        destination.map(manifest.map.clone());
+        Ok(Some(manifest))
+    }
+
+    /// The manifest to continue with for the store of `job`: the one that was found, with the entries of another store detached.
+    pub fn resume(found: Option<Manifest>, job: &Job) -> Manifest {
+        let mut manifest = found.unwrap_or_else(|| Manifest::new(&job.job, &job.store, &job.mount));
+        if manifest.store != job.store {
+            manifest.adopt(&job.store);
+        }
+        manifest.owner.clone_from(&job.launch);
+        manifest.mount.clone_from(&job.mount);
+        manifest.map.clone_from(&job.map);
+        manifest
+    }
+
+    /// Files of the newest checkpoint of each family that `is_meant`.
+    pub fn newest_files(&self, is_meant: impl Fn(&Family) -> bool) -> HashSet<FilePath> {
+        let newest: HashMap<&Family, &Checkpoint> =
+            self.checkpoints.iter().map(|known| (&known.name.family, known)).collect();
+        let newest = newest.into_iter().filter(|(family, _)| is_meant(family));
+        let files = newest.flat_map(|(_, checkpoint)| &checkpoint.files);
+        files.map(|file| file.path.clone()).collect()
+    }
+
+    /// The checkpoints that are whole, those included whose copies were to be replaced and are still there; oldest first.
+    pub fn whole(&self) -> Vec<&Checkpoint> {
+        let earlier = self.partial.iter().filter_map(|partial| partial.earlier.as_ref());
+        let known = earlier.chain(&self.checkpoints).filter(|known| known.is_whole(self));
+        let mut whole: Vec<&Checkpoint> = known.collect();
+        whole.sort_by_key(|known| known.order);
+        whole
+    }
+
+    /// The highest number that a checkpoint of `store` has here; 0 if there is none.
+    pub fn highest_id(&self, store: &str) -> u64 {
+        let earlier = self.partial.iter().filter_map(|partial| partial.earlier.as_ref());
+        let ours = self.checkpoints.iter().chain(earlier).filter(|known| known.store == store);
+        ours.map(|known| known.id).max().unwrap_or(0)
+    }
+
+    /// Adds a checkpoint in its place.
+    pub fn enter(&mut self, known: Checkpoint) {
+        let all = || self.checkpoints.iter().chain(self.partial.iter().flat_map(|it| &it.earlier));
+        let places = all().map(|other| (&other.store[..], other.id, other.order));
+        let order = order::place(&known.store, known.id, places);
+        let earlier = self.partial.iter_mut().flat_map(|partial| &mut partial.earlier);
+        for other in self.checkpoints.iter_mut().chain(earlier).filter(|it| it.order >= order) {
+            other.order += 1;
+        }
+        self.checkpoints.push(Checkpoint { order, ..known });
+        self.checkpoints.sort_by_key(|known| known.order);
+    }
+
+    /// What is here of checkpoints that are not whole: all files of each that are in no whole one. Where everything is here, only what
+    /// stores before this one have left of theirs: of others nothing more was to come.
+    pub fn parts(&self) -> Vec<Partial> {
+        let whole = self.whole().into_iter().flat_map(|known| &known.files).map(|file| &file.path);
+        let whole: HashSet<&FilePath> = whole.collect();
+        let mut parts = self.partial.clone();
+        parts.extend(self.checkpoints.iter().map(Partial::from));
+        parts.iter_mut().for_each(|part| part.files.retain(|path| !whole.contains(path)));
+        parts.retain(|part| part.files.iter().any(|path| self.has_copy(path)));
+        let is_left = |path: &FilePath| self.files.get(path).is_none_or(|entry| entry.detached);
+        parts.retain(|part| !self.everything || part.files.iter().all(is_left));
+        parts
+    }
+
+    /// Whether the copy of a file is of this version.
+    pub fn has(&self, file: &Member) -> bool {
+        self.files.get(&file.path).is_some_and(|entry| {
+            let is_same = (entry.inode, entry.version) == (file.inode, file.version);
+            is_same && entry.state == State::Drained && !entry.detached
+        })
+    }
+
+    /// Whether a file has a verified copy, of whichever version.
+    pub fn has_copy(&self, path: &FilePath) -> bool {
+        self.files.get(path).is_some_and(|entry| entry.copy().is_some())
+    }
+
+    /// Whether the copy of a file is known to be damaged or gone.
+    pub fn is_damaged(&self, path: &FilePath) -> bool {
+        self.files.get(path).is_some_and(|entry| entry.damaged)
+    }
+
+    /// Detaches every entry from the store that made it and drops those without a copy.
+    fn adopt(&mut self, store: &str) {
+        self.store = store.to_string();
+        (self.complete, self.everything) = (false, false);
+        self.files.retain(|_, entry| entry.kind != Kind::File || entry.copy().is_some());
+        for entry in self.files.values_mut() {
+            if let Some(copy) = entry.copy() {
+                entry.set_copy(copy);
+            }
+            entry.detached = true;
+            entry.inode = 0;
+            entry.version = 0;
+        }
+    }
+
+    /// Replaces the manifest in the persist directory, durably.
+    pub fn commit(&self, destination: &Destination) -> Result<()> {
+        let name = manifest_name(&self.job);
+        let mut text = serde_json::to_vec_pretty(self)
+            .map_err(|source| Error::Json { path: destination.path().join(&name), source })?;
+        text.push(b'\n');
+        destination.replace_file(&name, &text)
+    }
+}
+
+impl Entry {
+    /// The verified copy that has the name in the persist directory, of whichever version.
+    pub fn copy(&self) -> Option<Copy> {
+        match (self.kind, self.state, self.crc32c) {
+            (Kind::File, State::Drained, Some(crc32c)) => Some(Copy {
+                bytes: self.bytes,
+                crc32c,
+                mode: self.mode,
+                mtime_ns: self.mtime_ns,
+                version: self.version,
+                extended: self.extended,
+            }),
+            (Kind::File, ..) => self.earlier.clone(),
+            _ => None,
+        }
+    }
+
+    /// Whether an earlier store of the job left it, and this one has not taken it up.
+    pub fn is_of_earlier_store(&self) -> bool {
+        self.detached && self.inode == 0
+    }
+
+    /// Makes this the entry of a drained file with this copy.
+    pub fn set_copy(&mut self, copy: Copy) {
+        self.state = State::Drained;
+        self.bytes = copy.bytes;
+        self.crc32c = Some(copy.crc32c);
+        self.mode = copy.mode;
+        self.mtime_ns = copy.mtime_ns;
+        self.version = copy.version;
+        self.extended = copy.extended;
+        self.earlier = None;
+        self.reason = None;
+    }
+
+    /// The time of last change to note for what was found: the one that was set, unless it is
+    /// another.
+    pub fn mtime_found(&self, found: &Found) -> i64 {
+        match same_time(self.mtime_ns, found.mtime_ns) {
+            true => self.mtime_ns,
+            false => found.mtime_ns,
+        }
+    }
+
+    /// Whether what was found in the persist directory is what this entry says was put there.
+    pub fn is_ours(&self, found: &Found) -> bool {
+        match self.kind {
+            Kind::Directory => found.kind == FileType::Directory,
+            Kind::Symlink => {
+                found.kind == FileType::Symlink && same_time(self.mtime_ns, found.mtime_ns)
+            }
+            Kind::File => self.copy().is_some_and(|copy| {
+                found.kind == FileType::RegularFile
+                    && found.bytes == copy.bytes
+                    && same_time(copy.mtime_ns, found.mtime_ns)
+            }),
+        }
+    }
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+fn write_checksum<S: Serializer>(checksum: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format!("{checksum:08x}"))
+}
+
+fn read_checksum<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    u32::from_str_radix(&String::deserialize(deserializer)?, 16).map_err(D::Error::custom)
+}
+
+fn write_some_checksum<S: Serializer>(
+    checksum: &Option<u32>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match checksum {
+        Some(checksum) => write_checksum(checksum, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+fn read_some_checksum<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    read_checksum(deserializer).map(Some)
+}
+
+pub(crate) fn write_mode<S: Serializer>(mode: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format!("{mode:04o}"))
+}
+
+pub(crate) fn read_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    u32::from_str_radix(&String::deserialize(deserializer)?, 8).map_err(D::Error::custom)
+}
+
+pub(crate) fn write_time<S: Serializer>(time_ns: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+    let sign = if *time_ns < 0 { "-" } else { "" };
+    let size = time_ns.unsigned_abs();
+    let (seconds, rest) = (size / NANOSECONDS_PER_SECOND, size % NANOSECONDS_PER_SECOND);
+    serializer.serialize_str(&format!("{sign}{seconds}.{rest:09}"))
+}
+
+pub(crate) fn read_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let (sign, size) = text.strip_prefix('-').map_or((1, &text[..]), |size| (-1, size));
+    let digits = size.split_once('.').filter(|(_, decimals)| decimals.len() == 9);
+    let (seconds, decimals) = digits.ok_or_else(|| D::Error::custom("a time without decimals"))?;
+    let seconds = u64::from_str(seconds).map_err(D::Error::custom)?;
+    let seconds = i64::try_from(seconds).map_err(D::Error::custom)?;
+    let decimals = i64::from(u32::from_str(decimals).map_err(D::Error::custom)?);
+    Ok(Timestamp::from_parts(sign * seconds, sign * decimals).0)
+}
+
+/// A number that others are counted from: what readers of JSON tell apart, and so small that counting does not end.
+pub(crate) fn read_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let number = u64::deserialize(deserializer)?;
+    match number < 1 << 53 {
+        true => Ok(number),
+        false => Err(D::Error::custom(format_args!("{number} is beyond what is counted here"))),
+    }
+}
+
+/// An entry with its path, as it stands in the list.
+#[derive(Serialize, Deserialize)]
+struct Line<P, E> {
+    path: P,
+    #[serde(flatten)]
+    entry: E,
+}
+
+fn write_files<S: Serializer>(
+    files: &BTreeMap<FilePath, Entry>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(files.iter().map(|(path, entry)| Line { path, entry }))
+}
+
+fn read_files<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<FilePath, Entry>, D::Error> {
+    let lines = Vec::<Line<FilePath, Entry>>::deserialize(deserializer)?;
+    Ok(lines.into_iter().map(|line| (line.path, line.entry)).collect())
+}
+
+impl Serialize for Target {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        path::serialize_bytes(&self.0, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Target {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Target, D::Error> {
+        path::deserialize_bytes(deserializer).map(Target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::sets::Name;
+
+    fn drained(version: u64) -> Entry {
+        Entry {
+            kind: Kind::File,
+            state: State::Drained,
+            inode: 7,
+            version,
+            mode: 0o640,
+            mtime_ns: 12_000_000_034,
+            bytes: 4,
+            crc32c: Some(0xdead_beef),
+            extended: Some(Carried { crc32c: 0x0bad_cafe, kept: true }),
+            earlier: None,
+            target: None,
+            reason: None,
+            detached: false,
+            rolled_back: false,
+            damaged: false,
+            torn: false,
+        }
+    }
+
+    fn sample() -> Manifest {
+        let mut manifest = Manifest::new("melt", "0123", "/cairn");
+        let path = |bytes: &[u8]| FilePath::parse(bytes).expect("a valid path");
+        manifest.files.insert(path(b"a/restart.1"), drained(3));
+        let unclean = Entry { state: State::Unclean, crc32c: None, ..drained(5) };
+        manifest.files.insert(path(b"b\xff"), unclean);
+        let link = Entry {
+            kind: Kind::Symlink,
+            crc32c: None,
+            target: Some(Target(b"a/\xfe".to_vec())),
+            ..drained(1)
+        };
+        manifest.files.insert(path(b"latest"), link);
+        manifest
+    }
+
+    #[test]
+    fn a_manifest_is_read_back_as_it_was_written() {
+        let directory =
+            std::env::temp_dir().join(format!("cairn-manifest-test-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a scratch directory");
+        let mut destination = Destination::open(&directory, "0123").expect("opens");
+        assert_eq!(Manifest::load(&mut destination, "melt").expect("loads"), None);
+        let manifest = sample();
+        manifest.commit(&destination).expect("commits");
+        let loaded = Manifest::load(&mut destination, "melt").expect("loads");
+        assert_eq!(loaded, Some(manifest.clone()));
+        let text =
+            std::fs::read_to_string(directory.join("cairn-manifest.melt.json")).expect("reads");
+        for shown in [
+            "\"crc32c\": \"deadbeef\"",
+            "\"crc32c\": \"0badcafe\"",
+            "\"mode\": \"0640\"",
+            "\"mtime\": \"12.000000034\"",
+        ] {
+            assert!(text.contains(shown), "{shown} in {text}");
+        }
+        let newer = Manifest { format: MANIFEST_FORMAT + 1, ..manifest };
+        newer.commit(&destination).expect("commits");
+        assert!(matches!(Manifest::load(&mut destination, "melt"), Err(Error::Format { .. })));
+        std::fs::remove_dir_all(directory).expect("removes");
+    }
+
+    #[test]
+    fn checkpoint_that_is_being_replaced_is_whole_until_a_copy_of_it_is_another_one() {
+        let path = |name: &str| FilePath::parse(name.as_bytes()).expect("a valid path");
+        let mut manifest = Manifest::new("melt", "0123", "/cairn");
+        let copy = drained(1);
+        let (bytes, crc32c) = (copy.bytes, copy.crc32c.expect("is drained"));
+        let file = |name: &str| CheckpointFile { path: path(name), bytes, crc32c };
+        let known = Checkpoint {
+            store: "0123".to_string(),
+            id: 1,
+            order: 1,
+            name: Name { family: Family(b"c/{any}".to_vec()), step: None },
+            modified_ns: 0,
+            files: vec![file("c/a"), file("c/b")],
+        };
+        for name in ["c/a", "c/b", "c/new"] {
+            manifest.files.insert(path(name), copy.clone());
+        }
+        let mut partial = Partial::from(&known);
+        partial.files.push(path("c/new"));
+        manifest.partial.push(partial);
+        assert_eq!(manifest.whole(), [&known]);
+        assert_eq!(manifest.parts()[0].files, [path("c/new")]);
+        manifest.files.get_mut(&path("c/a")).expect("is there").crc32c = Some(7);
+        assert!(manifest.whole().is_empty());
+        assert_eq!(manifest.parts()[0].files, ["c/a", "c/b", "c/new"].map(path));
+        manifest.files.clear();
+        assert!(manifest.parts().is_empty(), "nothing is there");
+    }
+
+    #[test]
+    fn times_are_seconds_with_a_sign_before_1970() {
+        for (time_ns, written) in [
+            (0, "\"0.000000000\""),
+            (-5, "\"-0.000000005\""),
+            (-4_999_999_994, "\"-4.999999994\""),
+            (i64::MIN, "\"-9223372036.854775808\""),
+            (i64::MAX, "\"9223372036.854775807\""),
+        ] {
+            let mut text = Vec::new();
+            write_time(&time_ns, &mut serde_json::Serializer::new(&mut text)).expect("writes");
+            assert_eq!(text, written.as_bytes());
+            let mut reader = serde_json::Deserializer::from_slice(&text);
+            assert_eq!(read_time(&mut reader).expect("reads"), time_ns);
+        }
+        for wrong in ["\"5\"", "\"--5.000000000\"", "\"5.00000000x\"", "\"-.000000000\""] {
+            read_time(&mut serde_json::Deserializer::from_str(wrong)).expect_err(wrong);
+        }
+    }
+
+    /// Mechanism: any number was taken from a manifest, and the next one counted from it. Consequence: one that ended counting ended
+    /// the agent. Fix: such a manifest is refused.
+    #[test]
+    fn numbers_that_nothing_can_be_counted_from_are_refused() {
+        let with = |id: u64, order: u64| {
+            let fields = r#""family": "f", "step": null, "mtime": "0.000000000", "files": []"#;
+            let text = format!(r#"{{"id": {id}, "order": {order}, {fields}}}"#);
+            serde_json::from_str::<Checkpoint>(&text)
+        };
+        let most = (1 << 53) - 1;
+        assert_eq!(with(most, most).expect("is read").id, most);
+        for (id, order) in [(most + 1, 1), (u64::MAX, 1), (1, u64::MAX)] {
+            with(id, order).expect_err("is refused");
+        }
+    }
+
+    #[test]
+    fn entries_of_an_earlier_store_are_detached_and_those_without_a_copy_dropped() {
+        let mut manifest = sample();
+        manifest.adopt("4567");
+        assert_eq!(manifest.files.len(), 2);
+        assert!(manifest.files.values().all(|entry| entry.detached && entry.version == 0));
+    }
+}

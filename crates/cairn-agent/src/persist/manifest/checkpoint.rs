@@ -1,0 +1,115 @@
+//! A checkpoint in the persist directory: files that were all verified there, and belong together; and what is there of others.
+//!
+//! Must stay true: it is in a manifest only while each of its files has the copy that it names; a file that is there and part of
+//! one that is not whole is said to be so by the same manifest that names the file.
+
+use super::Manifest;
+use super::{read_checksum, read_number, read_time, write_checksum, write_time};
+use crate::checkpoint::sets::{self, register};
+use crate::model::path::FilePath;
+use serde::{Deserialize, Serialize};
+
+/// Files that belong together, each verified.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// The store that has it, or had it last; empty where an earlier version wrote it.
+    #[serde(default)]
+    pub store: String,
+    /// Its number in the store that has it, or had it last.
+    #[serde(deserialize_with = "read_number")]
+    pub id: u64,
+    /// Its place in the order of all, see [`super::order`].
+    #[serde(default, deserialize_with = "read_number")]
+    pub order: u64,
+    /// What it is called.
+    #[serde(flatten)]
+    pub name: sets::Name,
+    /// Last change of its files, seconds since 1970 with nine decimals.
+    #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
+    pub modified_ns: i64,
+    /// Its files, in the order of their paths.
+    pub files: Vec<CheckpointFile>,
+}
+
+/// A file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointFile {
+    /// Where it is, below the persist directory.
+    pub path: FilePath,
+    /// Its length.
+    pub bytes: u64,
+    /// Checksum of all of it.
+    #[serde(serialize_with = "write_checksum", deserialize_with = "read_checksum")]
+    pub crc32c: u32,
+}
+
+/// A checkpoint of which something is there, or will be soon, and not all: files are missing, or are of an earlier time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partial {
+    /// What it is called.
+    #[serde(flatten)]
+    pub name: sets::Name,
+    /// Its files, those that are missing, too, in the order of their paths.
+    pub files: Vec<FilePath>,
+    /// The one that was whole before, and is as long as its copies are there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<Checkpoint>,
+}
+
+impl From<&Checkpoint> for Partial {
+    fn from(known: &Checkpoint) -> Partial {
+        let files = known.files.iter().map(|file| file.path.clone()).collect();
+        Partial { name: known.name.clone(), files, earlier: Some(known.clone()) }
+    }
+}
+
+impl Partial {
+    /// Adds what was found of the same name later.
+    pub fn add(&mut self, other: Partial) {
+        self.files.extend(other.files);
+        self.files.sort();
+        self.files.dedup();
+        self.earlier = other.earlier.or(self.earlier.take());
+    }
+}
+
+impl Checkpoint {
+    /// What `known` is in the persist directory; None if a file of it has no copy there.
+    pub fn of(known: &register::Checkpoint, manifest: &Manifest) -> Option<Checkpoint> {
+        let file = |member: &sets::Member| {
+            let copy = manifest.files.get(&member.path)?.copy()?;
+            let (bytes, crc32c) = (copy.bytes, copy.crc32c);
+            Some(CheckpointFile { path: member.path.clone(), bytes, crc32c })
+        };
+        Some(Checkpoint {
+            store: manifest.store.clone(),
+            id: known.id,
+            order: 0,
+            name: known.name.clone(),
+            modified_ns: known.modified_ns,
+            files: known.files.iter().map(file).collect::<Option<_>>()?,
+        })
+    }
+
+    /// Whether `manifest` has the copies that it is made of.
+    pub fn is_whole(&self, manifest: &Manifest) -> bool {
+        self.files.iter().all(|file| {
+            let copy = manifest.files.get(&file.path).and_then(super::Entry::copy);
+            copy.is_some_and(|copy| (copy.bytes, copy.crc32c) == (file.bytes, file.crc32c))
+        })
+    }
+
+    /// Whether these are some of the files of `whole`, and no others: the rest is in the store no more.
+    pub fn is_rest_of(&self, whole: &Checkpoint) -> bool {
+        let has = |file: &CheckpointFile| {
+            let found = whole.files.binary_search_by(|known| known.path.cmp(&file.path));
+            found.is_ok_and(|index| whole.files[index] == *file)
+        };
+        self.files.len() < whole.files.len() && self.files.iter().all(has)
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).fold(0, u64::saturating_add)
+    }
+}

@@ -1,0 +1,14 @@
+//! The store as the agent and the commands use it: namespaces, whole files, processes.
+
+pub(crate) mod direct;
+pub mod extended;
+pub(crate) mod headroom;
+pub(crate) mod hold;
+pub mod holder;
+pub mod living;
+pub mod memory;
+pub mod read;
+pub mod reaper;
+pub mod volume;
+pub(crate) mod watch;
+pub mod write;

@@ -1,0 +1,113 @@
+//! Extended attributes on their way between a store and ordinary files.
+//!
+//! Must stay true: they keep no file from being drained or restored. What a file system does not
+//! take is left out, and whoever gave it learns of that.
+
+use crate::persist::manifest::Carried;
+use crate::store::volume::Volume;
+use cairn_core::{ExtendedAttributes, ExtendedUpdate, InodeId};
+use cairn_device::checksum;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// The only namespace that a store has.
+const NAMESPACE: &[u8] = b"user.";
+/// Longest list of names and longest value that the kernel hands out, bytes.
+const BYTES_MAX: usize = 64 << 10;
+
+/// Names and values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extended(BTreeMap<Vec<u8>, Vec<u8>>);
+
+impl Extended {
+    /// Those of a file in a store.
+    pub fn of(attributes: &ExtendedAttributes) -> Extended {
+        attributes.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
+    }
+
+    /// Those of an ordinary file; none if its file system has none, or does not give them.
+    pub fn read(file: impl AsFd) -> Extended {
+        let path = path_of(&file);
+        let mut value = vec![0; BYTES_MAX];
+        let mut found = BTreeMap::new();
+        for name in names(&path) {
+            if let Ok(length) = rustix::fs::getxattr(&path, name.as_slice(), &mut value) {
+                found.insert(name, value[..length].to_vec());
+            }
+        }
+        Extended(found)
+    }
+
+    /// Gives an ordinary file these, and takes away any other; whether that is what it has now.
+    pub fn give(&self, file: impl AsFd) -> bool {
+        let path = path_of(&file);
+        let others = names(&path).into_iter().filter(|name| !self.0.contains_key(name));
+        let mut is_whole = true;
+        for name in others {
+            is_whole &= rustix::fs::removexattr(&path, name.as_slice()).is_ok();
+        }
+        for (name, value) in &self.0 {
+            let set = rustix::fs::setxattr(&path, name.as_slice(), value, XattrFlags::empty());
+            is_whole &= set.is_ok();
+            if set == Err(Errno::NOTSUP) {
+                break;
+            }
+        }
+        is_whole
+    }
+
+    /// Gives a file of a store these, as far as there is room.
+    pub fn put(&self, volume: &Volume, inode: InodeId) -> cairn_core::Result<()> {
+        use cairn_core::Error::{Invalid, NoSpace, NotSupported};
+        for (name, value) in self.iter() {
+            let update = ExtendedUpdate::default();
+            match volume.fs().set_extended(&volume.caller(), inode, name, value, update) {
+                Ok(()) | Err(NoSpace | NotSupported | Invalid) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Names and values, ascending by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.0.iter().map(|(name, value)| (name.as_slice(), value.as_slice()))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What the manifest says of them; `kept`: a copy has them.
+    pub fn carried(&self, kept: bool) -> Option<Carried> {
+        let summed = |crc32c, bytes: &Vec<u8>| {
+            let length = (bytes.len() as u64).to_le_bytes();
+            checksum::crc32c(checksum::crc32c(crc32c, &length), bytes)
+        };
+        let attributes = self.0.iter();
+        let crc32c =
+            attributes.fold(0, |crc32c, (name, value)| summed(summed(crc32c, name), value));
+        (!self.is_empty()).then_some(Carried { crc32c, kept })
+    }
+}
+
+impl FromIterator<(Vec<u8>, Vec<u8>)> for Extended {
+    fn from_iter<T: IntoIterator<Item = (Vec<u8>, Vec<u8>)>>(attributes: T) -> Extended {
+        Extended(attributes.into_iter().collect())
+    }
+}
+
+/// A name that leads to exactly this file, whatever it was opened for, as long as it is open.
+fn path_of(file: &impl AsFd) -> String {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
+}
+
+fn names(path: &str) -> Vec<Vec<u8>> {
+    let mut list = vec![0; BYTES_MAX];
+    let length = rustix::fs::listxattr(path, &mut list).unwrap_or(0);
+    let names = list[..length].split(|&byte| byte == 0);
+    names.filter(|name| name.starts_with(NAMESPACE)).map(<[u8]>::to_vec).collect()
+}

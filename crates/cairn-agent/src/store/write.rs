@@ -1,0 +1,300 @@
+//! Writing a whole file into the store, for `cp` and `restore`, or the data of one that is there without them.
+//!
+//! Must stay true: a file appears under its name only when it is whole: it is written under a
+//! temporary name and renamed, or nobody can open it before. Programs of the job never see half of it.
+//! Does not read what it copies.
+
+use crate::error::Result;
+use crate::model::path::FilePath;
+use crate::persist::manifest::Copy;
+use crate::store::extended::Extended;
+use crate::store::volume::{Volume, now};
+use cairn_core::{
+    Committed, HandleId, InodeId, OpenOptions, Position, ROOT, RenameMode, TimeUpdate, Timestamp,
+    WriteKind, WritePiece, WritePlan,
+};
+use cairn_device::{checksum, device};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How a file is made.
+const CREATE: OpenOptions =
+    OpenOptions { write: true, create: true, no_follow: true, ..OpenOptions::NONE };
+
+/// Files that this process has begun.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
+/// A file that is written from its beginning on.
+struct Writer<'a> {
+    volume: &'a Volume,
+    /// For messages.
+    path: FilePath,
+    handle: HandleId,
+    bytes: u64,
+    /// The data of an absent file are brought.
+    brings: bool,
+}
+
+impl Writer<'_> {
+    /// Appends `bytes`. False if the file was emptied since its data began to be brought.
+    fn append(&mut self, mut bytes: &[u8]) -> Result<bool> {
+        let mut at = Position::At(self.bytes);
+        while !bytes.is_empty() {
+            let volume = self.volume;
+            let (fs, caller) = (volume.fs(), volume.caller());
+            let failed = || volume.error("write", &self.path);
+            let plan = || fs.plan_write(&caller, self.handle, at, bytes.len() as u64);
+            let (mut planned, mut has_packed) = (plan(), true);
+            while has_packed && matches!(planned, Err(cairn_core::Error::NoSpace)) {
+                has_packed = volume.pack();
+                planned = plan();
+            }
+            let mut plan = planned.map_err(failed())?;
+            if plan.brings() != self.brings {
+                fs.abort_write(&caller, &plan).map_err(failed())?;
+                return Ok(false);
+            }
+            if let Err(error) = transfer(volume, &mut plan, bytes) {
+                fs.abort_write(&caller, &plan).map_err(failed())?;
+                return Err(failed()(error));
+            }
+            at = match fs.commit_write(&caller, &plan).map_err(failed())? {
+                Committed::Replan => Position::Again(plan.offset),
+                Committed::Done => {
+                    bytes = &bytes[plan.length as usize..];
+                    self.bytes += plan.length;
+                    Position::At(self.bytes)
+                }
+            };
+        }
+        Ok(true)
+    }
+
+    fn release(&self) -> cairn_core::Result<()> {
+        self.volume.fs().release(self.volume.slot(), self.handle, now())
+    }
+}
+
+/// Writes `bytes` at `offset` of a file that is there.
+#[cfg(test)]
+pub fn overwrite(volume: &Volume, path: &FilePath, offset: u64, bytes: &[u8]) -> Result<()> {
+    let failed = || volume.error("write", path);
+    let (fs, caller) = (volume.fs(), volume.caller_as_user());
+    let options = OpenOptions { write: true, ..OpenOptions::NONE };
+    let opened = fs.open_file(&caller, ROOT, path.as_bytes(), options, 0).map_err(failed())?;
+    let (handle, path) = (opened.handle, path.clone());
+    let mut writer = Writer { volume, path, handle, bytes: offset, brings: false };
+    writer.append(bytes)?;
+    writer.release().map_err(failed())
+}
+
+/// A file being written; vanishes unless it is finished.
+pub struct NewFile<'a> {
+    writer: Writer<'a>,
+    temporary: FilePath,
+    inode: InodeId,
+    finished: bool,
+}
+
+impl<'a> NewFile<'a> {
+    /// Starts the file that will be called `path`.
+    pub fn create(volume: &'a Volume, path: &FilePath) -> Result<NewFile<'a>> {
+        let failed = || volume.error("create", path);
+        let (parent, name) = path.split().ok_or(cairn_core::Error::IsDirectory).map_err(failed())?;
+        let kept = &name[..name.len().min(200)];
+        // Of several files that are written at the same time, two may begin alike.
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let suffix = format!(".cairn-{}-{number}", std::process::id());
+        let temporary = parent.join(&[b".", kept, suffix.as_bytes()].concat());
+        let options = OpenOptions { truncate: true, ..CREATE };
+        let opened = volume.fs().open_file(
+            &volume.caller_as_user(),
+            ROOT,
+            temporary.as_bytes(),
+            options,
+            0o600,
+        );
+        let opened = opened.map_err(failed())?;
+        let (path, handle) = (path.clone(), opened.handle);
+        let writer = Writer { volume, path, handle, bytes: 0, brings: false };
+        Ok(NewFile { writer, temporary, inode: opened.inode, finished: false })
+    }
+
+    /// Appends `bytes`.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.writer.append(bytes).map(drop)
+    }
+
+    /// Appends `length` zeros, of which whole hugeblocks take no room.
+    pub fn append_hole(&mut self, length: u64) -> Result<()> {
+        let block_bytes = self.writer.volume.hugeblock_bytes();
+        let zeros = vec![0; block_bytes as usize];
+        let begun = self.writer.bytes % block_bytes;
+        let head = if begun == 0 { 0 } else { (block_bytes - begun).min(length) };
+        self.append(&zeros[..head as usize])?;
+        let whole = (length - head) / block_bytes * block_bytes;
+        self.writer.bytes += whole;
+        self.append(&zeros[..(length - head - whole) as usize])
+    }
+
+    /// Gives the file extended attributes, as far as there is room.
+    pub fn set_extended(&self, extended: &Extended) -> Result<()> {
+        let set = extended.put(self.writer.volume, self.inode);
+        set.map_err(self.writer.volume.error("set the attributes of", &self.writer.path))
+    }
+
+    /// Gives the file its mode, time of last change and name.
+    pub fn finish(mut self, mode: u32, mtime_ns: i64) -> Result<()> {
+        let (volume, path) = (self.writer.volume, &self.writer.path);
+        let failed = || volume.error("finish", path);
+        let (fs, caller) = (volume.fs(), volume.caller_as_user());
+        if fs.attributes(self.inode).map_err(failed())?.size < self.writer.bytes {
+            // It ends with a hole.
+            fs.truncate(&caller, self.inode, self.writer.bytes).map_err(failed())?;
+        }
+        fs.set_mode(&caller, self.inode, mode & 0o7777).map_err(failed())?;
+        set_mtime(volume, self.inode, mtime_ns).map_err(failed())?;
+        // Renamed while open: the drain leaves open files alone, so it never sees the temporary
+        // name.
+        let (from, to) = (self.temporary.as_bytes(), path.as_bytes());
+        fs.rename(&caller, (ROOT, from), (ROOT, to), RenameMode::Replace).map_err(failed())?;
+        self.finished = true;
+        self.writer.release().map_err(failed())?;
+        crate::store::reaper::reclaim(volume, None)
+    }
+}
+
+impl Drop for NewFile<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            let volume = self.writer.volume;
+            let (fs, caller) = (volume.fs(), volume.caller_as_user());
+            // What cannot be undone here goes with the slot, or stays under its odd name.
+            let _ = fs.unlink(&caller, ROOT, self.temporary.as_bytes());
+            let _ = self.writer.release();
+        }
+    }
+}
+
+/// The data of an absent file on their way. What was brought is of no use unless it is finished.
+pub struct AbsentFile<'a> {
+    writer: Writer<'a>,
+}
+
+impl<'a> AbsentFile<'a> {
+    /// Makes a file that is like `copy` and has these extended attributes, only that its data are to be brought. Nobody else uses
+    /// the namespace yet.
+    pub fn create(
+        volume: &Volume,
+        path: &FilePath,
+        copy: &Copy,
+        extended: &Extended,
+    ) -> Result<()> {
+        let failed = || volume.error("create", path);
+        let (fs, caller) = (volume.fs(), volume.caller_as_user());
+        let options = OpenOptions { exclusive: true, ..CREATE };
+        let opened = fs.open_file(&caller, ROOT, path.as_bytes(), options, 0o600);
+        let opened = opened.map_err(failed())?;
+        let made = || {
+            if copy.bytes > 0 {
+                fs.make_absent(&caller, opened.handle, copy.bytes, copy.crc32c)?;
+            }
+            extended.put(volume, opened.inode)?;
+            fs.set_mode(&caller, opened.inode, copy.mode & 0o7777)?;
+            set_mtime(volume, opened.inode, copy.mtime_ns)
+        };
+        let made = made();
+        fs.release(volume.slot(), opened.handle, now()).and(made).map_err(failed())
+    }
+
+    /// Begins to bring the data of an absent file. Errors: `Store` with `NotFound` if it is not absent any more, with `Busy` if
+    /// somebody who died is still taken for bringing it.
+    pub fn open(volume: &'a Volume, path: &FilePath, inode: InodeId) -> Result<AbsentFile<'a>> {
+        let opened = volume.fs().open_absent(&volume.caller(), inode);
+        let handle = opened.map_err(volume.error("bring", path))?;
+        let path = path.clone();
+        Ok(AbsentFile { writer: Writer { volume, path, handle, bytes: 0, brings: true } })
+    }
+
+    /// Bytes that were brought.
+    pub fn bytes(&self) -> u64 {
+        self.writer.bytes
+    }
+
+    /// Brings the next `bytes`, or some of them where there is no room for all. False if the file was emptied meanwhile.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<bool> {
+        self.writer.append(bytes)
+    }
+
+    /// All was brought, and is what it should be. False if the file was emptied meanwhile.
+    pub fn finish(self) -> Result<bool> {
+        let Writer { volume, path, handle, .. } = &self.writer;
+        let ended = volume.fs().end_absence(&volume.caller(), *handle);
+        ended.map_err(volume.error("bring", path))
+    }
+}
+
+impl Drop for AbsentFile<'_> {
+    fn drop(&mut self) {
+        // If this fails the handle goes with the slot.
+        let _ = self.writer.release();
+    }
+}
+
+/// Sets the time of last change of an inode.
+pub fn set_mtime(volume: &Volume, inode: InodeId, mtime_ns: i64) -> cairn_core::Result<()> {
+    let time = TimeUpdate::At(Timestamp(mtime_ns));
+    volume.fs().set_times(&volume.caller(), inode, TimeUpdate::Omit, time)
+}
+
+/// Carries out a write plan with the first bytes of `source`.
+fn transfer(volume: &Volume, plan: &mut WritePlan, source: &[u8]) -> cairn_core::Result<()> {
+    let block_bytes = volume.hugeblock_bytes();
+    let mut rest = source;
+    let mut filled = None;
+    for piece in plan.pieces() {
+        let (part, tail) = rest.split_at(piece.length as usize);
+        rest = tail;
+        let raw = transfer_piece(volume, &piece, part)?;
+        let end = piece.start + piece.length + piece.copy_after;
+        let trailing = block_bytes - u64::from(end);
+        let is_whole = u64::from(piece.length) == block_bytes;
+        match piece.kind {
+            WriteKind::Fill => filled = Some((piece, checksum::shift(raw, trailing))),
+            WriteKind::Overwrite if !is_whole => {}
+            WriteKind::Fresh | WriteKind::Overwrite => {
+                let sum = checksum::of_sparse_block(raw, trailing, block_bytes);
+                volume.fs().store_checksum(piece.tier, piece.block, sum)?;
+            }
+        }
+    }
+    if let Some((piece, term)) = filled {
+        plan.fold(&piece, term);
+    }
+    Ok(())
+}
+
+/// Stores one piece with what is copied around it and returns the raw checksum of all that.
+fn transfer_piece(volume: &Volume, piece: &WritePiece, part: &[u8]) -> cairn_core::Result<u32> {
+    let block_bytes = volume.hugeblock_bytes();
+    let device = volume.tier(piece.tier)?;
+    let block_offset = u64::from(piece.block) * block_bytes;
+    let end = u64::from(piece.start) + u64::from(piece.length);
+    let copy = |from: u64, length: u32| match piece.copy_from {
+        None => Ok(0),
+        Some((tier, block)) => {
+            let source = (volume.tier(tier)?, u64::from(block) * block_bytes + from);
+            device::copy(source, (device, block_offset + from), length as usize)
+        }
+    };
+    let before = copy(0, piece.start)?;
+    let after = copy(end, piece.copy_after)?;
+    device.zero(block_offset, piece.zero_before as usize)?;
+    let behind = end + u64::from(piece.copy_after);
+    device.zero(block_offset + behind, piece.zero_after as usize)?;
+    // SAFETY: `part` is readable for its whole length and is ordinary memory of this process, no
+    // part of the device.
+    let raw =
+        unsafe { device.write(block_offset + u64::from(piece.start), part.as_ptr(), part.len()) }?;
+    let raw = checksum::join(before, raw, u64::from(piece.length));
+    Ok(checksum::join(raw, after, u64::from(piece.copy_after)))
+}
