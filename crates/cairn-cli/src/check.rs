@@ -4,16 +4,23 @@
 //! kernel. And, if the user wants, it is tried out (`trial.rs`): then only what really happened counts.
 //! Must stay true: the exit code is 0 only if nothing was found that is missed; what cannot be known is said.
 
+pub(crate) mod confined;
+pub(crate) mod elf;
+pub(crate) mod kernel_calls;
+pub(crate) mod rights;
+pub(crate) mod seccomp;
+pub(crate) mod self_test;
+pub(crate) mod trial;
+pub(crate) mod watch;
 use crate::Context;
-use crate::calls::{CallReport, advice};
-use crate::confined::Failure;
-use crate::elf::{self, Image, Library, RawCalls, Unreadable};
+use crate::check::confined::Failure;
+use crate::check::elf::{Image, Library, RawCalls, Unreadable};
+use crate::check::rights::rights_gained;
+use crate::check::trial::Trial;
 use crate::error::{Error, Result};
-use crate::launch;
 use crate::output::{self, count, escaped};
-use crate::rights::rights_gained;
-use crate::self_test;
-use crate::trial::{self, Trial};
+use crate::report::calls::{CallReport, advice};
+use crate::run::launch;
 use cairn_agent::error::why;
 use cairn_posix::decisions::{self, PAST, WIDE};
 use clap::Args;

@@ -3,14 +3,20 @@
 //! Must stay true: of a job whose run failed or was killed everything can be had. What is sound goes where it belongs; if anything
 //! else is left, all of the store goes to a directory of its own, or, if that is asked for, in place.
 
+pub(crate) mod checkpoints;
+pub(crate) mod drain_state;
+pub(crate) mod follow;
+pub(crate) mod lag;
+pub(crate) mod notes;
+pub(crate) mod pace;
 use crate::Context;
-use crate::archive::{self, archive_with};
-use crate::claim::{Claim, claim_existing};
+use crate::create::claim::{Claim, claim_existing};
+use crate::create::request::checked_persist;
 use crate::error::{Error, Result};
+use crate::output::progress::Progress;
+use crate::output::size::human;
 use crate::output::{self, count, quoted};
-use crate::progress::Progress;
-use crate::request::checked_persist;
-use crate::size::human;
+use crate::settings::archive::{self, archive_with};
 use crate::store::{OpenStore, Roots};
 use cairn_agent::agent::client::Client;
 use cairn_agent::agent::daemon;

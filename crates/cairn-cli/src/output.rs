@@ -1,5 +1,10 @@
 //! What the command prints: one object as JSON, or lines for people.
 
+pub(crate) mod duration;
+pub(crate) mod markup;
+pub(crate) mod progress;
+pub(crate) mod ranks;
+pub(crate) mod size;
 use crate::error::{EXIT_FAILURE, Result};
 use cairn_agent::error::why;
 use cairn_core::Timestamp;

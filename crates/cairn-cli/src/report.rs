@@ -2,15 +2,16 @@
 //!
 //! Does not record anything; the agent does (`cairn_agent::timeline`).
 
+pub(crate) mod calls;
 mod chart;
 mod page;
 mod series;
 
 use crate::Context;
-use crate::calls::{self, CallReport};
 use crate::error::{Error, Result};
 use crate::output;
-use crate::size;
+use crate::output::size;
+use crate::report::calls::CallReport;
 use cairn_agent::timeline::{TIMELINE_FILE, Timeline, timeline_name};
 use clap::Args;
 use serde::Serialize;

@@ -3,34 +3,39 @@
 //! Must stay true: the program's exit code is ours; the store is removed only when nothing in it is
 //! needed any more; the last lines say what is safe where, and what to type next.
 
+pub(crate) mod ending;
+pub(crate) mod launch;
+pub(crate) mod launcher;
+pub(crate) mod probe;
+pub(crate) mod real_prefix;
+pub(crate) mod signals;
+pub(crate) mod unserved;
+
 use crate::Context;
-use crate::archive::{self, ArchiveArguments, archive_with};
-use crate::behind;
-use crate::calls;
-use crate::checkpoint_options::{self, CheckpointArguments};
-use crate::checkpoints;
-use crate::claim::Claim;
-use crate::company::{self, Company, Last};
+use crate::commands::log::LevelArgument;
+use crate::create::claim::Claim;
+use crate::create::request::{Request, StoreArguments};
+use crate::create::staging::{Extent, Stage};
+use crate::drain::checkpoints;
+use crate::drain::drain_state::Standing;
+use crate::drain::lag;
 use crate::drain::{DrainReport, drain_with};
-use crate::drain_options::{DrainArguments, DrainRequest};
-use crate::earlier;
-use crate::ending::{Ending, Safety};
 use crate::error::{EXIT_DRAIN, Error, Result};
-use crate::launch;
-use crate::log::LevelArgument;
-use crate::probe;
-use crate::real_prefix::Strayed;
-use crate::request::{Request, StoreArguments};
-use crate::resumption::Resume;
-use crate::signals::{Event, Signals};
-use crate::space::{self, SpaceArguments};
-use crate::stage_option::{self, StageArgument};
-use crate::staging::{Extent, Stage};
-use crate::standing::Standing;
+use crate::report::calls;
+use crate::resume::earlier;
+use crate::resume::restart_check::Resume;
+use crate::run::ending::{Ending, Safety};
+use crate::run::launcher::{Company, Last};
+use crate::run::real_prefix::Strayed;
+use crate::run::signals::{Event, Signals};
+use crate::settings::archive::{self, ArchiveArguments, archive_with};
+use crate::settings::checkpoint_options::{self, CheckpointArguments};
+use crate::settings::drain_options::{DrainArguments, DrainRequest};
+use crate::settings::space::{self, SpaceArguments};
+use crate::settings::stage_option::{self, StageArgument};
+use crate::settings::walltime::Walltime;
 use crate::store::OpenStore;
-use crate::survey;
-use crate::unserved;
-use crate::walltime::Walltime;
+use crate::store::survey;
 use cairn_agent::agent::client::Client;
 use cairn_agent::agent::daemon;
 use cairn_agent::archive::{ArchivePolicy, ArchiveStatus, check_credentials};
@@ -254,7 +259,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         check_discard(claim.store.job.persist.as_ref(), claim.store.job.archive.as_ref())?;
     }
     let program = arguments.command.first().map(OsString::as_os_str).unwrap_or_default();
-    if let Some(note) = company::other_nodes(program, &claim.store.job.mount) {
+    if let Some(note) = launcher::other_nodes(program, &claim.store.job.mount) {
         crate::output::say!("cairn: {note}");
     }
     let job = &claim.store.job;
@@ -466,7 +471,7 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
         launch,
         unserved: unserved::programs(claim.store.directory()),
         uncaught: unserved::uncaught(claim.store.directory()),
-        behind: behind::of(claim.store.directory()),
+        behind: lag::of(claim.store.directory()),
         not_brought: not_brought(&claim),
         inhabitants,
         pending,

@@ -5,13 +5,21 @@
 //! the same as the key. clap reads the command line and the environment; this file adds the third.
 //! A file that was not named is obeyed only if nobody but this user, or root, could have put it there or changed it: it says where data go.
 
-use crate::archive::ArchiveSettings;
-use crate::checkpoint_options::{CheckpointSettings, FileSettings};
-use crate::drain_options::DrainSettings;
+pub(crate) mod archive;
+pub(crate) mod checkpoint_options;
+pub(crate) mod drain_options;
+pub(crate) mod origin;
+pub(crate) mod space;
+pub(crate) mod stage_option;
+pub(crate) mod variables;
+pub(crate) mod walltime;
 use crate::error::{Error, Result};
 use crate::output;
-use crate::space::SpaceSettings;
-use crate::stage_option::StageSetting;
+use crate::settings::archive::ArchiveSettings;
+use crate::settings::checkpoint_options::{CheckpointSettings, FileSettings};
+use crate::settings::drain_options::DrainSettings;
+use crate::settings::space::SpaceSettings;
+use crate::settings::stage_option::StageSetting;
 use cairn_agent::model::log::Level;
 use cairn_posix::rank;
 use serde::Deserialize;

@@ -3,10 +3,15 @@
 //! Must stay true: a store that is not ours, not private, of a newer format or damaged is refused
 //! before anything of it is used; nothing here changes a store.
 
+pub(crate) mod local;
+pub(crate) mod offline;
+pub(crate) mod removal;
+pub(crate) mod survey;
+pub(crate) mod tier;
+pub(crate) mod unsaved;
 use crate::error::{Error, Result};
 use crate::output::quoted;
-use crate::size::human;
-use crate::tier;
+use crate::output::size::human;
 use cairn_agent::agent::client::Client;
 use cairn_agent::agent::daemon;
 use cairn_agent::model::job::{JOB_FILE, Job, RUN_LOCK, is_valid_job_name};

@@ -5,9 +5,9 @@
 //! gives for light and dark; what a colour says, a dash, a place or a word says, too.
 
 use super::series::Row;
-use crate::duration;
-use crate::markup::escaped;
-use crate::size;
+use crate::output::duration;
+use crate::output::markup::escaped;
+use crate::output::size;
 use std::fmt::Write;
 
 const WIDTH: f64 = 960.0;

@@ -6,11 +6,11 @@
 use super::Report;
 use super::chart::{Bar, Chart, Curve, Unit};
 use super::series::{Checkpoint, Found};
-use crate::calls::{CallReport, Calls};
-use crate::duration;
-use crate::markup::escaped;
+use crate::output::duration;
+use crate::output::markup::escaped;
+use crate::output::size::human;
 use crate::output::{count, local_time};
-use crate::size::human;
+use crate::report::calls::{CallReport, Calls};
 use cairn_agent::checkpoint::sets::register::Level;
 use cairn_core::Timestamp;
 use std::fmt::Write;

@@ -3,7 +3,7 @@
 //! Whatever is accepted is written and read again, and must be the same. The first byte of an input chooses the reader.
 
 #[allow(dead_code, reason = "only the parser is of interest here")]
-#[path = "../../../cairn-cli/src/size.rs"]
+#[path = "../../../cairn-cli/src/output/size.rs"]
 mod size;
 
 use cairn_agent::model::job::{Job, is_valid_job_name};

@@ -1,0 +1,123 @@
+//! Running the dynamic linker that a program names, to be told which libraries it finds: a file may be anybody's, may name
+//! anything as its dynamic linker, and may have that execute code of a library (`DT_AUDIT`).
+//!
+//! So it is confined: it may read files, have memory, and write to its standard output and error, for some seconds.
+//! Must stay true: what is not listed here is refused by the kernel (seccomp), whatever the file is.
+
+use crate::check::seccomp::{self, Filter, Forbidden};
+use std::io::{self, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+
+/// How long it may run: the signal that ends it cannot be held back, because that takes a call.
+const SECONDS_MAX: libc::c_uint = 20;
+/// How much of what it says is listened to.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+/// What a file that is only read is not opened with.
+const CHANGING: i32 =
+    libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | (libc::O_TMPFILE & !libc::O_DIRECTORY);
+/// Calls that change nothing outside the process.
+const ALLOWED: &[libc::c_long] = &[
+    libc::SYS_brk,
+    libc::SYS_close,
+    // What is executed is under the same filter.
+    libc::SYS_execve,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fstat,
+    libc::SYS_getcwd,
+    libc::SYS_getrandom,
+    libc::SYS_lseek,
+    libc::SYS_madvise,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_munmap,
+    libc::SYS_newfstatat,
+    libc::SYS_pread64,
+    libc::SYS_read,
+    libc::SYS_readlinkat,
+    libc::SYS_rseq,
+    libc::SYS_set_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_statx,
+    libc::SYS_uname,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_access,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_arch_prctl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lstat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+];
+
+/// Why there is no output.
+#[derive(Debug)]
+pub enum Failure {
+    /// The system does not let us confine anything: the command was not executed.
+    Unconfined(io::Error),
+    /// It cannot be executed, or it failed, with the last line of its complaint.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Failed(error)
+    }
+}
+
+/// What the command writes to its standard output.
+pub fn output(command: &mut Command) -> Result<String, Failure> {
+    seccomp::try_out().map_err(Failure::Unconfined)?;
+    let filter = filter();
+    let confine = move || {
+        // SAFETY: takes a number; the alarm outlives the exec.
+        unsafe { libc::alarm(SECONDS_MAX) };
+        seccomp::install(&filter, 0).map(drop)
+    };
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // SAFETY: between fork and exec the closure only makes system calls, on memory that was made before.
+    unsafe { command.pre_exec(confine) };
+    let mut child = command.spawn()?;
+    let texts = texts(&mut child);
+    let status = child.wait()?;
+    let (text, complaint) = texts?;
+    let complaint = match (status.success(), status.signal()) {
+        (true, _) => return Ok(text),
+        (false, Some(signal)) => format!("its dynamic linker was ended by signal {signal}"),
+        (false, None) => complaint.lines().last().unwrap_or_default().to_owned(),
+    };
+    Err(Failure::Failed(io::Error::other(complaint)))
+}
+
+/// Standard output and error. Both are closed then: who goes on writing ends.
+fn texts(child: &mut Child) -> io::Result<(String, String)> {
+    let (mut output, mut complaint) = (Vec::new(), Vec::new());
+    if let Some(from) = child.stdout.take() {
+        from.take(TEXT_BYTES_MAX).read_to_end(&mut output)?;
+    }
+    if let Some(from) = child.stderr.take() {
+        from.take(TEXT_BYTES_MAX).read_to_end(&mut complaint)?;
+    }
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ok((text(output), text(complaint)))
+}
+
+fn filter() -> Vec<libc::sock_filter> {
+    const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let mut filter = Filter::new(libc::SECCOMP_RET_KILL_PROCESS);
+    ALLOWED.iter().for_each(|&number| filter.rule(number, libc::SECCOMP_RET_ALLOW));
+    let reading = || Forbidden::AnyBit(CHANGING as u32);
+    filter.rule_unless(libc::SYS_openat, (2, reading()), REFUSE);
+    #[cfg(target_arch = "x86_64")]
+    filter.rule_unless(libc::SYS_open, (1, reading()), REFUSE);
+    for number in [libc::SYS_write, libc::SYS_writev] {
+        // It may have inherited others.
+        filter.rule_unless(number, (0, Forbidden::AtLeast(3)), REFUSE);
+    }
+    filter.finish(REFUSE)
+}

@@ -1,0 +1,81 @@
+//! `cairn config`: what a compiler and a linker are told to make a program that has Cairn in it.
+//!
+//! Must stay true: the functions that `--static` diverts are exactly the hooks of the archive; a test of cairn-preload
+//! compares the list with the library.
+
+use crate::error::{Error, Result};
+use crate::output::{self, quoted};
+use clap::Args;
+use std::path::{Path, PathBuf};
+
+/// The functions of the C library that ours stand in front of, one a line.
+pub const WRAPPED: &str = include_str!("../../../cairn-preload/wrapped.txt");
+
+const EXAMPLES: &str = "\
+Examples:
+  cc $(cairn config --cflags) -o app app.c $(cairn config --libs)
+      linked with libcairn.so: calls the functions of cairn.h, and needs no `cairn run`
+  cc -static $(cairn config --cflags) -o app app.c $(cairn config --libs --static)
+      linked with libcairn.a: a static program whose files below the prefix are served under `cairn run`
+  cmake -DCMAKE_EXE_LINKER_FLAGS=\"$(cairn config --ldflags --static)\" ...
+      the same for a build system";
+
+/// Print the flags that a program is compiled and linked with.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+pub struct Arguments {
+    /// For the compiler: where cairn.h is
+    #[arg(long, group = "what")]
+    cflags: bool,
+    /// For the linker, before the libraries: where they are, and which functions are diverted
+    #[arg(long, group = "what")]
+    ldflags: bool,
+    /// For the linker, last: the library, and what --ldflags prints if that is not asked for as well
+    #[arg(long, group = "what")]
+    libs: bool,
+    /// The archive libcairn.a instead of libcairn.so
+    #[arg(long = "static")]
+    archive: bool,
+}
+
+/// Prints the flags on one line.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let program = std::env::current_exe().map_err(Error::file("find", Path::new("cairn")))?;
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let mut flags = Vec::new();
+    if arguments.cflags {
+        let directory = find(beside, "cairn.h", &["../include", "../../include"])?;
+        flags.push(format!("-I{}", directory.display()));
+    }
+    let library = if arguments.archive { "libcairn.a" } else { "libcairn.so" };
+    // Without these the archive would be linked and divert nothing.
+    if arguments.ldflags || arguments.libs {
+        let directory = find(beside, library, &["", "../lib", "../lib64"])?;
+        flags.push(format!("-L{}", directory.display()));
+        match arguments.archive {
+            true => flags.extend(WRAPPED.lines().map(|name| format!("-Wl,--wrap={name}"))),
+            false => flags.push(format!("-Wl,-rpath,{}", directory.display())),
+        }
+    }
+    if arguments.libs {
+        flags.push(if arguments.archive { "-l:libcairn.a" } else { "-lcairn" }.to_owned());
+    }
+    let quoted: Vec<String> = flags.iter().map(|flag| quoted(flag)).collect();
+    output::line(&quoted.join(" "));
+    Ok(())
+}
+
+/// The directory of `file`, in one of these places seen from that of the program.
+fn find(beside: &Path, file: &'static str, places: &[&str]) -> Result<PathBuf> {
+    let candidates: Vec<PathBuf> = places.iter().map(|place| beside.join(place)).collect();
+    let found = candidates.iter().find(|directory| directory.join(file).exists());
+    match found.and_then(|directory| directory.canonicalize().ok()) {
+        Some(directory) => Ok(directory),
+        None => {
+            let looked_for: Vec<String> =
+                candidates.iter().map(|place| place.join(file).display().to_string()).collect();
+            Err(Error::NotInstalled { file, looked_for: looked_for.join(", ") })
+        }
+    }
+}

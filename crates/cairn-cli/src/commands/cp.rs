@@ -1,0 +1,284 @@
+//! `cairn cp`: files out of a store and into it.
+
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output::progress::Progress;
+use crate::output::size::human;
+use crate::output::{self, count};
+use crate::store::local;
+use crate::store::{OpenStore, Place, locate};
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::store::extended::Extended;
+use cairn_agent::store::volume::Volume;
+use cairn_core::{Attributes, ROOT};
+use clap::Args;
+use rustix::fs::FileType;
+use serde::Serialize;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn cp melt:/restart.100 .              out of the store of job melt, checksums compared
+  cairn cp input.dat melt:/                 into it
+  cairn cp --recursive melt:/run1 /scratch/run1
+
+A path in a store is written JOB:/path; with a single store :/path will do. It may be given as the
+program sees it (/cairn/a) or relative to the mount (/a). Mode, time of last change and extended
+attributes are kept; a file that exists is replaced as a whole. What a link leads to, a device or a FIFO is
+written into, and keeps its attributes.";
+
+/// Copy files out of a store or into it.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Copy directories with everything in them
+    #[arg(long, short)]
+    recursive: bool,
+    /// What to copy
+    #[arg(value_name = "SOURCE")]
+    source: String,
+    /// Where to: a name, or a directory to copy into
+    #[arg(value_name = "TARGET")]
+    target: String,
+}
+
+/// What was copied.
+#[derive(Debug, Default, Serialize)]
+pub struct CopyReport {
+    /// Regular files.
+    files: u64,
+    /// Their bytes.
+    bytes: u64,
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    let report = match (store_place(&arguments.source), store_place(&arguments.target)) {
+        (Some(place), None) => {
+            copy_out(context, &place, Path::new(&arguments.target), arguments.recursive)?
+        }
+        (None, Some(place)) => {
+            copy_in(context, Path::new(&arguments.source), &place, arguments.recursive)?
+        }
+        _ => return Err(Error::CopySides),
+    };
+    if context.json {
+        return output::json(&report);
+    }
+    output::line(&format!("{}, {} copied", count(report.files, "file"), human(report.bytes)));
+    Ok(())
+}
+
+/// The place in a store that `text` names: only with a colon, and no slash before it.
+fn store_place(text: &str) -> Option<Place> {
+    let (job, _) = text.split_once(':')?;
+    (!job.contains('/')).then(|| Place::parse(text))
+}
+
+fn copy_out(
+    context: &Context,
+    place: &Place,
+    target: &Path,
+    recursive: bool,
+) -> Result<CopyReport> {
+    let store = context.roots.choose(place.job.as_deref())?;
+    let path = store.path(&place.path)?;
+    let volumes = store.volumes()?;
+    let (volume, inner) = find(&store, &volumes, &path)?;
+    let attributes = volume.attributes(&inner)?;
+    if attributes.is_directory() && !recursive {
+        return Err(Error::IsDirectory { path: store.shown(&path) });
+    }
+    let (directory, name) = match target.is_dir() {
+        true => (target.to_path_buf(), inner.split().map(|(_, name)| name.to_vec())),
+        false => {
+            let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let name = target.file_name().map(|name| name.as_bytes().to_vec());
+            let problem = "its name is missing";
+            let bad = || Error::Target { path: target.display().to_string(), problem };
+            (parent.unwrap_or(Path::new(".")).to_path_buf(), Some(name.ok_or_else(bad)?))
+        }
+    };
+    let destination = Destination::open(&directory, &format!("cp-{}", std::process::id()))?;
+    let outer = name.map_or(FilePath::root(), |name| FilePath::root().join(&name));
+    let total = match attributes.is_directory() {
+        true => volume.tree()?.into_values().map(|node| node.bytes).sum(),
+        false => attributes.size,
+    };
+    let mut progress = Progress::new("copying", total, context.json);
+    let mut report = CopyReport::default();
+    let mut out = Out { volume, destination: &destination, report: &mut report };
+    out.copy(&inner, &outer, &attributes, &mut progress)?;
+    Ok(report)
+}
+
+/// A copy out of a store.
+struct Out<'a> {
+    volume: &'a Volume,
+    destination: &'a Destination,
+    report: &'a mut CopyReport,
+}
+
+impl Out<'_> {
+    fn copy(
+        &mut self,
+        inner: &FilePath,
+        outer: &FilePath,
+        attributes: &Attributes,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        if attributes.is_directory() {
+            return self.copy_directory(inner, outer, attributes, progress);
+        }
+        if attributes.is_symlink() {
+            let mut target = Vec::new();
+            let (fs, caller) = (self.volume.fs(), self.volume.caller());
+            let read = fs.read_link(&caller, ROOT, inner.as_bytes(), &mut target);
+            read.map_err(self.volume.error("read the symbolic link", inner))?;
+            self.check_replaceable(outer)?;
+            return Ok(self.destination.make_symlink(outer, &target, attributes.modified.0)?);
+        }
+        let found = self.destination.look(outer)?.map(|found| found.kind);
+        match found {
+            // A directory says itself that it is none.
+            None | Some(FileType::RegularFile | FileType::Directory) => {
+                local::copy_out(self.volume, inner, self.destination, outer, progress)?;
+            }
+            Some(_) => {
+                let path = self.destination.full_path(outer);
+                local::write_out(self.volume, inner, &path, progress)?;
+            }
+        }
+        self.report.files += 1;
+        self.report.bytes += attributes.size;
+        Ok(())
+    }
+
+    /// Errors: there is something at `outer` that a link does not take the place of.
+    fn check_replaceable(&self, outer: &FilePath) -> Result<()> {
+        match self.destination.look(outer)?.map(|found| found.kind) {
+            None | Some(FileType::RegularFile | FileType::Symlink) => Ok(()),
+            Some(_) => {
+                let path = self.destination.full_path(outer).display().to_string();
+                let problem = "a symbolic link replaces nothing but a file or a link";
+                Err(Error::Target { path, problem })
+            }
+        }
+    }
+
+    fn copy_directory(
+        &mut self,
+        inner: &FilePath,
+        outer: &FilePath,
+        attributes: &Attributes,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        if !outer.is_root() {
+            self.destination.make_directory(outer, attributes.mode)?;
+        }
+        for (name, inode) in self.volume.names(inner, attributes.inode)? {
+            let child = inner.join(&name);
+            let found = self.volume.fs().attributes(inode);
+            let found = found.map_err(self.volume.error("look at", &child))?;
+            self.copy(&child, &outer.join(&name), &found, progress)?;
+        }
+        if !outer.is_root() {
+            let (mode, mtime_ns) = (attributes.mode & 0o7777, attributes.modified.0);
+            let extended = self.volume.extended(inner, attributes)?;
+            if !extended.is_empty() {
+                self.destination.set_extended(outer, &extended)?;
+            }
+            self.destination.set_attributes(outer, mode, mtime_ns)?;
+        }
+        Ok(())
+    }
+}
+
+fn copy_in(context: &Context, source: &Path, place: &Place, recursive: bool) -> Result<CopyReport> {
+    let metadata = fs::metadata(source).map_err(Error::file("look at", source))?;
+    if metadata.is_dir() && !recursive {
+        return Err(Error::IsDirectory { path: source.display().to_string() });
+    }
+    let store = context.roots.choose(place.job.as_deref())?;
+    let mut path = store.path(&place.path)?;
+    let volumes = store.volumes()?;
+    let (volume, inner) = find(&store, &volumes, &path)?;
+    let target_is_directory = inner.is_root()
+        || volume.attributes(&inner).is_ok_and(|attributes| attributes.is_directory());
+    if target_is_directory || place.path.ends_with('/') {
+        let problem = "the source has no name; give the target one";
+        let name = source.canonicalize().map_err(Error::file("look at", source))?;
+        let name = name.file_name().map(|name| name.as_bytes().to_vec());
+        let name = name.ok_or_else(|| Error::Target { path: store.shown(&path), problem })?;
+        path = path.join(&name);
+    }
+    let (volume, inner) = find(&store, &volumes, &path)?;
+    let mut progress = Progress::new("copying", local_bytes(source)?, context.json);
+    let mut report = CopyReport::default();
+    // A link that is named is followed; one that is found below is copied as a link.
+    let named = source.canonicalize().map_err(Error::file("look at", source))?;
+    copy_in_path(&named, volume, &inner, &mut report, &mut progress)?;
+    Ok(report)
+}
+
+fn copy_in_path(
+    source: &Path,
+    volume: &Volume,
+    inner: &FilePath,
+    report: &mut CopyReport,
+    progress: &mut Progress,
+) -> Result<()> {
+    let metadata = fs::symlink_metadata(source).map_err(Error::file("look at", source))?;
+    if metadata.is_symlink() {
+        let target = fs::read_link(source).map_err(Error::file("read", source))?;
+        let bytes = target.as_os_str().as_bytes();
+        return local::make_symlink(volume, inner, bytes, local::mtime_ns(&metadata));
+    }
+    if metadata.is_dir() {
+        let extended = File::open(source).map(Extended::read).unwrap_or_default();
+        local::make_directory(volume, inner, metadata.mode(), &extended)?;
+        for child in sorted_children(source)? {
+            let name = child.file_name().unwrap_or_default().as_bytes();
+            copy_in_path(&child, volume, &inner.join(name), report, progress)?;
+        }
+        return Ok(());
+    }
+    let file = File::open(source).map_err(Error::file("open", source))?;
+    local::copy_in(file, source, volume, inner, None, &mut |bytes| progress.advance(bytes))?;
+    report.files += 1;
+    report.bytes += metadata.len();
+    Ok(())
+}
+
+fn sorted_children(directory: &Path) -> Result<Vec<PathBuf>> {
+    let list = || -> std::io::Result<Vec<PathBuf>> {
+        fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect()
+    };
+    let mut children = list().map_err(Error::file("list", directory))?;
+    children.sort();
+    Ok(children)
+}
+
+/// Bytes of the regular files at and below `path`.
+fn local_bytes(path: &Path) -> Result<u64> {
+    let metadata = fs::symlink_metadata(path).map_err(Error::file("look at", path))?;
+    if !metadata.is_dir() {
+        return Ok(if metadata.is_file() { metadata.len() } else { 0 });
+    }
+    sorted_children(path)?.iter().map(|child| local_bytes(child)).sum()
+}
+
+fn find<'a>(
+    store: &OpenStore,
+    volumes: &'a [Volume],
+    path: &FilePath,
+) -> Result<(&'a Volume, FilePath)> {
+    locate(volumes, path).ok_or_else(|| Error::Target {
+        path: store.shown(path),
+        problem: "with --scope rank a path begins with the name of a namespace, as in /rank-0/file",
+    })
+}

@@ -1,0 +1,440 @@
+//! `cairn drill`: kills a run at random times and starts it again, to see before a long campaign that it comes back.
+//!
+//! Must stay true: the drill has a job, a store, tiers and, where it drains, a directory of its own, and no archive: nothing of
+//! real runs is touched; the program is killed and started as a user's would be, by `cairn run` on the command line; the seed
+//! says when.
+//! Whoever ends the drill ends the run. Does not judge what the program computes, but how it ends.
+
+use crate::Context;
+use crate::create::claim::claim_existing;
+use crate::create::request::checked_persist;
+use crate::drain::checkpoints::Found;
+use crate::error::{Error, Result};
+use crate::output::duration;
+use crate::output::{self, count};
+use crate::run::exit_code;
+use crate::run::signals::{Event, Signals};
+use crate::settings::{OneOrMore, RunSettings};
+use crate::store::OpenStore;
+use crate::store::survey::Look;
+use crate::store::tier::{self, TierRequest};
+use cairn_agent::checkpoint::sets::register::Checkpoint;
+use cairn_agent::store::volume::now;
+use cairn_device::MediumKind;
+use cairn_device::medium::{self, Contents};
+use clap::Args;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether processes have gone, and whether the program has if nobody says so.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long processes that were killed may take to go.
+const DEATH_PATIENCE: Duration = Duration::from_secs(10);
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn drill -- ./simulate --resume
+      kills it three times, each after 10 to 60 seconds, and starts it again
+  cairn drill --kills 5 --after 1m..10m --restart './simulate --from-newest' -- ./simulate
+      where a restart takes another command, for a shell
+  cairn drill --seed 17 -- ./simulate --resume
+      the same times again
+
+The whole process group is killed with SIGKILL. What it is started again from is the newest complete checkpoint in the store; what was
+computed since is lost. The store is the drill's own, and removed when the run has ended well. Nothing is archived. Tiers that
+CAIRN_RUN_TIER or cairn.toml name are used if they are in memory, or nothing is there yet.
+
+Exit codes: 0 every restart worked and the run ended well; 1 not (said why; the store is kept), or it ended before it was killed as often
+as was asked for, or had no file in the store whenever it was killed; 2 refused.";
+
+/// Kill a run at random times and see whether it comes back.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// How often it is killed
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    kills: u32,
+    /// When it is killed, counted from its start: between these two times
+    #[arg(long, value_name = "TIME..TIME", default_value = "10s..60s", value_parser = span)]
+    after: Span,
+    /// Decides the times [default: a new one, which is said]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// How it is started again, for a shell [default: as the first time]
+    #[arg(long, value_name = "COMMAND")]
+    restart: Option<String>,
+    /// An empty directory that the drill drains to, where runs do: not that of real ones
+    #[arg(long, value_name = "DIR")]
+    persist: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Seconds from which to which.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Span {
+    from: f64,
+    to: f64,
+}
+
+/// Reads `10s..60s`.
+fn span(text: &str) -> Result<Span, String> {
+    let bad = || "write two times, as in 10s..60s".to_string();
+    let (from, to) = text.split_once("..").ok_or_else(bad)?;
+    let span = Span { from: duration::argument(from)?, to: duration::argument(to)? };
+    if span.from <= span.to { Ok(span) } else { Err(bad()) }
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+struct DrillReport {
+    /// The drill's job.
+    job: String,
+    /// What decided the times.
+    seed: u64,
+    /// Each time it was killed.
+    kills: Vec<Kill>,
+    /// How the last start of the program ended.
+    exit_code: i32,
+    /// Every restart worked, and the run ended well.
+    ended_well: bool,
+    /// Seconds of work that was lost, all kills together.
+    lost_seconds: f64,
+}
+
+/// One kill and what was left.
+#[derive(Debug, Default, Serialize)]
+struct Kill {
+    /// Seconds after the start of the program.
+    after_seconds: f64,
+    /// The newest complete checkpoint, from which it was started again; null: from the beginning.
+    checkpoint: Option<String>,
+    step: Option<u64>,
+    /// Seconds of work that was lost: since that checkpoint was written, or since the start.
+    lost_seconds: f64,
+    /// Checkpoints that it was writing.
+    unfinished: Vec<String>,
+    /// Files in the store.
+    files: u64,
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
+    let seed = arguments.seed.unwrap_or_else(|| now().0 as u64);
+    let drill = Drill {
+        job: format!("drill-{}", std::process::id()),
+        persist: persist(context, arguments)?,
+        program: std::env::current_exe().map_err(Error::file("find", Path::new("cairn")))?,
+        context,
+        arguments,
+    };
+    check_tiers(&context.settings.run)?;
+    if context.roots.find(&drill.job).is_some() {
+        // Of a drill that failed, whose process had the same number.
+        return Err(Error::StoreExists { job: drill.job });
+    }
+    // Before anything starts a thread: the witness is forked.
+    let mut signals =
+        Signals::block().map_err(Error::file("block signals for", Path::new(&drill.job)))?;
+    let report = match drill.hold(seed, &mut signals) {
+        Err(error @ Error::DrillEnded { .. }) => {
+            if let Some(directory) = context.roots.find(&drill.job) {
+                bury(&OpenStore::open(&directory)?)?;
+            }
+            drill.clear()?;
+            return Err(error);
+        }
+        held => held?,
+    };
+    say(context, &report);
+    if !report.ended_well {
+        return Err(Error::Drill { job: report.job, code: report.exit_code });
+    }
+    drill.clear()?;
+    match report.kills.len() as u32 {
+        kills if kills < arguments.kills => {
+            Err(Error::TooFewKills { kills, wanted: arguments.kills })
+        }
+        kills if report.kills.iter().all(|kill| kill.files == 0) => {
+            Err(Error::NothingAtStake { kills })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The directory of the drill. Errors: it is not empty; or there is none, and the drill would drain to that of real runs.
+fn persist(context: &Context, arguments: &Arguments) -> Result<Option<PathBuf>> {
+    let refused = |path: &Path, problem: &str| Error::Persist {
+        path: path.to_path_buf(),
+        problem: problem.to_string(),
+        advice: "give the drill an empty directory of its own, with --persist",
+    };
+    let Some(path) = &arguments.persist else {
+        let of_runs = std::env::var_os("CAIRN_RUN_PERSIST").map(PathBuf::from);
+        return match of_runs.or(context.settings.run.persist.clone()) {
+            Some(path) => Err(refused(&path, "is that of real runs")),
+            None => Ok(None),
+        };
+    };
+    let path = checked_persist(path)?;
+    let mut entries = std::fs::read_dir(&path).map_err(Error::file("list", &path))?;
+    match entries.next() {
+        None => Ok(Some(path)),
+        Some(_) => Err(refused(&path, "is not empty")),
+    }
+}
+
+/// Errors: a tier that is configured holds something already, which the drill would recover, write to and remove; or another
+/// machine has it.
+fn check_tiers(of_runs: &RunSettings) -> Result<()> {
+    let said = |name: &str| std::env::var(name).ok();
+    let list = |text: String| text.split(',').map(str::to_string).collect();
+    let of_file = || of_runs.tier.clone().map(OneOrMore::into_vec);
+    let tiers = said("CAIRN_RUN_TIER").map(list).or_else(of_file).unwrap_or_default();
+    let meta = said("CAIRN_RUN_META_TIER").or(of_runs.meta_tier.clone());
+    for text in tiers.into_iter().chain(meta) {
+        // One that is free now can be another machine's in a moment.
+        let may_be_used = !text.starts_with("nvme-tcp") && is_free(&tier::parse(&text)?);
+        if !may_be_used {
+            let problem = "may hold what real runs have left".to_string();
+            let advice = "give the drill one in memory, or a file that is not there yet, with CAIRN_RUN_TIER \
+                          and CAIRN_RUN_META_TIER"
+                .into();
+            return Err(Error::TierFile { path: text.into(), problem, advice });
+        }
+    }
+    Ok(())
+}
+
+/// Whether nothing is where the tier is to be.
+fn is_free(tier: &TierRequest) -> bool {
+    match (tier.device.medium(), &tier.path) {
+        (Some(MediumKind::File | MediumKind::Dax), Some(path)) => path.symlink_metadata().is_err(),
+        (Some(_), Some(path)) => matches!(medium::contents(path, false), Ok(Contents::Nothing)),
+        _ => true,
+    }
+}
+
+struct Drill<'a> {
+    job: String,
+    persist: Option<PathBuf>,
+    /// This one.
+    program: PathBuf,
+    context: &'a Context,
+    arguments: &'a Arguments,
+}
+
+impl Drill<'_> {
+    /// Runs, kills and runs again, until the program ends.
+    fn hold(&self, seed: u64, signals: &mut Signals) -> Result<DrillReport> {
+        let mut report = DrillReport {
+            job: self.job.clone(),
+            seed,
+            kills: Vec::new(),
+            exit_code: 0,
+            ended_well: false,
+            lost_seconds: 0.0,
+        };
+        let Span { from, to } = self.arguments.after;
+        let mut random = Random(seed);
+        for _ in 0..self.arguments.kills {
+            let after = Duration::from_secs_f64(from + (to - from) * random.fraction());
+            let mut child = self.start(!report.kills.is_empty(), signals)?;
+            let started = Instant::now();
+            if let Some(status) = wait(&mut child, Some(after), signals)? {
+                return Ok(DrillReport { ended_well: status.success(), ..report.with(status) });
+            }
+            kill(&mut child)?;
+            let kill = self.look(started.elapsed())?;
+            report.lost_seconds += kill.lost_seconds;
+            if !self.context.json {
+                output::say!("cairn: {}: {}", self.job, kill.shown(report.kills.len() + 1));
+            }
+            report.kills.push(kill);
+        }
+        let mut child = self.start(!report.kills.is_empty(), signals)?;
+        // Without a limit the wait ends with the program.
+        let status = wait(&mut child, None, signals)?.unwrap_or_default();
+        Ok(DrillReport { ended_well: status.success(), ..report.with(status) })
+    }
+
+    /// Starts the program, in a process group of its own, as a user would.
+    fn start(&self, again: bool, signals: &Signals) -> Result<Child> {
+        let mut command = Command::new(&self.program);
+        if let Some(root) = self.context.roots.explicit() {
+            command.arg("--store-root").arg(root);
+        }
+        command.args(["run", "--rehearsal", "--job", &self.job]);
+        if let Some(persist) = &self.persist {
+            command.arg("--persist").arg(persist);
+        }
+        command.arg("--");
+        match self.arguments.restart.as_ref().filter(|_| again) {
+            Some(restart) => command.args(["sh", "-c", restart]),
+            None => command.args(&self.arguments.command),
+        };
+        // What the drill prints is not mixed with what the program does.
+        command.stdout(io::stderr()).process_group(0);
+        if io::stdin().is_terminal() {
+            // Another process group that reads it is stopped.
+            command.stdin(Stdio::null());
+        }
+        signals.unblock_in(&mut command);
+        command.spawn().map_err(Error::file("execute", &self.program))
+    }
+
+    /// What a kill left. Errors: the store is not there or cannot be read.
+    fn look(&self, ran: Duration) -> Result<Kill> {
+        let died_ns = now().0;
+        let Some(directory) = self.context.roots.find(&self.job) else {
+            // It was killed before it had a store.
+            return Ok(Kill { lost_seconds: ran.as_secs_f64(), ..Kill::default() });
+        };
+        let store = OpenStore::open(&directory)?;
+        bury(&store)?;
+        let files = Look::at(&store)?.contents.files;
+        let found = Found::look(&store, &store.volumes()?)?;
+        let newest = found.complete.iter().max_by_key(|known| known.id);
+        let seconds_since =
+            |known: &Checkpoint| died_ns.saturating_sub(known.modified_ns).max(0) as f64 / 1e9;
+        Ok(Kill {
+            after_seconds: ran.as_secs_f64(),
+            checkpoint: newest.map(|known| known.name.to_string()),
+            step: newest.and_then(|known| known.name.step),
+            lost_seconds: newest.map_or(ran.as_secs_f64(), seconds_since),
+            unfinished: found.unfinished.iter().map(|one| one.name.to_string()).collect(),
+            files,
+        })
+    }
+
+    /// Removes what the drill made, but for what it drained.
+    fn clear(&self) -> Result<()> {
+        match self.context.roots.find(&self.job) {
+            Some(directory) => claim_existing(OpenStore::open(&directory)?)?.remove(),
+            // The run removed it, because all of it was drained.
+            None => Ok(()),
+        }
+    }
+}
+
+impl DrillReport {
+    fn with(self, status: ExitStatus) -> DrillReport {
+        DrillReport { exit_code: exit_code(status), ..self }
+    }
+}
+
+impl Kill {
+    fn shown(&self, number: usize) -> String {
+        let (after, lost) =
+            (duration::human(self.after_seconds), duration::human(self.lost_seconds));
+        let from = match &self.checkpoint {
+            Some(name) => format!("starts again from {name}"),
+            None => "starts again from the beginning, there is no complete checkpoint".to_string(),
+        };
+        format!("kill {number} after {after}: {from}, {lost} of work are lost")
+    }
+}
+
+/// Waits for the end of the program, at most so long; none if it goes on. Errors: the drill is to end; the program was killed.
+fn wait(
+    child: &mut Child,
+    limit: Option<Duration>,
+    signals: &mut Signals,
+) -> Result<Option<ExitStatus>> {
+    let started = Instant::now();
+    loop {
+        let ended = child.try_wait().map_err(Error::file("wait for", Path::new("the command")))?;
+        if ended.is_some() || limit.is_some_and(|limit| started.elapsed() >= limit) {
+            return Ok(ended);
+        }
+        // It is in another process group: no signal for ours has reached it.
+        if let Event::Forward(signal) | Event::Shared(signal) = signals.wait(LOOK_EVERY) {
+            kill(child)?;
+            return Err(Error::DrillEnded { signal });
+        }
+    }
+}
+
+/// Kills the program with everything in its process group.
+fn kill(child: &mut Child) -> Result<()> {
+    // SAFETY: the child was not waited for successfully yet, so the number of its group is still its own.
+    unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
+    child.wait().map(drop).map_err(Error::file("wait for", Path::new("the command")))
+}
+
+/// Waits until nobody uses the store: what was killed, or lost its parent, takes a moment to go.
+fn bury(store: &OpenStore) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        let living = Look::at(store)?.living;
+        if living == 0 {
+            return Ok(());
+        }
+        if started.elapsed() > DEATH_PATIENCE {
+            return Err(Error::Undead { processes: living });
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn say(context: &Context, report: &DrillReport) {
+    if context.json {
+        // It holds nothing that JSON cannot say.
+        let _ = output::json(report);
+        return;
+    }
+    let kills = count(report.kills.len() as u64, "kill");
+    let lost = duration::human(report.lost_seconds);
+    let end = match report.ended_well {
+        true => "the run ended well".to_string(),
+        false => format!("the run ended with exit code {}", report.exit_code),
+    };
+    output::line(&format!("{kills} (--seed {}), {lost} of work lost: {end}", report.seed));
+}
+
+/// Numbers that a seed decides (splitmix64).
+struct Random(u64);
+
+impl Random {
+    /// From 0 to below 1.
+    fn fraction(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        (mixed >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_two_in_order() {
+        assert_eq!(span("10s..1m"), Ok(Span { from: 10.0, to: 60.0 }));
+        assert_eq!(span("5..5"), Ok(Span { from: 5.0, to: 5.0 }));
+        for bad in ["10s", "..", "1m..10s", "a..b"] {
+            assert!(span(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_seed_decides_the_times() {
+        let fractions = |seed| {
+            let mut random = Random(seed);
+            [random.fraction(), random.fraction(), random.fraction()]
+        };
+        assert_eq!(fractions(7), fractions(7));
+        assert_ne!(fractions(7), fractions(8));
+        assert!(fractions(7).iter().all(|fraction| (0.0..1.0).contains(fraction)));
+    }
+}

@@ -1,0 +1,231 @@
+//! `cairn gc`: stores that nobody uses any more are removed.
+//!
+//! Must stay true: a store is removed only by whoever has its run lock, and after it was looked at again under that lock; one
+//! with files that are nowhere else, or checkpoints that its archive lacks, only if that was said twice; what is damaged or somebody else's is named and left alone.
+
+use crate::Context;
+use crate::commands::rm::take_for_removal;
+use crate::create::claim;
+use crate::drain::checkpoints::Found;
+use crate::error::{Error, Result};
+use crate::output;
+use crate::output::duration;
+use crate::output::size::human;
+use crate::store::removal;
+use crate::store::survey::{Look, State, StoreRow, survey};
+use crate::store::unsaved::{said, shown};
+use crate::store::{OpenStore, check_job_name};
+use cairn_agent::archive::fetch::Archive;
+use cairn_agent::persist::outside::Lack;
+use clap::Args;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn gc                              stores that nobody has used for three days, and that nothing is lost with
+  cairn gc --older-than 12h --dry-run   which ones those would be; archives are asked what they have
+  cairn gc --job melt --older-than 0    that of job melt, however new
+  cairn gc --job melt --older-than 0 --force --yes
+      also if files in it are nowhere else: they are lost
+
+A store is in use while a cairn run has it or a program in it lives; it was last used when a file in it was written or its agent
+started or ended. Removed is only what holds no file that is not verified in its persist directory, or not there any more, and no checkpoint
+that is still to be archived; before that, the copies there are looked at again, and what the archive lacks is sent. --force says that files may be lost, and so does --yes: it takes both. What is damaged, or belongs to
+another user, is named and left alone.
+
+Exit codes: 0 done; 1 the store that --job names was not removed (said why); 2 refused.";
+
+/// Remove stores that were left behind.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Only stores that were not used for so long, as in 3d, 12h or 30m
+    #[arg(long, value_name = "TIME", default_value = "3d", value_parser = duration::argument)]
+    older_than: f64,
+    /// Only say what would be removed
+    #[arg(long)]
+    dry_run: bool,
+    /// Only the store of this job
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// Also stores with files that are nowhere else; only together with --yes
+    #[arg(long, requires = "yes")]
+    force: bool,
+    /// Yes, those files may be lost; only together with --force
+    #[arg(long, requires = "force")]
+    yes: bool,
+}
+
+/// What became of the stores.
+#[derive(Debug, Default, Serialize)]
+struct GcReport {
+    /// Nothing was removed, as was asked for.
+    dry_run: bool,
+    /// Stores that were removed, or would be.
+    freed: Vec<Freed>,
+    /// What that freed, or would.
+    freed_bytes: u64,
+    /// Stores that stay.
+    kept: Vec<Kept>,
+}
+
+/// A store that is gone.
+#[derive(Debug, Serialize)]
+struct Freed {
+    job: String,
+    store: PathBuf,
+    bytes: u64,
+    /// Checkpoints that would be archived before.
+    to_archive: u64,
+}
+
+/// A store that stays.
+#[derive(Debug, Serialize)]
+struct Kept {
+    job: String,
+    store: PathBuf,
+    why: String,
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    let older_than = Duration::from_secs_f64(arguments.older_than);
+    if let Some(job) = &arguments.job {
+        check_job_name(job)?;
+    }
+    let is_meant = |row: &StoreRow| arguments.job.as_ref().is_none_or(|job| *job == row.job);
+    let rows: Vec<StoreRow> = survey(&context.roots).into_iter().filter(is_meant).collect();
+    if let Some(job) = arguments.job.as_ref().filter(|_| rows.is_empty()) {
+        // Says where it was looked for.
+        context.roots.choose(Some(job))?;
+    }
+    let mut report = GcReport { dry_run: arguments.dry_run, ..GcReport::default() };
+    for row in rows {
+        match collect(&row, older_than, &arguments) {
+            Ok(to_archive) => {
+                report.freed_bytes += row.held_bytes;
+                let (job, store, bytes) = (row.job, row.store, row.held_bytes);
+                report.freed.push(Freed { job, store, bytes, to_archive });
+            }
+            Err(why) => report.kept.push(Kept { job: row.job, store: row.store, why }),
+        }
+    }
+    say(context, &report)?;
+    match (arguments.job, report.kept.into_iter().next()) {
+        (Some(job), Some(Kept { why, .. })) => Err(Error::NotFreed { job, why }),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a store if it may be removed, or says how many checkpoints would be archived before. Errors: why it stays.
+fn collect(row: &StoreRow, older_than: Duration, arguments: &Arguments) -> Result<u64, String> {
+    match refusal(row, older_than, arguments.force) {
+        Some(why) => Err(why),
+        None if arguments.dry_run && arguments.force => Ok(0),
+        None if arguments.dry_run => to_archive(row),
+        None => remove(row, arguments.force).map(|()| 0),
+    }
+}
+
+/// How many checkpoints of a store its archive lacks. Errors: the archive cannot be asked; then the store would stay.
+fn to_archive(row: &StoreRow) -> Result<u64, String> {
+    if row.contents.is_none_or(|contents| contents.files == 0) {
+        return Ok(0);
+    }
+    let count = || -> Result<u64> {
+        let store = OpenStore::open(&row.store)?;
+        let Some(policy) = &store.job.archive else { return Ok(0) };
+        let known = Found::look(&store, &store.volumes()?)?.complete;
+        Ok(Archive::open(policy)?.lacks(&store.job, policy, &known)?)
+    };
+    count().map_err(|error| format!("nobody knows what of it is in the archive: {error}"))
+}
+
+/// Why a store stays, as far as can be said without taking it.
+fn refusal(row: &StoreRow, older_than: Duration, force: bool) -> Option<String> {
+    match row.state {
+        State::Running => Some("it is in use".to_string()),
+        State::Damaged | State::Foreign => {
+            Some(row.problem.clone().unwrap_or("nothing can be said of it".to_string()))
+        }
+        _ if row.problem.is_some() => row.problem.clone(),
+        _ if row.idle() < older_than => {
+            Some(format!("it was used {} ago", duration::human(row.idle().as_secs_f64())))
+        }
+        State::Removed | State::Unbegun => None,
+        State::LeftBehind => match row.not_safe {
+            Some(not_safe) if not_safe.files > 0 && !force => {
+                let (what, reasons) = (shown(not_safe), said(&row.reasons));
+                Some(format!("{what} in it are nowhere else: {reasons}; {}", advice(row)))
+            }
+            _ => None,
+        },
+    }
+}
+
+/// What to do with files that are nowhere else.
+fn advice(row: &StoreRow) -> String {
+    let job = &row.job;
+    let is_hopeless = |lack: &Lack| matches!(lack, Lack::Unclean | Lack::Damaged);
+    if row.reasons.keys().any(is_hopeless) {
+        return format!(
+            "what is unclean, because its writer died, or could not write all, or damaged, is never drained: save it with: cairn cp, or give it \
+             up with: cairn rm {job} --discard"
+        );
+    }
+    match (&row.persist_problem, &row.persist) {
+        (Some(problem), _) => {
+            format!("{problem}; drain them elsewhere with: cairn drain {job} --persist DIR")
+        }
+        (None, Some(_)) => format!("drain them with: cairn drain {job}"),
+        (None, None) => format!("drain them with: cairn drain {job} --persist DIR"),
+    }
+}
+
+/// Takes a store and removes it, unless something changed since it was looked at. Else says why not.
+fn remove(row: &StoreRow, force: bool) -> Result<(), String> {
+    let text = |error: Error| error.to_string();
+    if row.state == State::Removed {
+        return removal::finish(&row.job, &row.store).map_err(text);
+    }
+    if row.state == State::Unbegun {
+        return match claim::remove_unbegun(&row.store, &row.job).map_err(text)? {
+            true => Ok(()),
+            false => Err("it is in use".to_string()),
+        };
+    }
+    let store = OpenStore::open(&row.store).map_err(text)?;
+    let (claim, files) = take_for_removal(store, force, false).map_err(|error| match error {
+        Error::Running { .. } => "it is in use".to_string(),
+        other => other.to_string(),
+    })?;
+    if Look::at(&claim.store).map_err(text)?.living > 0 {
+        return Err("it is in use".to_string());
+    }
+    if files > 0 {
+        return Err(format!("{} in it are nowhere else", output::count(files, "file")));
+    }
+    claim.remove().map_err(text)
+}
+
+fn say(context: &Context, report: &GcReport) -> Result<()> {
+    if context.json {
+        return output::json(report);
+    }
+    for Kept { job, store, why } in &report.kept {
+        output::line(&format!("kept: {job}, {}: {why}", store.display()));
+    }
+    let verb = if report.dry_run { "would free" } else { "freed" };
+    for Freed { job, store, bytes, to_archive } in &report.freed {
+        let before = match to_archive {
+            0 => String::new(),
+            _ => format!(", once {} of it are archived", output::count(*to_archive, "checkpoint")),
+        };
+        output::line(&format!("{verb}: {job}, {}, {}{before}", store.display(), human(*bytes)));
+    }
+    let stores = output::count(report.freed.len() as u64, "store");
+    output::line(&format!("{verb} {} in {stores}", human(report.freed_bytes)));
+    Ok(())
+}

@@ -1,0 +1,346 @@
+//! `cairn ls`: names in a store, each with its state; and the newest file that can be restarted
+//! from.
+
+use crate::Context;
+use crate::commands::jobs;
+use crate::drain::checkpoints::{self, Found};
+use crate::drain::notes::Notes;
+use crate::error::{Error, Result};
+use crate::output::{self, escaped, group_name, local_time, mode_letters, user_name};
+use crate::store::{OpenStore, Place, locate};
+use cairn_agent::checkpoint::quarantine;
+use cairn_agent::model::clock::utc_time;
+use cairn_agent::model::job::Scope;
+use cairn_agent::model::path::{FilePath, serialize_bytes};
+use cairn_agent::store::read::{Buffer, read_whole};
+use cairn_agent::store::volume::{Volume, prefix_of};
+use cairn_core::{Attributes, ROOT};
+use cairn_posix::configuration;
+use clap::Args;
+use glob::{MatchOptions, Pattern};
+use serde::{Serialize, Serializer};
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn ls                              the top directory of the only store there is
+  cairn ls melt:/run1                   a directory of job melt
+  cairn ls --recursive melt
+  cairn ls --jobs                       every store on this machine; cairn gc removes those left behind
+  f=$(cairn ls --newest 'restart.*')    the file to restart from, as the program sees it
+  cairn ls --checkpoints melt           checkpoints, with what is safe in the persist directory
+  cairn ls --checkpoints --newest '*'   the files of the newest one that is complete and intact
+
+States: open (somebody may write to it), unclean (its writer died, or could not write all, or a part of it
+is lost: do not restart from it), clean (closed), drained (closed, and verified in the persist directory), absent
+(drained, and yet to be brought in from there, see cairn run --stage=on-demand).
+--newest prints only a file that is clean, drained or absent, in no unfinished checkpoint, and whose
+checksums hold, for which an absent one is waited for; exit code 1 if there is none.";
+
+/// List files in a store.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// JOB, JOB:/path or /path [default: the job this runs in, or the only one]
+    #[arg(value_name = "JOB:/PATH")]
+    target: Option<String>,
+    /// Also what is in directories below
+    #[arg(long, short)]
+    recursive: bool,
+    /// The stores on this machine, those of killed runs included: whose, how long unused, how large, and what in them is not
+    /// safe anywhere else
+    #[arg(long, conflicts_with_all = ["target", "recursive", "newest"])]
+    jobs: bool,
+    /// Print only the path of the newest clean file that matches, as the program sees it; with --checkpoints, those of all
+    /// files of the newest complete checkpoint with a file that matches
+    #[arg(long, value_name = "GLOB")]
+    newest: Option<String>,
+    /// List checkpoints instead of files: step, files, bytes, age, and where each is safe
+    #[arg(long, conflicts_with = "recursive")]
+    checkpoints: bool,
+}
+
+/// A name in a store.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// As the program sees it.
+    path: Bytes,
+    /// `file`, `directory` or `symlink`.
+    kind: &'static str,
+    /// `open`, `unclean`, `clean`, `drained` or `absent`; null for what is not a file.
+    state: Option<&'static str>,
+    /// Length in bytes.
+    bytes: u64,
+    /// Permission bits, octal.
+    mode: String,
+    links: u32,
+    uid: u32,
+    gid: u32,
+    /// Time of last change, RFC 3339.
+    modified: String,
+    /// Version of the data.
+    version: u64,
+    /// Target of a symbolic link.
+    target: Option<Bytes>,
+    /// What programs said of how it is to be treated: `persistent`, `reusable` or `temporary`; `preload` or `offload`.
+    hints: Vec<&'static str>,
+    /// In the store.
+    #[serde(skip)]
+    place: FilePath,
+    #[serde(skip)]
+    attributes: Option<Attributes>,
+}
+
+/// A name, which may be any bytes.
+#[derive(Debug)]
+struct Bytes(Vec<u8>);
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serialize_bytes(&self.0, serializer)
+    }
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    if arguments.jobs {
+        return jobs::list(context);
+    }
+    let place = Place::parse(arguments.target.as_deref().unwrap_or(":"));
+    let store = context.roots.choose(place.job.as_deref())?;
+    let path = store.path(&place.path)?;
+    let volumes = store.volumes()?;
+    if arguments.checkpoints {
+        return checkpoints::list(context, &store, &volumes, arguments.newest.as_deref());
+    }
+    if let Some(pattern) = &arguments.newest {
+        let path = if path.is_root() { own_namespace(&store) } else { path };
+        let row = newest(&store, &volumes, &path, pattern)?;
+        return match context.json {
+            true => output::json(&row),
+            false => {
+                // Also where it is not text: it is taken as it is.
+                output::print(&[&row.path.0[..], b"\n"].concat());
+                Ok(())
+            }
+        };
+    }
+    let mut rows = list(&store, &volumes, &path, arguments.recursive)?;
+    match context.json {
+        true => {
+            let notes = Notes::of(&store)?;
+            rows.iter_mut().for_each(|row| row.hints = notes.hints(&row.path.0));
+            output::json(&rows)
+        }
+        false => {
+            print_rows(&rows, &store.seen(&path));
+            Ok(())
+        }
+    }
+}
+
+/// The rows for `path`: itself if it is a file, else what is in it.
+fn list(
+    store: &OpenStore,
+    volumes: &[Volume],
+    path: &FilePath,
+    recursive: bool,
+) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let Some((volume, inner)) = locate(volumes, path) else {
+        // Above the namespaces of ranks.
+        for volume in volumes {
+            let attributes = volume.attributes(&FilePath::root())?;
+            rows.push(row(store, volume, &FilePath::root(), &attributes)?);
+            if recursive {
+                list_directory(store, volume, &FilePath::root(), true, &mut rows)?;
+            }
+        }
+        return Ok(rows);
+    };
+    let attributes = volume.attributes(&inner)?;
+    match attributes.is_directory() {
+        true => list_directory(store, volume, &inner, recursive, &mut rows)?,
+        false => rows.push(row(store, volume, &inner, &attributes)?),
+    }
+    Ok(rows)
+}
+
+fn list_directory(
+    store: &OpenStore,
+    volume: &Volume,
+    directory: &FilePath,
+    recursive: bool,
+    rows: &mut Vec<Row>,
+) -> Result<()> {
+    let inode = match directory.is_root() {
+        true => ROOT,
+        false => volume.attributes(directory)?.inode,
+    };
+    let mut names = volume.names(directory, inode)?;
+    names.sort();
+    for (name, inode) in names {
+        let path = directory.join(&name);
+        let attributes = match volume.fs().attributes(inode) {
+            Ok(attributes) => attributes,
+            // Removed meanwhile.
+            Err(cairn_core::Error::NotFound) => continue,
+            Err(error) => return Err(volume.error("look at", &path)(error).into()),
+        };
+        rows.push(row(store, volume, &path, &attributes)?);
+        if recursive && attributes.is_directory() {
+            list_directory(store, volume, &path, true, rows)?;
+        }
+    }
+    Ok(())
+}
+
+fn row(
+    store: &OpenStore,
+    volume: &Volume,
+    inner: &FilePath,
+    attributes: &Attributes,
+) -> Result<Row> {
+    let kind = match (attributes.is_directory(), attributes.is_symlink()) {
+        (true, _) => "directory",
+        (_, true) => "symlink",
+        _ => "file",
+    };
+    let target = match attributes.is_symlink() {
+        false => None,
+        true => {
+            let mut target = Vec::new();
+            let read = volume.fs().read_link(&volume.caller(), ROOT, inner.as_bytes(), &mut target);
+            read.map_err(volume.error("read the symbolic link", inner))?;
+            Some(Bytes(target))
+        }
+    };
+    let place = volume.outer_path(inner);
+    Ok(Row {
+        path: Bytes(store.seen(&place)),
+        place,
+        kind,
+        state: attributes.is_regular().then(|| state(attributes)),
+        bytes: attributes.size,
+        mode: format!("{:04o}", attributes.mode & 0o7777),
+        links: attributes.links,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        modified: utc_time(attributes.modified),
+        version: attributes.version,
+        target,
+        hints: Vec::new(),
+        attributes: Some(*attributes),
+    })
+}
+
+fn state(attributes: &Attributes) -> &'static str {
+    if attributes.absence.is_some() {
+        "absent"
+    } else if attributes.writers > 0 {
+        "open"
+    } else if attributes.unclean {
+        "unclean"
+    } else if attributes.drained_version == attributes.version {
+        "drained"
+    } else {
+        "clean"
+    }
+}
+
+fn print_rows(rows: &[Row], directory: &[u8]) {
+    let prefix = [directory, b"/"].concat();
+    let cells: Vec<[String; 8]> = rows
+        .iter()
+        .map(|row| {
+            let kind = match row.kind {
+                "directory" => 'd',
+                "symlink" => 'l',
+                _ => '-',
+            };
+            let known = row.attributes.map(|found| (found.mode & 0o7777, found.modified));
+            let (mode, modified) = known.unwrap_or_default();
+            let path = &row.path.0[..];
+            let name = escaped(path.strip_prefix(&prefix[..]).unwrap_or(path));
+            let target = row.target.as_ref().map(|target| format!(" -> {}", escaped(&target.0)));
+            [
+                mode_letters(kind, mode),
+                row.links.to_string(),
+                user_name(row.uid),
+                group_name(row.gid),
+                row.bytes.to_string(),
+                local_time(modified),
+                row.state.unwrap_or("-").to_string(),
+                format!("{name}{}", target.unwrap_or_default()),
+            ]
+        })
+        .collect();
+    let width = |column: usize| cells.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: [usize; 8] = std::array::from_fn(width);
+    let [_, w1, w2, w3, w4, _, w6, _] = widths;
+    for [mode, links, user, group, bytes, time, state, name] in &cells {
+        output::line(&format!(
+            "{mode} {links:>w1$} {user:<w2$} {group:<w3$} {bytes:>w4$} {time} {state:<w6$} {name}"
+        ));
+    }
+}
+
+/// Where the files of the program that runs this lie: in a rank, those of the rank.
+fn own_namespace(store: &OpenStore) -> FilePath {
+    let captured = configuration::get();
+    match (store.job.scope, captured.map(|found| found.scope())) {
+        (Scope::Rank, Some(configuration::Scope::Rank { rank, .. })) => {
+            prefix_of(&format!("rank-{rank}"), Scope::Rank)
+        }
+        _ => FilePath::root(),
+    }
+}
+
+/// The newest file below `directory` that matches, is clean, and whose data is what was written.
+fn newest(
+    store: &OpenStore,
+    volumes: &[Volume],
+    directory: &FilePath,
+    pattern: &str,
+) -> Result<Row> {
+    let relative = pattern.strip_prefix(&format!("{}/", store.job.mount)).unwrap_or(pattern);
+    let bad = |error: glob::PatternError| Error::Pattern {
+        pattern: pattern.to_string(),
+        problem: error.msg.to_string(),
+    };
+    let compiled = Pattern::new(relative.trim_start_matches('/')).map_err(bad)?;
+    let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
+    let incomplete = Found::look(store, volumes)?.incomplete;
+    // Who looks there wants nothing else.
+    let is_aside = |path: &FilePath| {
+        locate(volumes, path).is_some_and(|(_, inner)| quarantine::is_aside(&inner))
+    };
+    let sees_aside = is_aside(directory);
+    let mut candidates = Vec::new();
+    for row in list(store, volumes, directory, true)? {
+        let Some(attributes) = row.attributes else { continue };
+        let path = row.place.clone();
+        let below = path.strip_prefix(directory).unwrap_or_else(|| path.clone());
+        let matches = compiled.matches_with(&below.to_lossy(), options);
+        let is_clean = matches!(row.state, Some("clean" | "drained" | "absent"));
+        let is_damaged = is_aside(&path) && !sees_aside;
+        if matches && is_clean && !is_damaged && !incomplete.contains(&path) {
+            candidates.push((attributes.modified, attributes.born, row, path));
+        }
+    }
+    candidates.sort_by(|a, b| (b.0, b.1, &b.3).cmp(&(a.0, a.1, &a.3)));
+    let mut buffer = Buffer::default();
+    for (_, _, row, path) in candidates {
+        let Some((volume, inner)) = locate(volumes, &path) else { continue };
+        let file = volume.open_present(&inner);
+        match file.and_then(|file| read_whole(&file, &mut buffer, &mut |_| Ok(()))) {
+            // In a rank the program does not see the name of its namespace.
+            Ok(_) => return Ok(Row { path: Bytes(store.seen(&inner)), ..row }),
+            // An older good one is better than a newer one that is damaged or being written again.
+            Err(error @ cairn_agent::Error::Damaged { .. }) => output::say!("cairn: {error}"),
+            Err(error) if error.is_about_absent_data() => output::say!("cairn: {error}"),
+            Err(cairn_agent::Error::Changed { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::NoMatch { pattern: pattern.to_string(), job: store.job.job.clone() })
+}

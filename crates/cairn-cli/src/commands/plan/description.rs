@@ -1,0 +1,97 @@
+//! What a cluster has, as files say it: devices in TOML; the topology in the same file, or in one of Slurm's.
+
+use crate::error::{Error, Result};
+use crate::output::size;
+use crate::settings;
+use cairn_agent::balancer::{
+    Description, GroupDescription, SwitchDescription, Target, Topology, TopologyError, hostlist,
+};
+use serde::Deserialize;
+use std::path::Path;
+
+/// Stands for the node in an address.
+const NODE: &str = "{node}";
+
+/// Devices, and how machines hang together.
+pub struct Cluster {
+    /// The devices.
+    pub targets: Vec<Target>,
+    /// The machines.
+    pub topology: Topology,
+}
+
+/// The file in TOML.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    target: Vec<TargetDescription>,
+    switch: Vec<SwitchDescription>,
+    rack: Vec<GroupDescription>,
+    power: Vec<GroupDescription>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TargetDescription {
+    /// List of machines with one such device each.
+    nodes: String,
+    address: String,
+    capacity: Option<String>,
+}
+
+impl Cluster {
+    /// Reads the file at `path`, and the topology from the other file if one is given.
+    pub fn read(path: &Path, topology: Option<&Path>) -> Result<Cluster> {
+        let file: File = settings::parse(path, &settings::read(path)?)?;
+        let mut targets = Vec::new();
+        for target in &file.target {
+            targets.extend(target.expand(path)?);
+        }
+        let File { switch, rack, power, .. } = file;
+        let topology = match topology {
+            None => Topology::from_description(&Description { switch, rack, power })
+                .map_err(wrong(path)),
+            Some(path) => read_slurm(path),
+        }?;
+        Ok(Cluster { targets, topology })
+    }
+}
+
+/// Lines of `SLURM_TOPOLOGY_ADDR` have no `=`; those of `topology.conf` all do.
+fn read_slurm(path: &Path) -> Result<Topology> {
+    let text = settings::read(path)?;
+    let says = text.lines().filter_map(|line| line.split('#').next());
+    let read = match says.into_iter().any(|line| line.contains('=')) {
+        true => Topology::from_slurm(&text),
+        false => Topology::from_addresses(&text),
+    };
+    read.map_err(wrong(path))
+}
+
+fn wrong(path: &Path) -> impl FnOnce(TopologyError) -> Error {
+    let path = path.to_path_buf();
+    move |error| Error::Configuration { path, problem: error.to_string() }
+}
+
+impl TargetDescription {
+    fn expand(&self, path: &Path) -> Result<Vec<Target>> {
+        let wrong = |problem| Error::Configuration { path: path.to_path_buf(), problem };
+        let nodes = hostlist::expand(&self.nodes)
+            .map_err(|error| wrong(format!("target {}: {error}", self.address)))?;
+        let capacity_bytes = match &self.capacity {
+            Some(text) => size::parse(text).ok_or_else(|| Error::Size { text: text.clone() })?,
+            None => 0,
+        };
+        if nodes.len() > 1 && !self.address.contains(NODE) {
+            return Err(wrong(format!(
+                "target {}: several nodes need {NODE} in the address",
+                self.address
+            )));
+        }
+        let target = |node: String| {
+            let address = self.address.replace(NODE, &node);
+            Target { address, node, capacity_bytes }
+        };
+        Ok(nodes.into_iter().map(target).collect())
+    }
+}

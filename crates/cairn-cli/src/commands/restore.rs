@@ -1,0 +1,257 @@
+//! `cairn restore`: a new store from what was drained or archived, for a restart on another node or another day.
+
+use crate::Context;
+use crate::commands::verify::{check_drained, jobs_in, missing_manifest};
+use crate::create::claim::Claim;
+use crate::create::request::{Request, StoreArguments, checked_persist};
+use crate::create::staging::archived::Archived;
+use crate::create::staging::{self, Extent, Origin, Source, Stage, Staged};
+use crate::error::{Error, Result};
+use crate::output::size::human;
+use crate::output::{self, count};
+use crate::settings::archive::{self, ServerArguments};
+use cairn_agent::archive::ArchivePolicy;
+use cairn_agent::archive::fetch::Archive;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::manifest::{Manifest, manifest_name};
+use clap::Args;
+use glob::Pattern;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn restore /scratch/out
+      the job whose manifest is there, into a new store of the same name
+  cairn restore /scratch/out --job melt --only 'restart.*'
+      only some files
+  cairn restore /scratch/out --newest
+      only the newest whole checkpoint, and what belongs to none
+  cairn restore s3://runs/melt --newest
+      the newest whole checkpoint that was archived there; with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials
+  cairn run --job melt -- ./resume.sh
+      then goes on in that store, and drains to /scratch/out again
+
+Every file is compared with the manifest on the way, several at a time; a checkpoint of which one is damaged is left out as a whole. Unclean files were never drained, so they are
+not restored. Exit codes: 0 done; 1 some files are damaged (the others are restored); 2 refused.";
+
+/// Fill a new store with files that were drained or archived.
+#[derive(Args, Debug)]
+#[command(
+    after_help = EXAMPLES,
+    mut_arg("job", |job| job.help(
+        "Job to restore, also the name of the new store [default: that of the only manifest there]"
+    )),
+    mut_arg("persist", |persist| persist.help(
+        "Directory that the new store drains to [default: DIR, if that is where it is from]"
+    )),
+    mut_arg("mount", |mount| mount.help(
+        "Prefix below which the program finds the store [default: that of the manifest]"
+    )),
+)]
+pub struct Arguments {
+    /// The directory that was drained to, or the archive: s3://BUCKET/PREFIX
+    #[arg(value_name = "DIR|URL")]
+    from: PathBuf,
+    #[command(flatten)]
+    store: StoreArguments,
+    #[command(flatten)]
+    server: ServerArguments,
+    /// Only the newest whole checkpoint of each family, and what belongs to no checkpoint
+    #[arg(long)]
+    newest: bool,
+    /// Restore only files whose path matches, in the store or where they landed; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    only: Vec<String>,
+}
+
+/// What was restored.
+#[derive(Debug, Default, Serialize)]
+pub struct RestoreReport {
+    /// The job.
+    job: String,
+    /// Its new store.
+    store: PathBuf,
+    /// Regular files that are there now.
+    files: u64,
+    /// Their bytes.
+    bytes: u64,
+    /// Files that are not what the manifest says; they were left out.
+    damaged: Vec<String>,
+    /// Checkpoints of an archive of which it was known before that they are not whole.
+    unreadable: Vec<String>,
+    /// Checkpoints that are there as a whole.
+    checkpoints: Vec<String>,
+    /// Checkpoints that were left out, because a file of them is damaged.
+    left_out: Vec<String>,
+    /// Those that were left out, because only a part of them was drained.
+    partial: BTreeSet<String>,
+}
+
+impl RestoreReport {
+    fn take(&mut self, staged: Staged, origin: &dyn Origin) {
+        self.files = staged.files;
+        self.bytes = staged.bytes;
+        self.damaged = staged.damaged.iter().map(|path| origin.full_name(path)).collect();
+        self.checkpoints = staged.checkpoints;
+        self.left_out = staged.left_out;
+        self.partial = staged.partial;
+    }
+}
+
+/// What there is to be restored.
+struct Found {
+    origin: Box<dyn Origin>,
+    manifest: Manifest,
+    /// A line for each checkpoint of which it is known already that it is not whole.
+    unreadable: Vec<String>,
+    /// Where the new store drains to, unless somebody says otherwise.
+    persist: Option<PathBuf>,
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    let patterns = arguments.only.iter().map(|pattern| compiled(pattern));
+    let patterns = patterns.collect::<Result<Vec<Pattern>>>()?;
+    let mut request = Request::new(arguments.store, context.settings.run.clone())?;
+    let url = arguments.from.to_str().filter(|from| from.starts_with("s3://"));
+    let Found { origin, manifest, unreadable, persist } = match url {
+        Some(url) => {
+            let settings = context.settings.archive.clone();
+            let policy = archive::place("restore", url, arguments.server, settings)?;
+            in_archive(&policy, request.job.as_deref())?
+        }
+        None => in_directory(arguments.from, &request)?,
+    };
+    let job = manifest.job.clone();
+    if context.roots.find(&job).is_some() {
+        return Err(Error::StoreExists { job });
+    }
+    request.job = Some(job.clone());
+    request.persist = request.persist.or(persist);
+    request.mount.get_or_insert(manifest.mount.clone());
+    request.map.get_or_insert(manifest.map.clone());
+    request.stage = Stage::Later;
+    let wanted = |path: &FilePath| {
+        let place = manifest.map.place(path).unwrap_or_default();
+        let matches =
+            |pattern: &Pattern| [path, &place].iter().any(|path| pattern.matches(&path.to_lossy()));
+        patterns.is_empty() || patterns.iter().any(matches)
+    };
+    if !patterns.is_empty() && unreadable.is_empty() && !manifest.files.keys().any(wanted) {
+        let problem = format!("no file of job {job} matches; its manifest names them");
+        return Err(Error::Option { option: "--only", problem });
+    }
+    let claim = Claim::create(&context.roots, &request, &[])?;
+    let mut report = RestoreReport {
+        job,
+        store: claim.store.directory().to_path_buf(),
+        unreadable,
+        ..RestoreReport::default()
+    };
+    let source = Source { origin: &*origin, manifest: &manifest, wanted: &wanted };
+    let extent = if arguments.newest { Extent::Newest } else { Extent::All };
+    let restored = staging::fill(&claim, &source, extent, (false, context.json))
+        .map(|staged| report.take(staged, &*origin));
+    let restored = restored.and_then(|()| staging::withdraw(claim.store.directory()));
+    if let Err(error) = restored {
+        if claim.is_new {
+            // A store that is only half there would be taken for whole.
+            let _ = claim.remove();
+        }
+        return Err(error);
+    }
+    say(context, &report)?;
+    match (report.damaged.len() + report.unreadable.len()) as u64 {
+        0 => Ok(()),
+        damaged => {
+            let advice = "they were left out; restore from another copy";
+            Err(Error::Damage { damaged, checked: report.files + damaged, advice })
+        }
+    }
+}
+
+/// What a directory has that was drained to.
+fn in_directory(directory: PathBuf, request: &Request) -> Result<Found> {
+    check_drained(&directory)?;
+    let directory = match &request.persist {
+        // Drained to another place from now on: this one need only be readable.
+        Some(_) => directory,
+        None => checked_persist(&directory).map_err(elsewhere)?,
+    };
+    let mut destination = Destination::open(&directory, "restore")?;
+    let job = which_job(&directory, request.job.as_deref())?;
+    let manifest = Manifest::load(&mut destination, &job)?;
+    let manifest = manifest.ok_or_else(|| missing_manifest(&directory, &job))?;
+    let (origin, persist) = (Box::new(destination), Some(directory));
+    Ok(Found { origin, manifest, unreadable: Vec::new(), persist })
+}
+
+/// What an archive has.
+fn in_archive(policy: &ArchivePolicy, job: Option<&str>) -> Result<Found> {
+    let url = policy.url.clone();
+    let job = match job {
+        Some(job) => job.to_string(),
+        None => match Archive::open(policy)?.jobs()?.as_slice() {
+            [job] => job.clone(),
+            [] => return Err(Error::NothingArchived { url }),
+            several => return Err(Error::WhichManifest { jobs: several.join(", ") }),
+        },
+    };
+    let archived = Archived::open(policy, &job)?;
+    let (manifest, unreadable) = (archived.manifest.clone(), archived.unreadable.clone());
+    match manifest.checkpoints.is_empty() && unreadable.is_empty() {
+        true => Err(Error::NothingArchived { url: format!("{url}/{job}") }),
+        false => Ok(Found { origin: Box::new(archived), manifest, unreadable, persist: None }),
+    }
+}
+
+/// A directory that cannot be drained to can still be restored from.
+fn elsewhere(error: Error) -> Error {
+    let advice = "name a directory that the new store drains to, with --persist";
+    match error {
+        Error::Persist { path, problem, .. } => Error::Persist { path, problem, advice },
+        other => other,
+    }
+}
+
+fn compiled(pattern: &str) -> Result<Pattern> {
+    Pattern::new(pattern).map_err(|error| Error::Pattern {
+        pattern: pattern.to_string(),
+        problem: error.msg.to_string(),
+    })
+}
+
+/// The job that is meant: the one named, or the only one with a manifest there.
+fn which_job(directory: &Path, named: Option<&str>) -> Result<String> {
+    if let Some(job) = named {
+        return Ok(job.to_string());
+    }
+    let jobs = jobs_in(directory)?;
+    match jobs.as_slice() {
+        [job] => Ok(job.clone()),
+        [] => Err(Error::NoManifest { path: directory.to_path_buf(), name: manifest_name("*") }),
+        several => Err(Error::WhichManifest { jobs: several.join(", ") }),
+    }
+}
+
+fn say(context: &Context, report: &RestoreReport) -> Result<()> {
+    if context.json {
+        return output::json(report);
+    }
+    report.unreadable.iter().for_each(|line| output::line(&output::printable(line)));
+    for path in &report.damaged {
+        output::line(&format!("damaged: {}", output::printable(path)));
+    }
+    for name in &report.left_out {
+        let name = output::printable(name);
+        output::line(&format!("checkpoint {name} is left out: a file of it is damaged"));
+    }
+    report.partial.iter().for_each(|name| output::line(&staging::line_about_partial(name)));
+    let (files, bytes) = (count(report.files, "file"), human(report.bytes));
+    output::line(&format!("{files}, {bytes}, restored into the store of job {}", report.job));
+    output::line(&format!("go on with: cairn run --job {} -- COMMAND", report.job));
+    Ok(())
+}

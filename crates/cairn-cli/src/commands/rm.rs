@@ -1,0 +1,234 @@
+//! `cairn rm`: files out of a store, keeping what was drained; or the whole store.
+
+use crate::Context;
+use crate::create::claim::{self, Claim, claim_existing};
+use crate::drain::drain_state::Standing;
+use crate::drain::drain_with;
+use crate::error::{Error, Result};
+use crate::output::{self, count};
+use crate::settings::archive::{self, archive_with};
+use crate::store::removal;
+use crate::store::survey::{self, Look};
+use crate::store::{OpenStore, Place, locate};
+use cairn_agent::agent::daemon;
+use cairn_agent::drain::checkpoints::{Told, left_name};
+use cairn_agent::model::job::{Job, RUN_LOCK};
+use cairn_agent::model::mapping::Mapping;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::manifest::Kind;
+use cairn_agent::persist::outside::Outside;
+use clap::Args;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn rm melt:/restart.100            give its memory back; the drained copy stays
+  cairn rm --recursive melt:/old
+  cairn rm melt                         the whole store, if all of it is drained, and archived if that was asked for
+  cairn rm melt --verify                the same, once every copy was read back and compared
+  cairn rm melt --discard               the whole store, even what is nowhere else
+
+A program that removes a file below /cairn removes the drained copy as well; `cairn rm` does not.
+A file that is not drained is removed only with --force.";
+
+/// Remove files from a store, or a store.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// JOB for a whole store, JOB:/path for files in it
+    #[arg(required = true, value_name = "JOB[:/PATH]")]
+    targets: Vec<String>,
+    /// Remove directories with everything in them
+    #[arg(long, short)]
+    recursive: bool,
+    /// Also files that are not drained
+    #[arg(long)]
+    force: bool,
+    /// Remove the whole store, even if files in it are nowhere else
+    #[arg(long)]
+    discard: bool,
+    /// Before the whole store is removed, read every copy back and compare it with what was drained; one that is damaged is made again
+    #[arg(long, conflicts_with = "discard")]
+    verify: bool,
+}
+
+/// What was removed.
+#[derive(Debug, Default, Serialize)]
+pub struct RemoveReport {
+    /// Paths, as the program saw them.
+    removed: Vec<String>,
+    /// Whole stores, by job.
+    removed_stores: Vec<String>,
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
+    let mut report = RemoveReport::default();
+    let mut by_job: BTreeMap<Option<String>, Vec<String>> = BTreeMap::new();
+    for target in &arguments.targets {
+        let place = Place::parse(target);
+        let paths = by_job.entry(place.job.clone()).or_default();
+        if !place.path.is_empty() {
+            paths.push(place.path);
+        }
+    }
+    for (job, paths) in by_job {
+        let store = match context.roots.choose(job.as_deref()) {
+            Err(Error::NotAStore { path })
+                if paths.is_empty() && claim::remove_unbegun(&path, &name_of(&path))? =>
+            {
+                report.removed_stores.push(name_of(&path));
+                continue;
+            }
+            Err(Error::NoStore { job, .. })
+                if paths.is_empty() && removal::finish_earlier(&context.roots, &job)? =>
+            {
+                report.removed_stores.push(job);
+                continue;
+            }
+            store => store?,
+        };
+        match paths.is_empty() {
+            true => remove_store(store, &arguments, &mut report)?,
+            false => remove_files(&store, &paths, &arguments, &mut report)?,
+        }
+    }
+    if context.json {
+        return output::json(&report);
+    }
+    if !report.removed.is_empty() {
+        output::line(&format!("{} removed", count(report.removed.len() as u64, "name")));
+    }
+    for job in &report.removed_stores {
+        output::line(&format!("store of job {job} removed"));
+    }
+    Ok(())
+}
+
+/// Of the job whose store a directory is.
+fn name_of(store: &Path) -> String {
+    store.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn remove_store(store: OpenStore, arguments: &Arguments, report: &mut RemoveReport) -> Result<()> {
+    let job = store.job.job.clone();
+    let Arguments { discard, verify, .. } = *arguments;
+    let (claim, files) = take_for_removal(store, discard, verify).map_err(|error| match error {
+        Error::Running { job } => Error::InUse { job },
+        other => other,
+    })?;
+    let unclean = Standing::of(&claim.store).map_or(0, |standing| standing.unclean_files);
+    if files > 0 && unclean > 0 {
+        return Err(Error::WouldLoseUnclean { job, files: files as usize, unclean });
+    }
+    if files > 0 {
+        return Err(Error::WouldLose { job, files: files as usize });
+    }
+    let processes = match survey::programs(&claim.store) {
+        // A store that cannot be opened any more can be discarded; not one that a program holds which is stopped.
+        Err(ref error) if discard && error.holder().is_none() => Vec::new(),
+        processes => processes?,
+    };
+    if !processes.is_empty() {
+        return Err(Error::Inhabited { job, users: output::still_use(&processes) });
+    }
+    claim.remove()?;
+    report.removed_stores.push(job);
+    Ok(())
+}
+
+/// Takes a store that is to be removed. How many of its files are nowhere else, when what can be drained was: unless `discard`,
+/// then that does not matter. With `verify` every copy is read back. Errors: a run has it, or the archive lacks a checkpoint.
+pub fn take_for_removal(store: OpenStore, discard: bool, verify: bool) -> Result<(Claim, u64)> {
+    if discard {
+        return Ok((claim_existing(store)?, 0));
+    }
+    if daemon::has_run(store.directory(), RUN_LOCK)? {
+        return Err(Error::Running { job: store.job.job });
+    }
+    // That may take long: until it is done a run may take the store up.
+    files_at_risk(&store, verify)?;
+    let claim = claim_existing(store)?;
+    let files = files_at_risk(&claim.store, false)?;
+    Ok((claim, files))
+}
+
+/// Drains and archives what can be, and counts the files that are nowhere else. Errors: the archive lacks a checkpoint.
+fn files_at_risk(store: &OpenStore, verify: bool) -> Result<u64> {
+    if Look::at(store)?.contents.files == 0 {
+        return Ok(0);
+    }
+    // The agent looks at every copy again; what it drained once may have been removed since.
+    let report = drain_with(store, None, Duration::ZERO, Told { verify, ..Told::default() }, true)?;
+    let unclean = report.outcome.unclean.len() as u64;
+    // Of what is lost the store has nothing, either.
+    let elsewhere = report.outcome.drained_files + report.outcome.lost_files;
+    let mut files = report.files.saturating_sub(elsewhere).max(unclean);
+    if files > 0 && is_left(store)? {
+        files = 0;
+    }
+    match archive_with(store, true)?.filter(|status| files == 0 && !status.is_complete()) {
+        None => Ok(files),
+        Some(status) => Err(Error::NotArchived {
+            job: store.job.job.clone(),
+            reason: archive::missing(&status),
+            url: status.url,
+        }),
+    }
+}
+
+/// Whether all files of the store are as they are in the directory that `cairn drain` makes of a job whose run failed.
+fn is_left(store: &OpenStore) -> Result<bool> {
+    let Some(persist) = &store.job.persist else { return Ok(false) };
+    let directory = persist.join(left_name(&store.job.job));
+    let job = Job { persist_id: None, map: Mapping::default(), ..store.job.clone() };
+    let Ok(outside) = Outside::open(&directory, &job) else { return Ok(false) };
+    for volume in store.volumes()? {
+        for (path, node) in volume.tree()?.iter().filter(|(_, node)| node.kind == Kind::File) {
+            if outside.lack(path, node)?.is_some() {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn remove_files(
+    store: &OpenStore,
+    paths: &[String],
+    arguments: &Arguments,
+    report: &mut RemoveReport,
+) -> Result<()> {
+    let mut chosen = Vec::new();
+    {
+        let volumes = store.volumes()?;
+        for text in paths {
+            let path = store.path(text)?;
+            let problem = "it is not a file of the store";
+            let bad = || Error::Target { path: store.shown(&path), problem };
+            let (volume, inner) = locate(&volumes, &path).ok_or_else(bad)?;
+            if !volume.attributes(&inner)?.is_directory() {
+                chosen.push(path);
+                continue;
+            }
+            if !arguments.recursive {
+                return Err(Error::IsDirectory { path: store.shown(&path) });
+            }
+            let tree = volume.tree()?;
+            let below = tree.into_keys().filter(|candidate| {
+                candidate.strip_prefix(&path).is_some() && candidate != volume.prefix()
+            });
+            let mut below: Vec<FilePath> = below.collect();
+            // What is in a directory comes before it.
+            below.reverse();
+            chosen.extend(below);
+        }
+    }
+    let shown = chosen.iter().map(|path| store.shown(path));
+    report.removed.extend(shown);
+    store.agent()?.evict(chosen, arguments.force)?;
+    Ok(())
+}

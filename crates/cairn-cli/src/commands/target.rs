@@ -1,0 +1,340 @@
+//! `cairn target`: memory, files or devices of this machine as namespaces that others reach over NVMe/TCP.
+
+mod configuration;
+mod export;
+mod grant;
+mod signals;
+
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output;
+use crate::output::size;
+use cairn_agent::agent::daemon;
+use cairn_agent::target::control::Control;
+use cairn_agent::target::grants::{Grants, Room};
+use cairn_agent::target::{Directory, Guard, Limits, Metrics, Resources, Subsystem, Target};
+use cairn_device::nvme::secret::HostSecrets;
+use cairn_device::nvme::wire::Nqn;
+use clap::Args;
+use configuration::Configuration;
+use export::Place;
+use serde::Serialize;
+use signals::Signals;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::Builder;
+
+/// The name of what is exported, unless another is given.
+const DEFAULT_NAME: &str = "nqn.2026-11.io.cairn:target";
+/// Where it listens, unless it is said otherwise.
+const DEFAULT_ADDRESS: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 4420);
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn target ram:8G                                     for initiators on this machine
+  cairn target --listen 10.0.0.5:4420 file:/nvme/export   for whoever reaches that address
+  cairn target --listen 10.0.0.5:4420 --auth hosts ram:8G
+  cairn target --config /etc/cairn/target.toml
+  cairn target --listen 10.0.0.5:4420 --control /run/cairn/target --grants dir:/nvme/jobs:10T
+  nvme connect -t tcp -a 10.0.0.5 -s 4420 -n nqn.2026-11.io.cairn:target
+
+A file must be there, and have the size that the namespace is to have. What is in memory is gone
+when the command ends. With --auth only hosts in FILE, with mode 0600, may connect, and prove by
+DH-HMAC-CHAP who they are. Each of its lines reads HOSTNQN SECRET [TARGETSECRET], with secrets as
+nvme gen-dhchap-key makes them; by the second one hosts can make sure of the target. Without --auth
+hosts are not authenticated: listen only where nobody else is. Nothing is encrypted.
+
+With --grants it has room for namespaces that `cairn target grant` makes, one for a job, and `cairn
+target revoke` removes. Those in a directory are there again, with their secrets, when the target is
+started again; those in memory are gone. The control socket and the files have mode 0600.
+
+SIGHUP has it look how large its files and devices are by now, and tell hosts where that has
+changed: what has grown can be used, what is smaller or empty is not written to any more.
+
+SIGTERM has it let nobody in any more, finish what it has accepted, and end when that is durable; a
+second one ends it at once.
+
+A configuration file is TOML; options of the command line come before what it says:
+  listen = [\"10.0.0.5:4420\", \"[fd00::5]:4420\"]
+  memory = \"256M\"                 # as --memory; threads, connections, control, grants, metrics, too
+  [[subsystem]]
+  nqn = \"nqn.2026-11.io.cairn:scratch\"
+  auth = \"/etc/cairn/hosts\"       # as --auth; or hosts = [\"nqn.…\"] to believe names
+  [[subsystem.namespace]]
+  ram = \"8G\"
+  [[subsystem.namespace]]
+  file = \"/nvme/export\"
+  size = \"100G\"                   # makes the file if it is not there
+  [[subsystem.namespace]]
+  device = \"/dev/nvme0n1\"
+  block_size = 512";
+
+/// Export memory, files or devices as NVMe namespaces over TCP.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Option<grant::Action>,
+    /// What to export, as namespaces 1, 2, …: ram:SIZE, file:PATH or block:DEVICE
+    #[arg(required_unless_present_any = ["config", "grants"], value_name = "EXPORT")]
+    exports: Vec<String>,
+    /// Read from FILE what to export, where and to whom
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["exports", "nqn", "auth", "block_size"])]
+    config: Option<PathBuf>,
+    /// Where to listen, perhaps more than once [default: 127.0.0.1:4420]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Vec<SocketAddr>,
+    /// Name of the subsystem
+    #[arg(long, value_name = "NQN", default_value = DEFAULT_NAME)]
+    nqn: String,
+    /// Hosts that may connect, and their secrets
+    #[arg(long, value_name = "FILE")]
+    auth: Option<PathBuf>,
+    /// Make a socket by which `cairn target grant`, `revoke` and `list` talk to it
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+    /// Room for what is granted to jobs: ram:SIZE or dir:DIRECTORY:SIZE
+    #[arg(long, value_name = "ROOM", requires = "control")]
+    grants: Option<String>,
+    /// Tell Prometheus the counters, at http://ADDRESS:PORT/metrics
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
+    /// Threads that serve connections [default: one per processor, at most 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Most memory for data on their way; who finds none waits [default: 256M]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// Most connections at a time [default: 4096]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    connections: Option<u32>,
+    /// Size of a logical block
+    #[arg(long, value_name = "BYTES", value_parser = export::parse_block_bytes, default_value_t = export::BLOCK_BYTES)]
+    block_size: u64,
+}
+
+/// What is exported where.
+#[derive(Debug, Serialize)]
+pub struct TargetReport {
+    /// Of the first subsystem: its name.
+    nqn: String,
+    /// Where it listens first.
+    address: SocketAddr,
+    /// Of the first subsystem: hosts have to prove who they are.
+    authenticates: bool,
+    /// Of the first subsystem: sizes of the namespaces 1, 2, …
+    namespace_bytes: Vec<u64>,
+    /// Everywhere it listens.
+    addresses: Vec<SocketAddr>,
+    /// Where its counters can be asked for.
+    metrics: Option<SocketAddr>,
+    /// All subsystems.
+    subsystems: Vec<SubsystemReport>,
+}
+
+/// What is exported together.
+#[derive(Clone, Debug, Serialize)]
+pub struct SubsystemReport {
+    /// Its name.
+    nqn: String,
+    /// Hosts have to prove who they are.
+    authenticates: bool,
+    /// Sizes of the namespaces 1, 2, …
+    namespace_bytes: Vec<u64>,
+}
+
+/// Carries out the command, until the process is ended.
+pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
+    if let Some(action) = &arguments.action {
+        return grant::run(context, action);
+    }
+    let configuration = match &arguments.config {
+        Some(path) => Configuration::read(path)?,
+        None => of_command_line(arguments)?,
+    };
+    let directory = Arc::new(Directory::new(Limits::default()));
+    for subsystem in &configuration.subsystems {
+        let taken = |_| Error::NqnTaken { text: subsystem.name().to_string() };
+        directory.add(Arc::clone(subsystem)).map_err(taken)?;
+    }
+    let control = control(arguments, &configuration)?;
+    let grants = grants(arguments, &configuration, &directory)?;
+    let metrics = metrics(arguments, &configuration, &directory)?;
+    let signals = Signals::block();
+    let resources = resources(arguments, &configuration)?;
+    let failed = |action| Error::file(action, Path::new("cairn target"));
+    let mut target = Target::new(Arc::clone(&directory), resources).map_err(failed("start"))?;
+    let addresses = match (&arguments.listen[..], &configuration.listen[..]) {
+        ([], []) => &[DEFAULT_ADDRESS.into()],
+        ([], addresses) | (addresses, _) => addresses,
+    };
+    let listen = |&address| target.listen(address).map_err(cannot_listen("--listen", address));
+    let addresses = addresses.iter().map(listen).collect::<Result<Vec<_>>>()?;
+    if let Some(control) = control {
+        let (addresses, name) = (addresses.clone(), "control".to_string());
+        let serve = move || control.serve(&grants, &addresses);
+        Builder::new().name(name).spawn(serve).map_err(failed("start"))?;
+    }
+    let metrics_address = metrics.as_ref().and_then(|metrics| metrics.address().ok());
+    if let Some(metrics) = metrics {
+        let started = Builder::new().name("metrics".to_string()).spawn(move || metrics.serve());
+        started.map_err(failed("start"))?;
+    }
+    signals.watch(target.stop(), directory).map_err(failed("start"))?;
+    show(context, addresses, metrics_address, &configuration.subsystems)?;
+    let served = target.serve().map_err(failed("flush the namespaces of"));
+    if let Some(path) = control_path(arguments, &configuration) {
+        // Whoever finds it later finds that nobody listens.
+        let _ = std::fs::remove_file(path);
+    }
+    served
+}
+
+/// Where the counters can be asked for.
+fn metrics(
+    arguments: &Arguments,
+    configuration: &Configuration,
+    directory: &Arc<Directory>,
+) -> Result<Option<Metrics>> {
+    let Some(address) = arguments.metrics.or(configuration.metrics) else { return Ok(None) };
+    let bound = Metrics::bind(address, Arc::clone(directory));
+    bound.map(Some).map_err(cannot_listen("--metrics", address))
+}
+
+fn cannot_listen(option: &'static str, address: SocketAddr) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Listen { option, address, source }
+}
+
+fn control_path<'a>(
+    arguments: &'a Arguments,
+    configuration: &'a Configuration,
+) -> Option<&'a PathBuf> {
+    arguments.control.as_ref().or(configuration.file.control.as_ref())
+}
+
+/// The socket by which it is told what to grant.
+fn control(arguments: &Arguments, configuration: &Configuration) -> Result<Option<Control>> {
+    let Some(path) = control_path(arguments, configuration) else { return Ok(None) };
+    Control::bind(path).map(Some).map_err(Error::file("listen on", path))
+}
+
+/// What may be granted: without room nothing.
+fn grants(
+    arguments: &Arguments,
+    configuration: &Configuration,
+    directory: &Arc<Directory>,
+) -> Result<Grants> {
+    let given = arguments
+        .grants
+        .as_ref()
+        .map(|text| grant::parse_room(text).ok_or_else(|| Error::Room { text: text.clone() }));
+    let room = given.transpose()?.or(configuration.grants.clone());
+    let (room, bytes_max) = room.unwrap_or((Room::Memory, 0));
+    let system = rustix::system::uname();
+    let machine = system.nodename().to_string_lossy();
+    let place = match &room {
+        Room::Memory => Path::new("memory"),
+        Room::Directory(path) => path,
+    };
+    let refused = Error::file("grant what is in", place);
+    let grants = Grants::new(Arc::clone(directory), &room, bytes_max, &machine).map_err(refused)?;
+    grants.set_aside().iter().for_each(|what| output::say!("cairn: {}: {what}", place.display()));
+    Ok(grants)
+}
+
+/// The one subsystem that options describe, if they do.
+fn of_command_line(arguments: &Arguments) -> Result<Configuration> {
+    if arguments.exports.is_empty() {
+        return Ok(Configuration::default());
+    }
+    let name = Nqn::new(&arguments.nqn).ok_or(Error::Nqn { text: arguments.nqn.clone() })?;
+    let open = |export: &String| {
+        let refused = |source: io::Error| Error::Export { export: export.clone(), source };
+        Place::parse(export)?.open(arguments.block_size).map_err(refused)
+    };
+    let namespaces = arguments.exports.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let subsystem = Subsystem::new(name, namespaces, Limits::default());
+    let subsystem = match guard(arguments)? {
+        Some(guard) => subsystem.guarded(guard),
+        None => subsystem,
+    };
+    let subsystems = vec![Arc::new(subsystem)];
+    Ok(Configuration { subsystems, ..Configuration::default() })
+}
+
+/// What it may use of this machine; as many descriptors as are allowed, because each connection has one.
+fn resources(arguments: &Arguments, configuration: &Configuration) -> Result<Resources> {
+    let Configuration { file, memory_bytes, .. } = configuration;
+    let given = arguments.memory.as_ref().map(|text| {
+        let bytes = size::parse(text).and_then(|bytes| usize::try_from(bytes).ok());
+        bytes.ok_or_else(|| Error::Size { text: text.clone() })
+    });
+    daemon::allow_many_files();
+    let default = Resources::default();
+    let threads = arguments.threads.or(file.threads.as_ref().map(|threads| *threads.get_ref()));
+    let connections = file.connections.as_ref().map(|connections| *connections.get_ref());
+    let connections_max = arguments.connections.or(connections);
+    Ok(Resources {
+        threads: threads.map_or(default.threads, usize::from),
+        connections_max: connections_max.map_or(default.connections_max, |count| count as usize),
+        memory_bytes: given.transpose()?.or(*memory_bytes).unwrap_or(default.memory_bytes),
+        ..default
+    })
+}
+
+/// Who may connect, if not everybody.
+fn guard(arguments: &Arguments) -> Result<Option<Guard>> {
+    let Some(path) = &arguments.auth else { return Ok(None) };
+    let refused = |source| Error::Secrets { path: path.clone(), source };
+    HostSecrets::read(path).map(Guard::new).map(Some).map_err(refused)
+}
+
+fn report(subsystem: &Arc<Subsystem>) -> SubsystemReport {
+    SubsystemReport {
+        nqn: subsystem.name().to_string(),
+        authenticates: subsystem.guard().is_some_and(Guard::demands_proof),
+        namespace_bytes: subsystem.namespaces().map(|(_, one)| one.shape().bytes()).collect(),
+    }
+}
+
+fn show(
+    context: &Context,
+    addresses: Vec<SocketAddr>,
+    metrics: Option<SocketAddr>,
+    all: &[Arc<Subsystem>],
+) -> Result<()> {
+    let subsystems: Vec<_> = all.iter().map(report).collect();
+    if context.json {
+        let address = addresses[0];
+        let empty = || SubsystemReport {
+            nqn: String::new(),
+            authenticates: false,
+            namespace_bytes: Vec::new(),
+        };
+        let first = subsystems.first().cloned().unwrap_or_else(empty);
+        let SubsystemReport { nqn, authenticates, namespace_bytes } = first;
+        return output::json(&TargetReport {
+            nqn,
+            address,
+            authenticates,
+            namespace_bytes,
+            addresses,
+            metrics,
+            subsystems,
+        });
+    }
+    let places: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    if subsystems.is_empty() {
+        output::line(&format!("listening at {}", places.join(", ")));
+    }
+    for subsystem in &subsystems {
+        let hosts = if subsystem.authenticates { ", for hosts with a secret" } else { "" };
+        output::line(&format!("{} at {}{hosts}", subsystem.nqn, places.join(", ")));
+        for (number, bytes) in (1..).zip(&subsystem.namespace_bytes) {
+            output::line(&format!("  namespace {number}: {}", size::human(*bytes)));
+        }
+    }
+    Ok(())
+}

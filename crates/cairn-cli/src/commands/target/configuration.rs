@@ -1,0 +1,209 @@
+//! The file that `cairn target --config` reads: addresses, subsystems, namespaces, and who may use them.
+//!
+//! Must stay true: a key that is unknown is an error; whatever is wrong is said with its line and key. Secrets stand in files
+//! of their own.
+
+use super::export::{self, Place};
+use super::grant::parse_room;
+use crate::error::{Error, Result};
+use crate::output::size;
+use crate::settings;
+use cairn_agent::target::grants::Room;
+use cairn_agent::target::{Guard, Limits, Namespace, Subsystem};
+use cairn_device::nvme::secret::HostSecrets;
+use cairn_device::nvme::wire::Nqn;
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use toml::Spanned;
+
+/// What is said of the target itself. Options of the command line come first.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct File {
+    /// `--listen`, one or several.
+    pub listen: Vec<Spanned<String>>,
+    /// `--threads`.
+    pub threads: Option<Spanned<u16>>,
+    /// `--memory`.
+    pub memory: Option<Spanned<String>>,
+    /// `--connections`.
+    pub connections: Option<Spanned<u32>>,
+    /// `--control`.
+    pub control: Option<PathBuf>,
+    /// `--metrics`.
+    metrics: Option<Spanned<String>>,
+    /// `--grants`.
+    grants: Option<Spanned<String>>,
+    subsystem: Vec<SubsystemTable>,
+}
+
+/// `[[subsystem]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SubsystemTable {
+    nqn: Spanned<String>,
+    /// Hosts and their secrets.
+    auth: Option<Spanned<PathBuf>>,
+    /// Hosts that are let in by their names alone.
+    hosts: Option<Vec<Spanned<String>>>,
+    #[serde(default)]
+    namespace: Vec<Spanned<NamespaceTable>>,
+}
+
+/// `[[subsystem.namespace]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamespaceTable {
+    /// A size.
+    ram: Option<Spanned<String>>,
+    file: Option<PathBuf>,
+    device: Option<PathBuf>,
+    /// Of a file that is made if it is not there.
+    size: Option<Spanned<String>>,
+    block_size: Option<Spanned<u64>>,
+}
+
+/// The file, for messages.
+struct Text<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+/// What a configuration says.
+#[derive(Default)]
+pub struct Configuration {
+    /// Of the target itself.
+    pub file: File,
+    /// Where to listen.
+    pub listen: Vec<SocketAddr>,
+    /// `memory`, bytes.
+    pub memory_bytes: Option<usize>,
+    /// Where the counters can be asked for.
+    pub metrics: Option<SocketAddr>,
+    /// Room for what is granted, and how much.
+    pub grants: Option<(Room, u64)>,
+    /// What is exported.
+    pub subsystems: Vec<Arc<Subsystem>>,
+}
+
+impl Configuration {
+    /// Reads the file, and opens what it names.
+    pub fn read(path: &Path) -> Result<Configuration> {
+        let text = settings::read(path)?;
+        let file: File = settings::parse(path, &text)?;
+        let text = Text { path, text: &text };
+        let listen =
+            file.listen.iter().map(|one| text.address("listen", one)).collect::<Result<_>>()?;
+        let memory = file.memory.as_ref().map(|memory| text.size("memory", memory)).transpose()?;
+        let memory_bytes = memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        if let Some(threads) = file.threads.as_ref().filter(|threads| *threads.get_ref() == 0) {
+            return Err(text.wrong(threads, "threads", "there must be one at least"));
+        }
+        let connections = file.connections.as_ref();
+        if let Some(connections) = connections.filter(|connections| *connections.get_ref() == 0) {
+            return Err(text.wrong(connections, "connections", "there must be one at least"));
+        }
+        let subsystems =
+            file.subsystem.iter().map(|table| text.subsystem(table)).collect::<Result<_>>()?;
+        let grants = file.grants.as_ref().map(|room| text.room(room)).transpose()?;
+        if let (Some(room), None) = (&file.grants, &file.control) {
+            return Err(text.wrong(
+                room,
+                "grants",
+                "there is no \"control\" by which to ask for it",
+            ));
+        }
+        let metrics = file.metrics.as_ref().map(|one| text.address("metrics", one)).transpose()?;
+        Ok(Configuration { listen, memory_bytes, metrics, grants, subsystems, file })
+    }
+}
+
+impl Text<'_> {
+    /// An error at that place of the file.
+    fn wrong<T>(&self, value: &Spanned<T>, key: &str, problem: &str) -> Error {
+        let line = self.text[..value.span().start].matches('\n').count() + 1;
+        let problem = format!("line {line}: {key}: {problem}");
+        Error::Configuration { path: self.path.to_path_buf(), problem }
+    }
+
+    fn address(&self, key: &str, value: &Spanned<String>) -> Result<SocketAddr> {
+        let problem = "this is no address with a port, as in 10.0.0.5:4420";
+        value.get_ref().parse().map_err(|_| self.wrong(value, key, problem))
+    }
+
+    fn size(&self, key: &str, value: &Spanned<String>) -> Result<u64> {
+        let problem = "this is no size; write one like 8G";
+        size::parse(value.get_ref()).ok_or_else(|| self.wrong(value, key, problem))
+    }
+
+    fn room(&self, value: &Spanned<String>) -> Result<(Room, u64)> {
+        let problem = "write ram:SIZE or dir:DIRECTORY:SIZE";
+        parse_room(value.get_ref()).ok_or_else(|| self.wrong(value, "grants", problem))
+    }
+
+    fn name(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {
+        let problem = "this is no name; write one like nqn.2026-11.io.cairn:target";
+        Nqn::new(value.get_ref()).ok_or_else(|| self.wrong(value, key, problem))
+    }
+
+    fn subsystem(&self, table: &SubsystemTable) -> Result<Arc<Subsystem>> {
+        let name = self.name("nqn", &table.nqn)?;
+        if table.namespace.is_empty() {
+            return Err(self.wrong(
+                &table.nqn,
+                "nqn",
+                "the subsystem has no [[subsystem.namespace]]",
+            ));
+        }
+        let namespaces = table.namespace.iter().map(|one| self.namespace(one));
+        let namespaces = namespaces.collect::<Result<Vec<_>>>()?;
+        let subsystem = Subsystem::new(name, namespaces, Limits::default());
+        Ok(Arc::new(match self.guard(table)? {
+            Some(guard) => subsystem.guarded(guard),
+            None => subsystem,
+        }))
+    }
+
+    fn guard(&self, table: &SubsystemTable) -> Result<Option<Guard>> {
+        match (&table.auth, &table.hosts) {
+            (Some(auth), Some(_)) => {
+                Err(self.wrong(auth, "auth", "the file names the hosts; leave out \"hosts\""))
+            }
+            (Some(auth), None) => {
+                let wrong = |source| self.wrong(auth, "auth", &format!("{source}"));
+                let secrets = HostSecrets::read(auth.get_ref()).map_err(wrong)?;
+                Ok(Some(Guard::new(secrets)))
+            }
+            (None, Some(hosts)) => {
+                let names = hosts.iter().map(|host| self.name("hosts", host));
+                Ok(Some(Guard::named(names.collect::<Result<_>>()?)))
+            }
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn namespace(&self, value: &Spanned<NamespaceTable>) -> Result<Namespace> {
+        let table = value.get_ref();
+        let size = table.size.as_ref().map(|size| self.size("size", size)).transpose()?;
+        let place = match (&table.ram, &table.file, &table.device) {
+            (Some(ram), None, None) if size.is_none() => Place::Memory(self.size("ram", ram)?),
+            (None, Some(path), None) => Place::File(path.clone(), size),
+            (None, None, Some(path)) if size.is_none() => Place::Device(path.clone()),
+            _ => {
+                let problem = "write one of ram = SIZE, file = PATH (with size = SIZE to make it), device = PATH";
+                return Err(self.wrong(value, "namespace", problem));
+            }
+        };
+        let block_bytes = match &table.block_size {
+            Some(size) => export::check_block_bytes(*size.get_ref())
+                .map_err(|problem| self.wrong(size, "block_size", &problem))?,
+            None => export::BLOCK_BYTES,
+        };
+        place.open(block_bytes).map_err(|source| {
+            let problem = format!("cannot export {place}: {}", cairn_agent::error::why(&source));
+            self.wrong(value, "namespace", &problem)
+        })
+    }
+}

@@ -1,0 +1,127 @@
+//! `cairn top`: a live picture of stores, from the answers that `cairn status` gives.
+//!
+//! Must stay true: the screen answers to keys whatever the agent does, because answers are asked for elsewhere; a terminal is
+//! given back as it was; what a store's files and programs are called moves no cursor.
+//! Does not find anything out itself.
+
+mod screen;
+
+use crate::Context;
+use crate::commands::status;
+use crate::error::{Error, Result};
+use crate::output::duration;
+use crate::store::Roots;
+use clap::Args;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use screen::{Answer, Screen};
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often keys and answers are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Answers are asked for no more often.
+const EVERY_MIN_S: f64 = 0.1;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn top                  every store of this user on this node
+  cairn top melt --every 5s
+
+Keys: left and right choose the store, q ends.";
+
+/// Watch stores: tiers, files, drain, bytes at risk.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// The job [default: all]
+    job: Option<String>,
+    /// How often to ask
+    #[arg(long, value_name = "TIME", value_parser = duration::argument, default_value = "1s")]
+    every: f64,
+}
+
+/// Carries out the command.
+pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
+    if context.json || !io::stdout().is_terminal() {
+        return Err(Error::NoTerminal);
+    }
+    // A job that is not there is said on a line, not on a screen.
+    let first = ask(&context.roots, arguments.job.as_deref())?;
+    let every = Duration::from_secs_f64(arguments.every.max(EVERY_MIN_S));
+    let answers = start_asking(context.roots.clone(), arguments.job.clone(), every);
+    let mut screen = Screen::new(first, every);
+    let failed = Error::file("draw on", Path::new("the terminal"));
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let shown = show(&mut terminal, &mut screen, &answers);
+    ratatui::restore();
+    shown.map_err(Error::file("draw on", Path::new("the terminal")))
+}
+
+/// How the stores stand, as `cairn status --json` says it.
+fn ask(roots: &Roots, job: Option<&str>) -> Result<Answer> {
+    let reports = status::reports(roots, job)?;
+    let answer = serde_json::to_value(&reports).and_then(serde_json::from_value);
+    Ok(answer.expect("what a screen shows is a part of what status says"))
+}
+
+/// What came back, and how long after the last time.
+type Answered = (Result<Answer, String>, Duration);
+
+/// Asks from a thread of its own: an agent that does not answer must not stop the screen. The thread ends with the process, or
+/// when nobody listens.
+fn start_asking(roots: Roots, job: Option<String>, every: Duration) -> Receiver<Answered> {
+    let (sender, answers) = mpsc::channel();
+    let mut asked = Instant::now();
+    thread::spawn(move || {
+        loop {
+            thread::sleep(every);
+            let answer = ask(&roots, job.as_deref()).map_err(|error| error.to_string());
+            let since = std::mem::replace(&mut asked, Instant::now()).elapsed();
+            if sender.send((answer, since)).is_err() {
+                return;
+            }
+        }
+    });
+    answers
+}
+
+fn show(
+    terminal: &mut DefaultTerminal,
+    screen: &mut Screen,
+    answers: &Receiver<Answered>,
+) -> io::Result<()> {
+    loop {
+        terminal.draw(|frame| screen.draw(frame))?;
+        while event::poll(Duration::ZERO)? {
+            if let Event::Key(key) = event::read()? {
+                if !obey(screen, key) {
+                    return Ok(());
+                }
+            }
+        }
+        match answers.recv_timeout(LOOK_EVERY) {
+            Ok((answer, since)) => screen.take(answer, since),
+            Err(RecvTimeoutError::Timeout) => screen.wait(LOOK_EVERY),
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+}
+
+/// Does what a key says; false if that is to end.
+fn obey(screen: &mut Screen, key: KeyEvent) -> bool {
+    if key.kind == KeyEventKind::Release {
+        return true;
+    }
+    match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => return false,
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+        KeyCode::Left | KeyCode::Char('h') => screen.choose(-1),
+        KeyCode::Right | KeyCode::Char('l') | KeyCode::Tab => screen.choose(1),
+        _ => {}
+    }
+    true
+}

@@ -1,0 +1,774 @@
+//! Having a store to oneself: making it, resuming it, removing it.
+//!
+//! Must stay true: a store is used by one `cairn run` at a time (`run.lock`); what a failed attempt
+//! made is removed again; a store is removed only after its agent has ended, so nobody drains what
+//! is going away. A run that has the lock says that it is one; whoever else has it only looks, or
+//! removes the store, and is waited for, however long that takes on a busy machine.
+
+use crate::create::claimed_tiers::{self, ClaimedTiers};
+use crate::create::request::{
+    Request, address_space_bytes, fit_metadata, fit_segment, shown_mapping,
+};
+use crate::create::staging::{self, Stage};
+use crate::drain::checkpoints;
+use crate::error::{Error, Result};
+use crate::output::size;
+use crate::resume::media_rebuild::{self, Failed};
+use crate::resume::ownership;
+use crate::resume::recovery_report;
+use crate::resume::restart_check::{self, Resume, rollback};
+use crate::settings::space::check_quota;
+use crate::store::removal;
+use crate::store::survey;
+use crate::store::tier;
+use crate::store::{NODE, OpenStore, Roots, refuse};
+use cairn_agent::agent::client::Client;
+use cairn_agent::agent::daemon;
+use cairn_agent::model::job::{
+    AGENT_LOCK, DeviceKind, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec,
+};
+use cairn_agent::model::mapping::Mapping;
+use cairn_agent::model::store_file;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::directory_id::DirectoryId;
+use cairn_agent::persist::ledger::Ledger;
+use cairn_agent::persist::manifest::Manifest;
+use cairn_agent::store::memory::Memory;
+use cairn_agent::store::reaper;
+use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
+use cairn_device::media_file::Allocation;
+use cairn_device::namespace::{self, Creation};
+use cairn_device::store::TierLocks;
+use cairn_device::{Store, TierPlace};
+use cairn_posix::rank;
+use std::cell::OnceCell;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long the lock of a run is waited for that may be ending just now.
+const LOCK_PATIENCE: Duration = Duration::from_millis(300);
+/// When it is said that somebody is waited for.
+pub const SAID_AFTER: Duration = Duration::from_secs(2);
+/// How often a store is looked for that is removed meanwhile.
+const ATTEMPTS_MAX: u32 = 8;
+/// How long an agent may take to end.
+const AGENT_PATIENCE: Duration = Duration::from_secs(30);
+/// How often it is looked whether what is waited for has come.
+pub const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Letters of the random part of a name: none that look alike.
+const NAME_LETTERS: &[u8] = b"abcdefghjkmnpqrstuvwxyz23456789";
+/// Length of the part of a name that comes from the command.
+const NAME_STEM_MAX: usize = 16;
+
+/// A store that this process has to itself.
+pub struct Claim {
+    /// The store.
+    pub store: OpenStore,
+    /// It was made by this process, and not from what an earlier store has left: nothing is lost with it.
+    pub is_new: bool,
+    lock: File,
+    /// Those of its tiers, when its agent has ended.
+    locks: OnceCell<TierLocks>,
+}
+
+/// How a run comes into a store.
+pub struct Entrance<'a> {
+    /// Takes the run lock of the store in a directory, of a job.
+    pub take: &'a dyn Fn(&Path, &str) -> Result<File>,
+    /// Says in the directory of a store who makes it, or verifies it, before that takes long.
+    pub sign: &'a dyn Fn(&Path) -> Result<()>,
+    /// Says in the directory of a new store, before that is removed, why nothing came of it.
+    pub give_up: &'a dyn Fn(&Path, &Error),
+}
+
+/// That of a run by itself.
+const ALONE: Entrance<'_> = Entrance { take: &lock, sign: &|_| Ok(()), give_up: &|_, _| () };
+
+/// What an earlier store has left in a file.
+#[derive(Clone, Copy)]
+struct Kept<'a> {
+    path: &'a Path,
+    block_bytes: u32,
+}
+
+impl Claim {
+    /// The store of the job that `request` names if there is one, else a new one for `command`.
+    pub fn obtain(roots: &Roots, request: &Request, command: &[String]) -> Result<Claim> {
+        Claim::obtain_by(roots, request, command, &ALONE)
+    }
+
+    /// The same, by another entrance.
+    pub fn obtain_by(
+        roots: &Roots,
+        request: &Request,
+        command: &[String],
+        entrance: &Entrance<'_>,
+    ) -> Result<Claim> {
+        let mut attempts = 1;
+        loop {
+            let directory = request.job.as_deref().and_then(|job| roots.find(job));
+            let directory = directory.filter(|directory| is_described(directory));
+            let claimed = match &directory {
+                Some(directory) => OpenStore::open(directory)
+                    .and_then(|store| (entrance.take)(directory, &store.job.job))
+                    .and_then(|lock| {
+                        Claim::resume(roots, directory, (request, command), lock, entrance)
+                    }),
+                None => Claim::create_by(roots, request, command, entrance),
+            };
+            match claimed {
+                // `cairn gc` or `cairn rm` removed the store that was there a moment ago.
+                Err(error) if error.is_about_nothing_there() && attempts < ATTEMPTS_MAX => {
+                    attempts += 1;
+                }
+                claimed => return claimed,
+            }
+        }
+    }
+
+    fn resume(
+        roots: &Roots,
+        directory: &Path,
+        (request, command): (&Request, &[String]),
+        lock: File,
+        entrance: &Entrance<'_>,
+    ) -> Result<Claim> {
+        let store = OpenStore::open(directory)?;
+        if staging::was_cut_off(directory) {
+            // Nothing in it is only there.
+            Store::open(directory)?.remove()?;
+            if request.stage.fills() && request.check_against(&store.job).is_ok() {
+                let description = Description::of_again(directory, &store.job, command);
+                return Claim::create_described(roots, (request, command), description, entrance);
+            }
+            return Err(Error::NotAStore { path: directory.to_path_buf() });
+        }
+        store.job.tiers.iter().try_for_each(tier::check_kept_device)?;
+        request.check_against(&store.job)?;
+        request.check_places(&store.job.mount, store.job.persist.as_deref())?;
+        if let Some(persist) = &store.job.persist {
+            crate::create::request::checked_persist(persist)?;
+            check_persist(persist, &store.job)?;
+        }
+        let mut claim = Claim { store, is_new: false, lock, locks: OnceCell::new() };
+        let device_store = Store::open(directory).map_err(refuse)?;
+        let mut taken = ClaimedTiers::default();
+        if device_store.namespaces().map_err(refuse)?.is_empty() {
+            // Whoever made the description was killed before it made the namespace.
+            claim.make_namespace(roots, &device_store, request)?;
+            recovery_report::say(&claim, request.stage)?;
+        } else {
+            taken.take_over(&claim.store.job, request)?;
+        }
+        let joins = daemon::is_shared(&claim.lock);
+        if !joins {
+            claim.renew(roots, &device_store, request)?;
+        }
+        // Refuses a damaged or newer namespace before anything runs on it.
+        let volumes = claim.store.volumes()?;
+        if !joins {
+            // What processes that were killed had open is to count as they left it, and some may be dying still.
+            survey::programs(&claim.store)?;
+            volumes.iter().try_for_each(|volume| reaper::visit(volume).map(drop))?;
+            restart_check::settle(&claim, &volumes)?;
+        }
+        if !joins && request.resume == Resume::Image {
+            rollback::set_aside(&claim, request.quiet)?;
+            let request = &request.as_made(&volumes);
+            drop(volumes);
+            let directory = claim.store.directory().to_path_buf();
+            let description = Description::of_again(&directory, &claim.store.job, command);
+            // What it has claimed of tiers the new store claims.
+            drop(taken);
+            claim.remove()?;
+            return Claim::create_described(roots, (request, command), description, entrance);
+        }
+        if !joins && !daemon::is_locked(directory, AGENT_LOCK)? {
+            checkpoints::begin_run(&claim.store, &volumes)?;
+        }
+        claim.change(request)?;
+        claim.begin_run(request, command)?;
+        if !joins && request.resume == Resume::Checked {
+            (entrance.sign)(directory)?;
+            restart_check::verify(&claim, request.quiet)?;
+        }
+        if !joins {
+            claim.say_what_is_there(request);
+        }
+        taken.keep();
+        Ok(claim)
+    }
+
+    /// What the command can go on from.
+    fn say_what_is_there(&self, request: &Request) {
+        if request.quiet {
+            return;
+        }
+        let line = restart_check::line(self).unwrap_or_else(|error| {
+            Some(format!("cannot find out which checkpoints are whole: {error}"))
+        });
+        line.iter().for_each(|line| crate::output::say!("cairn: {}: {line}", self.store.job.job));
+    }
+
+    /// Makes the store again from its media if they failed. Errors: as `Failed::find`.
+    fn renew(&mut self, roots: &Roots, device_store: &Store, request: &Request) -> Result<()> {
+        let Some(failed) = Failed::find(&self.store, request)? else { return Ok(()) };
+        let _no_agent = self.without_agent()?;
+        failed
+            .lines(&self.store.job.job)
+            .iter()
+            .for_each(|line| crate::output::say!("cairn: {line}"));
+        media_rebuild::forget_segments(&mut self.store, device_store)?;
+        self.make_namespace(roots, device_store, request)?;
+        recovery_report::say(self, request.stage)
+    }
+
+    /// Notes that another run begins, unless this one joins one that others began, and what is new about it.
+    fn begin_run(&mut self, request: &Request, command: &[String]) -> Result<()> {
+        let mut job = self.store.job.clone();
+        job.runs += u64::from(!daemon::is_shared(&self.lock));
+        job.pending = job.pending.or_else(|| Job::executable(command));
+        if !request.checkpoint.is_default() {
+            job.checkpoint = request.checkpoint.clone();
+        }
+        if request.metrics.is_some() {
+            job.metrics = request.metrics.clone();
+        }
+        job.log = request.log.unwrap_or(job.log);
+        job.archive = request.archive.clone().or(job.archive);
+        self.save(job)
+    }
+
+    /// Whether a run of `command` ends the job when it succeeds: no earlier run of another executable has failed since.
+    pub fn may_end_by(&self, command: &[String]) -> bool {
+        let pending = self.store.job.pending.as_ref();
+        pending.is_none_or(|pending| Job::executable(command).as_ref() == Some(pending))
+    }
+
+    /// Notes that nothing of earlier runs is left to be ended.
+    pub fn note_end(&mut self) -> Result<()> {
+        if self.store.job.pending.take().is_some() {
+            self.store.job.save(self.store.directory())?;
+        }
+        Ok(())
+    }
+
+    /// Takes up what is said anew of the drain and of space; the agent notices.
+    fn change(&mut self, request: &Request) -> Result<()> {
+        let (mut job, space) = (self.store.job.clone(), &request.space);
+        request.drain.change(&mut job.drain);
+        if !space.is_empty() && *space != job.space {
+            check_quota(space, &job.tiers)?;
+            job.space = space.clone();
+        }
+        self.save(job)
+    }
+
+    /// Has the store be described so from now on.
+    fn save(&mut self, job: Job) -> Result<()> {
+        if job != self.store.job {
+            job.save(self.store.directory())?;
+            self.store.job = job;
+        }
+        Ok(())
+    }
+
+    /// Makes a new store.
+    pub fn create(roots: &Roots, request: &Request, command: &[String]) -> Result<Claim> {
+        Claim::create_by(roots, request, command, &ALONE)
+    }
+
+    fn create_by(
+        roots: &Roots,
+        request: &Request,
+        command: &[String],
+        entrance: &Entrance<'_>,
+    ) -> Result<Claim> {
+        if let Some(job) = &request.job {
+            removal::finish_before(roots, job);
+        }
+        let description = Description::of_new(roots, request, command)?;
+        Claim::create_described(roots, (request, command), description, entrance)
+    }
+
+    fn create_described(
+        roots: &Roots,
+        (request, command): (&Request, &[String]),
+        Description { root, job, goes_on, notes }: Description,
+        entrance: &Entrance<'_>,
+    ) -> Result<Claim> {
+        let has_source = job.persist.is_some() || job.archive.is_some();
+        if request.stage.fills() && !has_source {
+            return Err(Error::NothingToStage);
+        }
+        let device_store = Store::create(&root, &job.job).map_err(refuse)?;
+        let directory = device_store.path().to_path_buf();
+        let lock = (entrance.take)(&directory, &job.job)?;
+        if request.job.is_some() && is_described(&directory) {
+            // Somebody else was faster.
+            return Claim::resume(roots, &directory, (request, command), lock, entrance);
+        }
+        if !is_blank(&directory)? {
+            return Err(Error::NotAStore { path: directory });
+        }
+        let announced = staging::announce(&directory, request.stage);
+        let made = announced.and_then(|()| Ok(job.save(&directory)?)).and_then(|()| {
+            (entrance.sign)(&directory)?;
+            let store = OpenStore::open(&directory)?;
+            Ok(Claim { store, is_new: true, lock, locks: OnceCell::new() })
+        });
+        let made = made.and_then(|mut claim| {
+            let made = claim.make_namespace(roots, &device_store, request);
+            // While this one has the lock: who waits for it is to hear that first.
+            made.and_then(|()| staging::before_run(&claim, request.stage))
+                .inspect_err(|error| (entrance.give_up)(&directory, error))?;
+            Ok(claim)
+        });
+        match made {
+            Ok(_) if request.quiet => {}
+            Ok(_) => notes.iter().for_each(|note| crate::output::say!("cairn: {note}")),
+            // There was nothing here before; the error that is reported is the first one.
+            Err(_) => drop(device_store.remove()),
+        }
+        made.and_then(|mut claim| {
+            recovery_report::say(&claim, request.stage)?;
+            if !claim.is_new && request.resume == Resume::Image {
+                let directory = claim.store.directory().to_path_buf();
+                if goes_on {
+                    return Err(Error::NotAStore { path: directory });
+                }
+                return Claim::resume(roots, &directory, (request, command), claim.lock, entrance);
+            }
+            if goes_on {
+                // Else what this run has begun would be taken for what the one before it left.
+                checkpoints::begin_run(&claim.store, &claim.store.volumes()?)?;
+                claim.change(request)?;
+                claim.begin_run(request, command)?;
+            }
+            if !claim.is_new {
+                let volumes = claim.store.volumes()?;
+                restart_check::settle(&claim, &volumes)?;
+                // Nobody knows how the run ended that left the tier: what it left unfinished stays so.
+                checkpoints::begin_run(&claim.store, &volumes)?;
+                claim.begin_run(request, command)?;
+            }
+            if !claim.is_new && request.resume == Resume::Checked {
+                restart_check::verify(&claim, request.quiet)?;
+            }
+            if !claim.is_new {
+                claim.say_what_is_there(request);
+            }
+            Ok(claim)
+        })
+    }
+
+    /// Makes the node's namespace, or makes it again from files that an earlier store has left.
+    fn make_namespace(&mut self, roots: &Roots, store: &Store, request: &Request) -> Result<()> {
+        namespace::remove_unfinished(store, NODE)?;
+        let kept = self.kept_media(request)?;
+        if kept.is_none() {
+            ownership::settle(&self.store.job, request)?;
+        }
+        claimed_tiers::check(&self.store.job, request, roots, kept.is_some())?;
+        if kept.is_some() {
+            staging::withdraw(self.store.directory())?;
+        }
+        let creation = self.creation(store, request, kept)?;
+        let mut claimed = ClaimedTiers::default();
+        claimed.claim(&self.store.job, request, kept.is_some())?;
+        namespace::create(store, NODE, creation).map_err(|error| match kept {
+            Some(kept) => tier::refuse_kept(kept.path)(error),
+            None => error.into(),
+        })?;
+        claimed.keep();
+        self.is_new = kept.is_none();
+        Ok(())
+    }
+
+    /// How to make the node's namespace, on files that an earlier store has left or on new ones.
+    fn creation(&self, store: &Store, request: &Request, kept: Option<Kept>) -> Result<Creation> {
+        let (job, is_kept) = (&self.store.job, kept.is_some());
+        let block_bytes = kept.map(|kept| kept.block_bytes).or(request.block_bytes);
+        let places = job.all_tiers().map(|tier| place(store, tier, is_kept));
+        let creation = Creation {
+            geometry: self.geometry(request, block_bytes.unwrap_or(HUGEBLOCK_BYTES_DEFAULT))?,
+            metadata_bytes: job.metadata_tier().map_or(0, |tier| tier.bytes),
+            places: places.collect::<Result<_>>()?,
+            want_huge_pages: request.huge_pages,
+            // Ranks have files of their own; nobody writes to the node's.
+            allocation: match job.scope {
+                Scope::Node => Allocation::AtOnce,
+                Scope::Rank => Allocation::AsWritten,
+            },
+            may_overwrite: request.may_overwrite,
+        };
+        match job.metadata_tier() {
+            Some(tier) if !is_kept && tier.bytes < creation.least_metadata_bytes() => {
+                Err(too_small(tier, creation.least_metadata_bytes()))
+            }
+            _ => Ok(creation),
+        }
+    }
+
+    fn geometry(&self, request: &Request, block_bytes: u32) -> Result<Geometry> {
+        let job = &self.store.job;
+        let mut tier_blocks = [0; TIERS_MAX];
+        let first_with_data = usize::from(job.metadata_tier().is_some());
+        for (blocks, tier) in tier_blocks[first_with_data..].iter_mut().zip(&job.tiers) {
+            let count = tier.bytes / u64::from(block_bytes);
+            *blocks = u32::try_from(count).map_err(|_| Error::Value {
+                option: "--block-size",
+                value: size::exact(block_bytes.into()),
+                expected: "larger: a tier has 4294967295 blocks at most",
+            })?;
+        }
+        let mut geometry = Geometry {
+            hugeblock_bytes: block_bytes,
+            ..Geometry::new(job.mount.as_bytes(), tier_blocks, 0)
+        };
+        geometry.durability = Some(request.durability).filter(|_| job.media().is_some());
+        geometry.placement = request.placement;
+        fit_segment(&mut geometry, address_space_bytes());
+        let in_memory = job.meta.as_ref().filter(|tier| tier.path.is_none() && tier.bytes > 0);
+        if let Some(tier) = in_memory {
+            fit_metadata(&mut geometry, tier.bytes).map_err(|least| too_small(tier, least))?;
+        }
+        Ok(geometry)
+    }
+
+    /// The file with the metadata, if it holds what an earlier store kept there. Errors: that had another prefix, or other
+    /// tiers.
+    fn kept_media(&self, request: &Request) -> Result<Option<Kept<'_>>> {
+        let job = &self.store.job;
+        let Some((media, kind, path)) = job
+            .media()
+            .and_then(|media| Some((media, media.device.medium()?, media.path.as_deref()?)))
+        else {
+            return Ok(None);
+        };
+        let Some(superblock) = tier::kept_namespace(kind, path, request.licence(path))? else {
+            return Ok(None);
+        };
+        let mount = String::from_utf8_lossy(&superblock.geometry.mount).into_owned();
+        let (meta, tiers) = kept_tiers(job, media, &superblock);
+        let shown = |meta: &Option<TierSpec>| meta.as_ref().map_or("none".to_string(), tier::shown);
+        for (option, given, stored) in [
+            ("--mount", job.mount.clone(), mount),
+            ("--meta-tier", shown(&job.meta), shown(&meta)),
+            ("--tier", tier::list(&job.tiers), tier::list(&tiers)),
+        ] {
+            if given != stored {
+                return Err(Error::Contradiction { option, given, stored, job: job.job.clone() });
+            }
+        }
+        Ok(Some(Kept { path, block_bytes: superblock.geometry.hugeblock_bytes }))
+    }
+
+    /// The run lock.
+    pub fn lock(&self) -> &File {
+        &self.lock
+    }
+
+    /// Ends the agent; false if it does not end. What it had locked of the tiers this has until the store is removed.
+    pub fn end_agent(&self) -> Result<bool> {
+        if self.locks.get().is_none() {
+            let _ = self.locks.set(Store::open(self.store.directory())?.lock_tiers());
+        }
+        let directory = self.store.directory();
+        let has_ended = || Ok((!daemon::is_locked(directory, AGENT_LOCK)?).then_some(()));
+        Ok(self.stop_agent_until(has_ended)?.is_some())
+    }
+
+    /// Ends the agent, and keeps another one from beginning as long as the file that is returned is open. Errors: it does not end.
+    pub fn without_agent(&self) -> Result<File> {
+        let directory = self.store.directory();
+        let lock = self.stop_agent_until(|| Ok(daemon::try_lock(directory, AGENT_LOCK)?))?;
+        let late = || std::io::Error::from_raw_os_error(libc::ETIMEDOUT);
+        lock.ok_or_else(|| Error::file("end the agent of", directory)(late()))
+    }
+
+    /// Tells agents to end until there is what is waited for; None if that takes too long.
+    fn stop_agent_until<T>(&self, wanted: impl Fn() -> Result<Option<T>>) -> Result<Option<T>> {
+        let started = Instant::now();
+        loop {
+            let found = wanted()?;
+            if found.is_some() || started.elapsed() >= AGENT_PATIENCE {
+                return Ok(found);
+            }
+            if let Some(mut agent) = Client::connect(self.store.directory()) {
+                // One that hangs up is ending already, which is what is wanted.
+                let _ = agent.stop();
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Ends the agent and removes the store with everything in it. Says which tiers stay.
+    pub fn remove(mut self) -> Result<()> {
+        // An agent that does not end finds its store gone and gives up.
+        self.end_agent()?;
+        let locks = self.locks.take().unwrap_or_default();
+        let left = Store::open(self.store.directory())?.remove_locked(locks)?;
+        removal::say_left(&self.store.job.job, &left);
+        Ok(())
+    }
+}
+
+/// A store that is still to be made.
+struct Description {
+    /// Where.
+    root: PathBuf,
+    job: Job,
+    /// It takes the place of an earlier one of the job.
+    goes_on: bool,
+    /// What to tell the user about what was chosen.
+    notes: Vec<String>,
+}
+
+impl Description {
+    /// As `request` says.
+    fn of_new(roots: &Roots, request: &Request, command: &[String]) -> Result<Description> {
+        let mount = request.mount_or_default();
+        request.check_places(&mount, request.persist.as_deref())?;
+        let persist_id = request.persist.as_deref().map(DirectoryId::at).transpose()?;
+        let (root, note) = roots.for_new(request.memory_bytes())?;
+        let (tiers, notes) = request.tiers_for((&root, roots), &mount, &Memory::here())?;
+        let name = match &request.job {
+            Some(job) => job.clone(),
+            None => free_name(roots, command),
+        };
+        let map = mapping(request, &name)?;
+        let job = Job {
+            format: JOB_FORMAT,
+            job: name,
+            store: random_hex(),
+            mount,
+            persist: request.persist.clone(),
+            map,
+            persist_id,
+            shared: request.shared,
+            launch: rank::seat().map(|seat| seat.launch),
+            scope: request.scope.unwrap_or(Scope::Node),
+            tiers,
+            meta: request.meta_spec(),
+            promote: request.promote,
+            // Who only restores runs nothing.
+            runs: u64::from(request.stage != Stage::Later),
+            pending: Job::executable(command),
+            metrics: request.metrics.clone(),
+            log: request.log.unwrap_or_default(),
+            checkpoint: request.checkpoint.clone(),
+            drain: request.drain.policy(),
+            space: request.space.clone(),
+            archive: request.archive.clone(),
+            created: seconds_since_epoch(),
+            command: command.to_vec(),
+        };
+        let notes = note.into_iter().chain(notes).collect();
+        Ok(Description { root, job, goes_on: false, notes })
+    }
+
+    /// As `job` has one in `directory` that is to be removed.
+    fn of_again(directory: &Path, job: &Job, command: &[String]) -> Description {
+        let root = directory.ancestors().nth(2).unwrap_or(directory).to_path_buf();
+        let job = Job {
+            store: random_hex(),
+            launch: rank::seat().map(|seat| seat.launch),
+            created: seconds_since_epoch(),
+            command: command.to_vec(),
+            ..job.clone()
+        };
+        Description { root, job, goes_on: true, notes: Vec::new() }
+    }
+}
+
+/// Whether the directory that a store drains to is the one that it was.
+fn check_persist(persist: &Path, job: &Job) -> Result<()> {
+    Ledger::check(persist, job).map_err(|error| match error {
+        error @ cairn_agent::Error::AnotherDirectory { .. } => Error::Persist {
+            path: persist.to_path_buf(),
+            problem: format!("cannot be used: {error}"),
+            advice: "mount it again, or say that it is to be this one with: cairn drain JOB --persist DIR",
+        },
+        other => other.into(),
+    })
+}
+
+/// What a tier is made of.
+fn place(store: &Store, tier: &TierSpec, is_kept: bool) -> Result<TierPlace> {
+    let (Some(kind), Some(path)) = (tier.device.medium(), &tier.path) else {
+        return Ok(TierPlace::Ram);
+    };
+    let place = TierPlace::new(kind, path)
+        .map_err(|errno| store.directory().error("name a tier of", c"", errno))?;
+    match is_kept {
+        true => place.as_kept().map_err(tier::refuse_kept(path)),
+        false => Ok(place),
+    }
+}
+
+fn too_small(tier: &TierSpec, least_bytes: u64) -> Error {
+    let least = least_bytes.next_multiple_of(u64::from(HUGEBLOCK_BYTES_DEFAULT));
+    Error::MetaTooSmall { given: tier::shown(tier), least: size::exact(least) }
+}
+
+/// Where metadata and data stand that the superblock in `media` names; how they are called, it does not know.
+fn kept_tiers(
+    job: &Job,
+    media: &TierSpec,
+    superblock: &Superblock,
+) -> (Option<TierSpec>, Vec<TierSpec>) {
+    let hugeblock_bytes = u64::from(superblock.geometry.hugeblock_bytes);
+    let first = TierSpec { bytes: superblock.bytes, ..media.clone() };
+    let is_alone = superblock.geometry.tier_blocks[0] == 0;
+    let mut given = job.tiers.iter().skip(usize::from(!is_alone));
+    let further = superblock.geometry.tier_blocks[1..].iter().zip(superblock.further);
+    let further = further.filter(|(blocks, _)| **blocks > 0).map(|(&blocks, identity)| {
+        let bytes = u64::from(blocks) * hugeblock_bytes;
+        let device = if identity.is_some() { DeviceKind::File } else { DeviceKind::Ram };
+        match given.next().filter(|tier| tier.path.is_some() == identity.is_some()) {
+            Some(tier) => TierSpec { bytes, ..tier.clone() },
+            None => TierSpec { device, path: None, bytes },
+        }
+    });
+    match is_alone {
+        true => (Some(first), further.collect()),
+        false => (None, std::iter::once(first).chain(further).collect()),
+    }
+}
+
+fn is_described(directory: &Path) -> bool {
+    directory.join(JOB_FILE).symlink_metadata().is_ok()
+}
+
+/// Whether nothing came of a store directory because whoever made it was killed.
+pub fn is_unbegun(directory: &Path) -> Result<bool> {
+    Ok(!is_described(directory) && is_blank(directory)?)
+}
+
+/// Removes such a directory; false if it is none, or somebody makes a store of it just now.
+pub fn remove_unbegun(directory: &Path, job: &str) -> Result<bool> {
+    if !is_unbegun(directory)? {
+        return Ok(false);
+    }
+    let _lock = match take_lock(directory, job) {
+        Err(Error::Running { .. }) => return Ok(false),
+        lock => lock?,
+    };
+    let is_one = is_unbegun(directory)?;
+    if is_one {
+        Store::open(directory)?.remove()?;
+    }
+    Ok(is_one)
+}
+
+/// Whether a store directory holds nothing but what every new one holds.
+fn is_blank(directory: &Path) -> Result<bool> {
+    const OF_A_NEW_STORE: [&str; 3] = ["handles", RUN_LOCK, staging::MARK];
+    let listed = || -> std::io::Result<bool> {
+        for entry in fs::read_dir(directory)? {
+            let name = entry?.file_name();
+            let is_description = store_file::is_unfinished(&name, JOB_FILE);
+            if !is_description && !OF_A_NEW_STORE.iter().any(|known| name == *known) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    listed().map_err(Error::file("list", directory))
+}
+
+/// Takes the run lock of a store for a run. Errors: another run has it.
+pub fn lock(directory: &Path, job: &str) -> Result<File> {
+    let lock = take_lock(directory, job)?;
+    daemon::say_run(&lock).map_err(Error::file("lock", &directory.join(RUN_LOCK)))?;
+    Ok(lock)
+}
+
+fn take_lock(directory: &Path, job: &str) -> Result<File> {
+    let started = Instant::now();
+    let mut is_said = false;
+    loop {
+        if let Some(lock) = daemon::try_lock(directory, RUN_LOCK)? {
+            return Ok(lock);
+        }
+        let waited = started.elapsed();
+        if waited > LOCK_PATIENCE && daemon::has_run(directory, RUN_LOCK)? {
+            return Err(Error::Running { job: job.to_string() });
+        }
+        if waited > SAID_AFTER && !is_said {
+            is_said = true;
+            crate::output::say!(
+                "cairn: {job}: waiting for a command that looks at the store, or removes it"
+            );
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Takes a store that exists to oneself, to look at it or remove it.
+pub fn claim_existing(store: OpenStore) -> Result<Claim> {
+    let lock = take_lock(store.directory(), &store.job.job)?;
+    Ok(Claim { store, is_new: false, lock, locks: OnceCell::new() })
+}
+
+/// A name made from the command and a few random letters that no store has.
+fn free_name(roots: &Roots, command: &[String]) -> String {
+    let program = command.first().map(String::as_str).unwrap_or_default();
+    let base = program.rsplit('/').next().unwrap_or_default();
+    let plain = |c: &char| c.is_ascii_alphanumeric() || *c == '-' || *c == '_';
+    let stem: String = base.chars().filter(plain).take(NAME_STEM_MAX).collect();
+    let stem = stem.trim_start_matches(['-', '_']);
+    let stem = if stem.is_empty() { "job" } else { stem };
+    loop {
+        let letter = |byte: u8| NAME_LETTERS[usize::from(byte) % NAME_LETTERS.len()] as char;
+        let suffix: String = random_bytes::<4>().into_iter().map(letter).collect();
+        let name = format!("{stem}-{suffix}");
+        if roots.find(&name).is_none() {
+            return name;
+        }
+    }
+}
+
+/// What tells one store from every other.
+pub fn random_hex() -> String {
+    random_bytes::<8>().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn random_bytes<const COUNT: usize>() -> [u8; COUNT] {
+    let mut bytes = [0; COUNT];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    if filled.is_err() {
+        // Names need not be secret, only different.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mixed = now.as_nanos() ^ u128::from(std::process::id()) << 64;
+        for (byte, mixed) in bytes.iter_mut().zip(mixed.to_le_bytes()) {
+            *byte = mixed;
+        }
+    }
+    bytes
+}
+
+/// Where files of a new store of `job` land: as those that an earlier one drained to the same directory. Errors: `Contradiction`.
+fn mapping(request: &Request, job: &str) -> Result<Mapping> {
+    // The agent says what is wrong with the directory.
+    let found = request.persist.as_ref().and_then(|persist| {
+        let mut destination = Destination::open(persist, job).ok()?;
+        Manifest::load(&mut destination, job).ok().flatten()
+    });
+    let found = found.filter(|found| !found.files.is_empty()).map(|found| found.map);
+    match (&request.map, found) {
+        (Some(given), Some(found)) if *given != found => Err(Error::MappedOtherwise {
+            given: shown_mapping(given),
+            stored: shown_mapping(&found),
+            job: job.to_string(),
+        }),
+        (given, found) => Ok(given.clone().or(found).unwrap_or_default()),
+    }
+}
+
+fn seconds_since_epoch() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}

@@ -1,0 +1,734 @@
+//! What kind of store the user asks for: options merged, checked, and compared with a store that
+//! exists.
+//!
+//! Must stay true: everything that can be refused is refused here, before anything is created.
+
+use crate::create::capacity::{ADDRESSES_SEGMENT_SHARE, Room};
+use crate::create::numa;
+use crate::create::staging::Stage;
+use crate::error::{Error, Result};
+use crate::output::size;
+use crate::resume::restart_check::Resume;
+use crate::settings::RunSettings;
+use crate::settings::drain_options::DrainRequest;
+use crate::settings::space::Quota;
+use crate::store::tier::{self, Licence, TierRequest};
+use crate::store::{Roots, check_job_name};
+use cairn_agent::archive::ArchivePolicy;
+use cairn_agent::checkpoint::sets::policy::CheckpointPolicy;
+use cairn_agent::error::why;
+use cairn_agent::model::job::{Job, Scope, TierSpec};
+use cairn_agent::model::log::Level;
+use cairn_agent::model::mapping::{Mapping, Rule};
+use cairn_agent::model::path::FilePath;
+use cairn_agent::model::space_policy::SpacePolicy;
+use cairn_agent::store::memory::Memory;
+use cairn_agent::store::volume::Volume;
+use cairn_core::{
+    Durability, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MIN, MOUNT_BYTES_MAX, Placement,
+    Superblock,
+};
+use cairn_device::MediumKind;
+use cairn_device::numa::Topology;
+use clap::builder::BoolishValueParser;
+use clap::{Args, ValueEnum};
+use rustix::fs::{Mode, OFlags};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// Where the store appears unless the user says otherwise.
+const MOUNT_DEFAULT: &str = "/cairn";
+/// When it is said that a directory is waited for.
+const SAID_AFTER: Duration = Duration::from_secs(5);
+/// Files that are allowed for however small the address space.
+const INODES_MIN: u32 = 16 << 10;
+/// Files that are allowed for however little memory is given for metadata.
+const META_INODES_MIN: u32 = 1024;
+
+/// Options that describe a store.
+#[derive(Args, Debug, Default)]
+pub struct StoreArguments {
+    /// Name of the job; if it has a store, that is resumed [default: made from the command, another one each time]
+    #[arg(long, value_name = "NAME", env = "CAIRN_RUN_JOB")]
+    pub job: Option<String>,
+    /// Prefix below which the program finds the store [default: /cairn]
+    #[arg(long, value_name = "PREFIX", env = "CAIRN_RUN_MOUNT")]
+    pub mount: Option<String>,
+    /// What holds the data: ram, file:PATH, block:DEVICE, dax:PATH, a file that is mapped, for persistent memory, each also
+    /// with :SIZE; or nvme-tcp://HOST:PORT/NQN?nsid=N&size=SIZE&auth=FILE, a namespace of another machine, where port,
+    /// number, size and FILE, which holds the secret of this host, may be left out, part=2/8 is the second of eight equal
+    /// parts (under srun on several nodes each has its own by itself), and take-over=yes takes it from a machine that is dead;
+    /// or nvme-tcp:CLUSTER.toml, the part of one of its targets that cairn plan gives this node; repeated, or a list with commas: the next takes what does not fit into those before it. Without a
+    /// size it is half of what is free: of memory, under the limit of the job and in the file system of the store; of the
+    /// file system of PATH, at most 1 TiB; but all of a DEVICE or namespace. A file name that contains a colon is followed
+    /// by a size [default: ram]
+    #[arg(long, value_name = "TIER", env = "CAIRN_RUN_TIER", value_delimiter = ',')]
+    pub tier: Vec<String>,
+    /// Where metadata stand: as a tier, but a file needs a size. In a file or on a device they survive the loss of the node's
+    /// memory, with what such tiers hold; they need 2 MiB, 4 MiB for each GiB of the tiers, and 750 bytes for each file. In
+    /// memory they need 145 KiB for each GiB and 400 bytes for each file [default: in the first tier, if that is not ram;
+    /// else ram]
+    #[arg(long, value_name = "TIER", env = "CAIRN_RUN_META_TIER")]
+    pub meta_tier: Option<String>,
+    /// When what is written survives the loss of the node's memory, unless metadata stand there: when a file is closed or
+    /// synced, or when each operation returns [default: fsync]
+    #[arg(long, value_name = "WHEN", env = "CAIRN_RUN_DURABILITY")]
+    pub durability: Option<DurabilityArgument>,
+    /// Directory that closed files are drained to, as plain files [default: nothing is drained]
+    #[arg(long, value_name = "DIR", env = "CAIRN_RUN_PERSIST")]
+    pub persist: Option<PathBuf>,
+    /// Directory of the store, as the program sees it or relative to the prefix, and the place below the persist directory where
+    /// its files land, as in /cairn/out=results/run7 or out=results/run7; may be repeated [default: everything lands as it lies in the store]
+    #[arg(long, value_name = "FROM=TO", env = "CAIRN_RUN_MAP", value_delimiter = ',')]
+    pub map: Vec<String>,
+    /// Drain to --persist also where files of other jobs are, or of an earlier start of this one: nothing there is replaced that this
+    /// job did not put there; where two files have one name both stay, and the exit code is 75
+    #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_SHARED", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    pub shared: Option<bool>,
+    /// Who shares a tree of files: all processes of the node, or only those of a rank [default:
+    /// node]
+    #[arg(long, value_name = "SCOPE", env = "CAIRN_RUN_SCOPE")]
+    pub scope: Option<ScopeArgument>,
+    /// Mount even where this hides an existing file or directory
+    #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_FORCE", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    pub force: Option<bool>,
+    /// Take a device for a new tier even if it holds something, which is lost; and go on with what is durable in a store to whose tier
+    /// writing failed, even if complete files with data in memory are lost
+    #[arg(long)]
+    pub yes: bool,
+    /// Use huge pages where the system grants them [default: auto]
+    #[arg(long, value_name = "WHEN", env = "CAIRN_RUN_HUGE_PAGES")]
+    pub huge_pages: Option<HugePages>,
+    /// Least room that a file takes: 4K, 8K, 16K or 32K. With 4K many small files take an eighth of what they take else, and large ones are
+    /// written up to a quarter slower. A store, and a tier that an earlier one has left, keeps what it was made with [default: 32K]
+    #[arg(long, value_name = "SIZE", env = "CAIRN_RUN_BLOCK_SIZE")]
+    pub block_size: Option<String>,
+    /// Which memory nodes of a machine that has several back the tier in memory: that of the thread that writes (local),
+    /// all in turn (interleave), or one (node:N); the others when that is full [default: local]
+    #[arg(long, value_name = "POLICY", env = "CAIRN_RUN_NUMA")]
+    pub numa: Option<String>,
+    /// Move what is read on a tier to an earlier one that has room, in the background, so that the next read is faster; a
+    /// quarter of each tier is left to writes. Only with metadata in memory: what is durable stays where it is
+    #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_PROMOTE", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    pub promote: Option<bool>,
+}
+
+/// A scope, as an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScopeArgument {
+    /// One tree for all processes of the node
+    Node,
+    /// One tree for each rank
+    Rank,
+}
+
+/// When an operation on a durable first tier is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DurabilityArgument {
+    /// When the file is closed or synced
+    Fsync,
+    /// When the operation returns
+    Op,
+}
+
+/// When to use huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HugePages {
+    /// Where the system grants them
+    Auto,
+    /// Not at all
+    Never,
+}
+
+/// The options, merged and checked; None where nothing was said.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The job's name.
+    pub job: Option<String>,
+    /// The mount prefix.
+    pub mount: Option<String>,
+    /// The tiers in order of preference; none if nothing was said.
+    pub tiers: Vec<TierRequest>,
+    /// Where metadata stand.
+    pub meta: Option<TierRequest>,
+    /// The persist directory, absolute.
+    pub persist: Option<PathBuf>,
+    /// Other jobs may have files there.
+    pub shared: bool,
+    /// What an earlier start of the job has there, or another job, is set aside first.
+    pub fresh: bool,
+    /// Where directories of the store land below it, if that was said.
+    pub map: Option<Mapping>,
+    /// The scope.
+    pub scope: Option<Scope>,
+    /// Hide what exists at the mount prefix.
+    pub force: bool,
+    /// Give up what a device holds that is to be a new tier.
+    pub may_overwrite: bool,
+    /// Ask for huge pages.
+    pub huge_pages: bool,
+    /// Bytes of a block, if that was said.
+    pub block_bytes: Option<u32>,
+    /// When an operation on a durable first tier is durable.
+    pub durability: Durability,
+    /// Which memory nodes back the tier in memory.
+    pub placement: Placement,
+    /// Move what is read on slower tiers to faster ones.
+    pub promote: bool,
+    /// File that figures are written to, absolute.
+    pub metrics: Option<PathBuf>,
+    /// What the agent's log says.
+    pub log: Option<Level>,
+    /// What is done with checkpoints and files.
+    pub checkpoint: CheckpointPolicy,
+    /// How it is drained.
+    pub drain: DrainRequest,
+    /// What is kept, and how long a write waits for room.
+    pub space: SpacePolicy,
+    /// What a new store is filled with.
+    pub stage: Stage,
+    /// What a run makes of a store that has been there.
+    pub resume: Resume,
+    /// Where complete checkpoints are archived, if that was said.
+    pub archive: Option<ArchivePolicy>,
+    /// Say nothing about what was chosen.
+    pub quiet: bool,
+}
+
+impl Request {
+    /// Merges the command line and environment with the configuration file and checks each value by
+    /// itself.
+    pub fn new(arguments: StoreArguments, settings: RunSettings) -> Result<Request> {
+        let tiers = match arguments.tier.is_empty() {
+            true => settings.tier.map(|tier| tier.into_vec()).unwrap_or_default(),
+            false => arguments.tier,
+        };
+        let meta = arguments.meta_tier.or(settings.meta_tier);
+        let map = match arguments.map.is_empty() {
+            true => settings.map.map(|map| map.into_vec()).unwrap_or_default(),
+            false => arguments.map,
+        };
+        let mount = arguments.mount.or(settings.mount).map(checked_mount).transpose()?;
+        let request = Request {
+            job: arguments.job.or(settings.job),
+            map: mapping(&map, mount.as_deref().unwrap_or(MOUNT_DEFAULT))?,
+            mount,
+            tiers: tier::parse_all(&tiers).map_err(Error::of("--tier"))?,
+            meta: meta
+                .as_deref()
+                .map(tier::parse_meta)
+                .transpose()
+                .map_err(Error::of("--meta-tier"))?,
+            persist: match arguments.persist.or(settings.persist) {
+                Some(path) => Some(checked_persist(&path).map_err(Error::of("--persist"))?),
+                None => None,
+            },
+            shared: arguments.shared.or(settings.shared).unwrap_or(false),
+            fresh: false,
+            scope: scope(arguments.scope, settings.scope)?,
+            force: arguments.force.or(settings.force).unwrap_or(false),
+            // Not from the environment or a file: those are forgotten, and then a disk is lost.
+            may_overwrite: arguments.yes,
+            huge_pages: huge_pages(arguments.huge_pages, settings.huge_pages)?,
+            block_bytes: arguments
+                .block_size
+                .or(settings.block_size)
+                .map(|size| block_bytes(&size))
+                .transpose()?,
+            durability: durability(arguments.durability, settings.durability)?,
+            placement: numa::placement(arguments.numa.or(settings.numa), &Topology::here())?,
+            promote: arguments.promote.or(settings.promote).unwrap_or(false),
+            metrics: None,
+            log: None,
+            checkpoint: CheckpointPolicy::default(),
+            drain: DrainRequest::default(),
+            space: SpacePolicy::default(),
+            stage: Stage::Nothing,
+            resume: Resume::default(),
+            archive: None,
+            quiet: false,
+        };
+        if let Some(job) = &request.job {
+            check_job_name(job).map_err(Error::of("--job"))?;
+        }
+        if request.scope == Some(Scope::Rank) && request.map.is_some() {
+            let problem = "each rank has a directory of its own with --scope rank".to_string();
+            return Err(Error::Map { value: map.join(","), problem });
+        }
+        if request.scope == Some(Scope::Rank) {
+            let checked = request.meta.iter().try_for_each(tier::check_divisible);
+            checked.map_err(Error::of("--meta-tier"))?;
+            let checked = request.tiers.iter().try_for_each(tier::check_divisible);
+            checked.map_err(Error::of("--tier"))?;
+        }
+        if let Some(meta) = &request.meta {
+            tier::check_beside(meta, &request.tiers).map_err(Error::of("--meta-tier"))?;
+        }
+        let media = request.meta.as_ref().or(request.tiers.first());
+        match media.filter(|media| request.promote && media.path.is_some()) {
+            Some(media) => {
+                let tier = TierSpec { bytes: 0, ..media.or_of(0) };
+                Err(Error::Promote { tier: tier::shown(&tier) })
+            }
+            None => Ok(request),
+        }
+    }
+
+    /// Checks what depends on other values, for a store with this mount and persist directory.
+    pub fn check_places(&self, mount: &str, persist: Option<&Path>) -> Result<()> {
+        if !self.force && Path::new(mount).symlink_metadata().is_ok() {
+            return Err(Error::MountHides { mount: mount.to_string() });
+        }
+        if let Some(persist) = persist.filter(|persist| persist.starts_with(mount)) {
+            return Err(Error::of("--persist")(Error::Persist {
+                path: persist.to_path_buf(),
+                problem: format!("lies below the mount prefix {mount}"),
+                advice: "choose another with --persist or --mount",
+            }));
+        }
+        Ok(())
+    }
+
+    /// The mount prefix of a new store.
+    pub fn mount_or_default(&self) -> String {
+        self.mount.clone().unwrap_or_else(|| MOUNT_DEFAULT.to_string())
+    }
+
+    /// Memory that a new store needs; None: as much as can be had.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        let mut in_memory = self.wanted().iter().filter(|tier| tier.path.is_none());
+        in_memory.try_fold(0, |sum, tier| Some(sum + tier.bytes?))
+    }
+
+    /// What may be taken from others for the tier at `path`.
+    pub fn licence(&self, path: &Path) -> Licence {
+        let mut all = self.meta.iter().chain(&self.tiers);
+        let takes_over = all.any(|tier| tier.takes_over && tier.path.as_deref() == Some(path));
+        Licence { may_overwrite: self.may_overwrite, takes_over }
+    }
+
+    /// What is asked for: memory if nothing is.
+    fn wanted(&self) -> &[TierRequest] {
+        match self.tiers.is_empty() {
+            true => &[TierRequest::MEMORY],
+            false => &self.tiers,
+        }
+    }
+
+    /// The tiers with data of a new store below `root` at `mount`, if there is room for them and for metadata, and what to
+    /// tell the user about sizes that were not given. What an earlier store has left keeps its size.
+    pub fn tiers_for(
+        &self,
+        (root, roots): (&Path, &Roots),
+        mount: &str,
+        memory: &Memory,
+    ) -> Result<(Vec<TierSpec>, Vec<String>)> {
+        let kept = self.kept_namespace()?;
+        let mut wanted = self.wanted().to_vec();
+        for (tier, bytes) in wanted.iter_mut().zip(kept.iter().flat_map(tier::kept_sizes)) {
+            tier.bytes.get_or_insert(bytes);
+        }
+        let mut room = Room::new(root, memory, address_space_bytes());
+        let mut place = |tier: &TierRequest| match (tier.device.medium(), &tier.path) {
+            (Some(kind @ (MediumKind::File | MediumKind::Dax)), Some(path)) => {
+                let spec = match kept {
+                    Some(_) => tier.or_of(0),
+                    None => room.for_file(tier, path, mount)?,
+                };
+                if kind == MediumKind::Dax {
+                    tier::check_mappable(path)?;
+                    room.check_mapping(spec.bytes)?;
+                }
+                Ok(spec)
+            }
+            (Some(MediumKind::Block | MediumKind::Remote), Some(path)) => {
+                tier::check_device(path, kept.is_some(), self.licence(path), roots)?;
+                // It has its size since it was read.
+                Ok(tier.or_of(0))
+            }
+            _ => room.for_memory(tier),
+        };
+        if let Some(meta) = self.meta.as_ref().filter(|meta| meta.path.is_some()) {
+            place(meta).map_err(Error::of("--meta-tier"))?;
+        }
+        let mut quota = Quota::of(&self.space, &wanted)?;
+        let limited = |tier: &TierRequest| match &mut quota {
+            Some(quota) => place(tier).and_then(|spec| quota.limit(tier, spec)),
+            None => place(tier),
+        };
+        let tiers: Result<Vec<TierSpec>> = wanted.iter().map(limited).collect();
+        let tiers = tiers.map_err(|error| match error {
+            Error::Quota { .. } => error,
+            _ => Error::of("--tier")(error),
+        })?;
+        let unsaid = wanted.iter().zip(&tiers).filter(|(wanted, _)| wanted.bytes.is_none());
+        let notes = unsaid.map(|(_, tier)| chosen(tier)).collect();
+        Ok((tiers, notes))
+    }
+
+    /// What an earlier store has left where metadata are to stand.
+    fn kept_namespace(&self) -> Result<Option<Superblock>> {
+        let option = if self.meta.is_some() { "--meta-tier" } else { "--tier" };
+        let media = self.meta.as_ref().or(self.wanted().first());
+        match media.and_then(|media| Some((media.device.medium()?, media.path.as_deref()?))) {
+            Some((kind, path)) => {
+                tier::kept_namespace(kind, path, self.licence(path)).map_err(Error::of(option))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Where metadata stand; in memory of no particular size, that has 0 bytes.
+    pub fn meta_spec(&self) -> Option<TierSpec> {
+        self.meta.as_ref().map(|meta| meta.or_of(0))
+    }
+
+    /// The same for a store that takes the place of one with these namespaces.
+    pub fn as_made(&self, volumes: &[Volume]) -> Request {
+        let geometry = volumes.first().map(|volume| volume.fs().geometry());
+        let durability = geometry.and_then(|made| made.durability).unwrap_or(self.durability);
+        let placement = geometry.map_or(self.placement, |made| made.placement);
+        let block_bytes = geometry.map(|made| made.hugeblock_bytes).or(self.block_bytes);
+        Request { durability, placement, block_bytes, ..self.clone() }
+    }
+
+    /// Refuses options that say something else than the store that is resumed.
+    pub fn check_against(&self, job: &Job) -> Result<()> {
+        let differ = |option, given: Option<String>, stored: String| match given {
+            Some(given) if given != stored => {
+                Err(Error::Contradiction { option, given, stored, job: job.job.clone() })
+            }
+            _ => Ok(()),
+        };
+        differ("--mount", self.mount.clone(), job.mount.clone())?;
+        // Without a size a tier has the one that it has.
+        let stored = job.tiers.iter().map(|tier| tier.bytes).chain(std::iter::repeat(0));
+        let given: Vec<TierSpec> =
+            self.tiers.iter().zip(stored).map(|(tier, bytes)| tier.or_of(bytes)).collect();
+        let given = Some(tier::list(&given)).filter(|_| !given.is_empty());
+        differ("--tier", given, tier::list(&job.tiers))?;
+        let stored = job.meta.as_ref().map_or("no --meta-tier".to_string(), tier::shown);
+        differ("--meta-tier", self.meta_spec().as_ref().map(tier::shown), stored)?;
+        let text = |path: &PathBuf| path.display().to_string();
+        let stored = job.persist.as_ref().map_or("no --persist".to_string(), text);
+        differ("--persist", self.persist.as_ref().map(text), stored)?;
+        let given = self.map.as_ref().map(shown_mapping);
+        differ("--map", given, shown_mapping(&job.map))?;
+        let promotes = |promotes| if promotes { "--promote" } else { "no --promote" }.to_string();
+        differ("option", Some(promotes(true)).filter(|_| self.promote), promotes(job.promote))?;
+        differ("--scope", self.scope.map(|scope| scope.to_string()), job.scope.to_string())
+    }
+}
+
+/// What `--map` says; none if it says nothing. `mount` is the prefix that directories of the store may begin with.
+fn mapping(values: &[String], mount: &str) -> Result<Option<Mapping>> {
+    let rule = |value: &String| {
+        let refuse = |problem: &str| Error::Map { value: value.clone(), problem: problem.into() };
+        let (from, to) = value.split_once('=').ok_or_else(|| refuse("write FROM=TO"))?;
+        let inner = match Path::new(from).strip_prefix(mount) {
+            Ok(inner) => inner,
+            Err(_) if !from.starts_with('/') => Path::new(from),
+            Err(_) => {
+                let inner = from.trim_start_matches('/');
+                let problem = "the first part does not lie below";
+                return Err(refuse(&format!(
+                    "{problem} {mount}; without that it is written {inner}"
+                )));
+            }
+        };
+        if to.starts_with('/') {
+            return Err(refuse("the place is relative to the persist directory"));
+        }
+        let path = |bytes, problem| FilePath::parse(bytes).ok_or_else(|| refuse(problem));
+        Ok(Rule {
+            from: path(inner.as_os_str().as_bytes(), "the first part is no path")?,
+            to: path(to.as_bytes(), "the place must stay below the persist directory, without ..")?,
+        })
+    };
+    if values.is_empty() {
+        return Ok(None);
+    }
+    let mapping = Mapping::new(values.iter().map(rule).collect::<Result<_>>()?);
+    mapping.map(Some).map_err(|problem| Error::Map { value: values.join(","), problem })
+}
+
+/// As `--map` says it.
+pub fn shown_mapping(mapping: &Mapping) -> String {
+    let rules = mapping.rules().iter().map(|rule| format!("{}={}", rule.from, rule.to));
+    match rules.collect::<Vec<_>>() {
+        none if none.is_empty() => "no --map".to_string(),
+        rules => rules.join(","),
+    }
+}
+
+fn checked_mount(mount: String) -> Result<String> {
+    let trimmed = mount.trim_end_matches('/');
+    let plain = |name: &str| !matches!(name, "" | "." | "..");
+    let problem = match trimmed.strip_prefix('/') {
+        _ if !mount.starts_with('/') => Some("is relative"),
+        None => Some("is the root directory"),
+        Some(rest) if !rest.split('/').all(plain) => Some("has an empty, `.` or `..` component"),
+        Some(_) if trimmed.len() > MOUNT_BYTES_MAX => Some("is too long"),
+        Some(_) => None,
+    };
+    match problem {
+        Some(problem) => Err(Error::Mount { mount, problem }),
+        None => Ok(trimmed.to_string()),
+    }
+}
+
+/// The absolute path of a directory that files can be drained to.
+pub fn checked_persist(path: &Path) -> Result<PathBuf> {
+    waited_for(path, || check_persist(path))
+}
+
+/// What the first that a command does in a directory comes to. It may take long: then that is said.
+pub fn waited_for<T>(path: &Path, first: impl FnOnce() -> T) -> T {
+    let (answer, answered) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let say = move || {
+            if answered.recv_timeout(SAID_AFTER) == Err(RecvTimeoutError::Timeout) {
+                crate::output::say!("cairn: waiting for {}, which does not answer", path.display());
+            }
+        };
+        // Where there may be no thread, nothing is said.
+        let _ = thread::Builder::new().spawn_scoped(scope, say);
+        let came_to = first();
+        drop(answer);
+        came_to
+    })
+}
+
+fn check_persist(path: &Path) -> Result<PathBuf> {
+    let refused =
+        |problem: String, advice| Error::Persist { path: path.to_path_buf(), problem, advice };
+    let absolute = path.canonicalize().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            refused("does not exist".to_string(), "create it first, with mkdir -p")
+        }
+        _ => refused(format!("cannot be used: {}", why(&error)), "choose another"),
+    })?;
+    if !absolute.is_dir() {
+        return Err(refused("is not a directory".to_string(), "choose another"));
+    }
+    let probe = absolute.join(format!(".cairn-probe-{}", std::process::id()));
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    rustix::fs::open(&probe, flags, Mode::from_raw_mode(0o600))
+        .and_then(|_| rustix::fs::unlink(&probe))
+        .map_err(|errno| {
+            let problem = format!("cannot be written to: {}", why(&errno.into()));
+            refused(problem, "choose another or change its permissions")
+        })?;
+    Ok(absolute)
+}
+
+/// Bytes of address space that a process may have, if that is limited.
+pub fn address_space_bytes() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::As).current
+}
+
+/// Allows for so many files as `bytes` of memory have room for. Errors: the least that is enough for a few.
+pub fn fit_metadata(geometry: &mut Geometry, bytes: u64) -> core::result::Result<(), u64> {
+    let with = |inode_capacity| Geometry { inode_capacity, ..geometry.clone() };
+    let fits = |inodes: u32| with(inodes).segment_bytes() <= bytes;
+    if !fits(META_INODES_MIN) {
+        return Err(with(META_INODES_MIN).segment_bytes());
+    }
+    let (mut fitting, mut most) = (META_INODES_MIN, geometry.inode_capacity);
+    while fitting < most {
+        let inodes = fitting + (most - fitting).div_ceil(2);
+        match fits(inodes) {
+            true => fitting = inodes,
+            false => most = inodes - 1,
+        }
+    }
+    geometry.inode_capacity = fitting;
+    Ok(())
+}
+
+/// Allows for fewer files where the address space is too small for the usual meta segment.
+pub fn fit_segment(geometry: &mut Geometry, addresses: Option<u64>) {
+    let most = addresses.unwrap_or(u64::MAX) / ADDRESSES_SEGMENT_SHARE;
+    while geometry.segment_bytes() > most && geometry.inode_capacity > INODES_MIN {
+        geometry.inode_capacity /= 2;
+    }
+}
+
+/// Says how large a tier is whose size nobody gave.
+fn chosen(tier: &TierSpec) -> String {
+    let bytes = size::human(tier.bytes);
+    match &tier.path {
+        Some(path) => {
+            let path = path.display();
+            format!("the store has {bytes} in {path}; to choose: --tier file:PATH:SIZE")
+        }
+        None => format!("the store has {bytes} of memory; to choose: --tier ram:SIZE"),
+    }
+}
+
+fn scope(argument: Option<ScopeArgument>, setting: Option<String>) -> Result<Option<Scope>> {
+    match (argument, setting.as_deref()) {
+        (Some(ScopeArgument::Node), _) | (None, Some("node")) => Ok(Some(Scope::Node)),
+        (Some(ScopeArgument::Rank), _) | (None, Some("rank")) => Ok(Some(Scope::Rank)),
+        (None, None) => Ok(None),
+        (None, Some(value)) => Err(Error::Value {
+            option: "--scope",
+            value: value.to_string(),
+            expected: "node or rank",
+        }),
+    }
+}
+
+fn durability(argument: Option<DurabilityArgument>, setting: Option<String>) -> Result<Durability> {
+    match (argument, setting.as_deref()) {
+        (Some(DurabilityArgument::Op), _) | (None, Some("op")) => Ok(Durability::Operation),
+        (Some(DurabilityArgument::Fsync), _) | (None, None | Some("fsync")) => Ok(Durability::Sync),
+        (None, Some(value)) => Err(Error::Value {
+            option: "--durability",
+            value: value.to_string(),
+            expected: "fsync or op",
+        }),
+    }
+}
+
+fn block_bytes(value: &str) -> Result<u32> {
+    let fits = |&bytes: &u32| {
+        bytes.is_power_of_two() && (HUGEBLOCK_BYTES_MIN..=HUGEBLOCK_BYTES_DEFAULT).contains(&bytes)
+    };
+    let bytes = size::parse(value).and_then(|bytes| u32::try_from(bytes).ok()).filter(fits);
+    bytes.ok_or_else(|| Error::Value {
+        option: "--block-size",
+        value: value.to_string(),
+        expected: "4K, 8K, 16K or 32K",
+    })
+}
+
+fn huge_pages(argument: Option<HugePages>, setting: Option<String>) -> Result<bool> {
+    match (argument, setting.as_deref()) {
+        (Some(HugePages::Never), _) | (None, Some("never")) => Ok(false),
+        (Some(HugePages::Auto), _) | (None, None | Some("auto")) => Ok(true),
+        (None, Some(value)) => Err(Error::Value {
+            option: "--huge-pages",
+            value: value.to_string(),
+            expected: "auto or never",
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_agent::model::job::DeviceKind;
+
+    fn request(arguments: StoreArguments) -> Result<Request> {
+        Request::new(arguments, RunSettings::default())
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_one_line() {
+        let mount = |mount: &str| StoreArguments {
+            mount: Some(mount.to_string()),
+            ..StoreArguments::default()
+        };
+        let tier = |tiers: &[&str]| StoreArguments {
+            tier: tiers.iter().map(ToString::to_string).collect(),
+            ..StoreArguments::default()
+        };
+        let meta = |meta: &str| StoreArguments {
+            meta_tier: Some(meta.to_string()),
+            ..StoreArguments::default()
+        };
+        let promote = |meta: Option<&str>, tiers: &[&str]| StoreArguments {
+            meta_tier: meta.map(str::to_string),
+            promote: Some(true),
+            ..tier(tiers)
+        };
+        for (arguments, part) in [
+            (mount("cairn"), "is relative"),
+            (mount("/"), "root directory"),
+            (mount("/a//b"), "component"),
+            (mount("/a/../b"), "component"),
+            (tier(&["ram:8GX"]), "\"8GX\" is not a size"),
+            (tier(&["8G"]), "not a tier"),
+            (tier(&["disk:8G"]), "not a tier"),
+            (tier(&["ram:1"]), "too small"),
+            (tier(&["ram:1G", "ram:2G"]), "second tier in one place"),
+            (meta("file:/tmp/x"), "write file:/tmp/x:SIZE"),
+            (meta("raw"), "not a tier"),
+            (promote(Some("file:/tmp/x:1G"), &["ram"]), "file:/tmp/x makes them durable"),
+            (promote(None, &["file:/tmp/x:1G", "ram:1G"]), "file:/tmp/x makes them durable"),
+        ] {
+            let error = request(arguments).expect_err(part);
+            let text = error.to_string();
+            assert!(text.contains(part) && !text.contains('\n'), "{text}");
+            assert_eq!(error.exit_code(), 2, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let settings = RunSettings {
+            mount: Some("/file".to_string()),
+            scope: Some("rank".to_string()),
+            ..RunSettings::default()
+        };
+        let arguments =
+            StoreArguments { mount: Some("/line/".to_string()), ..StoreArguments::default() };
+        let request = Request::new(arguments, settings).expect("is fine");
+        assert_eq!(request.mount.as_deref(), Some("/line"));
+        assert_eq!(request.scope, Some(Scope::Rank));
+    }
+
+    #[test]
+    fn contradictions_name_both_values() {
+        let job = Job {
+            format: 1,
+            job: "melt".into(),
+            store: "0".into(),
+            mount: "/cairn".into(),
+            persist: None,
+            map: Mapping::default(),
+            persist_id: None,
+            shared: false,
+            launch: None,
+            scope: Scope::Node,
+            tiers: vec![TierSpec { device: DeviceKind::Ram, path: None, bytes: 1 << 30 }],
+            meta: None,
+            promote: false,
+            runs: 1,
+            pending: None,
+            metrics: None,
+            log: Level::default(),
+            checkpoint: CheckpointPolicy::default(),
+            drain: DrainRequest::default().policy(),
+            space: SpacePolicy::default(),
+            archive: None,
+            created: 0,
+            command: Vec::new(),
+        };
+        let arguments = StoreArguments { mount: Some("/x".into()), ..StoreArguments::default() };
+        let error = request(arguments).expect("is fine").check_against(&job).expect_err("differs");
+        let text = error.to_string();
+        assert!(text.contains("--mount /x") && text.contains("/cairn"), "{text}");
+        let same = StoreArguments { tier: vec!["ram:1G".into()], ..StoreArguments::default() };
+        request(same).expect("is fine").check_against(&job).expect("is the same");
+        let sizeless = StoreArguments { tier: vec!["ram".into()], ..StoreArguments::default() };
+        request(sizeless).expect("is fine").check_against(&job).expect("has the size it has");
+    }
+
+    #[test]
+    fn segment_fits_a_small_address_space() {
+        let addresses = 4_000_000 << 10;
+        let mut geometry = Geometry::new(b"/cairn", [1 << 14, 0, 0, 0], 0);
+        let usual = geometry.clone();
+        fit_segment(&mut geometry, None);
+        assert_eq!(geometry, usual);
+        fit_segment(&mut geometry, Some(addresses));
+        assert!(geometry.segment_bytes() <= addresses / ADDRESSES_SEGMENT_SHARE);
+        assert!(geometry.inode_capacity >= 1 << 19, "{}", geometry.inode_capacity);
+    }
+}

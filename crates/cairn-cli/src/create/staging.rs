@@ -1,0 +1,770 @@
+//! Bringing drained or archived files into a new store, several at a time.
+//!
+//! Must stay true: every file is compared with the manifest on its way, and what is not what it says is left out; a checkpoint
+//! of which a file is left out is left out as a whole, and the next older one takes its place where only the newest is wanted;
+//! a store in which this was cut off is never taken for whole.
+//! Does not change where the files come from.
+
+pub mod archived;
+mod on_demand;
+pub mod tie;
+
+use crate::create::claim::Claim;
+use crate::drain::checkpoints;
+use crate::error::{Error, Result};
+use crate::output::count;
+use crate::output::progress::Progress;
+use crate::output::size::human;
+use crate::store::local::{self, Expected};
+use crate::store::locate;
+use archived::Archived;
+use cairn_agent::checkpoint::sets::series::Series;
+use cairn_agent::checkpoint::sets::{Family, Name};
+use cairn_agent::image;
+use cairn_agent::model::job::Job;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::ledger::Ledger;
+use cairn_agent::persist::manifest::{
+    Checkpoint, Copy, Entry, Kind, Manifest, Partial, manifest_name,
+};
+use cairn_agent::store::extended::Extended;
+use cairn_agent::store::volume::Volume;
+use cairn_core::ROOT;
+use on_demand::OnDemand;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::{self, File};
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::SystemTime;
+
+/// Files that are brought in at the same time, at most.
+const WORKERS_MAX: usize = 4;
+/// What owners of directories are to have while files are brought into them.
+const ALL_RIGHTS: u32 = 0o700;
+/// Stands in the store's directory from before it is one until it is filled, if nothing was in it before.
+pub const MARK: &str = "staging";
+
+/// What a new store gets of what a job drained earlier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stage {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// What whoever makes the store brings in afterwards.
+    Later,
+    /// What there is, before programs run.
+    Whole(Extent),
+    /// The same, but for the data of files, which come while programs run.
+    OnDemand(Extent),
+    /// What the last image has, before programs run.
+    Image,
+}
+
+impl Stage {
+    /// Whether the store is filled before programs run in it.
+    pub fn fills(self) -> bool {
+        !matches!(self, Stage::Nothing | Stage::Later)
+    }
+}
+
+/// How much of what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Everything, but for checkpoints that are not whole.
+    All,
+    /// The newest whole checkpoint of each family, and what belongs to no checkpoint.
+    Newest,
+}
+
+/// What was brought in.
+#[derive(Debug, Default)]
+pub struct Staged {
+    /// Regular files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Files that are not what the manifest says.
+    pub damaged: BTreeSet<FilePath>,
+    /// Checkpoints that are there as a whole.
+    pub checkpoints: Vec<String>,
+    /// Checkpoints that were left out, because a file of them is damaged.
+    pub left_out: Vec<String>,
+    /// Those that were left out, because they were never drained to their end.
+    pub partial: BTreeSet<String>,
+}
+
+/// Where files come from.
+pub trait Origin: Sync {
+    /// What a file is called there, for people.
+    fn full_name(&self, path: &FilePath) -> String;
+
+    /// Extended attributes of a directory.
+    fn extended(&self, directory: &FilePath) -> Extended;
+
+    /// The file that a path leads to, if it has other names, too.
+    fn shared_file(&self, path: &FilePath) -> Option<u64> {
+        let _ = path;
+        None
+    }
+
+    /// Whether a store of `job` drains to it, and to the same places there.
+    fn is_persist_of(&self, job: &Job) -> bool {
+        let _ = job;
+        false
+    }
+
+    /// Brings a file into a store under the name `inner`. False, and nothing is there, if it is not what `copy` says.
+    /// Errors: others could not be brought, either.
+    fn bring(
+        &self,
+        path: &FilePath,
+        copy: &Copy,
+        volume: &Volume,
+        inner: &FilePath,
+        advance: &mut dyn FnMut(u64),
+    ) -> Result<bool>;
+}
+
+impl Origin for Destination {
+    fn full_name(&self, path: &FilePath) -> String {
+        self.full_path(path).display().to_string()
+    }
+
+    fn extended(&self, directory: &FilePath) -> Extended {
+        Destination::extended(self, directory)
+    }
+
+    fn shared_file(&self, path: &FilePath) -> Option<u64> {
+        let found = self.look(path).ok()?.filter(|found| found.links > 1);
+        found.map(|found| found.inode)
+    }
+
+    fn is_persist_of(&self, job: &Job) -> bool {
+        let is_it = |persist: &PathBuf| match (persist.canonicalize(), self.path().canonicalize()) {
+            (Ok(theirs), Ok(ours)) => theirs == ours && self.is_current(),
+            _ => false,
+        };
+        self.mapping() == &job.map && job.persist.as_ref().is_some_and(is_it)
+    }
+
+    fn bring(
+        &self,
+        path: &FilePath,
+        copy: &Copy,
+        volume: &Volume,
+        inner: &FilePath,
+        advance: &mut dyn FnMut(u64),
+    ) -> Result<bool> {
+        let full_path = self.full_path(path);
+        let expected = Expected { bytes: copy.bytes, crc32c: copy.crc32c };
+        let opened = self.open_file(path).map_err(Error::from);
+        let brought = opened.and_then(|file| {
+            local::copy_in(file, &full_path, volume, inner, Some(expected), advance)
+        });
+        or_damaged(brought, self)
+    }
+}
+
+/// What came of a file; false, as if it were not what it should be, if the error is of that file alone.
+fn or_damaged(brought: Result<bool>, directory: &Destination) -> Result<bool> {
+    match brought {
+        Err(Error::Agent(cairn_agent::Error::File { source, .. }) | Error::File { source, .. })
+            if is_of_one_file(&source, directory) =>
+        {
+            Ok(false)
+        }
+        brought => brought,
+    }
+}
+
+/// Whether an error in reading a file says something of that file alone: not that the directory is gone, nor that there is
+/// nothing left to read with.
+pub fn is_of_one_file(error: &io::Error, directory: &Destination) -> bool {
+    const OF_ALL: [i32; 10] = [
+        libc::ESTALE,
+        libc::ENODEV,
+        libc::ENOTCONN,
+        libc::ECONNABORTED,
+        libc::ESHUTDOWN,
+        libc::ETIMEDOUT,
+        libc::EHOSTDOWN,
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ENOMEM,
+    ];
+    let is_of_all = error.raw_os_error().is_some_and(|code| OF_ALL.contains(&code));
+    !is_of_all && directory.is_current() && fs::read_dir(directory.path()).is_ok()
+}
+
+/// What there is to be brought.
+pub struct Source<'a> {
+    /// Where it is.
+    pub origin: &'a dyn Origin,
+    /// What is there of the job.
+    pub manifest: &'a Manifest,
+    /// Which paths are wanted.
+    pub wanted: &'a dyn Fn(&FilePath) -> bool,
+}
+
+/// Whether the filling of a store was cut off.
+pub fn was_cut_off(directory: &Path) -> bool {
+    directory.join(MARK).symlink_metadata().is_ok()
+}
+
+/// To be called before a directory becomes a store, so that it is not taken for one before it has what `stage` says.
+pub fn announce(directory: &Path, stage: Stage) -> Result<()> {
+    match stage {
+        // Somebody else who was killed may have announced it.
+        Stage::Nothing => withdraw(directory),
+        Stage::Later | Stage::Whole(_) | Stage::OnDemand(_) | Stage::Image => {
+            let mark = directory.join(MARK);
+            File::create(&mark).map(drop).map_err(Error::file("make", &mark))
+        }
+    }
+}
+
+/// The store is filled, or is not to be: what an earlier one has left in a tier is only there, and never given up.
+pub fn withdraw(directory: &Path) -> Result<()> {
+    let mark = directory.join(MARK);
+    match fs::remove_file(&mark) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(Error::file("remove", &mark)),
+    }
+}
+
+/// Before the first program runs in a new store: brings in what is wanted from the persist directory, or, if that has nothing,
+/// from the archive; or says what could be brought from the directory.
+/// Errors: the directory, its manifest or the archive cannot be read, the store cannot be filled.
+pub fn before_run(claim: &Claim, stage: Stage) -> Result<()> {
+    match stage {
+        Stage::Whole(extent) | Stage::OnDemand(extent) if claim.is_new => {
+            bring_what_there_is(claim, stage, extent)?;
+        }
+        Stage::Image if claim.is_new => bring_last_image(claim)?,
+        _ => return Ok(()),
+    }
+    withdraw(claim.store.directory())
+}
+
+fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()> {
+    let job = &claim.store.job;
+    let is_on_demand = matches!(stage, Stage::OnDemand(_));
+    if let Some(persist) = &job.persist {
+        let (destination, manifest) = in_places(persist, job)?;
+        let ended_well = manifest.as_ref().is_some_and(|manifest| manifest.everything);
+        // Whoever wants the newest checkpoint only finds it in its place.
+        let wants_image = extent == Extent::All || manifest.is_none();
+        if !ended_well && wants_image {
+            // All files of one moment, rather than each as it was drained last. What another store has drained since goes on from a
+            // later state.
+            let drained = fs::metadata(persist.join(manifest_name(&job.job)));
+            let drained = drained.and_then(|found| found.modified()).ok();
+            let is_of_it = |image: &Manifest, finished| {
+                let is_same = manifest.as_ref().is_none_or(|it| it.store == image.store);
+                is_same || drained.is_none_or(|drained| drained <= finished)
+            };
+            let newest = newest_image(persist, job)?;
+            if let Some(newest) = newest.filter(|(_, image, finished)| is_of_it(image, *finished)) {
+                return bring_image(claim, newest, manifest);
+            }
+        }
+        if let Some(manifest) = manifest {
+            if !ended_well && wants_image {
+                say(
+                    job,
+                    "no image of the last run is whole: each file is as it was drained last, not all of one moment",
+                );
+            }
+            if !is_on_demand {
+                return bring(claim, &destination, &manifest, (extent, false));
+            }
+            let origin = OnDemand { destination: &destination, manifest: &manifest };
+            return bring(claim, &origin, &manifest, (extent, true));
+        }
+        say(job, &format!("nothing to bring in from {}", persist.display()));
+    }
+    if let Some(policy) = &job.archive {
+        let archived = Archived::open(policy, &job.job)?;
+        archived.unreadable.iter().for_each(|unreadable| say(job, unreadable));
+        if !archived.manifest.checkpoints.is_empty() {
+            if is_on_demand {
+                say(job, "what is in an archive comes as a whole");
+            }
+            return bring(claim, &archived, &archived.manifest, (extent, false));
+        }
+        say(job, &format!("nothing to bring in from {}", policy.url));
+    }
+    Ok(())
+}
+
+/// Brings what the last image has, and nothing else. Errors: there is none, although the job has drained something.
+fn bring_last_image(claim: &Claim) -> Result<()> {
+    let job = &claim.store.job;
+    let Some(persist) = &job.persist else { return Err(Error::NothingToStage) };
+    let (_, manifest) = in_places(persist, job)?;
+    match newest_image(persist, job)? {
+        Some(newest) => bring_image(claim, newest, manifest),
+        None if manifest.is_none() => {
+            say(job, &format!("nothing to bring in from {}", persist.display()));
+            Ok(())
+        }
+        None => {
+            Err(Error::NoImage { job: job.job.clone(), persist: persist.display().to_string() })
+        }
+    }
+}
+
+fn say(job: &Job, line: &str) {
+    crate::output::say!("cairn: {}: {line}", job.job);
+}
+
+/// What the job has in its places.
+fn in_places(persist: &Path, job: &Job) -> Result<(Destination, Option<Manifest>)> {
+    Ledger::settle_earlier(persist, job)?;
+    let mut destination = Destination::open(persist, &job.store)?;
+    let manifest = Manifest::load(&mut destination, &job.job)?;
+    Ok((destination, manifest))
+}
+
+/// The newest whole image, and when it was finished; one without files is none.
+fn newest_image(persist: &Path, job: &Job) -> Result<Option<(Destination, Manifest, SystemTime)>> {
+    let Some((place, finished)) = image::newest(persist, &job.job) else { return Ok(None) };
+    let mut destination = Destination::open(&place, &job.store)?;
+    let image = Manifest::load(&mut destination, &job.job)?;
+    let image = image.filter(|image| !image.files.is_empty());
+    Ok(image.map(|image| (destination, image, finished)))
+}
+
+fn bring_image(
+    claim: &Claim,
+    (destination, image, finished): (Destination, Manifest, SystemTime),
+    manifest: Option<Manifest>,
+) -> Result<()> {
+    let job = &claim.store.job;
+    let age = crate::output::duration::human(finished.elapsed().unwrap_or_default().as_secs_f64());
+    say(job, &format!("goes on from the image of {age} ago"));
+    if let Some(name) = manifest.as_ref().and_then(|it| newer_than(&image, it)) {
+        let line = format!(
+            "newer, but without what was written with it, is checkpoint {name}: to go on from that, \
+             remove the store, and use --stage --newest-only"
+        );
+        say(job, &line);
+    }
+    bring(claim, &destination, &image, (Extent::All, false))?;
+    let Some(manifest) = manifest else { return Ok(()) };
+    tie::tie_places(&claim.store, &claim.store.volumes()?, (&image, &manifest))
+}
+
+fn bring(
+    claim: &Claim,
+    origin: &dyn Origin,
+    manifest: &Manifest,
+    (extent, is_on_demand): (Extent, bool),
+) -> Result<()> {
+    let source = Source { origin, manifest, wanted: &|_| true };
+    let staged = fill(claim, &source, extent, (is_on_demand, is_on_demand))?;
+    staged.lines(is_on_demand).iter().for_each(|line| say(&claim.store.job, line));
+    Ok(())
+}
+
+/// The newest whole checkpoint that is in its place, if it is newer than all that the image has.
+fn newer_than(image: &Manifest, manifest: &Manifest) -> Option<String> {
+    let newest = manifest.whole().into_iter().next_back()?;
+    let is_older = |known: &&Checkpoint| known.modified_ns < newest.modified_ns;
+    image.whole().iter().all(is_older).then(|| newest.name.to_string())
+}
+
+/// Fills the new store with what is wanted; `is_on_demand`: with files whose data come later. Errors: the store cannot be filled;
+/// then it is not whole.
+pub fn fill(
+    claim: &Claim,
+    source: &Source,
+    extent: Extent,
+    (is_on_demand, quiet): (bool, bool),
+) -> Result<Staged> {
+    let volumes = claim.store.volumes()?;
+    let mut parts = source.manifest.parts();
+    parts.retain(|part| part.files.iter().all(|path| (source.wanted)(path)));
+    let partial = parts.iter().map(|part| part.name.to_string()).collect();
+    let staged = Staged { partial, ..Staged::default() };
+    let part_files = parts.iter().flat_map(|part| &part.files).collect();
+    let mut staging = Staging {
+        source,
+        parts: &parts,
+        part_files,
+        volumes: &volumes,
+        quiet,
+        linked: with_several_names(source.manifest),
+        names: HashMap::new(),
+        staged,
+    };
+    staging.names()?;
+    match extent {
+        Extent::All => staging.everything()?,
+        Extent::Newest => staging.newest()?,
+    }
+    staging.tidy(source.manifest.everything && extent == Extent::All)?;
+    staging.restrict()?;
+    checkpoints::adopt(&claim.store, &volumes, &staging.checkpoints())?;
+    let staged = staging.staged;
+    if source.origin.is_persist_of(&claim.store.job) {
+        let tied = tie::tie(&claim.store, &volumes, &staged);
+        // What is whole needs no copy: the agent compares it with that, and says what is wrong with the directory.
+        if is_on_demand {
+            tied?;
+        }
+    }
+    Ok(staged)
+}
+
+impl Staged {
+    /// For people.
+    pub fn lines(&self, is_on_demand: bool) -> Vec<String> {
+        let damaged = self.damaged.iter().map(|path| format!("damaged, left out: {path}"));
+        let mut lines: Vec<String> = damaged.collect();
+        for name in &self.left_out {
+            lines.push(format!("checkpoint {name} is left out: a file of it is damaged"));
+        }
+        lines.extend(self.partial.iter().map(|name| line_about_partial(name)));
+        let (files, bytes) = (count(self.files, "file"), human(self.bytes));
+        let newest = match &self.checkpoints[..] {
+            [] => String::new(),
+            names => format!(", with {}", names.join(", ")),
+        };
+        let brought = match is_on_demand {
+            true => "to be brought in while the command runs",
+            false => "brought in",
+        };
+        lines.push(format!("{files}, {bytes}, {brought}{newest}"));
+        lines
+    }
+}
+
+/// For people.
+pub fn line_about_partial(name: &str) -> String {
+    format!("checkpoint {name} is left out: only a part of it was drained")
+}
+
+struct Staging<'a> {
+    source: &'a Source<'a>,
+    /// What there is of checkpoints that are not whole; their files stay where they are.
+    parts: &'a [Partial],
+    part_files: BTreeSet<&'a FilePath>,
+    volumes: &'a [Volume],
+    quiet: bool,
+    /// Files that had several names in the store they come from.
+    linked: HashSet<Version>,
+    /// A name of each that is in the new store, if it is one file where it comes from, too: of which that is the number.
+    names: HashMap<(Version, u64), &'a FilePath>,
+    staged: Staged,
+}
+
+/// Inode and version of a file in the store that was drained.
+type Version = (u32, u64);
+
+fn with_several_names(manifest: &Manifest) -> HashSet<Version> {
+    let files = manifest.files.values().filter(|entry| entry.kind == Kind::File);
+    let mut seen = HashSet::new();
+    files.map(|entry| (entry.inode, entry.version)).filter(|file| !seen.insert(*file)).collect()
+}
+
+impl<'a> Staging<'a> {
+    /// Makes directories, to which their owner has all rights, and symbolic links.
+    fn names(&self) -> Result<()> {
+        for (path, entry) in &self.source.manifest.files {
+            let Some((volume, inner)) = locate(self.volumes, path) else { continue };
+            match (entry.kind, &entry.target) {
+                (Kind::Directory, _) => {
+                    let extended = self.source.origin.extended(path);
+                    local::make_directory(volume, &inner, entry.mode | ALL_RIGHTS, &extended)?;
+                }
+                (Kind::Symlink, Some(target)) if (self.source.wanted)(path) => {
+                    local::make_symlink(volume, &inner, &target.0, entry.mtime_ns)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes from the owners of directories the rights that they are not to have.
+    fn restrict(&self) -> Result<()> {
+        for (path, entry) in self.source.manifest.files.iter().rev() {
+            let is_restricted =
+                entry.kind == Kind::Directory && entry.mode & ALL_RIGHTS != ALL_RIGHTS;
+            let Some((volume, inner)) = locate(self.volumes, path).filter(|_| is_restricted) else {
+                continue;
+            };
+            match volume.attributes(&inner) {
+                Ok(found) => {
+                    let set =
+                        volume.fs().set_mode(&volume.caller(), found.inode, entry.mode & 0o7777);
+                    set.map_err(volume.error("set the attributes of", &inner))?;
+                }
+                // It was tidied away.
+                Err(cairn_agent::Error::Store { source: cairn_core::Error::NotFound, .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings in every file that is wanted; of a checkpoint that is not whole, none.
+    fn everything(&mut self) -> Result<()> {
+        let files = self.files(|_| true);
+        self.bring(files)?;
+        for known in self.checkpoints() {
+            self.judge(known)?;
+        }
+        Ok(())
+    }
+
+    /// Brings in what belongs to no checkpoint, and the newest whole checkpoint of each family.
+    fn newest(&mut self) -> Result<()> {
+        let known = self.checkpoints();
+        let parts: BTreeSet<&FilePath> =
+            known.iter().flat_map(|known| &known.files).map(|file| &file.path).collect();
+        let files = self.files(|path| !parts.contains(path));
+        self.bring(files)?;
+        let mut families: HashMap<&Family, Vec<&Checkpoint>> = HashMap::new();
+        for known in known {
+            families.entry(&known.name.family).or_default().push(known);
+        }
+        for mut family in families.into_values() {
+            while let Some(known) = family.pop() {
+                let paths: BTreeSet<&FilePath> =
+                    known.files.iter().map(|file| &file.path).collect();
+                let files = self.files(|path| paths.contains(path));
+                self.bring(files)?;
+                if self.judge(known)? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the empty directories of checkpoints that are not there, unless `all` is those included of which only a directory was
+    /// drained: a program might take the last one for the newest.
+    fn tidy(&self, all: bool) -> Result<()> {
+        let known = self.checkpoints().into_iter();
+        let known =
+            known.flat_map(|known| known.files.iter().map(|file| (&known.name, &file.path)));
+        let parts =
+            self.parts.iter().flat_map(|part| part.files.iter().map(|path| (&part.name, path)));
+        let files: Vec<(&Name, &FilePath)> = known.chain(parts).collect();
+        let mut owners: BTreeMap<FilePath, BTreeSet<&Name>> = BTreeMap::new();
+        for (name, path) in &files {
+            let mut parent = path.split().map(|(parent, _)| parent);
+            while let Some(path) = parent.filter(|path| !path.is_root()) {
+                owners.entry(path.clone()).or_default().insert(*name);
+                parent = path.split().map(|(parent, _)| parent);
+            }
+        }
+        owners.retain(|_, owners| owners.len() == 1);
+        let mut empty: BTreeSet<FilePath> = owners.into_keys().collect();
+        let series = Series::of(files.into_iter());
+        let is_there = |name: Name| self.staged.checkpoints.contains(&name.to_string());
+        let entries = self.source.manifest.files.iter();
+        let directories = entries.filter(|(_, entry)| entry.kind == Kind::Directory);
+        let missing =
+            directories.filter(|(path, _)| series.name(path).is_some_and(|name| !is_there(name)));
+        empty.extend(missing.filter(|_| !all).map(|(path, _)| path.clone()));
+        // What is in a directory comes before it.
+        for path in empty.iter().rev() {
+            let Some((volume, inner)) = locate(self.volumes, path) else { continue };
+            match volume.fs().remove_directory(&volume.caller(), ROOT, inner.as_bytes()) {
+                Ok(()) | Err(cairn_core::Error::NotEmpty | cairn_core::Error::NotFound) => {}
+                Err(error) => return Err(volume.error("take away", &inner)(error).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whole checkpoints all of whose files are wanted.
+    fn checkpoints(&self) -> Vec<&'a Checkpoint> {
+        let Source { manifest, wanted, .. } = self.source;
+        let is_wanted = |known: &&Checkpoint| known.files.iter().all(|file| wanted(&file.path));
+        manifest.whole().into_iter().filter(is_wanted).collect()
+    }
+
+    /// Copies that are wanted and meant.
+    fn files(&self, is_meant: impl Fn(&FilePath) -> bool) -> BTreeMap<&'a FilePath, &'a Entry> {
+        let files = self.source.manifest.files.iter();
+        let has_copy = |entry: &Entry| entry.kind == Kind::File && entry.copy().is_some();
+        let chosen = files.filter(|(path, entry)| {
+            let is_wanted = (self.source.wanted)(path) && !self.part_files.contains(path);
+            has_copy(entry) && is_wanted && is_meant(path)
+        });
+        chosen.collect()
+    }
+
+    /// Notes whether a checkpoint that was brought in is whole; if not, takes what there is of it away again.
+    fn judge(&mut self, known: &Checkpoint) -> Result<bool> {
+        let is_damaged = known.files.iter().any(|file| self.staged.damaged.contains(&file.path));
+        if !is_damaged {
+            self.staged.checkpoints.push(known.name.to_string());
+            return Ok(true);
+        }
+        self.staged.left_out.push(known.name.to_string());
+        let sound = known.files.iter().filter(|file| !self.staged.damaged.contains(&file.path));
+        for file in sound {
+            let Some((volume, inner)) = locate(self.volumes, &file.path) else { continue };
+            let removed = volume.fs().unlink(&volume.caller_as_user(), ROOT, inner.as_bytes());
+            removed.map_err(volume.error("take away", &inner))?;
+            self.staged.files -= 1;
+            self.staged.bytes -= file.bytes;
+        }
+        Ok(false)
+    }
+
+    /// Brings in files; those that are one have one again.
+    fn bring(&mut self, mut files: BTreeMap<&'a FilePath, &'a Entry>) -> Result<()> {
+        let links = self.take_links(&mut files);
+        self.bring_data(files)?;
+        let mut alone = BTreeMap::new();
+        for (path, (other, entry)) in links {
+            if self.staged.damaged.contains(other) {
+                self.staged.damaged.insert(path.clone());
+            } else if self.link(other, path)? {
+                self.staged.files += 1;
+                self.staged.bytes += bytes(entry);
+            } else {
+                alone.insert(path, entry);
+            }
+        }
+        self.bring_data(alone)
+    }
+
+    /// Takes from `files` those that are another name of one that comes, or has come: with that.
+    fn take_links(
+        &mut self,
+        files: &mut BTreeMap<&'a FilePath, &'a Entry>,
+    ) -> BTreeMap<&'a FilePath, (&'a FilePath, &'a Entry)> {
+        let mut links = BTreeMap::new();
+        files.retain(|&path, &mut entry| {
+            let version = (entry.inode, entry.version);
+            let is_linked = self.linked.contains(&version);
+            let shared = is_linked.then(|| self.source.origin.shared_file(path)).flatten();
+            let Some(shared) = shared else { return true };
+            let other = *self.names.entry((version, shared)).or_insert(path);
+            let is_link = other != path;
+            if is_link {
+                links.insert(path, (other, entry));
+            }
+            !is_link
+        });
+        links
+    }
+
+    /// Gives what is at `other` in the store the name `path`, too; false if that cannot be.
+    fn link(&self, other: &FilePath, path: &FilePath) -> Result<bool> {
+        let places = locate(self.volumes, other).zip(locate(self.volumes, path));
+        let Some(((volume, other), (its, inner))) = places else { return Ok(false) };
+        if volume.prefix() != its.prefix() {
+            return Ok(false);
+        }
+        let (old, new) = ((ROOT, other.as_bytes()), (ROOT, inner.as_bytes()));
+        match volume.fs().link(&volume.caller_as_user(), old, new, false) {
+            Ok(()) => Ok(true),
+            // It was part of a checkpoint that was taken away again.
+            Err(cairn_core::Error::NotFound) => Ok(false),
+            Err(error) => Err(volume.error("give another name to", &other)(error).into()),
+        }
+    }
+
+    /// Brings in files, several at a time, the largest first.
+    fn bring_data(&mut self, files: BTreeMap<&FilePath, &Entry>) -> Result<()> {
+        let mut files: Vec<(&FilePath, &Entry)> = files.into_iter().collect();
+        files.sort_by_key(|(_, entry)| std::cmp::Reverse(bytes(entry)));
+        let total = files.iter().map(|(_, entry)| bytes(entry)).sum();
+        let progress = Mutex::new(Progress::new("bringing in", total, self.quiet));
+        let staged = Mutex::new(&mut self.staged);
+        let next = AtomicUsize::new(0);
+        let (origin, volumes) = (self.source.origin, self.volumes);
+        let work = || -> Result<()> {
+            while let Some((path, entry)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let mut advance = |bytes| lock(&progress).advance(bytes);
+                let brought = bring_one(volumes, origin, path, entry, &mut advance);
+                let is_good = brought.inspect_err(|_| {
+                    // The others give up, too.
+                    next.store(files.len(), Ordering::Relaxed);
+                })?;
+                let mut staged = lock(&staged);
+                if is_good {
+                    staged.files += 1;
+                    staged.bytes += bytes(entry);
+                } else {
+                    staged.damaged.insert((*path).clone());
+                }
+            }
+            Ok(())
+        };
+        let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let workers = WORKERS_MAX.min(processors).min(files.len());
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            let mut ended = workers.into_iter().map(|worker| worker.join());
+            ended.try_for_each(|ended| {
+                ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        })
+    }
+}
+
+/// What an entry's copy has.
+fn bytes(entry: &Entry) -> u64 {
+    entry.copy().map_or(0, |copy| copy.bytes)
+}
+
+/// Brings in one file; false if it is not what the manifest says.
+fn bring_one(
+    volumes: &[Volume],
+    origin: &dyn Origin,
+    path: &FilePath,
+    entry: &Entry,
+    advance: &mut dyn FnMut(u64),
+) -> Result<bool> {
+    match (locate(volumes, path), entry.copy()) {
+        (Some((volume, inner)), Some(copy)) => origin.bring(path, &copy, volume, &inner, advance),
+        _ => Ok(true),
+    }
+}
+
+/// A worker that panicked ends the command; until then only whole values stand there.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Mechanism: every error in reading a file of the persist directory counted as damage of that file.
+    /// Consequence: when the directory vanished while a store was filled, all checkpoints were left out, and the program began anew.
+    /// Fix: what is not of one file ends the filling.
+    #[test]
+    fn directory_that_vanishes_is_no_damage_of_its_files() {
+        let scratch = std::env::temp_dir().join(format!("cairn-staging-{}", std::process::id()));
+        let path = scratch.join("out");
+        fs::create_dir_all(&path).expect("a scratch directory");
+        let directory = Destination::open(&path, "store").expect("opens");
+        let is_of_one_file = |code| is_of_one_file(&io::Error::from_raw_os_error(code), &directory);
+        for code in [libc::ENOENT, libc::EIO, libc::EACCES] {
+            assert!(is_of_one_file(code), "{code}");
+        }
+        for code in [libc::ESTALE, libc::ENOTCONN, libc::EMFILE] {
+            assert!(!is_of_one_file(code), "{code}");
+        }
+        fs::rename(&path, scratch.join("away")).expect("renames");
+        assert!(!is_of_one_file(libc::ENOENT), "nothing is there any more");
+        fs::create_dir(&path).expect("makes");
+        assert!(!is_of_one_file(libc::ENOENT), "another one is there");
+        fs::remove_dir_all(scratch).expect("removes");
+    }
+}

@@ -1,0 +1,340 @@
+//! `cairn ls --checkpoints`: the checkpoints of a job, those in its store and those only in the persist directory; and the
+//! newest one that can be restarted from.
+//!
+//! Must stay true: it is looked at the files now, not at what the agent last wrote down; nothing is changed by looking; a
+//! checkpoint is offered only if the checksums of all its files hold.
+
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output;
+use crate::output::duration;
+use crate::output::size::human;
+use crate::store::{OpenStore, locate};
+use cairn_agent::checkpoint::sets::policy::MATCHING;
+use cairn_agent::checkpoint::sets::register::{Checkpoint, Level};
+use cairn_agent::checkpoint::sets::{Family, Grove, Name};
+use cairn_agent::drain::checkpoints::{Checkpoints, Told, View};
+use cairn_agent::drain::plan::Tree;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::model::protocol::Unfinished;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::manifest::{self, Kind, Manifest};
+use cairn_agent::store::read::{Buffer, read_whole};
+use cairn_agent::store::volume::{Volume, now};
+use glob::Pattern;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::HashSet;
+
+/// What looking at a store finds.
+pub struct Found {
+    /// Complete checkpoints, in the order in which they were found so.
+    pub complete: Vec<Checkpoint>,
+    /// Those that are not.
+    pub unfinished: Vec<Unfinished>,
+    /// Files of those.
+    pub incomplete: HashSet<FilePath>,
+    /// Other files whose writers were killed.
+    pub unclean: Vec<FilePath>,
+}
+
+impl Found {
+    /// Looks at the files of `store`, whose namespaces are `volumes`.
+    pub fn look(store: &OpenStore, volumes: &[Volume]) -> Result<Found> {
+        let trees = trees(volumes)?;
+        let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
+        let view = checkpoints.look(&groves(volumes, &trees), Told::default(), &[])?;
+        let complete = checkpoints.complete().to_vec();
+        let View { unfinished, incomplete, .. } = view;
+        let all = trees.iter().flatten().filter(|(path, node)| {
+            node.kind == Kind::File && node.unclean && !incomplete.contains(*path)
+        });
+        let unclean = all.map(|(path, _)| path.clone()).collect();
+        Ok(Found { complete, unfinished, incomplete, unclean })
+    }
+}
+
+fn trees(volumes: &[Volume]) -> Result<Vec<Tree>> {
+    Ok(volumes.iter().map(Volume::tree).collect::<cairn_agent::Result<_>>()?)
+}
+
+fn groves<'a>(volumes: &'a [Volume], trees: &'a [Tree]) -> Vec<Grove<'a>> {
+    volumes.iter().map(Volume::prefix).zip(trees).collect()
+}
+
+/// Before another run begins in a store without an agent: notes what the one before it left unfinished.
+pub fn begin_run(store: &OpenStore, volumes: &[Volume]) -> Result<()> {
+    let trees = trees(volumes)?;
+    Ok(Checkpoints::open(store.directory(), &store.job)?.begin_run(&groves(volumes, &trees))?)
+}
+
+/// When a run has ended in a store without an agent: notes how.
+pub fn end_run(store: &OpenStore, told: Told) -> Result<()> {
+    let volumes = store.volumes()?;
+    let trees = trees(&volumes)?;
+    Ok(Checkpoints::open(store.directory(), &store.job)?
+        .end_run(&groves(&volumes, &trees), told)?)
+}
+
+/// When a new store has been filled with checkpoints, oldest first: they stay in this order.
+pub fn adopt(
+    store: &OpenStore,
+    volumes: &[Volume],
+    filled: &[&manifest::Checkpoint],
+) -> Result<()> {
+    let trees = trees(volumes)?;
+    let paths = filled.iter().map(|known| known.files.iter().map(|file| &file.path).collect());
+    let filled: Vec<Vec<_>> = paths.collect();
+    let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
+    Ok(checkpoints.adopt(&groves(volumes, &trees), &filled)?)
+}
+
+/// Those of a store that nobody else changes, as of now.
+pub fn current(store: &OpenStore, volumes: &[Volume]) -> Result<Checkpoints> {
+    let trees = trees(volumes)?;
+    let mut checkpoints = Checkpoints::open(store.directory(), &store.job)?;
+    checkpoints.look(&groves(volumes, &trees), Told::default(), &[])?;
+    Ok(checkpoints)
+}
+
+/// When one was brought into a store that has others: it consists of these files.
+pub fn take_up(
+    checkpoints: &mut Checkpoints,
+    volumes: &[Volume],
+    files: Vec<&FilePath>,
+) -> Result<()> {
+    let trees = trees(volumes)?;
+    Ok(checkpoints.adopt(&groves(volumes, &trees), &[files])?)
+}
+
+/// A checkpoint, as it is listed.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// Its number in the store; null if it is not complete, or was of another store.
+    id: Option<u64>,
+    /// Which checkpoints it replaces.
+    family: Family,
+    step: Option<u64>,
+    files: u64,
+    bytes: u64,
+    /// Seconds since the last change of its files; null if it is not complete.
+    age_s: Option<f64>,
+    /// Where it is: `node`, `pfs` (in the persist directory as well), `pfs-only`; null if it is not complete.
+    level: Option<&'static str>,
+    /// Where it is to be: `node` or `pfs`.
+    wanted: Option<&'static str>,
+    /// Whether all of it is there; null if nobody knows.
+    whole: Option<bool>,
+    /// Whether a copy of it has been verified in the persist directory.
+    verified: bool,
+    /// Why it is not complete, or not verified although it is in the persist directory.
+    reason: Option<String>,
+}
+
+/// Carries out the command: all checkpoints, or the files of the newest with a file that matches `newest`.
+pub fn list(
+    context: &Context,
+    store: &OpenStore,
+    volumes: &[Volume],
+    newest: Option<&str>,
+) -> Result<()> {
+    // First what is outside: the agent writes the register before the manifest, so what is named there is known here by then.
+    let outside = if newest.is_none() { outside(store)? } else { None };
+    let found = Found::look(store, volumes)?;
+    if let Some(pattern) = newest {
+        let paths = newest_files(store, volumes, found.complete, pattern)?;
+        let seen = paths.iter().map(|path| store.seen(path));
+        return match context.json {
+            true => output::json(&paths),
+            false => {
+                seen.for_each(|path| output::print(&[&path[..], b"\n"].concat()));
+                Ok(())
+            }
+        };
+    }
+    let ours = outside.as_ref().filter(|manifest| manifest.store == store.job.store);
+    let mut rows: Vec<Row> = found.complete.iter().map(|known| in_store(known, ours)).collect();
+    let known: HashSet<&Name> = found.complete.iter().map(|known| &known.name).collect();
+    if let Some(manifest) = &outside {
+        let store = &store.job.store;
+        let whole = manifest.whole().into_iter();
+        let detached = whole.filter(|drained| !known.contains(&drained.name));
+        rows.splice(0..0, detached.map(|drained| only_outside(drained, manifest, store)));
+    }
+    rows.extend(found.unfinished.into_iter().map(not_complete));
+    match context.json {
+        true => output::json(&rows),
+        false => {
+            print_rows(&rows);
+            Ok(())
+        }
+    }
+}
+
+/// What the persist directory has of the job.
+fn outside(store: &OpenStore) -> Result<Option<Manifest>> {
+    let Some(persist) = &store.job.persist else { return Ok(None) };
+    // A directory that is away at the moment hides nothing of the store.
+    let Ok(mut destination) = Destination::open(persist, &store.job.store) else {
+        return Ok(None);
+    };
+    Ok(Manifest::load(&mut destination, &store.job.job)?)
+}
+
+/// What to say of copies that are known to be damaged.
+fn damage<'a>(
+    mut paths: impl Iterator<Item = &'a FilePath>,
+    manifest: &Manifest,
+) -> Option<String> {
+    let damaged = paths.find(|path| manifest.is_damaged(path))?;
+    Some(format!("the copy of {damaged} is damaged or gone"))
+}
+
+fn age_s(modified_ns: i64) -> f64 {
+    now().0.saturating_sub(modified_ns).max(0) as f64 / 1e9
+}
+
+impl Row {
+    /// Of a checkpoint of which nothing else is known.
+    fn new(name: Name, files: u64, bytes: u64) -> Row {
+        Row {
+            id: None,
+            family: name.family,
+            step: name.step,
+            files,
+            bytes,
+            age_s: None,
+            level: None,
+            wanted: None,
+            whole: Some(true),
+            verified: false,
+            reason: None,
+        }
+    }
+}
+
+/// Of one that is in the store; `manifest` is what the persist directory has of that store.
+fn in_store(known: &Checkpoint, manifest: Option<&Manifest>) -> Row {
+    let word = |level| if level == Level::Pfs { "pfs" } else { "node" };
+    let reason = manifest.and_then(|manifest| {
+        let copied = known.files.iter().filter(|file| manifest.has(file));
+        damage(copied.map(|file| &file.path), manifest)
+    });
+    let level = if reason.is_some() { Level::Node } else { known.level };
+    Row {
+        id: Some(known.id),
+        age_s: Some(age_s(known.modified_ns)),
+        level: Some(word(level)),
+        wanted: Some(word(known.wanted)),
+        verified: level == Level::Pfs,
+        reason,
+        ..Row::new(known.name.clone(), known.files.len() as u64, known.bytes())
+    }
+}
+
+/// Of one that `store` has no files of.
+fn only_outside(drained: &manifest::Checkpoint, manifest: &Manifest, store: &str) -> Row {
+    let reason = damage(drained.files.iter().map(|file| &file.path), manifest);
+    Row {
+        id: (drained.store == *store).then_some(drained.id),
+        age_s: Some(age_s(drained.modified_ns)),
+        level: Some("pfs-only"),
+        verified: reason.is_none(),
+        reason,
+        ..Row::new(drained.name.clone(), drained.files.len() as u64, drained.bytes())
+    }
+}
+
+fn not_complete(unfinished: Unfinished) -> Row {
+    let Unfinished { name, files, bytes, reason, is_unknown, .. } = unfinished;
+    let whole = (!is_unknown).then_some(false);
+    Row { reason: Some(reason), whole, ..Row::new(name, files, bytes) }
+}
+
+fn print_rows(rows: &[Row]) {
+    if rows.is_empty() {
+        return output::line("no checkpoints");
+    }
+    let headline = ["ID", "STEP", "FILES", "SIZE", "AGE", "LEVEL", "FAMILY"].map(str::to_string);
+    let cells: Vec<[String; 7]> = std::iter::once(headline).chain(rows.iter().map(cells)).collect();
+    let width = |column: usize| cells.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let [w0, w1, w2, w3, w4, w5, _] = std::array::from_fn(width);
+    for [id, step, files, size, age, level, family] in &cells {
+        output::line(&format!(
+            "{id:>w0$}  {step:>w1$}  {files:>w2$}  {size:>w3$}  {age:>w4$}  {level:<w5$}  {family}"
+        ));
+    }
+}
+
+fn cells(row: &Row) -> [String; 7] {
+    let or_dash = |text: Option<String>| text.unwrap_or("-".to_string());
+    let level = match (row.level, row.wanted) {
+        (Some("pfs-only"), _) if row.reason.is_some() => "pfs, damaged",
+        (Some("node"), _) if row.reason.is_some() => "node, not verified",
+        (Some("node"), Some("pfs")) => "node, to be drained",
+        (Some("pfs"), _) => "node and pfs, verified",
+        (Some("pfs-only"), _) => "pfs, verified",
+        (Some(level), _) => level,
+        (None, _) if row.whole.is_none() => "not known",
+        (None, _) => "not complete",
+    };
+    let family = output::escaped(&row.family.0);
+    [
+        or_dash(row.id.map(|id| id.to_string())),
+        or_dash(row.step.map(|step| step.to_string())),
+        row.files.to_string(),
+        human(row.bytes),
+        or_dash(row.age_s.map(duration::human)),
+        level.to_string(),
+        match &row.reason {
+            Some(reason) => format!("{family} ({reason})"),
+            None => family,
+        },
+    ]
+}
+
+/// The files of the newest checkpoint with one that matches `pattern`, if the data of all are what was written; else of the
+/// one before it.
+fn newest_files(
+    store: &OpenStore,
+    volumes: &[Volume],
+    mut complete: Vec<Checkpoint>,
+    pattern: &str,
+) -> Result<Vec<FilePath>> {
+    let relative = pattern.strip_prefix(&format!("{}/", store.job.mount)).unwrap_or(pattern);
+    let compiled = Pattern::new(relative.trim_start_matches('/')).map_err(|error| {
+        Error::Pattern { pattern: pattern.to_string(), problem: error.msg.to_string() }
+    })?;
+    complete.sort_by_key(|known| Reverse(known.id));
+    let mut buffer = Buffer::default();
+    for checkpoint in complete {
+        let paths: Vec<FilePath> = checkpoint.files.into_iter().map(|file| file.path).collect();
+        let matches = |path: &FilePath| {
+            let name = path.split().map(|(_, name)| String::from_utf8_lossy(name).into_owned());
+            compiled.matches_with(&path.to_lossy(), MATCHING)
+                || name.is_some_and(|name| compiled.matches_with(&name, MATCHING))
+        };
+        if !paths.iter().any(matches) {
+            continue;
+        }
+        match paths.iter().try_for_each(|path| check(volumes, path, &mut buffer)) {
+            Ok(()) => return Ok(paths),
+            Err(
+                error @ (cairn_agent::Error::Damaged { .. } | cairn_agent::Error::Changed { .. }),
+            ) => {
+                output::say!("cairn: {} is left out: {error}", checkpoint.name);
+            }
+            Err(error) if error.is_about_absent_data() => {
+                output::say!("cairn: {} is left out: {error}", checkpoint.name);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::NoMatch { pattern: pattern.to_string(), job: store.job.job.clone() })
+}
+
+/// Whether the data of a file are what was written.
+fn check(volumes: &[Volume], path: &FilePath, buffer: &mut Buffer) -> cairn_agent::Result<()> {
+    let Some((volume, inner)) = locate(volumes, path) else { return Ok(()) };
+    read_whole(&volume.open_present(&inner)?, buffer, &mut |_| Ok(())).map(|_| ())
+}

@@ -1,0 +1,75 @@
+//! How far the drain of a store has got, from the store alone: nobody is asked, and nothing is waited for.
+
+use crate::error::Result;
+use crate::output::count;
+use crate::output::size::human;
+use crate::store::OpenStore;
+use cairn_agent::persist::manifest::Kind;
+use serde::Serialize;
+
+/// Regular files of a store, and which of them are safe.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Standing {
+    /// All of them.
+    pub files: u64,
+    /// What else has a name: directories and links.
+    pub others: u64,
+    /// Verified in the persist directory in their newest version.
+    pub drained_files: u64,
+    /// Their bytes.
+    pub drained_bytes: u64,
+    /// Only in the store.
+    pub undrained_files: u64,
+    /// Their bytes.
+    pub undrained_bytes: u64,
+    /// Some of these: the writer died, or could not write all.
+    pub unclean_files: u64,
+}
+
+impl Standing {
+    /// That of `store` now.
+    pub fn of(store: &OpenStore) -> Result<Standing> {
+        let mut standing = Standing::default();
+        for volume in store.volumes()? {
+            for node in volume.tree()?.into_values() {
+                if node.kind != Kind::File {
+                    standing.others += 1;
+                    continue;
+                }
+                standing.files += 1;
+                standing.unclean_files += u64::from(node.unclean && !node.drained);
+                if node.absence.is_some_and(|absence| absence.damaged) {
+                    // Its data are nowhere.
+                    continue;
+                }
+                let (files, bytes) = match node.drained && !node.open {
+                    true => (&mut standing.drained_files, &mut standing.drained_bytes),
+                    false => (&mut standing.undrained_files, &mut standing.undrained_bytes),
+                };
+                *files += 1;
+                *bytes += node.bytes;
+            }
+        }
+        Ok(standing)
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.files + self.others == 0
+    }
+
+    /// For people: what is safe in `persist`, and what is only in `place`.
+    pub fn lines(&self, persist: &str, place: &str) -> Vec<String> {
+        let line = |files: u64, bytes: u64, what: String| {
+            (files > 0).then(|| format!("{}, {}, {what}", count(files, "file"), human(bytes)))
+        };
+        let drained = format!("drained to {persist} and verified");
+        let undrained = match self.unclean_files {
+            0 => format!("not safe yet: only in {place}"),
+            unclean => format!("not safe yet: only in {place}; {unclean} of them unclean"),
+        };
+        let drained = line(self.drained_files, self.drained_bytes, drained);
+        let undrained = line(self.undrained_files, self.undrained_bytes, undrained);
+        drained.into_iter().chain(undrained).collect()
+    }
+}

@@ -1,0 +1,112 @@
+//! `cairn status --wait`: following a drain and an archive that go on in the background.
+//!
+//! Must stay true: asking changes nothing: the agent is watched, not told; whoever stops watching stops nothing.
+
+use crate::drain::drain_state::Standing;
+use crate::drain::left;
+use crate::error::{Error, Result};
+use crate::output::duration;
+use crate::output::progress::Progress;
+use crate::settings::archive;
+use crate::store::OpenStore;
+use cairn_agent::archive::Phase as ArchivePhase;
+use cairn_agent::model::policy::AtEnd;
+use cairn_agent::model::protocol::{Phase, Status, Unfinished};
+use std::thread;
+use std::time::Duration;
+
+/// How often the agent is asked. Within that time it has seen whatever was closed before.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// Watches what the agent of `store` drains and archives until it has nothing to do, or can do nothing for now.
+/// Errors: `NoPersist`, `NotDrained` with what is left.
+pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
+    let label = match (&store.job.persist, &store.job.archive) {
+        (Some(persist), _) => format!("draining to {}", persist.display()),
+        (None, Some(policy)) => format!("archiving in {}", policy.url),
+        (None, None) => return Err(Error::NoPersist { job: store.job.job.clone() }),
+    };
+    let mut progress = Progress::new(&label, 0, quiet);
+    let mut agent = store.agent()?;
+    let mut was_at_rest = false;
+    let mut said = None;
+    loop {
+        match agent.status() {
+            Ok(status) if was_at_rest && is_at_rest(store, &status) => {
+                drop(progress);
+                judge_drain(store, &status)?;
+                return judge_archive(store, &status);
+            }
+            Ok(status) => {
+                was_at_rest = is_at_rest(store, &status);
+                let waits_for = awaited(store, &status).filter(|_| !quiet);
+                if waits_for.is_some() && waits_for != said {
+                    waits_for.iter().for_each(|line| crate::output::say!("cairn: {line}"));
+                    said = waits_for;
+                }
+                let (done, total) = match (&store.job.persist, &status.archive) {
+                    (None, Some(archive)) => (archive.sent_bytes, archive.sending_bytes),
+                    _ => (status.progress.bytes_done, status.progress.bytes_total),
+                };
+                progress.set(done, total);
+                thread::sleep(ASK_EVERY);
+            }
+            // One that was killed is replaced, and takes up where it was.
+            Err(cairn_agent::Error::AgentAnswer { .. }) => agent = store.agent()?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// What to say of a checkpoint that nothing but time can make complete, while the agent has nothing else to do.
+fn awaited(store: &OpenStore, status: &Status) -> Option<String> {
+    let mut unfinished = status.last.unfinished.iter().filter(|one| one.waits);
+    let is_idle = status.phase == Phase::Idle && !status.settled;
+    let first = unfinished.next().filter(|_| is_idle)?;
+    let settle = duration::human(store.job.checkpoint.settle().as_secs_f64());
+    Some(format!("{}: waiting for checkpoint {} (--settle {settle})", store.job.job, first.told()))
+}
+
+/// Whether the agent has nothing to do, or can do nothing for now.
+fn is_at_rest(store: &OpenStore, status: &Status) -> bool {
+    let is_archive_at_rest = match (&store.job.archive, &status.archive) {
+        (None, _) => true,
+        (Some(_), Some(archive)) => archive.phase != ArchivePhase::Uploading,
+        // It has not looked yet; or it does not before somebody asks.
+        (Some(_), None) => store.job.drain.at_end == AtEnd::Nothing && !store.is_running(),
+    };
+    (status.settled || status.phase == Phase::Retrying) && is_archive_at_rest
+}
+
+fn judge_drain(store: &OpenStore, status: &Status) -> Result<()> {
+    let Some(persist) = &store.job.persist else { return Ok(()) };
+    let last = &status.last;
+    let summary = match &status.reason {
+        _ if last.complete
+            && status.settled
+            && last.unfinished.iter().all(|one| one.is_outside && !one.waits) =>
+        {
+            return Ok(());
+        }
+        Some(reason) => format!("the drain is not complete: {reason}; it is tried again"),
+        None if !last.open.is_empty() || !last.failed.is_empty() => left(last),
+        None if !last.unfinished.is_empty() => {
+            let told = |one: &Unfinished| {
+                format!("checkpoint {}, only in the store: {}", one.verdict(), one.told())
+            };
+            last.unfinished.iter().map(told).collect::<Vec<_>>().join("; ")
+        }
+        None => Standing::of(store)?.lines(&persist.display().to_string(), "the store").join("; "),
+    };
+    Err(Error::NotDrained { summary })
+}
+
+fn judge_archive(store: &OpenStore, status: &Status) -> Result<()> {
+    let summary = match (&store.job.archive, &status.archive) {
+        (None, _) => return Ok(()),
+        (Some(_), Some(archive)) if archive.is_complete() => return Ok(()),
+        (Some(_), Some(archive)) => format!("archive not complete: {}", archive::missing(archive)),
+        (Some(_), None) => format!("not archived; do it with: cairn drain {}", store.job.job),
+    };
+    Err(Error::NotDrained { summary })
+}

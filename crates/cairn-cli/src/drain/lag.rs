@@ -1,0 +1,28 @@
+//! What is said of checkpoints that went before the drain had copied them.
+
+use crate::output::duration;
+use cairn_agent::checkpoint::sets::lag::Behind;
+use cairn_agent::checkpoint::sets::register::Register;
+use cairn_agent::store::volume;
+use std::path::Path;
+
+const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
+
+/// The families of the store in `directory` of which something was missed, as the agent found last; none if it cannot be read, of which
+/// the agent complains.
+pub fn of(directory: &Path) -> Vec<Behind> {
+    Register::load(directory).unwrap_or_default().lags().behind()
+}
+
+/// That, for people, with what can be done.
+pub fn line(behind: &Behind) -> String {
+    let now_s = volume::now().0.div_euclid(NANOSECONDS_PER_SECOND);
+    let age = behind.outside_written.map(|written| {
+        let age_s = now_s.saturating_sub(written).max(0);
+        format!(", written {} ago", duration::human(age_s as f64))
+    });
+    format!(
+        "{behind}{}: keep more checkpoints in the store, drain to a faster directory, or fewer of them (--pfs-every)",
+        age.unwrap_or_default()
+    )
+}

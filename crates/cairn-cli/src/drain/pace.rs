@@ -1,0 +1,37 @@
+//! What `cairn status` says of the drain's pace.
+
+use crate::output::size::human;
+use cairn_agent::drain::pace::PaceReport;
+
+/// How fast the drain may go; none if as fast as it can.
+pub fn line(pace: &PaceReport) -> Option<String> {
+    let rate = pace.rate_bytes.map(|rate| format!("at most {}/s", human(rate)));
+    let share = pace
+        .share_percent
+        .map(|share| format!("at most {share} % of the time while programs write"));
+    let limits: Vec<String> = rate.into_iter().chain(share).collect();
+    let now = match pace {
+        PaceReport { lifted: true, .. } => "; not kept now, because time is short",
+        PaceReport { paused: true, .. } => "; waits while a program writes",
+        _ => "",
+    };
+    (!limits.is_empty()).then(|| format!("{}{now}", limits.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_said_with_what_they_mean_now() {
+        assert_eq!(line(&PaceReport::default()), None);
+        let both = PaceReport {
+            rate_bytes: Some(500 << 20),
+            share_percent: Some(5),
+            paused: true,
+            ..PaceReport::default()
+        };
+        let expected = "at most 500 MiB/s, at most 5 % of the time while programs write; waits while a program writes";
+        assert_eq!(line(&both).as_deref(), Some(expected));
+    }
+}

@@ -1,0 +1,209 @@
+//! A store whose media failed, made again from what is on them: as after the loss of the node's memory, but for its description and
+//! what the agent has said of it.
+//!
+//! Must stay true: nobody uses the store meanwhile, and every file that was complete is on the media or elsewhere, unless the user gives
+//! it up; what is lost is named. Up to the moment when the segments go nothing has changed, and from then on the next run goes on with
+//! it. The store is another one afterwards, to the persist directory and the archive: what they have of it stays.
+
+use crate::create::claim::random_hex;
+use crate::create::request::Request;
+use crate::drain::drain_with;
+use crate::error::{Error, Result};
+use crate::output::{self, count};
+use crate::store::OpenStore;
+use crate::store::offline;
+use crate::store::survey;
+use crate::store::tier;
+use cairn_agent::checkpoint::sets::register::REGISTER_FILE;
+use cairn_agent::drain::checkpoints::Told;
+use cairn_agent::drain::plan::Node;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::manifest::Kind;
+use cairn_agent::persist::marks::MARKS_FILE;
+use cairn_agent::store::volume::Volume;
+use cairn_core::{Attributes, Superblock};
+use cairn_device::checksum::crc32c;
+use cairn_device::{MediaFile, Store, TierPlace, namespace};
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// Files that are named of many.
+const NAMED_MAX: usize = 8;
+
+/// What a store is that has to be made again from its media, which answer.
+pub struct Failed {
+    /// Its tier with the metadata, for people.
+    tier: String,
+    missing: Missing,
+}
+
+/// Files that are in memory and not on the media.
+#[derive(Default)]
+struct Missing {
+    /// Those that are complete: the media know of them, and their data are in memory and nowhere else.
+    complete: Vec<String>,
+    /// Those that were closed, which failed.
+    closed: Vec<String>,
+    /// Those that were not closed, or could not be written.
+    incomplete: Vec<String>,
+    /// Those that were drained.
+    elsewhere: Vec<String>,
+    /// Those that have another name there.
+    renamed: Vec<String>,
+}
+
+impl Failed {
+    /// None if nothing failed. What can be drained is drained first. Errors: programs still use the store, its media cannot be read, or
+    /// would lose what is complete, unless that may be given up.
+    pub fn find(store: &OpenStore, request: &Request) -> Result<Option<Failed>> {
+        let job = &store.job.job;
+        let volumes = store.volumes()?;
+        let (false, Some(media)) = (is_well(&volumes)?, store.job.media()) else {
+            return Ok(None);
+        };
+        let processes = survey::programs(store)?;
+        if !processes.is_empty() {
+            let users = output::still_use(&processes);
+            return Err(Error::RenewedUnderPrograms { job: job.clone(), users });
+        }
+        let tier = tier::shown(media);
+        let mut missing = Missing::look(store, &volumes)?;
+        if store.job.persist.is_some() && missing.can_be_drained() {
+            drain_with(store, None, Duration::ZERO, Told::default(), request.quiet)?;
+            missing = Missing::look(store, &volumes)?;
+        }
+        if !missing.complete.is_empty() && !request.may_overwrite {
+            return Err(Error::NotOnMedia {
+                tier,
+                files: count(missing.complete.len() as u64, "file"),
+                names: named(&missing.complete),
+                drain: match store.job.persist {
+                    Some(_) => format!("cairn drain {job}"),
+                    None => format!("cairn drain {job} --persist DIR"),
+                },
+            });
+        }
+        Ok(Some(Failed { tier, missing }))
+    }
+
+    /// What to say of it.
+    pub fn lines(&self, job: &str) -> Vec<String> {
+        let Missing { complete, closed, incomplete, elsewhere, renamed } = &self.missing;
+        let lost = [&complete[..], closed, incomplete].concat();
+        let lists = [
+            ("lost as far as they were not durable", &lost),
+            ("only where they were drained to", elsewhere),
+            ("with an earlier name again", renamed),
+        ];
+        let lists = lists.into_iter().filter(|(_, files)| !files.is_empty());
+        let lists = lists.map(|(what, files)| {
+            let number = count(files.len() as u64, "file");
+            format!("{job}: {number} {what}: {}", named(files))
+        });
+        let tier = &self.tier;
+        let first = format!("{job}: writing to {tier} failed: going on with what is durable there");
+        std::iter::once(first).chain(lists).collect()
+    }
+}
+
+/// Takes away what goes with the segments of a store, and these last. Nobody uses it, nor its agent.
+pub fn forget_segments(store: &mut OpenStore, device_store: &Store) -> Result<()> {
+    let directory = store.directory().to_path_buf();
+    // What is missing now was not removed by the job.
+    store.job.store = random_hex();
+    store.job.save(&directory)?;
+    for name in [REGISTER_FILE, MARKS_FILE] {
+        remove_file(&directory.join(name))?;
+    }
+    for name in device_store.namespaces()? {
+        namespace::forget(device_store, &name)?;
+    }
+    Ok(())
+}
+
+fn is_well(volumes: &[Volume]) -> Result<bool> {
+    for volume in volumes {
+        let usage = volume.fs().log_usage().map_err(volume.error("measure", &FilePath::root()))?;
+        if usage.is_some_and(|usage| usage.failed) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+impl Missing {
+    fn look(store: &OpenStore, volumes: &[Volume]) -> Result<Missing> {
+        let mut missing = Missing::default();
+        volumes.iter().try_for_each(|volume| missing.add(store, volume)).map(|()| missing)
+    }
+
+    fn can_be_drained(&self) -> bool {
+        !self.complete.is_empty() || !self.closed.is_empty()
+    }
+
+    /// Adds the files of a namespace.
+    fn add(&mut self, store: &OpenStore, volume: &Volume) -> Result<()> {
+        let places = namespace::places(&Store::open(store.directory())?, volume.name())?;
+        let Some(TierPlace::Medium { path, .. }) = places.first() else { return Ok(()) };
+        let on_media = on_media(path)?;
+        let tree = volume.tree()?;
+        for (path, node) in tree.iter().filter(|(_, node)| node.kind == Kind::File) {
+            let inner = path.strip_prefix(volume.prefix());
+            let found = on_media.get(&node.inode).map_or(&[][..], Vec::as_slice);
+            let there = found.first().map(|(_, there)| there).filter(|there| has(there, node));
+            let is_named = found.iter().any(|(name, _)| Some(name) == inner.as_ref());
+            let list = match there {
+                Some(there) if !there.lost && is_named => continue,
+                Some(there) if !there.lost => &mut self.renamed,
+                _ if node.drained || node.absence.is_some() => &mut self.elsewhere,
+                _ if node.unclean || node.open => &mut self.incomplete,
+                Some(_) => &mut self.complete,
+                None => &mut self.closed,
+            };
+            list.push(store.shown(path));
+        }
+        Ok(())
+    }
+}
+
+/// The files of the namespace at `path` by inode, with all their names.
+fn on_media(path: &Path) -> Result<HashMap<u32, Vec<(FilePath, Attributes)>>> {
+    let unusable = offline::unusable(path);
+    let media = MediaFile::open(path)?;
+    let superblock = Superblock::read(&media, crc32c).map_err(unusable)?;
+    let (fs, _) = offline::rebuild(&media, &superblock).map_err(unusable)?;
+    let mut files: HashMap<u32, Vec<_>> = HashMap::new();
+    for (path, attributes) in offline::tree(&fs).map_err(unusable)? {
+        files.entry(attributes.inode.0).or_default().push((path, attributes));
+    }
+    Ok(files)
+}
+
+/// Whether the media know of a file what memory does; of one that is not complete, of as many bytes.
+fn has(there: &Attributes, node: &Node) -> bool {
+    match node.unclean || node.open {
+        true => there.size >= node.bytes,
+        false => (there.version, there.size) == (node.version, node.bytes),
+    }
+}
+
+fn named(files: &[String]) -> String {
+    let names = files.iter().take(NAMED_MAX).map(|name| output::escaped(name.as_bytes()));
+    let names = names.collect::<Vec<_>>().join(", ");
+    match files.len().saturating_sub(NAMED_MAX) {
+        0 => names,
+        more => format!("{names} and {more} more"),
+    }
+}
+
+fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::file("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}

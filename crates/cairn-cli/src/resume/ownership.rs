@@ -1,0 +1,36 @@
+//! A new store and a persist directory that has files already: whether they are this job's to go on from, or somebody else's.
+//!
+//! Must stay true: a run that would replace what an earlier start, or another job, has drained is refused before any program starts,
+//! with the ways on.
+
+use crate::create::request::{Request, waited_for};
+use crate::create::staging::Stage;
+use crate::error::{Error, Result};
+use cairn_agent::model::job::Job;
+use cairn_agent::persist::ownership;
+use std::path::PathBuf;
+
+/// Before a new store of `job` is used. With `--fresh` what is there is set aside. Errors: `Owned`.
+pub fn settle(job: &Job, request: &Request) -> Result<()> {
+    let goes_on = request.stage != Stage::Nothing;
+    let Some(persist) = job.persist.as_ref().filter(|_| !job.shared) else { return Ok(()) };
+    let look = |path: &PathBuf| ownership::owner(path, &job.job, job.launch.as_deref());
+    let find = || waited_for(persist, || look(persist));
+    while let Some(owner) = find()? {
+        if request.fresh {
+            let place = ownership::set_aside(persist, &owner)?;
+            crate::output::say!(
+                "cairn: {}: what job {owner} drained is set aside in {}",
+                job.job,
+                place.display()
+            );
+            continue;
+        }
+        let is_own = owner == job.job;
+        if is_own && goes_on {
+            return Ok(());
+        }
+        return Err(Error::Owned { path: persist.clone(), owner, is_own });
+    }
+    Ok(())
+}

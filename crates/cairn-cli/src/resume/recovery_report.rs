@@ -1,0 +1,63 @@
+//! What a run says whose store was made from what an earlier one has left in a durable tier: how much is there again, what of it is
+//! lost with the node's memory, and how copies outside come back.
+//!
+//! Changes nothing: which of the two is worth more only the user knows.
+
+use crate::create::claim::Claim;
+use crate::create::staging::Stage;
+use crate::error::Result;
+use crate::output::count;
+use crate::store::tier;
+use cairn_agent::FilePath;
+use cairn_agent::model::job::Job;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::manifest::Manifest;
+use cairn_core::InodeId;
+
+/// Says it of a store that was just made, if that was not made anew.
+pub fn say(claim: &Claim, stage: Stage) -> Result<()> {
+    let job = &claim.store.job;
+    let Some(media) = job.media().filter(|_| !claim.is_new) else { return Ok(()) };
+    let root = FilePath::root();
+    let (mut inodes, mut lost) = (0, Vec::new());
+    for volume in claim.store.volumes()? {
+        let usage = volume.fs().usage().map_err(volume.error("measure", &root))?;
+        inodes += usage.inodes.saturating_sub(1);
+        for (path, node) in volume.tree()?.into_iter().filter(|(_, node)| node.unclean) {
+            if volume.fs().attributes(InodeId(node.inode)).is_ok_and(|found| found.lost) {
+                lost.push(volume.prefix().append(&path));
+            }
+        }
+    }
+    let from = tier::shown(media);
+    crate::output::say!("cairn: recovered {inodes} files and directories from {from}");
+    if !lost.is_empty() {
+        let files = count(lost.len() as u64, "file");
+        let job = &job.job;
+        crate::output::say!(
+            "cairn: {files} of these had a part in memory, which is lost; cairn verify {job} names them"
+        );
+    }
+    copies_line(job, &lost).iter().for_each(|line| crate::output::say!("cairn: {line}"));
+    if matches!(stage, Stage::Whole(_) | Stage::OnDemand(_)) {
+        crate::output::say!("cairn: --stage does nothing in a store that was recovered");
+    }
+    Ok(())
+}
+
+/// How copies of what is lost come back, if the persist directory has any.
+fn copies_line(job: &Job, lost: &[FilePath]) -> Option<String> {
+    let persist = job.persist.as_ref().filter(|_| !lost.is_empty())?;
+    // The agent says what is wrong with the directory.
+    let mut destination = Destination::open(persist, &job.store).ok()?;
+    let manifest = Manifest::load(&mut destination, &job.job).ok()??;
+    match lost.iter().filter(|path| manifest.has_copy(path)).count() {
+        0 => None,
+        copies => Some(format!(
+            "{} has verified copies of {copies} of them; to give up what was recovered and begin with these: \
+             cairn rm {} --discard, then run with --stage",
+            persist.display(),
+            job.job,
+        )),
+    }
+}

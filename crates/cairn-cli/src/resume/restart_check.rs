@@ -1,0 +1,269 @@
+//! Before a program goes on in a store that has been there: the newest checkpoint of each family is compared with its checksums.
+//!
+//! Must stay true: what a program finds as its newest checkpoint is what was written. What is damaged is put right from its verified
+//! copy in the persist directory, or else its checkpoint is set aside, never removed, and the one before it is compared. What a run
+//! that was killed in this has begun is ended first. Where it cannot be found out what is damaged, no program starts.
+//! Does not look at files of no checkpoint, nor at data that are still elsewhere: the agent compares those when they come, and
+//! notes which are lost.
+
+mod repair;
+pub mod rollback;
+#[cfg(test)]
+mod tests;
+
+use crate::create::claim::Claim;
+use crate::drain::checkpoints;
+use crate::error::{Error, Result};
+use crate::output;
+use crate::output::duration;
+use crate::output::progress::Progress;
+use crate::store::locate;
+use crate::store::survey;
+use cairn_agent::checkpoint::quarantine::Repair as Note;
+use cairn_agent::checkpoint::sets::register::Checkpoint;
+use cairn_agent::checkpoint::sets::{Family, Member};
+use cairn_agent::image;
+use cairn_agent::model::job::Job;
+use cairn_agent::store::read::{Buffer, read_whole};
+use cairn_agent::store::volume::{Volume, now};
+use clap::ValueEnum;
+use repair::{Repair, moves};
+use std::collections::BTreeMap;
+
+/// What a run makes of a store that has been there, as an option.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Resume {
+    /// Goes on in it when the newest checkpoint of each family is what was written
+    #[default]
+    Checked,
+    /// Goes on in it
+    AsIs,
+    /// Goes on from the last image of it
+    Image,
+}
+
+impl Resume {
+    /// By the command line, else by the configuration file.
+    pub fn of(argument: Option<Resume>, setting: Option<String>) -> Result<Resume> {
+        let set = setting.map(|text| {
+            Resume::from_str(&text, true).map_err(|_| Error::Value {
+                option: "--resume",
+                value: text,
+                expected: "checked, as-is or image",
+            })
+        });
+        Ok(argument.or(set.transpose()?).unwrap_or_default())
+    }
+}
+
+/// Checkpoints that the line at the start of a run names.
+const NAMED_MAX: usize = 3;
+
+/// A file whose data are not what was written.
+#[derive(Clone, Debug)]
+struct Damage {
+    file: Member,
+    /// What was found.
+    found: String,
+}
+
+/// Ends what a run that was killed has begun to put right or to set aside. Nobody else has the store. Errors: it cannot be ended;
+/// then all is as it was found.
+pub fn settle(claim: &Claim, volumes: &[Volume]) -> Result<()> {
+    let not_settled = |error: Error| Error::NotSettled {
+        job: claim.store.job.job.clone(),
+        reason: error.to_string(),
+    };
+    let Some(note) =
+        Note::load(claim.store.directory()).map_err(Error::from).map_err(not_settled)?
+    else {
+        // It was killed before it moved anything.
+        moves::clear(volumes);
+        return Ok(());
+    };
+    let settle = || {
+        let _no_agent = claim.without_agent()?;
+        Repair::to_settle(claim, volumes)?.settle(&note)
+    };
+    settle().map_err(not_settled)
+}
+
+/// One line for people: what a program can go on from, of each family the newest, and what is not complete; None if there is neither.
+pub fn line(claim: &Claim) -> Result<Option<String>> {
+    let volumes = claim.store.volumes()?;
+    let found = checkpoints::Found::look(&claim.store, &volumes)?;
+    let mut newest: BTreeMap<&Family, &Checkpoint> = BTreeMap::new();
+    let mut complete: Vec<&Checkpoint> = found.complete.iter().collect();
+    complete.sort_by_key(|known| known.id);
+    newest.extend(complete.into_iter().map(|known| (&known.name.family, known)));
+    let whole = newest.values().map(|known| {
+        let age_s = now().0.saturating_sub(known.modified_ns).max(0) as f64 / 1e9;
+        format!("{}, written {} ago", known.name, duration::human(age_s))
+    });
+    let told = |unknown: bool| {
+        let those = found.unfinished.iter().filter(|one| one.is_unknown == unknown);
+        let told: Vec<String> = those.map(|one| format!("{} ({})", one.name, one.reason)).collect();
+        few(told.into_iter())
+    };
+    let (broken, unknown) = (told(false), told(true));
+    let unclean = found.unclean.iter().map(|path| output::escaped(path.as_bytes()));
+    let (whole, unclean) = (few(whole), few(unclean));
+    let has_unfinished = broken.is_some() || unknown.is_some();
+    let has_torn = has_unfinished || unclean.is_some();
+    let programs = survey::programs(&claim.store)?;
+    let parts = [
+        (!programs.is_empty()).then(|| format!("{} it", output::still_use(&programs))),
+        match whole {
+            None => has_unfinished.then(|| "no whole checkpoint".to_string()),
+            Some(whole) => Some(format!("newest whole checkpoint {whole}")),
+        },
+        broken.map(|broken| format!("not complete: {broken}")),
+        unknown.map(|unknown| format!("not known whether complete: {unknown}")),
+        unclean.map(|unclean| format!("writer killed: {unclean}")),
+        image_line(&claim.store.job).filter(|_| has_torn),
+    ];
+    if parts.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    Ok(Some(format!("resuming: {}", parts.into_iter().flatten().collect::<Vec<_>>().join("; "))))
+}
+
+/// How to go on from the last image instead, if there is one.
+fn image_line(job: &Job) -> Option<String> {
+    let (_, finished) = image::newest(job.persist.as_deref()?, &job.job)?;
+    let age = duration::human(finished.elapsed().unwrap_or_default().as_secs_f64());
+    Some(format!("all files as they were at the last image, {age} ago: --resume image"))
+}
+
+/// The first of some in one line, and how many more there are; None of none.
+fn few(all: impl ExactSizeIterator<Item = String>) -> Option<String> {
+    let more = all.len().saturating_sub(NAMED_MAX);
+    let named: Vec<String> = all.take(NAMED_MAX).collect();
+    let rest = if more > 0 { format!(", and {more} more") } else { String::new() };
+    (!named.is_empty()).then(|| named.join(", ") + &rest)
+}
+
+/// Compares, and puts right or sets aside what is damaged. Errors: `NotCompared`; then nothing was changed, or the next run ends it.
+pub fn verify(claim: &Claim, quiet: bool) -> Result<()> {
+    compare(claim, quiet).map_err(|error| Error::NotCompared {
+        job: claim.store.job.job.clone(),
+        reason: error.to_string(),
+    })
+}
+
+fn compare(claim: &Claim, quiet: bool) -> Result<()> {
+    let volumes = claim.store.volumes()?;
+    let families = families(claim, &volumes)?;
+    let newest: Vec<&Checkpoint> = families.values().filter_map(|known| known.last()).collect();
+    let total = newest.iter().map(|known| known.bytes()).sum();
+    let mut reader = Reader::new(&volumes, Progress::new("verifying", total, quiet));
+    let mut damaged = BTreeMap::new();
+    for known in newest {
+        let found = reader.damaged(known)?;
+        if !found.is_empty() {
+            damaged.insert(known.name.family.clone(), (known.clone(), found));
+        }
+    }
+    drop(reader);
+    if damaged.is_empty() {
+        return Ok(());
+    }
+    // One that an earlier run has left goes on with what it knows of these files.
+    let _no_agent = claim.without_agent()?;
+    let mut repair = Repair::open(claim, &volumes, quiet)?;
+    for (family, known) in self::families(claim, &volumes)? {
+        if let Some(found) = damaged.remove(&family) {
+            repair.family(&family, known, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// Complete checkpoints, oldest first.
+fn families(claim: &Claim, volumes: &[Volume]) -> Result<BTreeMap<Family, Vec<Checkpoint>>> {
+    let mut complete = checkpoints::Found::look(&claim.store, volumes)?.complete;
+    complete.sort_by_key(|known| known.id);
+    let mut families: BTreeMap<Family, Vec<Checkpoint>> = BTreeMap::new();
+    for known in complete {
+        families.entry(known.name.family.clone()).or_default().push(known);
+    }
+    Ok(families)
+}
+
+struct Reader<'a> {
+    volumes: &'a [Volume],
+    progress: Progress,
+    buffer: Buffer,
+}
+
+impl<'a> Reader<'a> {
+    fn new(volumes: &'a [Volume], progress: Progress) -> Reader<'a> {
+        Reader { volumes, progress, buffer: Buffer::default() }
+    }
+
+    /// Files of a checkpoint whose data are not what was written, or cannot be read although others on the same tier can. Errors: it
+    /// cannot be found out.
+    fn damaged(&mut self, known: &Checkpoint) -> Result<Vec<Damage>> {
+        let mut damaged = Vec::new();
+        for file in &known.files {
+            let Some((volume, inner)) = locate(self.volumes, &file.path) else { continue };
+            let read = volume.open_file(&inner).and_then(|opened| {
+                read_whole(&opened, &mut self.buffer, &mut |chunk| {
+                    self.progress.advance(chunk.length as u64);
+                    Ok(())
+                })
+            });
+            let Err(error) = read else { continue };
+            match verdict(&error, volume) {
+                Verdict::Nothing => {}
+                Verdict::Damaged => {
+                    damaged.push(Damage { file: file.clone(), found: error.to_string() });
+                }
+                Verdict::Lost => {
+                    let path = &file.path;
+                    let found = format!(
+                        "/{path} cannot be brought in: its copy in the persist directory is damaged or gone"
+                    );
+                    damaged.push(Damage { file: file.clone(), found });
+                }
+                Verdict::Unknown => return Err(error.into()),
+            }
+        }
+        Ok(damaged)
+    }
+}
+
+/// What it says of a file that it could not be read.
+enum Verdict {
+    /// Nothing that matters now.
+    Nothing,
+    /// Its data are not what was written.
+    Damaged,
+    /// Its data are still elsewhere, and are not what was written.
+    Lost,
+    /// It cannot be said.
+    Unknown,
+}
+
+fn verdict(error: &cairn_agent::Error, volume: &Volume) -> Verdict {
+    match error {
+        // A program that outlived its run changes it, an agent did it, or its data are still elsewhere.
+        cairn_agent::Error::Changed { .. }
+        | cairn_agent::Error::Store { source: cairn_core::Error::NotFound, .. } => Verdict::Nothing,
+        cairn_agent::Error::Store { source: cairn_core::Error::Absent { inode }, .. } => {
+            match volume.fs().absence(*inode) {
+                Ok(Some(absence)) if absence.damaged => Verdict::Lost,
+                _ => Verdict::Nothing,
+            }
+        }
+        cairn_agent::Error::Damaged { .. } => Verdict::Damaged,
+        // A device that is gone says nothing of what is on it.
+        cairn_agent::Error::Store { source: cairn_core::Error::Io, .. }
+        | cairn_agent::Error::Tier { source: cairn_core::Error::Io, .. }
+            if !volume.has_unreadable_tier() =>
+        {
+            Verdict::Damaged
+        }
+        _ => Verdict::Unknown,
+    }
+}

@@ -1,0 +1,375 @@
+//! Checkpoints of which something is damaged are put right, or set aside for the one before.
+//!
+//! Must stay true: of a family all that is to take another place is built first, and written down; then it is moved, and the register
+//! is told. A kill before that leaves everything as it was, and one after it everything for the next run to end. A file is put
+//! right from a verified copy of that very version alone. What is set aside is never removed.
+//! Has the store to itself, and keeps agents away.
+
+mod build;
+pub mod moves;
+mod places;
+
+use super::{Damage, Reader};
+use crate::create::claim::Claim;
+use crate::create::staging::tie;
+use crate::drain::checkpoints;
+use crate::error::Result;
+use crate::output::progress::Progress;
+use crate::store::locate;
+use build::Obstacle;
+use cairn_agent::checkpoint::quarantine::{Move, REPAIR_FORMAT, Repair as Note};
+use cairn_agent::checkpoint::sets::register::Checkpoint;
+use cairn_agent::checkpoint::sets::{Family, Member, Name};
+use cairn_agent::drain::checkpoints::Checkpoints;
+use cairn_agent::drain::plan::Tree;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::ledger::Ledger;
+use cairn_agent::persist::manifest::{self, Kind, State};
+use cairn_agent::store::volume::Volume;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Who repairs the checkpoints of a store.
+pub struct Repair<'a> {
+    claim: &'a Claim,
+    volumes: &'a [Volume],
+    ledger: Option<Ledger>,
+    checkpoints: Checkpoints,
+    quiet: bool,
+}
+
+/// What takes the place of something.
+#[derive(Default)]
+struct Built {
+    moves: Vec<Move>,
+    /// What is to be said of it when it is there.
+    lines: Vec<String>,
+}
+
+impl<'a> Repair<'a> {
+    /// To repair what was found to be damaged. Errors: the register, or the persist directory and its manifest, cannot be read.
+    pub fn open(claim: &'a Claim, volumes: &'a [Volume], quiet: bool) -> Result<Repair<'a>> {
+        let job = &claim.store.job;
+        let ledger = job.persist.as_ref().map(|persist| Ledger::open(persist, job)).transpose()?;
+        let checkpoints = checkpoints::current(&claim.store, volumes)?;
+        Ok(Repair { claim, volumes, ledger, checkpoints, quiet })
+    }
+
+    /// To end what was begun: the directory may be away, then its copies are compared again by the agent. Errors: the register cannot
+    /// be read.
+    pub fn to_settle(claim: &'a Claim, volumes: &'a [Volume]) -> Result<Repair<'a>> {
+        let job = &claim.store.job;
+        let ledger = job.persist.as_ref().and_then(|persist| Ledger::open(persist, job).ok());
+        let checkpoints = Checkpoints::open(claim.store.directory(), job)?;
+        Ok(Repair { claim, volumes, ledger, checkpoints, quiet: true })
+    }
+
+    /// Ends what `note` says and somebody who was killed began.
+    pub fn settle(&mut self, note: &Note) -> Result<()> {
+        self.finish(note)?;
+        self.say("what an earlier run had begun to put right or set aside is done");
+        self.say_what_is_aside(note);
+        Ok(())
+    }
+
+    /// Has the newest checkpoint of a family be one that is intact, if there is one: of those `known`, oldest first, or else of those
+    /// outside. `found` is what is damaged of one of them.
+    pub fn family(
+        &mut self,
+        family: &Family,
+        mut known: Vec<Checkpoint>,
+        found: (Checkpoint, Vec<Damage>),
+    ) -> Result<()> {
+        moves::clear(self.volumes);
+        let mut aside = Vec::new();
+        let mut intact = None;
+        while let Some(newest) = known.pop() {
+            let damaged = match newest == found.0 {
+                true => found.1.clone(),
+                false => self.damaged(&newest)?,
+            };
+            damaged.iter().for_each(|damage| self.say(&damage.found));
+            match self.put_right(&damaged)? {
+                Some(built) => {
+                    intact = Some((newest.name, built, Vec::new()));
+                    break;
+                }
+                None => aside.push(newest),
+            }
+        }
+        if intact.is_none() {
+            intact = self.bring_older(family, &aside)?;
+        }
+        let (goes_on, built, brought) = match intact {
+            Some((name, built, brought)) => (Some(name), built, brought),
+            None => (None, Built::default(), Vec::new()),
+        };
+        let mut moves = self.set_aside(&aside)?;
+        moves.extend(built.moves);
+        let aside: Vec<Name> = aside.into_iter().map(|known| known.name).collect();
+        let note = Note { format: REPAIR_FORMAT, aside, goes_on, brought, moves };
+        if note.moves.is_empty() {
+            return Ok(());
+        }
+        moves::make_durable(self.volumes)?;
+        // Whoever ends this looks at nothing that is half done.
+        self.checkpoints.save()?;
+        note.save(self.claim.store.directory())?;
+        self.finish(&note)?;
+        built.lines.iter().for_each(|line| self.say(line));
+        self.say_what_is_aside(&note);
+        Ok(())
+    }
+
+    /// Carries out what `note` says, and has register and manifest say so. Errors: it cannot be carried out; then nothing of it is.
+    fn finish(&mut self, note: &Note) -> Result<()> {
+        let directory = self.claim.store.directory();
+        if let Err(error) = moves::carry_out(self.volumes, note) {
+            // If that fails, too, the next run tries again.
+            if moves::take_back(self.volumes, note).is_ok() {
+                Note::forget(directory)?;
+                moves::clear(self.volumes);
+            }
+            return Err(error);
+        }
+        self.take_note(note)?;
+        Note::forget(directory)?;
+        moves::clear(self.volumes);
+        Ok(())
+    }
+
+    /// Says in register and manifest what consists of which files now.
+    fn take_note(&mut self, note: &Note) -> Result<()> {
+        let mut new: BTreeSet<&FilePath> = note.brought.iter().collect();
+        for one in note.moves.iter().filter(|one| one.replaces.is_some()) {
+            let Some((volume, inner)) = locate(self.volumes, &one.to) else { continue };
+            let Ok(found) = volume.attributes(&inner) else { continue };
+            if found.inode.0 == one.inode {
+                self.checkpoints.note_replaced(&one.to, one.inode, found.version);
+                new.insert(&one.to);
+            }
+        }
+        if !note.brought.is_empty() {
+            let files = note.brought.iter().collect();
+            checkpoints::take_up(&mut self.checkpoints, self.volumes, files)?;
+        }
+        self.checkpoints.save()?;
+        if let Some(ledger) = &mut self.ledger {
+            // A copy that is not known to be one is compared, or made again, by the agent.
+            let _ = tie::tie_files(ledger, self.volumes, &|path| new.contains(path));
+        }
+        Ok(())
+    }
+
+    fn say(&self, line: &str) {
+        crate::output::say!("cairn: {}: {line}", self.claim.store.job.job);
+    }
+
+    fn say_what_is_aside(&self, note: &Note) {
+        let mount = &self.claim.store.job.mount;
+        for name in &note.aside {
+            self.say(&format!(
+                "checkpoint {name} is damaged and set aside in {mount}/.cairn-damaged: remove that when nobody needs it"
+            ));
+        }
+        match &note.goes_on {
+            Some(name) if !note.brought.is_empty() => {
+                self.say(&format!("goes on from {name}, which was brought in"));
+            }
+            Some(name) if !note.aside.is_empty() => self.say(&format!("goes on from {name}")),
+            Some(_) => {}
+            None => self.say("no checkpoint is left to go on from"),
+        }
+    }
+
+    fn damaged(&self, known: &Checkpoint) -> Result<Vec<Damage>> {
+        let progress = Progress::new("verifying", known.bytes(), self.quiet);
+        Reader::new(self.volumes, progress).damaged(known)
+    }
+
+    /// Builds what takes the place of what is damaged of a checkpoint; None if not all of that can be had.
+    fn put_right(&mut self, damaged: &[Damage]) -> Result<Option<Built>> {
+        let mut built = Built::default();
+        let mut wanted = Vec::new();
+        for Damage { file, .. } in damaged {
+            let Some(copy) = self.copy_of(file) else { return Ok(None) };
+            wanted.push((&file.path, copy));
+        }
+        if !self.build_all(&wanted)? {
+            return Ok(None);
+        }
+        for Damage { file, .. } in damaged {
+            let Some((volume, inner)) = locate(self.volumes, &file.path) else { continue };
+            let from = build::place_of(&inner);
+            built.moves.push(Move {
+                inode: volume.attributes(&from)?.inode.0,
+                from: volume.outer_path(&from),
+                to: file.path.clone(),
+                replaces: Some((file.inode, file.version)),
+            });
+            if let Some(ledger) = &self.ledger {
+                let place = ledger.destination().full_path(&file.path);
+                let line = format!("/{} is put right from {}", file.path, place.display());
+                built.lines.push(line);
+            }
+        }
+        Ok(Some(built))
+    }
+
+    /// The verified copy outside of this version of a file.
+    fn copy_of(&self, file: &Member) -> Option<manifest::Copy> {
+        let is_of_it = |entry: &&manifest::Entry| {
+            let tied = entry.state == State::Drained && !entry.detached;
+            tied && (entry.inode, entry.version, entry.bytes)
+                == (file.inode, file.version, file.bytes)
+        };
+        self.ledger.as_ref()?.entry(&file.path).filter(is_of_it)?.copy()
+    }
+
+    /// Builds these files; false if one of them cannot be had, and why is said.
+    fn build_all(&mut self, wanted: &[(&FilePath, manifest::Copy)]) -> Result<bool> {
+        let Some(ledger) = &mut self.ledger else { return Ok(wanted.is_empty()) };
+        let located = wanted.iter().filter_map(|(path, copy)| {
+            let (volume, inner) = locate(self.volumes, path)?;
+            Some((*path, copy, volume, inner))
+        });
+        let located: Vec<_> = located.collect();
+        let total = located.iter().map(|(_, copy, ..)| copy.bytes).fold(0, u64::saturating_add);
+        let mut obstacle = has_place(self.volumes, &located)?;
+        let mut progress = Progress::new("bringing in", total, self.quiet);
+        for (path, copy, volume, inner) in located {
+            if obstacle.is_some() {
+                break;
+            }
+            build::make_directories(volume, &inner, ledger.manifest())?;
+            let mut advance = |bytes| progress.advance(bytes);
+            let place = (volume, &inner);
+            let built = build::build(ledger.destination(), path, copy, place, &mut advance)?;
+            if let Err(found) = built {
+                if found.is_damage {
+                    ledger.update(path, |entry| entry.damaged = true);
+                }
+                obstacle = Some(found);
+            }
+        }
+        drop(progress);
+        let Some(obstacle) = obstacle else { return Ok(true) };
+        if obstacle.is_damage {
+            // Only a word to others.
+            let _ = ledger.commit();
+        }
+        self.say(&obstacle.reason);
+        moves::clear(self.volumes);
+        Ok(false)
+    }
+
+    /// What is moved so that programs find nothing of these checkpoints.
+    fn set_aside(&self, aside: &[Checkpoint]) -> Result<Vec<Move>> {
+        let mut moves = Vec::new();
+        for known in aside {
+            for volume in self.volumes {
+                let own = known.files.iter().map(|file| &file.path);
+                let own: BTreeSet<FilePath> =
+                    own.filter_map(|path| path.strip_prefix(volume.prefix())).collect();
+                moves.extend(set_aside(volume, known.name.step, own)?);
+            }
+        }
+        Ok(moves)
+    }
+
+    /// Builds the newest whole checkpoint of a family that is only outside: its name, what is moved, and its files.
+    fn bring_older(
+        &mut self,
+        family: &Family,
+        aside: &[Checkpoint],
+    ) -> Result<Option<(Name, Built, Vec<FilePath>)>> {
+        let Some(ledger) = &self.ledger else { return Ok(None) };
+        let whole = ledger.manifest().whole().into_iter().rev();
+        let is_meant = |known: &&manifest::Checkpoint| {
+            let is_there = |path: &FilePath| {
+                locate(self.volumes, path)
+                    .is_none_or(|(volume, inner)| volume.attributes(&inner).is_ok())
+            };
+            known.name.family == *family
+                && !aside.iter().any(|other| other.name == known.name)
+                && !known.files.iter().any(|file| is_there(&file.path))
+        };
+        let outside: Vec<manifest::Checkpoint> = whole.filter(is_meant).cloned().collect();
+        for known in outside {
+            let Some(ledger) = &self.ledger else { break };
+            let copy = |file: &'_ manifest::CheckpointFile| ledger.entry(&file.path)?.copy();
+            let copies: Option<Vec<_>> = known.files.iter().map(copy).collect();
+            let files: Vec<FilePath> = known.files.iter().map(|file| file.path.clone()).collect();
+            let Some(copies) = copies else { continue };
+            let wanted: Vec<_> = files.iter().zip(copies).collect();
+            if self.build_all(&wanted)? {
+                let moves = self.missing(&files, aside)?;
+                return Ok(Some((known.name, Built { moves, lines: Vec::new() }, files)));
+            }
+            self.say(&format!("checkpoint {} is left out", known.name));
+        }
+        Ok(None)
+    }
+
+    /// How what was built for files of which nothing is there gets to its places: the topmost directories that are missing, as a
+    /// whole, once what is set aside has gone.
+    fn missing(&self, files: &[FilePath], aside: &[Checkpoint]) -> Result<Vec<Move>> {
+        let gone: BTreeSet<FilePath> =
+            self.set_aside(aside)?.into_iter().map(|one| one.from).collect();
+        let mut moves: BTreeMap<FilePath, Move> = BTreeMap::new();
+        for path in files {
+            let Some((volume, inner)) = locate(self.volumes, path) else { continue };
+            let mut here = FilePath::root();
+            for name in inner.components() {
+                here = here.join(name);
+                if gone.contains(&volume.outer_path(&here)) || volume.attributes(&here).is_err() {
+                    break;
+                }
+            }
+            let from = build::place_of(&here);
+            let inode = volume.attributes(&from)?.inode.0;
+            let (from, to) = (volume.outer_path(&from), volume.outer_path(&here));
+            moves.insert(to.clone(), Move { inode, from, to, replaces: None });
+        }
+        Ok(moves.into_values().collect())
+    }
+}
+
+type Located<'a> = (&'a FilePath, &'a manifest::Copy, &'a Volume, FilePath);
+
+fn has_place(volumes: &[Volume], located: &[Located<'_>]) -> Result<Option<Obstacle>> {
+    for volume in volumes {
+        let here = located.iter().filter(|(_, _, other, _)| other.name() == volume.name());
+        let files: Vec<(&FilePath, u64)> =
+            here.map(|(path, copy, ..)| (*path, copy.bytes)).collect();
+        if let Err(obstacle) = build::has_place(volume, &files)? {
+            return Ok(Some(obstacle));
+        }
+    }
+    Ok(None)
+}
+
+/// What is moved so that programs find nothing of the files `own` of a namespace, which are of one checkpoint.
+fn set_aside(volume: &Volume, step: Option<u64>, own: BTreeSet<FilePath>) -> Result<Vec<Move>> {
+    if own.is_empty() {
+        return Ok(Vec::new());
+    }
+    let tree: Tree = volume.tree()?;
+    let files = tree.iter().filter(|(_, node)| node.kind == Kind::File);
+    let inner = files.filter_map(|(path, _)| path.strip_prefix(volume.prefix()));
+    let others: Vec<FilePath> = inner.filter(|path| !own.contains(path)).collect();
+    let own: Vec<FilePath> = own.into_iter().collect();
+    let places = places::places(step, &own, others.iter());
+    let base = places::set_aside(&places, |path| volume.attributes(path).is_ok());
+    let mut moves = Vec::new();
+    for place in places {
+        let to = base.append(&place);
+        build::make_parents(volume, &to, &|_| None)?;
+        moves.push(Move {
+            inode: volume.attributes(&place)?.inode.0,
+            from: volume.outer_path(&place),
+            to: volume.outer_path(&to),
+            replaces: None,
+        });
+    }
+    Ok(moves)
+}

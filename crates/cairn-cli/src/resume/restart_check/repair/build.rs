@@ -1,0 +1,136 @@
+//! Content that is to take the place of something damaged, or missing: copies from the persist directory, compared on their way into
+//! the store, where nobody sees them yet.
+//!
+//! Must stay true: what could not be built for a reason of its own is said, and changes nothing else; a copy that cannot be read now is
+//! not taken for a damaged one.
+
+use crate::create::staging::is_of_one_file;
+use crate::error::{Error, Result};
+use crate::output::size::human;
+use crate::store::local::{self, Expected};
+use cairn_agent::checkpoint::quarantine::building_place;
+use cairn_agent::error::why;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::manifest::{Copy, Kind, Manifest};
+use cairn_agent::store::extended::Extended;
+use cairn_agent::store::volume::Volume;
+use std::io;
+
+/// Rights of a directory of which nothing is known.
+const DIRECTORY_MODE: u32 = 0o755;
+
+/// Why a file was not built.
+#[derive(Debug)]
+pub struct Obstacle {
+    /// For people.
+    pub reason: String,
+    /// The copy is not what it should be, or is not there.
+    pub is_damage: bool,
+}
+
+impl Obstacle {
+    fn damage(reason: String) -> Obstacle {
+        Obstacle { reason, is_damage: true }
+    }
+
+    fn passing(reason: String) -> Obstacle {
+        Obstacle { reason, is_damage: false }
+    }
+}
+
+/// Where what takes the place of `inner` is built.
+pub fn place_of(inner: &FilePath) -> FilePath {
+    building_place().append(inner)
+}
+
+/// Builds the file that `copy` says, from `path` in the persist directory, for `inner`. Errors: others could not be built, either.
+pub fn build(
+    destination: &Destination,
+    path: &FilePath,
+    copy: &Copy,
+    (volume, inner): (&Volume, &FilePath),
+    advance: &mut dyn FnMut(u64),
+) -> Result<std::result::Result<(), Obstacle>> {
+    let full_path = destination.full_path(path);
+    let shown = full_path.display();
+    let expected = Expected { bytes: copy.bytes, crc32c: copy.crc32c };
+    let target = place_of(inner);
+    let built = destination.open_file(path).map_err(Error::from).and_then(|file| {
+        local::copy_in(file, &full_path, volume, &target, Some(expected), advance)
+    });
+    let source = match built {
+        Ok(true) => return Ok(Ok(())),
+        Ok(false) => return Ok(Err(Obstacle::damage(format!("{shown} is damaged, too")))),
+        Err(Error::Agent(cairn_agent::Error::Store { source, .. }))
+            if source == cairn_core::Error::NoSpace || source == cairn_core::Error::NoInodes =>
+        {
+            return Ok(Err(no_room(inner, "nothing more is free")));
+        }
+        Err(Error::Agent(cairn_agent::Error::File { source, .. }) | Error::File { source, .. })
+            if is_of_one_file(&source, destination) =>
+        {
+            source
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(Err(match source.kind() {
+        io::ErrorKind::NotFound => Obstacle::damage(format!("{shown} is missing")),
+        _ => Obstacle::passing(format!("{shown} cannot be read: {}", why(&source))),
+    }))
+}
+
+/// Whether there is room for files of these lengths. Errors: that cannot be found out.
+pub fn has_place(
+    volume: &Volume,
+    files: &[(&FilePath, u64)],
+) -> Result<std::result::Result<(), Obstacle>> {
+    let usage = volume.fs().usage().map_err(volume.error("measure", &FilePath::root()))?;
+    let tiers = usage.total_blocks.iter().zip(&usage.used_blocks);
+    let free: u64 = tiers.map(|(total, used)| total.saturating_sub(*used)).sum();
+    let barred: u64 = usage.parts.iter().map(|part| u64::from(part.barred_blocks)).sum();
+    let free = free.saturating_sub(barred);
+    let needed: u64 = files.iter().map(|(_, bytes)| bytes.div_ceil(usage.hugeblock_bytes)).sum();
+    let inodes = usage.inode_capacity.saturating_sub(usage.inodes);
+    let Some((first, _)) = files.first() else { return Ok(Ok(())) };
+    if needed > free {
+        let [needed, free] = [needed, free].map(|blocks| human(blocks * usage.hugeblock_bytes));
+        return Ok(Err(no_room(first, &format!("{needed} are needed, and {free} are free"))));
+    }
+    match files.len() as u64 > inodes {
+        true => Ok(Err(no_room(first, "there can be no more files"))),
+        false => Ok(Ok(())),
+    }
+}
+
+fn no_room(path: &FilePath, why: &str) -> Obstacle {
+    Obstacle::passing(format!("the store has no room for another /{path}: {why}"))
+}
+
+/// Makes the directories that what is built for `inner` lies in, as `manifest` says those are that it is built for.
+pub fn make_directories(volume: &Volume, inner: &FilePath, manifest: &Manifest) -> Result<()> {
+    make_parents(volume, &place_of(inner), &|directory| {
+        let inner = directory.strip_prefix(&building_place())?;
+        let entry = manifest.files.get(&volume.outer_path(&inner))?;
+        // Whoever builds in it writes to it.
+        (entry.kind == Kind::Directory).then_some(entry.mode | 0o700)
+    })
+}
+
+/// Makes the directories that `inner` lies in, as far as they are missing, with the rights that `mode` says.
+pub fn make_parents(
+    volume: &Volume,
+    inner: &FilePath,
+    mode: &dyn Fn(&FilePath) -> Option<u32>,
+) -> Result<()> {
+    let Some((parent, _)) = inner.split() else { return Ok(()) };
+    let mut here = FilePath::root();
+    for name in parent.components() {
+        here = here.join(name);
+        if volume.attributes(&here).is_err() {
+            let mode = mode(&here).unwrap_or(DIRECTORY_MODE);
+            local::make_directory(volume, &here, mode, &Extended::default())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! A store that is left for its last image: what is in it goes outside, to a directory of its own, verified.
+//!
+//! Must stay true: nothing of the store, nor of its images, is removed here, and nobody writes to it meanwhile.
+
+use crate::create::claim::Claim;
+use crate::drain::drain_with;
+use crate::error::{Error, Result};
+use crate::output::{self, count};
+use crate::store::survey;
+use cairn_agent::drain::checkpoints::{Delivery, Told, left_name};
+use cairn_agent::image;
+use std::time::Duration;
+
+/// Sets aside all that is in the store. Errors: it has no image, programs still use it, or something could not be copied.
+pub fn set_aside(claim: &Claim, quiet: bool) -> Result<()> {
+    let job = &claim.store.job;
+    let name = job.job.clone();
+    let persist = job.persist.as_ref().ok_or_else(|| Error::NoPersist { job: name.clone() })?;
+    if image::newest(persist, &name).is_none() {
+        return Err(Error::NoImage { job: name, persist: persist.display().to_string() });
+    }
+    let not_left = |reason: String| Error::NotLeft { job: name.clone(), reason };
+    let nobody_uses_it = || match survey::programs(&claim.store)? {
+        processes if processes.is_empty() => Ok(()),
+        processes => Err(not_left(output::still_use(&processes))),
+    };
+    nobody_uses_it()?;
+    let told = Told { delivery: Delivery::LeftForImage, ..Told::default() };
+    let left = drain_with(&claim.store, None, Duration::ZERO, told, quiet);
+    let left = left.map_err(|error| not_left(error.to_string()))?;
+    if !left.outcome.complete || !left.outcome.unclean.is_empty() {
+        return Err(not_left(crate::drain::left(&left.outcome)));
+    }
+    // Somebody may have come meanwhile.
+    nobody_uses_it()?;
+    if image::newest(persist, &name).is_none() {
+        return Err(Error::NoImage { job: name, persist: persist.display().to_string() });
+    }
+    if !quiet {
+        let (files, place) = (count(left.files, "file"), persist.join(left_name(&name)));
+        let place = place.display();
+        output::say!(
+            "cairn: {name}: all of the store as the last run left it, {files}, in {place}, verified"
+        );
+    }
+    Ok(())
+}

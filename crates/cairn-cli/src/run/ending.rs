@@ -1,0 +1,462 @@
+//! What `cairn run` says at the end: what is safe where, and what to type next.
+
+use crate::drain::drain_state::Standing;
+use crate::drain::lag;
+use crate::drain::{DrainReport, as_they_are, not_complete};
+use crate::output::ranks;
+use crate::output::size::human;
+use crate::output::{count, escaped, quoted, still_use};
+use crate::report::calls::CallReport;
+use crate::run::real_prefix::Strayed;
+use crate::run::signals;
+use crate::run::unserved;
+use crate::settings::archive;
+use crate::store::Roots;
+use crate::store::tier;
+use cairn_agent::archive::ArchiveStatus;
+use cairn_agent::checkpoint::sets::lag::Behind;
+use cairn_agent::model::job::{Job, TierSpec};
+use cairn_agent::model::protocol::Failed;
+use cairn_agent::model::ranks::Launch;
+use cairn_agent::persist::before;
+use cairn_agent::persist::manifest::manifest_name;
+use cairn_device::nvme::shared::RemotePath;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Files named in a message at most.
+const NAMES_MAX: usize = 3;
+
+/// How safe the files of a job are when its command has ended.
+pub enum Safety {
+    /// Nobody wants them.
+    Discarded,
+    /// There is nothing in the store.
+    Empty,
+    /// They are in the store only: there is no persist directory.
+    StoreOnly(DrainReport),
+    /// What the drain left.
+    Drained(DrainReport),
+    /// The drain could not be carried out.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// The user did not wait for the drain.
+    Interrupted {
+        /// How far it has got.
+        standing: Standing,
+        /// The agent has said meanwhile that everything is outside.
+        is_delivered: bool,
+    },
+    /// The user asked for nobody to wait for it.
+    Postponed {
+        /// It goes on in the background.
+        goes_on: bool,
+        /// How far it has got.
+        standing: Standing,
+    },
+}
+
+impl Safety {
+    /// After a drain that was carried out.
+    pub fn of(job: &Job, report: DrainReport) -> Safety {
+        match (&job.persist, report.files) {
+            // Links and directories are to be outside, too, and what was removed is not to be there.
+            (None, 0) if report.outcome.unclean.is_empty() => Safety::Empty,
+            (_, 0) if report.outcome.unclean.is_empty() && report.outcome.complete => Safety::Empty,
+            (None, _) => Safety::StoreOnly(report),
+            (Some(_), _) => Safety::Drained(report),
+        }
+    }
+
+    /// After a drain for which nobody waited any more.
+    pub fn interrupted(standing: Standing, is_delivered: bool) -> Safety {
+        match standing.is_empty() && is_delivered {
+            true => Safety::Empty,
+            false => Safety::Interrupted { standing, is_delivered },
+        }
+    }
+
+    /// Of a store for whose drain nobody is to wait.
+    pub fn postponed(goes_on: bool, standing: Standing) -> Safety {
+        match standing.is_empty() {
+            true => Safety::Empty,
+            false => Safety::Postponed { goes_on, standing },
+        }
+    }
+
+    /// Whether every file is verified in the persist directory that is to be there, or there is none.
+    pub fn is_complete(&self) -> bool {
+        match self {
+            Safety::Discarded | Safety::Empty => true,
+            Safety::Drained(DrainReport { outcome, .. }) => {
+                outcome.complete && outcome.unclean.is_empty()
+            }
+            // It was done before anybody could say so.
+            Safety::Interrupted { is_delivered, .. } => *is_delivered,
+            Safety::StoreOnly(_) | Safety::Failed { .. } | Safety::Postponed { .. } => false,
+        }
+    }
+
+    /// Whether everything is where it belongs as far as can be said: also what a failed run has left unfinished.
+    pub fn is_delivered(&self) -> bool {
+        match self {
+            Safety::Drained(_) => self.needs_no_store(),
+            other => other.is_complete(),
+        }
+    }
+
+    /// Whether nothing would be lost with the store.
+    pub fn needs_no_store(&self) -> bool {
+        match self {
+            Safety::Drained(DrainReport { outcome, .. }) => {
+                self.is_complete() && outcome.unfinished.iter().all(|one| one.is_outside)
+            }
+            // Nobody has looked what else there may be.
+            Safety::Interrupted { .. } => false,
+            other => other.is_complete(),
+        }
+    }
+
+    fn word(&self) -> &'static str {
+        match self {
+            Safety::Discarded => "discarded",
+            Safety::Empty => "empty",
+            Safety::StoreOnly(_) => "store-only",
+            Safety::Drained(_) if self.is_complete() => "drained",
+            Safety::Drained(_) => "incomplete",
+            Safety::Failed { .. } => "failed",
+            Safety::Interrupted { .. } => "interrupted",
+            Safety::Postponed { goes_on: true, .. } => "background",
+            Safety::Postponed { goes_on: false, .. } => "undrained",
+        }
+    }
+}
+
+/// The end of a run.
+pub struct Ending<'a> {
+    /// Where stores are looked for.
+    pub roots: &'a Roots,
+    /// The job.
+    pub job: Job,
+    /// Its store.
+    pub store: PathBuf,
+    /// The command.
+    pub command: Vec<String>,
+    /// Its exit code.
+    pub code: i32,
+    /// The signal that killed it.
+    pub signal: Option<i32>,
+    /// How safe its files are.
+    pub safety: Safety,
+    /// How the archive of its checkpoints stands, if there is one.
+    pub archive: Option<ArchiveStatus>,
+    /// The last MPI program that was started in it, if one was.
+    pub launch: Option<Launch>,
+    /// Programs that nothing was served to.
+    pub unserved: Vec<String>,
+    /// A library whose calls past the C library could not be caught.
+    pub uncaught: Option<String>,
+    /// What programs left at the mount prefix in the real file system.
+    pub strayed: Option<Strayed>,
+    /// Families of which checkpoints went before the drain had copied them.
+    pub behind: Vec<Behind>,
+    /// Files whose data could not be brought in from where they were drained to.
+    pub not_brought: Vec<Failed>,
+    /// Processes that the command has left, and that use the store.
+    pub inhabitants: Vec<u32>,
+    /// Executable of the run that failed before, which this one does not end.
+    pub pending: Option<String>,
+    /// The store was removed.
+    pub removed: bool,
+    /// It is said what can be done with a store that is kept.
+    pub offers: bool,
+    /// What calls were made, if they were counted.
+    pub calls: Option<CallReport>,
+}
+
+impl Ending<'_> {
+    /// The end for people.
+    pub fn lines(&self) -> Vec<String> {
+        let job = &self.job.job;
+        let mut lines = Vec::new();
+        if self.code != 0 {
+            let command = self.command.first().map(String::as_str).unwrap_or_default();
+            lines.push(match self.signal {
+                Some(signal) => {
+                    format!("{job}: {command} was killed by signal {}", signals::shown(signal))
+                }
+                None => format!("{job}: {command} ended with exit code {}", self.code),
+            });
+        }
+        let calls = self.calls.iter().flat_map(CallReport::lines);
+        lines.extend(calls.map(|line| format!("{job}: {line}")));
+        let unserved = unserved::line(&self.unserved);
+        let uncaught = self.uncaught.as_deref().map(unserved::line_of_uncaught);
+        lines.extend(unserved.into_iter().chain(uncaught).map(|line| format!("{job}: {line}")));
+        lines.extend(self.strayed.iter().map(|strayed| format!("{job}: {}", strayed.line())));
+        let told = |launch| ranks::deaths(launch).into_iter().chain(ranks::troubles(launch));
+        let of_ranks = self.launch.iter().flat_map(told);
+        lines.extend(of_ranks.map(|line| format!("{job}: {line}")));
+        let more = self.not_brought.len().saturating_sub(NAMES_MAX);
+        for Failed { path, reason, .. } in self.not_brought.iter().take(NAMES_MAX) {
+            lines.push(format!("{job}: not brought in: {path}: {reason}"));
+        }
+        if more > 0 {
+            lines.push(format!("{job}: nor were {} more brought in", count(more as u64, "file")));
+        }
+        lines.extend(self.safety_lines().into_iter().map(|line| format!("{job}: {line}")));
+        let before = self.job.persist.iter().flat_map(|persist| before::places(persist, job));
+        lines.extend(before.map(|place| {
+            let place = escaped(place.as_os_str().as_bytes());
+            format!("{job}: what was there before under names of the job's files is in {place}")
+        }));
+        let behind = self.behind.iter().map(|one| escaped(lag::line(one).as_bytes()));
+        lines.extend(behind.map(|line| format!("{job}: {line}")));
+        if let Some(pending) = &self.pending {
+            lines.push(format!(
+                "{job}: an earlier run of {pending} has not ended well; this one does not end the job, so that the store is kept"
+            ));
+        }
+        if !self.inhabitants.is_empty() {
+            let users = still_use(&self.inhabitants);
+            lines.push(format!("{job}: {users} the store, so that it is kept"));
+        }
+        let archived = self.archive.iter().flat_map(archive::lines);
+        lines.extend(archived.map(|line| format!("{job}: {line}")));
+        if self.removed {
+            if let Some(last) = lines.last_mut() {
+                last.push_str("; store removed");
+            }
+            return lines;
+        }
+        if !self.offers {
+            return lines;
+        }
+        lines.push(format!("{job}: the store is kept in {}", self.store.display()));
+        for (purpose, command) in self.next_commands() {
+            lines.push(format!("{job}:   {purpose:<8} {command}"));
+        }
+        lines
+    }
+
+    /// Where files are that were not drained: with metadata in memory all of them are lost with it.
+    fn place(&self) -> String {
+        const MEMORY: &str = "the memory of this node";
+        if self.job.media().is_none() {
+            return MEMORY.to_string();
+        }
+        let shown = |tier: &TierSpec| {
+            tier.path.as_ref().map_or(MEMORY.to_string(), |path| RemotePath::shown(path))
+        };
+        self.job.tiers.iter().map(shown).collect::<Vec<_>>().join(" and ")
+    }
+
+    fn safety_lines(&self) -> Vec<String> {
+        let persist = self.job.persist.as_ref().map(|path| path.display().to_string());
+        let persist = persist.unwrap_or_default();
+        match &self.safety {
+            Safety::Discarded => vec!["nothing was kept (--discard)".to_string()],
+            Safety::Empty => vec!["no files".to_string()],
+            Safety::StoreOnly(report) => {
+                let files = count(report.files, "file");
+                let bytes = human(report.bytes);
+                let place = self.place();
+                let mut lines = vec![format!(
+                    "{files}, {bytes}, only in {place}: nothing was drained, there is no --persist"
+                )];
+                lines.extend(left_over(report, self.roots));
+                lines
+            }
+            Safety::Drained(report) => {
+                let outcome = &report.outcome;
+                let files = count(outcome.drained_files, "file");
+                let bytes = human(outcome.drained_bytes);
+                let manifest = manifest_name(&self.job.job);
+                let mut lines = vec![format!(
+                    "{files}, {bytes}, drained to {persist} and verified ({manifest})"
+                )];
+                lines.extend(left_over(report, self.roots));
+                lines
+            }
+            Safety::Failed { reason } => vec![format!("the drain to {persist} failed: {reason}")],
+            Safety::Interrupted { standing, .. } | Safety::Postponed { standing, .. } => {
+                let mut lines = standing.lines(&persist, &self.place());
+                let is_over = matches!(&self.safety, Safety::Postponed { goes_on: false, .. });
+                if standing.undrained_files == 0 && !self.safety.is_complete() {
+                    lines.push(format!("links, directories or removals are not in {persist} yet"));
+                }
+                if !is_over && !self.safety.is_complete() {
+                    let command = self.follow_command();
+                    lines
+                        .push(format!("the drain goes on in the background; follow it: {command}"));
+                }
+                lines
+            }
+        }
+    }
+
+    fn follow_command(&self) -> String {
+        format!("cairn {}status --wait {}", self.roots.option(), self.job.job)
+    }
+
+    /// What can be done with a store that is kept: purpose and command.
+    fn next_commands(&self) -> Vec<(&'static str, String)> {
+        let job = &self.job.job;
+        let root = self.roots.option();
+        let command: Vec<String> = self.command.iter().map(|word| quoted(word)).collect();
+        let command = command.join(" ");
+        let is_archived = self.archive.as_ref().is_none_or(ArchiveStatus::is_complete);
+        let has_place = self.job.persist.is_some() || !is_archived;
+        let persist = if has_place { "" } else { " --persist DIR" };
+        vec![
+            ("resume", format!("cairn {root}run --job {job}{} -- {command}", self.tier_options())),
+            ("drain", format!("cairn {root}drain {job}{persist}")),
+            ("discard", format!("cairn {root}rm {job} --discard")),
+        ]
+    }
+
+    /// What a run needs to find the store's files again when the node's memory was lost.
+    fn tier_options(&self) -> String {
+        if self.job.media().is_none() {
+            return String::new();
+        }
+        let option = |name: &'static str| {
+            move |spec: &TierSpec| format!(" {name} {}", quoted(&tier::shown(spec)))
+        };
+        let meta = self.job.meta.iter().map(option("--meta-tier"));
+        meta.chain(self.job.tiers.iter().map(option("--tier"))).collect()
+    }
+
+    /// The end for programs, on one line.
+    pub fn json(&self) -> String {
+        #[derive(Serialize)]
+        struct Report<'a> {
+            job: &'a str,
+            exit_code: i32,
+            safety: &'a str,
+            persist: Option<&'a PathBuf>,
+            store: Option<&'a PathBuf>,
+            drain: Option<&'a DrainReport>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            standing: Option<&'a Standing>,
+            reason: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            archive: Option<&'a ArchiveStatus>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            calls: Option<&'a CallReport>,
+            launch: Option<&'a Launch>,
+            #[serde(skip_serializing_if = "<[String]>::is_empty")]
+            unserved: &'a [String],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            uncaught: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            strayed_names: Option<u64>,
+            #[serde(skip_serializing_if = "<[Behind]>::is_empty")]
+            behind: &'a [Behind],
+            #[serde(skip_serializing_if = "<[Failed]>::is_empty")]
+            not_brought: &'a [Failed],
+            #[serde(skip_serializing_if = "<[u32]>::is_empty")]
+            inhabitants: &'a [u32],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pending: Option<&'a String>,
+            commands: Value,
+        }
+        let commands = match self.removed {
+            true => json!({}),
+            false => self
+                .next_commands()
+                .into_iter()
+                .map(|(purpose, command)| (purpose, json!(command)))
+                .collect(),
+        };
+        let (drain, reason) = match &self.safety {
+            Safety::StoreOnly(report) | Safety::Drained(report) => (Some(report), None),
+            Safety::Failed { reason } => (None, Some(reason.as_str())),
+            _ => (None, None),
+        };
+        let standing = match &self.safety {
+            Safety::Interrupted { standing, .. } | Safety::Postponed { standing, .. } => {
+                Some(standing)
+            }
+            _ => None,
+        };
+        let report = Report {
+            job: &self.job.job,
+            exit_code: self.code,
+            safety: self.safety.word(),
+            persist: self.job.persist.as_ref(),
+            store: Some(&self.store).filter(|_| !self.removed),
+            drain,
+            standing,
+            reason,
+            archive: self.archive.as_ref(),
+            calls: self.calls.as_ref(),
+            launch: self.launch.as_ref(),
+            unserved: &self.unserved,
+            uncaught: self.uncaught.as_deref(),
+            strayed_names: self.strayed.as_ref().map(|strayed| strayed.names),
+            behind: &self.behind,
+            not_brought: &self.not_brought,
+            inhabitants: &self.inhabitants,
+            pending: self.pending.as_ref(),
+            commands,
+        };
+        serde_json::to_string(&report).expect("the report holds nothing JSON cannot say")
+    }
+}
+
+/// A line for each kind of file that is not safe, with some names.
+fn left_over(report: &DrainReport, roots: &Roots) -> Vec<String> {
+    let outcome = &report.outcome;
+    let named = |paths: &[cairn_agent::FilePath]| -> String {
+        let names: Vec<String> = paths.iter().take(NAMES_MAX).map(ToString::to_string).collect();
+        let more = if paths.len() > NAMES_MAX { ", ..." } else { "" };
+        format!("{}{more}", names.join(", "))
+    };
+    let mut lines = Vec::new();
+    if !outcome.unclean.is_empty() {
+        let files = count(outcome.unclean.len() as u64, "file");
+        let names = named(&outcome.unclean);
+        lines.push(format!(
+            "{files} only in the store, because the writer died, or could not write all, or a part is lost: {names}"
+        ));
+    }
+    lines.extend(as_they_are(outcome));
+    if !outcome.open.is_empty() {
+        let files = count(outcome.open.len() as u64, "file");
+        lines.push(format!("{files} still open, only in the store: {}", named(&outcome.open)));
+    }
+    let unfinished = outcome.unfinished.iter().take(NAMES_MAX);
+    lines.extend(unfinished.map(|one| not_complete(roots, &report.job, one)));
+    if outcome.unfinished.len() > NAMES_MAX {
+        let more = (outcome.unfinished.len() - NAMES_MAX) as u64;
+        lines.push(format!("not complete: {}", count(more, "more checkpoint")));
+    }
+    if outcome.kept_files > 0 {
+        let files = count(outcome.kept_files, "file");
+        lines.push(format!("{files} not drained, as was asked for"));
+    }
+    if outcome.without_attributes > 0 {
+        let files = count(outcome.without_attributes, "file");
+        lines.push(format!(
+            "{files} drained without all extended attributes: the file system there does not take them"
+        ));
+    }
+    if outcome.without_modes {
+        let line =
+            "drained without all permission bits: the file system there refuses to change them";
+        lines.push(line.to_string());
+    }
+    for failed in outcome.failed.iter().take(NAMES_MAX) {
+        lines.push(format!("not drained: {}: {}", failed.path, failed.reason));
+    }
+    if outcome.failed.len() > NAMES_MAX {
+        let more = outcome.failed.len() - NAMES_MAX;
+        lines.push(format!("not drained: {}", count(more as u64, "more file")));
+    }
+    lines
+}

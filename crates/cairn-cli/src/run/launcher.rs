@@ -1,0 +1,328 @@
+//! `cairn run` as a launcher's task: `srun -n4 cairn run -- ./program` starts one on each node for each of its ranks there. These
+//! are company: the first one makes the store, all run their command in it, and the last one ends it.
+//!
+//! Who is of a company says the launcher (`cairn_posix::rank::seat`). Who came and how they ended stands in a file of the store,
+//! which is changed by whoever holds the run lock; between coming and going each shares in that lock, so that no other run, no
+//! removal and no agent takes the store for unused, however they end.
+//! Must stay true: nobody waits for ranks that do not come for longer than `ARRIVAL_PATIENCE`, and everybody for the one that
+//! fills the store, however long that takes; a company whose members were killed hinders no later one.
+
+use crate::create::claim::{Claim, Entrance};
+use crate::create::request::Request;
+use crate::error::{Error, Result};
+use crate::output::count;
+use crate::store::Roots;
+use cairn_agent::agent::daemon;
+use cairn_agent::model::job::RUN_LOCK;
+use cairn_agent::model::store_file::{self, Outlives};
+use cairn_device::store::NAME_BYTES_MAX;
+use cairn_posix::rank::{self, Seat};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The file in the store.
+const FILE: &str = "company.json";
+const FILE_BYTES_MAX: usize = 1 << 20;
+/// How long after its own coming a rank whose command has ended waits for others that have not come yet: launchers start
+/// them at the same time.
+const ARRIVAL_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the run lock is waited for that nobody of the company has: the last one of a company before drains the store.
+const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a rank's next run waits for the others to end the last one.
+const ROUND_PATIENCE: Duration = Duration::from_secs(600);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// When it is said that somebody is waited for.
+const SAID_AFTER: Duration = Duration::from_secs(2);
+/// As much of a node's name is in that of a job.
+const NODE_BYTES_MAX: usize = 15;
+/// What a process in a job is told of it.
+const JOB_VARIABLE: &str = "CAIRN_JOB";
+
+/// What stands in the file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Members {
+    /// The start of the ranks.
+    launch: String,
+    /// Ranks of this node that came.
+    came: BTreeSet<u32>,
+    /// Those that went, with the exit codes of their commands; none if it could not be started.
+    ended: BTreeMap<u32, Option<i32>>,
+    /// The store was made for them.
+    is_new: bool,
+    /// Why the store could not be filled, which is gone then.
+    #[serde(default)]
+    failure: Option<String>,
+}
+
+/// One of the company.
+pub struct Company {
+    seat: Seat,
+    job: String,
+    since: Instant,
+}
+
+/// What the last one has to end.
+pub struct Last {
+    /// The command of another one failed.
+    pub others_failed: bool,
+    /// No command of any was started, in a store that was made for them.
+    pub is_unused: bool,
+}
+
+impl Company {
+    /// This process's company; none if it is the only rank of its node, or no rank, or in the company's job already: then a
+    /// run is one of its own.
+    pub fn of_this_process(request: &Request) -> Option<Company> {
+        let seat = rank::seat().filter(|seat| seat.local_size > 1)?;
+        let job = request.job.clone().unwrap_or_else(|| job_name(&seat.launch, &node()));
+        let is_inside = std::env::var_os(JOB_VARIABLE).is_some_and(|inside| *inside == *job);
+        (!is_inside).then(|| Company { seat, job, since: Instant::now() })
+    }
+
+    /// Comes into the store, which the first one makes.
+    pub fn enter(&mut self, roots: &Roots, request: Request, command: &[String]) -> Result<Claim> {
+        let job = self.job.clone();
+        let job = &job;
+        let request = Request { job: Some(job.clone()), ..request };
+        let launch = self.seat.launch.clone();
+        let members = || Members { launch: launch.clone(), ..Members::default() };
+        let entrance = Entrance {
+            take: &|directory, job| take_lock(directory, job, &launch),
+            sign: &|directory| members().save(directory),
+            give_up: &|directory, error| {
+                let failure = Some(error.to_string());
+                Members { failure, ..members() }.tell(directory);
+            },
+        };
+        loop {
+            let was_there = roots.find(job).is_some();
+            let claim = Claim::obtain_by(roots, &request, command, &entrance);
+            let is_patient = self.since.elapsed() < LOCK_PATIENCE;
+            let claim = match claim {
+                Err(error @ Error::NotFilled { .. }) => return Err(error),
+                // Whoever had it has removed it meanwhile.
+                Err(_) if was_there && roots.find(job).is_none() && is_patient => {
+                    thread::sleep(LOOK_EVERY);
+                    continue;
+                }
+                claim => claim?,
+            };
+            let directory = claim.store.directory().to_path_buf();
+            let goes_on = daemon::is_shared(claim.lock());
+            let known = Members::load(&directory).filter(|_| goes_on);
+            let mut members = match known {
+                Some(members) if members.launch != self.seat.launch => {
+                    return Err(Error::Running { job: job.clone() });
+                }
+                // The others have not ended what this rank has.
+                Some(members) if self.is_in(&members) => {
+                    drop(claim);
+                    self.wait_for_end(&directory)?;
+                    continue;
+                }
+                Some(members) => members,
+                None if goes_on => return Err(Error::Running { job: job.clone() }),
+                None => Members { is_new: claim.is_new, ..members() },
+            };
+            members.came.insert(self.seat.local_rank);
+            members.save(&directory)?;
+            daemon::share(claim.lock()).map_err(Error::file("share", &directory.join(RUN_LOCK)))?;
+            // The others could not come while this one filled the store.
+            self.since = Instant::now();
+            return Ok(claim);
+        }
+    }
+
+    /// Goes; `code` is the command's exit code. What is left to do if it is the last one, who then has the store to itself.
+    pub fn leave(&self, claim: &Claim, code: Option<i32>) -> Result<Option<Last>> {
+        let directory = claim.store.directory();
+        self.wait_for_others(directory);
+        let path = directory.join(RUN_LOCK);
+        daemon::take_back(claim.lock()).map_err(Error::file("lock", &path))?;
+        let mut members = Members::load(directory).unwrap_or_default();
+        members.ended.insert(self.seat.local_rank, code);
+        if daemon::is_shared(claim.lock()) {
+            members.save(directory)?;
+            return Ok(None);
+        }
+        daemon::say_run(claim.lock()).map_err(Error::file("lock", &path))?;
+        // Whoever comes now is of a company of its own.
+        let _ = fs::remove_file(directory.join(FILE));
+        let codes = || members.ended.values();
+        Ok(Some(Last {
+            // One that came and left nothing was killed.
+            others_failed: members.ended.len() < members.came.len()
+                || codes().any(|&code| code != Some(0)),
+            is_unused: members.is_new && codes().all(Option::is_none),
+        }))
+    }
+}
+
+impl Company {
+    fn is_in(&self, members: &Members) -> bool {
+        members.came.contains(&self.seat.local_rank)
+    }
+
+    /// Waits until those are over whom this rank has left already.
+    fn wait_for_end(&self, directory: &Path) -> Result<()> {
+        let started = Instant::now();
+        while daemon::is_locked(directory, RUN_LOCK)? {
+            // They may have begun the next one.
+            if Members::load(directory).is_some_and(|members| !self.is_in(&members)) {
+                break;
+            }
+            if started.elapsed() > ROUND_PATIENCE {
+                return Err(Error::Running { job: self.job.clone() });
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Waits for those who have not come yet.
+    fn wait_for_others(&self, directory: &Path) {
+        let started = Instant::now();
+        let mut is_said = false;
+        while self.since.elapsed() < ARRIVAL_PATIENCE {
+            let came =
+                Members::load(directory).map_or(u32::MAX, |members| members.came.len() as u32);
+            let missing = self.seat.local_size.saturating_sub(came);
+            if missing == 0 {
+                return;
+            }
+            if !is_said && started.elapsed() > SAID_AFTER {
+                is_said = true;
+                let ranks = count(missing.into(), "rank");
+                crate::output::say!(
+                    "cairn: {}: waiting a moment for {ranks} of this node to come",
+                    self.job
+                );
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+impl Members {
+    /// None if there is no such file, or it was not written as a whole.
+    fn load(directory: &Path) -> Option<Members> {
+        serde_json::from_slice(&store_file::read(&directory.join(FILE), FILE_BYTES_MAX).ok()?).ok()
+    }
+
+    /// Says this to those who have the file open. What fails they find out by themselves.
+    fn tell(&self, directory: &Path) {
+        let text = serde_json::to_vec(self).expect("texts and numbers");
+        let file = File::options().write(true).truncate(true).open(directory.join(FILE));
+        let _ = file.and_then(|mut file| file.write_all(&text));
+    }
+
+    fn save(&self, directory: &Path) -> Result<()> {
+        Ok(store_file::replace_json(&directory.join(FILE), self, Outlives::Process)?)
+    }
+}
+
+/// Takes the run lock, also while others of the company share in it.
+fn take_lock(directory: &Path, job: &str, launch: &str) -> Result<File> {
+    let mut started = Instant::now();
+    let mut is_said = false;
+    // It can be read also when the store is gone, or another one in its place.
+    let mut members: Option<File> = None;
+    let check = |members: &Option<File>| match members.as_ref().and_then(|it| failure(it, launch)) {
+        Some(reason) => Err(Error::NotFilled { job: job.to_string(), reason }),
+        None => Ok(()),
+    };
+    loop {
+        check(&members)?;
+        members = File::open(directory.join(FILE)).ok().or(members);
+        let lock = daemon::try_lock_beside(directory, RUN_LOCK);
+        check(&members)?;
+        let lock = lock?;
+        // Not that of a store that was just removed.
+        if let Some(lock) = lock.filter(|lock| is_in(lock, directory).unwrap_or(false)) {
+            return Ok(lock);
+        }
+        let waited = started.elapsed();
+        let has_it = |members: Members| members.launch == launch;
+        if waited > SAID_AFTER && Members::load(directory).is_some_and(has_it) {
+            if !is_said {
+                crate::output::say!(
+                    "cairn: {job}: waiting for the rank of this node that makes the store"
+                );
+            }
+            is_said = true;
+            started = Instant::now();
+        } else if waited > LOCK_PATIENCE {
+            return Err(Error::Running { job: job.to_string() });
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Why the one of the start `launch` who made the store could not fill it.
+fn failure(file: &File, launch: &str) -> Option<String> {
+    let mut text = Vec::new();
+    (&*file).seek(SeekFrom::Start(0)).and_then(|_| (&*file).read_to_end(&mut text)).ok()?;
+    let members: Members = serde_json::from_slice(&text).ok()?;
+    members.failure.filter(|_| members.launch == launch)
+}
+
+fn is_in(lock: &File, directory: &Path) -> io::Result<bool> {
+    let of = |status: fs::Metadata| (status.dev(), status.ino());
+    Ok(of(lock.metadata()?) == of(fs::metadata(directory.join(RUN_LOCK))?))
+}
+
+/// What to tell before a launcher is started that takes its tasks to other nodes, where the store is not.
+pub fn other_nodes(program: &OsStr, mount: &str) -> Option<String> {
+    let is_launcher = Path::new(program).file_name().is_some_and(|name| name == "srun");
+    let is_only_node = std::env::var_os("SLURMD_NODENAME").is_some()
+        && std::env::var_os("SLURM_JOB_NUM_NODES").is_some_and(|nodes| nodes == "1");
+    (is_launcher && !is_only_node).then(|| {
+        format!(
+            "tasks that srun starts on other nodes find no store, and nothing below {mount} (ENODEV); \
+             for a store on each node: srun ... cairn run ... -- PROGRAM"
+        )
+    })
+}
+
+/// What tells this node from others.
+fn node() -> String {
+    let named = std::env::var("SLURMD_NODENAME").ok().filter(|name| !name.is_empty());
+    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    named.unwrap_or_else(host).split('.').next().unwrap_or_default().to_owned()
+}
+
+/// A name for the job of a company that was given none: what tells the launcher's start from others, and the node, because the
+/// nodes may all drain to one directory.
+fn job_name(launch: &str, node: &str) -> String {
+    let plain = |letter: char| match letter {
+        'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '_' => letter,
+        _ => '-',
+    };
+    let of_node: String = node.chars().map(plain).take(NODE_BYTES_MAX).collect();
+    let of_launch = launch.chars().map(plain).take(NAME_BYTES_MAX - 1 - of_node.len());
+    format!("{}-{of_node}", of_launch.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_agent::model::job::is_valid_job_name;
+
+    #[test]
+    fn launches_give_names_of_jobs() {
+        for launch in ["slurm:8.0", "pmix:slurm.pmix.8.0", "openmpi:prterun-n1-77@1", "pmi:ä b/c"]
+        {
+            assert!(is_valid_job_name(&job_name(launch, "n1")), "{launch}");
+        }
+        assert_eq!(job_name("slurm:8.0", "n1"), "slurm-8.0-n1");
+        let long = "x".repeat(100);
+        assert!(is_valid_job_name(&job_name(&format!("pmi:{long}"), &long)));
+    }
+}

@@ -1,0 +1,125 @@
+//! Whether programs that are started in a job are served, found out before the job starts: a process of ours, which the library is
+//! loaded into as into any other, looks at the prefix.
+//!
+//! Must stay true: nothing is written to the store, which may be full or fail. The command says what is wrong and what to do; the library itself cannot.
+//! Does not look at the job's own program; `cairn check` does.
+
+use crate::check::self_test;
+use crate::error::{Error, Result};
+use crate::run::launch;
+use crate::store::OpenStore;
+use cairn_agent::error::why;
+use clap::Args;
+use std::ffi::{CStr, OsString, c_char, c_int};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+/// Variable that, set to `never`, leaves the probe out.
+const VARIABLE: &str = "CAIRN_RUN_PROBE";
+
+/// Find out whether files below the prefix are served here (started by `cairn run`).
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Print everything that is found, as JSON (for `cairn check --self`)
+    #[arg(long)]
+    report: bool,
+    /// The prefix
+    mount: PathBuf,
+}
+
+/// Starts the process in the job of `store`. Errors: `Unserved`.
+pub fn check(store: &OpenStore, library: &Path) -> Result<()> {
+    if std::env::var_os(VARIABLE).is_some_and(|when| when == "never") {
+        return Ok(());
+    }
+    let program = std::env::current_exe().map_err(Error::file("find", Path::new("cairn")))?;
+    let words: [OsString; 3] = [program.into(), "probe".into(), store.job.mount.clone().into()];
+    let mut command = launch::command(store, library, &words, false);
+    // What it does by instructions of its own is no matter.
+    command.env("CAIRN_RAW_CALLS", "pass");
+    let output = command.stdin(Stdio::null()).output().map_err(|source| Error::Execute {
+        command: words[0].to_string_lossy().into_owned(),
+        source,
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let reason = match (complaint(&output.stderr), found) {
+        (Some(linker), _) => format!("the dynamic linker cannot load it: {linker}"),
+        (None, found) if found.is_empty() => {
+            format!("a program with it ends with {}", output.status)
+        }
+        (None, found) => found,
+    };
+    Err(Error::Unserved { library: library.to_path_buf(), reason })
+}
+
+/// Why the dynamic linker could not load the library, from what it said on standard error.
+pub fn complaint(said: &[u8]) -> Option<String> {
+    let said = String::from_utf8_lossy(said);
+    let reason = said.split("cannot be preloaded (").nth(1)?.split(')').next()?;
+    Some(reason.to_owned())
+}
+
+/// What that process does: the exit code, and the reason on standard output.
+pub fn run(arguments: &Arguments) -> i32 {
+    if arguments.report {
+        self_test::report(&arguments.mount);
+        return 0;
+    }
+    match find_out(&arguments.mount) {
+        Ok(()) => 0,
+        Err(reason) => {
+            crate::output::line(&reason);
+            1
+        }
+    }
+}
+
+/// Whether files below `mount` are served in this process. Errors: why not, for people.
+pub fn find_out(mount: &Path) -> std::result::Result<(), String> {
+    // SAFETY: the name is terminated.
+    let prefix = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"cairn_prefix".as_ptr()) };
+    if prefix.is_null() {
+        return Err(format!("it is not Cairn's, or glibc {} did not load it", glibc()));
+    }
+    // SAFETY: the function of this name in Cairn's library has this type, as `cairn.h` says.
+    let prefix: Prefix = unsafe { std::mem::transmute(prefix) };
+    look_at(mount, prefix).map_err(|source| {
+        let mount = mount.display();
+        format!(
+            "{mount} is not a directory of the store: {}; library and command may be of different versions",
+            why(&source)
+        )
+    })
+}
+
+/// The version of this process's C library.
+pub fn glibc() -> String {
+    // SAFETY: takes nothing, and returns a text that stays.
+    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+    version.to_string_lossy().into_owned()
+}
+
+/// `cairn_prefix` of `cairn.h`.
+type Prefix = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
+
+/// Whether this process has a store at `mount`, whose files it can look at. Nothing is written: a store may be full, or its device
+/// gone, and programs are served.
+fn look_at(mount: &Path, prefix: Prefix) -> io::Result<()> {
+    let mut text = [0_u8; libc::PATH_MAX as usize];
+    // SAFETY: the function stores at most so many bytes.
+    let length = unsafe { prefix(text.as_mut_ptr().cast(), text.len()) };
+    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+    if text.get(..length) != Some(mount.as_os_str().as_bytes()) {
+        return Err(io::Error::other("the library knows another prefix"));
+    }
+    match fs::metadata(mount)?.is_dir() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::NotADirectory.into()),
+    }
+}

@@ -1,0 +1,207 @@
+//! What `cairn run` is told of checkpoints and files: options, environment, the sections `[checkpoint]` and `[files]`.
+//!
+//! Must stay true: a pattern that means nothing is refused here, before anything is created.
+
+use crate::error::{Error, Result};
+use crate::output::duration;
+use crate::settings::OneOrMore;
+use cairn_agent::checkpoint::sets::pattern::Pattern;
+use cairn_agent::checkpoint::sets::policy::{CheckpointPolicy, Every, Purpose, Tag};
+use clap::Args;
+use serde::Deserialize;
+
+/// Options about checkpoints and files.
+#[derive(Args, Debug, Default)]
+pub struct CheckpointArguments {
+    /// Which files are one checkpoint: a path with {step} for its number, {rank} for that of a process, {any} for what does
+    /// not matter, and the wildcards *, ? and **; if the step is in the name of a directory, all in it. Repeated. Numbered
+    /// files and the usual directories (checkpoint-100, global_step100, ...) are found without. To be said where each process
+    /// writes files of its own, whose numbers neither MPI nor words (rank3, part-00007) tell from steps: 'state.{rank}'
+    #[arg(long, value_name = "PATTERN", env = "CAIRN_CHECKPOINT_PATTERN")]
+    pub checkpoint_pattern: Vec<String>,
+    /// How often a checkpoint goes to the persist directory: one of so many (10), or one in such a time (15m). The newest one
+    /// does in any case when the command ends [default: 1]
+    #[arg(long, value_name = "COUNT|TIME", env = "CAIRN_CHECKPOINT_PFS_EVERY")]
+    pub pfs_every: Option<String>,
+    /// Files of a checkpoint of which nothing tells that it is complete are copied when none of them has changed for so long
+    /// [default: 5s]
+    #[arg(long, value_name = "TIME", env = "CAIRN_CHECKPOINT_SETTLE")]
+    pub settle: Option<String>,
+    /// Files that are drained in any case; wildcards as a shell has them, for the path below the prefix. Repeated
+    #[arg(long, value_name = "GLOB", env = "CAIRN_FILES_PERSISTENT")]
+    pub persistent: Vec<String>,
+    /// Files that stay in the store and are not drained, because they can be had again. Repeated
+    #[arg(long, value_name = "GLOB", env = "CAIRN_FILES_REUSABLE")]
+    pub reusable: Vec<String>,
+    /// Files that are never drained. Repeated
+    #[arg(long, value_name = "GLOB", env = "CAIRN_FILES_TEMPORARY")]
+    pub temporary: Vec<String>,
+}
+
+/// The section `[checkpoint]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CheckpointSettings {
+    /// `--checkpoint-pattern`, one or a list.
+    pub pattern: Option<OneOrMore>,
+    /// How often a checkpoint goes to a level.
+    pub levels: LevelSettings,
+    /// `--settle`.
+    pub settle: Option<String>,
+}
+
+/// The key `levels`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LevelSettings {
+    /// Every checkpoint is on the node.
+    pub node: Option<u64>,
+    /// `--pfs-every`.
+    pub pfs: Option<NumberOrText>,
+    /// `--archive-every`.
+    pub archive: Option<NumberOrText>,
+}
+
+/// A number, or a text such as `15m`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum NumberOrText {
+    /// A number.
+    Number(u64),
+    /// A text.
+    Text(String),
+}
+
+impl NumberOrText {
+    /// As an option has it.
+    pub fn into_text(self) -> String {
+        match self {
+            NumberOrText::Number(count) => count.to_string(),
+            NumberOrText::Text(text) => text,
+        }
+    }
+}
+
+/// The section `[files]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FileSettings {
+    /// `--persistent`, one or a list.
+    pub persistent: Option<OneOrMore>,
+    /// `--reusable`, one or a list.
+    pub reusable: Option<OneOrMore>,
+    /// `--temporary`, one or a list.
+    pub temporary: Option<OneOrMore>,
+}
+
+/// The policy that options and configuration file ask for.
+pub fn policy(
+    arguments: CheckpointArguments,
+    settings: CheckpointSettings,
+    files: FileSettings,
+) -> Result<CheckpointPolicy> {
+    if settings.levels.node.is_some_and(|count| count != 1) {
+        return Err(refused(
+            "checkpoint.levels.node",
+            "every checkpoint is written to the node: it is 1",
+        ));
+    }
+    let patterns = either(arguments.checkpoint_pattern, settings.pattern);
+    for pattern in &patterns {
+        Pattern::parse(pattern).map_err(|problem| refused("--checkpoint-pattern", &problem))?;
+    }
+    let pfs = arguments.pfs_every.or(settings.levels.pfs.map(NumberOrText::into_text));
+    let settle = arguments.settle.or(settings.settle);
+    let settle_ms = settle.map(|text| match duration::argument(&text) {
+        Ok(seconds) => Ok((seconds * 1000.0) as u64),
+        Err(problem) => Err(refused("--settle", &problem)),
+    });
+    let tags = [
+        ("--persistent", either(arguments.persistent, files.persistent), Purpose::Persistent),
+        ("--reusable", either(arguments.reusable, files.reusable), Purpose::Reusable),
+        ("--temporary", either(arguments.temporary, files.temporary), Purpose::Temporary),
+    ];
+    Ok(CheckpointPolicy {
+        patterns,
+        pfs: pfs.map(|text| every("--pfs-every", &text)).transpose()?.unwrap_or_default(),
+        settle_ms: settle_ms.transpose()?,
+        tags: tags.into_iter().map(tagged).collect::<Result<Vec<_>>>()?.concat(),
+    })
+}
+
+/// What the command line or environment says, else the file.
+fn either(arguments: Vec<String>, setting: Option<OneOrMore>) -> Vec<String> {
+    match arguments.is_empty() {
+        true => setting.map(OneOrMore::into_vec).unwrap_or_default(),
+        false => arguments,
+    }
+}
+
+/// How often, as `option` says it: a count or a time.
+pub fn every(option: &'static str, text: &str) -> Result<Every> {
+    let refuse = |problem: &str| refused(option, problem);
+    match text.trim().parse::<u64>() {
+        Ok(0) => Err(refuse("0 would mean never: give a larger number")),
+        Ok(count) => Ok(Every::Count(count)),
+        Err(_) => match duration::argument(text) {
+            Ok(seconds) => Ok(Every::Seconds(seconds.ceil() as u64)),
+            Err(problem) => Err(refuse(&problem)),
+        },
+    }
+}
+
+fn tagged((option, globs, purpose): (&'static str, Vec<String>, Purpose)) -> Result<Vec<Tag>> {
+    let tag = |files: String| match glob::Pattern::new(&files) {
+        Ok(_) => Ok(Tag { files, purpose }),
+        Err(error) => {
+            let problem = error.msg.to_string();
+            Err(Error::of(option)(Error::Pattern { pattern: files, problem }))
+        }
+    };
+    globs.into_iter().map(tag).collect()
+}
+
+fn refused(option: &'static str, problem: &str) -> Error {
+    Error::Option { option, problem: problem.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_counts_or_times_and_nonsense_is_refused() {
+        let with = |pfs: &str| {
+            let arguments = CheckpointArguments {
+                pfs_every: Some(pfs.into()),
+                ..CheckpointArguments::default()
+            };
+            policy(arguments, CheckpointSettings::default(), FileSettings::default())
+        };
+        assert_eq!(with("10").expect("is taken").pfs, Every::Count(10));
+        assert_eq!(with("15m").expect("is taken").pfs, Every::Seconds(900));
+        for bad in ["0", "x", "-1"] {
+            assert!(with(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn file_says_what_the_command_line_does_not() {
+        let settings: CheckpointSettings =
+            toml::from_str("pattern = \"a.{step}\"\nlevels = { node = 1, pfs = \"1h\" }\n")
+                .expect("reads");
+        let files: FileSettings =
+            toml::from_str("temporary = [\"*.tmp\", \"x\"]\n").expect("reads");
+        let given =
+            CheckpointArguments { temporary: vec!["y".into()], ..CheckpointArguments::default() };
+        let found = policy(given, settings.clone(), files).expect("is taken");
+        assert_eq!(found.patterns, ["a.{step}"]);
+        assert_eq!(found.pfs, Every::Seconds(3600));
+        assert_eq!(found.tags, [Tag { files: "y".into(), purpose: Purpose::Temporary }]);
+        let bad = CheckpointArguments {
+            checkpoint_pattern: vec!["{stp}".into()],
+            ..CheckpointArguments::default()
+        };
+        assert!(policy(bad, settings, FileSettings::default()).is_err());
+    }
+}

@@ -1,0 +1,266 @@
+//! The options of `cairn run` about its drain, and the section `[drain]` of `cairn.toml`.
+//!
+//! Must stay true: what is not said leaves a store that exists as it is; everything that is wrong is refused before
+//! anything is made.
+
+use crate::error::{Error, Result};
+use crate::output::duration;
+use crate::output::size;
+use crate::settings::walltime;
+use cairn_agent::model::policy::{AtEnd, DrainPolicy, Images, Priority, Verify};
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+/// Options about the drain.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Options of the drain")]
+pub struct DrainArguments {
+    /// What becomes of files that are not drained when the command has ended: wait for them, drain them in the
+    /// background, or none, leave them in the store [default: wait]
+    #[arg(long, value_name = "HOW", env = "CAIRN_DRAIN_END")]
+    pub drain: Option<EndArgument>,
+    /// When the job's time is over: 14:30, +2h or 2026-05-01T14:30:00Z. Before that the limits of the drain are lifted in
+    /// time and nobody waits for it any more; what will not be safe by then is said; none for no end [default: what Slurm says]
+    #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_UNTIL")]
+    pub until: Option<String>,
+    /// While the command runs, copy all of the store, as it is at one moment, open files included, to cairn-image.JOB.0 and .1 in turn,
+    /// so long after the last was begun: 30s, 10m; --stage goes on from the newest if the node was lost. auto: after 10 s if something
+    /// has arrived or was synced, and every 10 minutes, but not with --pfs-every; none for not at all [default: auto]
+    #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_IMAGE_EVERY")]
+    pub image_every: Option<String>,
+    /// Copy at most so many bytes a second, as in 500M, and let programs write their checkpoints first; none for no
+    /// limit [default: none]
+    #[arg(long, value_name = "RATE", env = "CAIRN_DRAIN_RATE")]
+    pub drain_rate: Option<String>,
+    /// Of the time in which programs write, work at most so many percent, and let them write their checkpoints first;
+    /// none for no limit [default: none]
+    #[arg(long, value_name = "PERCENT", env = "CAIRN_DRAIN_SHARE")]
+    pub drain_share: Option<String>,
+    /// Take only what programs leave of processors and disks, or as much as they do [default: idle]
+    #[arg(long, value_name = "PRIORITY", env = "CAIRN_DRAIN_PRIORITY")]
+    pub drain_priority: Option<PriorityArgument>,
+    /// Read each copy back from its device and compare it, or take the file system's word that it wrote what it was given;
+    /// what is read from the store is compared with its checksums in any case [default: read]
+    #[arg(long, value_name = "HOW", env = "CAIRN_DRAIN_VERIFY")]
+    pub drain_verify: Option<VerifyArgument>,
+}
+
+/// A priority, as an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PriorityArgument {
+    /// What programs leave
+    Idle,
+    /// As much as programs
+    Normal,
+}
+
+/// How copies are verified, as an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum VerifyArgument {
+    /// Read them back and compare them
+    Read,
+    /// Take the file system's word
+    Write,
+}
+
+/// What happens at the end, as an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EndArgument {
+    /// Drain them, and wait for that
+    Wait,
+    /// Drain them; nobody waits
+    Background,
+    /// Leave them in the store
+    None,
+}
+
+/// The section `[drain]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DrainSettings {
+    /// `--drain-rate`.
+    pub rate: Option<String>,
+    /// `--drain-share`.
+    pub share: Option<String>,
+    /// `--drain-priority`.
+    pub priority: Option<String>,
+    /// `--drain-verify`.
+    pub verify: Option<String>,
+    /// `--drain`.
+    pub end: Option<String>,
+    /// `--until`.
+    pub until: Option<String>,
+    /// `--image-every`.
+    pub image_every: Option<String>,
+}
+
+/// What was said about the drain; None where nothing was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DrainRequest {
+    rate_bytes: Option<Option<u64>>,
+    share_percent: Option<Option<u8>>,
+    priority: Option<Priority>,
+    verify: Option<Verify>,
+    at_end: Option<AtEnd>,
+    images: Option<Images>,
+    /// Of this run, whatever an earlier one had.
+    until: Option<u64>,
+}
+
+impl DrainRequest {
+    /// Merges the command line and environment with the configuration file.
+    pub fn new(arguments: DrainArguments, settings: DrainSettings) -> Result<DrainRequest> {
+        Ok(DrainRequest {
+            rate_bytes: arguments.drain_rate.or(settings.rate).map(rate).transpose()?,
+            share_percent: arguments.drain_share.or(settings.share).map(share).transpose()?,
+            priority: choice(
+                arguments.drain_priority,
+                settings.priority,
+                "--drain-priority",
+                "idle or normal",
+            )?
+            .map(Priority::from),
+            verify: choice(
+                arguments.drain_verify,
+                settings.verify,
+                "--drain-verify",
+                "read or write",
+            )?
+            .map(Verify::from),
+            at_end: choice(arguments.drain, settings.end, "--drain", "wait, background or none")?
+                .map(AtEnd::from),
+            images: arguments.image_every.or(settings.image_every).map(images).transpose()?,
+            until: walltime::until(arguments.until.or(settings.until))?,
+        })
+    }
+
+    /// Changes `policy` as far as something was said; whether it is another one then.
+    pub fn change(&self, policy: &mut DrainPolicy) -> bool {
+        let before = policy.clone();
+        policy.rate_bytes = self.rate_bytes.unwrap_or(policy.rate_bytes);
+        policy.share_percent = self.share_percent.unwrap_or(policy.share_percent);
+        policy.priority = self.priority.unwrap_or(policy.priority);
+        policy.verify = self.verify.unwrap_or(policy.verify);
+        policy.at_end = self.at_end.unwrap_or(policy.at_end);
+        policy.images = self.images.unwrap_or(policy.images);
+        policy.until = self.until;
+        *policy != before
+    }
+
+    /// The policy of a new store.
+    pub fn policy(&self) -> DrainPolicy {
+        let mut policy = DrainPolicy::default();
+        self.change(&mut policy);
+        policy
+    }
+}
+
+fn refused(option: &'static str, value: String, expected: &'static str) -> Error {
+    Error::Value { option, value, expected }
+}
+
+fn rate(value: String) -> Result<Option<u64>> {
+    let number = value.strip_suffix("/s").unwrap_or(&value);
+    match size::parse(number) {
+        _ if value == "none" => Ok(None),
+        Some(bytes) if bytes > 0 => Ok(Some(bytes)),
+        _ => Err(refused("--drain-rate", value, "bytes a second as in 500M, or none")),
+    }
+}
+
+fn images(value: String) -> Result<Images> {
+    match duration::argument(&value) {
+        _ if value == "none" => Ok(Images::Never),
+        _ if value == "auto" => Ok(Images::Auto),
+        Ok(seconds) if seconds >= 1.0 => Ok(Images::Every(seconds as u64)),
+        _ => Err(refused("--image-every", value, "a time of 1s or more, as in 10m, auto or none")),
+    }
+}
+
+fn share(value: String) -> Result<Option<u8>> {
+    match value.strip_suffix('%').unwrap_or(&value).parse() {
+        _ if value == "none" => Ok(None),
+        Ok(percent @ 1..=100) => Ok(Some(percent)),
+        _ => Err(refused("--drain-share", value, "1 to 100 percent, or none")),
+    }
+}
+
+/// What was said on the command line, else in the configuration file, where it has the same words.
+fn choice<T: ValueEnum>(
+    argument: Option<T>,
+    setting: Option<String>,
+    option: &'static str,
+    expected: &'static str,
+) -> Result<Option<T>> {
+    let parse =
+        |value: String| T::from_str(&value, false).map_err(|_| refused(option, value, expected));
+    argument.map(Ok).or_else(|| setting.map(parse)).transpose()
+}
+
+impl From<PriorityArgument> for Priority {
+    fn from(argument: PriorityArgument) -> Priority {
+        match argument {
+            PriorityArgument::Idle => Priority::Idle,
+            PriorityArgument::Normal => Priority::Normal,
+        }
+    }
+}
+
+impl From<VerifyArgument> for Verify {
+    fn from(argument: VerifyArgument) -> Verify {
+        match argument {
+            VerifyArgument::Read => Verify::Read,
+            VerifyArgument::Write => Verify::Write,
+        }
+    }
+}
+
+impl From<EndArgument> for AtEnd {
+    fn from(argument: EndArgument) -> AtEnd {
+        match argument {
+            EndArgument::Wait => AtEnd::Wait,
+            EndArgument::Background => AtEnd::Background,
+            EndArgument::None => AtEnd::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(rate: &str) -> DrainArguments {
+        DrainArguments { drain_rate: Some(rate.to_string()), ..DrainArguments::default() }
+    }
+
+    #[test]
+    fn command_line_goes_before_the_file_and_what_was_not_said_stays() {
+        let settings = DrainSettings { rate: Some("2M".into()), ..DrainSettings::default() };
+        let request = DrainRequest::new(said("500M/s"), settings.clone()).expect("is fine");
+        let mut policy = DrainPolicy { share_percent: Some(5), ..DrainPolicy::default() };
+        assert!(request.change(&mut policy) && !request.change(&mut policy));
+        assert_eq!((policy.rate_bytes, policy.share_percent), (Some(500 << 20), Some(5)));
+        let request = DrainRequest::new(DrainArguments::default(), settings).expect("is fine");
+        assert_eq!(request.policy().rate_bytes, Some(2 << 20));
+        let none = DrainRequest::new(said("none"), DrainSettings::default()).expect("is fine");
+        assert!(none.change(&mut policy) && policy.rate_bytes.is_none());
+    }
+
+    #[test]
+    fn what_is_no_rate_share_or_priority_is_refused() {
+        for value in ["0", "fast", "-1", "5 apples"] {
+            assert!(DrainRequest::new(said(value), DrainSettings::default()).is_err(), "{value}");
+        }
+        for value in ["0", "101", "half"] {
+            let settings = DrainSettings { share: Some(value.into()), ..DrainSettings::default() };
+            assert!(DrainRequest::new(DrainArguments::default(), settings).is_err(), "{value}");
+        }
+        for settings in [
+            DrainSettings { priority: Some("high".into()), ..DrainSettings::default() },
+            DrainSettings { verify: Some("hope".into()), ..DrainSettings::default() },
+            DrainSettings { end: Some("Wait!".into()), ..DrainSettings::default() },
+        ] {
+            assert!(DrainRequest::new(DrainArguments::default(), settings).is_err());
+        }
+    }
+}

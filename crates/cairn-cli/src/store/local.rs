@@ -1,0 +1,190 @@
+//! Moving whole files between a store and ordinary directories, for `cp` and `restore`.
+//!
+//! Must stay true: on either side a file appears under its name only when it is whole, unless a link leads to it; what comes out of
+//! the store was compared with its checksums, and so was what a manifest describes when it goes in.
+
+use crate::error::{Error, Result};
+use crate::output::progress::Progress;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::store::extended::Extended;
+use cairn_agent::store::read::{Buffer, read_whole};
+use cairn_agent::store::volume::Volume;
+use cairn_agent::store::write::{NewFile, set_mtime};
+use cairn_core::{ROOT, Timestamp};
+use cairn_device::checksum;
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+/// Bytes read from a local file at a time.
+const READ_BYTES: usize = 4 << 20;
+
+/// Copies a regular file out of the store to `target` below `destination`. One whose data are still elsewhere is waited for.
+pub fn copy_out(
+    volume: &Volume,
+    inner: &FilePath,
+    destination: &Destination,
+    target: &FilePath,
+    progress: &mut Progress,
+) -> Result<()> {
+    let file = volume.open_present(inner)?;
+    // Afterwards the file may be gone, and its number another one's.
+    let extended = volume.extended(inner, &file.attributes()?)?;
+    let temporary = destination.create_temporary(target)?;
+    let path = temporary.path().to_path_buf();
+    let mut buffer = Buffer::default();
+    let summary = read_whole(&file, &mut buffer, &mut |chunk| {
+        progress.advance(chunk.length as u64);
+        match chunk.is_hole {
+            true => Ok(()),
+            false => {
+                let written = temporary.file.write_all_at(chunk.bytes(), chunk.offset);
+                written.map_err(cairn_agent::Error::file("write", &path))
+            }
+        }
+    })?;
+    let attributes = summary.attributes;
+    temporary.file.set_len(attributes.size).map_err(Error::file("write", &path))?;
+    extended.give(&temporary.file);
+    temporary.finish(attributes.mode, Some(attributes.modified.0))?;
+    Ok(temporary.publish()?)
+}
+
+/// Writes a regular file out of the store into what is at `path` and is no regular file: a device, a FIFO, or what a link leads to.
+pub fn write_out(
+    volume: &Volume,
+    inner: &FilePath,
+    path: &Path,
+    progress: &mut Progress,
+) -> Result<()> {
+    let file = volume.open_present(inner)?;
+    let target = File::options().write(true).truncate(true).open(path);
+    let mut target = target.map_err(Error::file("open", path))?;
+    read_whole(&file, &mut Buffer::default(), &mut |chunk| {
+        progress.advance(chunk.length as u64);
+        let written = match chunk.is_hole {
+            true => io::copy(&mut io::repeat(0).take(chunk.length as u64), &mut target).map(drop),
+            false => target.write_all(chunk.bytes()),
+        };
+        written.map_err(cairn_agent::Error::file("write", path))
+    })?;
+    Ok(())
+}
+
+/// What a local file must be to be let in.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    /// Its length.
+    pub bytes: u64,
+    /// Its CRC32C.
+    pub crc32c: u32,
+}
+
+/// Copies a local file into the store, with its attributes. False, and nothing is
+/// there, if it is not what was expected.
+pub fn copy_in(
+    mut source: File,
+    source_path: &Path,
+    volume: &Volume,
+    inner: &FilePath,
+    expected: Option<Expected>,
+    advance: &mut dyn FnMut(u64),
+) -> Result<bool> {
+    let metadata = source.metadata().map_err(Error::file("look at", source_path))?;
+    let mut target = NewFile::create(volume, inner)?;
+    let mut buffer = vec![0; READ_BYTES];
+    let (mut bytes, mut crc32c) = (0, 0);
+    let mut data_end = 0;
+    loop {
+        if bytes == data_end {
+            let (hole, end) = next_data(&source, bytes, metadata.len());
+            if hole > 0 {
+                target.append_hole(hole)?;
+                crc32c = checksum::combine(crc32c, checksum::zeros(hole), hole);
+                bytes += hole;
+                advance(hole);
+            }
+            data_end = end;
+        }
+        // Behind the end it had there may be more by now.
+        let most = usize::try_from(data_end.saturating_sub(bytes)).unwrap_or(READ_BYTES);
+        let most = if most == 0 { READ_BYTES } else { most.min(READ_BYTES) };
+        let length = source.read(&mut buffer[..most]).map_err(Error::file("read", source_path))?;
+        if length == 0 {
+            break;
+        }
+        target.append(&buffer[..length])?;
+        crc32c = checksum::crc32c(crc32c, &buffer[..length]);
+        bytes += length as u64;
+        advance(length as u64);
+    }
+    if expected.is_some_and(|expected| (expected.bytes, expected.crc32c) != (bytes, crc32c)) {
+        return Ok(false);
+    }
+    target.set_extended(&Extended::read(&source))?;
+    target.finish(metadata.mode(), mtime_ns(&metadata))?;
+    Ok(true)
+}
+
+/// Length of the hole at `offset` of a local file of so many `bytes`, and where the data behind it end; the file's offset is where they
+/// begin. Where the file system knows no holes there are none.
+fn next_data(file: &File, offset: u64, bytes: u64) -> (u64, u64) {
+    use rustix::fs::SeekFrom;
+    let begin = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
+        Ok(begin) => begin.clamp(offset, bytes.max(offset)),
+        Err(rustix::io::Errno::NXIO) => bytes.max(offset),
+        Err(_) => offset,
+    };
+    let end = rustix::fs::seek(file, SeekFrom::Hole(begin)).unwrap_or(bytes).max(begin);
+    // If this fails, so does reading.
+    let _ = rustix::fs::seek(file, SeekFrom::Start(begin));
+    (begin - offset, end)
+}
+
+/// Makes a directory in the store unless it is there, and gives it these extended attributes.
+pub fn make_directory(
+    volume: &Volume,
+    inner: &FilePath,
+    mode: u32,
+    extended: &Extended,
+) -> Result<()> {
+    if inner.is_root() {
+        return Ok(());
+    }
+    let caller = volume.caller_as_user();
+    let made = volume.fs().make_directory(&caller, ROOT, inner.as_bytes(), mode & 0o7777);
+    let inode = match made {
+        Ok(inode) => inode,
+        Err(cairn_core::Error::Exists) if volume.attributes(inner)?.is_directory() => {
+            volume.attributes(inner)?.inode
+        }
+        Err(error) => return Err(volume.error("make the directory", inner)(error).into()),
+    };
+    let given = extended.put(volume, inode);
+    Ok(given.map_err(volume.error("set the attributes of", inner))?)
+}
+
+/// Makes a symbolic link in the store, replacing one that is there.
+pub fn make_symlink(volume: &Volume, inner: &FilePath, target: &[u8], mtime_ns: i64) -> Result<()> {
+    let caller = volume.caller_as_user();
+    let make = || volume.fs().symlink(&caller, target, ROOT, inner.as_bytes());
+    let made = match make() {
+        Err(cairn_core::Error::Exists) if volume.attributes(inner)?.is_symlink() => {
+            let removed = volume.fs().unlink(&caller, ROOT, inner.as_bytes());
+            removed.map_err(volume.error("replace", inner))?;
+            make()
+        }
+        other => other,
+    };
+    made.map_err(volume.error("make the symbolic link", inner))?;
+    let inode = volume.attributes(inner)?.inode;
+    set_mtime(volume, inode, mtime_ns).map_err(volume.error("set the time of", inner))?;
+    Ok(())
+}
+
+/// Time of last change of a local file, nanoseconds since the epoch.
+pub fn mtime_ns(metadata: &Metadata) -> i64 {
+    Timestamp::from_parts(metadata.mtime(), metadata.mtime_nsec()).0
+}

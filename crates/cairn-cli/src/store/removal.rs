@@ -1,0 +1,82 @@
+//! What is left of stores that were removed: tiers that stay, and removals that were cut off.
+//!
+//! Must stay true: a removal that was begun is finished, by the next run of the job or by a command that removes; nobody takes what
+//! is left for a store.
+
+use crate::create::claim::{LOOK_EVERY, SAID_AFTER};
+use crate::error::{Error, Result};
+use crate::store::Roots;
+use cairn_device::MediumKind;
+use cairn_device::store::{LeftTier, finish_removal};
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long somebody may take who is at it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// As `finish_earlier`, before a new store is made: what cannot be finished is said, and hinders nobody.
+pub fn finish_before(roots: &Roots, job: &str) {
+    if let Err(error) = finish_earlier(roots, job) {
+        crate::output::say!(
+            "cairn: {job}: an earlier store of the job is not removed yet: {error}; try: cairn gc"
+        );
+    }
+}
+
+/// Finishes what was begun with earlier stores of `job`; whether there was one. Errors: it fails, or somebody is at it for a minute.
+pub fn finish_earlier(roots: &Roots, job: &str) -> Result<bool> {
+    let removed = roots.removed(job);
+    removed.iter().try_for_each(|path| finish(job, path))?;
+    Ok(!removed.is_empty())
+}
+
+/// Finishes one of them.
+pub fn finish(job: &str, path: &Path) -> Result<()> {
+    let started = Instant::now();
+    let mut is_said = false;
+    loop {
+        match finish_removal(path) {
+            Ok(Some(left)) => {
+                say_left(job, &left);
+                return Ok(());
+            }
+            // Somebody else has finished it.
+            Err(_) if path.symlink_metadata().is_err() => return Ok(()),
+            Err(error) => return Err(error.into()),
+            Ok(None) => {}
+        }
+        if started.elapsed() > PATIENCE {
+            let late = io::Error::from_raw_os_error(libc::ETIMEDOUT);
+            return Err(Error::file("wait for another command that removes", path)(late));
+        }
+        if started.elapsed() > SAID_AFTER && !is_said {
+            is_said = true;
+            crate::output::say!(
+                "cairn: {job}: waiting for a command that removes an earlier store of the job"
+            );
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Says which tiers stay.
+pub fn say_left(job: &str, left: &[LeftTier]) {
+    left.iter().for_each(|left| crate::output::say!("cairn: {job}: {}", shown_left(left)));
+}
+
+/// What to say of a tier that stays when its store is removed.
+fn shown_left(left: &LeftTier) -> String {
+    let remedy = match (left.error.errno, left.kind) {
+        // It is another store's, here or on another machine.
+        (libc::ESTALE | libc::EWOULDBLOCK, _) => "",
+        _ if left.error.holder.is_some() => "",
+        (_, MediumKind::Remote) => {
+            ", claimed by this machine, until a run takes it: here with --tier, elsewhere with take-over=yes as well"
+        }
+        _ => ", until a run takes it with --tier, or somebody removes it",
+    };
+    let error = Error::from(left.error.clone());
+    format!("a tier was not emptied: {error}; it keeps what it holds{remedy}")
+}

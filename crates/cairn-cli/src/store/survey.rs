@@ -1,0 +1,311 @@
+//! Every store on this machine, looked at without using it: for `cairn ls --jobs` and `cairn gc`.
+//!
+//! Must stay true: no agent is started and nothing is changed; what cannot be opened, or lies where a store should be and is
+//! none, is named and nothing is claimed of it.
+
+use crate::create::claim;
+use crate::error::Result;
+use crate::output::user_name;
+use crate::store::unsaved::{Amount, Risk};
+use crate::store::{OpenStore, Roots};
+use cairn_agent::agent::client::Client;
+use cairn_agent::model::job::{JOB_FILE, Job};
+use cairn_agent::persist::manifest::Kind;
+use cairn_agent::persist::outside::Lack;
+use cairn_agent::store::living::{Life, Living};
+use cairn_agent::store::volume::Volume;
+use cairn_core::{ProcessIdentity, Timestamp};
+use cairn_device::process;
+use cairn_device::store::removed_job;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+/// `st_blocks` counts these.
+const BLOCK_BYTES: u64 = 512;
+/// How long processes that end with their parent may take to, and how often is looked.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// What becomes of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// A `cairn run` has it, or a program in it lives.
+    Running,
+    /// Nobody uses it.
+    LeftBehind,
+    /// Its removal was cut off; nothing in it is needed.
+    Removed,
+    /// It was never made: whoever began was killed before there was anything in it.
+    Unbegun,
+    /// It is no store, or one that cannot be used.
+    Damaged,
+    /// It belongs to another user.
+    Foreign,
+}
+
+impl State {
+    /// For people.
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Running => "running",
+            State::LeftBehind => "left behind",
+            State::Removed => "half removed",
+            State::Unbegun => "never made",
+            State::Damaged => "damaged",
+            State::Foreign => "foreign",
+        }
+    }
+}
+
+/// A store, or what lies where one should be.
+#[derive(Debug, Serialize)]
+pub struct StoreRow {
+    /// The job.
+    pub job: String,
+    /// Whose it is.
+    pub owner: String,
+    /// What becomes of it.
+    pub state: State,
+    /// When it was made, seconds since the epoch, if that is known.
+    pub created: Option<u64>,
+    /// Seconds since it was last used: a file written in it, or its agent started or ended.
+    pub idle_seconds: u64,
+    /// Its directory.
+    pub store: PathBuf,
+    /// Memory and disk that it takes, which its removal would free.
+    pub held_bytes: u64,
+    /// Its regular files; null if nothing can be said.
+    pub contents: Option<Amount>,
+    /// Those of them that are nowhere else: not verified in the persist directory in their newest version, or not there any more;
+    /// null if nothing can be said.
+    pub not_safe: Option<Amount>,
+    /// How many of these for which reason.
+    pub reasons: BTreeMap<Lack, u64>,
+    /// Where it drains to.
+    pub persist: Option<PathBuf>,
+    /// Why nobody can say what is there.
+    pub persist_problem: Option<String>,
+    /// Why nothing can be said.
+    pub problem: Option<String>,
+}
+
+impl StoreRow {
+    /// How long it was not used.
+    pub fn idle(&self) -> Duration {
+        Duration::from_secs(self.idle_seconds)
+    }
+}
+
+/// Everything that lies where stores are kept, in the order of jobs; also of other users, as far as their directories can be
+/// read.
+pub fn survey(roots: &Roots) -> Vec<StoreRow> {
+    let mut rows: Vec<StoreRow> = Vec::new();
+    for directory in roots.users() {
+        if let Some(problem) = planted(&directory) {
+            rows.extend(closed(&directory, &problem));
+            continue;
+        }
+        match fs::read_dir(&directory) {
+            Ok(entries) => {
+                let paths = entries.flatten().map(|entry| entry.path());
+                rows.extend(paths.filter_map(|path| look(&path)));
+            }
+            Err(error) => rows.extend(closed(&directory, &cairn_agent::error::why(&error))),
+        }
+    }
+    rows.sort_by(|a, b| (&a.job, &a.store).cmp(&(&b.job, &b.store)));
+    rows
+}
+
+/// Why what has the name of a user's directory of stores is none: in `/tmp`, say, anybody can make something of that name.
+fn planted(directory: &Path) -> Option<String> {
+    let found = directory.symlink_metadata().ok()?;
+    if !found.is_dir() {
+        return Some("it is no directory".to_string());
+    }
+    let name = directory.file_name()?.to_str()?;
+    let user: u32 = name.rsplit('-').next()?.parse().ok()?;
+    (found.uid() != user).then(|| format!("it belongs to {}", user_name(found.uid())))
+}
+
+/// The directory of another user, which is theirs alone.
+fn closed(directory: &Path, problem: &str) -> Option<StoreRow> {
+    let mut row = row(directory)?;
+    row.job = "?".to_string();
+    row.state = State::Foreign;
+    row.problem = Some(format!("cannot be listed: {problem}"));
+    Some(row)
+}
+
+/// Looks at one of them; none if it was removed meanwhile.
+fn look(path: &Path) -> Option<StoreRow> {
+    let mut row = row(path)?;
+    let metadata = path.symlink_metadata().ok()?;
+    let described = path.join(JOB_FILE).symlink_metadata().is_ok();
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        row.state = State::Foreign;
+        row.problem = Some(format!("it belongs to user {}", row.owner));
+    } else if let Some(job) = removed_job(&row.job).filter(|_| metadata.is_dir()) {
+        row.job = job.to_string();
+        row.state = State::Removed;
+    } else if metadata.is_dir() && claim::is_unbegun(&row.store).unwrap_or(false) {
+        row.state = State::Unbegun;
+    } else if !metadata.is_dir() || !described {
+        let problem = "no store: it has no description (job.json)";
+        row.problem = Some(problem.to_string());
+    } else if let Err(error) = fill(&mut row) {
+        if path.symlink_metadata().is_err() {
+            return None;
+        }
+        row.problem = Some(error.to_string());
+    }
+    Some(row)
+}
+
+/// What can be said of any directory.
+fn row(path: &Path) -> Option<StoreRow> {
+    let metadata = path.symlink_metadata().ok()?;
+    let name = path.file_name().unwrap_or_default();
+    Some(StoreRow {
+        job: name.to_string_lossy().into_owned(),
+        owner: user_name(metadata.uid()),
+        state: State::Damaged,
+        created: None,
+        idle_seconds: seconds_since(last_touched(path, &metadata)),
+        store: path.to_path_buf(),
+        held_bytes: held_bytes(path),
+        contents: None,
+        not_safe: None,
+        reasons: BTreeMap::new(),
+        persist: None,
+        persist_problem: None,
+        problem: None,
+    })
+}
+
+/// Adds what the store says of itself.
+fn fill(row: &mut StoreRow) -> Result<()> {
+    let store = OpenStore::open(&row.store)?;
+    row.created = Some(store.job.created);
+    row.persist = store.job.persist.clone();
+    row.held_bytes += tiers_bytes(&store.job);
+    row.state = if store.is_running() { State::Running } else { State::LeftBehind };
+    let look = Look::at(&store)?;
+    if look.living > 0 {
+        row.state = State::Running;
+    }
+    row.contents = Some(look.contents);
+    let risk = Risk::of(&store)?;
+    row.not_safe = Some(risk.amount);
+    row.reasons = risk.reasons;
+    row.persist_problem = risk.persist_problem;
+    row.idle_seconds = row.idle_seconds.min(seconds_since(look.changed));
+    Ok(())
+}
+
+/// What is in a store.
+pub struct Look {
+    /// Processes that use it, besides this one and its agent.
+    pub living: usize,
+    /// Its regular files.
+    pub contents: Amount,
+    /// When a file was last written, seconds since the epoch.
+    changed: i64,
+}
+
+impl Look {
+    /// Looks at every file of a store. Errors: a namespace cannot be opened or read.
+    pub fn at(store: &OpenStore) -> Result<Look> {
+        let mut look = Look { living: 0, contents: Amount::default(), changed: i64::MIN };
+        let agent_pid = agent_of(store);
+        for volume in store.volumes()? {
+            look.living += living(&volume, agent_pid)?.len();
+            for node in volume.tree()?.into_values().filter(|node| node.kind == Kind::File) {
+                look.contents.add(node.bytes);
+                look.changed = look.changed.max(Timestamp(node.mtime_ns).parts().0);
+            }
+        }
+        Ok(look)
+    }
+}
+
+/// Processes of programs that use a store, as their ids, in their own pid namespaces: not this one, nor those of which nobody knows whether
+/// they live. Those that are just ending are waited for. Errors: as `Look::at`.
+pub fn programs(store: &OpenStore) -> Result<Vec<u32>> {
+    let (own, here) = (std::process::id(), process::pid_namespace());
+    let (volumes, started) = (store.volumes()?, Instant::now());
+    loop {
+        let mut programs = Vec::new();
+        for volume in &volumes {
+            let failed =
+                volume.error("look after the processes of", &cairn_agent::FilePath::root());
+            let processes = volume.fs().programs().map_err(failed)?;
+            let mut living = Living::now();
+            let processes = processes.into_iter().map(|(_, process)| process);
+            let processes = processes
+                .filter(|process| (process.pid, process.pid_namespace) != (own, here))
+                .filter(|process| living.life(*process) == Life::Seen);
+            programs.extend(processes.map(|process| process.pid));
+        }
+        if programs.is_empty() || started.elapsed() > END_PATIENCE {
+            return Ok(programs);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// The agent's id, if there is one that answers.
+fn agent_of(store: &OpenStore) -> Option<u32> {
+    let agent = Client::connect(store.directory()).and_then(|mut agent| agent.status().ok());
+    agent.map(|status| status.pid)
+}
+
+/// Processes that have a namespace, besides this one and the agent.
+fn living(volume: &Volume, agent: Option<u32>) -> Result<Vec<ProcessIdentity>> {
+    let failed = volume.error("look after the processes of", &cairn_agent::FilePath::root());
+    let processes = volume.fs().processes().map_err(failed)?;
+    let mut alive = Living::now();
+    let others = processes.into_iter().filter(|(slot, identity)| {
+        *slot != volume.slot() && Some(identity.pid) != agent && alive.has(*identity)
+    });
+    Ok(others.map(|(_, identity)| identity).collect())
+}
+
+/// When something was last made or removed in a store's directory, seconds since the epoch.
+fn last_touched(path: &Path, metadata: &Metadata) -> i64 {
+    let handles = path.join("handles").symlink_metadata().map(|handles| handles.mtime());
+    metadata.mtime().max(handles.unwrap_or(i64::MIN))
+}
+
+fn seconds_since(time: i64) -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from((now.as_secs() as i64).saturating_sub(time)).unwrap_or(0)
+}
+
+/// Space that is taken by everything below a path.
+fn held_bytes(path: &Path) -> u64 {
+    let Ok(metadata) = path.symlink_metadata() else { return 0 };
+    let own = metadata.blocks() * BLOCK_BYTES;
+    match fs::read_dir(path) {
+        Ok(entries) if metadata.is_dir() => {
+            own + entries.flatten().map(|entry| held_bytes(&entry.path())).sum::<u64>()
+        }
+        _ => own,
+    }
+}
+
+/// Space that files of tiers take, which lie elsewhere.
+fn tiers_bytes(job: &Job) -> u64 {
+    let files = job.all_tiers().filter_map(|tier| tier.path.as_ref());
+    let of_file = |path: &PathBuf| {
+        let metadata = path.symlink_metadata().ok().filter(Metadata::is_file);
+        metadata.map_or(0, |metadata| metadata.blocks() * BLOCK_BYTES)
+    };
+    files.map(of_file).sum()
+}

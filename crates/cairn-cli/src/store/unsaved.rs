@@ -1,0 +1,84 @@
+//! What would be lost with a store: files that are nowhere else, and why they are not. For `cairn ls --jobs` and `cairn gc`.
+//!
+//! Must stay true: nothing is changed and no agent is asked; what cannot be looked at is not safe.
+
+use crate::create::request::waited_for;
+use crate::error::Result;
+use crate::output::count;
+use crate::output::size::human;
+use crate::store::OpenStore;
+use cairn_agent::persist::manifest::Kind;
+use cairn_agent::persist::outside::{Lack, Outside};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A number of files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Amount {
+    /// How many.
+    pub files: u64,
+    /// Their lengths.
+    pub bytes: u64,
+}
+
+impl Amount {
+    /// Counts one more.
+    pub fn add(&mut self, bytes: u64) {
+        self.files += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// Files of a store that are nowhere else.
+#[derive(Debug, Default)]
+pub struct Risk {
+    /// All of them.
+    pub amount: Amount,
+    /// How many for which reason.
+    pub reasons: BTreeMap<Lack, u64>,
+    /// Why nobody can say what the persist directory has.
+    pub persist_problem: Option<String>,
+}
+
+impl Risk {
+    /// That of `store` now. Errors: a namespace cannot be read.
+    pub fn of(store: &OpenStore) -> Result<Risk> {
+        let mut risk = Risk::default();
+        let open = |path: &PathBuf| waited_for(path, || Outside::open(path, &store.job));
+        let outside = store.job.persist.as_ref().map(open).transpose();
+        let outside = outside.unwrap_or_else(|error| {
+            risk.persist_problem = Some(error.to_string());
+            None
+        });
+        for volume in store.volumes()? {
+            for (path, node) in volume.tree()?.iter().filter(|(_, node)| node.kind == Kind::File) {
+                let without_copy = Some(Lack::without_copy(node));
+                let lack = outside.as_ref().map_or(Ok(without_copy), |it| it.lack(path, node));
+                let lack = lack.unwrap_or_else(|error| {
+                    risk.persist_problem = Some(error.to_string());
+                    without_copy
+                });
+                if let Some(lack) = lack {
+                    risk.amount.add(node.bytes);
+                    *risk.reasons.entry(lack).or_default() += 1;
+                }
+            }
+        }
+        Ok(risk)
+    }
+}
+
+/// An amount for people.
+pub fn shown(amount: Amount) -> String {
+    match amount.files {
+        0 => "nothing".to_string(),
+        files => format!("{}, {}", count(files, "file"), human(amount.bytes)),
+    }
+}
+
+/// Reasons for people.
+pub fn said(reasons: &BTreeMap<Lack, u64>) -> String {
+    let words = reasons.iter().map(|(lack, files)| format!("{files} {}", lack.words()));
+    words.collect::<Vec<String>>().join(", ")
+}
