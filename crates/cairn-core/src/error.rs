@@ -2,7 +2,7 @@
 //!
 //! Invariant: `Error::errno` is the only place where an errno is chosen.
 
-use crate::types::InodeId;
+use crate::format::types::InodeId;
 
 /// Result of an operation on a namespace.
 pub type Result<T> = core::result::Result<T, Error>;

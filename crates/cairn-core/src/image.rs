@@ -27,15 +27,17 @@ pub use view::{ImageMemory, PrivateWords};
 pub use shadow::shadow_words;
 pub(crate) use shadow::{Held, Shadow, ShadowHere};
 
+use crate::data::map::Stretch;
+use crate::engine::fs::Microfs;
+use crate::engine::inode::{CHANGED_LATER, Inode, MAPPED, MAPPED_LATER, MAPPED_TO_STORE};
+use crate::engine::transaction::Transaction;
 use crate::error::{Error, Result};
-use crate::fs::Microfs;
-use crate::inode::{CHANGED_LATER, Inode, MAPPED, MAPPED_LATER, MAPPED_TO_STORE};
-use crate::layout::{IMAGE, IMAGE_BARRIERS, IMAGE_COUNT, IMAGE_LOST, IMAGE_PINS, SYNCS, SlabKind};
-use crate::map::Stretch;
-use crate::pin::{PIN_ACTIVE, PIN_LEASED, PIN_WAITS, PINS_PER_SLOT, Pin, RUNS_MAX};
-use crate::pool::BlockRun;
-use crate::transaction::Transaction;
-use crate::types::InodeId;
+use crate::format::layout::{
+    IMAGE, IMAGE_BARRIERS, IMAGE_COUNT, IMAGE_LOST, IMAGE_PINS, SYNCS, SlabKind,
+};
+use crate::format::types::InodeId;
+use crate::process::pin::{PIN_ACTIVE, PIN_LEASED, PIN_WAITS, PINS_PER_SLOT, Pin, RUNS_MAX};
+use crate::space::pool::BlockRun;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Why an image was given up.

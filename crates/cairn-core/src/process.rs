@@ -7,18 +7,24 @@
 //! which use of its number it is, and `reap`, whose slot may have passed from a spawner to its child, is told who died.
 //! Does not decide whether a process is alive; the agent does and calls `reap`.
 
+pub(crate) mod claim;
+pub(crate) mod fd_passing;
+pub(crate) mod handle;
+pub(crate) mod pin;
+use crate::data::parts::Part;
+use crate::data::streams::{STREAM_WORDS, STREAMS_PER_SLOT};
+use crate::data::write::lease::{LEASE_WORDS, LEASES_PER_SLOT};
+use crate::engine::fields::fields;
+use crate::engine::fs::Microfs;
+use crate::engine::transaction::Transaction;
 use crate::error::{Error, Result};
-use crate::fields::fields;
-use crate::fs::Microfs;
-use crate::handle::MAPPED;
-use crate::layout::{ATTACH_COUNT, HANDLES_MAX, SLOTS_MAX, SlabKind};
-use crate::parts::Part;
-use crate::pin::{PIN_WORDS, PINS_PER_SLOT};
-use crate::pool::{BlockRun, WARM_RUNS};
-use crate::streams::{STREAM_WORDS, STREAMS_PER_SLOT};
-use crate::transaction::Transaction;
-use crate::types::{Attached, HandleId, Holding, InodeId, ProcessIdentity, SlotId, Timestamp};
-use crate::write::lease::{LEASE_WORDS, LEASES_PER_SLOT};
+use crate::format::layout::{ATTACH_COUNT, HANDLES_MAX, SLOTS_MAX, SlabKind};
+use crate::format::types::{
+    Attached, HandleId, Holding, InodeId, ProcessIdentity, SlotId, Timestamp,
+};
+use crate::process::handle::MAPPED;
+use crate::process::pin::{PIN_WORDS, PINS_PER_SLOT};
+use crate::space::pool::{BlockRun, WARM_RUNS};
 
 const ACTIVE: u32 = 1;
 /// Made by a spawner; its process does not exist yet or has not attached.
@@ -44,7 +50,8 @@ const HOLDINGS_BATCH: usize = 256;
 /// Handles released in one transaction.
 const RELEASE_BATCH: usize = 32;
 
-const _: () = assert!(LEASES_FIRST + LEASES_PER_SLOT * LEASE_WORDS <= crate::layout::SLOT_WORDS);
+const _: () =
+    assert!(LEASES_FIRST + LEASES_PER_SLOT * LEASE_WORDS <= crate::format::layout::SLOT_WORDS);
 // A lease is one cache line, which its holder changes with every write.
 const _: () = assert!(LEASES_FIRST % LEASE_WORDS == 0 && LEASE_WORDS * size_of::<u64>() == 64);
 // The number of a slot is half of its id.
@@ -122,7 +129,7 @@ impl Slot {
         let joined_count = newest.count + run.count;
         let joinable = newest.count > 0
             && newest.tier == run.tier
-            && joined_count <= crate::pool::RUN_BLOCKS_MAX;
+            && joined_count <= crate::space::pool::RUN_BLOCKS_MAX;
         if joinable && newest.end() == run.first {
             return tx.set(newest_at, BlockRun { count: joined_count, ..newest }.pack());
         }

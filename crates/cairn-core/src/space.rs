@@ -7,8 +7,13 @@
 //! come anyway.
 //! Has no clock: times are milliseconds of one that all processes of the node share, and begin anew after 49 days.
 
-use crate::fs::Microfs;
-use crate::layout::{SPACE_BEAT, SPACE_IN_VAIN, SPACE_PATIENCE, SPACE_PLACES, SPACE_WAITERS};
+pub(crate) mod pool;
+pub(crate) mod slab;
+pub(crate) mod upkeep;
+use crate::engine::fs::Microfs;
+use crate::format::layout::{
+    SPACE_BEAT, SPACE_IN_VAIN, SPACE_PATIENCE, SPACE_PLACES, SPACE_WAITERS,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A place that was not renewed for so long is free.
@@ -168,9 +173,9 @@ fn is_taken(word: u64, now: Moment) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Geometry;
-    use crate::memory::HeapMemory;
-    use crate::types::{Credentials, Timestamp};
+    use crate::format::layout::Geometry;
+    use crate::format::memory::HeapMemory;
+    use crate::format::types::{Credentials, Timestamp};
 
     const PATIENCE_MS: u32 = 30_000;
 

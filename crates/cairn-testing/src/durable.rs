@@ -19,9 +19,10 @@ use crate::faulty::{ByteMedia, Image, MediaTier};
 use crate::random::Random;
 use crate::tier::CHECKSUM;
 use crate::world::SUPERUSER;
+use cairn_core::recovery::recover;
 use cairn_core::{
     Durability, FurtherTier, Media, MediaOptions, Memory, Microfs, NAME_BYTES_MAX, OpenOptions,
-    ProcessIdentity, ROOT, Recovered, Result, Superblock, Timestamp, format_media, recover,
+    ProcessIdentity, ROOT, Recovered, Result, Superblock, Timestamp, format_media,
 };
 use cairn_device::Workspace;
 use std::sync::Arc;

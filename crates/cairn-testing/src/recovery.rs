@@ -7,9 +7,10 @@ use crate::driver::Process;
 use crate::durable;
 use crate::faulty::{ByteMedia, Image};
 use crate::tier::CHECKSUM;
+use cairn_core::recovery::recover;
 use cairn_core::{
     InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_TYPE, Media, Memory, OpenOptions, Position, ROOT,
-    RenameMode, Result, Superblock, recover, recover_read_only,
+    RenameMode, Result, Superblock, recover_read_only,
 };
 use cairn_device::Workspace;
 use std::collections::BTreeSet;

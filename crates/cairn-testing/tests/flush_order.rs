@@ -1,7 +1,8 @@
 //! What is written to the media of several tiers comes there in an order that a crash cannot turn round.
 
+use cairn_core::recovery::recover;
 use cairn_core::{
-    Error, Media, Memory, Microfs, OpenOptions, Position, ProcessIdentity, ROOT, Result, recover,
+    Error, Media, Memory, Microfs, OpenOptions, Position, ProcessIdentity, ROOT, Result,
 };
 use cairn_testing::driver::{Clock, Process};
 use cairn_testing::durable::{Setting, Tiers, memory};

@@ -1,9 +1,10 @@
 //! A durable namespace with a tier in memory: what stood there is lost with the node's memory, and said to be; all else is
 //! as it was.
 
+use cairn_core::inspection::inspect;
 use cairn_core::{
     Attributes, Error, HandleId, InodeId, MEDIA_BLOCK_BYTES, Media, NumaPolicy, OpenOptions,
-    PartUsage, Placement, Position, ROOT, Superblock, inspect, recover_placed,
+    PartUsage, Placement, Position, ROOT, Superblock, recover_placed,
 };
 use cairn_testing::driver::Process;
 use cairn_testing::durable::{Setting, Tiers, attach, memory, recover_and_attach};

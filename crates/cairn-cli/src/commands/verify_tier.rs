@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 use crate::output::progress::Progress;
 use crate::store::offline::{self, TierFile};
 use cairn_agent::model::path::FilePath;
+use cairn_core::inspection::inspect;
 use cairn_core::{
-    Attributes, Caller, InodeId, Media, Microfs, OpenOptions, Position, ROOT, Superblock, inspect,
+    Attributes, Caller, InodeId, Media, Microfs, OpenOptions, Position, ROOT, Superblock,
 };
 use cairn_device::MediaFile;
 use cairn_device::checksum::crc32c;

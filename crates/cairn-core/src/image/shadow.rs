@@ -13,10 +13,10 @@
 //! are in it.
 
 use super::{ImageLoss, LOSS_BITS};
+use crate::engine::transaction::Transaction;
 use crate::error::Result;
-use crate::layout::{IMAGE, IMAGE_LOST, LOG_WORDS, PAGE_WORDS, UNDO_WORDS};
-use crate::memory::{Acquired, Memory};
-use crate::transaction::Transaction;
+use crate::format::layout::{IMAGE, IMAGE_LOST, LOG_WORDS, PAGE_WORDS, UNDO_WORDS};
+use crate::format::memory::{Acquired, Memory};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Pages that one transaction may save; so many places are kept backed ahead.

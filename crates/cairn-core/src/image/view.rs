@@ -6,11 +6,11 @@
 //! Who changes something in the view changes it for himself alone.
 
 use super::shadow::Shadow;
+use crate::engine::transaction::{Local, Transaction};
 use crate::error::{Error, Result};
-use crate::layout::{self, Checksum, IMAGE, Layout, PAGE_WORDS, SLAB_KINDS};
-use crate::memory::{Acquired, Memory};
-use crate::slab;
-use crate::transaction::{Local, Transaction};
+use crate::format::layout::{self, Checksum, IMAGE, Layout, PAGE_WORDS, SLAB_KINDS};
+use crate::format::memory::{Acquired, Memory};
+use crate::space::slab;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -8,9 +8,8 @@ use crate::driver::Process;
 use crate::faulty::{ByteMedia, FaultyMedia};
 use crate::random::Random;
 use crate::tier::CHECKSUM;
-use cairn_core::{
-    ImageMemory, Media, Memory, Microfs, ProcessIdentity, Result, Superblock, recover,
-};
+use cairn_core::recovery::recover;
+use cairn_core::{ImageMemory, Media, Memory, Microfs, ProcessIdentity, Result, Superblock};
 use cairn_device::Workspace;
 use std::collections::BTreeSet;
 use std::panic::resume_unwind;

@@ -7,10 +7,10 @@
 mod by_hand;
 mod sparse;
 
+use cairn_core::recovery::recover;
 use cairn_core::{
     Attributes, Caller, Credentials, Error, ExtendedUpdate, InodeId, Media, Microfs, OpenOptions,
-    Position, ROOT, RenameMode, Superblock, TimeUpdate, Timestamp, Truncation, recover,
-    recover_read_only,
+    Position, ROOT, RenameMode, Superblock, TimeUpdate, Timestamp, Truncation, recover_read_only,
 };
 use cairn_device::Workspace;
 use cairn_testing::driver::Process;

@@ -5,10 +5,11 @@
 use crate::Places;
 use crate::measure::report_limit;
 use crate::memory_media::MemoryMedia;
+use cairn_core::recovery::recover;
 use cairn_core::{
     Caller, Credentials, Durability, HUGEBLOCK_BYTES_DEFAULT, HandleId, MEDIA_BLOCK_BYTES, Media,
     MediaOptions, Memory, Microfs, OpenOptions, Position, ProcessIdentity, ROOT, Recovered,
-    RenameMode, SlotId, Superblock, Timestamp, WriteKind, format_media, recover, recover_read_only,
+    RenameMode, SlotId, Superblock, Timestamp, WriteKind, format_media, recover_read_only,
 };
 use cairn_device::Workspace;
 use cairn_device::checksum::crc32c;

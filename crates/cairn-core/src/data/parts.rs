@@ -1,0 +1,235 @@
+//! Parts of the tier in memory: where a machine has several memory nodes (NUMA), each node backs one.
+//!
+//! A write takes blocks from the part of the node that its thread runs on, and from the others, siblings first, when that
+//! is full. The node is asked for when blocks are taken, not for each byte that is written to them.
+//! Must stay true: parts follow from the static header alone, are of equal size but for the last, and count their used
+//! blocks. A tier that is not divided is one part, and costs nothing.
+//! Does not know which node backs what; `cairn-device` binds the memory.
+
+use crate::engine::fs::Microfs;
+use crate::engine::transaction::Transaction;
+use crate::error::{Error, Result};
+use crate::format::layout::{Geometry, Layout, PART_COUNTER_WORDS, PART_COUNTERS};
+use crate::format::types::TIERS_MAX;
+use crate::space::pool::{BARRED, BlockRun, TOUCHED};
+use std::ops::Range;
+
+/// Parts are multiples of this, so that no word of a bitmap belongs to two; of default blocks it is a huge page.
+const PART_BLOCKS_UNIT: u32 = 64;
+
+/// Which memory nodes of a machine back a tier in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// What is taken from which.
+    pub policy: NumaPolicy,
+    /// Their numbers, as bits; none where it does not matter.
+    pub nodes: u64,
+    /// The tier in memory, if there is one.
+    pub tier: u8,
+}
+
+/// What is taken from which memory node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NumaPolicy {
+    /// Blocks of the node that the writing thread runs on, as long as it has any: the tier is divided.
+    #[default]
+    Local = 0,
+    /// Pages of all nodes in turn.
+    Interleave = 1,
+    /// Pages of one node, as long as it has any.
+    Node = 2,
+}
+
+impl Placement {
+    /// As three words: policy, nodes, tier.
+    pub(crate) fn encode(self) -> [u64; 3] {
+        [self.policy as u64, self.nodes, u64::from(self.tier)]
+    }
+
+    pub(crate) fn decode([policy, nodes, tier]: [u64; 3]) -> Result<Placement> {
+        let policy = match policy {
+            0 => NumaPolicy::Local,
+            1 => NumaPolicy::Interleave,
+            2 => NumaPolicy::Node,
+            _ => return Err(Error::Corrupt { what: "placement" }),
+        };
+        match u8::try_from(tier) {
+            Ok(tier) if usize::from(tier) < TIERS_MAX => Ok(Placement { policy, nodes, tier }),
+            _ => Err(Error::Corrupt { what: "placement" }),
+        }
+    }
+
+    /// The numbers of the nodes, ascending.
+    pub fn node_numbers(self) -> impl Iterator<Item = u32> {
+        (0..u64::BITS).filter(move |node| self.nodes & 1 << node != 0)
+    }
+}
+
+/// A part of a tier, and how full it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartUsage {
+    /// The memory node that backs it, where the tier is divided.
+    pub node: Option<u32>,
+    /// Its first hugeblock.
+    pub first_block: u32,
+    /// Its hugeblocks.
+    pub blocks: u32,
+    /// Those in use.
+    pub used_blocks: u64,
+    /// Those that were ever handed out; the others follow them.
+    pub touched_blocks: u32,
+    /// Those at its end that are not handed out for now (`Microfs::bar`).
+    pub barred_blocks: u32,
+}
+
+/// A part of a tier.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    pub first: u32,
+    pub blocks: u32,
+    /// Word holding the number of used blocks; the next ones hold what the pool (pool.rs) goes by.
+    pub counters: usize,
+}
+
+impl Part {
+    pub(crate) fn end(self) -> u32 {
+        self.first + self.blocks
+    }
+
+    pub(crate) fn contains(self, block: u32) -> bool {
+        (self.first..self.end()).contains(&block)
+    }
+
+    /// What of `run` lies in this part.
+    pub(crate) fn overlap(self, run: BlockRun) -> BlockRun {
+        let first = run.first.clamp(self.first, self.end());
+        BlockRun { first, count: run.end().clamp(first, self.end()) - first, ..run }
+    }
+}
+
+/// Blocks of each part but the last, if the tier in memory is divided.
+pub(crate) fn part_blocks(geometry: &Geometry) -> Option<u32> {
+    let placement = geometry.placement;
+    let blocks = geometry.tier_blocks[usize::from(placement.tier)];
+    let count = placement.nodes.count_ones();
+    if placement.policy != NumaPolicy::Local || count < 2 {
+        return None;
+    }
+    let part = blocks / count / PART_BLOCKS_UNIT * PART_BLOCKS_UNIT;
+    (part > 0).then_some(part)
+}
+
+impl Microfs {
+    /// From now on the last blocks of each part of the tier in memory, so many as `blocks` says, are not handed out but where
+    /// they were before: there is no memory for them. It is as if the tier were full earlier.
+    pub fn bar(&self, blocks: &[u32]) -> Result<()> {
+        self.transact_unlogged(|tx| {
+            for (part, &blocks) in tx.layout.parts(tx.layout.placement.tier).zip(blocks) {
+                tx.set(part.counters + BARRED, u64::from(blocks));
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Geometry {
+    /// Whether the tier in memory is divided among memory nodes.
+    pub fn is_divided(&self) -> bool {
+        part_blocks(self).is_some()
+    }
+
+    /// The memory nodes among which the tier in memory is divided, and the hugeblocks of each; none if it is not.
+    pub fn parts(&self) -> impl Iterator<Item = (u32, Range<u32>)> {
+        let layout = Layout::new(self);
+        let tier = self.placement.tier;
+        let numbers = 0..if self.is_divided() { layout.part_count(tier) } else { 0 };
+        let blocks = numbers.map(move |number| {
+            let part = layout.part(tier, number);
+            part.first..part.end()
+        });
+        self.placement.node_numbers().zip(blocks)
+    }
+}
+
+impl Layout {
+    /// Number of parts of a tier.
+    pub(crate) fn part_count(&self, tier: u8) -> u32 {
+        match self.part_blocks {
+            Some(_) if tier == self.placement.tier => self.placement.nodes.count_ones(),
+            _ => 1,
+        }
+    }
+
+    /// Part `number` of a tier, which has so many.
+    pub(crate) fn part(&self, tier: u8, number: u32) -> Part {
+        let region = &self.tiers[tier as usize];
+        let whole = Part { first: 0, blocks: region.blocks, counters: region.counters };
+        let Some(blocks) = self.part_blocks.filter(|_| tier == self.placement.tier) else {
+            return whole;
+        };
+        let first = number * blocks;
+        let is_last = number + 1 == self.part_count(tier);
+        Part {
+            first,
+            blocks: if is_last { region.blocks - first } else { blocks },
+            counters: PART_COUNTERS + number as usize * PART_COUNTER_WORDS,
+        }
+    }
+
+    /// All parts of a tier.
+    pub(crate) fn parts(&self, tier: u8) -> impl Iterator<Item = Part> {
+        (0..self.part_count(tier)).map(move |number| self.part(tier, number))
+    }
+
+    /// The parts of a tier for a thread on memory node `node`, its own first. Numbers that differ in the lowest bits alone
+    /// come next: those of nodes in one socket.
+    fn parts_from(&self, tier: u8, node: u32) -> impl Iterator<Item = Part> {
+        let count = self.part_count(tier);
+        let nodes = self.placement.nodes;
+        let below = u64::MAX.checked_shl(node).map_or(nodes, |from| nodes & !from);
+        let own = below.count_ones() % count;
+        let others = (0..count.next_power_of_two()).map(move |bits| own ^ bits);
+        others.filter(move |&number| number < count).map(move |number| self.part(tier, number))
+    }
+}
+
+impl<'m> Transaction<'m> {
+    /// The parts of a tier in the order in which the calling thread takes blocks from them.
+    pub(crate) fn preferred_parts(&self, tier: u8) -> impl Iterator<Item = Part> + use<'m> {
+        let layout = self.layout;
+        let node = if layout.part_count(tier) > 1 { (self.local.node)() } else { 0 };
+        layout.parts_from(tier, node)
+    }
+
+    /// Counts the blocks of `run` as used, or as free again, in the parts of a tier that is divided.
+    pub(crate) fn count_in_parts(&mut self, run: BlockRun, used: bool) {
+        let layout = self.layout;
+        if layout.part_count(run.tier) < 2 {
+            return;
+        }
+        for part in layout.parts(run.tier) {
+            let count = u64::from(part.overlap(run).count);
+            if count > 0 {
+                let before = self.get(part.counters);
+                let change = if used { count } else { count.wrapping_neg() };
+                self.set(part.counters, before.wrapping_add(change));
+            }
+        }
+    }
+
+    /// How full each part of the tier in memory is.
+    pub(crate) fn part_usage(&self) -> Vec<PartUsage> {
+        let Placement { tier, .. } = self.layout.placement;
+        let is_divided = self.layout.part_count(tier) > 1;
+        let nodes = self.layout.placement.node_numbers().map(Some).filter(|_| is_divided);
+        let usage = |(part, node): (Part, Option<u32>)| PartUsage {
+            node,
+            first_block: part.first,
+            blocks: part.blocks,
+            used_blocks: self.get(part.counters),
+            touched_blocks: self.get(part.counters + TOUCHED) as u32,
+            barred_blocks: self.get(part.counters + BARRED) as u32,
+        };
+        self.layout.parts(tier).zip(nodes.chain(std::iter::once(None))).map(usage).collect()
+    }
+}

@@ -1,0 +1,296 @@
+//! A namespace: its memory, its geometry, and the one way to change it.
+
+use crate::engine::inode::Inode;
+use crate::engine::transaction::{Local, Transaction};
+use crate::error::{Error, Result};
+use crate::format::layout::{self, Checksum, Geometry, LOG_HEAD, Layout, MEDIA_EPOCH};
+use crate::format::media::Media;
+use crate::format::memory::Memory;
+use crate::format::superblock::Superblock;
+use crate::format::types::{
+    Caller, Credentials, MODE_DIRECTORY, ROOT, SlotId, TIERS_MAX, Timestamp,
+};
+use crate::image::ImageMemory;
+use crate::recovery::flush::Durable;
+use crate::recovery::snapshot;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Times a transaction makes room in the log that others use up before it.
+const LOG_ROOM_ATTEMPTS_MAX: usize = 1000;
+
+/// A namespace in a meta segment. Many processes, each with its own `Microfs`, share one segment.
+pub struct Microfs {
+    memory: Box<dyn Memory>,
+    geometry: Geometry,
+    layout: Layout,
+    checksum: Checksum,
+    local: Local,
+    checksum_pages: [Vec<AtomicBool>; TIERS_MAX],
+    pub(crate) durable: Option<Durable>,
+}
+
+/// Tells whether media are still those of a namespace that is open.
+#[derive(Clone)]
+pub struct MediaCheck {
+    superblock: Superblock,
+    checksum: Checksum,
+    epoch: Option<u64>,
+}
+
+impl MediaCheck {
+    /// Of the media with this superblock, from which the namespace in `memory` was made.
+    pub fn new(memory: &dyn Memory, superblock: Superblock, checksum: Checksum) -> MediaCheck {
+        let epoch = memory.words().get(MEDIA_EPOCH).map(|word| word.load(Ordering::Relaxed));
+        MediaCheck { superblock, checksum, epoch }
+    }
+
+    /// Whether another store recovered the media; not of media that hold no snapshot any more. Errors: `Io`.
+    pub fn was_recovered(&self, media: &dyn Media) -> Result<bool> {
+        let found = snapshot::epoch(media, &self.superblock, self.checksum)?;
+        Ok(found.is_some() && found != self.epoch)
+    }
+
+    /// Errors: `Corrupt` if another store recovered the media, or they hold something else; `Io`.
+    pub fn check(&self, media: &dyn Media) -> Result<()> {
+        match snapshot::epoch(media, &self.superblock, self.checksum)? == self.epoch {
+            true => Ok(()),
+            false => Err(Error::Corrupt { what: "media that another store recovered meanwhile" }),
+        }
+    }
+}
+
+impl Microfs {
+    /// Makes an empty namespace in a zeroed segment that nobody else uses yet.
+    /// Errors: `Invalid` geometry, `NoSpace` if the segment is too short or cannot be backed.
+    pub fn format(
+        memory: &dyn Memory,
+        geometry: &Geometry,
+        checksum: Checksum,
+        owner: Credentials,
+        now: Timestamp,
+    ) -> Result<()> {
+        memory.back(0, layout::PAGE_WORDS)?;
+        let layout = layout::write_header(memory, geometry, checksum)?;
+        for (first, count) in layout.eager_ranges() {
+            memory.back(first, count)?;
+        }
+        let local = Local::new();
+        let mut tx = Transaction::new(memory, &layout, checksum, &local);
+        tx.begin()?;
+        let caller = Caller { slot: SlotId(0), credentials: owner, groups: &[], now };
+        let root: Inode = tx.new_inode(MODE_DIRECTORY | 0o755, &caller)?;
+        debug_assert_eq!(root.id, ROOT);
+        root.set_links(&mut tx, 2);
+        root.set_parent(&mut tx, ROOT.0);
+        tx.commit()
+    }
+
+    /// What the namespace in `memory` was formatted with: whether it is durable says how to open it. Errors: as `open`.
+    pub fn geometry_in(memory: &dyn Memory, checksum: Checksum) -> Result<Geometry> {
+        layout::read_header(memory, checksum)
+    }
+
+    /// How many bytes the media have in use that hold the log; `None` without any.
+    pub fn media_bytes(&self) -> Option<u64> {
+        self.durable.as_ref().map(|durable| durable.superblock.bytes)
+    }
+
+    /// Whether metadata stands on media, too.
+    pub fn is_durable(&self) -> bool {
+        self.durable.is_some()
+    }
+
+    /// Opens an existing namespace whose first tier is not durable.
+    /// Errors: `Corrupt` or `UnsupportedVersion` if the header is not one this build can use; `Invalid` if its first
+    /// tier is durable.
+    pub fn open(memory: Box<dyn Memory>, checksum: Checksum) -> Result<Microfs> {
+        Microfs::open_any(memory, checksum, None)
+    }
+
+    /// Opens an existing namespace, which was made by [`recover`](crate::recovery::recover()) from this media. Those of its
+    /// `further` tiers, as far as they have any, hold their data.
+    /// Errors: as `open`; `Invalid` if the namespace is not durable.
+    pub fn open_durable(
+        memory: Box<dyn Memory>,
+        checksum: Checksum,
+        media: Arc<dyn Media>,
+        further: Vec<Arc<dyn Media>>,
+    ) -> Result<Microfs> {
+        let superblock = Superblock::read(media.as_ref(), checksum)?;
+        let first = Arc::clone(&media);
+        let (fs, check) = Microfs::open_unseen(memory, checksum, media, further, superblock)?;
+        check.check(first.as_ref()).map(|()| fs)
+    }
+
+    /// As `open_durable`, of media that cannot be looked at yet. Before anything on them is used they must pass the check.
+    pub fn open_unseen(
+        memory: Box<dyn Memory>,
+        checksum: Checksum,
+        media: Arc<dyn Media>,
+        further: Vec<Arc<dyn Media>>,
+        superblock: Superblock,
+    ) -> Result<(Microfs, MediaCheck)> {
+        let check = MediaCheck::new(memory.as_ref(), superblock.clone(), checksum);
+        let durable = Durable::new(media, further, superblock);
+        Ok((Microfs::open_any(memory, checksum, Some(durable))?, check))
+    }
+
+    /// Opens what [`recover_read_only`](crate::recover_read_only) made, to look at. What is changed is changed in this
+    /// memory alone. Errors: as `open`; `Invalid` if the namespace is not durable.
+    pub fn open_recovered(memory: Box<dyn Memory>, checksum: Checksum) -> Result<Microfs> {
+        let geometry = layout::read_header(memory.as_ref(), checksum)?;
+        match geometry.durability {
+            Some(_) => Microfs::over(memory, checksum, geometry, None),
+            None => Err(Error::Invalid),
+        }
+    }
+
+    /// Opens the image that a namespace holds, to look at. What is changed is changed in this memory alone, and tiers are not to
+    /// be written to. Errors: as `open`; every operation: `ImageLost`, once the image has ended or was given up.
+    pub fn open_image(memory: ImageMemory, checksum: Checksum) -> Result<Microfs> {
+        let geometry = layout::read_header(&memory, checksum)?;
+        let fs = Microfs::over(Box::new(memory), checksum, geometry, None)?;
+        fs.require_image()?;
+        Ok(fs)
+    }
+
+    fn open_any(
+        memory: Box<dyn Memory>,
+        checksum: Checksum,
+        durable: Option<Durable>,
+    ) -> Result<Microfs> {
+        let geometry = layout::read_header(memory.as_ref(), checksum)?;
+        let fits = match &durable {
+            // Media do not know which memory nodes the machine has.
+            Some(Durable { superblock, .. }) => {
+                let placement = geometry.placement;
+                Geometry { placement, ..superblock.geometry.clone() } == geometry
+            }
+            None => geometry.durability.is_none(),
+        };
+        if !fits {
+            return Err(Error::Invalid);
+        }
+        Microfs::over(memory, checksum, geometry, durable)
+    }
+
+    fn over(
+        memory: Box<dyn Memory>,
+        checksum: Checksum,
+        geometry: Geometry,
+        durable: Option<Durable>,
+    ) -> Result<Microfs> {
+        let layout = Layout::new(&geometry);
+        for (first, count) in layout.eager_ranges() {
+            memory.back(first, count)?;
+        }
+        let checksum_pages = layout.tiers.map(|tier| {
+            let pages = (tier.blocks as usize).div_ceil(2 * layout::PAGE_WORDS);
+            (0..pages).map(|_| AtomicBool::new(false)).collect()
+        });
+        let local = Local::new();
+        Ok(Microfs { memory, geometry, layout, checksum, local, checksum_pages, durable })
+    }
+
+    /// A view through which nothing is logged, to measure what the log costs; of a namespace in memory, whose log nobody
+    /// else reads.
+    #[doc(hidden)]
+    pub fn without_log(mut self) -> Microfs {
+        assert!(self.durable.is_none(), "a durable namespace is what its log says");
+        self.layout.logs = false;
+        self
+    }
+
+    /// Lets `node` say on which memory node the calling thread runs, which decides where the blocks of a divided tier come
+    /// from. It is called under the lock.
+    pub fn with_nodes(mut self, node: fn() -> u32) -> Microfs {
+        self.local.node = node;
+        self
+    }
+
+    /// What the namespace was formatted with.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(crate) fn checksum(&self) -> Checksum {
+        self.checksum
+    }
+
+    /// Pages of the tables of checksums.
+    pub(crate) fn checksum_page_count(&self) -> usize {
+        self.checksum_pages.iter().map(Vec::len).sum()
+    }
+
+    pub(crate) fn memory(&self) -> &dyn Memory {
+        self.memory.as_ref()
+    }
+
+    /// Backs the page of a tier's checksum table that holds the word `at`, once per process.
+    pub(crate) fn back_checksum(&self, tier: u8, at: usize) -> Result<()> {
+        let table = self.layout.tiers[tier as usize].checksums;
+        let page = (at - table) / layout::PAGE_WORDS;
+        let backed = &self.checksum_pages[tier as usize][page];
+        if !backed.load(Ordering::Relaxed) {
+            self.memory.back(table + page * layout::PAGE_WORDS, layout::PAGE_WORDS)?;
+            backed.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// What this process knows for itself.
+    pub(crate) fn local(&self) -> &Local {
+        &self.local
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Runs `change` under the lock. If it fails, or the segment proves corrupt, nothing was changed.
+    pub(crate) fn transact<R>(
+        &self,
+        change: impl FnOnce(&mut Transaction) -> Result<R>,
+    ) -> Result<R> {
+        let Some(durable) = &self.durable else { return self.transact_unlogged(change) };
+        let mut change = Some(change);
+        for _ in 0..LOG_ROOM_ATTEMPTS_MAX {
+            let done = self.transact_unlogged(|tx| {
+                if !self.has_log_room(tx) {
+                    return Ok(None);
+                }
+                let head = tx.get(LOG_HEAD);
+                let value = change.take().map(|change| change(tx)).transpose()?;
+                Ok(value.map(|value| (value, tx.get(LOG_HEAD) != head)))
+            })?;
+            let Some((value, logged)) = done else {
+                self.make_log_room()?;
+                continue;
+            };
+            if logged {
+                durable.logged.store(true, Ordering::Relaxed);
+            }
+            return match logged && durable.each_operation {
+                true => self.sync().map(|()| value),
+                false => Ok(value),
+            };
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// As `transact`, for what appends nothing to the log.
+    pub(crate) fn transact_unlogged<R>(
+        &self,
+        change: impl FnOnce(&mut Transaction) -> Result<R>,
+    ) -> Result<R> {
+        let memory = self.memory.as_ref();
+        let mut tx = Transaction::new(memory, &self.layout, self.checksum, &self.local);
+        tx.begin()?;
+        let result = change(&mut tx);
+        match result {
+            Ok(value) => tx.commit().map(|()| value),
+            Err(error) => Err(tx.corruption().unwrap_or(error)),
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! Changes under the lock, undone as a whole unless committed.
+//!
+//! Before a word is changed its old value goes to the undo area, whose length is one atomic word written before
+//! the change. Whoever takes the lock after its owner died, or drops a transaction that did not finish, copies the
+//! old values back, newest first. So a transaction either happens or does not, whatever kills the process.
+//!
+//! Invariant: between two transactions the undo length is 0.
+//! A word index from the segment may be anything: reads outside it give 0, writes nothing, and both mark the
+//! transaction corrupt, so that it is rolled back and reported instead of committed.
+
+use crate::data::write::lease::Leases;
+use crate::error::{Error, Result};
+use crate::format::layout::{
+    self, Checksum, IMAGE, Layout, META_SUM, SLAB_HEADER_WORDS, SLAB_HEADERS, SLAB_KINDS,
+    SlabRegion, UNDO_WORDS,
+};
+use crate::format::memory::Memory;
+use crate::image::{Held, ShadowHere};
+use crate::namespace::name_cache::NameCache;
+use crate::namespace::names::Absent;
+use crate::space::slab;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+const COUNT_BITS: u32 = 16;
+const RANGE_WORDS_MAX: usize = (1 << COUNT_BITS) - 1;
+/// Until so many words of the undo area are used, it has room for a word and its footer.
+const PLAIN_UNTIL: usize = UNDO_WORDS - 2;
+/// Flags in the footer of an undo entry: only the low or the high half of the word goes back.
+const LOW_HALF: u64 = 1 << 62;
+const HIGH_HALF: u64 = 1 << 63;
+
+/// A transaction; from `begin` to `commit`, or to its end without one, it holds the lock.
+pub(crate) struct Transaction<'m> {
+    pub memory: &'m dyn Memory,
+    pub words: &'m [AtomicU64],
+    pub layout: &'m Layout,
+    pub checksum: Checksum,
+    pub local: &'m Local,
+    undo_used: usize,
+    /// Words of the undo area after which a change is not a plain one, which only goes there: 0 while an image is held or the
+    /// metadata have a checksum, and where undo is forgone.
+    plain_until: usize,
+    /// The image that the namespace holds.
+    pub image: Option<Held<'m>>,
+    corrupt: Cell<Option<&'static str>>,
+    /// Where a name was last found to be absent, until a tree changes.
+    pub absent: Cell<Option<Absent>>,
+    /// Whether records were given back: the next ones taken may be these.
+    pub gave_back: bool,
+    pub holds_lock: bool,
+    /// The metadata have a checksum, which the first change that it covers takes away (`meta_sum.rs`).
+    is_summed: bool,
+}
+
+/// What this process knows of a namespace for itself.
+pub(crate) struct Local {
+    backed: [Backed; SLAB_KINDS.len()],
+    pub names: NameCache,
+    pub leases: Leases,
+    pub shadow: ShadowHere,
+    /// The memory node that the calling thread runs on.
+    pub node: fn() -> u32,
+}
+
+/// How far a slab is backed in this process's mapping.
+#[derive(Default)]
+struct Backed {
+    records: AtomicUsize,
+    /// The reserve of a transaction is backed as long as the high-water mark is not beyond this.
+    enough_until: AtomicU64,
+}
+
+impl Local {
+    pub(crate) fn new() -> Local {
+        Local {
+            backed: Default::default(),
+            names: NameCache::new(),
+            leases: Leases::default(),
+            shadow: ShadowHere::default(),
+            node: || 0,
+        }
+    }
+
+    /// Sees to what a transaction must not do under the lock: backing pages and allocating.
+    #[inline]
+    fn prepare(&self, memory: &dyn Memory, words: &[AtomicU64], layout: &Layout) -> Result<()> {
+        const HEADERS_WORDS: usize = SLAB_KINDS.len() * SLAB_HEADER_WORDS;
+        let headers: &[AtomicU64; HEADERS_WORDS] =
+            words[SLAB_HEADERS..].first_chunk().expect("a segment is at least one page");
+        for (kind, backed) in self.backed.iter().enumerate() {
+            let marked = slab::marked(&headers[kind * SLAB_HEADER_WORDS..]).load(Ordering::Relaxed);
+            if marked >= backed.enough_until.load(Ordering::Relaxed) {
+                back_ahead(memory, &layout.slabs[kind], backed)?;
+            }
+        }
+        if self.names.is_full() {
+            self.names.grow();
+        }
+        Ok(())
+    }
+}
+
+impl<'m> Transaction<'m> {
+    /// A transaction that is still to begin, where it stays: moving it would take longer than taking the lock.
+    #[inline(always)]
+    pub(crate) fn new(
+        memory: &'m dyn Memory,
+        layout: &'m Layout,
+        checksum: Checksum,
+        local: &'m Local,
+    ) -> Transaction<'m> {
+        Transaction {
+            memory,
+            words: memory.words(),
+            layout,
+            checksum,
+            local,
+            undo_used: 0,
+            plain_until: PLAIN_UNTIL,
+            image: None,
+            corrupt: Cell::new(None),
+            absent: Cell::new(None),
+            gave_back: false,
+            holds_lock: false,
+            is_summed: false,
+        }
+    }
+
+    /// Backs what the transaction may need, takes the lock, and undoes what a dead owner left.
+    pub(crate) fn begin(&mut self) -> Result<()> {
+        self.local.prepare(self.memory, self.words, self.layout)?;
+        self.lock()?;
+        self.look_at_sum();
+        match self.words[IMAGE].load(Ordering::Relaxed) {
+            0 => Ok(()),
+            _ => self.join_image(),
+        }
+    }
+
+    /// The lock was taken: whether the metadata have a checksum.
+    #[inline(always)]
+    pub(crate) fn look_at_sum(&mut self) {
+        if self.words[META_SUM].load(Ordering::Relaxed) != 0 {
+            self.is_summed = true;
+            self.set_plain(false);
+        }
+    }
+
+    /// There is no checksum of the metadata any more.
+    pub(crate) fn forget_sum(&mut self) {
+        self.is_summed = false;
+        self.set_plain(self.image.is_none());
+    }
+
+    #[cold]
+    pub(crate) fn undo_what_is_left(&mut self) -> Result<()> {
+        self.undo_used = self.undo_length();
+        self.roll_back();
+        self.corruption().map_or(Ok(()), Err)
+    }
+
+    /// For a segment that is thrown away if anything fails: changes it faster, and cannot be undone.
+    pub(crate) fn forgo_undo(&mut self) {
+        self.plain_until = 0;
+    }
+
+    /// Commits and releases the lock, or rolls back if the segment turned out to be corrupt.
+    pub(crate) fn commit(&mut self) -> Result<()> {
+        if let Some(what) = self.corrupt.get() {
+            return Err(Error::Corrupt { what });
+        }
+        if self.undo_used != 0 {
+            self.words[self.layout.undo].store(0, Ordering::Release);
+        }
+        self.holds_lock = false;
+        self.memory.unlock();
+        Ok(())
+    }
+
+    /// Makes what was changed so far stay, and goes on with the lock.
+    pub(crate) fn commit_and_go_on(&mut self) -> Result<()> {
+        self.corruption().map_or(Ok(()), Err)?;
+        self.undo_used = 0;
+        self.words[self.layout.undo].store(0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Leaves the lock to whoever ends what begins here; nothing was changed.
+    pub(crate) fn leave_locked(mut self) {
+        self.holds_lock = false;
+    }
+
+    /// The word at `at`.
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> u64 {
+        match self.words.get(at) {
+            Some(word) => word.load(Ordering::Relaxed),
+            None => {
+                self.mark_corrupt("index outside the segment");
+                0
+            }
+        }
+    }
+
+    /// Lets `count` words from `at` on come into the cache while something else is done.
+    #[inline]
+    pub(crate) fn prefetch(&self, at: usize, count: usize) {
+        self.memory.prefetch(at, count);
+    }
+
+    /// Changes the word at `at`.
+    #[inline]
+    pub(crate) fn set(&mut self, at: usize, value: u64) {
+        let Some(word) = self.words.get(at) else {
+            return self.mark_corrupt("index outside the segment");
+        };
+        let old = word.load(Ordering::Relaxed);
+        if old == value {
+            return;
+        }
+        if self.undo_used >= self.plain_until {
+            return self.set_with_care(at, value);
+        }
+        // As `record_undo` for one word, which is nearly every change.
+        let entry = self.layout.undo + 1 + self.undo_used;
+        self.words[entry].store(old, Ordering::Relaxed);
+        self.words[entry + 1].store((at as u64) << COUNT_BITS | 1, Ordering::Relaxed);
+        self.publish_undo(2);
+        word.store(value, Ordering::Relaxed);
+    }
+
+    /// As `set`, while an image is held, or where undo is forgone, or there is no room for it.
+    #[cold]
+    #[inline(never)]
+    fn set_with_care(&mut self, at: usize, value: u64) {
+        if self.forgoes_undo() || self.record_undo(at, 1) {
+            self.words[at].store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn forgoes_undo(&self) -> bool {
+        self.plain_until == 0 && self.image.is_none() && !self.is_summed
+    }
+
+    /// From now on changes are plain ones, or, while an image is held, not. Nor are they as long as the
+    /// metadata have a checksum.
+    pub(crate) fn set_plain(&mut self, is_plain: bool) {
+        self.plain_until = if is_plain && !self.is_summed { PLAIN_UNTIL } else { 0 };
+    }
+
+    /// Changes one half of the word at `at`, while others may change the other half without the lock.
+    pub(crate) fn set_half(&mut self, at: usize, high: bool, value: u32) {
+        if self.record_undo_of(at, 1, if high { HIGH_HALF } else { LOW_HALF }) {
+            store_half(&self.words[at], high, value);
+        }
+    }
+
+    /// Changes a word whose old value nobody needs, because what makes it reachable is changed by `set`; nor does an image, of
+    /// which it is no part, or which has been told by `keep_pages`.
+    pub(crate) fn set_unlogged(&mut self, at: usize, value: u64) {
+        if self.is_summed {
+            self.break_sum(at, 1);
+        }
+        match self.words.get(at) {
+            Some(word) => word.store(value, Ordering::Relaxed),
+            None => self.mark_corrupt("index outside the segment"),
+        }
+    }
+
+    /// Changes words of a record just taken, but not its first, which says whether the record is free: as long as it is,
+    /// the others are nobody's. Their old values are kept only if the record may have been in use before this transaction.
+    #[inline]
+    pub(crate) fn set_fresh(&mut self, at: usize, values: &[u64]) {
+        if self.gave_back {
+            return (at..).zip(values).for_each(|(at, &value)| self.set(at, value));
+        }
+        match self.words.get(at..).and_then(|words| words.get(..values.len())) {
+            Some(words) => {
+                let pairs = words.iter().zip(values);
+                pairs.for_each(|(word, &value)| word.store(value, Ordering::Relaxed));
+            }
+            None => self.mark_corrupt("index outside the segment"),
+        }
+    }
+
+    /// Clears bits of a word that others change without the lock, and returns what it was. It stays as it is when the
+    /// transaction is undone.
+    pub(crate) fn clear_bits(&self, at: usize, bits: u64) -> u64 {
+        match self.words.get(at) {
+            Some(word) => word.fetch_and(!bits, Ordering::AcqRel),
+            None => {
+                self.mark_corrupt("index outside the segment");
+                0
+            }
+        }
+    }
+
+    /// Moves `count` words from `from` to `to`; the ranges may overlap.
+    pub(crate) fn move_words(&mut self, from: usize, to: usize, count: usize) {
+        if count == 0 || !self.record_undo(to, count) {
+            return;
+        }
+        let Some(source) = from.checked_add(count).and_then(|end| self.words.get(from..end)) else {
+            return self.mark_corrupt("index outside the segment");
+        };
+        let pairs = source.iter().zip(&self.words[to..to + count]);
+        match from < to {
+            true => pairs.rev().for_each(copy_word),
+            false => pairs.for_each(copy_word),
+        }
+    }
+
+    /// Whether another step of a batch fits: every step of a batch changes fewer words than half the undo area.
+    pub(crate) fn has_room(&self) -> bool {
+        self.undo_used < UNDO_WORDS / 2 && self.may_keep_more()
+    }
+
+    /// The error to report if the segment contradicted itself.
+    pub(crate) fn corruption(&self) -> Option<Error> {
+        self.corrupt.get().map(|what| Error::Corrupt { what })
+    }
+
+    /// Declares the segment contradictory; the transaction can no longer commit.
+    pub(crate) fn mark_corrupt(&self, what: &'static str) {
+        if self.corrupt.get().is_none() {
+            self.corrupt.set(Some(what));
+        }
+    }
+
+    pub(crate) fn undo_length(&self) -> usize {
+        self.words[self.layout.undo].load(Ordering::Relaxed) as usize
+    }
+
+    /// Saves `count` old words. The entry is complete before the length says so, and the length is
+    /// published before the caller changes anything.
+    fn record_undo(&mut self, at: usize, count: usize) -> bool {
+        self.record_undo_of(at, count, 0)
+    }
+
+    /// As `record_undo`; `half` says which half of the words goes back, 0 for both.
+    fn record_undo_of(&mut self, at: usize, count: usize, half: u64) -> bool {
+        let area = self.layout.undo + 1;
+        let fits = self.undo_used + count < UNDO_WORDS - 1 && count <= RANGE_WORDS_MAX;
+        if !fits || at.checked_add(count).is_none_or(|end| end > self.words.len()) {
+            self.mark_corrupt("transaction larger than its undo area");
+            return false;
+        }
+        if self.plain_until == 0 {
+            if self.is_summed {
+                self.break_sum(at, count);
+            }
+            if self.forgoes_undo() {
+                return true;
+            }
+            self.keep_pages(at, count);
+        }
+        let entry = &self.words[area + self.undo_used..][..=count];
+        self.words[at..at + count].iter().zip(entry).for_each(copy_word);
+        let footer = half | (at as u64) << COUNT_BITS | count as u64;
+        entry[count].store(footer, Ordering::Relaxed);
+        self.publish_undo(count + 1);
+        true
+    }
+
+    /// Makes the entry just written part of the undo area, before anything it covers is changed.
+    #[inline]
+    fn publish_undo(&mut self, entry_words: usize) {
+        self.undo_used += entry_words;
+        self.words[self.layout.undo].store(self.undo_used as u64, Ordering::Release);
+        fence(Ordering::Release);
+    }
+
+    fn roll_back(&mut self) {
+        let area = self.layout.undo + 1;
+        let mut used = self.undo_used;
+        while used > 0 {
+            let footer = match used < UNDO_WORDS {
+                true => self.get(area + used - 1),
+                false => 0,
+            };
+            let count = footer as usize & RANGE_WORDS_MAX;
+            let at = ((footer & !(LOW_HALF | HIGH_HALF)) >> COUNT_BITS) as usize;
+            // What never changes after formatting is never in a transaction.
+            let plausible = count > 0
+                && count < used
+                && at >= layout::DYNAMIC_FIRST
+                && at + count <= self.words.len();
+            if !plausible {
+                self.mark_corrupt("undo area");
+                return;
+            }
+            for offset in 0..count {
+                let old = self.get(area + used - 1 - count + offset);
+                let word = &self.words[at + offset];
+                match footer & (LOW_HALF | HIGH_HALF) {
+                    LOW_HALF => store_half(word, false, old as u32),
+                    HIGH_HALF => store_half(word, true, (old >> 32) as u32),
+                    _ => word.store(old, Ordering::Relaxed),
+                }
+            }
+            used -= count + 1;
+            self.words[self.layout.undo].store(used as u64, Ordering::Release);
+        }
+        self.undo_used = 0;
+    }
+}
+
+#[inline]
+fn copy_word((from, to): (&AtomicU64, &AtomicU64)) {
+    to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+/// Stores one half of a word and leaves the other as it is, whoever changes that.
+pub(crate) fn store_half(word: &AtomicU64, high: bool, value: u32) {
+    let shift = if high { 32 } else { 0 };
+    let keep = !(0xffff_ffff << shift);
+    // The closure never gives up, so this cannot fail.
+    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+        Some(old & keep | u64::from(value) << shift)
+    });
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        if self.holds_lock {
+            self.roll_back();
+            self.memory.unlock();
+        }
+    }
+}
+
+/// Keeps `reserve` records beyond the high-water mark backed, in the segment and in this mapping.
+#[cold]
+fn back_ahead(memory: &dyn Memory, region: &SlabRegion, backed: &Backed) -> Result<()> {
+    const STEP_WORDS_MIN: usize = 8 << 10;
+    const STEP_WORDS_MAX: usize = 128 << 10;
+    const MAPPED_AT_ONCE_WORDS: usize = 64 << 10;
+    let (reserve, capacity) = (region.reserve as usize, region.capacity as usize);
+    let high_water = slab::high_water(memory.words(), region);
+    let needed = (high_water + reserve).min(capacity);
+    let mut have = backed.records.load(Ordering::Relaxed);
+    if have >= needed {
+        return Ok(());
+    }
+    if have == 0 && high_water * region.record_words > MAPPED_AT_ONCE_WORDS {
+        // Somebody backed these when they were first used; mapping them all would delay a short-lived process.
+        have = high_water;
+    }
+    let step_words = (high_water * region.record_words / 4).clamp(STEP_WORDS_MIN, STEP_WORDS_MAX);
+    let target = (needed + step_words / region.record_words).min(capacity);
+    memory.back(
+        region.first_word + have * region.record_words,
+        (target - have) * region.record_words,
+    )?;
+    backed.records.store(target, Ordering::Relaxed);
+    let enough_until = if target == capacity { u64::MAX } else { (target - reserve) as u64 + 1 };
+    backed.enough_until.store(enough_until, Ordering::Relaxed);
+    Ok(())
+}

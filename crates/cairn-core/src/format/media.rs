@@ -1,0 +1,66 @@
+//! What survives the loss of the node's memory, as the core sees it: blocks that are read, written and flushed.
+//!
+//! A crash keeps any subset of the sectors written since the last flush; a sector is either the old or the new one
+//! as a whole. Of persistent memory it keeps any subset of the words. Everything else is an error or a fault that checksums must find.
+//! Does not move the bytes of files; `cairn-device` does, on the same media.
+
+use crate::error::Result;
+use crate::format::memory::{HeapMemory, Memory};
+use crate::format::types::ProcessIdentity;
+
+/// Unit of every access, bytes.
+pub const MEDIA_BLOCK_BYTES: usize = 4096;
+/// The same in words.
+pub(crate) const MEDIA_BLOCK_WORDS: usize = MEDIA_BLOCK_BYTES / 8;
+/// What a crash of a disk leaves whole, bytes.
+pub const SECTOR_BYTES: usize = 512;
+
+/// The media of a durable tier. Offsets and lengths are multiples of [`MEDIA_BLOCK_BYTES`].
+pub trait Media: Send + Sync {
+    /// Size in bytes, metadata and data.
+    fn bytes(&self) -> u64;
+
+    /// Fetches bytes. Errors: `Io`; `Corrupt` for a range outside.
+    fn read(&self, offset: u64, target: &mut [u8]) -> Result<()>;
+
+    /// Stores bytes; durable only after `flush`. Errors: as `read`.
+    fn write(&self, offset: u64, source: &[u8]) -> Result<()>;
+
+    /// Returns when everything written before, by any process, is durable. Errors: `Io`: it may or may not be, and
+    /// must be written again.
+    fn flush(&self) -> Result<()>;
+
+    /// Lets `owner`, which does what the caller waits for, get on; `round` counts the calls. True if `owner` does not
+    /// exist any more.
+    fn wait_for(&self, owner: ProcessIdentity, round: u32) -> bool {
+        let _ = (owner, round);
+        std::thread::yield_now();
+        false
+    }
+
+    /// Zeroed private memory to rebuild a namespace in. Errors: `NoSpace`.
+    fn workspace(&self, words: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(HeapMemory::new(words)))
+    }
+}
+
+/// Writes words at a media block, little-endian, padded with zeros to whole blocks.
+pub(crate) fn write_words(media: &dyn Media, offset: u64, words: &[u64]) -> Result<()> {
+    let mut bytes = Vec::with_capacity((words.len() * 8).next_multiple_of(MEDIA_BLOCK_BYTES));
+    words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+    bytes.resize(bytes.len().next_multiple_of(MEDIA_BLOCK_BYTES), 0);
+    media.write(offset, &bytes)
+}
+
+/// Reads whole media blocks as words.
+pub(crate) fn read_words(media: &dyn Media, offset: u64, words: &mut [u64]) -> Result<()> {
+    debug_assert_eq!(words.len() % MEDIA_BLOCK_WORDS, 0);
+    let mut bytes = vec![0; words.len() * 8];
+    media.read(offset, &mut bytes)?;
+    for (word, source) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(source);
+        *word = u64::from_le_bytes(bytes);
+    }
+    Ok(())
+}
