@@ -22,7 +22,7 @@ use crate::output::{self, count, escaped};
 use crate::report::calls::{CallReport, advice};
 use crate::run::launch;
 use cairn_agent::error::why;
-use cairn_posix::decisions::{self, PAST, WIDE};
+use cairn_posix::process::decisions::{self, PAST, WIDE};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;

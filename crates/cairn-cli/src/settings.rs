@@ -21,7 +21,7 @@ use crate::settings::drain_options::DrainSettings;
 use crate::settings::space::SpaceSettings;
 use crate::settings::stage_option::StageSetting;
 use cairn_agent::model::log::Level;
-use cairn_posix::rank;
+use cairn_posix::process::rank;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, File, Metadata};

@@ -81,7 +81,7 @@ impl TierPlace {
         let TierPlace::Medium { path, identity, .. } = self else { return Ok(false) };
         match MediaFile::open_any(path, libc::LOCK_SH, Access::Read) {
             Ok((file, Ok(label))) if label.identity == *identity => {
-                Ok(!matches!(cairn_core::inspection::inspect(&file, checksum::crc32c), Ok(None)))
+                Ok(!matches!(cairn_core::inspect(&file, checksum::crc32c), Ok(None)))
             }
             Err(error) if !matches!(error.errno, libc::ENOENT | libc::EINVAL) => Err(error),
             // There is none, or something that is no tier.

@@ -2,6 +2,11 @@
 //!
 //! Must stay true: made past the C library, because its names, `syscall` among them, may be Cairn's own hooks.
 
+pub mod address;
+pub mod configuration;
+pub mod gate;
+pub mod latch;
+pub mod stack;
 use core::ffi::{CStr, c_void};
 use std::ffi::CString;
 
@@ -13,7 +18,6 @@ pub use cairn_device::sys::{
 };
 
 use crate::error::{Errno, Result};
-use crate::gate;
 
 /// Of a descriptor's number.
 const DIGITS_MAX: usize = 10;

@@ -11,43 +11,14 @@
 //! Runs inside other people's programs: no thread, no output, no exit, no allocation to read or write, and every
 //! system call past the C library, because its names may be Cairn's own hooks.
 
-pub mod absent;
-pub mod address;
-pub mod allocate;
-pub mod attributes;
-pub mod calls;
-pub mod configuration;
-pub mod copy;
-pub mod cwd;
-pub mod decisions;
-pub mod descriptor;
-pub mod directory;
+pub mod data;
+pub mod descriptors;
 pub mod error;
-pub mod extended;
-pub mod file;
-pub mod flight;
-pub mod gate;
-pub mod io;
-pub mod job;
+pub mod files;
 pub mod kernel;
-pub mod latch;
-pub mod locks;
 pub mod mapping;
 pub mod mount;
-pub mod names;
-pub mod path;
-pub mod placeholder;
 pub mod process;
-pub mod rank;
-mod read_ahead;
-mod readers;
-pub mod regions;
-pub mod space;
-pub mod stack;
-pub mod table;
-pub mod transfer;
-pub mod unserved;
-mod upkeep;
 
 pub use cairn_core::{
     Above, Attributes, HandleId, HandleInfo, InodeId, NAME_BYTES_MAX, PATH_BYTES_MAX, PathBounds,

@@ -22,11 +22,11 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use cairn_core::{HandleId, InodeId, SlotId};
 
+use crate::data::upkeep;
 use crate::error::{Errno, Result};
 use crate::kernel;
-use crate::latch::Latch;
+use crate::kernel::latch::Latch;
 use crate::mount::{self, Mount};
-use crate::upkeep;
 
 mod change;
 mod create;

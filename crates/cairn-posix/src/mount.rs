@@ -21,11 +21,13 @@ use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation, open_namespace};
 use cairn_device::{Device, Namespace, Store, StoreError, huge, process, sys};
 
-use crate::configuration::{self, Configuration, Scope};
+use crate::descriptors::{placeholder, table};
 use crate::error::{Errno, PathError, PathResult, Result};
-use crate::latch::Latch;
-use crate::path::{self, Place};
-use crate::{cwd, mapping, placeholder, table};
+use crate::files::cwd;
+use crate::files::path::{self, Place};
+use crate::kernel::configuration::{self, Configuration, Scope};
+use crate::kernel::latch::Latch;
+use crate::mapping;
 
 /// The namespace that all processes of the node share.
 const NODE: &str = "node";

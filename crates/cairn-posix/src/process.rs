@@ -4,16 +4,23 @@
 //! unclean, a death by signal is never mistaken for one.
 //! Does not call fork or exec itself.
 
+pub mod calls;
+pub mod decisions;
+pub mod job;
+pub mod rank;
+pub mod unserved;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_core::{HandleId, SlotId};
 use cairn_device::{sys, unlocked};
 
+use crate::data::upkeep;
+use crate::descriptors::{fd_passing, locks, placeholder, readers, table};
 use crate::error::{Errno, Result};
+use crate::files::{cwd, file};
+use crate::kernel::configuration;
+use crate::mapping;
 use crate::mount::{self, Mount};
-use crate::{
-    configuration, cwd, file, flight, locks, mapping, placeholder, readers, table, upkeep,
-};
 
 /// Whether this process may have something of ours that a child would inherit: it has attached the mount, or was executed with
 /// descriptors or in a directory of ours, and attaches it now. Looks for those once.
@@ -65,7 +72,7 @@ impl Spawn {
     pub fn child(self) {
         table::forked();
         placeholder::forked();
-        flight::forked();
+        fd_passing::forked();
         cwd::forked();
         // What the kernel locks of a process it does not lock of its child.
         unlocked::set_following(false);

@@ -3,8 +3,8 @@
 mod common;
 
 use cairn_core::{Committed, Error, Position};
-use cairn_posix::io::At;
-use cairn_posix::{allocate, file, names};
+use cairn_posix::data::io::At;
+use cairn_posix::files::{allocate, file, names};
 use common::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -5,9 +5,10 @@ mod common;
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 
-use cairn_posix::directory::{self, Stream};
-use cairn_posix::path::Place;
-use cairn_posix::{PathError, cwd, file, names};
+use cairn_posix::PathError;
+use cairn_posix::files::directory::{self, Stream};
+use cairn_posix::files::path::Place;
+use cairn_posix::files::{cwd, file, names};
 use common::*;
 
 fn next(stream: &Stream) -> Option<(String, u8)> {

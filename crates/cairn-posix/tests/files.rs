@@ -2,9 +2,11 @@
 
 mod common;
 
-use cairn_posix::io::At;
+use cairn_posix::Errno;
+use cairn_posix::data::io::At;
+use cairn_posix::descriptors::descriptor;
+use cairn_posix::files::{file, names};
 use cairn_posix::mount::Rights;
-use cairn_posix::{Errno, descriptor, file, names};
 use common::*;
 
 #[test]
@@ -46,8 +48,8 @@ fn list_of_buffers_is_written_and_read_as_one() {
         .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() })
         .collect();
     // SAFETY: the list describes `parts`, which writing only reads.
-    let buffers = unsafe { cairn_posix::transfer::Buffers::new(list.as_ptr(), 4) }.unwrap();
-    assert_eq!(cairn_posix::io::write(handle(file), buffers, At::Cursor), Ok(HUGEBLOCK + 13));
+    let buffers = unsafe { cairn_posix::data::transfer::Buffers::new(list.as_ptr(), 4) }.unwrap();
+    assert_eq!(cairn_posix::data::io::write(handle(file), buffers, At::Cursor), Ok(HUGEBLOCK + 13));
     close(file);
     assert_eq!(get("list"), parts.concat());
     remove("list");
@@ -66,8 +68,8 @@ fn call_that_outlives_its_descriptor_leaves_other_files_alone() {
         let bytes = vec![1; length];
         let entry = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: length };
         // SAFETY: the entry describes `bytes`, which writing only reads.
-        let buffers = unsafe { cairn_posix::transfer::Buffers::one(&entry) };
-        let written = cairn_posix::io::write(looked_up, buffers, At::Cursor);
+        let buffers = unsafe { cairn_posix::data::transfer::Buffers::one(&entry) };
+        let written = cairn_posix::data::io::write(looked_up, buffers, At::Cursor);
         assert_eq!(written, Err(Errno(libc::EBADF)));
     }
     close(other);
@@ -169,7 +171,7 @@ fn number_taken_by_another_file_is_not_ours_any_more() {
     let null = cairn_posix::kernel::openat(libc::AT_FDCWD, c"/dev/null", libc::O_RDWR, 0).unwrap();
     let before = usage().handles;
     assert_eq!(descriptor::duplicate_to(null, file, 0), Ok(file));
-    assert!(!cairn_posix::table::is_ours(file));
+    assert!(!cairn_posix::descriptors::table::is_ours(file));
     assert_eq!(usage().handles, before - 1);
     cairn_posix::kernel::close(file).unwrap();
     cairn_posix::kernel::close(null).unwrap();

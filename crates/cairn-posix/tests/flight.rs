@@ -4,8 +4,10 @@ mod common;
 
 use cairn_device::Store;
 use cairn_device::namespace::open_namespace;
-use cairn_posix::flight::{self, Token};
-use cairn_posix::{Errno, configuration, kernel, placeholder, table};
+use cairn_posix::descriptors::fd_passing::{self, Token};
+use cairn_posix::descriptors::{placeholder, table};
+use cairn_posix::kernel::configuration;
+use cairn_posix::{Errno, kernel};
 use common::*;
 
 /// What the agent does ten times a second.
@@ -17,7 +19,7 @@ fn look_after() {
 
 /// The writers of a file, and whether it is unclean.
 fn state(name: &str) -> (u32, bool) {
-    let found = cairn_posix::file::stat(&at(name), true).unwrap();
+    let found = cairn_posix::files::file::stat(&at(name), true).unwrap();
     (found.writers, found.unclean)
 }
 
@@ -38,7 +40,7 @@ fn description_whose_owner_closed_it_is_open_as_long_as_a_token_is_anywhere() {
     drop(token);
     look_after();
     assert_eq!(state("sent"), (1, false));
-    flight::received(copy);
+    fd_passing::received(copy);
     assert_eq!(mount().fs().flights(), 0, "the receiver sees that nothing is on its way");
     write(copy, b"receiver").unwrap();
     let flags = kernel::fcntl(copy, libc::F_GETFD, 0);

@@ -6,8 +6,8 @@ mod common;
 use cairn_core::{ImageLoss, ImageState, InodeId, ROOT};
 use cairn_device::namespace::{begin_images, open_image, open_namespace};
 use cairn_device::{Namespace, Store, checksum};
-use cairn_posix::io::At;
-use cairn_posix::{file, names};
+use cairn_posix::data::io::At;
+use cairn_posix::files::{file, names};
 use common::*;
 
 /// Longer than a hugeblock, and not a multiple of anything.

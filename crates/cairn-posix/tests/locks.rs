@@ -2,7 +2,9 @@
 
 mod common;
 
-use cairn_posix::{Errno, file, locks};
+use cairn_posix::Errno;
+use cairn_posix::descriptors::locks;
+use cairn_posix::files::file;
 use common::*;
 
 const AGAIN: Errno = Errno(libc::EAGAIN);
@@ -38,7 +40,7 @@ fn whole_file_lock_belongs_to_the_description() {
     let _turn = turn();
     put("whole", b"0123456789");
     let file = open("whole", libc::O_RDWR).unwrap();
-    let duplicate = cairn_posix::descriptor::duplicate(file, 0, true).unwrap();
+    let duplicate = cairn_posix::descriptors::descriptor::duplicate(file, 0, true).unwrap();
     let exclusive = libc::LOCK_EX | libc::LOCK_NB;
     assert_eq!(locks::lock_whole(file, exclusive), Ok(()));
     assert_eq!(locks::lock_whole(duplicate, exclusive), Ok(()));
@@ -113,7 +115,7 @@ fn lock_does_not_outlive_its_file() {
     locks::lock_whole(old, exclusive).unwrap();
     // As a process has it whose files are closed, and that has not ended: the kernel's lock stays.
     let mut kept = Vec::new();
-    cairn_posix::locks::for_each_descriptor(&mut |lock| {
+    cairn_posix::descriptors::locks::for_each_descriptor(&mut |lock| {
         // SAFETY: makes another number for a descriptor that is open.
         kept.push(unsafe { libc::dup(lock) });
     });

@@ -6,10 +6,12 @@ use core::ffi::c_void;
 use core::ops::Range;
 
 use cairn_core::{Attributes, InodeId};
-use cairn_posix::io::At;
+use cairn_posix::data::io::At;
+use cairn_posix::descriptors::locks;
+use cairn_posix::files::{file, names};
 use cairn_posix::mapping::{self, Request};
 use cairn_posix::process::Exec;
-use cairn_posix::{Errno, file, kernel, locks, names};
+use cairn_posix::{Errno, kernel};
 use common::*;
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;

@@ -5,9 +5,11 @@ mod common;
 use core::ffi::c_void;
 use core::slice;
 
-use cairn_posix::io::At;
+use cairn_posix::data::copy;
+use cairn_posix::data::io::At;
+use cairn_posix::files::{allocate, attributes, file};
 use cairn_posix::mapping::{self, Request};
-use cairn_posix::{Errno, allocate, attributes, copy, file, kernel};
+use cairn_posix::{Errno, kernel};
 use common::*;
 
 fn request(length: usize, protection: i32, flags: i32, offset: i64) -> Request {

@@ -3,9 +3,10 @@
 mod common;
 
 use cairn_core::Position;
-use cairn_posix::io::At;
+use cairn_posix::data::io::At;
+use cairn_posix::descriptors::{placeholder, table};
+use cairn_posix::kernel;
 use cairn_posix::process::{Exec, Spawn};
-use cairn_posix::{kernel, placeholder, table};
 use common::*;
 
 #[test]
@@ -34,7 +35,10 @@ fn child_that_only_closes_gives_up_its_own_reference() {
     let null = kernel::openat(libc::AT_FDCWD, c"/dev/null", libc::O_RDWR, 0).unwrap();
     for replaces in [false, true] {
         let status = forked(|| match replaces {
-            true => assert_eq!(cairn_posix::descriptor::duplicate_to(null, file, 0), Ok(file)),
+            true => assert_eq!(
+                cairn_posix::descriptors::descriptor::duplicate_to(null, file, 0),
+                Ok(file)
+            ),
             false => close(file),
         });
         assert_eq!(status, 0);
@@ -113,7 +117,7 @@ fn killed_writer_leaves_its_file_unclean_and_an_orderly_one_does_not() {
     assert_eq!(closed, 128 + libc::SIGKILL);
     reap();
     let state = |name| {
-        let found = cairn_posix::file::stat(&at(name), true).unwrap();
+        let found = cairn_posix::files::file::stat(&at(name), true).unwrap();
         (found.unclean, found.writers, found.size)
     };
     assert_eq!(state("killed"), (true, 0, 3));
@@ -147,7 +151,7 @@ fn file_grows_though_a_process_was_killed_while_it_wrote_to_it_or_settled_it() {
         mount().fs().plan_write(&caller(), handle(file), Position::At(0), 3).unwrap();
     });
     end_in(&|file| {
-        let inode = cairn_posix::file::attributes(handle(file)).unwrap().inode;
+        let inode = cairn_posix::files::file::attributes(handle(file)).unwrap().inode;
         assert!(mount().fs().plan_settle(&caller(), inode).unwrap().is_some());
     });
 }
@@ -168,7 +172,7 @@ fn process_in_which_a_panic_was_caught_gets_eio_and_no_other_does() {
     close(file);
     assert_eq!(get("poisoned"), b"before,after");
     reap();
-    assert!(cairn_posix::file::stat(&at("poisoned"), true).unwrap().unclean);
+    assert!(cairn_posix::files::file::stat(&at("poisoned"), true).unwrap().unclean);
     remove("poisoned");
 }
 
@@ -204,7 +208,7 @@ fn process_that_executed_another_program_ends_clean() {
     });
     assert_eq!(status, 0);
     reap();
-    let found = cairn_posix::file::stat(&at("executed"), true).unwrap();
+    let found = cairn_posix::files::file::stat(&at("executed"), true).unwrap();
     assert_eq!((found.unclean, found.writers), (false, 0));
     remove("executed");
 }
@@ -233,7 +237,7 @@ fn our_own_descriptors_are_told_from_the_applications() {
     let file = create("own");
     let internal: Vec<i32> = (3..2000).filter(|&number| placeholder::is_internal(number)).collect();
     assert!(!internal.is_empty() && !internal.contains(&file));
-    cairn_posix::descriptor::close_range(3, u32::MAX).unwrap();
+    cairn_posix::descriptors::descriptor::close_range(3, u32::MAX).unwrap();
     assert!(!table::is_ours(file));
     for &number in &internal {
         assert!(kernel::fcntl(number, libc::F_GETFD, 0).is_ok(), "{number} was closed");

@@ -8,8 +8,9 @@ use cairn_core::Geometry;
 use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation, open_namespace};
 use cairn_device::{MediumKind, Store, TierPlace};
-use cairn_posix::configuration::{self, Scope};
-use cairn_posix::{file, mount};
+use cairn_posix::files::file;
+use cairn_posix::kernel::configuration::{self, Scope};
+use cairn_posix::mount;
 use common::{at, create};
 
 #[test]

@@ -6,7 +6,8 @@ use std::cell::Cell;
 
 use cairn_core::Moment;
 use cairn_device::sys::monotonic_ms;
-use cairn_posix::{Errno, space};
+use cairn_posix::Errno;
+use cairn_posix::data::space;
 use common::{mount, turn};
 
 /// Mechanism: a waiter looked for space in vain, and did not run for a while. The agent made some meanwhile, and then said that

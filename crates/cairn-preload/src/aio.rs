@@ -193,7 +193,7 @@ macro_rules! lists {
         ) -> c_int {
             let real = || next!($name: fn(c_int, List, c_int, *const sigevent) -> c_int);
             let known = mode == libc::LIO_WAIT || mode == libc::LIO_NOWAIT;
-            if !known || count <= 0 || cairn_posix::configuration::get().is_none() {
+            if !known || count <= 0 || cairn_posix::kernel::configuration::get().is_none() {
                 // SAFETY: the caller's own arguments.
                 return unsafe { real()(mode, list, count, event) };
             }

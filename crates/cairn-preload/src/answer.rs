@@ -8,12 +8,11 @@ use core::ffi::{CStr, c_int};
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use cairn_posix::calls::{self, Outcome};
-use cairn_posix::path::Place;
-use cairn_posix::{
-    Errno, PathError, PathResult, Result, address, configuration, gate, mount, placeholder, stack,
-    table,
-};
+use cairn_posix::descriptors::{placeholder, table};
+use cairn_posix::files::path::Place;
+use cairn_posix::kernel::{address, configuration, gate, stack};
+use cairn_posix::process::calls::{self, Outcome};
+use cairn_posix::{Errno, PathError, PathResult, Result, mount};
 
 /// A type that C functions return, and its value for failure.
 pub trait Answer: Copy + PartialEq {

@@ -6,10 +6,12 @@
 use core::ffi::{c_char, c_int, c_uint};
 use std::time::Duration;
 
-use cairn_posix::job::{self, HINTS, Kind};
-use cairn_posix::path::Route;
-use cairn_posix::regions::{self, Placed, Region, TIERS_MAX};
-use cairn_posix::{Errno, HandleId, PathError, Result, address, configuration, file};
+use cairn_posix::data::regions::{self, Placed, Region, TIERS_MAX};
+use cairn_posix::files::file;
+use cairn_posix::files::path::Route;
+use cairn_posix::kernel::{address, configuration};
+use cairn_posix::process::job::{self, HINTS, Kind};
+use cairn_posix::{Errno, HandleId, PathError, Result};
 use libc::size_t;
 
 use crate::answer::{deliver, errno, guarded, set_errno};
@@ -226,7 +228,7 @@ unsafe fn wait(path: *const c_char, level: c_int, timeout_ms: i64) -> Result<c_i
             // SAFETY: as `text` demands it.
             unsafe { text(path)? };
             // SAFETY: terminated, as was seen.
-            match unsafe { cairn_posix::path::route(path) } {
+            match unsafe { cairn_posix::files::path::route(path) } {
                 Route::Libc => return Err(Errno(libc::EINVAL)),
                 route => Some(hooks::ours(route, true).ok_or(Errno(libc::EINVAL))?),
             }

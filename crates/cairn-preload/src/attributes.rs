@@ -2,8 +2,9 @@
 
 use core::ffi::{c_char, c_int};
 
-use cairn_posix::path::Place;
-use cairn_posix::{Errno, HandleId, PathResult, Result, file};
+use cairn_posix::files::file;
+use cairn_posix::files::path::Place;
+use cairn_posix::{Errno, HandleId, PathResult, Result};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
 
 use crate::answer::given;

@@ -9,7 +9,8 @@ use core::cell::Cell;
 use core::ffi::{c_int, c_long, c_void};
 use core::mem::offset_of;
 
-use cairn_posix::{address, configuration, process};
+use cairn_posix::kernel::{address, configuration};
+use cairn_posix::process;
 use libc::{clone_args, pid_t};
 
 use crate::answer::set_errno;

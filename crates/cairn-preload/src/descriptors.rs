@@ -3,9 +3,10 @@
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
 
 use cairn_posix::HandleId;
-use cairn_posix::{
-    Errno, Result, configuration, descriptor, file, kernel, locks, placeholder, table,
-};
+use cairn_posix::descriptors::{descriptor, locks, placeholder, table};
+use cairn_posix::files::file;
+use cairn_posix::kernel::configuration;
+use cairn_posix::{Errno, Result, kernel};
 use libc::off_t;
 
 use crate::answer::{answer, answer_as, deliver, given, set_errno};

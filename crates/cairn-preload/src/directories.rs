@@ -2,8 +2,11 @@
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
-use cairn_posix::directory::{self, Stream};
-use cairn_posix::{Errno, Result, address, configuration, cwd, table};
+use cairn_posix::descriptors::table;
+use cairn_posix::files::cwd;
+use cairn_posix::files::directory::{self, Stream};
+use cairn_posix::kernel::{address, configuration};
+use cairn_posix::{Errno, Result};
 use libc::{DIR, dirent64, size_t, ssize_t};
 
 use crate::answer::{answer, answer_as, guarded, number, set_errno};
@@ -161,7 +164,7 @@ entries! {
 pub unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
     let real = || next!(chdir: fn(*const c_char) -> c_int);
     // SAFETY: the caller passes a terminated path.
-    let route = unsafe { cairn_posix::path::route(path) };
+    let route = unsafe { cairn_posix::files::path::route(path) };
     match crate::hooks::ours(route, true) {
         Some(place) => crate::answer::answer_path(
             || cwd::enter(&place).inspect(|()| signals::watch_cores()),

@@ -23,10 +23,12 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::collections::BTreeSet;
 
-use cairn_posix::calls::{BY_INSTRUCTION, Outcome};
-use cairn_posix::configuration::{self, Configuration};
+use cairn_posix::kernel;
+use cairn_posix::kernel::configuration::{self, Configuration};
+use cairn_posix::kernel::gate;
+use cairn_posix::process::calls::{BY_INSTRUCTION, Outcome};
+use cairn_posix::process::unserved;
 use cairn_posix::selector::{self, ALLOW};
-use cairn_posix::{gate, kernel, unserved};
 use libc::{c_char, c_long, dl_phdr_info, siginfo_t, size_t, ucontext_t};
 
 use crate::answer::{errno, set_errno};

@@ -7,8 +7,8 @@
 
 use core::ffi::{CStr, c_char};
 
-use cairn_posix::configuration::{self, Configuration};
 use cairn_posix::kernel;
+use cairn_posix::kernel::configuration::{self, Configuration};
 
 /// How our file names begin, by which we recognise ourselves in `LD_PRELOAD` and among what is loaded.
 pub const LIBRARY: &[u8] = b"libcairn";

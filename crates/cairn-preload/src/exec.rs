@@ -3,9 +3,14 @@
 
 use core::ffi::{CStr, c_char, c_int};
 
-use cairn_posix::path::{self, Place, Route};
+use cairn_posix::data::copy;
+use cairn_posix::descriptors::table;
+use cairn_posix::files::path::{self, Place, Route};
+use cairn_posix::files::{file, names};
+use cairn_posix::kernel::{address, configuration};
 use cairn_posix::process::Exec;
-use cairn_posix::{Errno, PathResult, address, configuration, copy, file, names, table, unserved};
+use cairn_posix::process::unserved;
+use cairn_posix::{Errno, PathResult};
 
 use crate::answer::{
     answer_path, answer_path_as, count_refusal, errno, guarded, is_ours, set_errno,
@@ -100,7 +105,7 @@ pub unsafe extern "C-unwind" fn execve(
 unsafe fn execute(path: *const c_char, arguments: List, variables: List, depth: usize) -> c_int {
     // SAFETY: the caller passes lists that end with null and a terminated path.
     let (environment, route) =
-        unsafe { (Environment::new(variables), cairn_posix::path::route(path)) };
+        unsafe { (Environment::new(variables), cairn_posix::files::path::route(path)) };
     let attempt = |path: *const c_char| {
         // SAFETY: the caller's own arguments, with an environment that contains theirs.
         executing(|| unsafe { real()(path, arguments, environment.as_ptr()) })

@@ -5,8 +5,10 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use cairn_posix::extended::{EXTENDED_NAME_BYTES_MAX, EXTENDED_VALUE_BYTES_MAX, InodeId};
-use cairn_posix::{Errno, HandleId, PATH_BYTES_MAX, Result, address, extended, file};
+use cairn_posix::files::extended::{EXTENDED_NAME_BYTES_MAX, EXTENDED_VALUE_BYTES_MAX, InodeId};
+use cairn_posix::files::{extended, file};
+use cairn_posix::kernel::address;
+use cairn_posix::{Errno, HandleId, PATH_BYTES_MAX, Result};
 use libc::{size_t, ssize_t};
 
 type Outcome<T, E> = core::result::Result<T, E>;

@@ -6,8 +6,9 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use cairn_posix::copy::{self, End};
-use cairn_posix::{Errno, kernel, table};
+use cairn_posix::data::copy::{self, End};
+use cairn_posix::descriptors::table;
+use cairn_posix::{Errno, kernel};
 use libc::size_t;
 
 use crate::answer::{counted_as, is_ours, set_errno};

@@ -8,7 +8,7 @@
 use core::ffi::{CStr, c_char, c_int, c_long, c_short, c_ushort, c_void};
 use core::mem::offset_of;
 
-use cairn_posix::path::{Route, route};
+use cairn_posix::files::path::{Route, route};
 use libc::stat as Stat;
 
 use crate::answer::{errno, set_errno};

@@ -2,8 +2,10 @@
 
 use core::ffi::{c_char, c_int};
 
-use cairn_posix::path::{self, Place, Route};
-use cairn_posix::{Errno, HandleId, PathResult, cwd, names, table};
+use cairn_posix::descriptors::table;
+use cairn_posix::files::path::{self, Place, Route};
+use cairn_posix::files::{cwd, names};
+use cairn_posix::{Errno, HandleId, PathResult};
 
 /// The place to work on, if the call is ours. A name of an open descriptor (`/dev/fd/3`) counts for calls that follow
 /// symbolic links, which it is to the kernel.
@@ -73,14 +75,14 @@ macro_rules! path_hooks {
             }
         }
     )*};
-    (@route $path:ident) => { cairn_posix::path::route($path) };
+    (@route $path:ident) => { cairn_posix::files::path::route($path) };
     (@route $path:ident $directory:ident) => { $crate::hooks::route_at($directory, $path) };
-    (@passes $path:ident [] []) => { cairn_posix::path::is_foreign($path) };
+    (@passes $path:ident [] []) => { cairn_posix::files::path::is_foreign($path) };
     (@passes $path:ident [$directory:ident] []) => {
-        $directory == libc::AT_FDCWD && cairn_posix::path::is_foreign($path)
+        $directory == libc::AT_FDCWD && cairn_posix::files::path::is_foreign($path)
     };
     (@passes $path:ident [$($directory:ident)?] [$then:path]) => {
-        !cairn_posix::table::in_use() && path_hooks!(@passes $path [$($directory)?] [])
+        !cairn_posix::descriptors::table::in_use() && path_hooks!(@passes $path [$($directory)?] [])
     };
 }
 
@@ -144,7 +146,7 @@ pub fn cancellation_point() {
     unsafe extern "C-unwind" {
         fn pthread_testcancel();
     }
-    if !cairn_posix::gate::is_inside() {
+    if !cairn_posix::kernel::gate::is_inside() {
         // SAFETY: takes nothing; it may unwind, and no frame between here and the application has a destructor.
         unsafe { pthread_testcancel() };
     }
@@ -160,7 +162,7 @@ macro_rules! descriptor_hooks {
         $(#[$attribute])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($descriptor: c_int $(, $argument: $type)*) -> $result {
-            if let Some($handle) = cairn_posix::table::lookup($descriptor) {
+            if let Some($handle) = cairn_posix::descriptors::table::lookup($descriptor) {
                 $($crate::hooks::$point();)?
                 return $crate::answer::answer(|| $ours);
             }
@@ -171,7 +173,7 @@ macro_rules! descriptor_hooks {
             if result == <$result as $crate::answer::Answer>::FAILED
                 && $crate::answer::is_missed($descriptor)
             {
-                if let Some($handle) = cairn_posix::table::lookup($descriptor) {
+                if let Some($handle) = cairn_posix::descriptors::table::lookup($descriptor) {
                     return $crate::answer::answer(|| $ours);
                 }
             }
@@ -180,12 +182,12 @@ macro_rules! descriptor_hooks {
     )*};
 }
 
-/// As `cairn_posix::path::route_at`; a directory descriptor that was inherited is recognised first.
+/// As `cairn_posix::files::path::route_at`; a directory descriptor that was inherited is recognised first.
 ///
 /// # Safety
 /// `path` is null or NUL-terminated, and outlives the result.
 #[inline]
 pub unsafe fn route_at<'a>(directory: c_int, path: *const core::ffi::c_char) -> Route<'a> {
     // SAFETY: the caller's promise is the same.
-    unsafe { cairn_posix::path::route_at(directory, path) }
+    unsafe { cairn_posix::files::path::route_at(directory, path) }
 }

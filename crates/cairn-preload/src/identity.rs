@@ -3,8 +3,10 @@
 
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
-use cairn_posix::cwd::{self, Split};
-use cairn_posix::{Errno, configuration, kernel, process, table};
+use cairn_posix::descriptors::table;
+use cairn_posix::files::cwd::{self, Split};
+use cairn_posix::kernel::configuration;
+use cairn_posix::{Errno, kernel, process};
 use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
 
 use crate::answer::{answer, guarded};

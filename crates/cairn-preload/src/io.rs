@@ -2,9 +2,11 @@
 
 use core::ffi::{c_int, c_void};
 
-use cairn_posix::io::{self, At};
-use cairn_posix::transfer::Buffers;
-use cairn_posix::{Errno, HandleId, Result, address, file, mount};
+use cairn_posix::data::io::{self, At};
+use cairn_posix::data::transfer::Buffers;
+use cairn_posix::files::file;
+use cairn_posix::kernel::address;
+use cairn_posix::{Errno, HandleId, Result, mount};
 use libc::{iovec, size_t, ssize_t};
 
 /// One buffer of the caller's for `act`.

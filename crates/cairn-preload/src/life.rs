@@ -7,9 +7,12 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use cairn_posix::latch::Held;
+use cairn_posix::descriptors::{locks, placeholder};
+use cairn_posix::files::cwd;
+use cairn_posix::kernel::latch::Held;
+use cairn_posix::kernel::{configuration, stack};
 use cairn_posix::process::{self, Spawn};
-use cairn_posix::{Errno, Result, configuration, cwd, locks, mapping, mount, placeholder, stack};
+use cairn_posix::{Errno, Result, mapping, mount};
 use libc::{pid_t, size_t};
 
 use crate::answer::{errno, guarded, set_errno};

@@ -2,8 +2,10 @@
 
 use core::ffi::{c_int, c_void};
 
+use cairn_posix::descriptors::table;
+use cairn_posix::kernel::configuration;
 use cairn_posix::mapping::{self, Request};
-use cairn_posix::{Errno, Result, configuration, mount, table};
+use cairn_posix::{Errno, Result, mount};
 use libc::size_t;
 
 use crate::answer::{answer_as, counted_as, guarded, is_missed, number_as, set_errno};

@@ -2,14 +2,16 @@
 //!
 //! In C and Fortran, of Open MPI and MPICH: the rank announces itself to the store when MPI was initialised, and its files are
 //! flushed when it was finalised (NVMe-CR, section III-C). What MPI is asked and answers stays as it is; a store that cannot be
-//! reached fails when files are used. Some of these functions call others of them, and each tells `cairn_posix::rank`, to which
+//! reached fails when files are used. Some of these functions call others of them, and each tells `cairn_posix::process::rank`, to which
 //! once is enough. No header of MPI is needed: all that is used of their arguments is where Fortran gets its error.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
 use std::ffi::CString;
 
-use cairn_posix::{Result, configuration, rank};
+use cairn_posix::Result;
+use cairn_posix::kernel::configuration;
+use cairn_posix::process::rank;
 
 use crate::answer::{errno, guarded, set_errno};
 use crate::next;

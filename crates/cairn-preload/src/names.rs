@@ -2,8 +2,11 @@
 
 use core::ffi::{CStr, c_char, c_int, c_uint};
 
-use cairn_posix::path::{Place, Route};
-use cairn_posix::{Errno, PathError, PathResult, Result, address, kernel, names, table};
+use cairn_posix::descriptors::table;
+use cairn_posix::files::names;
+use cairn_posix::files::path::{Place, Route};
+use cairn_posix::kernel::address;
+use cairn_posix::{Errno, PathError, PathResult, Result, kernel};
 use libc::{mode_t, size_t, ssize_t};
 
 use crate::answer::{answer, answer_path, answer_path_as};
@@ -54,7 +57,7 @@ path_hooks! {
 
 unsafe fn bytes<'a>(path: *const c_char) -> Result<&'a [u8]> {
     // SAFETY: null, or terminated as the caller promises.
-    unsafe { cairn_posix::path::bytes(path) }
+    unsafe { cairn_posix::files::path::bytes(path) }
 }
 
 unsafe fn read_link(place: &Place, target: *mut c_char, room: size_t) -> PathResult<usize> {
@@ -102,7 +105,7 @@ unsafe fn opened_link(descriptor: c_int, path: *const c_char) -> Option<Place<'s
     }
     let handle = table::lookup(descriptor)?;
     let place = crate::answer::guarded(|| names::place_of(handle)).ok()?;
-    let found = crate::answer::guarded(|| cairn_posix::file::attributes(handle)).ok()?;
+    let found = crate::answer::guarded(|| cairn_posix::files::file::attributes(handle)).ok()?;
     found.is_symlink().then_some(place)
 }
 
@@ -311,7 +314,7 @@ unsafe fn canonical(
         return None;
     }
     // SAFETY: the caller passes a terminated path.
-    let place = match unsafe { cairn_posix::path::route(path) } {
+    let place = match unsafe { cairn_posix::files::path::route(path) } {
         Route::Place(place) => place,
         _ => return None,
     };

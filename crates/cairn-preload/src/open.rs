@@ -2,8 +2,10 @@
 
 use core::ffi::{CStr, c_char, c_int, c_uint};
 
-use cairn_posix::path::{Place, Route};
-use cairn_posix::{Errno, PathBounds, PathResult, descriptor, file, names, table};
+use cairn_posix::descriptors::{descriptor, table};
+use cairn_posix::files::path::{Place, Route};
+use cairn_posix::files::{file, names};
+use cairn_posix::{Errno, PathBounds, PathResult};
 
 use crate::answer::{answer_path, answer_path_as, set_errno};
 use crate::hooks;
@@ -65,7 +67,7 @@ macro_rules! open_hooks {
             let from = open_hooks!(@directory $($directory)?);
             // Where nothing of ours is open, no number can have been ours. As for `path_hooks`.
             // SAFETY: the caller passes a path as open(2) demands it.
-            match !table::in_use() && from == libc::AT_FDCWD && unsafe { cairn_posix::path::is_foreign(path) } {
+            match !table::in_use() && from == libc::AT_FDCWD && unsafe { cairn_posix::files::path::is_foreign(path) } {
                 // SAFETY: the caller's own arguments.
                 true => unsafe { open_hooks!(@real $name $($directory)? $(, $mode)?)($($directory,)? path, flags $(, $mode)?) },
                 // SAFETY: as above.
@@ -121,7 +123,7 @@ unsafe fn temporary(
         let bytes = unsafe { core::slice::from_raw_parts_mut(template.cast::<u8>(), length) };
         names::with_temporary_name(bytes, suffix, |_| {
             // SAFETY: the template is still terminated.
-            let route = unsafe { cairn_posix::path::route(template) };
+            let route = unsafe { cairn_posix::files::path::route(template) };
             let place = hooks::ours(route, true).ok_or(Errno(libc::ENOENT))?;
             make(&place)
         })
@@ -139,7 +141,7 @@ unsafe fn temporary(
 
 unsafe fn is_ours(path: *const c_char) -> bool {
     // SAFETY: the caller passes a terminated string.
-    !matches!(unsafe { cairn_posix::path::route(path) }, Route::Libc)
+    !matches!(unsafe { cairn_posix::files::path::route(path) }, Route::Libc)
 }
 
 const TEMPORARY: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;

@@ -1,12 +1,14 @@
-//! Messages that pass descriptors from process to process, see `cairn_posix::flight`, and descriptors that a process fetches
+//! Messages that pass descriptors from process to process, see `cairn_posix::descriptors::fd_passing`, and descriptors that a process fetches
 //! from another one.
 //!
 //! Messages without descriptors of ours, and what the kernel says of a message, are the C library's.
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use cairn_posix::flight::{self, Token};
-use cairn_posix::{Errno, Result, address, configuration, table};
+use cairn_posix::descriptors::fd_passing::{self, Token};
+use cairn_posix::descriptors::table;
+use cairn_posix::kernel::{address, configuration};
+use cairn_posix::{Errno, Result};
 use libc::{CMSG_DATA, CMSG_LEN, cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
 
 use crate::answer::{Answer, errno, guarded, is_missed, is_ours, set_errno};
@@ -319,7 +321,7 @@ pub unsafe extern "C-unwind" fn pidfd_getfd(process: c_int, number: c_int, flags
 pub fn got(descriptor: c_int) -> c_int {
     if descriptor >= 0 && configuration::get().is_some() {
         let _ = guarded(|| {
-            flight::received(descriptor);
+            fd_passing::received(descriptor);
             Ok::<_, Errno>(())
         });
     }

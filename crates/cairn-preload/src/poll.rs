@@ -2,8 +2,11 @@
 
 use core::ffi::{c_int, c_void};
 
-use cairn_posix::calls::Outcome;
-use cairn_posix::{Errno, address, configuration, file, kernel, table};
+use cairn_posix::descriptors::table;
+use cairn_posix::files::file;
+use cairn_posix::kernel::{address, configuration};
+use cairn_posix::process::calls::Outcome;
+use cairn_posix::{Errno, kernel};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use crate::answer::{

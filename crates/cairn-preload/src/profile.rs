@@ -9,7 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use cairn_posix::{configuration, cwd, kernel};
+use cairn_posix::files::cwd;
+use cairn_posix::kernel;
+use cairn_posix::kernel::configuration;
 
 /// With a value, the profile's name is that and the process's number.
 const PREFIX: &str = "GMON_OUT_PREFIX";

@@ -7,7 +7,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
-use cairn_posix::path::{Route, route};
+use cairn_posix::files::path::{Route, route};
 use cairn_posix::{Errno, Result};
 use libc::{FILE, size_t};
 

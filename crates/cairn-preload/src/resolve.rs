@@ -6,8 +6,10 @@
 
 use core::ffi::{c_char, c_int, c_long};
 
-use cairn_posix::path::{self, Place, Route};
-use cairn_posix::{Above, Errno, InodeId, PathBounds, PathResult, address, cwd, mount};
+use cairn_posix::files::cwd;
+use cairn_posix::files::path::{self, Place, Route};
+use cairn_posix::kernel::address;
+use cairn_posix::{Above, Errno, InodeId, PathBounds, PathResult, mount};
 
 use crate::answer::{answer_as, answer_path_as, count_refusal, errno, guarded};
 use crate::{hooks, open};

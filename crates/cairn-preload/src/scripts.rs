@@ -6,11 +6,13 @@
 
 use core::ffi::{CStr, c_char, c_int};
 
-use cairn_posix::io::{self, At};
+use cairn_posix::data::io::{self, At};
+use cairn_posix::data::transfer::Buffers;
+use cairn_posix::descriptors::table;
+use cairn_posix::files::file;
+use cairn_posix::files::path::Place;
 use cairn_posix::mount::Rights;
-use cairn_posix::path::Place;
-use cairn_posix::transfer::Buffers;
-use cairn_posix::{Errno, PathResult, file, kernel, table};
+use cairn_posix::{Errno, PathResult, kernel};
 
 use crate::answer::{errno, set_errno};
 use crate::exec::List;

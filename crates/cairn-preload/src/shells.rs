@@ -5,7 +5,8 @@
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-use cairn_posix::{Errno, configuration, kernel};
+use cairn_posix::kernel::configuration;
+use cairn_posix::{Errno, kernel};
 use libc::{FILE, pid_t};
 
 use crate::answer::{errno, set_errno};

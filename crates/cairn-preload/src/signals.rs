@@ -1,15 +1,17 @@
-//! Signal handlers run between our calls, never in the middle of one: see `cairn_posix::gate`.
+//! Signal handlers run between our calls, never in the middle of one: see `cairn_posix::kernel::gate`.
 //!
 //! The kernel gets a handler of ours that runs the application's, or defers the signal; the application gets back its
 //! own when it asks. Invariant: what `sigaction` reports is what was set through it.
 //! Faults (SIGSEGV and its kin, raised by the processor) cannot wait and are passed on at once; those of a look at an
-//! address of the application are ours, see `cairn_posix::address`.
+//! address of the application are ours, see `cairn_posix::kernel::address`.
 
 use core::ffi::{c_int, c_void};
 use core::mem::transmute;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
-use cairn_posix::{address, cwd, gate, kernel, selector};
+use cairn_posix::files::cwd;
+use cairn_posix::kernel::{address, gate};
+use cairn_posix::{kernel, selector};
 use libc::{sigaction as Action, sighandler_t, siginfo_t};
 
 use crate::dispatch;
@@ -171,7 +173,7 @@ macro_rules! actions {
             signal: c_int, new: *const Action, old: *mut Action,
         ) -> c_int {
             let real = library!($name: fn(c_int, *const Action, *mut Action) -> c_int);
-            let (Some(wanted), true) = (wanted(signal), cairn_posix::configuration::get().is_some()) else {
+            let (Some(wanted), true) = (wanted(signal), cairn_posix::kernel::configuration::get().is_some()) else {
                 // SAFETY: the caller's own arguments.
                 return unsafe { real(signal, new, old) };
             };
@@ -279,7 +281,7 @@ macro_rules! simple_actions {
         /// As the C library's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(signal: c_int, handler: sighandler_t) -> sighandler_t {
-            let configured = cairn_posix::configuration::get().is_some();
+            let configured = cairn_posix::kernel::configuration::get().is_some();
             if !configured || !is_handled(signal, handler) {
                 // SAFETY: the caller's own arguments.
                 let before = unsafe { library!($name: fn(c_int, sighandler_t) -> sighandler_t)(signal, handler) };

@@ -3,7 +3,8 @@
 
 use core::ffi::{c_int, c_void};
 
-use cairn_posix::{Errno, HandleId, Result, file};
+use cairn_posix::files::file;
+use cairn_posix::{Errno, HandleId, Result};
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
 
 /// What a call for sockets says of a file.

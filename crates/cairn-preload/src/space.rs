@@ -2,8 +2,10 @@
 
 use core::ffi::{c_char, c_int, c_uint};
 
-use cairn_posix::copy::{self, End};
-use cairn_posix::{Errno, allocate, file, table};
+use cairn_posix::Errno;
+use cairn_posix::data::copy::{self, End};
+use cairn_posix::descriptors::table;
+use cairn_posix::files::{allocate, file};
 use libc::{size_t, ssize_t};
 
 use crate::answer::{answer, answer_as, deliver, given, is_missed, lent, number};

@@ -3,7 +3,7 @@
 
 use core::ffi::{c_char, c_int, c_short, c_uint};
 
-use cairn_posix::path::Route;
+use cairn_posix::files::path::Route;
 use cairn_posix::{Errno, Result, kernel, process};
 use libc::{pid_t, sigset_t};
 
@@ -75,7 +75,7 @@ fn actions<'a>(actions: *const FileActions) -> &'a [Action] {
 
 fn is_ours(path: *const c_char) -> bool {
     // SAFETY: an action's path is terminated.
-    !matches!(unsafe { cairn_posix::path::route(path) }, Route::Libc)
+    !matches!(unsafe { cairn_posix::files::path::route(path) }, Route::Libc)
 }
 
 /// Whether the C library's own posix_spawn would miss something.

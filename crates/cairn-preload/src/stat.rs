@@ -3,9 +3,11 @@
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
 use cairn_posix::Attributes;
+use cairn_posix::descriptors::{placeholder, table};
+use cairn_posix::files::path::Place;
+use cairn_posix::files::{attributes, file};
 use cairn_posix::mount::Rights;
-use cairn_posix::path::Place;
-use cairn_posix::{Errno, PathResult, Result, attributes, file, mount, placeholder, table};
+use cairn_posix::{Errno, PathResult, Result, mount};
 use libc::{stat as Stat, statfs as Statfs, statvfs as Statvfs, statx as Statx};
 
 use crate::answer::{self, answer, answer_path};

@@ -6,8 +6,10 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-use cairn_posix::path::Place;
-use cairn_posix::{Errno, PathResult, Result, file, table};
+use cairn_posix::descriptors::table;
+use cairn_posix::files::file;
+use cairn_posix::files::path::Place;
+use cairn_posix::{Errno, PathResult, Result};
 use libc::{FILE, size_t, ssize_t};
 
 use crate::answer::{answer, set_errno};
@@ -316,7 +318,7 @@ pub unsafe extern "C-unwind" fn fdopen(descriptor: c_int, mode: *const c_char) -
 /// The C library's fdopen asks only for the flags, which a placeholder has.
 fn is_unknown_placeholder(descriptor: c_int) -> bool {
     // SAFETY: F_GETFL takes no argument; our own hook recognises what it finds.
-    cairn_posix::configuration::get().is_some()
+    cairn_posix::kernel::configuration::get().is_some()
         && unsafe { descriptors::fcntl(descriptor, libc::F_GETFL, 0) } >= 0
         && table::is_ours(descriptor)
 }

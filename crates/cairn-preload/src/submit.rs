@@ -10,7 +10,10 @@
 
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
-use cairn_posix::{Errno, HandleInfo, Result, configuration, file, kernel, table};
+use cairn_posix::descriptors::table;
+use cairn_posix::files::file;
+use cairn_posix::kernel::configuration;
+use cairn_posix::{Errno, HandleInfo, Result, kernel};
 use libc::{iovec, ssize_t};
 
 use crate::answer::{count_refusal, errno, is_missed, set_errno};

@@ -8,9 +8,12 @@
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
+use cairn_posix::descriptors::table;
+use cairn_posix::files::cwd;
+use cairn_posix::files::path::Route;
+use cairn_posix::kernel::{address, configuration, gate};
 use cairn_posix::mapping::Request;
-use cairn_posix::path::Route;
-use cairn_posix::{Errno, address, configuration, cwd, gate, kernel, table};
+use cairn_posix::{Errno, kernel};
 use libc::{epoll_event, iovec, pollfd, sigset_t, timespec};
 
 use crate::answer::{answer_as, errno, is_missed, is_ours, set_errno};
@@ -95,7 +98,7 @@ impl Call {
     /// `hook` if the path at `place` leads to a file of ours from the current directory.
     fn at(&self, place: usize, hook: impl FnOnce() -> c_long) -> c_long {
         // SAFETY: the caller passes a path as the call of this number demands it.
-        let route = unsafe { cairn_posix::path::route(self.pointer(place)) };
+        let route = unsafe { cairn_posix::files::path::route(self.pointer(place)) };
         self.routed(route, hook)
     }
 
@@ -104,7 +107,7 @@ impl Call {
         let directory = self.descriptor(place);
         let path: *const c_char = self.pointer(place + 1);
         // SAFETY: the caller passes null or a terminated path.
-        let unnamed = path.is_null() || unsafe { cairn_posix::path::is_empty(path) };
+        let unnamed = path.is_null() || unsafe { cairn_posix::files::path::is_empty(path) };
         if unnamed && is_ours(directory) {
             return hook();
         }

@@ -2,7 +2,8 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use cairn_posix::{Errno, HandleId, Result, file};
+use cairn_posix::files::file;
+use cairn_posix::{Errno, HandleId, Result};
 use libc::{pid_t, size_t};
 
 use crate::answer::{answer, number};

@@ -1,10 +1,12 @@
-//! Threads say what stack they have (`cairn_posix::stack`), are armed before they run anything of the application, and do not block SIGSYS,
+//! Threads say what stack they have (`cairn_posix::kernel::stack`), are armed before they run anything of the application, and do not block SIGSYS,
 //! where calls of the kernel are caught (`dispatch.rs`). Without Cairn these hooks pass on what they are given.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 
-use cairn_posix::{configuration, cwd, selector, stack};
+use cairn_posix::files::cwd;
+use cairn_posix::kernel::{configuration, stack};
+use cairn_posix::selector;
 use libc::{pthread_attr_t, pthread_t};
 
 use crate::dispatch;

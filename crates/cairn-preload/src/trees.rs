@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::CString;
 
-use cairn_posix::path::Route;
+use cairn_posix::files::path::Route;
 use cairn_posix::{Errno, Result};
 use libc::stat as Stat;
 
@@ -264,7 +264,7 @@ fn without_slashes(path: &CStr) -> Result<CString> {
 /// `path` is terminated.
 unsafe fn is_ours(path: *const c_char) -> bool {
     // SAFETY: promised by the caller.
-    matches!(unsafe { cairn_posix::path::route(path) }, Route::Place(_))
+    matches!(unsafe { cairn_posix::files::path::route(path) }, Route::Place(_))
 }
 
 /// What `ftw` calls the kinds that only `nftw` knows.

@@ -3,7 +3,7 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use cairn_posix::path::Route;
+use cairn_posix::files::path::Route;
 use cairn_posix::{Errno, PathResult, Result};
 use libc::{DIR, dirent64, stat as Stat};
 
@@ -204,7 +204,7 @@ macro_rules! globs {
         ) -> c_int {
             let real = || next!($name: fn(*const c_char, c_int, *mut c_void, *mut Glob) -> c_int);
             // SAFETY: the caller passes a terminated pattern.
-            let ours = matches!(unsafe { cairn_posix::path::route(pattern) }, Route::Place(_));
+            let ours = matches!(unsafe { cairn_posix::files::path::route(pattern) }, Route::Place(_));
             if !ours || flags & libc::GLOB_ALTDIRFUNC != 0 {
                 // SAFETY: the caller's own arguments.
                 return unsafe { real()(pattern, flags, error, result) };

@@ -19,7 +19,7 @@ use crate::faulty::{ByteMedia, Image, MediaTier};
 use crate::random::Random;
 use crate::tier::CHECKSUM;
 use crate::world::SUPERUSER;
-use cairn_core::recovery::recover;
+use cairn_core::recover;
 use cairn_core::{
     Durability, FurtherTier, Media, MediaOptions, Memory, Microfs, NAME_BYTES_MAX, OpenOptions,
     ProcessIdentity, ROOT, Recovered, Result, Superblock, Timestamp, format_media,

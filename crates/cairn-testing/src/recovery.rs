@@ -7,7 +7,7 @@ use crate::driver::Process;
 use crate::durable;
 use crate::faulty::{ByteMedia, Image};
 use crate::tier::CHECKSUM;
-use cairn_core::recovery::recover;
+use cairn_core::recover;
 use cairn_core::{
     InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_TYPE, Media, Memory, OpenOptions, Position, ROOT,
     RenameMode, Result, Superblock, recover_read_only,

@@ -335,7 +335,7 @@ fn workload(
     note: &dyn Fn(Stage, Stage),
 ) -> Result<(), Error> {
     let memory = memory(superblock);
-    cairn_core::recovery::recover(media.as_ref(), &memory, CHECKSUM)?;
+    cairn_core::recover(media.as_ref(), &memory, CHECKSUM)?;
     let process = attach(memory.clone(), media.clone(), superblock, 1)?;
     note(Stage::Nothing, Stage::Absent);
     let inode = make_absent(&process, b"f", &content());

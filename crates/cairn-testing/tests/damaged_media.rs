@@ -1,6 +1,6 @@
 //! Media that are damaged: recovery goes on from what is there twice, and refuses what would be an older state.
 
-use cairn_core::inspection::inspect;
+use cairn_core::inspect;
 use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, ROOT, Superblock};
 use cairn_testing::crash::{Budget, for_every_crash};
 use cairn_testing::driver::Process;

@@ -1,6 +1,6 @@
 //! What is written to the media of several tiers comes there in an order that a crash cannot turn round.
 
-use cairn_core::recovery::recover;
+use cairn_core::recover;
 use cairn_core::{
     Error, Media, Memory, Microfs, OpenOptions, Position, ProcessIdentity, ROOT, Result,
 };

@@ -1,7 +1,7 @@
 //! A durable namespace with a tier in memory: what stood there is lost with the node's memory, and said to be; all else is
 //! as it was.
 
-use cairn_core::inspection::inspect;
+use cairn_core::inspect;
 use cairn_core::{
     Attributes, Error, HandleId, InodeId, MEDIA_BLOCK_BYTES, Media, NumaPolicy, OpenOptions,
     PartUsage, Placement, Position, ROOT, Superblock, recover_placed,

@@ -13,8 +13,8 @@ use crate::output::{self, count};
 use crate::store::offline::{self, TierFile};
 use cairn_agent::model::clock::utc_time;
 use cairn_agent::model::path::FilePath;
-use cairn_core::inspection::inspect;
-use cairn_core::recovery::recover;
+use cairn_core::inspect;
+use cairn_core::recover;
 use cairn_core::{
     Attributes, Condition, Durability, Inspection, LogEnd, Media, Recovered, Superblock,
     repair_superblock,

@@ -15,7 +15,7 @@ use cairn_agent::model::path::{FilePath, serialize_bytes};
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::{Volume, prefix_of};
 use cairn_core::{Attributes, ROOT};
-use cairn_posix::configuration;
+use cairn_posix::kernel::configuration;
 use clap::Args;
 use glob::{MatchOptions, Pattern};
 use serde::{Serialize, Serializer};

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::output::progress::Progress;
 use crate::store::offline::{self, TierFile};
 use cairn_agent::model::path::FilePath;
-use cairn_core::inspection::inspect;
+use cairn_core::inspect;
 use cairn_core::{
     Attributes, Caller, InodeId, Media, Microfs, OpenOptions, Position, ROOT, Superblock,
 };

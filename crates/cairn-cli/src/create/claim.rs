@@ -40,7 +40,7 @@ use cairn_device::media_file::Allocation;
 use cairn_device::namespace::{self, Creation};
 use cairn_device::store::TierLocks;
 use cairn_device::{Store, TierPlace};
-use cairn_posix::rank;
+use cairn_posix::process::rank;
 use std::cell::OnceCell;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

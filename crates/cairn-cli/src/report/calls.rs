@@ -2,7 +2,7 @@
 //! the store that they count in.
 //!
 //! Must stay true: what programs wrote into that file is checked when it is read, and shown as text that no terminal obeys.
-//! A call is *refused* if it failed in a way that `cairn_posix::decisions` lists; an errno that the call would have on any
+//! A call is *refused* if it failed in a way that `cairn_posix::process::decisions` lists; an errno that the call would have on any
 //! file system, such as ENOENT, is just how it ended.
 
 use crate::Context;
@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::output::{self, count, escaped};
 use crate::store::OpenStore;
 use cairn_agent::model::store_file;
-use cairn_posix::calls::{self, Outcome, Row};
-use cairn_posix::decisions;
+use cairn_posix::process::calls::{self, Outcome, Row};
+use cairn_posix::process::decisions;
 use clap::Args;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,7 +5,7 @@
 
 use crate::create::request::Request;
 use crate::store::{OpenStore, Roots};
-use cairn_posix::rank;
+use cairn_posix::process::rank;
 
 /// Jobs named in a line at most.
 const NAMES_MAX: usize = 3;

@@ -2,7 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::store::OpenStore;
-use cairn_posix::{calls, cwd};
+use cairn_posix::files::cwd;
+use cairn_posix::process::calls;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -1,7 +1,7 @@
 //! `cairn run` as a launcher's task: `srun -n4 cairn run -- ./program` starts one on each node for each of its ranks there. These
 //! are company: the first one makes the store, all run their command in it, and the last one ends it.
 //!
-//! Who is of a company says the launcher (`cairn_posix::rank::seat`). Who came and how they ended stands in a file of the store,
+//! Who is of a company says the launcher (`cairn_posix::process::rank::seat`). Who came and how they ended stands in a file of the store,
 //! which is changed by whoever holds the run lock; between coming and going each shares in that lock, so that no other run, no
 //! removal and no agent takes the store for unused, however they end.
 //! Must stay true: nobody waits for ranks that do not come for longer than `ARRIVAL_PATIENCE`, and everybody for the one that
@@ -16,7 +16,7 @@ use cairn_agent::agent::daemon;
 use cairn_agent::model::job::RUN_LOCK;
 use cairn_agent::model::store_file::{self, Outlives};
 use cairn_device::store::NAME_BYTES_MAX;
-use cairn_posix::rank::{self, Seat};
+use cairn_posix::process::rank::{self, Seat};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

@@ -2,7 +2,7 @@
 
 use crate::output::escaped;
 use cairn_agent::model::store_file;
-use cairn_posix::unserved::{NOTES, UNCAUGHT};
+use cairn_posix::process::unserved::{NOTES, UNCAUGHT};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -3,7 +3,7 @@
 //! Must stay true: nothing is said of a variable that a setting has, nor of those that Cairn's own programs tell each other.
 
 use crate::output;
-use cairn_posix::rank;
+use cairn_posix::process::rank;
 use clap::{Arg, Command};
 use std::collections::BTreeSet;
 

@@ -8,8 +8,8 @@ use core::ops::Range;
 use cairn_core::HandleId;
 
 use super::{LENGTH_MAX, MAPPINGS, Mapping, PAGE_BYTES, cut, follow_all, pages};
-use crate::allocate;
 use crate::error::{Errno, Result};
+use crate::files::allocate;
 use crate::kernel;
 use crate::mount::{self, Mount};
 

@@ -11,12 +11,12 @@ use cairn_device::process;
 use super::change::await_writes;
 use super::place::{Manner, Placed};
 use super::{LENGTH_MAX, MAPPINGS, Mapping, PAGE_BYTES, pages, removed};
-use crate::absent;
+use crate::data::absent;
+use crate::data::io::{self, At};
+use crate::data::transfer::Buffers;
 use crate::error::{Errno, Result};
-use crate::io::{self, At};
 use crate::kernel;
 use crate::mount::{self, Mount};
-use crate::transfer::Buffers;
 
 /// Flags of `mmap` that say where a mapping goes, and those that say how its pages are had.
 const PLACE_FLAGS: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | MAP_32BIT;

@@ -8,7 +8,7 @@ use cairn_device::process;
 use super::create::{Request, reserve};
 use super::{MAPPINGS, Mapping, any, end};
 use crate::error::Result;
-use crate::latch::Held;
+use crate::kernel::latch::Held;
 use crate::mount::Mount;
 
 /// Lets no mapping be made known or end until what is returned is dropped, in this process and in a child that is forked

@@ -14,9 +14,10 @@ use cairn_device::descriptor::Descriptor;
 use cairn_device::{checksum, sys};
 
 use super::PAGE_BYTES;
+use crate::descriptors::readers;
 use crate::error::{Errno, Result};
+use crate::kernel;
 use crate::mount::Mount;
-use crate::{kernel, readers};
 
 /// Attempts at a mapping whose blocks keep moving, and at a hole that others fill and cut off.
 const ATTEMPTS_MAX: usize = 100;

@@ -12,12 +12,14 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use cairn_core::{Caller, Geometry, HandleId, Usage};
 use cairn_device::namespace::create_namespace;
 use cairn_device::{Store, process, sys};
-use cairn_posix::configuration::{self, Scope};
-use cairn_posix::io::{self, At};
+use cairn_posix::data::io::{self, At};
+use cairn_posix::data::transfer::Buffers;
+use cairn_posix::descriptors::table;
+use cairn_posix::files::path::{Place, Route};
+use cairn_posix::files::{file, names, path};
+use cairn_posix::kernel::configuration::{self, Scope};
 use cairn_posix::mount::{self, Mount};
-use cairn_posix::path::{Place, Route};
-use cairn_posix::transfer::Buffers;
-use cairn_posix::{Errno, PathResult, Result, file, names, path, table};
+use cairn_posix::{Errno, PathResult, Result};
 
 pub const HUGEBLOCK: usize = 32 << 10;
 /// Hugeblocks of the tier: small, so that a test can fill it.

@@ -1,5 +1,5 @@
 //! Every function of the C library that takes a file, a path, a descriptor or a stream is decided: served, refused, or
-//! passed on for a reason. docs/SYMBOLS.md is what the preload library exports and what `cairn_posix::decisions` says.
+//! passed on for a reason. docs/SYMBOLS.md is what the preload library exports and what `cairn_posix::process::decisions` says.
 //!
 //! `CAIRN_WRITE_SYMBOLS=1 cargo test -p cairn-preload --test symbols` writes the document and the list of wrapped functions anew.
 //! Does not show that a hook does what it should; the other tests do.
@@ -11,7 +11,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cairn_posix::decisions::{Family, NOT_FILES, PASSED, PAST, REFUSED, WIDE, covers, family_of};
+use cairn_posix::process::decisions::{
+    Family, NOT_FILES, PASSED, PAST, REFUSED, WIDE, covers, family_of,
+};
 use object::elf::{FileHeader64, STT_FUNC, STT_GNU_IFUNC};
 use object::read::elf::{FileHeader as _, Sym as _};
 use object::{Endianness, SymbolIndex};
@@ -174,7 +176,7 @@ Which functions are served for files below the mount prefix, which are refused, 
 are. What the calls do there is in [SEMANTICS.md](SEMANTICS.md).
 
 Written by `CAIRN_WRITE_SYMBOLS=1 cargo test -p cairn-preload --test symbols` from what the preload library exports and from
-`crates/cairn-posix/src/decisions.rs`. The tests there fail if this page says something else, or if the C
+`crates/cairn-posix/src/process/decisions.rs`. The tests there fail if this page says something else, or if the C
 library of the machine exports a function about files that is not decided.";
 
 fn table<'a>(

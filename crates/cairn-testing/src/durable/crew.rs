@@ -8,7 +8,7 @@ use crate::driver::Process;
 use crate::faulty::{ByteMedia, FaultyMedia};
 use crate::random::Random;
 use crate::tier::CHECKSUM;
-use cairn_core::recovery::recover;
+use cairn_core::recover;
 use cairn_core::{ImageMemory, Media, Memory, Microfs, ProcessIdentity, Result, Superblock};
 use cairn_device::Workspace;
 use std::collections::BTreeSet;

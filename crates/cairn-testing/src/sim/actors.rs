@@ -18,7 +18,7 @@ use crate::durable::{Crew, Seen, Setting, Window, Workload, check_accounts, look
 use crate::faulty::{ByteMedia, FaultyMedia, MediaTier};
 use crate::tier::CHECKSUM;
 use crate::world::SUPERUSER;
-use cairn_core::recovery::recover;
+use cairn_core::recover;
 use cairn_core::{
     Error, InodeId, Microfs, OpenOptions, Position, ProcessIdentity, ROOT, Result, Superblock,
 };

@@ -8,12 +8,14 @@
 use cairn_core::{Attributes, Geometry, Report, Usage};
 use cairn_device::namespace::create_namespace;
 use cairn_device::{Store, process, sys};
-use cairn_posix::configuration::{self, Scope};
-use cairn_posix::io::{self, At};
+use cairn_posix::data::io::{self, At};
+use cairn_posix::data::transfer::Buffers;
+use cairn_posix::descriptors::table;
+use cairn_posix::files::path::Place;
+use cairn_posix::files::{file, names};
+use cairn_posix::kernel::configuration::{self, Scope};
 use cairn_posix::mount::{self, Mount};
-use cairn_posix::path::Place;
-use cairn_posix::transfer::Buffers;
-use cairn_posix::{PathResult, Result, file, names, table};
+use cairn_posix::{PathResult, Result};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 

@@ -7,7 +7,7 @@
 mod by_hand;
 mod sparse;
 
-use cairn_core::recovery::recover;
+use cairn_core::recover;
 use cairn_core::{
     Attributes, Caller, Credentials, Error, ExtendedUpdate, InodeId, Media, Microfs, OpenOptions,
     Position, ROOT, RenameMode, Superblock, TimeUpdate, Timestamp, Truncation, recover_read_only,

@@ -5,7 +5,7 @@
 use crate::stage::moment;
 use crate::{explore, find};
 use cairn_posix::HandleId;
-use cairn_posix::table;
+use cairn_posix::descriptors::table;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// First number the simulated kernel gives; those of the test itself are below.

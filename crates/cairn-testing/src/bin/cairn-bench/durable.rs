@@ -5,7 +5,7 @@
 use crate::Places;
 use crate::measure::report_limit;
 use crate::memory_media::MemoryMedia;
-use cairn_core::recovery::recover;
+use cairn_core::recover;
 use cairn_core::{
     Caller, Credentials, Durability, HUGEBLOCK_BYTES_DEFAULT, HandleId, MEDIA_BLOCK_BYTES, Media,
     MediaOptions, Memory, Microfs, OpenOptions, Position, ProcessIdentity, ROOT, Recovered,

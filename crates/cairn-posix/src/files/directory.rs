@@ -11,11 +11,12 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use cairn_core::InodeId;
 use cairn_device::{sys, unlocked};
 
+use crate::descriptors::table;
 use crate::error::{Errno, PathResult, Result};
-use crate::latch::Latch;
+use crate::files::file;
+use crate::files::path::Place;
+use crate::kernel::latch::Latch;
 use crate::mount::{self, Mount};
-use crate::path::Place;
-use crate::{file, table};
 
 /// Streams a process can have open at once.
 const STREAMS_MAX: usize = 1024;

@@ -8,10 +8,12 @@ pub mod check;
 use cairn_core::HandleId;
 use cairn_device::sys;
 
+use crate::data::io::{self, At};
+use crate::data::transfer::Buffers;
 use crate::error::Result;
-use crate::io::{self, At};
-use crate::transfer::Buffers;
-use crate::{file, gate, kernel};
+use crate::files::file;
+use crate::kernel;
+use crate::kernel::gate;
 
 /// Bytes moved at a time.
 const PIECE_BYTES: usize = 64 << 10;

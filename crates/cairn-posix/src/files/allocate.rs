@@ -4,9 +4,10 @@
 
 use cairn_core::{HandleId, InodeId, TimeUpdate, Truncation, Usage};
 
+use crate::data::{io, space};
 use crate::error::{Errno, Result};
+use crate::files::file;
 use crate::mount::{self, Mount};
-use crate::{file, io, space};
 
 /// Steps of one punch; each frees a bounded part of the file.
 const PUNCH_STEPS_MAX: usize = 1 << 22;

@@ -11,9 +11,9 @@ use cairn_core::TIERS_MAX;
 use cairn_device::descriptor::Descriptor;
 use cairn_device::sys;
 
+use crate::descriptors::placeholder;
 use crate::error::{Errno, Result};
 use crate::mount::Mount;
-use crate::placeholder;
 
 /// Of each tier the descriptor that it was opened by, and the one to read by, in a word each; 0: none is kept.
 static KEPT: [AtomicU64; TIERS_MAX] = [const { AtomicU64::new(0) }; TIERS_MAX];

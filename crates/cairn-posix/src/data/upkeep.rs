@@ -2,10 +2,10 @@
 
 use cairn_core::{HandleId, InodeId};
 
+use crate::descriptors::locks;
+use crate::descriptors::table::{self, Left};
 use crate::error::Result;
-use crate::locks;
 use crate::mount::{self, Mount};
-use crate::table::{self, Left};
 
 /// Batches sealed for one close; a file with more stale blocks is sealed by whoever drains it.
 const SEAL_BATCHES_MAX: usize = 1 << 10;

@@ -10,10 +10,10 @@ use cairn_core::{Absence, Error, Hope, InodeId, Moment};
 use cairn_device::descriptor::Descriptor;
 use cairn_device::sys;
 
+use crate::data::space;
 use crate::error::{Errno, Result};
-use crate::gate;
+use crate::kernel::gate;
 use crate::mount::Mount;
-use crate::space;
 
 /// How often is looked whether the data are there.
 const LOOK_EVERY: Duration = Duration::from_millis(5);

@@ -15,8 +15,8 @@ use cairn_device::copy::{copy_crc, prefetch};
 use cairn_device::device::copy;
 use cairn_device::{Device, checksum};
 
-use crate::address;
 use crate::error::{Errno, Result};
+use crate::kernel::address;
 use crate::mount::Mount;
 
 /// Longest list of buffers the kernel accepts (`IOV_MAX`).

@@ -11,13 +11,13 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use cairn_core::HandleId;
 use cairn_device::{directory, sys};
 
-use crate::configuration;
+use crate::descriptors::fd_passing;
+use crate::descriptors::locks;
+use crate::descriptors::readers;
+use crate::descriptors::table::{self, Left};
 use crate::error::{Errno, Result};
-use crate::flight;
-use crate::locks;
+use crate::kernel::configuration;
 use crate::mount::{self, Mount};
-use crate::readers;
-use crate::table::{self, Left};
 
 /// Placeholders kept at hand: opening again is then one dup.
 const PARKED_MAX: usize = 64;
@@ -212,8 +212,9 @@ pub fn classify(descriptor: i32) -> bool {
         return false;
     }
     let Ok(stat) = sys::fstat(descriptor) else { return false };
-    if flight::is_token(stat.st_mode, stat.st_dev) {
-        let taken = mount::current().and_then(|mount| flight::take(mount, descriptor, stat.st_ino));
+    if fd_passing::is_token(stat.st_mode, stat.st_dev) {
+        let taken =
+            mount::current().and_then(|mount| fd_passing::take(mount, descriptor, stat.st_ino));
         return taken.is_ok();
     }
     is_placeholder(stat.st_mode, stat.st_dev) && recognise(descriptor, stat.st_ino).is_ok()

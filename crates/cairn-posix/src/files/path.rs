@@ -9,10 +9,13 @@
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
 
-use crate::address;
-use crate::configuration::{self, Configuration};
+use crate::descriptors::table;
 use crate::error::{Errno, Result};
-use crate::{cwd, gate, kernel, mount, stack, table};
+use crate::files::cwd;
+use crate::kernel::address;
+use crate::kernel::configuration::{self, Configuration};
+use crate::kernel::{gate, stack};
+use crate::{kernel, mount};
 use cairn_core::InodeId;
 
 /// Longest path the kernel accepts, with its NUL.

@@ -16,12 +16,15 @@ pub use cairn_device::notes::{HINTS, Kind};
 use cairn_device::store::{NAME_BYTES_MAX, candidate_roots, store_path};
 use cairn_device::{Store, sys};
 
-use crate::configuration;
+use crate::descriptors::table;
 use crate::error::{Errno, PathResult, Result};
+use crate::files::path::Place;
+use crate::files::{cwd, file};
+use crate::kernel::configuration;
+use crate::kernel::gate;
+use crate::mapping;
 use crate::mount::{self, Mount};
-use crate::path::Place;
-use crate::rank::Rank;
-use crate::{cwd, file, gate, mapping, table};
+use crate::process::rank::Rank;
 
 /// The job's description, and what the agent holds a lock on.
 const JOB_FILE: &std::ffi::CStr = c"job.json";

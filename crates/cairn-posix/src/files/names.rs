@@ -2,10 +2,11 @@
 
 use cairn_core::{HandleId, InodeId, PATH_BYTES_MAX, RenameMode};
 
-use crate::configuration;
 use crate::error::{Errno, PathError, PathResult, Result};
-use crate::path::Place;
-use crate::{cwd, file, kernel, mount};
+use crate::files::path::Place;
+use crate::files::{cwd, file};
+use crate::kernel::configuration;
+use crate::{kernel, mount};
 
 /// What a directory is made with: the right to run as its owner is nothing for one.
 const DIRECTORY_BITS: u32 = 0o1777;

@@ -11,7 +11,7 @@ use cairn_device::descriptor::Descriptor;
 use cairn_device::short_path::ShortPath;
 use cairn_device::sys;
 
-use crate::configuration::{self, Configuration};
+use crate::kernel::configuration::{self, Configuration};
 
 /// Directory of the notes, within the store.
 pub const NOTES: &CStr = c"unserved";

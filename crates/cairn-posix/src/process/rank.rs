@@ -15,7 +15,8 @@ use cairn_device::ranks::{self, Place, RankRecord};
 use cairn_device::{process, sys};
 
 use crate::error::{Errno, Result};
-use crate::{configuration, mount};
+use crate::kernel::configuration;
+use crate::mount;
 
 /// A rank and its place on this node, as a launcher says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

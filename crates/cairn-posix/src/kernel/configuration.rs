@@ -10,7 +10,7 @@ use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use crate::error::{Errno, Result};
-use crate::rank::Rank;
+use crate::process::rank::Rank;
 
 /// Longest value of a variable that is kept, with its name and the final NUL.
 const VARIABLE_BYTES: usize = 4096;

@@ -4,7 +4,8 @@ use cairn_device::sys;
 
 use super::End;
 use crate::error::{Errno, Result};
-use crate::{file, mount};
+use crate::files::file;
+use crate::mount;
 
 /// What has to be known of one side of a copy.
 struct Facts {

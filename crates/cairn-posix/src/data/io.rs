@@ -9,14 +9,14 @@ use cairn_core::{
 };
 use cairn_device::sys;
 
+use crate::data::read_ahead;
+use crate::data::space;
+use crate::data::transfer::{self, Buffers};
+use crate::descriptors::table;
 use crate::error::{Errno, Result};
-use crate::file;
+use crate::files::file;
 use crate::mapping;
 use crate::mount::{self, Mount};
-use crate::read_ahead;
-use crate::space;
-use crate::table;
-use crate::transfer::{self, Buffers};
 
 /// Most bytes one call transfers, as in Linux.
 const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;

@@ -10,11 +10,14 @@ use cairn_core::{
 };
 use cairn_device::sys;
 
+use crate::data::{absent, io, upkeep};
+use crate::descriptors::table::Left;
+use crate::descriptors::{placeholder, table};
 use crate::error::{Errno, PathResult, Result};
+use crate::files::cwd;
+use crate::files::path::Place;
+use crate::mapping;
 use crate::mount::{self, Mount, Rights};
-use crate::path::Place;
-use crate::table::Left;
-use crate::{absent, cwd, io, mapping, placeholder, table, upkeep};
 
 const PERMISSION_BITS: u32 = 0o7777;
 /// Flags of `open(2)` that have no effect on memory, but that `fcntl(F_GETFL)` tells.

@@ -10,9 +10,9 @@ use cairn_core::HandleId;
 use cairn_device::descriptor::Descriptor;
 use cairn_device::sys;
 
+use crate::descriptors::{descriptor, placeholder, table};
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
-use crate::{descriptor, placeholder, table};
 
 /// Tokens of this process that a forked child is to let go of; of further ones it has copies until it ends or executes.
 const HELD_MAX: usize = 256;

@@ -11,7 +11,7 @@ use cairn_device::descriptor::Descriptor;
 use cairn_device::sys;
 
 use crate::error::{Errno, Result};
-use crate::gate;
+use crate::kernel::gate;
 use crate::mount::Mount;
 
 const FULL: Errno = Errno(libc::ENOSPC);

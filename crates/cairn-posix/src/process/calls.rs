@@ -19,8 +19,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use cairn_device::{sys, unlocked};
 
-use crate::configuration;
 use crate::error::Result;
+use crate::kernel::configuration;
 
 /// Name of the file in the store's directory.
 pub const FILE_NAME: &str = "calls";

@@ -18,12 +18,14 @@ use cairn_device::descriptor::Descriptor;
 use cairn_device::lock_file;
 use cairn_device::sys;
 
+use crate::descriptors::{placeholder, table};
 use crate::error::{Errno, Result};
-use crate::gate;
+use crate::files::file;
 use crate::kernel;
-use crate::latch::{Held, Latch};
+use crate::kernel::gate;
+use crate::kernel::latch::{Held, Latch};
+use crate::mapping;
 use crate::mount::{self, Mount};
-use crate::{file, mapping, placeholder, table};
 
 /// Who owns a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -6,10 +6,13 @@
 use cairn_core::HandleId;
 use cairn_device::sys;
 
-use crate::calls::{self, Outcome};
+use crate::data::upkeep;
+use crate::descriptors::placeholder;
+use crate::descriptors::table::{self, Left};
 use crate::error::{Errno, Result};
-use crate::table::{self, Left};
-use crate::{file, kernel, mount, placeholder, upkeep};
+use crate::files::file;
+use crate::process::calls::{self, Outcome};
+use crate::{kernel, mount};
 
 fn release_quietly(left: Option<Left>) {
     if let (Some(left), Some(mount)) = (left, mount::holder()) {

@@ -11,11 +11,11 @@ pub use cairn_core::{Region, TIERS_MAX};
 use cairn_device::Mappable;
 use cairn_device::{sys, unlocked};
 
-use crate::absent;
+use crate::data::absent;
+use crate::descriptors::readers;
 use crate::error::{Errno, Result};
-use crate::latch::Latch;
+use crate::kernel::latch::Latch;
 use crate::mount::{self, Mount};
-use crate::readers;
 
 /// Where each tier is mapped to be read; of the one store a process can have.
 static TIERS: [AtomicPtr<u8>; TIERS_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; TIERS_MAX];

@@ -15,10 +15,13 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 use cairn_core::{HandleId, InodeId, OpenOptions, SlotId};
 use cairn_device::{namespace, sys};
 
+use crate::descriptors::placeholder;
 use crate::error::{Errno, PathResult, Result};
+use crate::files::names;
+use crate::files::path::Place;
+use crate::kernel;
+use crate::kernel::configuration;
 use crate::mount::{self, Mount};
-use crate::path::Place;
-use crate::{configuration, kernel, names, placeholder};
 
 /// It has not been looked at yet.
 const UNKNOWN: u32 = 0;

@@ -1,0 +1,8 @@
+//! Descriptors: which are ours, what stands for them in the kernel, and their locks.
+
+pub mod descriptor;
+pub mod fd_passing;
+pub mod locks;
+pub mod placeholder;
+pub(crate) mod readers;
+pub mod table;
