@@ -141,7 +141,7 @@ impl ArchiveStatus {
 }
 
 /// Errors: this process has no credentials for an archive.
-pub fn check_credentials() -> crate::error::Result<()> {
+pub fn check_credentials() -> crate::model::error::Result<()> {
     credentials::find().map(drop)
 }
 

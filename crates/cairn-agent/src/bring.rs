@@ -15,13 +15,13 @@ mod standstill;
 mod tests;
 
 use crate::agent::shared::Shared;
-use crate::drain::plan::Node;
-use crate::error::Result;
+use crate::model::error::Result;
 use crate::model::job::Job;
 use crate::model::log::{self, Complaints};
 use crate::model::path::FilePath;
 use crate::model::priority;
 use crate::model::protocol::{Bringing, Failed};
+use crate::store::node::Node;
 use crate::store::volume::Volume;
 use cairn_core::{InodeId, Moment};
 use cairn_device::sys::monotonic_ms;

@@ -7,14 +7,15 @@
 //! Does not decide when an image is taken, nor where it goes.
 
 pub(crate) mod schedule;
-use crate::drain::plan::Tree;
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::job::Job;
 use crate::model::log;
 use crate::model::path::FilePath;
 use crate::persist::destination::Destination;
-use crate::persist::manifest::{Kind, Manifest, manifest_name};
+use crate::persist::manifest::{Manifest, manifest_name};
 use crate::persist::ownership;
+use crate::store::node::Kind;
+use crate::store::node::Tree;
 use crate::store::volume::Volume;
 use cairn_core::{Barriers, ImageState, InodeId};
 use cairn_device::Store;

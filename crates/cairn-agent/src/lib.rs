@@ -12,7 +12,6 @@ pub mod balancer;
 mod bring;
 pub mod checkpoint;
 pub mod drain;
-pub mod error;
 pub mod image;
 pub mod model;
 pub mod persist;
@@ -22,5 +21,5 @@ pub mod target;
 mod test_store;
 pub mod timeline;
 
-pub use error::{Error, Result};
+pub use model::error::{Error, Result};
 pub use model::path::FilePath;

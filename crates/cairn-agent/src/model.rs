@@ -2,8 +2,12 @@
 
 pub mod advise;
 pub mod clock;
+pub mod directory_id;
+pub mod error;
 pub(crate) mod format;
+pub mod holder;
 pub mod job;
+pub mod lock;
 pub mod log;
 pub mod mapping;
 pub mod path;

@@ -3,10 +3,9 @@
 pub(crate) mod direct;
 pub mod extended;
 pub(crate) mod headroom;
-pub(crate) mod hold;
-pub mod holder;
 pub mod living;
 pub mod memory;
+pub mod node;
 pub mod read;
 pub mod reaper;
 pub mod volume;

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::output::{self, count, escaped};
 use crate::report::calls::{CallReport, advice};
 use crate::run::launch;
-use cairn_agent::error::why;
+use cairn_agent::model::error::why;
 use cairn_posix::process::decisions::{self, PAST, WIDE};
 use clap::Args;
 use serde::Serialize;

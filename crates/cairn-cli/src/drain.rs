@@ -19,15 +19,17 @@ use crate::output::{self, count, quoted};
 use crate::settings::archive::{self, archive_with};
 use crate::store::{OpenStore, Roots};
 use cairn_agent::agent::client::Client;
-use cairn_agent::agent::daemon;
 use cairn_agent::archive::ArchiveStatus;
-use cairn_agent::drain::checkpoints::{Delivery, Told, Wanted, left_name};
+use cairn_agent::drain::checkpoints::{Delivery, Told, Wanted};
+use cairn_agent::model::directory_id::DirectoryId;
+use cairn_agent::model::job::left_name;
 use cairn_agent::model::job::{Job, RUN_LOCK};
+use cairn_agent::model::lock;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::model::protocol::{Outcome, Unfinished};
-use cairn_agent::persist::directory_id::DirectoryId;
-use cairn_agent::persist::manifest::{Kind, manifest_name};
+use cairn_agent::persist::manifest::manifest_name;
 use cairn_agent::persist::ownership;
+use cairn_agent::store::node::Kind;
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -146,8 +148,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     // That nobody will end a checkpoint is no reason to say that its files are there.
     let is_outside = drain.outcome.unfinished.iter().all(|one| one.is_outside);
     let is_whole = drain.outcome.complete && drain.outcome.unclean.is_empty() && is_outside;
-    let is_at_rest =
-        drain.outcome.open.is_empty() && !daemon::has_run(store.directory(), RUN_LOCK)?;
+    let is_at_rest = drain.outcome.open.is_empty() && !lock::has_run(store.directory(), RUN_LOCK)?;
     let failed = &drain.outcome.failed;
     let mut aside = None;
     let leaves = !drain.outcome.unclean.is_empty() || !is_outside;
@@ -248,7 +249,7 @@ fn image(context: &Context, store: &OpenStore) -> Result<()> {
 
 /// The store to oneself, so that no run changes it. Errors: a run has it.
 fn claim_at_rest(store: OpenStore) -> Result<Claim> {
-    match daemon::has_run(store.directory(), RUN_LOCK)? {
+    match lock::has_run(store.directory(), RUN_LOCK)? {
         true => Err(Error::Running { job: store.job.job }),
         false => claim_existing(store),
     }

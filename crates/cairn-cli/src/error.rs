@@ -4,8 +4,8 @@
 //! do; exit code 2 means that the request itself was refused and nothing was created, lost or
 //! overwritten.
 
-use cairn_agent::error::why;
-use cairn_agent::store::holder::Holder;
+use cairn_agent::model::error::why;
+use cairn_agent::model::holder::Holder;
 use cairn_device::nvme::shared::RemotePath;
 use cairn_device::{StoreError, nvme};
 use std::borrow::Cow;

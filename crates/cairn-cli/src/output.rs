@@ -6,7 +6,7 @@ pub(crate) mod progress;
 pub(crate) mod ranks;
 pub(crate) mod size;
 use crate::error::{EXIT_FAILURE, Result};
-use cairn_agent::error::why;
+use cairn_agent::model::error::why;
 use cairn_core::Timestamp;
 use serde::Serialize;
 use std::ffi::{CStr, CString};

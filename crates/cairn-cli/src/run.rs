@@ -37,14 +37,14 @@ use crate::settings::walltime::Walltime;
 use crate::store::OpenStore;
 use crate::store::survey;
 use cairn_agent::agent::client::Client;
-use cairn_agent::agent::daemon;
 use cairn_agent::archive::{ArchivePolicy, ArchiveStatus, check_credentials};
 use cairn_agent::drain::checkpoints::{Told, Wanted};
+use cairn_agent::model::holder::Holder;
 use cairn_agent::model::job::{AGENT_LOCK, Scope};
+use cairn_agent::model::lock;
 use cairn_agent::model::policy::AtEnd;
 use cairn_agent::model::protocol::{Failed, Status};
 use cairn_agent::model::ranks;
-use cairn_agent::store::holder::Holder;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 use std::ffi::OsString;
@@ -346,7 +346,7 @@ fn wait(
     loop {
         if agent_seen.elapsed() >= AGENT_EVERY {
             agent_seen = Instant::now();
-            if !daemon::is_locked(store.directory(), AGENT_LOCK).unwrap_or(true) {
+            if !lock::is_locked(store.directory(), AGENT_LOCK).unwrap_or(true) {
                 // If it cannot be started now, the end of the run tries again and says why.
                 let _ = store.agent();
             }

@@ -234,7 +234,7 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Error {
-    let problem = format!("cannot be read: {}", cairn_agent::error::why(error));
+    let problem = format!("cannot be read: {}", cairn_agent::model::error::why(error));
     Error::Configuration { path: path.to_path_buf(), problem }
 }
 

@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::output::quoted;
 use crate::output::size::human;
 use cairn_agent::agent::client::Client;
-use cairn_agent::agent::daemon;
 use cairn_agent::model::job::{JOB_FILE, Job, RUN_LOCK, is_valid_job_name};
+use cairn_agent::model::lock;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::store::volume::{Volume, prefix_of};
 use cairn_device::label::Identity;
@@ -303,7 +303,7 @@ impl OpenStore {
 
     /// Whether a `cairn run` has it.
     pub fn is_running(&self) -> bool {
-        daemon::is_locked(&self.directory, RUN_LOCK).unwrap_or(false)
+        lock::is_locked(&self.directory, RUN_LOCK).unwrap_or(false)
     }
 
     /// The path in the store for what the user wrote: as the program sees it, or relative to the

@@ -1,6 +1,7 @@
 //! The bytes of files: plans of reads and writes, extents, packs, mappings, absent data.
 
 pub(crate) mod absent;
+pub(crate) mod changes;
 pub(crate) mod coalesce;
 pub(crate) mod map;
 pub(crate) mod mapped;

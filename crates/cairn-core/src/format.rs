@@ -1,9 +1,11 @@
 //! What stands in the segment and on media: layout, records, checksums, and the types of both.
 
+pub(crate) mod error;
 pub(crate) mod layout;
 pub(crate) mod log_media;
 pub(crate) mod media;
 pub(crate) mod memory;
 pub(crate) mod record;
 pub(crate) mod superblock;
+pub(crate) mod text;
 pub(crate) mod types;

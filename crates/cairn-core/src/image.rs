@@ -31,7 +31,7 @@ use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{CHANGED_LATER, Inode, MAPPED, MAPPED_LATER, MAPPED_TO_STORE};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{
     IMAGE, IMAGE_BARRIERS, IMAGE_COUNT, IMAGE_LOST, IMAGE_PINS, SYNCS, SlabKind,
 };

@@ -8,10 +8,8 @@
 
 mod data;
 mod engine;
-mod error;
 mod format;
 mod image;
-mod inspection;
 mod namespace;
 mod process;
 mod recovery;
@@ -28,7 +26,7 @@ pub use data::small::SMALL_BYTES_MAX;
 pub use data::truncate::Truncation;
 pub use data::write::{Committed, LeasedWrite, WRITE_BYTES_MAX, WriteKind, WritePiece, WritePlan};
 pub use engine::fs::{MediaCheck, Microfs};
-pub use error::{Error, Result};
+pub use format::error::{Error, Result};
 pub use format::layout::{
     Checksum, Durability, FORMAT_VERSION, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MAX,
     HUGEBLOCK_BYTES_MIN, MAGIC, MOUNT_BYTES_MAX,
@@ -41,14 +39,14 @@ pub use format::types::*;
 pub use image::{
     Barriers, ImageLoss, ImageMemory, ImageState, PrivateWords, Rendezvous, shadow_words,
 };
-pub use inspection::check::Report;
-pub use inspection::inspect::{
-    Condition, Inspection, LogEnd, LogState, SlotState, SnapshotState, inspect, repair_superblock,
-};
 pub use namespace::extended::{
     EXTENDED_NAME_BYTES_MAX, EXTENDED_VALUE_BYTES_MAX, ExtendedAttributes,
 };
+pub use recovery::check::Report;
 pub use recovery::flush::LogUsage;
+pub use recovery::inspect::{
+    Condition, Inspection, LogEnd, LogState, SlotState, SnapshotState, inspect, repair_superblock,
+};
 pub use recovery::oplog::{LogRead, LogRecord};
 pub use recovery::recover::{Recovered, format_media, recover, recover_placed, recover_read_only};
 pub use space::upkeep::{StaleBlock, Usage};

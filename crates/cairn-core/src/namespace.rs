@@ -8,5 +8,4 @@ pub(crate) mod namei;
 pub(crate) mod names;
 pub(crate) mod open;
 pub(crate) mod rename;
-pub(crate) mod text;
 pub(crate) mod walk;

@@ -17,7 +17,7 @@ use crate::data::write::lease::{LEASE_WORDS, LEASES_PER_SLOT};
 use crate::engine::fields::fields;
 use crate::engine::fs::Microfs;
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{ATTACH_COUNT, HANDLES_MAX, SLOTS_MAX, SlabKind};
 use crate::format::types::{
     Attached, HandleId, Holding, InodeId, ProcessIdentity, SlotId, Timestamp,

@@ -1,6 +1,8 @@
-//! The operation log, snapshots, and the namespace made again from both.
+//! The operation log, snapshots, the namespace made again from both; and whether one is sound.
 
+pub(crate) mod check;
 pub(crate) mod flush;
+pub(crate) mod inspect;
 pub(crate) mod oplog;
 pub(crate) mod recover;
 pub(crate) mod replay;

@@ -12,21 +12,21 @@ use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
 use crate::answer::{answer, guarded};
 
 macro_rules! noted {
-    ($before:expr, $after:expr; $(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
+    ($before:block, $after:block; $(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
         /// As the C library's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
-            $before;
+            $before
             // SAFETY: the caller's own arguments.
             let result = unsafe { library!($name: fn($($type),*) -> c_int)($($argument),*) };
-            $after;
+            $after
             result
         }
     )*};
 }
 
 noted! {
-    before_credentials_change(), process::credentials_changed();
+    { before_credentials_change() }, { process::credentials_changed() };
     fn setuid(uid: uid_t);
     fn seteuid(uid: uid_t);
     fn setreuid(real: uid_t, effective: uid_t);
@@ -40,7 +40,7 @@ noted! {
 }
 
 noted! {
-    (), process::limits_changed();
+    {}, { process::limits_changed() };
     fn setrlimit(resource: c_uint, limit: *const rlimit);
     fn setrlimit64(resource: c_uint, limit: *const rlimit);
     fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit);

@@ -7,10 +7,10 @@
 
 use crate::random::Random;
 use cairn_agent::checkpoint::sets::Member;
-use cairn_agent::drain::plan::{Node, Tree};
 use cairn_agent::model::path::FilePath;
-use cairn_agent::persist::manifest::Kind;
 use cairn_agent::store::extended::Extended;
+use cairn_agent::store::node::Kind;
+use cairn_agent::store::node::{Node, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 const MS: i64 = 1_000_000;

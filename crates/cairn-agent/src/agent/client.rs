@@ -3,10 +3,10 @@
 use crate::agent::control::short_socket_path;
 use crate::archive::ArchiveStatus;
 use crate::drain::checkpoints::Told;
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
+use crate::model::holder::Holder;
 use crate::model::path::FilePath;
 use crate::model::protocol::{Answer, LINE_BYTES_MAX, Outcome, Progress, Request, Status};
-use crate::store::holder::Holder;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

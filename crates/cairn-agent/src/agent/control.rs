@@ -5,7 +5,7 @@
 
 use crate::agent::shared::{Errand, Shared, State, What};
 use crate::drain::checkpoints::Told;
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::job::AGENT_SOCKET;
 use crate::model::log::{self, Level};
 use crate::model::path::FilePath;

@@ -7,7 +7,7 @@
 use crate::agent::prometheus::Exposition;
 use crate::agent::shared::Shared;
 use crate::checkpoint::sets::register::{Checkpoint, Level, Register};
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::job::Job;
 use crate::model::log::Complaints;
 use crate::model::protocol::{Phase, Status};

@@ -24,10 +24,11 @@ use crate::drain::checkpoints::{Delivery, Told, Wanted};
 use crate::drain::failures::Backoff;
 use crate::drain::forecast::Lookout;
 use crate::drain::{Drainer, Reason};
-use crate::error::{Error, Result};
 use crate::image::Image;
 use crate::image::schedule::{Imaging, Wishes};
+use crate::model::error::{Error, Result};
 use crate::model::job::{AGENT_LOCK, AGENT_LOG, Description, Job, RUN_LOCK};
+use crate::model::lock;
 use crate::model::log::{self, Complaints, Level};
 use crate::model::path::FilePath;
 use crate::model::policy::AtEnd;
@@ -95,7 +96,7 @@ type Prepared = (Arc<Shared>, Listener, File);
 fn prepare(directory: &Path) -> Result<Option<Prepared>> {
     let started = Instant::now();
     let lock = loop {
-        match daemon::try_lock(directory, AGENT_LOCK)? {
+        match lock::try_lock(directory, AGENT_LOCK)? {
             Some(lock) => break lock,
             None if started.elapsed() > LOCK_PATIENCE => return Ok(None),
             // The other agent may be ending, or answering requests: then nobody would wait for us.
@@ -238,7 +239,7 @@ fn is_behind(shared: &Shared) -> bool {
 
 /// Whether a `cairn run` has the store.
 pub(crate) fn is_running(shared: &Shared) -> bool {
-    daemon::is_locked(shared.directory(), RUN_LOCK).unwrap_or(true)
+    lock::is_locked(shared.directory(), RUN_LOCK).unwrap_or(true)
 }
 
 /// Whether nothing is to be drained unless somebody asks: the program has ended, and its user wanted that.

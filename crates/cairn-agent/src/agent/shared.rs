@@ -11,7 +11,7 @@ use crate::bring::{self, BringState};
 use crate::drain::checkpoints::Told;
 use crate::drain::forecast::Forecast;
 use crate::drain::meter::{Meter, STALLED};
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::job::{Job, Scope};
 use crate::model::path::FilePath;
 use crate::model::protocol::{Outcome, Phase, Status};

@@ -5,7 +5,7 @@
 //! not say which parts are there: the server does, and they are compared. Notes go with the store: without it there is nothing to send.
 
 use super::client::Content;
-use crate::error::Result;
+use crate::model::error::Result;
 use crate::model::store_file::{self, Outlives};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

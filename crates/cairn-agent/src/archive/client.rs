@@ -8,7 +8,7 @@ mod unfinished;
 pub use unfinished::Listed;
 
 use super::{ArchivePolicy, Location, credentials};
-use crate::error::{Error, Refusal, Result};
+use crate::model::error::{Error, Refusal, Result};
 use cairn_device::checksum;
 use rusty_s3::actions::{
     CompleteMultipartUpload, CreateMultipartUpload, DeleteObject, GetObject, HeadObject, PutObject,
@@ -362,7 +362,7 @@ impl<'a> Client<'a> {
         let mut buffer = vec![0; READ_BYTES];
         loop {
             let length = reader.read(&mut buffer);
-            let length = length.map_err(|error| failed(crate::error::why(&error)))?;
+            let length = length.map_err(|error| failed(crate::model::error::why(&error)))?;
             if length == 0 {
                 return Ok(true);
             }
@@ -571,9 +571,9 @@ fn refusal_of(error: &ureq::Error) -> Refusal {
 fn why(error: &ureq::Error) -> String {
     match error {
         ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-            format!("{} (does a server listen there?)", crate::error::why(error))
+            format!("{} (does a server listen there?)", crate::model::error::why(error))
         }
-        ureq::Error::Io(error) => crate::error::why(error),
+        ureq::Error::Io(error) => crate::model::error::why(error),
         ureq::Error::BadUri(_) => "its address is no URL".to_string(),
         ureq::Error::BodyExceedsLimit(limit) => format!("it has more than {limit} bytes"),
         error => error.to_string(),

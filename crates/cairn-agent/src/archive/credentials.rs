@@ -2,7 +2,7 @@
 //!
 //! Must stay true: what is read here is kept in memory alone; no message shows it.
 
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use rusty_s3::Credentials;
 use std::fs;
 use std::path::PathBuf;

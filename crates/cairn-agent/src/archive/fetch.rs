@@ -8,7 +8,7 @@ use super::client::{Client, Content};
 use super::manifest::{FORMAT, Manifest, STEM};
 use super::select;
 use crate::checkpoint::sets::register::Checkpoint;
-use crate::error::Result;
+use crate::model::error::Result;
 use crate::model::format;
 use crate::model::job::Job;
 use crate::model::path::FilePath;

@@ -13,7 +13,7 @@ use crate::agent::service::{is_off_duty, is_running};
 use crate::agent::shared::Shared;
 use crate::checkpoint::sets::register::{Checkpoint, REGISTER_FILE, Register};
 use crate::drain::failures::Backoff;
-use crate::error::{Error, Refusal, Result};
+use crate::model::error::{Error, Refusal, Result};
 use crate::model::job::{JOB_FILE, Job};
 use crate::model::log::{self, Level};
 use crate::model::policy::Priority;

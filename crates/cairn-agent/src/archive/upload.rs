@@ -17,7 +17,7 @@ use super::manifest::{FORMAT, File, MARK, Manifest, STEM};
 use crate::checkpoint::sets::{Member, register};
 use crate::drain::meter::Meter;
 use crate::drain::pace::Lap;
-use crate::error::{Error, Refusal, Result};
+use crate::model::error::{Error, Refusal, Result};
 use crate::model::job::Job;
 use crate::model::path::FilePath;
 use crate::persist::manifest::{CheckpointFile, order};

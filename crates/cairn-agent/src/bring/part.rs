@@ -8,7 +8,7 @@
 use super::queue::{Item, Key};
 use super::source::Verdict;
 use super::{is_absent, is_waited_for};
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::path::FilePath;
 use crate::store::volume::Volume;
 use crate::store::write::AbsentFile;

@@ -7,7 +7,7 @@
 use super::part::Parts;
 use super::path_of;
 use super::queue::Item;
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::job::Job;
 use crate::model::path::FilePath;
 use crate::persist::destination::Destination;

@@ -6,9 +6,9 @@
 //! Moves nothing: `cairn run` does, before a program starts.
 
 use crate::checkpoint::sets::Name;
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::format;
-use crate::model::path::FilePath;
+use crate::model::path::{ASIDE, FilePath};
 use crate::model::store_file::{self, Outlives};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -22,8 +22,6 @@ pub const REPAIR_FILE: &str = "repair.json";
 pub const REPAIR_FORMAT: u32 = 1;
 /// Longest note that is read.
 const BYTES_MAX: usize = 1 << 30;
-/// The directory of a namespace that damaged checkpoints are set aside to. What lies there is part of no checkpoint.
-pub const ASIDE: &[u8] = b".cairn-damaged";
 /// The directory in that one where content is built.
 pub const NEW: &[u8] = b".cairn-building";
 

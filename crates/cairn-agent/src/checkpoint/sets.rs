@@ -20,9 +20,9 @@ mod siblings;
 pub mod usual;
 
 use crate::checkpoint::quarantine;
-use crate::drain::plan::{Node, Tree};
 use crate::model::path::{FilePath, deserialize_bytes, serialize_bytes};
-use crate::persist::manifest::Kind;
+use crate::store::node::Kind;
+use crate::store::node::{Node, Tree};
 use marks::Mark;
 use pattern::{Patterns, Position};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

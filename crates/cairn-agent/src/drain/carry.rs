@@ -8,21 +8,23 @@
 use crate::drain::Since;
 use crate::drain::copy::{Place, Source, adopt_file, copy_file, copy_together, patch_file};
 use crate::drain::failures::Failures;
+use crate::drain::link::{Elsewhere, is_copy_of, is_later_copy_of, link};
 use crate::drain::meter::Meter;
-use crate::drain::plan::{
-    Node, Plan, Tree, directories_of, has_other_attributes, has_other_extended, lies_in,
-};
+use crate::drain::plan::{Plan, directories_of, lies_in};
 use crate::drain::queue::{Item, Queue};
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::path::FilePath;
 use crate::model::policy::Priority;
 use crate::model::priority;
+use crate::persist::comparison::{has_other_attributes, has_other_extended};
 use crate::persist::destination::{Destination, Found};
 use crate::persist::journal::Journal;
 use crate::persist::ledger::Ledger;
-use crate::persist::link::{Elsewhere, is_copy_of, is_later_copy_of, link};
-use crate::persist::manifest::{Carried, Copy, Entry, Kind, State, Target, manifest_path};
+use crate::persist::manifest::{Copy, Entry, State, Target, manifest_path};
 use crate::persist::marks::Marks;
+use crate::store::extended::Carried;
+use crate::store::node::Kind;
+use crate::store::node::{Node, Tree};
 use crate::store::read::Buffer;
 use crate::store::volume::Volume;
 use crate::store::watch::Watch;

@@ -5,14 +5,14 @@
 //! succeeded, or somebody asks, all files are but those that the user declared temporary or reusable. The register on disk says what
 //! the last look found.
 
-use crate::agent::daemon;
 use crate::checkpoint::quarantine::{Places, Repair};
 use crate::checkpoint::sets::marks::{self, Mark};
 use crate::checkpoint::sets::policy::{Purpose, Rules};
 use crate::checkpoint::sets::register::{Checkpoint, Level, Moment, Register};
 use crate::checkpoint::sets::{Family, Grove, Member, Name, Ranks, Reason, Run, Set, Standing};
-use crate::error::Result;
+use crate::model::error::Result;
 use crate::model::job::{Job, RUN_LOCK};
+use crate::model::lock;
 use crate::model::log;
 use crate::model::path::FilePath;
 use crate::model::protocol::Unfinished;
@@ -66,11 +66,6 @@ impl Delivery {
     pub fn is_aside(self) -> bool {
         matches!(self, Delivery::Image | Delivery::Left | Delivery::LeftForImage)
     }
-}
-
-/// Name of the directory in the persist directory that gets what a job has left.
-pub fn left_name(job: &str) -> String {
-    format!("cairn-left.{job}")
 }
 
 /// What the drain is told about the run and about wishes.
@@ -396,7 +391,7 @@ impl Checkpoints {
 
     /// Whether a run has the store. One that is counted in [`Job::runs`] has had it before.
     pub fn is_run_under_way(&self) -> bool {
-        daemon::is_locked(&self.store, RUN_LOCK).unwrap_or(true)
+        lock::is_locked(&self.store, RUN_LOCK).unwrap_or(true)
     }
 
     fn sets(

@@ -5,12 +5,13 @@
 use super::Tree;
 use crate::drain::copy;
 use crate::drain::meter::Meter;
-use crate::drain::plan::Node;
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::path::FilePath;
 use crate::model::protocol::Failed;
 use crate::persist::ledger::Ledger;
-use crate::persist::manifest::{Kind, State};
+use crate::persist::manifest::State;
+use crate::store::node::Kind;
+use crate::store::node::Node;
 use crate::store::read::Buffer;
 use crate::store::volume::Volume;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Files that could not be drained: why, and when to try again.
 
-use crate::error::{Error, Result, Severity};
+use crate::model::error::{Error, Result, Severity};
 use crate::model::path::FilePath;
 use crate::model::protocol::Failed;
 use std::collections::BTreeMap;

@@ -5,8 +5,8 @@
 //! foretold before something was copied. The namespaces are walked seldom enough to cost a twentieth of a processor.
 
 use crate::agent::shared::Shared;
-use crate::error::Result;
-use crate::persist::manifest::Kind;
+use crate::model::error::Result;
+use crate::store::node::Kind;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant, SystemTime};
 

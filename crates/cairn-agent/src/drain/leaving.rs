@@ -6,7 +6,7 @@ use super::Drainer;
 use crate::checkpoint::sets::Member;
 use crate::checkpoint::sets::register::{Checkpoint, Level};
 use crate::drain::meter::Meter;
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::path::FilePath;
 use crate::persist::manifest::{State, manifest_path};
 use crate::store::volume::Volume;

@@ -1,7 +1,7 @@
 //! How far a drain has got, and the wish to stop it: shared by its threads and whoever watches.
 
 use crate::drain::pace::Pace;
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::path::FilePath;
 use crate::model::protocol::{Progress, Stalled};
 use std::collections::HashSet;

@@ -9,7 +9,7 @@
 
 use crate::drain::forecast::Rates;
 use crate::drain::meter::Meter;
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::policy::DrainPolicy;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

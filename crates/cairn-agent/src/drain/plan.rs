@@ -7,81 +7,13 @@
 //! and the entry is not detached (`drain.rs` asks of each whether the tree has missed the file); an open file is never copied, and an unclean one only if that is
 //! asked for; nothing happens to a copy with the data of a file that is absent in the store, but that it is renamed as that file was.
 
+use crate::drain::link::is_copy_of;
 use crate::model::path::FilePath;
-use crate::persist::link::is_copy_of;
-use crate::persist::manifest::{Carried, Copy, Entry, Kind, Manifest, State};
-use crate::store::extended::Extended;
-use cairn_core::Absence;
+use crate::persist::comparison::{has_other_attributes, holds_data_of};
+use crate::persist::manifest::{Entry, Manifest, State};
+use crate::store::node::Kind;
+use crate::store::node::{Node, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-
-/// A name in the store and what it names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// The inode's number.
-    pub inode: u32,
-    /// What it is.
-    pub kind: Kind,
-    /// Length of a regular file, 0 for anything else.
-    pub bytes: u64,
-    /// Permission bits.
-    pub mode: u32,
-    /// Last change of the data, nanoseconds since the epoch.
-    pub mtime_ns: i64,
-    /// How many names it has, one and more of a regular file.
-    pub links: u32,
-    /// A directory that got its name by `rename`, with all that is in it.
-    pub renamed: bool,
-    /// Version of the data.
-    pub version: u64,
-    /// The last writer died, or could not write all.
-    pub unclean: bool,
-    /// It was unclean since it was last emptied.
-    pub torn: bool,
-    /// Somebody may write to it.
-    pub open: bool,
-    /// This version was drained and verified, to wherever the store drained then.
-    pub drained: bool,
-    /// The data are still where they were drained to.
-    pub absence: Option<Absence>,
-    /// Target of a symbolic link, else empty.
-    pub target: Vec<u8>,
-    /// Extended attributes.
-    pub extended: Extended,
-}
-
-impl Node {
-    /// The manifest's entry for it as it is now, without a copy.
-    pub fn entry(&self, state: State) -> Entry {
-        Entry {
-            kind: self.kind,
-            state,
-            inode: self.inode,
-            version: self.version,
-            bytes: self.bytes,
-            crc32c: None,
-            mode: self.mode,
-            mtime_ns: self.mtime_ns,
-            extended: None,
-            earlier: None,
-            target: None,
-            reason: None,
-            detached: false,
-            rolled_back: false,
-            damaged: false,
-            torn: self.torn,
-        }
-    }
-
-    /// The manifest's entry for it once `copy` has its name.
-    pub fn drained_entry(&self, copy: Copy) -> Entry {
-        let mut entry = self.entry(State::Drained);
-        entry.set_copy(copy);
-        entry
-    }
-}
-
-/// Everything in a store, by path.
-pub type Tree = BTreeMap<FilePath, Node>;
 
 /// The steps, to be carried out in the order of the fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -351,12 +283,6 @@ fn plan_absent(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Ent
     true
 }
 
-/// Whether a copy is said to have the data of an absent file.
-pub(crate) fn holds_data_of(entry: &Entry, node: &Node) -> bool {
-    let data = node.absence.map(|absence| (node.bytes, absence.crc32c));
-    data.is_some() && entry.copy().map(|copy| (copy.bytes, copy.crc32c)) == data
-}
-
 /// Copies that may have the data of absent files that have other names by now.
 fn needed_by(astray: &[&Node], entries: &Entries) -> HashSet<FilePath> {
     let is_needed = |entry: &Entry| astray.iter().any(|node| holds_data_of(entry, node));
@@ -458,19 +384,6 @@ fn wants_copy(
     !node.open && !is_left
 }
 
-/// Whether what the store has differs from what `entry` says in more than data.
-pub fn has_other_attributes(node: &Node, entry: &Entry) -> bool {
-    node.mode != entry.mode
-        || node.mtime_ns != entry.mtime_ns
-        || has_other_extended(node, entry.extended)
-}
-
-/// The same of extended attributes alone, of which a copy got what `carried` says.
-pub fn has_other_extended(node: &Node, carried: Option<Carried>) -> bool {
-    let kept = carried.is_none_or(|carried| carried.kept);
-    node.extended.carried(kept) != carried
-}
-
 /// Orders renames so that no target is a source still to come; returns those that go in circles, too. No path is the source of two, nor
 /// the target.
 #[expect(clippy::type_complexity, reason = "two lists of the same pairs")]
@@ -548,6 +461,8 @@ fn plan_removals(plan: &mut Plan, tree: &Tree, entries: &Entries, displaced: &BT
 mod tests {
     use super::*;
     use crate::persist::manifest::Target;
+    use crate::store::extended::Extended;
+    use cairn_core::Absence;
 
     /// Mechanism: each round of the ordering found the end of a chain only. Consequence: a hundred thousand files that were renamed to
     /// the next number kept the agent busy for hours. Fix: one walk along each chain.

@@ -369,8 +369,8 @@ fn run_that_ends_during_a_pass_still_has_its_image_after_it() {
     let volumes = [Arc::clone(&store.volume)];
     let mut drainer = Drainer::new(&store.path, job);
     let meter = &Meter::default();
-    let run = daemon::try_lock(&store.path, RUN_LOCK).expect("opens").expect("is free");
-    daemon::say_run(&run).expect("says so");
+    let run = lock::try_lock(&store.path, RUN_LOCK).expect("opens").expect("is free");
+    lock::say_run(&run).expect("says so");
     store.write("early", b"state", 0o644, 1);
     drainer.pass(&volumes, true, Reason::ImageDue, meter).expect("takes an image");
     let has_image = || image::newest(&out, "job").is_some();

@@ -7,10 +7,10 @@
 
 use super::Tree;
 use crate::drain::carry::EARLIER_BYTES_MIN;
-use crate::error::Result;
 use crate::image::Image;
+use crate::model::error::Result;
 use crate::model::path::FilePath;
-use crate::persist::manifest::Kind;
+use crate::store::node::Kind;
 use crate::store::volume::Volume;
 use cairn_core::InodeId;
 use std::collections::{HashMap, HashSet};
@@ -90,7 +90,7 @@ impl Unchanged {
 /// Of each large file of an image, the blocks that are as they were before.
 fn unchanged(volume: &Volume, tree: &Tree, stored_to: &HashSet<FilePath>) -> Result<Files<u32>> {
     let (mut files, mut all) = (HashMap::new(), 0);
-    let is_known = |path: &FilePath, node: &crate::drain::plan::Node| {
+    let is_known = |path: &FilePath, node: &crate::store::node::Node| {
         let is_large = node.kind == Kind::File && node.bytes >= EARLIER_BYTES_MIN;
         is_large && node.absence.is_none() && !stored_to.contains(path)
     };

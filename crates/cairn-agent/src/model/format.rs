@@ -1,8 +1,10 @@
 //! Files of ours in JSON, of a version that is known: each says its format in the field `format`.
 
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::de::Error as _;
+use serde::{Deserializer, Serializer};
 use std::path::Path;
 
 /// The one field that every format has.
@@ -19,4 +21,17 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &[u8], supported: u32) -> R
         true => Err(Error::Format { path: path.to_path_buf(), found, supported }),
         false => serde_json::from_slice(text).map_err(json),
     }
+}
+
+/// A checksum, as eight hexadecimal digits.
+pub(crate) fn write_checksum<S: Serializer>(
+    checksum: &u32,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format!("{checksum:08x}"))
+}
+
+/// The same, read.
+pub(crate) fn read_checksum<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    u32::from_str_radix(&String::deserialize(deserializer)?, 16).map_err(D::Error::custom)
 }

@@ -7,14 +7,14 @@
 
 use crate::archive::ArchivePolicy;
 use crate::checkpoint::sets::policy::CheckpointPolicy;
-use crate::error::{Error, Result};
+use crate::model::directory_id::DirectoryId;
+use crate::model::error::{Error, Result};
 use crate::model::format;
 use crate::model::log::Level;
 use crate::model::mapping::Mapping;
 use crate::model::policy::DrainPolicy;
 use crate::model::space_policy::SpacePolicy;
 use crate::model::store_file::{self, Outlives, Version};
-use crate::persist::directory_id::DirectoryId;
 use cairn_device::MediumKind;
 use cairn_device::store::NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
@@ -227,6 +227,11 @@ pub fn is_valid_job_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let starts_well = name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric());
     starts_well && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed)
+}
+
+/// Name of the directory in the persist directory that gets what a job has left.
+pub fn left_name(job: &str) -> String {
+    format!("cairn-left.{job}")
 }
 
 #[cfg(test)]

@@ -8,10 +8,9 @@
 //! the environment. What the C library prints of a process that aborts stands between the lines, as it is.
 //! A process that is no agent, such as a command that uses the same code, has no log and says nothing.
 
-use crate::agent::daemon;
 use crate::model::clock::utc_time;
 use crate::model::job::AGENT_LOG;
-use crate::store::volume::now;
+use cairn_device::sys::now;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -125,7 +124,7 @@ pub fn say(level: Level, message: impl fmt::Display) {
         let is_another = log.append(level, message.to_string());
         if is_another {
             // Else what this process itself prints stays in the older file.
-            let _ = daemon::print_to(&log.file);
+            let _ = print_to(&log.file);
         }
     }
 }
@@ -209,6 +208,12 @@ impl Complaints {
             _ => {}
         }
     }
+}
+
+/// What this process prints goes to `file` from now on.
+pub fn print_to(file: &File) -> rustix::io::Result<()> {
+    rustix::stdio::dup2_stdout(file)?;
+    rustix::stdio::dup2_stderr(file)
 }
 
 #[cfg(test)]

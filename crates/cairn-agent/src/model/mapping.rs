@@ -3,7 +3,7 @@
 //! Must stay true: no two paths of the store have the same place, and every place lies below the directory. What would come
 //! to lie in a place that is another's has none. Names that files of Cairn's own have there are nobody's.
 
-use crate::checkpoint::quarantine::ASIDE;
+use crate::model::path::ASIDE;
 use crate::model::path::FilePath;
 use serde::{Deserialize, Serialize};
 

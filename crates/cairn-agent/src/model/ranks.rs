@@ -4,7 +4,7 @@
 //! Must stay true: a program counts as finished only when each rank that its launcher put here has finalised MPI, which
 //! flushed its files. Two starts that have one name, which launchers may give twice, are told apart by a rank that came twice.
 
-use crate::error::Result;
+use crate::model::error::Result;
 use cairn_device::Store;
 use cairn_device::ranks::{self, RankRecord};
 use serde::Serialize;

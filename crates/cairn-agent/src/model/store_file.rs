@@ -4,7 +4,7 @@
 //! Must stay true: reading waits for nobody and takes no more memory than the caller allows, whatever stands there; a file is
 //! replaced whole, so that who reads finds the old one or the new one, and of an attempt that failed nothing stays.
 
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use cairn_device::descriptor::Descriptor;
 use cairn_device::directory::c_path;
 use cairn_device::{Errno, sys};

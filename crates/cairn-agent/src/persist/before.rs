@@ -5,7 +5,7 @@
 //! Does not see what comes there while an agent runs, nor what lies in places of `--map`. A directory that the job makes, too,
 //! is the job's from then on.
 
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::log;
 use crate::model::path::FilePath;
 use crate::persist::destination::Destination;

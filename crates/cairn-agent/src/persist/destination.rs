@@ -6,10 +6,10 @@
 //! reuses. Names are durable after `synchronise`. Paths are those of the store, which land where the mapping says. Does not know
 //! what should be there; `plan.rs` does.
 
-use crate::error::{Error, Result};
+use crate::model::directory_id::DirectoryId;
+use crate::model::error::{Error, Result};
 use crate::model::mapping::Mapping;
 use crate::model::path::FilePath;
-use crate::persist::directory_id::DirectoryId;
 use crate::store::extended::Extended;
 use cairn_core::Timestamp;
 use cairn_device::crypto::Hash;

@@ -8,7 +8,7 @@
 //! the job reads. Whatever is not named is not removed any more.
 //! Does not judge whether a change took place; `ledger.rs` does.
 
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::path::FilePath;
 use crate::persist::destination::Destination;
 use crate::persist::manifest::Entry;

@@ -6,16 +6,17 @@
 //! before it died is in the journal, and in the manifest before anything else is done.
 
 use crate::checkpoint::sets::{Name, register};
-use crate::drain::checkpoints::left_name;
-use crate::drain::plan::Node;
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::job::Job;
+use crate::model::job::left_name;
 use crate::model::path::FilePath;
 use crate::persist::before::Before;
 use crate::persist::destination::{Destination, Found, same_time};
 use crate::persist::journal::{Intent, Journal};
-use crate::persist::manifest::{Checkpoint, Entry, Kind, Manifest, Partial, State, manifest_name};
+use crate::persist::manifest::{Checkpoint, Entry, Manifest, Partial, State, manifest_name};
 use crate::persist::ownership;
+use crate::store::node::Kind;
+use crate::store::node::Node;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
 use std::fs::{self, File};
 use std::iter;

@@ -12,12 +12,15 @@ pub mod order;
 pub use checkpoint::{Checkpoint, CheckpointFile, Partial};
 
 use crate::checkpoint::sets::{Family, Member};
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::format;
+use crate::model::format::{read_checksum, write_checksum};
 use crate::model::job::Job;
 use crate::model::mapping::Mapping;
 use crate::model::path::{self, FilePath};
 use crate::persist::destination::{Destination, Found, same_time};
+use crate::store::extended::Carried;
+use crate::store::node::Kind;
 use cairn_core::Timestamp;
 use rustix::fs::FileType;
 use serde::de::Error as _;
@@ -40,18 +43,6 @@ pub fn manifest_path(job: &str) -> FilePath {
     FilePath::root().join(manifest_name(job).as_bytes())
 }
 
-/// What an entry describes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Directory,
-    /// A symbolic link.
-    Symlink,
-}
-
 /// How safe a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -62,16 +53,6 @@ pub enum State {
     Unclean,
     /// Its data in the store is damaged: never copied.
     Quarantined,
-}
-
-/// Extended attributes that a file had in the store when its copy was given them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Carried {
-    /// Checksum of names and values.
-    #[serde(serialize_with = "write_checksum", deserialize_with = "read_checksum")]
-    pub crc32c: u32,
-    /// The copy has all of them: its file system takes such attributes, and had room.
-    pub kept: bool,
 }
 
 /// A verified copy in the persist directory.
@@ -393,14 +374,6 @@ impl Entry {
 
 fn is_false(value: &bool) -> bool {
     !value
-}
-
-fn write_checksum<S: Serializer>(checksum: &u32, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&format!("{checksum:08x}"))
-}
-
-fn read_checksum<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    u32::from_str_radix(&String::deserialize(deserializer)?, 16).map_err(D::Error::custom)
 }
 
 fn write_some_checksum<S: Serializer>(

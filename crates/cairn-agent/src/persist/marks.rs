@@ -6,11 +6,11 @@
 //! with the checksum that the mark begins; whoever ends a copy, one way or another, takes its mark away.
 //! Marks go with the store: without it there is nothing to go on with.
 
-use crate::drain::plan::Node;
-use crate::error::Result;
+use crate::model::error::Result;
 use crate::model::path::FilePath;
 use crate::model::store_file::{self, Outlives};
 use crate::persist::destination::{Destination, Temporary};
+use crate::store::node::Node;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -3,13 +3,14 @@
 //! Must stay true: nothing is changed, and nobody is asked; what a store says of itself, that a file was drained once, counts for
 //! nothing. Does not compare what is in copies; `copy.rs` does.
 
-use crate::drain::plan::{Node, holds_data_of};
-use crate::error::Result;
+use crate::model::error::Result;
 use crate::model::job::Job;
 use crate::model::path::FilePath;
+use crate::persist::comparison::holds_data_of;
 use crate::persist::destination::Destination;
 use crate::persist::ledger::Ledger;
 use crate::persist::manifest::{Entry, Manifest, State};
+use crate::store::node::Node;
 use serde::Serialize;
 use std::path::Path;
 

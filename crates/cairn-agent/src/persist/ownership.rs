@@ -5,15 +5,16 @@
 //! there of an earlier start of a job is replaced only by a run that goes on from it; what is set aside was drained there by the job
 //! and is what it was.
 
-use crate::drain::checkpoints::left_name;
-use crate::error::{Error, Result};
 use crate::image;
+use crate::model::error::{Error, Result};
 use crate::model::format;
 use crate::model::job::Job;
+use crate::model::job::left_name;
 use crate::model::path::FilePath;
 use crate::persist::destination::Destination;
 use crate::persist::ledger::{Ledger, set_rights};
-use crate::persist::manifest::{Kind, MANIFEST_FORMAT, Manifest, manifest_name, manifest_path};
+use crate::persist::manifest::{MANIFEST_FORMAT, Manifest, manifest_name, manifest_path};
+use crate::store::node::Kind;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::fs;

@@ -3,12 +3,13 @@
 //! Must stay true: they keep no file from being drained or restored. What a file system does not
 //! take is left out, and whoever gave it learns of that.
 
-use crate::persist::manifest::Carried;
+use crate::model::format::{read_checksum, write_checksum};
 use crate::store::volume::Volume;
 use cairn_core::{ExtendedAttributes, ExtendedUpdate, InodeId};
 use cairn_device::checksum;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -16,6 +17,16 @@ use std::os::fd::{AsFd, AsRawFd};
 const NAMESPACE: &[u8] = b"user.";
 /// Longest list of names and longest value that the kernel hands out, bytes.
 const BYTES_MAX: usize = 64 << 10;
+
+/// Extended attributes that a file had in the store when its copy was given them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    /// Checksum of names and values.
+    #[serde(serialize_with = "write_checksum", deserialize_with = "read_checksum")]
+    pub crc32c: u32,
+    /// The copy has all of them: its file system takes such attributes, and had room.
+    pub kept: bool,
+}
 
 /// Names and values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! reported as changed, not as damaged; one that is removed meanwhile takes no space because of us: it is held open only
 //! to see where its bytes are, unless there is room for more (`hold.rs`). Does not care where the bytes go.
 
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::store::direct::Aligned;
 use crate::store::volume::OpenFile;
 use cairn_core::{Attributes, ReadPlan};

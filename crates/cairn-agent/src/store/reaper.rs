@@ -3,7 +3,7 @@
 //! Must stay true: only a process that `living.rs` calls dead is reaped; what cannot be
 //! known counts as alive. A process whose identity is not complete yet is given time to tell it.
 
-use crate::error::Result;
+use crate::model::error::Result;
 use crate::model::path::FilePath;
 use crate::store::living::Living;
 use crate::store::volume::{Volume, now};

@@ -6,14 +6,14 @@
 //! Does not decide what is drained.
 
 use crate::checkpoint::quarantine;
-use crate::drain::plan::{Node, Tree};
-use crate::error::{Error, Result};
+use crate::drain::hold::Hold;
+use crate::model::error::{Error, Result};
 use crate::model::job::Scope;
 use crate::model::path::FilePath;
 use crate::model::protocol::Silent;
-use crate::persist::manifest::Kind;
 use crate::store::extended::Extended;
-use crate::store::hold::Hold;
+use crate::store::node::Kind;
+use crate::store::node::{Node, Tree};
 use crate::store::reaper;
 use cairn_core::{
     Attributes, Caller, Credentials, HandleId, Hope, InodeId, Microfs, Moment, OpenOptions,

@@ -5,7 +5,7 @@
 //! from what does not (writes). They are never needed to know *what* to do: the tree is compared
 //! afresh, so an overrun log loses nothing.
 
-use crate::error::Result;
+use crate::model::error::Result;
 use crate::store::volume::Volume;
 use cairn_core::{LogRead, Operation};
 

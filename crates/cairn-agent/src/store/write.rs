@@ -4,7 +4,7 @@
 //! temporary name and renamed, or nobody can open it before. Programs of the job never see half of it.
 //! Does not read what it copies.
 
-use crate::error::Result;
+use crate::model::error::Result;
 use crate::model::path::FilePath;
 use crate::persist::manifest::Copy;
 use crate::store::extended::Extended;

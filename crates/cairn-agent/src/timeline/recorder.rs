@@ -17,7 +17,7 @@ use super::{
 use crate::agent::shared::Shared;
 use crate::checkpoint::sets::Member;
 use crate::checkpoint::sets::register::{Checkpoint, Level};
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::job::Job;
 use crate::model::path::FilePath;
 use crate::persist::destination::Destination;

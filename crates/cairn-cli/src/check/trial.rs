@@ -78,7 +78,7 @@ fn try_out(
             gaining = caught.gaining;
             None
         }
-        Some(Err(error)) => Some(cairn_agent::error::why(&error)),
+        Some(Err(error)) => Some(cairn_agent::model::error::why(&error)),
         None => None,
     };
     Ok(Trial { exit_code: exit_code(ran.status), calls, gaining, blind })

@@ -10,13 +10,14 @@ use crate::settings::archive::{self, archive_with};
 use crate::store::removal;
 use crate::store::survey::{self, Look};
 use crate::store::{OpenStore, Place, locate};
-use cairn_agent::agent::daemon;
-use cairn_agent::drain::checkpoints::{Told, left_name};
+use cairn_agent::drain::checkpoints::Told;
+use cairn_agent::model::job::left_name;
 use cairn_agent::model::job::{Job, RUN_LOCK};
+use cairn_agent::model::lock;
 use cairn_agent::model::mapping::Mapping;
 use cairn_agent::model::path::FilePath;
-use cairn_agent::persist::manifest::Kind;
 use cairn_agent::persist::outside::Outside;
+use cairn_agent::store::node::Kind;
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -146,7 +147,7 @@ pub fn take_for_removal(store: OpenStore, discard: bool, verify: bool) -> Result
     if discard {
         return Ok((claim_existing(store)?, 0));
     }
-    if daemon::has_run(store.directory(), RUN_LOCK)? {
+    if lock::has_run(store.directory(), RUN_LOCK)? {
         return Err(Error::Running { job: store.job.job });
     }
     // That may take long: until it is done a run may take the store up.

@@ -22,7 +22,7 @@ use cairn_agent::model::job::{DeviceKind, Scope, TierSpec};
 use cairn_agent::model::mapping::{Mapping, Rule};
 use cairn_agent::model::protocol::{Bringing, Phase, Silent, SpaceStatus, Stalled, Status};
 use cairn_agent::model::ranks::Launch;
-use cairn_agent::persist::manifest::Kind;
+use cairn_agent::store::node::Kind;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Durability, Timestamp};
 use cairn_device::nvme::shared::RemotePath;

@@ -23,14 +23,14 @@ use crate::store::survey;
 use crate::store::tier;
 use crate::store::{NODE, OpenStore, Roots, refuse};
 use cairn_agent::agent::client::Client;
-use cairn_agent::agent::daemon;
+use cairn_agent::model::directory_id::DirectoryId;
 use cairn_agent::model::job::{
     AGENT_LOCK, DeviceKind, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec,
 };
+use cairn_agent::model::lock;
 use cairn_agent::model::mapping::Mapping;
 use cairn_agent::model::store_file;
 use cairn_agent::persist::destination::Destination;
-use cairn_agent::persist::directory_id::DirectoryId;
 use cairn_agent::persist::ledger::Ledger;
 use cairn_agent::persist::manifest::Manifest;
 use cairn_agent::store::memory::Memory;
@@ -162,7 +162,7 @@ impl Claim {
         } else {
             taken.take_over(&claim.store.job, request)?;
         }
-        let joins = daemon::is_shared(&claim.lock);
+        let joins = lock::is_shared(&claim.lock);
         if !joins {
             claim.renew(roots, &device_store, request)?;
         }
@@ -185,7 +185,7 @@ impl Claim {
             claim.remove()?;
             return Claim::create_described(roots, (request, command), description, entrance);
         }
-        if !joins && !daemon::is_locked(directory, AGENT_LOCK)? {
+        if !joins && !lock::is_locked(directory, AGENT_LOCK)? {
             checkpoints::begin_run(&claim.store, &volumes)?;
         }
         claim.change(request)?;
@@ -228,7 +228,7 @@ impl Claim {
     /// Notes that another run begins, unless this one joins one that others began, and what is new about it.
     fn begin_run(&mut self, request: &Request, command: &[String]) -> Result<()> {
         let mut job = self.store.job.clone();
-        job.runs += u64::from(!daemon::is_shared(&self.lock));
+        job.runs += u64::from(!lock::is_shared(&self.lock));
         job.pending = job.pending.or_else(|| Job::executable(command));
         if !request.checkpoint.is_default() {
             job.checkpoint = request.checkpoint.clone();
@@ -477,14 +477,14 @@ impl Claim {
             let _ = self.locks.set(Store::open(self.store.directory())?.lock_tiers());
         }
         let directory = self.store.directory();
-        let has_ended = || Ok((!daemon::is_locked(directory, AGENT_LOCK)?).then_some(()));
+        let has_ended = || Ok((!lock::is_locked(directory, AGENT_LOCK)?).then_some(()));
         Ok(self.stop_agent_until(has_ended)?.is_some())
     }
 
     /// Ends the agent, and keeps another one from beginning as long as the file that is returned is open. Errors: it does not end.
     pub fn without_agent(&self) -> Result<File> {
         let directory = self.store.directory();
-        let lock = self.stop_agent_until(|| Ok(daemon::try_lock(directory, AGENT_LOCK)?))?;
+        let lock = self.stop_agent_until(|| Ok(lock::try_lock(directory, AGENT_LOCK)?))?;
         let late = || std::io::Error::from_raw_os_error(libc::ETIMEDOUT);
         lock.ok_or_else(|| Error::file("end the agent of", directory)(late()))
     }
@@ -683,7 +683,7 @@ fn is_blank(directory: &Path) -> Result<bool> {
 /// Takes the run lock of a store for a run. Errors: another run has it.
 pub fn lock(directory: &Path, job: &str) -> Result<File> {
     let lock = take_lock(directory, job)?;
-    daemon::say_run(&lock).map_err(Error::file("lock", &directory.join(RUN_LOCK)))?;
+    lock::say_run(&lock).map_err(Error::file("lock", &directory.join(RUN_LOCK)))?;
     Ok(lock)
 }
 
@@ -691,11 +691,11 @@ fn take_lock(directory: &Path, job: &str) -> Result<File> {
     let started = Instant::now();
     let mut is_said = false;
     loop {
-        if let Some(lock) = daemon::try_lock(directory, RUN_LOCK)? {
+        if let Some(lock) = lock::try_lock(directory, RUN_LOCK)? {
             return Ok(lock);
         }
         let waited = started.elapsed();
-        if waited > LOCK_PATIENCE && daemon::has_run(directory, RUN_LOCK)? {
+        if waited > LOCK_PATIENCE && lock::has_run(directory, RUN_LOCK)? {
             return Err(Error::Running { job: job.to_string() });
         }
         if waited > SAID_AFTER && !is_said {

@@ -16,7 +16,7 @@ use crate::store::tier::{self, Licence, TierRequest};
 use crate::store::{Roots, check_job_name};
 use cairn_agent::archive::ArchivePolicy;
 use cairn_agent::checkpoint::sets::policy::CheckpointPolicy;
-use cairn_agent::error::why;
+use cairn_agent::model::error::why;
 use cairn_agent::model::job::{Job, Scope, TierSpec};
 use cairn_agent::model::log::Level;
 use cairn_agent::model::mapping::{Mapping, Rule};

@@ -25,10 +25,9 @@ use cairn_agent::model::job::Job;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::ledger::Ledger;
-use cairn_agent::persist::manifest::{
-    Checkpoint, Copy, Entry, Kind, Manifest, Partial, manifest_name,
-};
+use cairn_agent::persist::manifest::{Checkpoint, Copy, Entry, Manifest, Partial, manifest_name};
 use cairn_agent::store::extended::Extended;
+use cairn_agent::store::node::Kind;
 use cairn_agent::store::volume::Volume;
 use cairn_core::ROOT;
 use on_demand::OnDemand;

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::output::count;
 use crate::output::size::human;
 use crate::store::OpenStore;
-use cairn_agent::persist::manifest::Kind;
+use cairn_agent::store::node::Kind;
 use serde::Serialize;
 
 /// Regular files of a store, and which of them are safe.

@@ -12,8 +12,8 @@ use crate::create::request::Request;
 use crate::error::{Error, Result};
 use crate::output::count;
 use crate::store::Roots;
-use cairn_agent::agent::daemon;
 use cairn_agent::model::job::RUN_LOCK;
+use cairn_agent::model::lock;
 use cairn_agent::model::store_file::{self, Outlives};
 use cairn_device::store::NAME_BYTES_MAX;
 use cairn_posix::process::rank::{self, Seat};
@@ -115,7 +115,7 @@ impl Company {
                 claim => claim?,
             };
             let directory = claim.store.directory().to_path_buf();
-            let goes_on = daemon::is_shared(claim.lock());
+            let goes_on = lock::is_shared(claim.lock());
             let known = Members::load(&directory).filter(|_| goes_on);
             let mut members = match known {
                 Some(members) if members.launch != self.seat.launch => {
@@ -133,7 +133,7 @@ impl Company {
             };
             members.came.insert(self.seat.local_rank);
             members.save(&directory)?;
-            daemon::share(claim.lock()).map_err(Error::file("share", &directory.join(RUN_LOCK)))?;
+            lock::share(claim.lock()).map_err(Error::file("share", &directory.join(RUN_LOCK)))?;
             // The others could not come while this one filled the store.
             self.since = Instant::now();
             return Ok(claim);
@@ -145,14 +145,14 @@ impl Company {
         let directory = claim.store.directory();
         self.wait_for_others(directory);
         let path = directory.join(RUN_LOCK);
-        daemon::take_back(claim.lock()).map_err(Error::file("lock", &path))?;
+        lock::take_back(claim.lock()).map_err(Error::file("lock", &path))?;
         let mut members = Members::load(directory).unwrap_or_default();
         members.ended.insert(self.seat.local_rank, code);
-        if daemon::is_shared(claim.lock()) {
+        if lock::is_shared(claim.lock()) {
             members.save(directory)?;
             return Ok(None);
         }
-        daemon::say_run(claim.lock()).map_err(Error::file("lock", &path))?;
+        lock::say_run(claim.lock()).map_err(Error::file("lock", &path))?;
         // Whoever comes now is of a company of its own.
         let _ = fs::remove_file(directory.join(FILE));
         let codes = || members.ended.values();
@@ -173,7 +173,7 @@ impl Company {
     /// Waits until those are over whom this rank has left already.
     fn wait_for_end(&self, directory: &Path) -> Result<()> {
         let started = Instant::now();
-        while daemon::is_locked(directory, RUN_LOCK)? {
+        while lock::is_locked(directory, RUN_LOCK)? {
             // They may have begun the next one.
             if Members::load(directory).is_some_and(|members| !self.is_in(&members)) {
                 break;
@@ -241,7 +241,7 @@ fn take_lock(directory: &Path, job: &str, launch: &str) -> Result<File> {
     loop {
         check(&members)?;
         members = File::open(directory.join(FILE)).ok().or(members);
-        let lock = daemon::try_lock_beside(directory, RUN_LOCK);
+        let lock = lock::try_lock_beside(directory, RUN_LOCK);
         check(&members)?;
         let lock = lock?;
         // Not that of a store that was just removed.

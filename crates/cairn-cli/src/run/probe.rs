@@ -8,7 +8,7 @@ use crate::check::self_test;
 use crate::error::{Error, Result};
 use crate::run::launch;
 use crate::store::OpenStore;
-use cairn_agent::error::why;
+use cairn_agent::model::error::why;
 use clap::Args;
 use std::ffi::{CStr, OsString, c_char, c_int};
 use std::fs;

@@ -88,7 +88,7 @@ pub fn open(path: &Path, access: Access) -> Result<TierFile> {
                 Access::Read | Access::Look => "opened",
                 Access::ReadWrite => "written to",
             };
-            let reason = cairn_agent::error::why(&io::Error::from_raw_os_error(error.errno));
+            let reason = cairn_agent::model::error::why(&io::Error::from_raw_os_error(error.errno));
             let advice = if error.advice.is_empty() { ADVICE.into() } else { error.advice };
             Err(refused(path, format!("cannot be {attempt}: {reason}"), advice))
         }

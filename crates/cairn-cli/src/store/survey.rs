@@ -10,9 +10,9 @@ use crate::store::unsaved::{Amount, Risk};
 use crate::store::{OpenStore, Roots};
 use cairn_agent::agent::client::Client;
 use cairn_agent::model::job::{JOB_FILE, Job};
-use cairn_agent::persist::manifest::Kind;
 use cairn_agent::persist::outside::Lack;
 use cairn_agent::store::living::{Life, Living};
+use cairn_agent::store::node::Kind;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{ProcessIdentity, Timestamp};
 use cairn_device::process;
@@ -116,7 +116,7 @@ pub fn survey(roots: &Roots) -> Vec<StoreRow> {
                 let paths = entries.flatten().map(|entry| entry.path());
                 rows.extend(paths.filter_map(|path| look(&path)));
             }
-            Err(error) => rows.extend(closed(&directory, &cairn_agent::error::why(&error))),
+            Err(error) => rows.extend(closed(&directory, &cairn_agent::model::error::why(&error))),
         }
     }
     rows.sort_by(|a, b| (&a.job, &a.store).cmp(&(&b.job, &b.store)));

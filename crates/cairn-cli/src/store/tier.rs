@@ -11,7 +11,7 @@ use crate::create::placement;
 use crate::error::{Error, Result};
 use crate::output::size;
 use crate::store::{Roots, refuse};
-use cairn_agent::error::why;
+use cairn_agent::model::error::why;
 use cairn_agent::model::job::{DeviceKind, TierSpec};
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, MEDIA_BLOCK_BYTES, Superblock, TIERS_MAX};
 use cairn_device::medium::{self, Contents, DeviceSize, measure};

@@ -11,7 +11,7 @@ use crate::engine::inode::{
     ABSENT, ASKED, DAMAGED, Inode, LOST, TORN, UNAVAILABLE, UNCLEAN, WANTED,
 };
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{ABSENCE_BEAT, ABSENCE_WISHES, SlabKind};
 use crate::format::record::Operation;
 use crate::format::types::{Absence, Caller, HandleId, InodeId};

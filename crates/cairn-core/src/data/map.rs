@@ -6,7 +6,7 @@
 use crate::engine::inode::{Inode, LOST, MAPPED, MAYBE_STALE};
 use crate::engine::transaction::Transaction;
 use crate::engine::tree::{Key, Tree, high, key, low};
-use crate::error::Result;
+use crate::format::error::Result;
 use crate::format::layout::{
     EXTENTS_ROOT, LOG_DURABLE, LOG_HEAD, ORPHAN_COUNT, ORPHAN_FIRST, PIN_COUNT, SlabKind,
 };

@@ -12,7 +12,7 @@ use crate::data::read::{Lost, ReadPlan};
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{self, Inode, MAPPED_TO_STORE};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{LIMBO_FIRST, SlabKind};
 use crate::format::types::{Caller, HandleId, InodeId, SlotId, Timestamp};
 use crate::process::Slot;

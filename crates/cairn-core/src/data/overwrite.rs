@@ -18,7 +18,7 @@ use crate::data::small::SMALL_BYTES_MAX;
 use crate::data::write::{PIECE_IN_PLACE, WriteKind, WritePiece};
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{HAS_WAITING, SETTLING, WANTS_SETTLE};
-use crate::error::Result;
+use crate::format::error::Result;
 use crate::format::types::{Caller, HandleId};
 use crate::process::handle::{APPEND, MAY_WRITE, WROTE};
 use crate::space::pool::BlockRun;

@@ -15,7 +15,7 @@ use crate::data::quiet::Quiet;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, MAYBE_STALE, NAMELESS, PACKED};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{FILLED_PACK, LAST_PACK, PACKED_TO, SlabKind};
 use crate::format::types::{Caller, HandleId, InodeId, MODE_REGULAR};
 use crate::process::Slot;

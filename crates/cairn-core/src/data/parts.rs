@@ -8,7 +8,7 @@
 
 use crate::engine::fs::Microfs;
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{Geometry, Layout, PART_COUNTER_WORDS, PART_COUNTERS};
 use crate::format::types::TIERS_MAX;
 use crate::space::pool::{BARRED, BlockRun, TOUCHED};

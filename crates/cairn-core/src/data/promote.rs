@@ -13,7 +13,7 @@ use crate::data::read::ReadPlan;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::Inode;
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{PROMOTED, PROMOTES, READ_NOTES, READ_PLACES, READS_NOTED};
 use crate::format::types::{Caller, InodeId};
 use crate::process::Slot;

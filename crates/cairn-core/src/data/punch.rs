@@ -5,7 +5,7 @@
 use crate::data::truncate::Truncation;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::MAPPED;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::record::Operation;
 use crate::format::types::{Caller, InodeId};
 

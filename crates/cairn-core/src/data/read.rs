@@ -8,7 +8,7 @@ use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, LOST};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::types::{Caller, HandleId, InodeId, Position};
 use crate::process::handle::MAY_READ;
 use std::sync::atomic::{Ordering, fence};

@@ -8,7 +8,7 @@ use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, MAPPED_TO_STORE};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::SlabKind;
 use crate::format::types::{Attributes, InodeId, MODE_REGULAR, Timestamp};
 use std::sync::atomic::{Ordering, fence};

@@ -9,7 +9,7 @@ use crate::data::map::{Extent, Replaced, Stretch};
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, ORPHAN, SETTLING, WANTS_SETTLE};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::types::{Caller, InodeId};
 use crate::process::Slot;
 use crate::process::pin::{PIN_SETTLES, Pin, PinRequest, PinnedRun, Replaces};

@@ -8,7 +8,7 @@ use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{ABSENT, Inode, LOST, OPENED, ORPHAN, TORN, UNCLEAN};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::record::Operation;
 use crate::format::types::{Caller, InodeId};
 use crate::process::Slot;

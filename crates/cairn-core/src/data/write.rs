@@ -15,7 +15,7 @@ use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{ABSENT, Inode, MAPPED_TO_STORE, SETTLING, WANTS_SETTLE};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::types::{Caller, HandleId, InodeId, Position};
 use crate::process::Slot;
 use crate::process::handle::{APPEND, Handle, MAY_WRITE, WROTE};

@@ -2,7 +2,7 @@
 
 use crate::engine::inode::Inode;
 use crate::engine::transaction::{Local, Transaction};
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{self, Checksum, Geometry, LOG_HEAD, Layout, MEDIA_EPOCH};
 use crate::format::media::Media;
 use crate::format::memory::Memory;

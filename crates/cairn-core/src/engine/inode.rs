@@ -8,7 +8,7 @@
 use crate::data::write::lease::LEASES_PER_SLOT;
 use crate::engine::fields::fields;
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{ORPHAN_COUNT, ORPHAN_FIRST, SLOTS_MAX, SlabKind};
 use crate::format::types::{
     Attributes, Caller, Credentials, InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, MODE_TYPE,

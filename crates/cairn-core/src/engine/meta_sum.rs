@@ -10,7 +10,7 @@
 
 use crate::engine::fs::Microfs;
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{
     EXTENDED_ROOT, Layout, META_SUM, NAMES_ROOT, PAGE_WORDS, PART_COUNTERS, PIN_COUNT,
     SLAB_HEADERS, SlabKind, TIER_COUNTERS, TIER_COUNTERS_END,

@@ -9,7 +9,7 @@
 //! transaction corrupt, so that it is rolled back and reported instead of committed.
 
 use crate::data::write::lease::Leases;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{
     self, Checksum, IMAGE, Layout, META_SUM, SLAB_HEADER_WORDS, SLAB_HEADERS, SLAB_KINDS,
     SlabRegion, UNDO_WORDS,

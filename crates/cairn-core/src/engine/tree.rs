@@ -11,7 +11,7 @@
 //! an inner node counts as minus infinity and is never read.
 
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::SlabKind;
 
 /// A tree, named by the word that holds its root node (0 = empty).

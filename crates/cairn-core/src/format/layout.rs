@@ -10,12 +10,12 @@
 //! Invariant: every region starts on a page and is derived from the static header alone; the header is
 //! checked against its CRC and against the segment's length before anything else is read.
 
+use crate::data::changes::changed_words;
 use crate::data::parts::{self, Placement};
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::memory::{LOCK_WORDS, Memory};
 use crate::format::types::TIERS_MAX;
 use crate::image::shadow_words;
-use crate::inspection::changes::changed_words;
 use std::sync::atomic::Ordering;
 
 /// Version of the meta segment written by this build.

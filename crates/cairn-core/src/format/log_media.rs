@@ -8,7 +8,7 @@
 //! Invariant: the stream ends at the first block that is missing, damaged or of another brand, and a record counts
 //! only if all its blocks do.
 
-use crate::error::Result;
+use crate::format::error::Result;
 use crate::format::layout::Checksum;
 use crate::format::media::{MEDIA_BLOCK_BYTES, MEDIA_BLOCK_WORDS, Media, read_words, write_words};
 use crate::format::record::sum_words;

@@ -4,7 +4,7 @@
 //! as a whole. Of persistent memory it keeps any subset of the words. Everything else is an error or a fault that checksums must find.
 //! Does not move the bytes of files; `cairn-device` does, on the same media.
 
-use crate::error::Result;
+use crate::format::error::Result;
 use crate::format::memory::{HeapMemory, Memory};
 use crate::format::types::ProcessIdentity;
 

@@ -4,7 +4,7 @@
 //! words; every access is atomic, so a word is never torn, and the lock gives the ordering.
 //! Does not know how the segment is mapped or how the lock detects a dead owner; `cairn-device` does.
 
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::image::{PrivateWords, shadow_words};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -8,8 +8,8 @@
 //! Does not know what a record means; `replay.rs` does.
 
 use crate::format::layout::Checksum;
+use crate::format::text;
 use crate::format::types::{PATH_BYTES_MAX, Timestamp};
-use crate::namespace::text;
 
 /// What a record says. The numbers are on media: never change one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 //! Invariant: everything follows from the superblock, which is written once and never changed; it is used only if its
 //! checksum is right and every region lies inside the media.
 
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{Checksum, Durability, Geometry, LOG_WORDS};
 use crate::format::media::{MEDIA_BLOCK_BYTES, MEDIA_BLOCK_WORDS, Media, read_words, write_words};
 use crate::format::types::{TIERS_MAX, Timestamp};

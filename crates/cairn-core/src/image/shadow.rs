@@ -14,7 +14,7 @@
 
 use super::{ImageLoss, LOSS_BITS};
 use crate::engine::transaction::Transaction;
-use crate::error::Result;
+use crate::format::error::Result;
 use crate::format::layout::{IMAGE, IMAGE_LOST, LOG_WORDS, PAGE_WORDS, UNDO_WORDS};
 use crate::format::memory::{Acquired, Memory};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -7,7 +7,7 @@
 
 use super::shadow::Shadow;
 use crate::engine::transaction::{Local, Transaction};
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{self, Checksum, IMAGE, Layout, PAGE_WORDS, SLAB_KINDS};
 use crate::format::memory::{Acquired, Memory};
 use crate::space::slab;

@@ -5,7 +5,7 @@
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, PERMISSION_BITS, SET_GROUP, WRITE};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::record::Operation;
 use crate::format::types::{Attributes, Caller, InodeId, TimeUpdate};
 use crate::namespace::walk::{Spare, last};

@@ -6,7 +6,7 @@
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, PERMISSION_BITS, READ};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::record::Operation;
 use crate::format::types::{
     Caller, DirectoryEntry, InodeId, MODE_DIRECTORY, NAME_BYTES_MAX, PATH_BYTES_MAX, ROOT,

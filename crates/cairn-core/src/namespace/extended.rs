@@ -15,7 +15,7 @@ use crate::engine::fs::Microfs;
 use crate::engine::inode::{EXTENDED, Inode, READ, WRITE};
 use crate::engine::transaction::Transaction;
 use crate::engine::tree::{Key, Tree, high, key, low};
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::EXTENDED_ROOT;
 use crate::format::record::Operation;
 use crate::format::types::{

@@ -6,7 +6,7 @@
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{EXECUTE, Inode, NAMELESS, RENAMED, WRITE};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::record::Operation;
 use crate::format::types::{
     Caller, InodeId, MODE_REGULAR, MODE_SYMLINK, PATH_BYTES_MAX, Timestamp,

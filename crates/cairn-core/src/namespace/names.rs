@@ -14,11 +14,11 @@
 
 use crate::engine::transaction::Transaction;
 use crate::engine::tree::{Gap, Key, Tree, high, key, low};
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{NAMES_ROOT, SlabKind};
+use crate::format::text;
 use crate::format::types::{InodeId, PATH_BYTES_MAX};
 use crate::namespace::name_cache::Place;
-use crate::namespace::text;
 
 const NAMES: Tree = Tree { root_word: NAMES_ROOT };
 const HASH_BITS: u32 = 62;

@@ -5,7 +5,7 @@
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{ABSENT, EXECUTE, Inode, NAMELESS, PERMISSION_BITS, READ, WRITE};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::types::{Caller, InodeId, MODE_REGULAR, OpenOptions, Opened};
 use crate::namespace::namei::{log_create, permit_creation};
 use crate::namespace::walk::{Last, Spare, Walked};

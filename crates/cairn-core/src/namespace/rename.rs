@@ -5,7 +5,7 @@
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, RENAMED, WRITE};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::record::Operation;
 use crate::format::types::{Caller, InodeId, NAME_BYTES_MAX, RenameMode, Timestamp};
 use crate::namespace::namei::{permit_creation, touch_directory};

@@ -7,12 +7,12 @@
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{EXECUTE, Inode};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
+use crate::format::text::find_slash;
 use crate::format::types::{
     Above, Caller, InodeId, NAME_BYTES_MAX, PATH_BYTES_MAX, PathBounds, ROOT,
 };
 use crate::namespace::names::Entry;
-use crate::namespace::text::find_slash;
 use std::cell::OnceCell;
 
 /// Symbolic links followed on one path, as in Linux.

@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::engine::fs::Microfs;
-use crate::error::Result;
+use crate::format::error::Result;
 use crate::format::layout::{FLIGHT_COUNT, SlabKind};
 use crate::format::types::{HandleId, Timestamp};
 use crate::process::handle::IN_FLIGHT;

@@ -9,7 +9,7 @@ use crate::engine::fields::fields;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, LOST, UNCLEAN};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{HANDLES_MAX, SlabKind};
 use crate::format::record::Operation;
 use crate::format::types::{

@@ -12,7 +12,7 @@ use crate::data::write::lease::LEASES_PER_SLOT;
 use crate::engine::fields::fields;
 use crate::engine::inode::{ABSENT, HAS_WAITING, Inode, MAYBE_STALE, ORPHAN, SETTLING};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{PIN_COUNT, PIN_EPOCH};
 use crate::format::types::InodeId;
 use crate::process::Slot;

@@ -10,7 +10,7 @@
 
 use crate::engine::fs::Microfs;
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{
     Durability, LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_START, LOG_TAILS, LOG_WORDS, MEDIA_EPOCH,
     MEDIA_FAILED, PAGE_WORDS, SNAPSHOT_NUMBER,

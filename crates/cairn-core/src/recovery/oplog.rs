@@ -12,7 +12,7 @@ use crate::data::map::{Extent, Stretch};
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, OPENED};
 use crate::engine::transaction::Transaction;
-use crate::error::Result;
+use crate::format::error::Result;
 use crate::format::layout::{
     LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_LAST_BARRIER, LOG_WORDS, LSN, OPENED_AT,
 };

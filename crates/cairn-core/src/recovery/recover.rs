@@ -7,7 +7,7 @@
 
 use crate::data::parts::Placement;
 use crate::engine::transaction::store_half;
-use crate::error::Result;
+use crate::format::error::Result;
 use crate::format::layout::{
     Checksum, Geometry, LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_LAST_BARRIER, LOG_START, LSN,
     MEDIA_EPOCH, PAGE_WORDS, SNAPSHOT_NUMBER,
@@ -17,7 +17,7 @@ use crate::format::media::{MEDIA_BLOCK_BYTES, Media, read_words};
 use crate::format::memory::Memory;
 use crate::format::superblock::{MediaOptions, Superblock};
 use crate::format::types::{Caller, Credentials, MODE_DIRECTORY, ROOT, SlotId, TIERS_MAX};
-use crate::inspection::inspect::refuse_loss;
+use crate::recovery::inspect::refuse_loss;
 use crate::recovery::replay::{Image, Seal};
 use crate::recovery::snapshot::{self, Header, Rebuilt};
 use crate::space::pool::BlockRun;
@@ -90,7 +90,7 @@ pub fn recover_placed(
 }
 
 /// As `recover`, but only to look at: the media is not written to, and must not be through this namespace. Makes what it
-/// can of damaged media; whether that is all of it, [`inspect`](crate::inspection::inspect()) says.
+/// can of damaged media; whether that is all of it, [`inspect`](crate::recovery::inspect()) says.
 pub fn recover_read_only(
     media: &dyn Media,
     memory: &dyn Memory,

@@ -17,7 +17,7 @@ use crate::data::coalesce::Strides;
 use crate::engine::fields::fields;
 use crate::engine::inode::{ABSENT, Inode, LOST, OPENED, TORN, UNCLEAN};
 use crate::engine::transaction::{Local, Transaction};
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{self, Checksum, Geometry, Layout, SlabKind};
 use crate::format::memory::Memory;
 use crate::format::record::{NameBuffer, Operation, Record};

@@ -9,7 +9,7 @@
 //! Invariant: a slot's first block is written only when the records are durable; the newest valid slot counts.
 
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::Checksum;
 use crate::format::log_media::Stream;
 use crate::format::media::{MEDIA_BLOCK_BYTES, MEDIA_BLOCK_WORDS, Media, read_words, write_words};

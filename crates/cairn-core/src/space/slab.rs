@@ -5,7 +5,7 @@
 //! The other words of a record keep their values while it is free (generations rely on this).
 
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{SlabKind, SlabRegion};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -4,7 +4,7 @@ use crate::data::map::Stretch;
 use crate::data::parts::PartUsage;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{ABSENT, MAPPED_TO_STORE, MAYBE_STALE};
-use crate::error::Result;
+use crate::format::error::Result;
 use crate::format::layout::{ATTACH_COUNT, ORPHAN_COUNT, PIN_COUNT, PROMOTED, SlabKind};
 use crate::format::record::Operation;
 use crate::format::types::{InodeId, SlotId, TIERS_MAX, Timestamp};

@@ -4,7 +4,7 @@
 //! what they do not have: a part of which too little is said is none.
 
 use super::{Client, PAGES_MAX, Part, checksum_text, elements, plain_tag};
-use crate::error::Result;
+use crate::model::error::Result;
 use cairn_device::checksum;
 use md5::{Digest, Md5};
 use rusty_s3::actions::{AbortMultipartUpload, ListParts};

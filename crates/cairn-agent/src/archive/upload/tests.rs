@@ -50,7 +50,7 @@ impl World {
     /// The same of these contents.
     fn checkpoint_of(&self, files: &[(&str, Vec<u8>)]) -> register::Checkpoint {
         files.iter().for_each(|(name, content)| self.write(name, content, 0o640, 1));
-        let member = |(path, node): (FilePath, crate::drain::plan::Node)| Member {
+        let member = |(path, node): (FilePath, crate::store::node::Node)| Member {
             path,
             inode: node.inode,
             version: node.version,

@@ -6,7 +6,7 @@
 //! Must stay true: a note that is damaged is left out, and hides no other.
 
 use super::{Family, Name};
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use cairn_device::Store;
 use cairn_device::notes::{self, HINTS, Kind, Note};
 use glob::{MatchOptions, Pattern};

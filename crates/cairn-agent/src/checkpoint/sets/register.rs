@@ -11,7 +11,7 @@ use super::usual::Usual;
 use super::{
     Family, Grove, Member, Name, Ranks, Reason, Run, Set, Situation, Standing, is_part, survey,
 };
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::format;
 use crate::model::store_file::{self, Outlives};
 use crate::persist::manifest::Manifest;

@@ -6,7 +6,7 @@
 
 use super::compare_length;
 use crate::drain::meter::Meter;
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::store::read::{self, Chunk, Known};
 use cairn_device::checksum;
 use rustix::fs::Advice;

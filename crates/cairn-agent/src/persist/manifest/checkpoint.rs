@@ -4,8 +4,9 @@
 //! one that is not whole is said to be so by the same manifest that names the file.
 
 use super::Manifest;
-use super::{read_checksum, read_number, read_time, write_checksum, write_time};
+use super::{read_number, read_time, write_time};
 use crate::checkpoint::sets::{self, register};
+use crate::model::format::{read_checksum, write_checksum};
 use crate::model::path::FilePath;
 use serde::{Deserialize, Serialize};
 

@@ -202,7 +202,8 @@ impl Text<'_> {
             None => export::BLOCK_BYTES,
         };
         place.open(block_bytes).map_err(|source| {
-            let problem = format!("cannot export {place}: {}", cairn_agent::error::why(&source));
+            let problem =
+                format!("cannot export {place}: {}", cairn_agent::model::error::why(&source));
             self.wrong(value, "namespace", &problem)
         })
     }

@@ -8,10 +8,9 @@ use crate::error::Result;
 use cairn_agent::archive::fetch::Archive;
 use cairn_agent::archive::{ArchivePolicy, manifest};
 use cairn_agent::model::path::FilePath;
-use cairn_agent::persist::manifest::{
-    Checkpoint, CheckpointFile, Copy, Entry, Kind, Manifest, State,
-};
+use cairn_agent::persist::manifest::{Checkpoint, CheckpointFile, Copy, Entry, Manifest, State};
 use cairn_agent::store::extended::Extended;
+use cairn_agent::store::node::Kind;
 use cairn_agent::store::volume::Volume;
 use cairn_agent::store::write::NewFile;
 use std::cmp::Reverse;

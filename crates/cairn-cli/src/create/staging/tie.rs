@@ -7,10 +7,11 @@ use super::Staged;
 use crate::error::Result;
 use crate::store::OpenStore;
 use cairn_agent::drain::checkpoints::Checkpoints;
-use cairn_agent::drain::plan::{Node, Tree};
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::ledger::Ledger;
-use cairn_agent::persist::manifest::{Entry, Kind, Manifest};
+use cairn_agent::persist::manifest::{Entry, Manifest};
+use cairn_agent::store::node::Kind;
+use cairn_agent::store::node::{Node, Tree};
 use cairn_agent::store::volume::{Volume, now};
 use cairn_core::InodeId;
 

@@ -21,10 +21,11 @@ use cairn_agent::checkpoint::quarantine::{Move, REPAIR_FORMAT, Repair as Note};
 use cairn_agent::checkpoint::sets::register::Checkpoint;
 use cairn_agent::checkpoint::sets::{Family, Member, Name};
 use cairn_agent::drain::checkpoints::Checkpoints;
-use cairn_agent::drain::plan::Tree;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::ledger::Ledger;
-use cairn_agent::persist::manifest::{self, Kind, State};
+use cairn_agent::persist::manifest::{self, State};
+use cairn_agent::store::node::Kind;
+use cairn_agent::store::node::Tree;
 use cairn_agent::store::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
 

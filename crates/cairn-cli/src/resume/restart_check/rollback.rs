@@ -7,8 +7,9 @@ use crate::drain::drain_with;
 use crate::error::{Error, Result};
 use crate::output::{self, count};
 use crate::store::survey;
-use cairn_agent::drain::checkpoints::{Delivery, Told, left_name};
+use cairn_agent::drain::checkpoints::{Delivery, Told};
 use cairn_agent::image;
+use cairn_agent::model::job::left_name;
 use std::time::Duration;
 
 /// Sets aside all that is in the store. Errors: it has no image, programs still use it, or something could not be copied.

@@ -2,7 +2,7 @@ use super::*;
 use cairn_agent::checkpoint::sets::Name;
 use cairn_agent::checkpoint::sets::register::Level;
 use cairn_agent::model::path::FilePath;
-use cairn_agent::persist::manifest::Kind;
+use cairn_agent::store::node::Kind;
 use cairn_agent::store::write::NewFile;
 use cairn_core::{Geometry, ROOT};
 use cairn_device::media_file::Allocation;

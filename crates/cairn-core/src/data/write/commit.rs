@@ -10,7 +10,7 @@ use crate::data::map::{Extent, Replaced, Stretch};
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{ABSENT, Inode, MAPPED_TO_STORE, ORPHAN};
 use crate::engine::transaction::{Transaction, store_half};
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::types::Caller;
 use crate::process::pin::{PIN_APPEND, PIN_CONTESTED, Pin, PinnedRun};
 use crate::space::pool::BlockRun;

@@ -41,7 +41,7 @@ use crate::engine::inode::{
     ABSENT, HAS_WAITING, Inode, LOST, MAPPED_TO_STORE, SETTLING, WANTS_SETTLE,
 };
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::types::{Caller, HandleId, InodeId, SlotId, Timestamp};
 use crate::process::Slot;
 use crate::process::handle::{APPEND, Handle};

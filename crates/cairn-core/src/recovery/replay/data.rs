@@ -5,7 +5,7 @@ use crate::data::coalesce::Strides;
 use crate::data::map::{Extent, Stretch};
 use crate::engine::inode::{ABSENT, Inode, LOST, MAYBE_STALE, OPENED, TORN, UNCLEAN};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::record::{Operation, Record};
 use crate::format::types::Timestamp;
 use crate::namespace::extended::is_well_formed;

@@ -3,7 +3,7 @@
 use super::{Rest, WRITING, claim, contradiction, directory, existing, release, replayer};
 use crate::engine::inode::Inode;
 use crate::engine::transaction::Transaction;
-use crate::error::Result;
+use crate::format::error::Result;
 use crate::format::types::{Credentials, NAME_BYTES_MAX, ROOT, Timestamp};
 
 pub(super) fn create(tx: &mut Transaction, p: &[u64], name: &[u8], now: Timestamp) -> Result<()> {

@@ -9,7 +9,7 @@ use super::{Image, KEPT_FLAGS, claim, contradiction, directory, existing, replay
 use crate::engine::fields::fields;
 use crate::engine::inode::{Inode, TORN, UNCLEAN};
 use crate::engine::transaction::Transaction;
-use crate::error::Result;
+use crate::format::error::Result;
 use crate::format::types::{Credentials, ROOT, Timestamp};
 
 fields!(Inode {

@@ -3,8 +3,8 @@
 use super::*;
 use crate::checkpoint::sets::Member;
 use crate::checkpoint::sets::register::{self, Level};
+use crate::drain::hold::hold;
 use crate::persist::manifest::Partial;
-use crate::store::hold::hold;
 
 const NAMES: [&str; 3] = ["step_1/a", "step_1/b", "step_1/c"];
 

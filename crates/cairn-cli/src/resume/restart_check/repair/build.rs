@@ -9,11 +9,12 @@ use crate::error::{Error, Result};
 use crate::output::size::human;
 use crate::store::local::{self, Expected};
 use cairn_agent::checkpoint::quarantine::building_place;
-use cairn_agent::error::why;
+use cairn_agent::model::error::why;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
-use cairn_agent::persist::manifest::{Copy, Kind, Manifest};
+use cairn_agent::persist::manifest::{Copy, Manifest};
 use cairn_agent::store::extended::Extended;
+use cairn_agent::store::node::Kind;
 use cairn_agent::store::volume::Volume;
 use std::io;
 

@@ -5,7 +5,8 @@
 
 use crate::error::Result;
 use crate::store::locate;
-use cairn_agent::checkpoint::quarantine::{ASIDE, Move, Repair, building_place};
+use cairn_agent::checkpoint::quarantine::{Move, Repair, building_place};
+use cairn_agent::model::path::ASIDE;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Attributes, Caller, ROOT, RenameMode};

@@ -2,8 +2,9 @@
 //!
 //! Must stay true: nothing of another checkpoint, and no file of none, goes with it; what was set aside before is not replaced.
 
-use cairn_agent::checkpoint::quarantine::{ASIDE, NEW};
+use cairn_agent::checkpoint::quarantine::NEW;
 use cairn_agent::checkpoint::sets::series::has_number;
+use cairn_agent::model::path::ASIDE;
 use cairn_agent::model::path::FilePath;
 use std::collections::BTreeSet;
 

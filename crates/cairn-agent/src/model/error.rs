@@ -3,8 +3,8 @@
 //! Each message says what failed, on which file and why; the command line adds what to do. Files in
 //! the store are named from its top, as in `/restart.100`.
 
+use crate::model::holder::Holder;
 use crate::model::path::FilePath;
-use crate::store::holder::Holder;
 use std::io;
 use std::path::{Path, PathBuf};
 

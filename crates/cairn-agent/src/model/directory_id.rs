@@ -4,7 +4,7 @@
 //! that somebody removed and made again is one to drain to.
 //! Numbers of devices and mounts may be others when a file system is mounted again: then the manifest in it counts.
 
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;

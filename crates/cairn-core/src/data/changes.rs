@@ -17,7 +17,7 @@
 use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
 use crate::engine::transaction::Transaction;
-use crate::error::Result;
+use crate::format::error::Result;
 use crate::format::layout::{IMAGE_COUNT, PAGE_WORDS, TierRegion};
 use crate::format::types::InodeId;
 use crate::space::pool::{BlockRun, for_words};

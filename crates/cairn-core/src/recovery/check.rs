@@ -5,7 +5,7 @@
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{MAPPED, MAPPED_TO_STORE, ORPHAN};
 use crate::engine::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::{
     FLIGHT_COUNT, LIMBO_FIRST, ORPHAN_COUNT, ORPHAN_FIRST, PIN_COUNT, SlabKind,
 };

@@ -7,12 +7,14 @@
 
 use crate::drain::copy::{Place, Source, compare};
 use crate::drain::meter::Meter;
-use crate::drain::plan::{Node, has_other_attributes};
-use crate::error::{Error, Result};
+use crate::model::error::{Error, Result};
 use crate::model::path::FilePath;
+use crate::persist::comparison::has_other_attributes;
 use crate::persist::destination::Destination;
-use crate::persist::manifest::{Copy, Entry, Kind, Manifest, State};
+use crate::persist::manifest::{Copy, Entry, Manifest, State};
 use crate::store::extended::Extended;
+use crate::store::node::Kind;
+use crate::store::node::Node;
 use crate::store::read::Buffer;
 use std::collections::HashSet;
 use std::io;

@@ -4,7 +4,7 @@
 //! A crash leaves a torn last flush and a snapshot that was being written; neither is damage, and what was promised
 //! is there all the same. Whether the parts together lead to a namespace is for recovery to say.
 
-use crate::error::{Error, Result};
+use crate::format::error::{Error, Result};
 use crate::format::layout::Checksum;
 use crate::format::log_media::{Stream, Survey, block_of, block_start};
 use crate::format::media::{MEDIA_BLOCK_BYTES, Media};

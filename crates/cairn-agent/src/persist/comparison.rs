@@ -1,0 +1,55 @@
+//! A file of the store beside its entry in the manifest: what differs, and the entry that it is to have.
+
+use crate::persist::manifest::{Copy, Entry, State};
+use crate::store::extended::Carried;
+use crate::store::node::Node;
+
+impl Node {
+    /// The manifest's entry for it as it is now, without a copy.
+    pub fn entry(&self, state: State) -> Entry {
+        Entry {
+            kind: self.kind,
+            state,
+            inode: self.inode,
+            version: self.version,
+            bytes: self.bytes,
+            crc32c: None,
+            mode: self.mode,
+            mtime_ns: self.mtime_ns,
+            extended: None,
+            earlier: None,
+            target: None,
+            reason: None,
+            detached: false,
+            rolled_back: false,
+            damaged: false,
+            torn: self.torn,
+        }
+    }
+
+    /// The manifest's entry for it once `copy` has its name.
+    pub fn drained_entry(&self, copy: Copy) -> Entry {
+        let mut entry = self.entry(State::Drained);
+        entry.set_copy(copy);
+        entry
+    }
+}
+
+/// Whether a copy is said to have the data of an absent file.
+pub fn holds_data_of(entry: &Entry, node: &Node) -> bool {
+    let data = node.absence.map(|absence| (node.bytes, absence.crc32c));
+    data.is_some() && entry.copy().map(|copy| (copy.bytes, copy.crc32c)) == data
+}
+
+/// Whether what the store has differs from what `entry` says in more than data.
+pub fn has_other_attributes(node: &Node, entry: &Entry) -> bool {
+    node.mode != entry.mode
+        || node.mtime_ns != entry.mtime_ns
+        || has_other_extended(node, entry.extended)
+}
+
+/// The same of extended attributes alone, of which a copy got what `carried` says.
+pub fn has_other_extended(node: &Node, carried: Option<Carried>) -> bool {
+    let kept = carried.is_none_or(|carried| carried.kept);
+    node.extended.carried(kept) != carried
+}

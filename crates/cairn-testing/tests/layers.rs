@@ -1,0 +1,264 @@
+//! The rooms of each crate use one another in one direction: a folder names only folders below it.
+//!
+//! Proves it from the sources, parsed: every path that begins with `crate`, in `use` items and in code. Tests are left out, and so is what
+//! macros expand to. Arrows that run up are listed with the crate; a new one fails, and so does one that is listed and gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use syn::visit::{self, Visit};
+
+/// A crate: its rooms from the top to the bottom, and the arrows that run up, as `room/module -> room`.
+struct House {
+    name: &'static str,
+    rooms: &'static [&'static str],
+    up: &'static [&'static str],
+}
+
+const HOUSES: [House; 4] = [
+    House {
+        name: "cairn-core",
+        rooms: &["recovery", "image", "data", "namespace", "process", "space", "engine", "format"],
+        // The engine keeps what a transaction needs at hand: caches, leases, the shadow of an image; and slots have room for all that a process does.
+        up: &[
+            "engine/fs -> image",
+            "engine/fs -> recovery",
+            "engine/inode -> data",
+            "engine/inode -> process",
+            "engine/transaction -> data",
+            "engine/transaction -> image",
+            "engine/transaction -> namespace",
+            "engine/transaction -> space",
+            "format/layout -> data",
+            "format/layout -> image",
+            "format/memory -> image",
+            "process/pin -> data",
+            "process/process -> data",
+            "space/pool -> data",
+            "space/pool -> process",
+            "space/upkeep -> data",
+        ],
+    },
+    House {
+        name: "cairn-posix",
+        rooms: &["process", "files", "data", "mapping", "descriptors", "mount", "kernel", "error"],
+        // The mount is where a process has everything of its own; a descriptor is closed, and a mapping made, with all that hangs on it.
+        up: &[
+            "data/copy -> files",
+            "data/io -> files",
+            "descriptors/descriptor -> data",
+            "descriptors/descriptor -> files",
+            "descriptors/descriptor -> process",
+            "descriptors/locks -> files",
+            "descriptors/locks -> mapping",
+            "kernel/configuration -> process",
+            "mapping/change -> files",
+            "mapping/create -> data",
+            "mapping/mapping -> data",
+            "mount/mount -> descriptors",
+            "mount/mount -> files",
+            "mount/mount -> mapping",
+        ],
+    },
+    House {
+        name: "cairn-agent",
+        rooms: &[
+            "target",
+            "agent",
+            "archive",
+            "bring",
+            "timeline",
+            "drain",
+            "image",
+            "persist",
+            "checkpoint",
+            "store",
+            "balancer",
+            "model",
+        ],
+        // Threads share one state, which the agent makes; the job and the protocol are made of the descriptions of what they speak of.
+        up: &[
+            "archive/archive -> agent",
+            "archive/keeper -> agent",
+            "bring/bring -> agent",
+            "checkpoint/sets -> persist",
+            "drain/forecast -> agent",
+            "model/job -> archive",
+            "model/job -> checkpoint",
+            "model/protocol -> archive",
+            "model/protocol -> checkpoint",
+            "model/protocol -> drain",
+            "persist/ownership -> image",
+            "store/volume -> checkpoint",
+            "store/volume -> drain",
+            "store/write -> persist",
+            "timeline/recorder -> agent",
+        ],
+    },
+    House {
+        name: "cairn-cli",
+        rooms: &[
+            "commands", "check", "run", "resume", "drain", "create", "settings", "report", "store",
+            "output", "error",
+        ],
+        // Making a store and resuming one are two ways of one claim.
+        up: &[
+            "check/self_test -> commands",
+            "create/claim -> drain",
+            "create/claim -> resume",
+            "create/placement -> commands",
+            "create/request -> resume",
+            "create/staging -> drain",
+            "run/probe -> check",
+            "run/run -> commands",
+            "settings/stage_option -> create",
+            "store/removal -> create",
+            "store/survey -> create",
+            "store/tier -> commands",
+            "store/tier -> create",
+            "store/unsaved -> create",
+        ],
+    },
+];
+
+/// The paths of a source file that begin with `crate`, as the names that follow.
+#[derive(Default)]
+struct Named(BTreeSet<String>);
+
+impl Named {
+    fn tree(&mut self, tree: &syn::UseTree, is_in_crate: bool) {
+        match tree {
+            syn::UseTree::Path(path) if is_in_crate => {
+                self.0.insert(path.ident.to_string());
+            }
+            syn::UseTree::Path(path) => self.tree(&path.tree, path.ident == "crate"),
+            syn::UseTree::Name(name) if is_in_crate => {
+                self.0.insert(name.ident.to_string());
+            }
+            syn::UseTree::Rename(name) if is_in_crate => {
+                self.0.insert(name.ident.to_string());
+            }
+            syn::UseTree::Group(group) => {
+                group.items.iter().for_each(|item| self.tree(item, is_in_crate));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute.parse_args::<syn::Path>().is_ok_and(|named| named.is_ident("test"))
+    })
+}
+
+impl<'ast> Visit<'ast> for Named {
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if !is_for_tests(&module.attrs) {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        if !is_for_tests(&item.attrs) {
+            self.tree(&item.tree, false);
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let mut names = path.segments.iter().map(|segment| segment.ident.to_string());
+        if names.next().as_deref() == Some("crate") {
+            self.0.extend(names.next());
+        }
+        visit::visit_path(self, path);
+    }
+}
+
+/// The source files of a crate but those of tests, each with its room and its module within that.
+fn sources(directory: &Path) -> Vec<(PathBuf, String, String)> {
+    let mut found = Vec::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(next) = left.pop() {
+        for entry in fs::read_dir(&next).expect("the crate has sources").flatten() {
+            let path = entry.path();
+            let names: Vec<String> = path
+                .strip_prefix(directory)
+                .expect("it lies there")
+                .components()
+                .map(|part| part.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned())
+                .collect();
+            if names
+                .iter()
+                .any(|name| matches!(name.as_str(), "tests" | "test_store" | "lib" | "main"))
+            {
+                continue;
+            }
+            if path.is_dir() {
+                left.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let module = names.get(1).unwrap_or(&names[0]).clone();
+                found.push((path, names[0].clone(), module));
+            }
+        }
+    }
+    found
+}
+
+/// The arrows that run up, and the rooms that nobody named.
+fn complaints(
+    rooms: &[&str],
+    named: &BTreeMap<(String, String), BTreeSet<String>>,
+) -> BTreeSet<String> {
+    let floor = |room: &str| rooms.iter().position(|known| *known == room);
+    let mut found = BTreeSet::new();
+    for ((room, module), names) in named {
+        let Some(own) = floor(room) else {
+            found.insert(format!("{room}: a room that has no floor"));
+            continue;
+        };
+        let above = names.iter().filter(|name| floor(name).is_some_and(|floor| floor < own));
+        found.extend(above.map(|name| format!("{room}/{module} -> {name}")));
+    }
+    found
+}
+
+#[test]
+fn rooms_use_only_rooms_below_them() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates/");
+    let mut wrong = Vec::new();
+    for house in HOUSES {
+        let mut named = BTreeMap::<_, BTreeSet<String>>::new();
+        for (path, room, module) in sources(&crates.join(house.name).join("src")) {
+            let text = fs::read_to_string(&path).expect("a source file is text");
+            let file = syn::parse_file(&text)
+                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let mut names = Named::default();
+            names.visit_file(&file);
+            named.entry((room, module)).or_default().extend(names.0);
+        }
+        let seen = complaints(house.rooms, &named);
+        let listed: BTreeSet<String> = house.up.iter().map(|&arrow| arrow.to_owned()).collect();
+        wrong.extend(seen.difference(&listed).map(|arrow| format!("{}: new: {arrow}", house.name)));
+        wrong
+            .extend(listed.difference(&seen).map(|arrow| format!("{}: gone: {arrow}", house.name)));
+    }
+    assert!(wrong.is_empty(), "arrows that run up:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn arrow_is_planted_that_runs_up_then_it_is_found() {
+    let text = "use crate::{low::Thing, high::{self, Other}};\n\
+                #[cfg(test)] mod tests { use crate::higher::Unseen; }\n\
+                fn call() { crate::highest::call() }";
+    let mut names = Named::default();
+    names.visit_file(&syn::parse_file(text).expect("it is Rust"));
+    assert_eq!(names.0, ["high", "highest", "low"].map(str::to_owned).into());
+    let named = BTreeMap::from([(("middle".to_owned(), "one".to_owned()), names.0)]);
+    let expected = ["middle/one -> high", "middle/one -> highest"].map(str::to_owned);
+    assert_eq!(complaints(&["highest", "high", "middle", "low"], &named), expected.into());
+    assert_eq!(
+        complaints(&["low"], &named),
+        ["middle: a room that has no floor".to_owned()].into()
+    );
+}
