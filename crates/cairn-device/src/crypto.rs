@@ -5,8 +5,9 @@
 //! group     ffdhe2048 … ffdhe8192: exponents, shared values
 //! wiped     bytes that are overwritten when they are dropped, and shown to nobody
 //! ```
+//! The algorithms are those of the crates `sha2`, `hmac`, `crypto-bigint`, `subtle` and `zeroize`, which run in constant time, start no
+//! thread and run nothing when they are loaded.
 //! Must stay true: time and memory accesses do not depend on the value of an exponent, a key or a proof that is compared.
-//! Written here because this crate is loaded into other people's programs, which need no further library for it.
 //! Does not encrypt.
 
 pub mod group;

@@ -55,7 +55,7 @@ pub enum Delivery {
     AsIs,
     /// All as it is at one moment, below a directory of their own, see [`crate::image`].
     Image,
-    /// The same of a job that no run has, see [`left_name`].
+    /// The same of a job that no run has, see [`crate::model::job::left_name`].
     Left,
     /// The same of a job that goes on from its last image, which stays.
     LeftForImage,

@@ -108,7 +108,7 @@ impl Microfs {
         Microfs::open_any(memory, checksum, None)
     }
 
-    /// Opens an existing namespace, which was made by [`recover`](crate::recovery::recover()) from this media. Those of its
+    /// Opens an existing namespace, which was made by [`recover`](crate::recovery::recover::recover()) from this media. Those of its
     /// `further` tiers, as far as they have any, hold their data.
     /// Errors: as `open`; `Invalid` if the namespace is not durable.
     pub fn open_durable(

@@ -90,7 +90,7 @@ pub fn recover_placed(
 }
 
 /// As `recover`, but only to look at: the media is not written to, and must not be through this namespace. Makes what it
-/// can of damaged media; whether that is all of it, [`inspect`](crate::recovery::inspect()) says.
+/// can of damaged media; whether that is all of it, [`inspect`](crate::recovery::inspect::inspect()) says.
 pub fn recover_read_only(
     media: &dyn Media,
     memory: &dyn Memory,

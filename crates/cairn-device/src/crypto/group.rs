@@ -2,14 +2,15 @@
 //!
 //! Must stay true: time and memory accesses do not depend on exponents, nor on what is computed with them. Values of others
 //! are accepted only from 2 to the prime less 2.
-//! Does not compute in other groups: that the lowest 64 bits of the primes are ones is relied on.
+
+use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
+use crypto_bigint::{BoxedUint, Odd};
+use zeroize::Zeroizing;
 
 use super::wiped::Wiped;
 
 /// Length of an exponent. More than twice the strength of the largest group, as RFC 7919 asks in its section 5.2.
 const EXPONENT_BYTES: usize = 64;
-/// Bits of an exponent that are handled at a time.
-const WINDOW_BITS: usize = 4;
 const LIMB_BITS: usize = u64::BITS as usize;
 
 /// A group whose elements are powers of 2 modulo a prime.
@@ -97,22 +98,23 @@ fn add(a: u64, b: u64, carry: bool) -> (u64, bool) {
 
 /// One's own part of an exchange.
 pub struct Exchange {
-    field: Field,
-    exponent: Wiped,
+    field: BoxedMontyParams,
+    exponent: Zeroizing<BoxedUint>,
     public: Vec<u8>,
 }
 
 impl Exchange {
     /// Chooses an exponent. Errors: the kernel has no random numbers.
     pub fn new(group: Group) -> crate::sys::SysResult<Exchange> {
-        Ok(Exchange::with(group, Wiped::random(EXPONENT_BYTES)?))
+        Ok(Exchange::with(group, &Wiped::random(EXPONENT_BYTES)?))
     }
 
-    fn with(group: Group, exponent: Wiped) -> Exchange {
-        let field = Field::new(group.prime());
-        let mut two = vec![0; field.modulus.len()];
-        two[0] = 2;
-        let public = to_bytes(&field.power(&two, &exponent)).to_vec();
+    fn with(group: Group, exponent: &[u8]) -> Exchange {
+        let prime = Odd::new(BoxedUint::from_words(group.prime()));
+        let field = BoxedMontyParams::new(prime.expect("a prime of these is odd"));
+        let exponent = Zeroizing::new(number(exponent, EXPONENT_BYTES).expect("it fits"));
+        let two = number(&[2], group.bytes()).expect("it fits");
+        let public = power(&field, two, &exponent).to_vec();
         Exchange { field, exponent, public }
     }
 
@@ -123,14 +125,11 @@ impl Exchange {
 
     /// What both know then, as long as elements of the group; none if `public` is no value that the other one can have.
     pub fn agree(&self, public: &[u8]) -> Option<Wiped> {
-        let count = self.field.modulus.len();
-        let limbs: Vec<u64> = public.rchunks(size_of::<u64>()).map(to_limb).collect();
-        let is_acceptable = public.len() == self.public.len()
-            && self.field.is_below(&limbs)
-            && !(limbs[0] <= 1 && limbs[1..].iter().all(|&limb| limb == 0))
-            // The prime less 1: the prime is odd.
-            && !(limbs[0] == self.field.modulus[0] - 1 && limbs[1..count] == self.field.modulus[1..]);
-        is_acceptable.then(|| to_bytes(&self.field.power(&limbs, &self.exponent)))
+        let one = BoxedUint::one_with_precision(self.field.bits_precision());
+        let greatest = self.field.modulus().as_ref().wrapping_sub(&one);
+        let value = number(public, self.public.len())?;
+        let is_acceptable = public.len() == self.public.len() && value > one && value < greatest;
+        is_acceptable.then(|| power(&self.field, value, &self.exponent))
     }
 }
 
@@ -140,139 +139,16 @@ impl core::fmt::Debug for Exchange {
     }
 }
 
-fn to_limb(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |limb, &byte| limb << 8 | u64::from(byte))
+/// A number of so many bytes, from no more of them.
+fn number(bytes: &[u8], length: usize) -> Option<BoxedUint> {
+    BoxedUint::from_be_slice(bytes, u32::try_from(length * 8).ok()?).ok()
 }
 
-fn to_bytes(limbs: &[u64]) -> Wiped {
-    let mut bytes = Wiped::zeros(size_of_val(limbs));
-    for (target, limb) in bytes.chunks_exact_mut(size_of::<u64>()).zip(limbs.iter().rev()) {
-        target.copy_from_slice(&limb.to_be_bytes());
-    }
-    bytes
-}
-
-/// Numbers modulo a prime p of one of the groups, in Montgomery's form: a stands for a R mod p, with R = 2^(bits of p).
-struct Field {
-    modulus: Vec<u64>,
-}
-
-impl Field {
-    fn new(modulus: Vec<u64>) -> Field {
-        assert_eq!(
-            modulus[0],
-            u64::MAX,
-            "so that -1/p modulo 2^64 is 1, which `multiply` relies on"
-        );
-        assert_eq!(modulus[modulus.len() - 1] >> (LIMB_BITS - 1), 1, "so that R - p is below p");
-        Field { modulus }
-    }
-
-    fn is_below(&self, limbs: &[u64]) -> bool {
-        limbs.iter().rev().lt(self.modulus.iter().rev())
-    }
-
-    /// `base` to the power of `exponent`, highest byte first.
-    fn power(&self, base: &[u64], exponent: &[u8]) -> Wiped<u64> {
-        let one = self.one();
-        let base = self.multiply(base, &self.square_of_r());
-        let mut powers = vec![one.clone()];
-        for index in 1..1 << WINDOW_BITS {
-            powers.push(self.multiply(&powers[index - 1], &base));
-        }
-        let mut result = one;
-        for byte in exponent {
-            for window in [byte >> WINDOW_BITS, byte & 0xf] {
-                for _ in 0..WINDOW_BITS {
-                    result = self.multiply(&result, &result);
-                }
-                result = self.multiply(&result, &select(&powers, window.into()));
-            }
-        }
-        let mut plain_one = Wiped::zeros(self.modulus.len());
-        plain_one[0] = 1;
-        self.multiply(&result, &plain_one)
-    }
-
-    /// R mod p, which is R - p.
-    fn one(&self) -> Wiped<u64> {
-        let mut one = Wiped::zeros(self.modulus.len());
-        let mut carry = true;
-        for (limb, &of_modulus) in one.iter_mut().zip(&self.modulus) {
-            (*limb, carry) = add(!of_modulus, 0, carry);
-        }
-        one
-    }
-
-    /// R R mod p: R doubled as often as p has bits.
-    fn square_of_r(&self) -> Wiped<u64> {
-        let mut value = self.one();
-        for _ in 0..self.modulus.len() * LIMB_BITS {
-            let mut carry = false;
-            for limb in value.iter_mut() {
-                (*limb, carry) = add(*limb, *limb, carry);
-            }
-            value = self.reduce(&value, carry.into());
-        }
-        value
-    }
-
-    /// a b / R mod p: one limb of a after the other, and each time a multiple of p that makes the lowest limb zero.
-    fn multiply(&self, a: &[u64], b: &[u64]) -> Wiped<u64> {
-        let count = self.modulus.len();
-        let (mut sum, mut above) = (Wiped::zeros(count), 0_u64);
-        for &digit in a {
-            let (mut of_product, mut of_modulus) = (0_u128, 0_u128);
-            let mut factor = 0;
-            for index in 0..count {
-                let product = u128::from(digit) * u128::from(b[index]);
-                of_product += product + u128::from(sum[index]);
-                let limb = of_product as u64;
-                of_product >>= LIMB_BITS;
-                if index == 0 {
-                    factor = limb;
-                }
-                of_modulus +=
-                    u128::from(factor) * u128::from(self.modulus[index]) + u128::from(limb);
-                if index > 0 {
-                    sum[index - 1] = of_modulus as u64;
-                }
-                of_modulus >>= LIMB_BITS;
-            }
-            let top = u128::from(above) + of_product + of_modulus;
-            (sum[count - 1], above) = (top as u64, (top >> LIMB_BITS) as u64);
-        }
-        self.reduce(&sum, above)
-    }
-
-    /// `value`, and `above` times R, which together are below 2 p, mod p.
-    fn reduce(&self, value: &[u64], above: u64) -> Wiped<u64> {
-        let mut less = Wiped::zeros(value.len());
-        let mut carry = true;
-        for (index, limb) in less.iter_mut().enumerate() {
-            (*limb, carry) = add(value[index], !self.modulus[index], carry);
-        }
-        // Without a borrow, or with one that `above` pays, the difference is the result.
-        let mask = 0_u64.wrapping_sub(core::hint::black_box(u64::from(carry) | above));
-        for (limb, &other) in less.iter_mut().zip(value) {
-            *limb = *limb & mask | other & !mask;
-        }
-        less
-    }
-}
-
-/// The entry at `wanted`, for which all are read.
-fn select(all: &[Wiped<u64>], wanted: u64) -> Wiped<u64> {
-    let mut selected = Wiped::zeros(all[0].len());
-    for (index, entry) in (0_u64..).zip(all) {
-        let difference = core::hint::black_box(index ^ wanted);
-        // All ones if there is no difference; differences are below 2^63.
-        let mask = (difference.wrapping_sub(1) >> (u64::BITS - 1)).wrapping_neg();
-        for (limb, &other) in selected.iter_mut().zip(entry.iter()) {
-            *limb |= other & mask;
-        }
-    }
-    selected
+/// `base` to the power of `exponent`, as many bytes as the prime has.
+fn power(field: &BoxedMontyParams, base: BoxedUint, exponent: &BoxedUint) -> Wiped {
+    let power = Zeroizing::new(BoxedMontyForm::new(base, field).pow(exponent));
+    let power = Zeroizing::new(power.retrieve());
+    Wiped::taken_from(&mut power.to_be_bytes())
 }
 
 #[cfg(test)]

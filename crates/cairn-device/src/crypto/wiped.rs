@@ -5,83 +5,69 @@
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{Ordering, compiler_fence};
+
+use subtle::ConstantTimeEq;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::sys::{self, SysResult};
 
-/// Values that are overwritten with zeros when they are dropped. They do not grow: what they outgrow would stay behind.
-pub struct Wiped<T: Copy + Default = u8>(Box<[T]>);
-
-impl<T: Copy + Default> Wiped<T> {
-    /// So many zeros.
-    pub fn zeros(count: usize) -> Wiped<T> {
-        Wiped(vec![T::default(); count].into())
-    }
-
-    /// A copy of `values`.
-    pub fn copy_of(values: &[T]) -> Wiped<T> {
-        Wiped(values.into())
-    }
-}
+/// Bytes that are overwritten with zeros when they are dropped. They do not grow: what they outgrow would stay behind.
+#[derive(Clone)]
+pub struct Wiped(Zeroizing<Box<[u8]>>);
 
 impl Wiped {
+    /// So many zeros.
+    pub fn zeros(count: usize) -> Wiped {
+        Wiped(Zeroizing::new(vec![0; count].into()))
+    }
+
+    /// A copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Wiped {
+        Wiped(Zeroizing::new(bytes.into()))
+    }
+
+    /// A copy of `bytes`, which are overwritten.
+    pub fn taken_from(bytes: &mut [u8]) -> Wiped {
+        let copy = Wiped::copy_of(bytes);
+        bytes.zeroize();
+        copy
+    }
+
     /// So many random bytes, from the kernel.
     pub fn random(count: usize) -> SysResult<Wiped> {
         let mut bytes = Wiped::zeros(count);
         for piece in bytes.chunks_mut(size_of::<[u8; 16]>()) {
             let mut some = sys::random()?;
             piece.copy_from_slice(&some[..piece.len()]);
-            wipe(&mut some);
+            some.zeroize();
         }
         Ok(bytes)
     }
 
     /// Whether these are the same bytes as `others`, in a time that depends on their number alone.
     pub fn is(&self, others: &[u8]) -> bool {
-        let differences = self.iter().zip(others).fold(0, |all, (a, b)| all | (a ^ b));
-        self.len() == others.len() && core::hint::black_box(differences) == 0
+        self.ct_eq(others).into()
     }
 }
 
-impl<T: Copy + Default> Clone for Wiped<T> {
-    fn clone(&self) -> Wiped<T> {
-        Wiped::copy_of(self)
-    }
-}
+impl Deref for Wiped {
+    type Target = [u8];
 
-impl<T: Copy + Default> Deref for Wiped<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
+    fn deref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl<T: Copy + Default> DerefMut for Wiped<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
+impl DerefMut for Wiped {
+    fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.0
     }
 }
 
-impl<T: Copy + Default> Drop for Wiped<T> {
-    fn drop(&mut self) {
-        wipe(&mut self.0);
-    }
-}
-
-impl<T: Copy + Default> fmt::Debug for Wiped<T> {
+impl fmt::Debug for Wiped {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("(hidden)")
     }
-}
-
-/// Overwrites values that are not needed any more, also where nobody reads them afterwards.
-pub fn wipe<T: Copy + Default>(values: &mut [T]) {
-    for value in values {
-        // SAFETY: an exclusive reference to a value that is not dropped.
-        unsafe { core::ptr::from_mut(value).write_volatile(T::default()) };
-    }
-    compiler_fence(Ordering::SeqCst);
 }
 
 #[cfg(test)]
@@ -100,9 +86,9 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_wiped_are_zero() {
-        let mut values = [7_u64; 5];
-        wipe(&mut values);
-        assert_eq!(values, [0; 5]);
+    fn bytes_are_taken_then_they_are_zero_where_they_were() {
+        let mut bytes = [7; 5];
+        assert_eq!(*Wiped::taken_from(&mut bytes), [7; 5]);
+        assert_eq!(bytes, [0; 5]);
     }
 }

@@ -10,7 +10,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use crate::crypto::wiped::wipe;
+use base64ct::{Base64, Encoding};
+use crc::{CRC_32_ISO_HDLC, Crc};
+use zeroize::Zeroize;
+
 use crate::crypto::{Hash, Wiped};
 use crate::descriptor::Descriptor;
 use crate::sys::{self, Errno, SysResult};
@@ -84,7 +87,7 @@ impl Secret {
         let (head, encoded) = text.split_at_mut(PREFIX.len() + 3);
         head.copy_from_slice(b"DHHC-1:01:");
         let (last, encoded) = encoded.split_last_mut().expect("it has a place for the last colon");
-        encode_base64(&checked, encoded);
+        Base64::encode(&checked, encoded).expect("it has room");
         *last = b':';
         Ok(text)
     }
@@ -208,7 +211,7 @@ impl SecretSource {
                 let text = std::env::var_os(name).ok_or(Error::Unauthenticated { why })?;
                 let mut text = text.into_vec();
                 let secrets = Secrets::parse(&text);
-                wipe(&mut text);
+                text.zeroize();
                 secrets
             }
         }
@@ -294,50 +297,14 @@ fn fill(file: i32, mut target: &mut [u8]) -> SysResult<()> {
 
 /// The bytes of a text in base64 (RFC 4648) with its padding; none if it is no such text.
 fn decode_base64(text: &[u8]) -> Option<Wiped> {
-    let digits = text.strip_suffix(b"==").or(text.strip_suffix(b"=")).unwrap_or(text);
-    if text.len() % 4 != 0 || text.is_empty() {
-        return None;
-    }
-    let mut bytes = Wiped::zeros(digits.len() * 3 / 4);
-    let (mut pending, mut bits, mut at) = (0_u32, 0, 0);
-    for &digit in digits {
-        pending = pending << 6 | u32::from(base64_value(digit)?);
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes[at] = (pending >> bits) as u8;
-            at += 1;
-        }
-    }
-    (pending & ((1 << bits) - 1) == 0).then_some(bytes)
-}
-
-/// Writes bytes in base64; a multiple of three, so that there is no padding.
-fn encode_base64(bytes: &[u8], text: &mut [u8]) {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (three, four) in bytes.chunks_exact(3).zip(text.chunks_exact_mut(4)) {
-        let number = three.iter().fold(0, |number, &byte| number << 8 | usize::from(byte));
-        for (index, digit) in four.iter_mut().enumerate() {
-            *digit = DIGITS[number >> (18 - 6 * index) & 63];
-        }
-    }
-}
-
-fn base64_value(digit: u8) -> Option<u8> {
-    match digit {
-        b'A'..=b'Z' => Some(digit - b'A'),
-        b'a'..=b'z' => Some(digit - b'a' + 26),
-        b'0'..=b'9' => Some(digit - b'0' + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
-    }
+    let mut room = Wiped::zeros(text.len());
+    let decoded = Base64::decode(text, &mut room).ok().filter(|decoded| !decoded.is_empty())?;
+    Some(Wiped::copy_of(decoded))
 }
 
 /// The CRC-32 of Ethernet, by which mistyped secrets are found.
 fn crc32(bytes: &[u8]) -> u32 {
-    let step = |sum: u32, _| sum >> 1 ^ 0xedb8_8320 & (sum & 1).wrapping_neg();
-    !bytes.iter().fold(!0, |sum, &byte| (0..8).fold(sum ^ u32::from(byte), step))
+    Crc::<u32>::new(&CRC_32_ISO_HDLC).checksum(bytes)
 }
 
 #[cfg(test)]

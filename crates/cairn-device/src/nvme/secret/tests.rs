@@ -31,7 +31,7 @@ fn generated_secrets_can_be_read_and_differ() {
     assert_ne!(one[..], other[..]);
     let mut text = [0; 48];
     let bytes: Vec<u8> = (0..32).chain([0x8a, 0x7e, 0x26, 0x91]).collect();
-    encode_base64(&bytes, &mut text);
+    Base64::encode(&bytes, &mut text).expect("it has room");
     assert_eq!(text, OF_SHA_256.as_bytes()[10..58]);
 }
 
