@@ -278,7 +278,8 @@ impl Shared {
             Mood::Bucketless => error(404, "NoSuchBucket"),
             Mood::Endless => found(format!(
                 "<ListBucketResult {XML}><NextContinuationToken>x</NextContinuationToken>\
-                 <NextKeyMarker>x</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker>"
+                 <NextKeyMarker>x</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker>\
+                 </ListBucketResult>"
             )),
             Mood::Secretive if request.method == "GET" && request.is_about_uploads() => {
                 error(501, "NotImplemented")

@@ -3,13 +3,17 @@
 //! Must stay true: bytes count as sent only when the server compared their checksum, or they were read back; nothing that is
 //! said of a request shows its URL, which is signed; a request that cannot be carried out now is repeated a few times.
 
+mod answers;
 mod unfinished;
 
 pub use unfinished::Listed;
 
 use super::{ArchivePolicy, Location, credentials};
 use crate::model::error::{Error, Refusal, Result};
+use answers::{Failure, Names};
+use base64ct::{Base64, Encoding};
 use cairn_device::checksum;
+use quick_xml::escape::partial_escape;
 use rusty_s3::actions::{
     CompleteMultipartUpload, CreateMultipartUpload, DeleteObject, GetObject, HeadObject, PutObject,
     S3Action, UploadPart,
@@ -229,7 +233,7 @@ impl<'a> Client<'a> {
         let answer = self.send("complete", key, &action, &[], Some(body.as_bytes()))?;
         answer.check(self, "complete", key)?;
         // This one may fail after it was answered.
-        match tag(&answer.text(), "Code") {
+        match Failure::of(&answer.text()).code {
             Some(code) => Err(self.error("complete", key, code, Refusal::Passing)),
             None => Ok(()),
         }
@@ -271,19 +275,15 @@ impl<'a> Client<'a> {
             query.extend(token.as_deref().map(|token| ("continuation-token", token)));
             let answer = self.send("list", prefix, &|| self.ask_bucket(&query), &[], None)?;
             answer.check(self, "list", prefix)?;
-            let text = answer.text();
-            if !text.contains("<ListBucketResult") {
-                return Err(self.strange("list", prefix, "its answer is no list"));
-            }
-            names.extend(elements(&text, "Contents").filter_map(|one| plain_tag(one, "Key")));
-            let parts = elements(&text, "CommonPrefixes");
-            directories.extend(parts.filter_map(|one| plain_tag(one, "Prefix")));
-            match plain_tag(&text, "NextContinuationToken") {
-                Some(next) if !next.is_empty() && token.as_ref() != Some(&next) => {
-                    token = Some(next);
-                }
-                Some(next) if !next.is_empty() => break,
-                _ => return Ok((names, directories)),
+            let list = Names::of(&answer.text());
+            let mut list =
+                list.ok_or_else(|| self.strange("list", prefix, "its answer is no list"))?;
+            names.extend(list.keys());
+            directories.extend(list.prefixes());
+            match list.next() {
+                None => return Ok((names, directories)),
+                next if next == token => break,
+                next => token = next,
             }
         }
         Err(self.strange("list", prefix, "its list has no end"))
@@ -480,14 +480,14 @@ impl Answer {
 
     /// Whether there is no such object, in a bucket that is there.
     fn is_nothing_there(&self) -> bool {
-        self.status == 404 && tag(&self.text(), "Code").as_deref() != Some("NoSuchBucket")
+        self.status == 404 && Failure::of(&self.text()).code.as_deref() != Some("NoSuchBucket")
     }
 
     /// Whether the same request may be answered otherwise a little later.
     fn may_pass(&self) -> bool {
         const OF_THE_WAY: [&str; 3] =
             ["RequestTimeout", "BadDigest", "XAmzContentChecksumMismatch"];
-        let code = tag(&self.text(), "Code").unwrap_or_default();
+        let code = Failure::of(&self.text()).code.unwrap_or_default();
         matches!(self.status, 408 | 429 | 500 | 502..=599) || OF_THE_WAY.contains(&code.as_str())
     }
 
@@ -522,8 +522,9 @@ impl Answer {
             return Ok(());
         }
         let text = self.text();
-        let code = tag(&text, "Code").unwrap_or_else(|| format!("HTTP {}", self.status));
-        let message = tag(&text, "Message").filter(|message| *message != code);
+        let failure = Failure::of(&text);
+        let code = failure.code.unwrap_or_else(|| format!("HTTP {}", self.status));
+        let message = failure.message.filter(|message| *message != code);
         let message = message.map(|message| format!(": {message}")).unwrap_or_default();
         let advice = match self.status {
             404 if code == "HTTP 404" => " (is the bucket there, and on this server?)",
@@ -580,29 +581,12 @@ fn why(error: &ureq::Error) -> String {
     }
 }
 
-/// The text of the first element of this name.
-fn tag(text: &str, name: &str) -> Option<String> {
-    let (_, rest) = text.split_once(&format!("<{name}>"))?;
-    rest.split_once("</").map(|(inner, _)| inner.to_string())
-}
-
-/// The same of a text that was escaped.
-fn plain_tag(text: &str, name: &str) -> Option<String> {
-    tag(text, name).map(|inner| plain(&inner))
-}
-
-/// What begins with each element of this name. Servers leave out what they do not have: whoever reads takes what it needs.
-fn elements<'a>(text: &'a str, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
-    let parts: Vec<&str> = text.split(&format!("<{name}>")).skip(1).collect();
-    parts.into_iter()
-}
-
 /// The body that makes an object of its parts. A server that compares checksums wants to hear them again.
 fn completion(parts: &[Part]) -> String {
     let mut body =
         "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">".to_string();
     for (number, part) in (1..).zip(parts) {
-        let (etag, sum) = (escaped(&part.etag), checksum_text(part.crc32c));
+        let (etag, sum) = (partial_escape(part.etag.as_str()), checksum_text(part.crc32c));
         let sum = match part.was_compared {
             true => format!("<ChecksumCRC32C>{sum}</ChecksumCRC32C>"),
             false => String::new(),
@@ -612,23 +596,9 @@ fn completion(parts: &[Part]) -> String {
     body + "</CompleteMultipartUpload>"
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-/// The text that is written like this in XML.
-fn plain(text: &str) -> String {
-    let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"");
-    text.replace("&apos;", "'").replace("&#39;", "'").replace("&#34;", "\"").replace("&amp;", "&")
-}
-
 /// A CRC32C as S3 writes it: its bytes, the highest first, in base 64.
 fn checksum_text(crc32c: u32) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    // Four bytes are six digits, the last of which has four bits of nothing.
-    let bits = u64::from(crc32c) << 4;
-    let digit = |place: u32| char::from(DIGITS[(bits >> (6 * place) & 63) as usize]);
-    (0..6).rev().map(digit).chain("==".chars()).collect()
+    Base64::encode_string(&crc32c.to_be_bytes())
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Requests against a server that is in trouble, and what is written of them.
 
+use super::answers::Uploads;
 use super::*;
 use crate::archive::object_store::{Mood, ObjectStore, Trouble};
 use crate::checkpoint::sets::policy::Every;
@@ -97,6 +98,11 @@ fn checksum_is_written_as_amazon_writes_it() {
     assert_eq!(checksum_text(checksum::crc32c(0, b"123456789")), "4waSgw==");
 }
 
+fn parts(text: &str) -> Vec<(u16, Listed)> {
+    let list = answers::Parts::of(text).expect("it is a list");
+    list.part.into_iter().filter_map(unfinished::listed).collect()
+}
+
 #[test]
 fn parts_are_named_in_order_with_the_checksums_that_were_compared() {
     let part = |etag: &str, was_compared| Part { etag: etag.into(), crc32c: 0, was_compared };
@@ -105,19 +111,36 @@ fn parts_are_named_in_order_with_the_checksums_that_were_compared() {
                  <PartNumber>1</PartNumber></Part>";
     let second = "<Part><ETag>&lt;b&gt;</ETag><PartNumber>2</PartNumber></Part>";
     assert!(body.contains(&format!("{first}{second}")), "{body}");
-    assert_eq!(tag("<Error><Code>SlowDown</Code></Error>", "Code").as_deref(), Some("SlowDown"));
-    assert_eq!(tag("<Error/>", "Code"), None);
-    let list = "<Upload><Key>a&amp;b</Key><UploadId>1</UploadId></Upload>\
-                <Upload><Key>a&amp;lt;c</Key><UploadId>2</UploadId></Upload>";
+    let code = |text| Failure::of(text).code;
+    assert_eq!(code("<Error><Code>SlowDown</Code></Error>").as_deref(), Some("SlowDown"));
+    assert_eq!(
+        (code("<Error/>"), code("no XML <Code>x</Code>"), code("<Error><Code>")),
+        (None, None, None)
+    );
+    let list = "<ListMultipartUploadsResult><Upload><Key>a&amp;b</Key><UploadId>1</UploadId></Upload>\
+                <Upload><Key>a&amp;lt;c</Key><UploadId>2</UploadId></Upload>\
+                <Upload><Key>alone</Key></Upload></ListMultipartUploadsResult>";
     let found = [("a&b".to_string(), "1".to_string()), ("a&lt;c".to_string(), "2".to_string())];
-    assert_eq!(unfinished::uploads(list), found);
+    assert_eq!(Uploads::of(list).map(|mut list| list.pairs()), Some(found.to_vec()));
+    let cut_off = &list[..list.len() - 8];
+    assert!(Uploads::of(cut_off).is_none());
+    let mixed = "<ListBucketResult><Contents><Key>a</Key></Contents><CommonPrefixes><Prefix>b/</Prefix></CommonPrefixes>\
+                 <Contents><Size>1</Size><Key>c</Key></Contents></ListBucketResult>";
+    let mut names = Names::of(mixed).expect("it is a list");
+    assert_eq!(names.keys().collect::<Vec<_>>(), ["a", "c"]);
+    assert_eq!(
+        (names.prefixes().collect::<Vec<_>>(), names.next()),
+        (vec!["b/".to_string()], None)
+    );
+    assert!(Names::of("<html>not found</html>").is_none() && Names::of(&mixed[..60]).is_none());
 }
 
 #[test]
 fn listed_part_is_of_bytes_that_have_its_checksum_or_its_md5() {
     let listed = |more: &str| {
-        let text = format!("<Part><PartNumber>7</PartNumber><Size>9</Size>{more}</Part>");
-        unfinished::parts(&text).pop().map(|(number, listed)| (number, listed.of(b"123456789")))
+        let part = format!("<PartNumber>7</PartNumber><Size>9</Size>{more}");
+        let text = format!("<ListPartsResult><Part>{part}</Part></ListPartsResult>");
+        parts(&text).pop().map(|(number, listed)| (number, listed.of(b"123456789")))
     };
     let was_compared =
         |more: &str| listed(more).map(|(_, part)| part.map(|part| part.was_compared));
@@ -131,8 +154,8 @@ fn listed_part_is_of_bytes_that_have_its_checksum_or_its_md5() {
     assert_eq!(was_compared(&sum("AAAAAA==")), Some(None));
     assert_eq!(listed(&sum("4waSgw==")).map(|(number, _)| number), Some(7));
     assert_eq!(was_compared(""), None, "s3s-fs says no more");
-    let long = "<Part><PartNumber>7</PartNumber><Size>8</Size><ETag>x</ETag></Part>";
-    assert!(unfinished::parts(long)[0].1.of(b"123456789").is_none());
+    let long = "<ListPartsResult><Part><PartNumber>7</PartNumber><Size>8</Size><ETag>x</ETag></Part></ListPartsResult>";
+    assert!(parts(long)[0].1.of(b"123456789").is_none());
 }
 
 #[test]

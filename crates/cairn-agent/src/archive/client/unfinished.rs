@@ -3,7 +3,8 @@
 //! Must stay true: a part that the server has stands for bytes only if what it says of it was compared with them. Servers leave out
 //! what they do not have: a part of which too little is said is none.
 
-use super::{Client, PAGES_MAX, Part, checksum_text, elements, plain_tag};
+use super::answers::{PartOf, Parts, Uploads};
+use super::{Client, PAGES_MAX, Part, checksum_text};
 use crate::model::error::Result;
 use cairn_device::checksum;
 use md5::{Digest, Md5};
@@ -51,11 +52,10 @@ impl Client<'_> {
                 Err(_) => return Ok(None),
                 Ok(()) => {}
             }
-            let text = answer.text();
-            found.extend(parts(&text));
-            let is_cut = plain_tag(&text, "IsTruncated").is_some_and(|text| text == "true");
-            let next = plain_tag(&text, "NextPartNumberMarker").and_then(|text| text.parse().ok());
-            match next.filter(|next| is_cut && *next > after) {
+            let Some(list) = Parts::of(&answer.text()) else { return Ok(None) };
+            let next = list.next().filter(|next| *next > after);
+            found.extend(list.part.into_iter().filter_map(listed));
+            match next {
                 Some(next) => after = next,
                 None => return Ok(Some(found)),
             }
@@ -83,14 +83,15 @@ impl Client<'_> {
             }
             let answer = self.send("look at", prefix, &|| self.ask_bucket(&query), &[], None)?;
             answer.check(self, "look at", prefix)?;
-            let text = answer.text();
-            for (key, upload) in uploads(&text) {
+            let list = Uploads::of(&answer.text());
+            let mut list =
+                list.ok_or_else(|| self.strange("look at", prefix, "its answer is no list"))?;
+            for (key, upload) in list.pairs() {
                 if key.starts_with(prefix) && ours(&key)? {
                     self.abort(&key, &upload)?;
                 }
             }
-            let next = plain_tag(&text, "NextKeyMarker").filter(|key| !key.is_empty());
-            let next = next.zip(plain_tag(&text, "NextUploadIdMarker"));
+            let next = list.next();
             if next.is_none() || next == after {
                 return Ok(());
             }
@@ -100,20 +101,11 @@ impl Client<'_> {
     }
 }
 
-/// Names and numbers in a list of uploads that are not completed.
-pub(super) fn uploads(text: &str) -> Vec<(String, String)> {
-    let pair = |upload| Some((plain_tag(upload, "Key")?, plain_tag(upload, "UploadId")?));
-    elements(text, "Upload").filter_map(pair).collect()
-}
-
-/// Parts in a list of them, by their numbers.
-pub(super) fn parts(text: &str) -> Vec<(u16, Listed)> {
-    let listed = |part| {
-        let number = plain_tag(part, "PartNumber")?.parse().ok()?;
-        let (bytes, etag) = (plain_tag(part, "Size")?.parse().ok()?, plain_tag(part, "ETag")?);
-        Some((number, Listed { bytes, etag, crc32c: plain_tag(part, "ChecksumCRC32C") }))
-    };
-    elements(text, "Part").filter_map(listed).collect()
+/// A part with its number; none if too little is said of it.
+pub(super) fn listed(part: PartOf) -> Option<(u16, Listed)> {
+    let number = part.part_number?.parse().ok()?;
+    let (bytes, etag) = (part.size?.parse().ok()?, part.etag?);
+    Some((number, Listed { bytes, etag, crc32c: part.crc32c }))
 }
 
 fn md5_text(bytes: &[u8]) -> String {

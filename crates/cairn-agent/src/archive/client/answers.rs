@@ -1,0 +1,137 @@
+//! What S3 servers answer, as XML (Amazon S3 API reference, 2006-03-01).
+//!
+//! Must stay true: servers leave out what they do not have, and add what nobody asked for: whoever reads takes what it needs. A text that is no
+//! XML, or was cut off, is no answer.
+
+use quick_xml::de;
+use serde::Deserialize;
+
+/// Why a request was refused.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Failure {
+    pub code: Option<String>,
+    pub message: Option<String>,
+}
+
+impl Failure {
+    /// What a text says of it; nothing if it says nothing of the kind.
+    pub fn of(text: &str) -> Failure {
+        de::from_str(text).unwrap_or_default()
+    }
+}
+
+/// Names that begin in some way: those of objects, and what several of them begin with.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Names {
+    contents: Vec<Object>,
+    common_prefixes: Vec<Common>,
+    next_continuation_token: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Object {
+    key: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Common {
+    prefix: Option<String>,
+}
+
+impl Names {
+    /// None: it is no such list.
+    pub fn of(text: &str) -> Option<Names> {
+        #[derive(Deserialize)]
+        enum Root {
+            ListBucketResult(Names),
+        }
+        de::from_str(text).ok().map(|Root::ListBucketResult(names)| names)
+    }
+
+    /// Of objects.
+    pub fn keys(&mut self) -> impl Iterator<Item = String> {
+        self.contents.drain(..).filter_map(|object| object.key)
+    }
+
+    /// What several begin with, up to the delimiter.
+    pub fn prefixes(&mut self) -> impl Iterator<Item = String> {
+        self.common_prefixes.drain(..).filter_map(|common| common.prefix)
+    }
+
+    /// How to ask for the rest, if there is one.
+    pub fn next(&mut self) -> Option<String> {
+        self.next_continuation_token.take().filter(|token| !token.is_empty())
+    }
+}
+
+/// Objects that were begun in parts.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Uploads {
+    upload: Vec<Upload>,
+    next_key_marker: Option<String>,
+    next_upload_id_marker: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Upload {
+    key: Option<String>,
+    upload_id: Option<String>,
+}
+
+impl Uploads {
+    /// None: it is no such list.
+    pub fn of(text: &str) -> Option<Uploads> {
+        de::from_str(text).ok()
+    }
+
+    /// Names and numbers.
+    pub fn pairs(&mut self) -> Vec<(String, String)> {
+        self.upload.drain(..).filter_map(|upload| Some((upload.key?, upload.upload_id?))).collect()
+    }
+
+    /// Name and number after which the rest begins, if there is one.
+    pub fn next(self) -> Option<(String, String)> {
+        self.next_key_marker.filter(|key| !key.is_empty()).zip(self.next_upload_id_marker)
+    }
+}
+
+/// Parts of an object that was begun.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Parts {
+    pub part: Vec<PartOf>,
+    is_truncated: Option<String>,
+    next_part_number_marker: Option<String>,
+}
+
+/// One of them, as the server says.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct PartOf {
+    pub part_number: Option<String>,
+    pub size: Option<String>,
+    #[serde(rename = "ETag")]
+    pub etag: Option<String>,
+    #[serde(rename = "ChecksumCRC32C")]
+    pub crc32c: Option<String>,
+}
+
+impl Parts {
+    /// None: it is no such list.
+    pub fn of(text: &str) -> Option<Parts> {
+        de::from_str(text).ok()
+    }
+
+    /// Number after which the rest begins, if there is one.
+    pub fn next(&self) -> Option<u16> {
+        let is_cut = self.is_truncated.as_deref() == Some("true");
+        let next = self.next_part_number_marker.as_ref().and_then(|text| text.parse().ok());
+        next.filter(|_| is_cut)
+    }
+}
