@@ -1,9 +1,12 @@
-//! The object store that complete checkpoints are archived to, as a job describes it, and how far that has come.
+//! The object store that complete checkpoints are archived to, as a job describes it, and how far
+//! that has come.
 //!
-//! Must stay true: an object that says that a checkpoint is there is written after all that it names was verified there, and
-//! removed before any of that is replaced; credentials are read where they are used and stand in no file of ours.
-//! Does not decide what a checkpoint is: `sets/register.rs` does. `keeper.rs` is the thread, `upload.rs` sends a checkpoint,
-//! and `begun.rs` knows what of it was begun, `fetch.rs` finds and reads what is there, `client.rs` talks to the server.
+//! Must stay true: an object that says that a checkpoint is there is written after all that it
+//! names was verified there, and removed before any of that is replaced; credentials are read where
+//! they are used and stand in no file of ours.
+//! Does not decide what a checkpoint is: `sets/register.rs` does. `keeper.rs` is the thread,
+//! `upload.rs` sends a checkpoint, and `begun.rs` knows what of it was begun, `fetch.rs` finds and
+//! reads what is there, `client.rs` talks to the server.
 
 mod begun;
 mod client;
@@ -205,7 +208,8 @@ impl Desk {
         self.state().abandoned.push(name);
     }
 
-    /// What the job wants archived from now on. What another archive was found to lack says nothing of this one.
+    /// What the job wants archived from now on. What another archive was found to lack says nothing
+    /// of this one.
     pub fn go_by(&self, policy: &Option<ArchivePolicy>) {
         let mut state = self.state();
         if state.policy != *policy {

@@ -1,11 +1,12 @@
 //! The storage balancer: which process writes to which remote device (NVMe-CR, section III-F).
 //!
-//! Machines that depend on the same things form a domain, and two domains are partners if they depend on nothing in
-//! common. A process writes to a device in a partner domain, so that no single failure takes both; among these to the
-//! nearest by links between switches; and all devices get the same number of processes.
-//! Must stay true: safety comes before equal load, equal load before short ways. A process without any partner gets a device
-//! all the same, and the plan says so. The same request gives the same plan.
-//! Pure: it reads no file and asks nobody.
+//! Machines that depend on the same things form a domain, and two domains are partners if they
+//! depend on nothing in common. A process writes to a device in a partner domain, so that no single
+//! failure takes both; among these to the nearest by links between switches; and all devices get
+//! the same number of processes.
+//! Must stay true: safety comes before equal load, equal load before short ways. A process without
+//! any partner gets a device all the same, and the plan says so. The same request gives the same
+//! plan. Pure: it reads no file and asks nobody.
 
 use std::ops::RangeInclusive;
 
@@ -137,8 +138,8 @@ pub struct Plan {
     pub exposures: Vec<Exposure>,
 }
 
-/// How many devices to use for so many ranks: as many as each get the fewest ranks of the range, and rather one that
-/// divides the ranks evenly. Never more than there are.
+/// How many devices to use for so many ranks: as many as each get the fewest ranks of the range,
+/// and rather one that divides the ranks evenly. Never more than there are.
 pub fn target_count(ranks: u32, range: &RangeInclusive<u32>, available: u32) -> u32 {
     let least = ranks.div_ceil((*range.end()).max(1)).clamp(1, available);
     let most = (ranks / (*range.start()).max(1)).clamp(least, available);

@@ -1,11 +1,13 @@
-//! Brings the data of absent files from the persist directory while programs run (`cairn run --stage=on-demand`).
+//! Brings the data of absent files from the persist directory while programs run (`cairn run
+//! --stage=on-demand`).
 //!
-//! Must stay true: what somebody waits for comes first; nothing counts as brought that is not what it should be, every byte
-//! compared; what cannot be had is said, to whoever waits for it at once; copies are only read. What an agent that died has begun
-//! the next one begins anew.
-//! Neither the drain nor its pace have a part in it: threads of its own, which take what programs leave, but for one that only
-//! brings what somebody waits for, and more of its kind where all hang.
-//! Which copy has the data of a file is `source.rs`, what is next `queue.rs`, what has come so far `part.rs`.
+//! Must stay true: what somebody waits for comes first; nothing counts as brought that is not what
+//! it should be, every byte compared; what cannot be had is said, to whoever waits for it at once;
+//! copies are only read. What an agent that died has begun the next one begins anew. Neither the
+//! drain nor its pace have a part in it: threads of its own, which take what programs leave, but
+//! for one that only brings what somebody waits for, and more of its kind where all hang. Which
+//! copy has the data of a file is `source.rs`, what is next `queue.rs`, what has come so far
+//! `part.rs`.
 
 mod part;
 mod queue;
@@ -37,10 +39,11 @@ use std::time::{Duration, Instant};
 
 /// Files that nobody waits for which are brought at the same time, at most.
 const WORKERS_MAX: usize = 4;
-/// Threads that are started when all that there are hang while somebody waits for other files, at most.
+/// Threads that are started when all that there are hang while somebody waits for other files, at
+/// most.
 const MORE_MAX: usize = 32;
-/// How often it is looked whether somebody waits, while files are brought, while there are none that can be, and where all have
-/// their data.
+/// How often it is looked whether somebody waits, while files are brought, while there are none
+/// that can be, and where all have their data.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 const LOOK_IDLE: Duration = Duration::from_millis(100);
 const LOOK_UNWANTED: Duration = Duration::from_millis(500);
@@ -360,8 +363,8 @@ impl<'a> Bringer<'a> {
         }
     }
 
-    /// A thread is done with a file that is absent still. It is next again if somebody began to wait meanwhile, and comes later if it
-    /// was put off.
+    /// A thread is done with a file that is absent still. It is next again if somebody began to
+    /// wait meanwhile, and comes later if it was put off.
     fn note_absent(&self, item: &Item, is_put_off: bool) {
         let is_wanted = is_waited_for(&self.volumes[item.key.volume], item.key.inode);
         let mut queue = self.queue();

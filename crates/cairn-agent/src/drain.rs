@@ -95,7 +95,8 @@ struct Contents<'a> {
     trees: &'a [(&'a Arc<Volume>, Tree)],
     /// These are all of the store.
     all: bool,
-    /// The last run had ended before they were read: an image has nothing then that is not in them, and later.
+    /// The last run had ended before they were read: an image has nothing then that is not in them,
+    /// and later.
     is_over: bool,
     /// Where else copies of their files may lie.
     elsewhere: &'a [Elsewhere<'a>],
@@ -200,7 +201,8 @@ impl Drainer {
         self.checkpoints()?.note_end(told)?;
         let heads = || volumes.iter().map(|volume| volume.fs().log_head()).collect::<Vec<_>>();
         let (is_over, before, mut trees) = loop {
-            // Before the files are read: what a run that is not there any more has done is to be in them. Its program may have outlived it.
+            // Before the files are read: what a run that is not there any more has done is to be in
+            // them. Its program may have outlived it.
             let goes_on = reaper::any_program(volumes)?;
             let run_was_seen = self.run_was_seen || goes_on;
             let has_run = goes_on || lock::has_run(&self.store, RUN_LOCK)?;
@@ -279,7 +281,8 @@ impl Drainer {
         Ok(self.checkpoints.insert(checkpoints))
     }
 
-    /// A store that has no room for what is known of its checkpoints is drained all the more: the next pass tries again.
+    /// A store that has no room for what is known of its checkpoints is drained all the more: the
+    /// next pass tries again.
     fn save_checkpoints(&mut self) -> Result<()> {
         let saved = self.checkpoints()?.save();
         self.complaints.note("write down what is known of checkpoints", saved);
@@ -311,8 +314,9 @@ impl Drainer {
         })
     }
 
-    /// The checkpoints that may be given up as a whole, as of the last pass: all that are complete; where files have purposes of
-    /// their own, those that are drained. Errors: the register or the notes of programs cannot be read.
+    /// The checkpoints that may be given up as a whole, as of the last pass: all that are complete;
+    /// where files have purposes of their own, those that are drained. Errors: the register or the
+    /// notes of programs cannot be read.
     pub fn complete(&mut self) -> Result<Vec<Checkpoint>> {
         let checkpoints = self.checkpoints()?;
         let has_purposes = checkpoints.has_purposes()?;
@@ -353,7 +357,8 @@ impl Drainer {
         // An image is what it is; so is what somebody wants as it is.
         let is_as_it_is = is_image || reason.told().delivery == Delivery::AsIs;
         let guarded = ledger.manifest().newest_files(|_| !is_as_it_is);
-        // Stores to a mapped file leave no trace: whatever was copied of it before is another image's.
+        // Stores to a mapped file leave no trace: whatever was copied of it before is another
+        // image's.
         for path in whole.into_iter().flat_map(|whole| &whole.stored_to) {
             ledger.update(path, |entry| entry.damaged = true);
         }
@@ -383,7 +388,8 @@ impl Drainer {
             false => {}
         }
         if has_succeeded && matches!(result, Ok(true)) {
-            // What the program removed is to be gone, unless what it has left instead is not outside.
+            // What the program removed is to be gone, unless what it has left instead is not
+            // outside.
             let lacking = view.lacking(ledger.manifest());
             let guarded = ledger.manifest().newest_files(|family| lacking.contains(family));
             let (look, mut again) = ((&view, &guarded), Outcome::default());
@@ -393,7 +399,8 @@ impl Drainer {
         let guards = match result {
             Ok(guards) => guards && !has_succeeded,
             Err(error) => {
-                // What is verified stays verified; if this fails, too, the next ledger finds it in the journal.
+                // What is verified stays verified; if this fails, too, the next ledger finds it in
+                // the journal.
                 let _ = ledger.save();
                 return Err(error);
             }
@@ -437,8 +444,8 @@ impl Drainer {
         Ok(outcome)
     }
 
-    /// Whether copies stay that the store has no files for, because they are `guarded`: the newest checkpoint outside is not
-    /// given up before there is a newer one.
+    /// Whether copies stay that the store has no files for, because they are `guarded`: the newest
+    /// checkpoint outside is not given up before there is a newer one.
     fn drain_into(
         &mut self,
         ledger: &mut Ledger,
@@ -462,7 +469,8 @@ impl Drainer {
             }
             let held = plan.hold(&view.held, tree, view.is_of_all);
             plan.keep_until_replaced(tree);
-            // Where something else comes in the place of a checkpoint, the program has removed that.
+            // Where something else comes in the place of a checkpoint, the program has removed
+            // that.
             let displaced = plan.displaced(tree);
             let guarded = guarded.iter().filter(|path| !lies_in(path, &displaced)).cloned();
             guards |= plan.guard(&guarded.collect());
@@ -475,7 +483,8 @@ impl Drainer {
             plans.push(plan);
         }
         for ((_, tree), plan) in trees.iter().zip(&mut plans) {
-            // Those of directories that were changed by what else was done are tried again by themselves.
+            // Those of directories that were changed by what else was done are tried again by
+            // themselves.
             let is_directory =
                 |path: &&FilePath| tree.get(path).is_some_and(|node| node.kind == Kind::Directory);
             for path in self.failures.paths().filter(is_directory) {
@@ -530,7 +539,8 @@ impl Drainer {
         Ok(guards)
     }
 
-    /// Seals what writers left open, so that damage can be told from then on. Copying a file tries it again, and fails with it.
+    /// Seals what writers left open, so that damage can be told from then on. Copying a file tries
+    /// it again, and fails with it.
     fn seal_closed(&mut self, volume: &Volume, tree: &Tree) {
         let sealed = self.sealed.entry(volume.name().to_string()).or_default();
         for (path, node) in tree {
@@ -567,7 +577,8 @@ impl Drainer {
         failed
     }
 
-    /// Notes that copies are not what was drained: of a file that is in the store it is made again, by the next pass.
+    /// Notes that copies are not what was drained: of a file that is in the store it is made again,
+    /// by the next pass.
     /// Errors: the manifest cannot be read or written.
     pub fn distrust(
         &mut self,
@@ -592,8 +603,8 @@ impl Drainer {
     }
 }
 
-/// All that there is, each namespace one name after the other: what closes meanwhile may be seen open although something that was
-/// closed later is seen closed.
+/// All that there is, each namespace one name after the other: what closes meanwhile may be seen
+/// open although something that was closed later is seen closed.
 fn read(volumes: &[Arc<Volume>]) -> Result<Vec<(&Arc<Volume>, Tree)>> {
     volumes.iter().map(|volume| Ok((volume, volume.tree()?))).collect()
 }
@@ -622,7 +633,8 @@ fn open_ledger(
     let ledger = Ledger::open(persist, job)?;
     let find = |path: &FilePath| trees.iter().find_map(|(_, tree)| tree.get(path));
     let kept = marks.retain(ledger.destination(), find);
-    // Where an agent that died may have copied to: also what has left the store since, which goes once it is empty.
+    // Where an agent that died may have copied to: also what has left the store since, which goes
+    // once it is empty.
     let stored = trees.iter().flat_map(|(_, tree)| tree).map(|(path, node)| (path, node.kind));
     let known = ledger.manifest().files.iter().map(|(path, entry)| (path, entry.kind));
     let all = stored.chain(known).filter(|(_, kind)| *kind == Kind::Directory);
@@ -635,8 +647,9 @@ fn open_ledger(
     Ok(ledger)
 }
 
-/// What is to be done for `tree`, where unclean files that are `taken` are copied, and how many copies
-/// are left as they are: their files were renamed while it was read, so that they are nowhere in it.
+/// What is to be done for `tree`, where unclean files that are `taken` are copied, and how many
+/// copies are left as they are: their files were renamed while it was read, so that they are
+/// nowhere in it.
 fn planned(
     volume: &Volume,
     tree: &Tree,
@@ -696,7 +709,8 @@ fn unclean(tree: &Tree) -> impl Iterator<Item = FilePath> {
     tree.iter().filter(|(_, node)| node.unclean && !node.open).map(|(path, _)| path.clone())
 }
 
-/// Counts what the directory has of the files of `trees`: not older versions of them, nor what the store has no file of any more.
+/// Counts what the directory has of the files of `trees`: not older versions of them, nor what the
+/// store has no file of any more.
 fn count_drained(ledger: &Ledger, trees: &[(&Arc<Volume>, Tree)], outcome: &mut Outcome) {
     let in_store = |path: &FilePath, entry: &Entry| {
         let mut nodes = trees.iter().filter_map(|(_, tree)| tree.get(path));

@@ -1,9 +1,10 @@
 //! An image of a store: all its namespaces as they were at one moment, held while they are copied.
 //!
-//! Must stay true: what is copied from an image that ended meanwhile, because a program needed its room, is not taken for one; whoever
-//! takes an image ends it; one that a dead agent has left is ended by the next agent.
-//! Bytes of files that programs may store to by mappings are those of the moment when they are copied; `drain/whole.rs` sees to it that
-//! this is seen of them only if nobody can tell.
+//! Must stay true: what is copied from an image that ended meanwhile, because a program needed its
+//! room, is not taken for one; whoever takes an image ends it; one that a dead agent has left is
+//! ended by the next agent. Bytes of files that programs may store to by mappings are those of the
+//! moment when they are copied; `drain/whole.rs` sees to it that this is seen of them only if
+//! nobody can tell.
 //! Does not decide when an image is taken, nor where it goes.
 
 pub(crate) mod schedule;
@@ -30,10 +31,12 @@ use std::time::{Duration, Instant, SystemTime};
 /// How long writes may take that were under way at the cut.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// How often it is tried to end one: each attempt waits as long as this process has patience for a lock.
+/// How often it is tried to end one: each attempt waits as long as this process has patience for a
+/// lock.
 const END_ATTEMPTS: u32 = 12;
 
-/// Where images of a job lie in its persist directory: each is copied over the last but one, so that the last stays whole meanwhile.
+/// Where images of a job lie in its persist directory: each is copied over the last but one, so
+/// that the last stays whole meanwhile.
 pub(crate) fn places(persist: &Path, job: &str) -> [PathBuf; 2] {
     [0, 1].map(|number| persist.join(format!("cairn-image.{job}.{number}")))
 }
@@ -48,7 +51,8 @@ pub fn newest(persist: &Path, job: &str) -> Option<(PathBuf, SystemTime)> {
     whole.max_by_key(|(_, finished)| *finished)
 }
 
-/// What the image is that the one in `directory` follows: nothing changes in it meanwhile. None: there is none of this store.
+/// What the image is that the one in `directory` follows: nothing changes in it meanwhile. None:
+/// there is none of this store.
 pub(crate) fn last(directory: &Path, job: &Job) -> Result<Option<(Destination, Manifest)>> {
     let persist = directory.parent().unwrap_or(directory);
     let Some((place, _)) = newest(persist, &job.job) else { return Ok(None) };
@@ -65,8 +69,9 @@ pub fn next(persist: &Path, job: &str) -> PathBuf {
     if newest.as_ref() == Some(&first) { second } else { first }
 }
 
-/// Removes the images of a job whose files are all where they belong. What somebody changed in them stays, and so does, with a
-/// warning, what cannot be removed: nobody needs it, nor is anything amiss with the job.
+/// Removes the images of a job whose files are all where they belong. What somebody changed in them
+/// stays, and so does, with a warning, what cannot be removed: nobody needs it, nor is anything
+/// amiss with the job.
 pub fn discard(persist: &Path, job: &Job) {
     places(persist, &job.job)
         .iter()
@@ -80,8 +85,9 @@ fn drop_one(place: &Path, job: &Job) {
     }
 }
 
-/// What became of an image in `place` of which `left_bytes` were still to be copied: if there is no room for them, what there is of it is
-/// removed, because files that are to be drained need the room, and the error says how much is missing.
+/// What became of an image in `place` of which `left_bytes` were still to be copied: if there is no
+/// room for them, what there is of it is removed, because files that are to be drained need the
+/// room, and the error says how much is missing.
 pub(crate) fn give_up(error: Error, place: &Path, job: &Job, left_bytes: u64) -> Error {
     if !error.is_about_room() {
         return error;
@@ -105,8 +111,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// Of the store in `directory`, whose namespaces are `volumes`. Errors: it cannot hold one; a write that was under way at the
-    /// cut does not end.
+    /// Of the store in `directory`, whose namespaces are `volumes`. Errors: it cannot hold one; a
+    /// write that was under way at the cut does not end.
     pub fn take(directory: &Path, volumes: &[Arc<Volume>]) -> Result<Image> {
         volumes.iter().try_for_each(|volume| Image::end_left(volume))?;
         let store = Store::open(directory)?;
@@ -128,7 +134,8 @@ impl Image {
         Ok(image)
     }
 
-    /// Ends an image that an agent which died held: only agents take any, and there is one at a time.
+    /// Ends an image that an agent which died held: only agents take any, and there is one at a
+    /// time.
     pub fn end_left(volume: &Volume) -> Result<()> {
         match volume.fs().image() {
             ImageState::None => Ok(()),
@@ -159,8 +166,8 @@ impl Image {
         self.live.iter().map(number).collect()
     }
 
-    /// The files, of these that are in it, whose bytes it may not have kept because programs have them mapped. Errors: it is not held
-    /// any more.
+    /// The files, of these that are in it, whose bytes it may not have kept because programs have
+    /// them mapped. Errors: it is not held any more.
     pub fn stored_to(&self, trees: &[(&Arc<Volume>, Tree)]) -> Result<HashSet<FilePath>> {
         let mut stored_to = HashSet::new();
         for (live, (_, tree)) in self.live.iter().zip(trees) {
@@ -173,8 +180,8 @@ impl Image {
         Ok(stored_to)
     }
 
-    /// Whether nothing has happened since the cut that orders stores to mapped files: what was copied of these until now is no newer
-    /// than anything that is not in the image.
+    /// Whether nothing has happened since the cut that orders stores to mapped files: what was
+    /// copied of these until now is no newer than anything that is not in the image.
     pub fn is_steady(&self) -> bool {
         counted(&self.live) == self.barriers
     }

@@ -1,12 +1,14 @@
-//! A target: exports memory or files of this machine as namespaces over NVMe/TCP, to Cairn's initiator and to any other.
+//! A target: exports memory or files of this machine as namespaces over NVMe/TCP, to Cairn's
+//! initiator and to any other.
 //!
 //! ```text
 //! Target  one port ─► a few threads: event_loop ─► many connections: guard, then admin │ io ─► namespace
 //!                          pool of buffers │ workers ◄── what takes long       └── directory: subsystems, controllers
 //! ```
-//! Must stay true: nothing that a host sends makes it read or write outside of a namespace, or hold more memory than the
-//! named limits; a host that breaks the rules loses its connection, and nobody else notices.
-//! Without a `Guard` whoever reaches the port reads and writes everything. Does not encrypt.
+//! Must stay true: nothing that a host sends makes it read or write outside of a namespace, or hold
+//! more memory than the named limits; a host that breaks the rules loses its connection, and nobody
+//! else notices. Without a `Guard` whoever reaches the port reads and writes everything. Does not
+//! encrypt.
 
 mod admin;
 mod connection;
@@ -48,8 +50,8 @@ use workers::Workers;
 
 /// Most threads that serve connections unless it is said otherwise.
 const THREADS_MAX: usize = 8;
-/// Most threads that wait for disks of all namespaces: as many as several may have whose disks hang. Where all of them do, each other
-/// namespace has one of its own, and one for its flushes.
+/// Most threads that wait for disks of all namespaces: as many as several may have whose disks
+/// hang. Where all of them do, each other namespace has one of its own, and one for its flushes.
 const WORKERS_MAX: usize = 128;
 /// Most threads that check proofs.
 const PROVERS_MAX: usize = 8;
@@ -59,13 +61,16 @@ const PROVERS_MAX: usize = 8;
 pub struct Resources {
     /// Threads that serve connections.
     pub threads: usize,
-    /// Most connections at a time, at most half of them of those who have not proven who they are, or only ask what there is,
-    /// apart from those that have just come: each that comes then ends the oldest one.
+    /// Most connections at a time, at most half of them of those who have not proven who they are,
+    /// or only ask what there is, apart from those that have just come: each that comes then ends
+    /// the oldest one.
     pub connections_max: usize,
-    /// Most memory for data on their way, bytes. Each thread has an equal part of it, and at least as much as one command.
+    /// Most memory for data on their way, bytes. Each thread has an equal part of it, and at least
+    /// as much as one command.
     pub memory_bytes: usize,
-    /// How long a host may take to send data that it was asked for, or to take what it is sent, if it does less than 64 KiB a
-    /// second of that. While others wait for memory it is a sixth of that.
+    /// How long a host may take to send data that it was asked for, or to take what it is sent, if
+    /// it does less than 64 KiB a second of that. While others wait for memory it is a sixth of
+    /// that.
     pub patience: Duration,
 }
 
@@ -189,8 +194,9 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// Mechanism: bytes that could not be stored stand in memory for a while, and are then read as what was there before. Consequence: who
-    /// did not flush read old bytes as new ones. Fix: whoever is connected then connects anew, and is told that something was lost.
+    /// Mechanism: bytes that could not be stored stand in memory for a while, and are then read as
+    /// what was there before. Consequence: who did not flush read old bytes as new ones. Fix:
+    /// whoever is connected then connects anew, and is told that something was lost.
     #[test]
     fn hosts_of_a_namespace_that_has_lost_bytes_believe_nothing_that_they_read_there() {
         let name = Nqn::new("nqn.2026-11.io.cairn:failing").unwrap();
@@ -215,8 +221,9 @@ mod tests {
         served.join().unwrap().expect_err("not all is durable");
     }
 
-    /// Mechanism: data that waited for a disk had their memory until it had taken them. Consequence: one that hung, or was slow, took all
-    /// the memory, and hosts of other namespaces waited for it. Fix: a namespace leaves as much as it has.
+    /// Mechanism: data that waited for a disk had their memory until it had taken them.
+    /// Consequence: one that hung, or was slow, took all the memory, and hosts of other namespaces
+    /// waited for it. Fix: a namespace leaves as much as it has.
     #[test]
     fn namespace_whose_disk_hangs_leaves_memory_to_others() {
         let name = Nqn::new("nqn.2026-11.io.cairn:hanging").unwrap();

@@ -1,4 +1,5 @@
-//! A store for a test: one namespace in memory, and a job, in a temporary directory that goes with it.
+//! A store for a test: one namespace in memory, and a job, in a temporary directory that goes with
+//! it.
 
 use crate::model::job::{DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
 use crate::model::path::FilePath;

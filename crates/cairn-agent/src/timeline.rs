@@ -8,10 +8,11 @@
 //! ........ {"set":{...}}           Set; a later one of the same number replaces it
 //! ........ {"sample":{...}}        Sample
 //! ```
-//! The agent appends to the file in the store; with each drain that somebody asks for it stands beside the manifest, too.
-//! Must stay true: the file stays below `BYTES_MAX` however long a job takes, by samples that cover more time each; a line that
-//! is damaged, such as the last one of an agent that was killed, is left out and spoils no other; nothing in it is taken for
-//! granted when it is read.
+//! The agent appends to the file in the store; with each drain that somebody asks for it stands
+//! beside the manifest, too.
+//! Must stay true: the file stays below `BYTES_MAX` however long a job takes, by samples that cover
+//! more time each; a line that is damaged, such as the last one of an agent that was killed, is
+//! left out and spoils no other; nothing in it is taken for granted when it is read.
 //! Does not decide what happened; `recorder.rs` finds that out.
 
 pub mod recorder;
@@ -144,7 +145,8 @@ pub struct Set {
     /// When all of it was in the persist directory, verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drained_ms: Option<u64>,
-    /// Where it is safe: in the persist directory, or in the store only as long as it has not left that.
+    /// Where it is safe: in the persist directory, or in the store only as long as it has not left
+    /// that.
     pub level: Level,
     /// When it left the store: its files were removed or replaced, or given up for space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -178,7 +180,8 @@ pub struct Sample {
     pub shares: Vec<Share>,
 }
 
-/// What a process did in a sample: its number, bytes written and read, and files it had open, at most.
+/// What a process did in a sample: its number, bytes written and read, and files it had open, at
+/// most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share(pub u32, pub u64, pub u64, pub u32);
 
@@ -275,7 +278,8 @@ impl Timeline {
         Timeline { header, ..Timeline::default() }
     }
 
-    /// Reads a file. Errors: `NotFound`, `InvalidData` (not a timeline, or of a newer format), and those of the system.
+    /// Reads a file. Errors: `NotFound`, `InvalidData` (not a timeline, or of a newer format), and
+    /// those of the system.
     pub fn load(path: &Path) -> io::Result<Timeline> {
         let bytes = store_file::read(path, 2 * BYTES_MAX)?;
         let newer = || io::Error::new(io::ErrorKind::InvalidData, "it is not a timeline");
@@ -289,7 +293,8 @@ impl Timeline {
         }
     }
 
-    /// What stands in a file, as far as it is intact; none without a header. Of a newer format only the header is read.
+    /// What stands in a file, as far as it is intact; none without a header. Of a newer format only
+    /// the header is read.
     pub fn decode(bytes: &[u8]) -> Option<Timeline> {
         let mut lines = bytes.split(|&byte| byte == b'\n').filter_map(checked);
         let header: Header = serde_json::from_slice(lines.next()?).ok()?;

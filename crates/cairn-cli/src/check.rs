@@ -1,8 +1,10 @@
 //! `cairn check`: whether a program's calls about files would be served, before a job relies on it.
 //!
-//! Two views. The files are read: what the program is, which functions it takes from others, what its own code asks the
-//! kernel. And, if the user wants, it is tried out (`trial.rs`): then only what really happened counts.
-//! Must stay true: the exit code is 0 only if nothing was found that is missed; what cannot be known is said.
+//! Two views. The files are read: what the program is, which functions it takes from others, what
+//! its own code asks the kernel. And, if the user wants, it is tried out (`trial.rs`): then only
+//! what really happened counts.
+//! Must stay true: the exit code is 0 only if nothing was found that is missed; what cannot be
+//! known is said.
 
 pub(crate) mod confined;
 pub(crate) mod elf;
@@ -49,8 +51,8 @@ const OTHER_C_LIBRARY: &str =
 const OTHER_C_LIBRARY_ADVICE: &str = "build it with the GNU C library";
 /// Beginnings of the names of dynamic linkers of other C libraries.
 const OTHER_LINKERS: [&str; 1] = ["ld-musl"];
-/// Beginnings of the names of libraries whose calls are those that are served, or concern no file of a program: of the C
-/// library, and of Cairn.
+/// Beginnings of the names of libraries whose calls are those that are served, or concern no file
+/// of a program: of the C library, and of Cairn.
 const NOT_JUDGED: [&str; 10] = [
     "libc.so",
     "ld-linux",
@@ -99,7 +101,8 @@ pub struct Arguments {
     /// Try it out even if there are no arguments
     #[arg(long)]
     run: bool,
-    /// Look at Cairn itself: whether its library is loaded and stands in front of the C library here
+    /// Look at Cairn itself: whether its library is loaded and stands in front of the C library
+    /// here
     #[arg(long = "self", conflicts_with_all = ["run", "command"])]
     of_itself: bool,
     /// Prefix below which it is to find the store when it is tried out [default: /cairn]
@@ -305,7 +308,8 @@ impl CheckReport {
         }
         let Some(interpreter) = &image.interpreter else {
             if image.has_cairn {
-                // Which functions it takes is forgotten, and the C library's instructions look like its own.
+                // Which functions it takes is forgotten, and the C library's instructions look like
+                // its own.
                 let what = "is linked with libcairn.a: only a trial shows what is refused";
                 self.find(Weight::Note, path, what, "try it out, with --run");
             } else {
@@ -316,7 +320,8 @@ impl CheckReport {
             return Ok(());
         };
         self.interpreters.push(interpreter.clone());
-        // To the linker `$ORIGIN` is where the program is; told its path, it takes that of a link to it.
+        // To the linker `$ORIGIN` is where the program is; told its path, it takes that of a link
+        // to it.
         let program = path.canonicalize().map_err(Error::file("look at", path))?;
         match elf::libraries(interpreter, &program) {
             Ok(libraries) => self.look_at_libraries(path, &libraries)?,
@@ -330,7 +335,8 @@ impl CheckReport {
         Ok(())
     }
 
-    /// The dynamic linker, which may be anybody's, is not asked for the libraries unless it can be confined.
+    /// The dynamic linker, which may be anybody's, is not asked for the libraries unless it can be
+    /// confined.
     fn miss_libraries(&mut self, program: &Path, interpreter: &Path, refusal: &io::Error) {
         let name = interpreter.file_name().unwrap_or_default().to_string_lossy();
         if OTHER_LINKERS.iter().any(|other| name.starts_with(other)) {
@@ -417,7 +423,8 @@ impl CheckReport {
         }
     }
 
-    /// What a run has shown decides, if all of it could be seen, but for what keeps Cairn out of the program at all.
+    /// What a run has shown decides, if all of it could be seen, but for what keeps Cairn out of
+    /// the program at all.
     fn learn(&mut self, trial: Trial) {
         let program = self.program.clone();
         if trial.blind.is_none() {
@@ -515,7 +522,8 @@ struct Reason {
 }
 
 impl Reason {
-    /// That against `name`, if there is one. What needs a path below the prefix to matter is hardly ever given one.
+    /// That against `name`, if there is one. What needs a path below the prefix to matter is hardly
+    /// ever given one.
     fn against(name: &str) -> Option<Reason> {
         let mut refusals = decisions::refusals(name);
         let always = refusals.find(|refusal| refusal.is_unconditional() && !refusal.is_usual());

@@ -1,7 +1,9 @@
-//! `cairn drain`: bring everything that is closed to the persist directory, and complete checkpoints to the archive, now.
+//! `cairn drain`: bring everything that is closed to the persist directory, and complete
+//! checkpoints to the archive, now.
 //!
-//! Must stay true: of a job whose run failed or was killed everything can be had. What is sound goes where it belongs; if anything
-//! else is left, all of the store goes to a directory of its own, or, if that is asked for, in place.
+//! Must stay true: of a job whose run failed or was killed everything can be had. What is sound
+//! goes where it belongs; if anything else is left, all of the store goes to a directory of its
+//! own, or, if that is asked for, in place.
 
 pub(crate) mod checkpoints;
 pub(crate) mod drain_state;
@@ -61,18 +63,21 @@ pub struct Arguments {
     /// Drain to this directory from now on
     #[arg(long, value_name = "DIR")]
     persist: Option<PathBuf>,
-    /// With --persist, drain also where files of other jobs are; where two files have one name both stay
+    /// With --persist, drain also where files of other jobs are; where two files have one name both
+    /// stay
     #[arg(long, requires = "persist")]
     shared: bool,
-    /// Read every copy back and compare it with what was drained, also those that were verified before; one that is damaged is
-    /// made again. Takes as long as reading them does
+    /// Read every copy back and compare it with what was drained, also those that were verified
+    /// before; one that is damaged is made again. Takes as long as reading them does
     #[arg(long)]
     verify: bool,
-    /// Copy all of the store, as it is at one moment, open files included, to cairn-image.JOB.0 or .1 in the persist directory while the
-    /// job goes on; the last image stays until this one is whole
+    /// Copy all of the store, as it is at one moment, open files included, to cairn-image.JOB.0 or
+    /// .1 in the persist directory while the job goes on; the last image stays until this one is
+    /// whole
     #[arg(long, conflicts_with = "as_is")]
     image: bool,
-    /// Of a job that no run has: put every file in place as it is, also what was open when its writer died
+    /// Of a job that no run has: put every file in place as it is, also what was open when its
+    /// writer died
     #[arg(long)]
     as_is: bool,
 }
@@ -275,7 +280,8 @@ pub fn unclean(outcome: &Outcome) -> Option<String> {
     ))
 }
 
-/// What is said of a checkpoint that is not complete, with the command that takes it out of the store of `job`.
+/// What is said of a checkpoint that is not complete, with the command that takes it out of the
+/// store of `job`.
 pub fn not_complete(roots: &Roots, job: &str, unfinished: &Unfinished) -> String {
     let (files, verdict) = (count(unfinished.files, "file"), unfinished.verdict());
     if unfinished.is_outside {

@@ -746,7 +746,8 @@ pub enum Error {
         /// Where it was looked for.
         looked_for: String,
     },
-    /// Whether checkpoints are what was written could not be found out, or what is damaged of them not be put right.
+    /// Whether checkpoints are what was written could not be found out, or what is damaged of them
+    /// not be put right.
     #[error(
         "the newest checkpoints of job {job} could not all be compared with their checksums, or put right: {reason}; nothing was \
          started: run it again when that is mended, or go on with what there is: --resume as-is"
@@ -888,7 +889,8 @@ impl Error {
         }
     }
 
-    /// The option whose value this is about, wherever that came from; or a key of the configuration file that has no option.
+    /// The option whose value this is about, wherever that came from; or a key of the configuration
+    /// file that has no option.
     pub fn setting(&self) -> Option<&'static str> {
         match self {
             Error::Setting { option, .. }

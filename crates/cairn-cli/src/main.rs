@@ -58,7 +58,8 @@ struct CommandLine {
         display_order = BEHIND_THE_COMMANDS_OWN
     )]
     store_root: Option<PathBuf>,
-    /// The file of settings, whoever's it is, or `none` [default: ./cairn.toml, if nobody else can write it]
+    /// The file of settings, whoever's it is, or `none` [default: ./cairn.toml, if nobody else can
+    /// write it]
     #[arg(
         long,
         global = true,
@@ -106,7 +107,8 @@ enum Action {
 }
 
 impl Action {
-    /// Whether more than what all commands have comes from the environment. The runs of a drill leave that to it.
+    /// Whether more than what all commands have comes from the environment. The runs of a drill
+    /// leave that to it.
     fn has_settings(&self) -> bool {
         match self {
             Action::Run(arguments) => !arguments.is_rehearsal(),

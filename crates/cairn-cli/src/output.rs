@@ -12,7 +12,8 @@ use serde::Serialize;
 use std::ffi::{CStr, CString};
 use std::io::{self, Write};
 
-/// Says a line on standard error, at once and as one piece, whoever else writes there. A run goes on if there is no room for it.
+/// Says a line on standard error, at once and as one piece, whoever else writes there. A run goes
+/// on if there is no room for it.
 macro_rules! say {
     ($($text:tt)*) => {
         $crate::output::to_standard_error(format!($($text)*))
@@ -34,8 +35,8 @@ pub fn line(text: &str) {
     print(format!("{text}\n").as_bytes());
 }
 
-/// Writes to standard output. A reader that has seen enough (`| head`) ends the command quietly; that there is no room for what it
-/// says does not.
+/// Writes to standard output. A reader that has seen enough (`| head`) ends the command quietly;
+/// that there is no room for what it says does not.
 pub fn print(bytes: &[u8]) {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -102,7 +103,8 @@ pub fn escaped(name: &[u8]) -> String {
     text
 }
 
-/// A text that holds what others have said, on one line and with nothing in it that a terminal obeys.
+/// A text that holds what others have said, on one line and with nothing in it that a terminal
+/// obeys.
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -120,11 +120,13 @@ pub struct Arguments {
     /// What the agent's log says, which cairn log shows [default: info]
     #[arg(long, value_name = "LEVEL", env = "CAIRN_RUN_LOG_LEVEL")]
     log_level: Option<LevelArgument>,
-    /// Fill the store, if it is new, with what the job drained to --persist, or, if there is nothing, with what it archived;
-    /// every file is compared with the manifest, and a checkpoint of which a file is damaged, or which was drained in part only,
-    /// is left out as a whole; --stage alone is whole. With on-demand the command starts at
-    /// once, and who opens a file waits for its data; damage is found too late for an older checkpoint then: opening that file
-    /// fails (EIO), and the next run takes the older one. What was archived comes as a whole [default: nothing comes]
+    /// Fill the store, if it is new, with what the job drained to --persist, or, if there is
+    /// nothing, with what it archived; every file is compared with the manifest, and a checkpoint
+    /// of which a file is damaged, or which was drained in part only, is left out as a whole;
+    /// --stage alone is whole. With on-demand the command starts at once, and who opens a file
+    /// waits for its data; damage is found too late for an older checkpoint then: opening that file
+    /// fails (EIO), and the next run takes the older one. What was archived comes as a whole
+    /// [default: nothing comes]
     #[arg(
         long,
         value_name = "WHEN",
@@ -135,18 +137,20 @@ pub struct Arguments {
         hide_possible_values = false
     )]
     stage: Option<StageArgument>,
-    /// Begin anew, although an earlier start of the job, or another job, has files in --persist: what these drained there is moved to
-    /// cairn-aside.JOB.N in it first
+    /// Begin anew, although an earlier start of the job, or another job, has files in --persist:
+    /// what these drained there is moved to cairn-aside.JOB.N in it first
     #[arg(long, conflicts_with_all = ["stage", "shared", "resume"])]
     fresh: bool,
-    /// With --stage, bring of each family of checkpoints only the newest whole one, and what belongs to none
+    /// With --stage, bring of each family of checkpoints only the newest whole one, and what
+    /// belongs to none
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_NEWEST_ONLY", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     newest_only: Option<bool>,
-    /// What the command finds in a store that has been there: all of it, with the newest checkpoint of each family intact
-    /// (checked): that is compared with its checksums, and a damaged file is put right from its copy in the persist directory, or, if
-    /// there is none that is whole, the checkpoint is set aside in .cairn-damaged for the one before; all of it as the last run left
-    /// it (as-is); or what the last image in the persist directory has, all files of one moment (image): what is in the store goes to
-    /// cairn-left.JOB there first [default: checked]
+    /// What the command finds in a store that has been there: all of it, with the newest checkpoint
+    /// of each family intact (checked): that is compared with its checksums, and a damaged file is
+    /// put right from its copy in the persist directory, or, if there is none that is whole, the
+    /// checkpoint is set aside in .cairn-damaged for the one before; all of it as the last run left
+    /// it (as-is); or what the last image in the persist directory has, all files of one moment
+    /// (image): what is in the store goes to cairn-left.JOB there first [default: checked]
     #[arg(long, value_name = "WHAT", env = "CAIRN_RUN_RESUME", hide_possible_values = true)]
     resume: Option<Resume>,
     #[command(flatten, next_help_heading = "Archive")]
@@ -154,8 +158,8 @@ pub struct Arguments {
     /// Nothing in the store need be kept: remove it at the end, whatever happens
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_DISCARD", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     discard: Option<bool>,
-    /// Count calls about files, by function and by how they end, and say at the end which were not served; all of them:
-    /// cairn calls
+    /// Count calls about files, by function and by how they end, and say at the end which were not
+    /// served; all of them: cairn calls
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_REPORT_CALLS", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     report_calls: Option<bool>,
     /// Of `cairn drill`: nothing is touched but the store, and what the command line names
@@ -382,7 +386,8 @@ fn check_discard(persist: Option<&PathBuf>, archive: Option<&ArchivePolicy>) -> 
     }
 }
 
-/// Where figures are written to; the agent has another current directory. Errors: its directory is not there.
+/// Where figures are written to; the agent has another current directory. Errors: its directory is
+/// not there.
 fn figures(path: &Path) -> Result<PathBuf> {
     let path = std::path::absolute(path).map_err(Error::file("find", path))?;
     match path.parent().filter(|parent| !parent.is_dir()) {
@@ -440,7 +445,8 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
     let safe = safety.needs_no_store() && is_archived;
     let may_remove = is_finished && safe;
     let inhabitants = match may_remove && !discard {
-        // What they write from now on is nowhere else. If nobody can say who they are, all that there is now is safe.
+        // What they write from now on is nowhere else. If nobody can say who they are, all that
+        // there is now is safe.
         true => survey::programs(&claim.store)
             .unwrap_or_else(|error| error.holder().map(Holder::pid).into_iter().collect()),
         false => Vec::new(),
@@ -501,8 +507,8 @@ fn not_brought(claim: &Claim) -> Vec<Failed> {
     status.and_then(|status| status.bringing).map_or(Vec::new(), |bringing| bringing.failed)
 }
 
-/// Has the drain end as the user wants it to: waited for, or not. `is_finished`: the program, and all that shared the store,
-/// went well.
+/// Has the drain end as the user wants it to: waited for, or not. `is_finished`: the program, and
+/// all that shared the store, went well.
 fn settle(
     context: &Context,
     claim: &Claim,
@@ -539,8 +545,9 @@ fn settle(
     }
 }
 
-/// Tells the agent how the run ended, as may not have been done yet, and gives it a moment to say that everything is outside. The
-/// persist directory, which may be what nobody waited for, is asked nothing here.
+/// Tells the agent how the run ended, as may not have been done yet, and gives it a moment to say
+/// that everything is outside. The persist directory, which may be what nobody waited for, is asked
+/// nothing here.
 fn is_delivered_soon(store: &OpenStore, told: Told) -> bool {
     let Some(mut agent) = Client::connect_within(store.directory(), TELL_PATIENCE) else {
         return false;
@@ -565,8 +572,8 @@ fn end_without_drain(claim: &Claim, told: Told) -> Result<()> {
     }
 }
 
-/// Has the agent drain what is wanted outside, of checkpoints the newest in any case; None if the user does not want to
-/// wait for it, or time is over.
+/// Has the agent drain what is wanted outside, of checkpoints the newest in any case; None if the
+/// user does not want to wait for it, or time is over.
 fn drain(
     context: &Context,
     claim: &Claim,

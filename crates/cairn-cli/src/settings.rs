@@ -3,7 +3,8 @@
 //!
 //! Must stay true: a key that is unknown is an error, never ignored; an environment variable means
 //! the same as the key. clap reads the command line and the environment; this file adds the third.
-//! A file that was not named is obeyed only if nobody but this user, or root, could have put it there or changed it: it says where data go.
+//! A file that was not named is obeyed only if nobody but this user, or root, could have put it
+//! there or changed it: it says where data go.
 
 pub(crate) mod archive;
 pub(crate) mod checkpoint_options;
@@ -135,15 +136,16 @@ impl OneOrMore {
 }
 
 impl Settings {
-    /// Reads the file that was `named`, or else `cairn.toml` in `directory`: nothing if there is none. Errors: it cannot be read, says what
-    /// nobody understands, or may be somebody else's.
+    /// Reads the file that was `named`, or else `cairn.toml` in `directory`: nothing if there is
+    /// none. Errors: it cannot be read, says what nobody understands, or may be somebody else's.
     pub fn load(directory: &Path, named: Option<&Path>) -> Result<Settings> {
         let path = match named {
             Some(named) if named == Path::new(NONE) => return Ok(Settings::default()),
             Some(named) => named.to_path_buf(),
             None => directory.join(FILE_NAME),
         };
-        // Somebody may have put a pipe there, which nobody ever writes to; a pipe that was named is to be waited for.
+        // Somebody may have put a pipe there, which nobody ever writes to; a pipe that was named is
+        // to be waited for.
         let flags = if named.is_none() { libc::O_NONBLOCK } else { 0 };
         let mut file = match File::options().read(true).custom_flags(flags).open(&path) {
             Ok(file) => file,
@@ -181,7 +183,8 @@ impl Settings {
     }
 }
 
-/// Why a file in a directory may say what somebody else wants; none if only this user and root could have written it.
+/// Why a file in a directory may say what somebody else wants; none if only this user and root
+/// could have written it.
 fn distrust(file: &Metadata, directory: &Metadata) -> Option<String> {
     const GROUP: u32 = 0o020;
     const OTHERS: u32 = 0o002;
@@ -205,7 +208,8 @@ fn distrust(file: &Metadata, directory: &Metadata) -> Option<String> {
     replaceable.then(|| "others may write to its directory".to_string())
 }
 
-/// The keys of the configuration file that mean the same as a variable; of several that are there the first counts.
+/// The keys of the configuration file that mean the same as a variable; of several that are there
+/// the first counts.
 pub fn keys_of(variable: &str) -> Vec<String> {
     let keys: &[&str] = match variable {
         "CAIRN_CHECKPOINT_PFS_EVERY" => &["checkpoint.levels.pfs"],

@@ -135,7 +135,8 @@ impl Roots {
             .collect()
     }
 
-    /// The job of the store that has the tier with this identity, finished or not; None if there is none.
+    /// The job of the store that has the tier with this identity, finished or not; None if there is
+    /// none.
     pub fn job_with_tier(&self, identity: &Identity) -> Option<String> {
         let is_it = |place: &TierPlace| match place {
             TierPlace::Medium { identity: found, .. } => found == identity,
@@ -284,8 +285,8 @@ impl OpenStore {
         Ok(Client::reach(&self.directory, &program)?)
     }
 
-    /// Has its agent, the one given first, do what may be done again: one that is killed meanwhile is replaced, and the next one
-    /// takes up where it was.
+    /// Has its agent, the one given first, do what may be done again: one that is killed meanwhile
+    /// is replaced, and the next one takes up where it was.
     pub fn ask_agent<T>(
         &self,
         mut given: Option<Client>,

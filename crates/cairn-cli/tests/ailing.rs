@@ -1,5 +1,6 @@
-//! A tier's device that goes away while a program writes, and comes back; and one that is slow by seconds. On a device
-//! itself, and in a file of a file system on one. Where there are no loop devices, each test says so and passes.
+//! A tier's device that goes away while a program writes, and comes back; and one that is slow by
+//! seconds. On a device itself, and in a file of a file system on one. Where there are no loop
+//! devices, each test says so and passes.
 
 mod common;
 
@@ -15,7 +16,8 @@ const BYTES: u64 = 96 << 20;
 const INNER_BYTES: u64 = 48 << 20;
 /// Size of a device that is as good as gone.
 const GONE_BYTES: u64 = 4096;
-/// How long a slow device takes for what is quick otherwise. Longer than anybody waits who does not look twice.
+/// How long a slow device takes for what is quick otherwise. Longer than anybody waits who does not
+/// look twice.
 const SLOW: Duration = Duration::from_secs(2);
 
 const WRITE: &str = "
@@ -236,8 +238,8 @@ fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// The program meets EIO, never a signal or a success that is none, and is told why by `status`. When the device is back,
-/// what was safe is.
+/// The program meets EIO, never a signal or a success that is none, and is told why by `status`.
+/// When the device is back, what was safe is.
 fn device_vanishes(kind: Kind, before: &str) {
     let Some(place) = Place::that_vanishes(kind, before) else { return };
     let mut program = place.store.start(WRITE_ON);
@@ -278,7 +280,8 @@ fn device_vanishes_under_what_spilled_then_what_was_safe_is_there_when_it_is_bac
     device_vanishes(Kind::FileOnDevice, "ram:2M,");
 }
 
-/// What of a file stands on the device cannot be read any more; what is in memory reaches the persist directory.
+/// What of a file stands on the device cannot be read any more; what is in memory reaches the
+/// persist directory.
 const OVERWRITE_AND_WRITE: &str = "
 write('room', bytes(1 << 20))
 write('spilled', safe)

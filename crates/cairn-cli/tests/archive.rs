@@ -1,5 +1,5 @@
-//! Complete checkpoints go to an object store, whatever the server does meanwhile. The server here plays what real ones do when
-//! they are in trouble; tests/apps has real ones.
+//! Complete checkpoints go to an object store, whatever the server does meanwhile. The server here
+//! plays what real ones do when they are in trouble; tests/apps has real ones.
 
 mod common;
 
@@ -96,7 +96,8 @@ fn whoever_has_no_credentials_says_so() {
 }
 
 /// Mechanism: the server is asked at the end of a run, also where nothing is to be sent.
-/// Consequence: a run without a file ended as if something were not safe, kept its store, and said that nothing there was verified.
+/// Consequence: a run without a file ended as if something were not safe, kept its store, and said
+/// that nothing there was verified.
 /// Fix: what has no files needs no server; and what nobody could ask is said to be nothing.
 #[test]
 fn run_without_files_needs_no_server() {
@@ -137,8 +138,10 @@ fn what_is_there_is_not_sent_again_and_what_was_replaced_is_no_checkpoint_any_mo
     assert!(after.iter().filter(|name| before.contains(name)).count() == 1, "{before:?} {after:?}");
 }
 
-/// Mechanism: what an agent that was killed had begun was given up, and begun again from the first byte.
-/// Consequence: a file that takes longer to send than agents live was never archived, and each of them paid for all of it.
+/// Mechanism: what an agent that was killed had begun was given up, and begun again from the first
+/// byte.
+/// Consequence: a file that takes longer to send than agents live was never archived, and each of
+/// them paid for all of it.
 /// Fix: the next one compares the parts that are there and sends the others.
 #[test]
 fn agent_that_is_killed_in_the_middle_of_an_object_is_followed_by_one_that_sends_the_rest() {
@@ -206,7 +209,8 @@ fn what_a_killed_agent_had_begun_is_given_up_also_if_the_file_is_gone() {
 }
 
 /// Mechanism: an agent gave up whatever was begun and not complete below its job's prefix.
-/// Consequence: of a job whose archive lies below that of another one, what was just being sent was thrown away.
+/// Consequence: of a job whose archive lies below that of another one, what was just being sent was
+/// thrown away.
 /// Fix: what lies in the archive of another job is left alone.
 #[test]
 fn what_a_job_sends_below_the_archive_of_another_is_left_alone() {
@@ -270,7 +274,8 @@ fn server_that_is_away_leaves_the_store_and_a_drain_archives_it_later() {
 }
 
 /// Mechanism: what the job wants to keep knew of the persist directory only.
-/// Consequence: a checkpoint left the store before it was in the archive, which then had nothing to send and said nothing.
+/// Consequence: a checkpoint left the store before it was in the archive, which then had nothing to
+/// send and said nothing.
 /// Fix: what is owed to the archive, or may be, stays.
 #[test]
 fn checkpoint_stays_in_the_store_until_the_archive_has_it() {
@@ -350,7 +355,8 @@ fn job_without_a_persist_directory_is_archived_and_kept() {
     cairn(&sandbox, &server, &["drain", "melt"]).succeeds().says("2 checkpoints");
 }
 
-/// Mechanism: the runs of a drill archived, and wrote figures, as the environment or `cairn.toml` says for real ones.
+/// Mechanism: the runs of a drill archived, and wrote figures, as the environment or `cairn.toml`
+/// says for real ones.
 /// Consequence: checkpoints of drills in the bucket of real jobs.
 /// Fix: they go without.
 #[test]
@@ -371,14 +377,18 @@ fn drill_sends_nothing_to_the_archive_of_real_runs_and_writes_no_figures() {
     assert!(!figures.exists());
 }
 
-/// Mechanism: the end of a run that does not wait for its drain told the agent nothing of the archive, of which the newest
-/// checkpoint is asked for by whoever waits; and `status --wait` knew nothing of it.
-/// Consequence: with `--archive-every 10` the last step of a run never came to the archive, though it was said to go on there.
-/// Fix: what tells the drain of the end goes to the archive, too, and an agent that finds no run asks for the newest itself.
+/// Mechanism: the end of a run that does not wait for its drain told the agent nothing of the
+/// archive, of which the newest checkpoint is asked for by whoever waits; and `status --wait` knew
+/// nothing of it.
+/// Consequence: with `--archive-every 10` the last step of a run never came to the archive, though
+/// it was said to go on there.
+/// Fix: what tells the drain of the end goes to the archive, too, and an agent that finds no run
+/// asks for the newest itself.
 ///
-/// Mechanism: the newest was chosen of what the agent knew when it was asked, or found no run, before the pass that was told of
-/// the end had looked.
-/// Consequence: where the end of the walltime kept a run from waiting, an older checkpoint was archived, too.
+/// Mechanism: the newest was chosen of what the agent knew when it was asked, or found no run,
+/// before the pass that was told of the end had looked.
+/// Consequence: where the end of the walltime kept a run from waiting, an older checkpoint was
+/// archived, too.
 /// Fix: what is newest is known after that pass.
 #[test]
 fn newest_checkpoint_is_archived_though_nobody_waits_for_the_end_of_the_run() {
@@ -424,9 +434,10 @@ fn archive_of_a_job_without_a_persist_directory_is_followed_to_its_end() {
     assert_eq!(manifests(&server).len(), 2);
 }
 
-/// Mechanism: what says that a checkpoint is there was removed before the first byte of its new file was sent.
-/// Consequence: the only checkpoint of a program that writes one file again and again was gone for as long as that took, and for
-/// good if the node was lost then, though its object was still there.
+/// Mechanism: what says that a checkpoint is there was removed before the first byte of its new
+/// file was sent.
+/// Consequence: the only checkpoint of a program that writes one file again and again was gone for
+/// as long as that took, and for good if the node was lost then, though its object was still there.
 /// Fix: it is removed just before the object is replaced.
 #[test]
 fn old_version_of_a_file_counts_until_the_new_one_takes_its_place() {
@@ -445,8 +456,10 @@ fn old_version_of_a_file_counts_until_the_new_one_takes_its_place() {
     assert!(server.object(&object) != old && manifests(&server) != before);
 }
 
-/// Mechanism: what the server refused for good, but for a name, ended the round, and the next one began with the same checkpoint.
-/// Consequence: one object with a path that is too long, or below the name of another, kept every older checkpoint from the archive.
+/// Mechanism: what the server refused for good, but for a name, ended the round, and the next one
+/// began with the same checkpoint.
+/// Consequence: one object with a path that is too long, or below the name of another, kept every
+/// older checkpoint from the archive.
 /// Fix: a refusal that is about the object is that of its checkpoint.
 #[test]
 fn object_that_the_server_refuses_for_good_keeps_no_other_checkpoint_from_the_archive() {
@@ -498,8 +511,10 @@ fn checkpoint_that_the_archive_does_not_take_stays_in_the_store() {
 }
 
 /// Mechanism: a checkpoint that the server refuses for good stayed in the store for ever.
-/// Consequence: such ones filled it, and the program's writes failed, though `--retain` says that they need not stay.
-/// Fix: where writers wait for room, and nothing else can go, the oldest of them goes, and that is said.
+/// Consequence: such ones filled it, and the program's writes failed, though `--retain` says that
+/// they need not stay.
+/// Fix: where writers wait for room, and nothing else can go, the oldest of them goes, and that is
+/// said.
 #[test]
 fn checkpoint_that_the_archive_refuses_goes_when_nothing_else_makes_room() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
@@ -515,8 +530,10 @@ fn checkpoint_that_the_archive_refuses_goes_when_nothing_else_makes_room() {
     assert_eq!(sandbox.drained_names(), ["state.1", "state.2", "state.3", "state.4"]);
 }
 
-/// Mechanism: what is left in the store of a checkpoint is one to the register, with another number, and was one to the archive.
-/// Consequence: two checkpoints of one name there; the newest of them lacked the files that had been given up, and restored.
+/// Mechanism: what is left in the store of a checkpoint is one to the register, with another
+/// number, and was one to the archive.
+/// Consequence: two checkpoints of one name there; the newest of them lacked the files that had
+/// been given up, and restored.
 /// Fix: what a checkpoint there has already is no other one.
 #[test]
 fn rest_of_an_archived_checkpoint_is_not_archived_beside_it() {
@@ -533,8 +550,8 @@ fn rest_of_an_archived_checkpoint_is_not_archived_beside_it() {
 }
 
 /// Mechanism: whoever removes a store looked at what is not drained, and at nothing else.
-/// Consequence: a store that a run had kept because the server was away, with exit code 75, was removed by `cairn gc` before its
-/// checkpoints were archived.
+/// Consequence: a store that a run had kept because the server was away, with exit code 75, was
+/// removed by `cairn gc` before its checkpoints were archived.
 /// Fix: what the archive is owed is sent, or keeps the store.
 #[test]
 fn store_stays_as_long_as_the_archive_lacks_a_checkpoint_of_it() {

@@ -15,7 +15,8 @@ use std::os::unix::fs::MetadataExt;
 
 const ARCHIVE: &str = "s3://runs/deep/er";
 
-/// A server that has both checkpoints, and a sandbox whose persist directory has them for comparison.
+/// A server that has both checkpoints, and a sandbox whose persist directory has them for
+/// comparison.
 fn archived() -> (Sandbox, ObjectStore) {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
     run(&sandbox, &server, SCRIPT).succeeds();
@@ -55,7 +56,8 @@ fn archived_checkpoints_come_back_as_they_were() {
     assert_restored(&sandbox, &server, &["state.100", "state.200"]);
 }
 
-/// A run of the job that archives and writes dump.STEP, a checkpoint, of this time; its store stays.
+/// A run of the job that archives and writes dump.STEP, a checkpoint, of this time; its store
+/// stays.
 fn write(sandbox: &Sandbox, server: &ObjectStore, step: u32, second: u32) {
     let script =
         format!("printf {step} >/cairn/dump.{step}; touch -d @{second} /cairn/dump.{step}; exit 3");
@@ -70,7 +72,8 @@ fn assert_newest(server: &ObjectStore, name: &str) {
 }
 
 /// Mechanism: of two stores of a job, the one with the later file counted as the newer one.
-/// Consequence: after the clock was set back, or on a node whose clock is slow, the job was restored to an older checkpoint.
+/// Consequence: after the clock was set back, or on a node whose clock is slow, the job was
+/// restored to an older checkpoint.
 /// Fix: what is archived says what was there before.
 #[test]
 fn newest_of_several_stores_is_what_was_archived_last_whatever_the_clocks_said() {
@@ -187,7 +190,8 @@ fn run_is_filled_from_the_archive_where_the_persist_directory_has_nothing() {
 }
 
 /// Mechanism: the mark of a store that is being filled was made only when the first file came.
-/// Consequence: a run that was killed while it asked what there is left an empty store, which the next one took for its own.
+/// Consequence: a run that was killed while it asked what there is left an empty store, which the
+/// next one took for its own.
 /// Fix: the mark is there before the store is.
 #[test]
 fn run_that_is_killed_before_anything_was_brought_in_is_filled_by_the_next_one() {
@@ -215,8 +219,10 @@ fn run_that_is_killed_before_anything_was_brought_in_is_filled_by_the_next_one()
     cairn(&fresh, &server, &words).succeeds().prints("state.200\n");
 }
 
-/// Mechanism: an object that says that a checkpoint is there and could not be read failed the whole look at the archive.
-/// Consequence: with one that was removed just then, or had gone to a class that is read in hours, nothing could be restored.
+/// Mechanism: an object that says that a checkpoint is there and could not be read failed the whole
+/// look at the archive.
+/// Consequence: with one that was removed just then, or had gone to a class that is read in hours,
+/// nothing could be restored.
 /// Fix: one that is gone is none; another is named, and the others are taken.
 #[test]
 fn one_checkpoint_that_cannot_be_asked_for_keeps_no_other_from_being_restored() {

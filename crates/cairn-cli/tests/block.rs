@@ -1,5 +1,5 @@
-//! Block devices as tiers: what runs on them, what is refused, and what they hold before and after. On loop devices; where
-//! there are none, each test says so and passes.
+//! Block devices as tiers: what runs on them, what is refused, and what they hold before and after.
+//! On loop devices; where there are none, each test says so and passes.
 
 mod common;
 
@@ -132,8 +132,8 @@ fn file_larger_than_the_memory_spills_to_a_device_and_is_drained() {
     assert!(place.is_blank(), "the device is as it was");
 }
 
-/// Two programs at a time write a byte for the round to all of a file, one in records of odd sizes, one in whole pages. It
-/// is mapped, so nothing is written behind them.
+/// Two programs at a time write a byte for the round to all of a file, one in records of odd sizes,
+/// one in whole pages. It is mapped, so nothing is written behind them.
 const WRITE_IN_RECORDS_AND_PAGES: &str = r#"
 import mmap, os, random
 PAGE = 4096

@@ -1,4 +1,5 @@
-//! `--report-calls` and `cairn calls`: what programs called is counted, by function, outcome and program, whoever is killed.
+//! `--report-calls` and `cairn calls`: what programs called is counted, by function, outcome and
+//! program, whoever is killed.
 
 mod common;
 
@@ -179,7 +180,8 @@ int main(void) {
 }
 "#;
 
-/// Mechanism: what waits for descriptors asked the C library for those of others, and only that was counted.
+/// Mechanism: what waits for descriptors asked the C library for those of others, and only that was
+/// counted.
 /// Consequence: waiting for files of ours was reported as passed on.
 /// Fix: it is counted when it is known whether a file of ours was among them.
 #[test]

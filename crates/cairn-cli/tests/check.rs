@@ -1,4 +1,5 @@
-//! `cairn check`: what it says of real programs of every kind, from their files and by trying them out.
+//! `cairn check`: what it says of real programs of every kind, from their files and by trying them
+//! out.
 
 mod common;
 
@@ -124,8 +125,9 @@ fn program_that_uses_the_c_library_for_files_is_served() {
         .says("all of its calls that were seen were served");
 }
 
-/// Mechanism: the dynamic linker was told the path of the link, beside which the program's libraries are not. Consequence: Java, which is a link
-/// in every distribution, was said not to be loadable. Fix: it is told what the link leads to, as the kernel does.
+/// Mechanism: the dynamic linker was told the path of the link, beside which the program's
+/// libraries are not. Consequence: Java, which is a link in every distribution, was said not to be
+/// loadable. Fix: it is told what the link leads to, as the kernel does.
 #[test]
 fn program_that_is_reached_by_a_link_finds_the_libraries_beside_it() {
     let sandbox = Sandbox::new();
@@ -139,7 +141,8 @@ fn program_that_is_reached_by_a_link_finds_the_libraries_beside_it() {
     assert_eq!(report["findings"], Value::Array(Vec::new()));
 }
 
-/// What these and their libraries take that needs a path below the prefix to matter (`dlopen`, `mount`) is no alarm.
+/// What these and their libraries take that needs a path below the prefix to matter (`dlopen`,
+/// `mount`) is no alarm.
 #[test]
 fn ordinary_commands_raise_no_alarm() {
     let sandbox = Sandbox::new();
@@ -159,7 +162,8 @@ fn static_programs_are_out_of_reach() {
             finds(&report, "out-of-reach", &["is linked statically", "dynamically"]),
             "{report:#}"
         );
-        // That does not become better by trying it out, and then it is seen what it asked the kernel for.
+        // That does not become better by trying it out, and then it is seen what it asked the
+        // kernel for.
         let ran = sandbox.cairn(&["check", "--run", "--json", text(&program)]);
         let report = of_check(&ran.ends_with(OUT_OF_REACH));
         let seen = finds(&report, "missed", &["openat of the kernel of /cairn/f", kind]);
@@ -201,7 +205,8 @@ fn program_that_gains_rights_is_out_of_reach() {
     }
 }
 
-/// Not made by Go, which need not be installed: a program with the section and the note that Go's linker makes.
+/// Not made by Go, which need not be installed: a program with the section and the note that Go's
+/// linker makes.
 #[test]
 fn go_program_is_out_of_reach_even_if_it_is_dynamic() {
     let sandbox = Sandbox::new();
@@ -417,9 +422,12 @@ fn without_seccomp(command: &mut Command) -> &mut Command {
     refuse(command, libc::SYS_seccomp, libc::ENOSYS, None)
 }
 
-/// Mechanism: that the dynamic linker could not be confined, and so was not executed, was taken for its refusal of the program.
-/// Consequence: where containers allow no seccomp, every program was said to be out of reach because it "cannot be loaded".
-/// Fix: it is found out first whether filters can be set (`seccomp::try_out`), and the rest is judged without libraries.
+/// Mechanism: that the dynamic linker could not be confined, and so was not executed, was taken for
+/// its refusal of the program.
+/// Consequence: where containers allow no seccomp, every program was said to be out of reach
+/// because it "cannot be loaded".
+/// Fix: it is found out first whether filters can be set (`seccomp::try_out`), and the rest is
+/// judged without libraries.
 #[test]
 fn program_is_judged_without_its_libraries_where_nothing_can_be_confined() {
     let sandbox = Sandbox::new();
@@ -531,8 +539,9 @@ fn file_that_is_no_program_of_this_machine_is_out_of_reach() {
     assert!(finds(&report, "out-of-reach", &["cannot be read as a program"]), "{report:#}");
 }
 
-/// Mechanism: the static view asked the dynamic linker that the file names for its libraries, by executing it; and even the
-/// system's executes code of a library that the file names as an auditor.
+/// Mechanism: the static view asked the dynamic linker that the file names for its libraries, by
+/// executing it; and even the system's executes code of a library that the file names as an
+/// auditor.
 /// Consequence: looking at a program ran what it wanted.
 /// Fix: what is executed for that may only read files (`confined.rs`).
 #[test]

@@ -1,4 +1,5 @@
-//! Checkpoints: which files are taken for one, when it is drained, and which is offered for restart.
+//! Checkpoints: which files are taken for one, when it is drained, and which is offered for
+//! restart.
 
 mod common;
 
@@ -61,14 +62,16 @@ fn directory_arrives_as_a_whole_when_the_next_one_begins() {
     assert_eq!(drained(&sandbox, "whole"), [2]);
     session.shell("mkdir /cairn/ckpt-3; echo a >/cairn/ckpt-3/a");
     assert_eq!(session.end(), Some(0));
-    // It has fewer files than those before, so nobody knows that it is whole; it arrives all the same.
+    // It has fewer files than those before, so nobody knows that it is whole; it arrives all the
+    // same.
     assert_eq!((drained(&sandbox, "whole"), sandbox.drained("ckpt-3/a")), (vec![2], "a\n".into()));
     assert_eq!(sandbox.manifest("whole")["complete"], true);
 }
 
 /// Two processes that nobody has launched as ranks, one of which is late by longer than `--settle`.
-/// Mechanism: what had been quiet for so long was a complete checkpoint, and what the next ones were compared with. Consequence: half of one was
-/// drained as a whole one, and offered for restart. Fix: what is quiet is delivered, and of what it is nothing is said.
+/// Mechanism: what had been quiet for so long was a complete checkpoint, and what the next ones
+/// were compared with. Consequence: half of one was drained as a whole one, and offered for
+/// restart. Fix: what is quiet is delivered, and of what it is nothing is said.
 #[test]
 fn checkpoint_of_which_nothing_says_that_it_is_whole_is_delivered_and_not_called_so() {
     let sandbox = Sandbox::new();
@@ -90,9 +93,10 @@ fn checkpoint_of_which_nothing_says_that_it_is_whole_is_delivered_and_not_called
     assert_eq!(drained(&sandbox, "late"), [1, 2]);
 }
 
-/// Mechanism: of the first step only the parts differ, and their numbers were taken for steps. Consequence: each part was a checkpoint, so that
-/// `--retain` took older ones from a program that was about to rename them, and one part was offered as the newest. Fix: what may be
-/// a part is no checkpoint until the next step tells.
+/// Mechanism: of the first step only the parts differ, and their numbers were taken for steps.
+/// Consequence: each part was a checkpoint, so that `--retain` took older ones from a program that
+/// was about to rename them, and one part was offered as the newest. Fix: what may be a part is no
+/// checkpoint until the next step tells.
 #[test]
 fn parts_of_the_first_step_are_no_checkpoints_that_replace_each_other() {
     let sandbox = Sandbox::new();
@@ -117,7 +121,8 @@ fn parts_of_the_first_step_are_no_checkpoints_that_replace_each_other() {
     assert_eq!(sandbox.drained("st.100.r1"), "1\n");
 }
 
-/// A while that is twelve times `--settle` passes without a change: then it is not known what there is.
+/// A while that is twelve times `--settle` passes without a change: then it is not known what there
+/// is.
 #[test]
 fn part_of_a_checkpoint_is_not_delivered_over_a_whole_one_nor_where_not_all_are_wanted() {
     let sandbox = Sandbox::new();
@@ -148,7 +153,8 @@ fn part_of_a_checkpoint_is_not_delivered_over_a_whole_one_nor_where_not_all_are_
 }
 
 /// Mechanism: the register was written when a pass had gone through.
-/// Consequence: while the persist directory was away, status, the archive and figures knew nothing of newer checkpoints.
+/// Consequence: while the persist directory was away, status, the archive and figures knew nothing
+/// of newer checkpoints.
 /// Fix: it is written when the files were looked at.
 #[test]
 fn checkpoint_is_known_while_the_persist_directory_is_away() {
@@ -225,9 +231,9 @@ fn run_that_was_killed_with_its_agent_leaves_nothing_that_passes_for_complete() 
     assert_eq!(drained(&sandbox, "lost"), [1, 3]);
 }
 
-/// Mechanism: when a run had died nobody looked before a directory that it was writing had been quiet for long enough. Consequence: it
-/// was complete then, drained as verified, and brought back in place of the whole one before. Fix: quiet is only as long as the run
-/// was seen to go on.
+/// Mechanism: when a run had died nobody looked before a directory that it was writing had been
+/// quiet for long enough. Consequence: it was complete then, drained as verified, and brought back
+/// in place of the whole one before. Fix: quiet is only as long as the run was seen to go on.
 #[test]
 fn what_a_killed_run_left_unfinished_stays_so_however_late_somebody_looks() {
     let sandbox = Sandbox::new();
@@ -260,8 +266,9 @@ fn what_a_run_that_was_killed_with_its_agent_left_is_not_complete_when_somebody_
     assert_eq!(drained(&sandbox, "later"), [] as [u64; 0]);
 }
 
-/// Mechanism: a run was known to be under way from the first look at it on. Consequence: one that died before left no failed run, and
-/// what was left of a checkpoint that it was removing was complete at once. Fix: the runs that have ended are known.
+/// Mechanism: a run was known to be under way from the first look at it on. Consequence: one that
+/// died before left no failed run, and what was left of a checkpoint that it was removing was
+/// complete at once. Fix: the runs that have ended are known.
 #[test]
 fn rest_of_a_checkpoint_is_none_if_the_run_that_removed_it_died_unseen() {
     let sandbox = Sandbox::new();
@@ -278,8 +285,9 @@ fn rest_of_a_checkpoint_is_none_if_the_run_that_removed_it_died_unseen() {
     assert_eq!(sandbox.drained_names().len(), 5, "the copy of the whole one stays");
 }
 
-/// Mechanism: a directory that had changed later than its entries was taken for one that had been renamed. Consequence: after a change
-/// of its mode or owner a checkpoint was complete with its first file. Fix: the store knows what was renamed.
+/// Mechanism: a directory that had changed later than its entries was taken for one that had been
+/// renamed. Consequence: after a change of its mode or owner a checkpoint was complete with its
+/// first file. Fix: the store knows what was renamed.
 #[test]
 fn directory_of_which_only_the_mode_changes_is_not_complete() {
     let sandbox = Sandbox::new();
@@ -292,8 +300,9 @@ fn directory_of_which_only_the_mode_changes_is_not_complete() {
     session.kill_all();
 }
 
-/// Mechanism: a checkpoint was complete with as many files as the one before. Consequence: one that began with more shards than that had
-/// was, without its optimizer. Fix: it has all files that the one before had.
+/// Mechanism: a checkpoint was complete with as many files as the one before. Consequence: one that
+/// began with more shards than that had was, without its optimizer. Fix: it has all files that the
+/// one before had.
 #[test]
 fn checkpoint_with_as_many_files_but_others_is_not_complete() {
     let sandbox = Sandbox::new();
@@ -354,9 +363,10 @@ fn newest_checkpoint_outside_stays_until_there_is_a_newer_one() {
     assert_eq!(sandbox.drained_names(), ["log"]);
 }
 
-/// Mechanism: what was left of a checkpoint that a program was removing counted as complete, and took the place of the whole one in
-/// the manifest. Consequence: the newest one outside lost its files one by one, and was said to be whole. Fix: a rest is no
-/// checkpoint until it has stayed for a while, and never one in place of a whole one.
+/// Mechanism: what was left of a checkpoint that a program was removing counted as complete, and
+/// took the place of the whole one in the manifest. Consequence: the newest one outside lost its
+/// files one by one, and was said to be whole. Fix: a rest is no checkpoint until it has stayed for
+/// a while, and never one in place of a whole one.
 #[test]
 fn newest_checkpoint_outside_stays_whole_while_a_program_removes_it() {
     let sandbox = Sandbox::new();
@@ -402,8 +412,9 @@ fn program_that_keeps_one_checkpoint_has_one_in_so_many_drained() {
     session.kill_all();
 }
 
-/// Mechanism: what a failed run left was judged before it was known how large its checkpoints are. Consequence: the last one was
-/// given up as unfinished although it was as large as the one before. Fix: first those that are complete are known.
+/// Mechanism: what a failed run left was judged before it was known how large its checkpoints are.
+/// Consequence: the last one was given up as unfinished although it was as large as the one before.
+/// Fix: first those that are complete are known.
 #[test]
 fn last_checkpoint_of_a_run_that_failed_at_once_is_one() {
     let sandbox = Sandbox::new();
@@ -413,8 +424,9 @@ fn last_checkpoint_of_a_run_that_failed_at_once_is_one() {
     assert_eq!(drained(&sandbox, "failed"), [1, 2]);
 }
 
-/// Mechanism: where the names of one step differ in their ranks only these were taken for steps. Consequence: with --pfs-every
-/// most parts were dropped at the end, and a restart got one of them. Fix: words before numbers tell.
+/// Mechanism: where the names of one step differ in their ranks only these were taken for steps.
+/// Consequence: with --pfs-every most parts were dropped at the end, and a restart got one of them.
+/// Fix: words before numbers tell.
 #[test]
 fn parts_of_a_program_without_a_launcher_are_one_checkpoint() {
     let sandbox = Sandbox::new();
@@ -428,7 +440,8 @@ fn parts_of_a_program_without_a_launcher_are_one_checkpoint() {
     assert_eq!(sandbox.cairn(&again).succeeds().stdout.lines().count(), 4);
 }
 
-/// Mechanism: the manifest named a checkpoint at the end of a pass of the drain, after everything else had been copied.
+/// Mechanism: the manifest named a checkpoint at the end of a pass of the drain, after everything
+/// else had been copied.
 /// Consequence: whoever lost the node in between had all of it there, and nothing that said so.
 /// Fix: it is named once all of it is there.
 #[test]
@@ -443,7 +456,8 @@ fn checkpoint_is_named_while_other_files_are_still_drained() {
 }
 
 /// Mechanism: which checkpoint is the newest was read from the times of its files.
-/// Consequence: with a clock that was set back, the one before was drained at the end, kept and offered for restart.
+/// Consequence: with a clock that was set back, the one before was drained at the end, kept and
+/// offered for restart.
 /// Fix: the order in which they were found complete counts.
 #[test]
 fn checkpoint_written_after_the_clock_was_set_back_is_the_newest() {
@@ -523,9 +537,10 @@ fn patterns_and_levels_come_from_the_configuration_and_nonsense_is_refused() {
     }
 }
 
-/// Mechanism: a checkpoint was what of its files is in the store, and replaced the manifest's word of the same name.
-/// Consequence: one of which a file was removed from the store, and its copy kept, was there as a checkpoint without that file, and restored
-/// so.
+/// Mechanism: a checkpoint was what of its files is in the store, and replaced the manifest's word
+/// of the same name.
+/// Consequence: one of which a file was removed from the store, and its copy kept, was there as a
+/// checkpoint without that file, and restored so.
 /// Fix: what has left the store still belongs to it.
 #[test]
 fn checkpoint_outside_keeps_the_files_that_leave_the_store() {
@@ -546,8 +561,10 @@ fn checkpoint_outside_keeps_the_files_that_leave_the_store() {
     assert_eq!(files(0).as_array().map(Vec::len), Some(2));
 }
 
-/// Mechanism: an agent took up what a job's description says of checkpoints and files when somebody asked it to drain.
-/// Consequence: when a run began while the agent of the one before it was there, files were drained as that had wanted.
+/// Mechanism: an agent took up what a job's description says of checkpoints and files when somebody
+/// asked it to drain.
+/// Consequence: when a run began while the agent of the one before it was there, files were drained
+/// as that had wanted.
 /// Fix: the agent looks whether the description was replaced.
 #[test]
 fn run_that_resumes_a_store_with_an_agent_has_its_own_rules() {

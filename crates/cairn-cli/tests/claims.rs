@@ -1,5 +1,5 @@
-//! What a refused run leaves of a namespace that other machines use, or want to use: everything. Machines are mount namespaces
-//! here, as in `partitions.rs`.
+//! What a refused run leaves of a namespace that other machines use, or want to use: everything.
+//! Machines are mount namespaces here, as in `partitions.rs`.
 
 mod common;
 #[path = "common/exported.rs"]
@@ -106,9 +106,9 @@ impl Living {
     }
 }
 
-/// Mechanism: who looked at what a namespace holds reserved it to look. Consequence: a run that was refused because `part=` was
-/// forgotten took the namespace from the stores in its parts: each of their writes was EIO from then on. Fix: only who makes or
-/// recovers a tier claims it.
+/// Mechanism: who looked at what a namespace holds reserved it to look. Consequence: a run that was
+/// refused because `part=` was forgotten took the namespace from the stores in its parts: each of
+/// their writes was EIO from then on. Fix: only who makes or recovers a tier claims it.
 #[test]
 fn refused_run_on_all_of_a_divided_namespace_leaves_running_stores_in_its_parts_alone() {
     let Some(place) = Place::new() else { return };
@@ -144,8 +144,8 @@ fn run_that_contradicts_a_tier_leaves_it_to_the_machine_that_has_left_it() {
     assert_eq!(place.run(1, &["--tier", &tier], READ).succeeds().stdout, written);
 }
 
-/// Mechanism: a run claimed a tier to recover it, and did not give it back when it could not. Fix: what a run has claimed is given
-/// back unless there is a store.
+/// Mechanism: a run claimed a tier to recover it, and did not give it back when it could not. Fix:
+/// what a run has claimed is given back unless there is a store.
 #[test]
 fn run_that_cannot_recover_a_tier_gives_back_what_it_has_claimed() {
     let Some(mut place) = Place::new() else { return };
@@ -213,9 +213,10 @@ fn undo(place: &Place, sandbox: &Sandbox) {
     place.put(0, &vec![0; 30 << 20]);
 }
 
-/// Mechanism: a label over no superblock counted as damage before anybody looked whether a store had begun to make that tier.
-/// Consequence: a run that was killed in the seconds in which it claimed a part left a job that nobody could start again. Fix: what a
-/// store has not finished is removed before it is looked at.
+/// Mechanism: a label over no superblock counted as damage before anybody looked whether a store
+/// had begun to make that tier.
+/// Consequence: a run that was killed in the seconds in which it claimed a part left a job that
+/// nobody could start again. Fix: what a store has not finished is removed before it is looked at.
 #[test]
 fn store_whose_run_was_killed_while_it_claimed_a_part_is_begun_anew() {
     let Some(place) = Place::new() else { return };
@@ -266,7 +267,8 @@ fn store_of_which_a_tier_was_not_finished_beside_a_device_is_begun_anew() {
     }
 }
 
-/// The same, when the store has been lost: then the machine begins anew that had it, or one that takes it over.
+/// The same, when the store has been lost: then the machine begins anew that had it, or one that
+/// takes it over.
 #[test]
 fn tier_that_was_not_finished_is_begun_anew_by_any_store_if_none_has_it() {
     let Some(place) = Place::new() else { return };
@@ -289,7 +291,8 @@ fn tier_that_was_not_finished_is_begun_anew_by_any_store_if_none_has_it() {
     }
 }
 
-/// A tier that nothing was written to, and that has its metadata elsewhere, looks like one that was not finished.
+/// A tier that nothing was written to, and that has its metadata elsewhere, looks like one that was
+/// not finished.
 #[test]
 fn tier_in_which_nothing_stands_is_begun_anew_by_nobody_but_its_store() {
     let Some(mut place) = Place::new() else { return };
@@ -311,8 +314,9 @@ fn tier_in_which_nothing_stands_is_begun_anew_by_nobody_but_its_store() {
     place.run(0, &spilling, "cat /cairn/f; seq 1000000 >/cairn/g").succeeds().prints("kept\n");
 }
 
-/// Mechanism: a namespace was taken over as soon as its option had been read. Consequence: a run that was refused for another reason had
-/// put out the machine whose store was there, and every write of that one was EIO. Fix: that is done when all has been looked at.
+/// Mechanism: a namespace was taken over as soon as its option had been read. Consequence: a run
+/// that was refused for another reason had put out the machine whose store was there, and every
+/// write of that one was EIO. Fix: that is done when all has been looked at.
 #[test]
 fn run_that_is_refused_takes_nothing_over() {
     let Some(place) = Place::new() else { return };

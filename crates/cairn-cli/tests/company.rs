@@ -1,4 +1,5 @@
-//! `cairn run` as a launcher's task: ranks of a node that each start one. The launcher is played by its variables.
+//! `cairn run` as a launcher's task: ranks of a node that each start one. The launcher is played by
+//! its variables.
 
 mod common;
 
@@ -53,8 +54,8 @@ fn ending(ran: &[Ran], part: &str) -> String {
     ends[0].to_string()
 }
 
-/// Mechanism: each `cairn run` of a launcher's tasks made a store of its own, and of those that were given one name all but one
-/// were refused.
+/// Mechanism: each `cairn run` of a launcher's tasks made a store of its own, and of those that
+/// were given one name all but one were refused.
 /// Consequence: `srun -n4 cairn run -- ./program` ran, but no rank saw the files of another.
 /// Fix: the runs of one start on a node share one store (`company.rs`).
 #[test]
@@ -88,8 +89,10 @@ fn failure_of_any_rank_keeps_the_store_and_each_has_its_own_exit_code() {
     sandbox.cairn(&["rm", "kept", "--discard"]).succeeds();
 }
 
-/// Mechanism: whoever ended the store said 75 if something could not be drained, also where another rank had failed.
-/// Consequence: the exit codes of a run that failed depended on which rank ended last. Fix: 75 is of runs that succeeded.
+/// Mechanism: whoever ended the store said 75 if something could not be drained, also where another
+/// rank had failed.
+/// Consequence: the exit codes of a run that failed depended on which rank ended last. Fix: 75 is
+/// of runs that succeeded.
 #[test]
 fn rank_that_succeeds_last_has_its_own_exit_code_where_another_failed() {
     let sandbox = Sandbox::new();
@@ -174,9 +177,12 @@ fn store_of_a_company_is_in_use_until_its_last_rank_went_or_was_killed() {
     });
 }
 
-/// Mechanism: the run lock, which the first rank has while it makes the store and fills it, was waited for no longer than a minute.
-/// Consequence: where a checkpoint took longer to come, the other ranks were refused, and the launcher ended the program.
-/// Fix: who fills the store for the same start is waited for, however long that takes, and that is said.
+/// Mechanism: the run lock, which the first rank has while it makes the store and fills it, was
+/// waited for no longer than a minute.
+/// Consequence: where a checkpoint took longer to come, the other ranks were refused, and the
+/// launcher ended the program.
+/// Fix: who fills the store for the same start is waited for, however long that takes, and that is
+/// said.
 #[test]
 fn ranks_wait_for_the_one_that_fills_the_store() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
@@ -206,8 +212,8 @@ fn ranks_wait_for_the_one_that_fills_the_store() {
 }
 
 /// Mechanism: when the rank that filled the store failed, the next one began to fill it, and so on.
-/// Consequence: some ranks ran without the others, or each failed long after the one before; those that had waited for more than a
-/// minute could be told that the job runs already.
+/// Consequence: some ranks ran without the others, or each failed long after the one before; those
+/// that had waited for more than a minute could be told that the job runs already.
 /// Fix: those that wait are told why the filling failed.
 #[test]
 fn ranks_that_wait_are_told_why_the_store_could_not_be_filled() {
@@ -250,7 +256,8 @@ impl Drop for Running {
     }
 }
 
-/// Mechanism: that no store was there after a failed attempt to make one was taken for its removal by others.
+/// Mechanism: that no store was there after a failed attempt to make one was taken for its removal
+/// by others.
 /// Consequence: a request that cannot be met was refused only after a minute.
 /// Fix: the attempt is repeated only if a store was there before.
 #[test]

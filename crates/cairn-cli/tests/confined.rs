@@ -99,7 +99,8 @@ fn tier_without_a_size_has_half_of_what_is_free_says_so_and_keeps_it() {
 fn shared_memory_that_others_fill_is_an_error_and_not_a_signal() {
     let sandbox = Sandbox::new();
     let Some(launcher) = mounter() else { return };
-    // The agent allocates at most 512 MiB ahead of use, so that there is always a block without memory.
+    // The agent allocates at most 512 MiB ahead of use, so that there is always a block without
+    // memory.
     let program = "
 import errno, os
 BLOCK = 32768

@@ -1,8 +1,10 @@
-//! Processes of other pid namespaces, as containers have: their deaths are noticed like those of all others.
+//! Processes of other pid namespaces, as containers have: their deaths are noticed like those of
+//! all others.
 //!
-//! Mechanism: of a process of another pid namespace nobody could say that it was dead. Consequence: a file that a container had open when it
-//! was killed stayed open for ever, every later run ended with 75, and the store could only be removed by hand. Fix: the processes below
-//! the agent's own namespace are looked at.
+//! Mechanism: of a process of another pid namespace nobody could say that it was dead. Consequence:
+//! a file that a container had open when it was killed stayed open for ever, every later run ended
+//! with 75, and the store could only be removed by hand. Fix: the processes below the agent's own
+//! namespace are looked at.
 
 mod common;
 
@@ -76,8 +78,9 @@ fn container_that_ends_in_order_leaves_nothing_open() {
     assert_eq!(fs::read(sandbox.out().join("log")).expect("is there"), b"state");
 }
 
-/// Mechanism: processes of other pid namespaces were not asked for. Consequence: the store of a container's program was removed under it once
-/// its `cairn run` was gone. Fix: those that are seen count.
+/// Mechanism: processes of other pid namespaces were not asked for. Consequence: the store of a
+/// container's program was removed under it once its `cairn run` was gone. Fix: those that are seen
+/// count.
 #[test]
 fn container_outlives_its_run_then_its_store_is_not_removed() {
     if !can_contain() {

@@ -1,4 +1,5 @@
-//! A run that is killed at any call while it makes its store, or removes it, hinders no later one, and what it leaves can be removed.
+//! A run that is killed at any call while it makes its store, or removes it, hinders no later one,
+//! and what it leaves can be removed.
 
 mod common;
 
@@ -128,8 +129,9 @@ fn can_kill() -> bool {
     can
 }
 
-/// Mechanism: a description that was not renamed yet carried the number of the process that wrote it, and a directory with such a file was
-/// not taken for a new one. Consequence: after a kill in that moment no run could use the job's name, and no command remove what was left.
+/// Mechanism: a description that was not renamed yet carried the number of the process that wrote
+/// it, and a directory with such a file was not taken for a new one. Consequence: after a kill in
+/// that moment no run could use the job's name, and no command remove what was left.
 /// Fix: it is known by its form.
 #[test]
 fn run_is_killed_at_any_call_then_the_next_one_makes_its_store_and_what_is_left_can_be_removed() {
@@ -138,9 +140,10 @@ fn run_is_killed_at_any_call_then_the_next_one_makes_its_store_and_what_is_left_
     }
 }
 
-/// Mechanism: the tiers of a store that was removed were emptied before it lost its name. Consequence: after a kill in between there was
-/// a store without them, and every later run of the job was refused. Fix: its name goes first, and the next run of the job, `gc` and `rm`
-/// end what was begun.
+/// Mechanism: the tiers of a store that was removed were emptied before it lost its name.
+/// Consequence: after a kill in between there was a store without them, and every later run of the
+/// job was refused. Fix: its name goes first, and the next run of the job, `gc` and `rm` end what
+/// was begun.
 #[test]
 fn run_on_files_is_killed_at_any_call_then_the_next_one_makes_its_store_and_what_is_left_can_be_removed()
  {

@@ -59,8 +59,8 @@ fn own_memory(process: u32) -> u64 {
     kib << 10
 }
 
-/// They ask it for room for 400 MiB at the same time, and it has 8 MiB. What a connection may cost beside that is 16 KiB of a
-/// capsule and its commands.
+/// They ask it for room for 400 MiB at the same time, and it has 8 MiB. What a connection may cost
+/// beside that is 16 KiB of a capsule and its commands.
 #[test]
 fn hundreds_of_hosts_are_served_in_the_memory_that_was_given() {
     let sandbox = Sandbox::new();

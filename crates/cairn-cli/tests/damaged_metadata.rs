@@ -1,4 +1,5 @@
-//! Metadata of which a bit has changed by itself: every command says so, and none takes the store for an empty one.
+//! Metadata of which a bit has changed by itself: every command says so, and none takes the store
+//! for an empty one.
 
 mod common;
 
@@ -47,9 +48,11 @@ fn flip(path: &PathBuf, at: u64, bit: u64) {
     file.write_all_at(&byte, at).expect("writes");
 }
 
-/// Mechanism: only `cairn verify` looked whether the metadata contradict themselves. Consequence: after one bit of the root directory had
-/// changed `ls` showed nothing, with exit code 0, and the next run found no files and removed the store; other bits gave files other names
-/// and bytes. Fix: metadata that nobody is changing have a checksum, which every command compares before it uses them.
+/// Mechanism: only `cairn verify` looked whether the metadata contradict themselves. Consequence:
+/// after one bit of the root directory had changed `ls` showed nothing, with exit code 0, and the
+/// next run found no files and removed the store; other bits gave files other names and bytes. Fix:
+/// metadata that nobody is changing have a checksum, which every command compares before it uses
+/// them.
 #[test]
 fn bit_of_the_metadata_has_changed_then_every_command_says_so_and_the_store_is_kept() {
     let sandbox = Sandbox::new();

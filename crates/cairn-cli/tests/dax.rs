@@ -1,5 +1,6 @@
-//! Mapped files as tiers, here of an ordinary file system, where the kernel flushes them: what runs on them, what is refused,
-//! and what is there afterwards. With persistent memory: `tests/guest/dax.sh`.
+//! Mapped files as tiers, here of an ordinary file system, where the kernel flushes them: what runs
+//! on them, what is refused, and what is there afterwards. With persistent memory:
+//! `tests/guest/dax.sh`.
 
 mod common;
 

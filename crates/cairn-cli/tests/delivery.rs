@@ -1,4 +1,5 @@
-//! Delivery: what a user has in the end is never worse than a disk. The contract stands at the head of docs/SEMANTICS.md.
+//! Delivery: what a user has in the end is never worse than a disk. The contract stands at the head
+//! of docs/SEMANTICS.md.
 
 mod common;
 
@@ -54,7 +55,8 @@ fn with_writer() -> Sandbox {
     sandbox
 }
 
-/// What a run of the writer comes to, once for each of `ways`; `last` is an argument more, or nothing.
+/// What a run of the writer comes to, once for each of `ways`; `last` is an argument more, or
+/// nothing.
 fn write(sandbox: &Sandbox, ways: &[&str], last: &str) -> Ran {
     let each = |how: &&str| format!("python3 writer.py {how} {how} {last}; ");
     let end = if last.is_empty() { "exit 9" } else { "exit 0" };
@@ -84,9 +86,10 @@ fn names_below(directory: &Path) -> Vec<String> {
     files_below(directory).into_keys().collect()
 }
 
-/// Mechanism: a file was unclean from the death of a writer until it was emptied. Consequence: what the next run went on with and
-/// closed in order was never drained, and its store was removed, or the file only in memory, with exit code 0. Fix: being unclean is a
-/// state of the last writer, which a later one ends.
+/// Mechanism: a file was unclean from the death of a writer until it was emptied. Consequence: what
+/// the next run went on with and closed in order was never drained, and its store was removed, or
+/// the file only in memory, with exit code 0. Fix: being unclean is a state of the last writer,
+/// which a later one ends.
 #[test]
 fn file_that_a_later_run_takes_over_is_delivered() {
     let sandbox = with_writer();
@@ -99,7 +102,8 @@ fn file_that_a_later_run_takes_over_is_delivered() {
     }
 }
 
-/// The same within one run, where nobody had yet looked after the dead writer when the next one came.
+/// The same within one run, where nobody had yet looked after the dead writer when the next one
+/// came.
 #[test]
 fn file_that_is_written_anew_right_after_its_writer_died_is_clean() {
     let sandbox = with_writer();
@@ -112,8 +116,9 @@ fn file_that_is_written_anew_right_after_its_writer_died_is_clean() {
     assert_eq!(files_below(&sandbox.out())["anew"], b"x".repeat(1000));
 }
 
-/// Mechanism: a file whose writer died was drained in no case. Consequence: a run that succeeded although a process of it was killed ended
-/// with 0, and the file was in memory alone. Fix: at the end of such a run every file goes outside as it is.
+/// Mechanism: a file whose writer died was drained in no case. Consequence: a run that succeeded
+/// although a process of it was killed ended with 0, and the file was in memory alone. Fix: at the
+/// end of such a run every file goes outside as it is.
 #[test]
 fn file_that_nobody_took_over_is_delivered_as_it_is_when_the_run_succeeds() {
     let sandbox = with_writer();
@@ -130,8 +135,9 @@ fn file_that_nobody_took_over_is_delivered_as_it_is_when_the_run_succeeds() {
     assert_eq!(sandbox.entry("job", "log")["torn"], true);
 }
 
-/// Mechanism: small texts with a number in them, whose names looked like those of pointers to checkpoints, waited for these. Consequence:
-/// they were left out "as was asked for", and went with the store. Fix: they are files.
+/// Mechanism: small texts with a number in them, whose names looked like those of pointers to
+/// checkpoints, waited for these. Consequence: they were left out "as was asked for", and went with
+/// the store. Fix: they are files.
 #[test]
 fn no_name_keeps_a_file_from_being_delivered() {
     let sandbox = Sandbox::new();
@@ -152,8 +158,9 @@ fn no_name_keeps_a_file_from_being_delivered() {
     assert_eq!(names_below(&sandbox.out()), expected);
 }
 
-/// Mechanism: files whose numbers differ count as checkpoints, of which `--pfs-every` drains some. Consequence: results with numbers in
-/// their names were nowhere when the store went. Fix: that decides what is copied while the job runs.
+/// Mechanism: files whose numbers differ count as checkpoints, of which `--pfs-every` drains some.
+/// Consequence: results with numbers in their names were nowhere when the store went. Fix: that
+/// decides what is copied while the job runs.
 #[test]
 fn numbered_results_are_all_delivered_where_only_some_checkpoints_are_drained() {
     let sandbox = Sandbox::new();
@@ -165,8 +172,9 @@ fn numbered_results_are_all_delivered_where_only_some_checkpoints_are_drained() 
     assert_eq!(names_below(&out), [1, 2, 3, 4, 5].map(|number| format!("result.{number}")));
 }
 
-/// Mechanism: of checkpoints that take turns in two slots only one came, and the text that named the other was rewritten. Consequence:
-/// the program began again at the first step. Fix: all comes, as it is; less only where that is asked for.
+/// Mechanism: of checkpoints that take turns in two slots only one came, and the text that named
+/// the other was rewritten. Consequence: the program began again at the first step. Fix: all comes,
+/// as it is; less only where that is asked for.
 #[test]
 fn staging_brings_every_file_as_it_is() {
     let write = "cd /cairn; for step in 0 1 2 3; do for rank in 0 1; do echo $step >state.$((step % 2)).$rank; done
@@ -200,7 +208,8 @@ fn staging_of_the_newest_only_leaves_older_checkpoints_where_they_are() {
     assert_eq!(names_below(&out), ["dump.1", "dump.2", "dump.3"]);
 }
 
-/// What a killed job leaves: a file that was open, one of an unfinished checkpoint, and a log that is drained in any case.
+/// What a killed job leaves: a file that was open, one of an unfinished checkpoint, and a log that
+/// is drained in any case.
 fn killed(sandbox: &Sandbox) {
     let out = sandbox.out();
     let options =
@@ -214,8 +223,9 @@ fn whole_log() -> Vec<u8> {
     [b"x".repeat(1000), b"y".repeat(500)].concat()
 }
 
-/// Mechanism: what was open when a job was killed was drained in no case, nor files of checkpoints that were unfinished. Consequence:
-/// without `cairn cp`, file by file, it was lost with the store. Fix: all of the store goes to a directory of its own.
+/// Mechanism: what was open when a job was killed was drained in no case, nor files of checkpoints
+/// that were unfinished. Consequence: without `cairn cp`, file by file, it was lost with the store.
+/// Fix: all of the store goes to a directory of its own.
 #[test]
 fn everything_of_a_killed_job_can_be_had() {
     let sandbox = with_writer();
@@ -246,8 +256,9 @@ fn everything_of_a_killed_job_can_be_put_in_place_as_it_is() {
     sandbox.cairn(&["rm", "job"]).succeeds();
 }
 
-/// Mechanism: the newest checkpoint outside stays as long as there is no newer one. Consequence: what the program had removed was among the
-/// files of a killed job that were put in place as they are. Fix: they are as they are.
+/// Mechanism: the newest checkpoint outside stays as long as there is no newer one. Consequence:
+/// what the program had removed was among the files of a killed job that were put in place as they
+/// are. Fix: they are as they are.
 #[test]
 fn what_a_killed_job_had_removed_is_gone_when_it_is_put_in_place_as_it_is() {
     let sandbox = Sandbox::new();
@@ -262,8 +273,9 @@ fn what_a_killed_job_had_removed_is_gone_when_it_is_put_in_place_as_it_is() {
     assert_eq!(names_below(&sandbox.out()), ["log", "step.2"]);
 }
 
-/// Mechanism: every run that ended with 0 ended its job. Consequence: whoever looked with `cairn run --job J -- ls` at what a killed job had
-/// left had it drained as if the job had succeeded, and its store removed. Fix: only a run of what failed ends the job.
+/// Mechanism: every run that ended with 0 ended its job. Consequence: whoever looked with `cairn
+/// run --job J -- ls` at what a killed job had left had it drained as if the job had succeeded, and
+/// its store removed. Fix: only a run of what failed ends the job.
 #[test]
 fn run_of_another_program_does_not_end_a_job_that_failed() {
     let sandbox = with_writer();
@@ -277,7 +289,8 @@ fn run_of_another_program_does_not_end_a_job_that_failed() {
     assert_eq!(files_below(&out)["append"].len(), 2500);
 }
 
-/// A checkpoint that was torn stays so for whoever asks which is whole, although a later program closed its file.
+/// A checkpoint that was torn stays so for whoever asks which is whole, although a later program
+/// closed its file.
 #[test]
 fn torn_checkpoint_is_not_whole_until_it_is_written_anew() {
     let sandbox = with_writer();
@@ -297,8 +310,9 @@ fn torn_checkpoint_is_not_whole_until_it_is_written_anew() {
     assert_eq!(listed(&sandbox), [(Some(1), true), (Some(2), true)]);
 }
 
-/// Mechanism: after the loss of memory, a file that had been closed and was opened again and overwritten in part counted as closed, because the
-/// record that blocks are overwritten did not say that somebody writes. Consequence: half of it old and half new, it was "clean" and "intact".
+/// Mechanism: after the loss of memory, a file that had been closed and was opened again and
+/// overwritten in part counted as closed, because the record that blocks are overwritten did not
+/// say that somebody writes. Consequence: half of it old and half new, it was "clean" and "intact".
 #[test]
 fn file_that_was_half_overwritten_when_memory_was_lost_is_unclean() {
     let sandbox = Sandbox::new();
@@ -321,7 +335,8 @@ f = open('/cairn/state', 'r+b', 0); f.write(b'b' * 150000); os.fsync(f.fileno())
     sandbox.cairn(&["ls", "job"]).succeeds().says("unclean");
 }
 
-/// Appends numbered records to two files in turn, and renames a third over itself with the number, until it is killed.
+/// Appends numbered records to two files in turn, and renames a third over itself with the number,
+/// until it is killed.
 const RECORDS: &str = "\
 import os, sys, time
 os.chdir('/cairn')
@@ -339,8 +354,9 @@ while True:
     time.sleep(0.0005)
 ";
 
-/// Mechanism: files that stay open for the whole run were drained when it ended. Consequence: after the loss of the node what a program goes
-/// on from was there, and the files it had open were not. Fix: an image of the store has them, as they were at one moment.
+/// Mechanism: files that stay open for the whole run were drained when it ended. Consequence: after
+/// the loss of the node what a program goes on from was there, and the files it had open were not.
+/// Fix: an image of the store has them, as they were at one moment.
 #[test]
 fn image_of_a_running_job_has_open_files_as_they_were_at_one_moment() {
     let sandbox = Sandbox::new();
@@ -382,7 +398,8 @@ fn image_of_a_running_job_has_open_files_as_they_were_at_one_moment() {
     assert!(images[0].exists(), "whose is that?");
 }
 
-/// Without being asked: what a program fsyncs and keeps open is outside, as old as that was said to be.
+/// Without being asked: what a program fsyncs and keeps open is outside, as old as that was said to
+/// be.
 #[test]
 fn images_are_taken_as_often_as_the_job_wants_while_something_changes() {
     let sandbox = Sandbox::new();
@@ -401,7 +418,8 @@ fn images_are_taken_as_often_as_the_job_wants_while_something_changes() {
     assert_eq!(sandbox.drained_names(), ["log"], "no image is needed any more");
 }
 
-/// Nobody has to ask: what is open beside a checkpoint is outside soon after that. It goes once the job is over, also if that failed.
+/// Nobody has to ask: what is open beside a checkpoint is outside soon after that. It goes once the
+/// job is over, also if that failed.
 #[test]
 fn image_follows_what_arrives_outside() {
     let sandbox = Sandbox::new();
@@ -423,8 +441,9 @@ fn image_follows_what_arrives_outside() {
     assert_eq!(left.expect("is there"), b"one\ntwo\n");
 }
 
-/// Mechanism: an image was due when a file had arrived outside, and else every 10 minutes. Consequence: what a program kept open and had synced
-/// was that much older after the loss of the node. Fix: it is due soon after that.
+/// Mechanism: an image was due when a file had arrived outside, and else every 10 minutes.
+/// Consequence: what a program kept open and had synced was that much older after the loss of the
+/// node. Fix: it is due soon after that.
 #[test]
 fn image_follows_what_is_synced_and_stays_open() {
     let sandbox = Sandbox::new();
@@ -437,8 +456,8 @@ fn image_follows_what_is_synced_and_stays_open() {
     session.end();
 }
 
-/// Mechanism: who asked for a drain waited for the image that was being copied. Consequence: so did the end of a run, for an image that
-/// nobody needed then. Fix: it is given up.
+/// Mechanism: who asked for a drain waited for the image that was being copied. Consequence: so did
+/// the end of a run, for an image that nobody needed then. Fix: it is given up.
 #[test]
 fn image_that_nobody_asked_for_gives_way() {
     let sandbox = Sandbox::new();
@@ -455,9 +474,10 @@ fn image_that_nobody_asked_for_gives_way() {
     session.kill_all();
 }
 
-/// Whoever goes on from an image has the places of its files: what the program removes or changes then goes from there or is replaced,
-/// also where others drain to the directory. What arrived after the image is named, and set aside with the run's success if it is not written
-/// again: on a disk that was set back to that moment it would not be there, and nothing of it is lost.
+/// Whoever goes on from an image has the places of its files: what the program removes or changes
+/// then goes from there or is replaced, also where others drain to the directory. What arrived
+/// after the image is named, and set aside with the run's success if it is not written again: on a
+/// disk that was set back to that moment it would not be there, and nothing of it is lost.
 #[test]
 fn run_that_goes_on_from_an_image_has_the_places_of_its_files() {
     let sandbox = Sandbox::new();
@@ -492,10 +512,11 @@ fn run_that_goes_on_from_an_image_has_the_places_of_its_files() {
     assert_eq!([sandbox.drained("changed"), sandbox.drained("open")], ["1\n3\n", "1\n2\n"]);
 }
 
-/// Mechanism: of several processes that have one description the last one that was found to be gone decided whether it was closed in
-/// order. Consequence: a file whose writer was killed counted as sound, and was drained as verified, if a shell or a helper had inherited
-/// the descriptor and ended in order; after a kill of all, if it was looked at later. Fix: any of them that is killed makes the file unclean,
-/// unless it has done nothing with any file.
+/// Mechanism: of several processes that have one description the last one that was found to be gone
+/// decided whether it was closed in order. Consequence: a file whose writer was killed counted as
+/// sound, and was drained as verified, if a shell or a helper had inherited the descriptor and
+/// ended in order; after a kill of all, if it was looked at later. Fix: any of them that is killed
+/// makes the file unclean, unless it has done nothing with any file.
 #[test]
 fn writer_is_killed_then_the_file_is_unclean_whoever_else_had_it_open() {
     const WRITE: &str = "
@@ -526,8 +547,9 @@ os.write(file, b'whole')
     session.kill_all();
 }
 
-/// A checkpoint that is overwritten in place is torn by a kill, and everything beside it is newer than the last whole one: no file is
-/// exchanged alone, but the whole store can go back to a moment at which all was well. What the kill left is kept.
+/// A checkpoint that is overwritten in place is torn by a kill, and everything beside it is newer
+/// than the last whole one: no file is exchanged alone, but the whole store can go back to a moment
+/// at which all was well. What the kill left is kept.
 fn goes_back_to_the_last_image(tier: &str) {
     let sandbox = Sandbox::new();
     let out = sandbox.out();
@@ -602,9 +624,10 @@ fn killed_job_on_a_file_goes_back_to_its_last_image() {
     goes_back_to_the_last_image("file:WORK/tier:64M");
 }
 
-/// Mechanism: the store that is made from an image counted runs, and nobody had noted how the one before had ended. Consequence: what the new
-/// run had begun when its files were first looked at was taken for what the killed one left, and its checkpoint was never whole. Fix: it is
-/// noted before the run begins.
+/// Mechanism: the store that is made from an image counted runs, and nobody had noted how the one
+/// before had ended. Consequence: what the new run had begun when its files were first looked at
+/// was taken for what the killed one left, and its checkpoint was never whole. Fix: it is noted
+/// before the run begins.
 #[test]
 fn checkpoint_of_the_run_that_went_back_to_an_image_is_its_own() {
     let sandbox = Sandbox::new();
@@ -641,8 +664,9 @@ fn job_without_an_image_is_not_gone_back_with() {
     sandbox.cairn(&run).ends_with(2).says("no persist directory");
 }
 
-/// Mechanism: a file that had changed was copied whole to each image. Consequence: images of a trajectory that grows all the time, or of a
-/// database, wrote all of it, again and again. Fix: the copy that the image before the last one has is compared, and what differs written.
+/// Mechanism: a file that had changed was copied whole to each image. Consequence: images of a
+/// trajectory that grows all the time, or of a database, wrote all of it, again and again. Fix: the
+/// copy that the image before the last one has is compared, and what differs written.
 #[test]
 fn file_that_changed_is_made_from_the_copy_in_the_image_before_the_last_one() {
     let sandbox = Sandbox::new();
@@ -692,8 +716,8 @@ fn file_that_changed_is_made_from_the_copy_in_the_image_before_the_last_one() {
     assert_eq!(sandbox.drained_names(), ["base", "cut", "front", "grows", "holes", "other"]);
 }
 
-/// An image costs what has changed: what is in its place already gets another name. Each name leads to what it led to, whatever becomes of
-/// the others.
+/// An image costs what has changed: what is in its place already gets another name. Each name leads
+/// to what it led to, whatever becomes of the others.
 #[test]
 fn image_shares_files_with_their_places_and_with_the_last_one() {
     let sandbox = Sandbox::new();
@@ -723,8 +747,9 @@ fn image_shares_files_with_their_places_and_with_the_last_one() {
     assert_eq!(sandbox.drained_names(), ["closed", "log"]);
 }
 
-/// Mechanism: each name of a file was copied. Consequence: what a program links, as a checkpoint under the name of the newest, took its room
-/// twice outside, and was two files. Fix: it has as many names there.
+/// Mechanism: each name of a file was copied. Consequence: what a program links, as a checkpoint
+/// under the name of the newest, took its room twice outside, and was two files. Fix: it has as
+/// many names there.
 #[test]
 fn file_has_all_its_names_outside() {
     let sandbox = Sandbox::new();
@@ -751,8 +776,9 @@ fn file_has_all_its_names_outside() {
     assert_eq!(sandbox.drained_names(), ["a", "e", "e/c", "later"]);
 }
 
-/// Mechanism: what an image had of an earlier store stayed in it, and staging goes on from all that an image has. Consequence: files that the
-/// program had removed came back. So did an image of an earlier start after `--fresh`. Fix: an image is of one store, and set aside with the files.
+/// Mechanism: what an image had of an earlier store stayed in it, and staging goes on from all that
+/// an image has. Consequence: files that the program had removed came back. So did an image of an
+/// earlier start after `--fresh`. Fix: an image is of one store, and set aside with the files.
 #[test]
 fn image_has_nothing_of_an_earlier_store() {
     let sandbox = Sandbox::new();
@@ -802,8 +828,9 @@ fn links_and_directories_alone_are_delivered_in_the_background() {
     assert!(sandbox.out().join("empty").is_dir());
 }
 
-/// Mechanism: a store without regular files was empty, whatever else was in it. Consequence: a link that could not be put in its place was lost, and
-/// the run ended well. Fix: it is asked whether everything is outside.
+/// Mechanism: a store without regular files was empty, whatever else was in it. Consequence: a link
+/// that could not be put in its place was lost, and the run ended well. Fix: it is asked whether
+/// everything is outside.
 #[test]
 fn link_that_cannot_be_delivered_is_said() {
     let sandbox = Sandbox::new();
@@ -835,7 +862,8 @@ fn lose_memory(sandbox: &Sandbox, job: &str) {
     fs::remove_dir_all(store).expect("removes");
 }
 
-/// As `run_that_goes_on_from_an_image_has_the_places_of_its_files`, of a file with two names whose attributes are newer in the image.
+/// As `run_that_goes_on_from_an_image_has_the_places_of_its_files`, of a file with two names whose
+/// attributes are newer in the image.
 #[test]
 fn attributes_of_a_file_with_several_names_follow_the_image() {
     let sandbox = Sandbox::new();

@@ -16,8 +16,10 @@ const REMOVING: &str = r#"
     echo log >log; until [ -e "$OUT/log" ]; do sleep 0.01; done
 "#;
 
-/// Mechanism: what a program removed before it was copied was dropped like anything else that it removed.
-/// Consequence: the newest checkpoint outside was many behind, and nobody said so. Fix: they are counted until there is a newer one.
+/// Mechanism: what a program removed before it was copied was dropped like anything else that it
+/// removed.
+/// Consequence: the newest checkpoint outside was many behind, and nobody said so. Fix: they are
+/// counted until there is a newer one.
 #[test]
 fn checkpoints_that_go_before_they_are_outside_are_counted_until_a_newer_one_is() {
     let sandbox = Sandbox::new();
@@ -81,8 +83,8 @@ fn what_a_program_that_ends_well_has_cleared_up_is_not_missed() {
     assert!(!ran.stderr.contains("went before"), "{}", ran.stderr);
 }
 
-/// Puts whole checkpoints into place one after the other, each while the one before goes, until three have been named outside; those are
-/// printed. Ends with 9 if they never are.
+/// Puts whole checkpoints into place one after the other, each while the one before goes, until
+/// three have been named outside; those are printed. Ends with 9 if they never are.
 const ROTATING: &str = r#"
 import json, os, sys, time
 def write(path, number):
@@ -129,8 +131,10 @@ def step(number):
 ";
 
 /// Mechanism: a file that was removed while it was copied was gone, and its copy with it.
-/// Consequence: of a program that keeps one checkpoint, and writes the next one before the drain has copied it, nothing was ever outside.
-/// Fix: while there is room, the files of the checkpoint that is copied are held open until the copy is there.
+/// Consequence: of a program that keeps one checkpoint, and writes the next one before the drain
+/// has copied it, nothing was ever outside.
+/// Fix: while there is room, the files of the checkpoint that is copied are held open until the
+/// copy is there.
 #[test]
 fn newest_checkpoint_outside_advances_though_each_goes_before_it_is_copied() {
     for (layout, options) in
@@ -161,8 +165,9 @@ fn newest_checkpoint_outside_advances_though_each_goes_before_it_is_copied() {
     }
 }
 
-/// Mechanism: an agent that is killed leaves open what it held, until somebody looks after its process. Consequence: a program that had
-/// removed that had no room. Fix: who waits in vain looks after the dead before it gives up.
+/// Mechanism: an agent that is killed leaves open what it held, until somebody looks after its
+/// process. Consequence: a program that had removed that had no room. Fix: who waits in vain looks
+/// after the dead before it gives up.
 #[test]
 fn what_a_killed_agent_held_is_room_for_whoever_needs_it() {
     let sandbox = Sandbox::new();

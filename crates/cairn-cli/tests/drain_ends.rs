@@ -6,7 +6,8 @@ use common::session::Session;
 use common::{Ran, Sandbox, eventually, kill};
 use std::fs;
 
-/// Slow enough that nothing but the first file arrives before the run ends, fast enough to be waited for.
+/// Slow enough that nothing but the first file arrives before the run ends, fast enough to be
+/// waited for.
 const SLOW: &str = "2M";
 
 /// `cairn run` of a program that leaves 12 MiB in three files, with these options of the drain.
@@ -80,8 +81,9 @@ fn what_a_run_that_succeeded_left_undrained_is_complete() {
     }
 }
 
-/// Mechanism: nobody can tell a checkpoint that was saved by a program that was told to end from one that this cut off, where it is a
-/// directory and the first of its kind, so that it stays in the store.
+/// Mechanism: nobody can tell a checkpoint that was saved by a program that was told to end from
+/// one that this cut off, where it is a directory and the first of its kind, so that it stays in
+/// the store.
 /// Consequence: the end of the run said so, and not how to take it out.
 /// Fix: it says the command.
 #[test]
@@ -104,8 +106,10 @@ fn checkpoint_that_a_failing_run_has_saved_last_is_taken_out_by_the_command_that
     }
 }
 
-/// Mechanism: a checkpoint of several files counts when nothing has changed for the settling time, if nothing tells earlier.
-/// Consequence: `cairn status --wait` waited without a word, although nothing was copied, also when the run was dead.
+/// Mechanism: a checkpoint of several files counts when nothing has changed for the settling time,
+/// if nothing tells earlier.
+/// Consequence: `cairn status --wait` waited without a word, although nothing was copied, also when
+/// the run was dead.
 /// Fix: it says for which checkpoint, and why; and waits for none that nobody completes any more.
 #[test]
 fn who_follows_a_drain_is_told_which_checkpoint_is_waited_for() {
@@ -147,8 +151,10 @@ fn nothing_is_drained_at_the_end_unless_somebody_asks() {
     sandbox.cairn(&["status", "--wait", "left"]).succeeds();
 }
 
-/// Mechanism: nobody told the agent how a run ended whose end did not wait for the drain, and a run of which nobody says so counts as failed.
-/// Consequence: what it had written last, and nothing but its end could tell to be whole, was never drained, nor offered for restart.
+/// Mechanism: nobody told the agent how a run ended whose end did not wait for the drain, and a run
+/// of which nobody says so counts as failed.
+/// Consequence: what it had written last, and nothing but its end could tell to be whole, was never
+/// drained, nor offered for restart.
 /// Fix: the agent is told, or, where it is to end, the register.
 #[test]
 fn last_checkpoint_of_a_run_that_went_well_is_drained_though_its_end_did_not_wait() {
@@ -177,9 +183,10 @@ fn whoever_follows_a_drain_that_fails_hears_why() {
     sandbox.cairn(&["status", "--wait", "nowhere"]).refused_with("--persist");
 }
 
-/// Mechanism: of a run that succeeded everything was removed outside that the store did not have, before it was known whether what
-/// the program had written instead could be drained.
-/// Consequence: with the last checkpoint bad, none was left. Fix: the newest one outside stays until there is a newer one.
+/// Mechanism: of a run that succeeded everything was removed outside that the store did not have,
+/// before it was known whether what the program had written instead could be drained.
+/// Consequence: with the last checkpoint bad, none was left. Fix: the newest one outside stays
+/// until there is a newer one.
 #[test]
 fn last_good_copy_stays_where_a_run_that_succeeded_left_a_bad_checkpoint() {
     let sandbox = Sandbox::new();
@@ -200,8 +207,8 @@ fn last_good_copy_stays_where_a_run_that_succeeded_left_a_bad_checkpoint() {
     assert_eq!(sandbox.drained("dump.3"), "three\n");
 }
 
-/// Mechanism: the drain that was asked for said nothing of what a run that failed had left unfinished. Consequence: all seemed to be
-/// outside. Fix: it is named, with the way to get it.
+/// Mechanism: the drain that was asked for said nothing of what a run that failed had left
+/// unfinished. Consequence: all seemed to be outside. Fix: it is named, with the way to get it.
 #[test]
 fn drain_names_the_checkpoints_that_are_not_complete() {
     let sandbox = Sandbox::new();

@@ -1,5 +1,5 @@
-//! Faults of the file system that files are drained to, and of agents. File systems are small ones in memory, in a
-//! mount namespace of the test's own.
+//! Faults of the file system that files are drained to, and of agents. File systems are small ones
+//! in memory, in a mount namespace of the test's own.
 
 mod common;
 
@@ -13,8 +13,8 @@ const UNTIL: &str = r#"
     await() { for _ in $(seq 1200); do "$@" && return; sleep 0.05; done; echo "in vain: $*"; exit 9; }
     export -f await"#;
 
-/// Runs a script where `$OUT` is a file system of 8 MiB that nobody else sees and `$CAIRN` the command; none if this
-/// machine gives no user such a namespace.
+/// Runs a script where `$OUT` is a file system of 8 MiB that nobody else sees and `$CAIRN` the
+/// command; none if this machine gives no user such a namespace.
 fn with_small_file_system(sandbox: &Sandbox, script: &str) -> Option<Ran> {
     let launcher = ["unshare", "--map-root-user", "--mount"];
     with_file_system(sandbox, &launcher, "mount -t tmpfs -o size=8M small \"$OUT\"", script)
@@ -104,8 +104,10 @@ fn copy_that_was_cut_or_changed_is_made_again_when_somebody_asks() {
 }
 
 /// Mechanism: a file system was unmounted, and the directory beneath it had its name.
-/// Consequence: the drain took that for a directory made anew, copied everything to the disk of the node, and called it safe.
-/// Fix: the store knows which directory it drains to, and refuses one of another file system or another mount.
+/// Consequence: the drain took that for a directory made anew, copied everything to the disk of the
+/// node, and called it safe.
+/// Fix: the store knows which directory it drains to, and refuses one of another file system or
+/// another mount.
 #[test]
 fn directory_beneath_a_file_system_that_vanished_is_never_written_to() {
     let sandbox = Sandbox::new();
@@ -137,7 +139,8 @@ three" ]
     }
 }
 
-/// A file system that is frozen lets whoever writes to it wait, as one of the network does whose server is gone.
+/// A file system that is frozen lets whoever writes to it wait, as one of the network does whose
+/// server is gone.
 #[test]
 fn directory_whose_writes_hang_hinders_nobody_and_status_says_what_hangs() {
     let sandbox = Sandbox::new();
@@ -173,7 +176,8 @@ fn directory_whose_writes_hang_hinders_nobody_and_status_says_what_hangs() {
     }
 }
 
-/// A file system in user space that nobody serves lets everybody wait, as one of the network does whose server is gone.
+/// A file system in user space that nobody serves lets everybody wait, as one of the network does
+/// whose server is gone.
 #[test]
 fn directory_that_does_not_answer_at_the_start_of_a_run_is_named() {
     let sandbox = Sandbox::new();
@@ -256,7 +260,8 @@ os._exit(1)
     }
 }
 
-/// A store that a run that failed has left, all drained, and a bit of the copy of `f` that has turned: its length and times are as before.
+/// A store that a run that failed has left, all drained, and a bit of the copy of `f` that has
+/// turned: its length and times are as before.
 fn rotten(job: &str) -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.run(job, "echo one >/cairn/f; echo two >/cairn/g; exit 1").ends_with(1);
@@ -268,9 +273,10 @@ fn rotten(job: &str) -> Sandbox {
     sandbox
 }
 
-/// Mechanism: a copy is known by its length and times, and what `cairn verify` found was told to nobody.
-/// Consequence: the next drain, the end of a run, and `cairn rm` took a copy that was known to be damaged for a good one, and the
-/// store was removed.
+/// Mechanism: a copy is known by its length and times, and what `cairn verify` found was told to
+/// nobody.
+/// Consequence: the next drain, the end of a run, and `cairn rm` took a copy that was known to be
+/// damaged for a good one, and the store was removed.
 /// Fix: `cairn verify` tells the agent, which notes it in the manifest; such a copy is none.
 #[test]
 fn copy_that_verify_has_found_damaged_is_made_again_before_the_store_goes() {
@@ -313,8 +319,9 @@ fn copies_are_compared_before_the_store_goes_where_that_is_asked_for() {
     }
 }
 
-/// Mechanism: what there was of an image that had no room stayed where it was, and the end was only in the log. Consequence: files that were
-/// closed afterwards had no room outside, and nobody knew how much was missing. Fix: it is removed, and `cairn status` says so.
+/// Mechanism: what there was of an image that had no room stayed where it was, and the end was only
+/// in the log. Consequence: files that were closed afterwards had no room outside, and nobody knew
+/// how much was missing. Fix: it is removed, and `cairn status` says so.
 #[test]
 fn image_that_has_no_room_leaves_it_to_files_and_says_how_much_it_needs() {
     let sandbox = Sandbox::new();
@@ -338,8 +345,9 @@ fn image_that_has_no_room_leaves_it_to_files_and_says_how_much_it_needs() {
     }
 }
 
-/// Mechanism: a mode that the file system of the persist directory refused was an error of the directory. Consequence: nothing was drained to
-/// file systems that have no such bits, or leave them to lists of rights. Fix: it is said, and the files are there.
+/// Mechanism: a mode that the file system of the persist directory refused was an error of the
+/// directory. Consequence: nothing was drained to file systems that have no such bits, or leave
+/// them to lists of rights. Fix: it is said, and the files are there.
 #[test]
 fn files_are_drained_to_a_file_system_that_refuses_modes() {
     let sandbox = Sandbox::new();

@@ -39,7 +39,8 @@ fn pace(sandbox: &Sandbox, job: &str) -> Value {
     status[0]["agent"]["pace"].clone()
 }
 
-/// `cairn run` with options of the drain, of a shell script that fails at its end, so that the store is kept.
+/// `cairn run` with options of the drain, of a shell script that fails at its end, so that the
+/// store is kept.
 fn run_and_keep(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) {
     let out = sandbox.out();
     let script = format!("{script}; exit 1");
@@ -58,17 +59,20 @@ fn rate_is_asked_for_every_byte_and_waited_for_as_long_as_it_says() {
     let pace = pace(&sandbox, "rated");
     assert_eq!(pace["rate_bytes"], 8 * MIB);
     assert_eq!(pace["admitted_bytes"], 12 * MIB, "every byte asked");
-    // Between the last two parts at least, but for what a tenth of a second saves; before that the program went first.
+    // Between the last two parts at least, but for what a tenth of a second saves; before that the
+    // program went first.
     let span_ms = pace["span_ms"].as_u64().expect("a number");
     assert!(span_ms >= 400, "leave for 8 MiB at 8 MiB/s came within {span_ms} ms");
 }
 
 /// Mechanism: the drain had a file open as long as it copied it, and what is open keeps its space.
-/// Consequence: a program removed a checkpoint that was being drained, and had no space for the next one.
+/// Consequence: a program removed a checkpoint that was being drained, and had no space for the
+/// next one.
 #[test]
 fn file_that_is_removed_while_it_is_drained_makes_room_for_the_next_one() {
     let sandbox = Sandbox::new();
-    // Much slower than what is waited for here: the whole file takes minutes, each part of it more than one.
+    // Much slower than what is waited for here: the whole file takes minutes, each part of it more
+    // than one.
     let script = r#"cd /cairn; head -c 12M /dev/zero >old; until ls -A "$OUT" | grep -q old; do sleep 0.01; done
         rm old; for i in {1..100}; do head -c 8M /dev/zero >new && exit; sleep 0.1; done; exit 9"#;
     let out = sandbox.out();

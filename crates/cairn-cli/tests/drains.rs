@@ -305,7 +305,8 @@ fn evicted_files_keep_their_drained_copy_and_undrained_ones_are_not_evicted() {
     sandbox.cairn(&["rm", "only-here"]).succeeds();
 }
 
-/// Mechanism: what is outside of checkpoints that the program removed was counted as drained files of the store.
+/// Mechanism: what is outside of checkpoints that the program removed was counted as drained files
+/// of the store.
 /// Consequence: a store was removed whose newest checkpoint was nowhere else.
 #[test]
 fn store_with_a_checkpoint_that_is_nowhere_else_is_not_removed_for_the_copy_of_another() {
@@ -353,9 +354,9 @@ fn copy_that_somebody_changed_is_not_removed_with_its_file() {
     assert_eq!(sandbox.drained("f"), "edited by hand");
 }
 
-/// Mechanism: a manifest without entries was never written. Consequence: the one on disk still named
-/// the last files, which the program had removed, and `cairn verify` called them missing. Fix: only
-/// the first manifest waits for an entry.
+/// Mechanism: a manifest without entries was never written. Consequence: the one on disk still
+/// named the last files, which the program had removed, and `cairn verify` called them missing.
+/// Fix: only the first manifest waits for an entry.
 #[test]
 fn manifest_is_empty_when_the_program_removed_everything() {
     let sandbox = Sandbox::new();
@@ -398,8 +399,10 @@ fn copy_that_somebody_removed_is_made_again_before_the_store_goes() {
     assert_eq!(sandbox.drained("f"), "x\n");
 }
 
-/// Mechanism: a job's files were kept from the name of its own manifest only, and links and directories from none.
-/// Consequence: one that had the name of another job's manifest replaced that, and the other job was filled with the wrong files.
+/// Mechanism: a job's files were kept from the name of its own manifest only, and links and
+/// directories from none.
+/// Consequence: one that had the name of another job's manifest replaced that, and the other job
+/// was filled with the wrong files.
 /// Fix: names of files of Cairn's own are nobody's, whatever has them.
 #[test]
 fn files_with_names_of_cairns_own_stay_in_the_store_and_the_rest_arrives() {
@@ -563,9 +566,11 @@ fn every_rank_drains_to_a_directory_of_its_own() {
     assert_eq!(sandbox.drained("rank-1/mine"), "1\n");
 }
 
-/// Mechanism: a directory in whose place a file came was removed before what lay in it, which did not succeed, and was forgotten; and the
-/// newest checkpoint outside stayed even where a file had its name. Consequence: the file was never delivered, whatever was tried, or a
-/// directory stayed that the program had removed. Fix: first what lies in it; what has the place of a checkpoint was meant to.
+/// Mechanism: a directory in whose place a file came was removed before what lay in it, which did
+/// not succeed, and was forgotten; and the newest checkpoint outside stayed even where a file had
+/// its name. Consequence: the file was never delivered, whatever was tried, or a directory stayed
+/// that the program had removed. Fix: first what lies in it; what has the place of a checkpoint was
+/// meant to.
 #[test]
 fn file_comes_in_the_place_of_a_directory_that_was_drained() {
     for (script, expected) in [

@@ -78,10 +78,10 @@ fn drill_touches_nothing_of_real_runs() {
     assert_eq!(sandbox.drained("f"), "real\n");
 }
 
-/// Mechanism: the runs of a drill took their tiers from the environment or `cairn.toml`, as real ones do, and the end of the drill
-/// removes its store with its tiers.
-/// Consequence: what a real job had in a durable tier when its node was started again was recovered by the drill, written to, and
-/// removed.
+/// Mechanism: the runs of a drill took their tiers from the environment or `cairn.toml`, as real
+/// ones do, and the end of the drill removes its store with its tiers.
+/// Consequence: what a real job had in a durable tier when its node was started again was recovered
+/// by the drill, written to, and removed.
 /// Fix: a tier that is configured and has something already is refused.
 #[test]
 fn tier_that_holds_what_a_real_run_left_is_refused_and_stays_as_it_is() {
@@ -132,7 +132,8 @@ fn run_that_ends_before_the_second_kill_is_no_success() {
 }
 
 /// Mechanism: how the run ended was all that counted.
-/// Consequence: a program that wrote nothing below the prefix, because it was told another directory, "survived" and passed.
+/// Consequence: a program that wrote nothing below the prefix, because it was told another
+/// directory, "survived" and passed.
 /// Fix: kills at which there was no file are no test.
 #[test]
 fn run_that_has_nothing_below_the_prefix_is_no_success() {
@@ -145,7 +146,8 @@ fn run_that_has_nothing_below_the_prefix_is_no_success() {
     assert_eq!(report.json()["kills"][0]["files"], 0, "{}", report.stdout);
 }
 
-/// Mechanism: the run is in a process group of its own, and nobody told it that the drill was ended.
+/// Mechanism: the run is in a process group of its own, and nobody told it that the drill was
+/// ended.
 /// Consequence: it went on alone, in the background, and its store stayed.
 /// Fix: whoever ends the drill ends the run, and the store goes with it.
 #[test]

@@ -165,8 +165,8 @@ fn store_whose_tier_was_recovered_elsewhere_is_refused() {
     assert_eq!(place.run("second", &[], "cat /cairn/file").succeeds().stdout, "kept\nmore\n");
 }
 
-/// Mechanism: whoever removed a store compared only the identity of its tier, which it keeps when another store recovers it,
-/// and without its lock.
+/// Mechanism: whoever removed a store compared only the identity of its tier, which it keeps when
+/// another store recovers it, and without its lock.
 /// Consequence: a run that waited for the tier recovered it, and lost it under its program.
 /// Fix: a tier is compared with what its store knows of it, and emptied, while it is locked.
 #[test]
@@ -183,7 +183,8 @@ fn tier_that_another_store_recovered_stays_when_the_store_that_had_it_is_removed
     assert!(!place.sandbox.work().join("tier").exists());
 }
 
-/// A run that waits for a tier when its store is removed finds what was there, or nothing: never a tier that goes under it.
+/// A run that waits for a tier when its store is removed finds what was there, or nothing: never a
+/// tier that goes under it.
 #[test]
 fn run_that_waits_for_a_tier_that_is_removed_begins_with_an_empty_one() {
     let place = Place::new();
@@ -221,9 +222,10 @@ fn tier_kept_from_another_prefix_or_size_is_refused_and_kept() {
     assert_eq!(place.run("second", &[], "cat /cairn/file").succeeds().stdout, "kept\n");
 }
 
-/// Mechanism: what a run made is removed again when its command cannot be executed, with the files of its tiers; a store that was
-/// made from a file of before counted as made, too.
-/// Consequence: after a crash of the node a mistyped command removed everything that had survived it.
+/// Mechanism: what a run made is removed again when its command cannot be executed, with the files
+/// of its tiers; a store that was made from a file of before counted as made, too.
+/// Consequence: after a crash of the node a mistyped command removed everything that had survived
+/// it.
 /// Fix: a store that was recovered is kept.
 #[test]
 fn command_cannot_be_executed_then_what_was_recovered_is_kept() {

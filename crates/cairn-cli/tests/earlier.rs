@@ -1,4 +1,5 @@
-//! What is said before a run begins of what earlier ones left, and of command lines that are not what was meant.
+//! What is said before a run begins of what earlier ones left, and of command lines that are not
+//! what was meant.
 
 mod common;
 
@@ -84,7 +85,8 @@ fn program_that_a_signal_killed_is_said_to_be() {
     sandbox.run_undrained("exits", "exit 137").ends_with(137).says("ended with exit code 137");
 }
 
-/// Mechanism: unclean files are never drained, and whoever wanted to remove their store was told to drain them.
+/// Mechanism: unclean files are never drained, and whoever wanted to remove their store was told to
+/// drain them.
 /// Consequence: that went round in a circle; `drain` and `verify` did not mention them.
 /// Fix: all of them say what these files are, and how to save them or give them up.
 #[test]

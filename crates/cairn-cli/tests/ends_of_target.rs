@@ -53,7 +53,8 @@ fn what_was_accepted_is_finished_and_durable_when_the_target_is_told_to_end() {
         // SAFETY: the bytes outlive the commands, and nobody changes them.
         unsafe { queue.submit_write((index * PIECE) as u64, bytes.as_ptr(), PIECE) }.expect("sent");
     }
-    // Commands are taken in their order: with the first all that came before the signal have begun or are waiting.
+    // Commands are taken in their order: with the first all that came before the signal have begun
+    // or are waiting.
     assert!(queue.wait().expect("connected").status.is_success());
     target.signal(libc::SIGTERM);
     let ended = (1..under_way).map_while(|_| queue.wait().ok());

@@ -37,9 +37,10 @@ fn listing_shows_type_mode_size_state_and_name() {
 }
 
 /// Mechanism: listings replaced bytes that are not UTF-8, and printed all others as they are.
-/// Consequence: such a name could not be told from another, `--newest` looked for a file that is not there, and a name with
-/// a line break or a control sequence was obeyed by the terminal.
-/// Fix: names stay bytes: escaped for people, text or hexadecimal digits in JSON, as they are from `--newest`.
+/// Consequence: such a name could not be told from another, `--newest` looked for a file that is
+/// not there, and a name with a line break or a control sequence was obeyed by the terminal.
+/// Fix: names stay bytes: escaped for people, text or hexadecimal digits in JSON, as they are from
+/// `--newest`.
 #[test]
 fn names_of_any_bytes_are_listed_so_that_they_can_be_told_apart() {
     let sandbox = Sandbox::new();
@@ -102,7 +103,8 @@ fn files_are_copied_out_with_mode_time_and_content() {
     sandbox.cairn(&["cp", "kept:/a", "kept:/b"]).refused_with("exactly one");
 }
 
-/// Mechanism: what had the name of the copy was replaced, whatever it was. Consequence: devices, FIFOs and links became regular files.
+/// Mechanism: what had the name of the copy was replaced, whatever it was. Consequence: devices,
+/// FIFOs and links became regular files.
 /// Fix: only regular files are replaced; links are followed, and what is no file is written into.
 #[test]
 fn only_regular_files_are_replaced_by_what_is_copied_out() {
@@ -193,7 +195,8 @@ fn drained_job_is_restored_into_a_new_store_and_resumed() {
 }
 
 /// Mechanism: times were unsigned nanoseconds.
-/// Consequence: what a program, `cp` or `restore` set to a time before 1970 was of 1970, here and in the copies.
+/// Consequence: what a program, `cp` or `restore` set to a time before 1970 was of 1970, here and
+/// in the copies.
 /// Fix: they are signed everywhere; a word on media means the same as before up to 2262.
 #[test]
 fn times_before_1970_are_kept_recovered_drained_restored_and_copied() {

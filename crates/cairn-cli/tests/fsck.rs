@@ -1,5 +1,5 @@
-//! `cairn fsck` and `cairn verify` of a durable tier's file: every kind of damage is named, what is there twice is
-//! repaired, and nothing else is touched.
+//! `cairn fsck` and `cairn verify` of a durable tier's file: every kind of damage is named, what is
+//! there twice is repaired, and nothing else is touched.
 
 mod common;
 
@@ -20,7 +20,8 @@ const BLOCK: u64 = 4096;
 /// Bytes that stand in one place of the tier only.
 const MARK: &[u8] = b"here is the middle of the large file";
 
-/// Makes a large file with a mark, directories, a link, and enough small files to fill several blocks of the log.
+/// Makes a large file with a mark, directories, a link, and enough small files to fill several
+/// blocks of the log.
 const WRITE: &str = "
 import os, random
 large = bytearray(random.Random(3).randbytes(3 << 20))
@@ -154,7 +155,8 @@ impl Place {
         self.run("second", CHECK).succeeds().says("recovered");
     }
 
-    /// Damage of one kind that is named, changes nothing when only looked at, is repaired, and leaves everything.
+    /// Damage of one kind that is named, changes nothing when only looked at, is repaired, and
+    /// leaves everything.
     fn is_repaired(&self, named: &str) {
         let before = self.content();
         let ran = self.fsck(&["--dry-run"]).ends_with(4).says(named).says("lost by it: nothing");

@@ -1,4 +1,5 @@
-//! `cairn ls --jobs` and `cairn gc`: stores left behind are seen, and removed when nothing is lost with them.
+//! `cairn ls --jobs` and `cairn gc`: stores left behind are seen, and removed when nothing is lost
+//! with them.
 
 mod common;
 
@@ -14,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Races of `gc` with `run`.
 const ROUNDS: u32 = 15;
 
-/// Runs a script as `job` and kills `cairn run` with everything in its process group once the script says so by making
-/// `ready` in the working directory.
+/// Runs a script as `job` and kills `cairn run` with everything in its process group once the
+/// script says so by making `ready` in the working directory.
 fn run_and_kill(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) {
     let mut child = start(sandbox, job, options, script);
     kill("KILL", -i64::from(child.id()));
@@ -124,8 +125,8 @@ fn files_that_are_nowhere_else_are_lost_only_if_that_is_said_twice() {
 }
 
 /// Mechanism: what a store says of itself, that a file was drained once, counted as a copy.
-/// Consequence: nothing in a store was called unsafe, and `gc --dry-run` would have removed it, when its copies, or the whole directory,
-/// were gone.
+/// Consequence: nothing in a store was called unsafe, and `gc --dry-run` would have removed it,
+/// when its copies, or the whole directory, were gone.
 /// Fix: a file is safe if the manifest there has it and its copy lies there.
 #[test]
 fn files_whose_copies_are_gone_are_not_safe_until_they_are_drained_again() {
@@ -158,7 +159,8 @@ fn files_whose_copies_are_gone_are_not_safe_until_they_are_drained_again() {
     fs::create_dir(sandbox.out()).expect("makes");
 }
 
-/// Mechanism: as above. Consequence: a damaged file that was set aside, because its copy was damaged, too, was called safe.
+/// Mechanism: as above. Consequence: a damaged file that was set aside, because its copy was
+/// damaged, too, was called safe.
 #[test]
 fn file_that_was_set_aside_without_a_copy_is_not_safe() {
     let sandbox = Sandbox::new();
@@ -234,10 +236,12 @@ fn what_a_removal_that_was_cut_off_left_is_removed() {
     assert!(!left.exists());
 }
 
-/// Mechanism: `gc` takes the run lock and removes the store while `run` has found the store, or has opened its lock file.
-/// Consequence: `run` failed for a file that was missing, or had a lock that kept nobody out, or was refused as if the job were
-/// running.
-/// Fix: a store loses its name at once, a lock on a removed file is taken again, and what vanished is looked for again.
+/// Mechanism: `gc` takes the run lock and removes the store while `run` has found the store, or has
+/// opened its lock file.
+/// Consequence: `run` failed for a file that was missing, or had a lock that kept nobody out, or
+/// was refused as if the job were running.
+/// Fix: a store loses its name at once, a lock on a removed file is taken again, and what vanished
+/// is looked for again.
 #[test]
 fn runs_that_start_while_their_store_is_collected_begin_a_new_one() {
     let sandbox = Sandbox::new();
@@ -263,7 +267,8 @@ fn runs_that_start_while_their_store_is_collected_begin_a_new_one() {
     });
 }
 
-/// Mechanism: whoever removes a store has its run lock while it looks, which takes as long as the machine lets it take.
+/// Mechanism: whoever removes a store has its run lock while it looks, which takes as long as the
+/// machine lets it take.
 /// Consequence: a run that began meanwhile was refused after a moment, as if the job were running.
 /// Fix: a run says that it is one; who has the lock without saying so is waited for.
 #[test]
@@ -316,8 +321,9 @@ impl Drop for EndsWith<'_> {
     }
 }
 
-/// Mechanism: what had the name of the user's directory of stores was followed. Consequence: whoever had made a link of that name where anybody
-/// may, `/dev/shm` say, chose what was listed, and removed. Fix: a link is none, nor is another user's directory.
+/// Mechanism: what had the name of the user's directory of stores was followed. Consequence:
+/// whoever had made a link of that name where anybody may, `/dev/shm` say, chose what was listed,
+/// and removed. Fix: a link is none, nor is another user's directory.
 #[test]
 fn link_in_the_place_of_the_users_directory_is_not_followed() {
     let sandbox = Sandbox::new();

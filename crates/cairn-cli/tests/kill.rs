@@ -1,9 +1,11 @@
-//! Programs killed by SIGKILL at random points of real runs, on one store over all rounds: what was closed is there.
+//! Programs killed by SIGKILL at random points of real runs, on one store over all rounds: what was
+//! closed is there.
 //!
-//! With metadata and data in files every kill is followed by the loss of the node's memory. Every step of the program ends with the
-//! close of a file that it wrote to, after which it says so; what it was doing when it died may be old or new, and of
-//! a file rewritten in place any first part. On a namespace of another machine its target is killed in some rounds, too, and
-//! started again, which programs do not notice. `CAIRN_SOAK` makes it thousands of rounds.
+//! With metadata and data in files every kill is followed by the loss of the node's memory. Every
+//! step of the program ends with the close of a file that it wrote to, after which it says so; what
+//! it was doing when it died may be old or new, and of a file rewritten in place any first part. On
+//! a namespace of another machine its target is killed in some rounds, too, and started again,
+//! which programs do not notice. `CAIRN_SOAK` makes it thousands of rounds.
 
 mod common;
 #[path = "common/exported.rs"]
@@ -24,7 +26,8 @@ const SOAK_ROUNDS: u64 = 2500;
 const STEPS_MAX: u64 = 40;
 const DEVICE_BYTES: u64 = 64 << 20;
 
-/// What each file holds is decided by its name and a number, its version; both stand in its first line.
+/// What each file holds is decided by its name and a number, its version; both stand in its first
+/// line.
 const CONTENT: &str = "
 import os, random, sys
 def content(name, version):
@@ -141,9 +144,9 @@ impl Victim {
         self.target = Some(Target::start(&self.sandbox, &target.address));
     }
 
-    /// Runs the writer and kills it, with `cairn`, some time after so many steps; where it spills, in every second
-    /// round the agent before, with what that was to write, and in every third one the target, if there is one.
-    /// Gives the step that was under way.
+    /// Runs the writer and kills it, with `cairn`, some time after so many steps; where it spills,
+    /// in every second round the agent before, with what that was to write, and in every third one
+    /// the target, if there is one. Gives the step that was under way.
     fn write_and_die(&mut self, round: u64) -> Option<Step> {
         let (script, number) = (format!("{CONTENT}{WRITER}"), (round * 100_000).to_string());
         let mut command = self.sandbox.command(&self.arguments(&script, &number));

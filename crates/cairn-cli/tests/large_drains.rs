@@ -1,5 +1,5 @@
-//! Draining what is large: copies that go on where an agent was killed, holes that nobody reads, a checkpoint of very many files
-//! (100 000 if `CAIRN_SOAK` is set).
+//! Draining what is large: copies that go on where an agent was killed, holes that nobody reads, a
+//! checkpoint of very many files (100 000 if `CAIRN_SOAK` is set).
 
 mod common;
 
@@ -16,8 +16,9 @@ const FILE_BYTES: u64 = 160 * MIB;
 /// Bytes between two marks.
 const MARK_BYTES: u64 = 32 * MIB;
 
-/// A run that made a large file, which its agent copies so slowly that it can be killed on the way: slower than the least time
-/// between two marks, whatever the rate's allowance saves up, so that none is left out.
+/// A run that made a large file, which its agent copies so slowly that it can be killed on the way:
+/// slower than the least time between two marks, whatever the rate's allowance saves up, so that
+/// none is left out.
 struct Slow {
     sandbox: Sandbox,
     child: Child,

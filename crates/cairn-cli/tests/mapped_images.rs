@@ -1,5 +1,6 @@
-//! Images of running jobs have of mapped files what was stored before something that they have, and nothing that was stored after something
-//! that they have not, or say of which files that is not known. The contract stands at the head of docs/SEMANTICS.md.
+//! Images of running jobs have of mapped files what was stored before something that they have, and
+//! nothing that was stored after something that they have not, or say of which files that is not
+//! known. The contract stands at the head of docs/SEMANTICS.md.
 
 mod common;
 
@@ -7,8 +8,8 @@ use common::session::Session;
 use common::{Sandbox, eventually};
 use std::fs;
 
-/// Mechanism: a store to mapped memory changes no version. Consequence: an image had of a file that stayed mapped what the last but one had. Fix:
-/// what is mapped is always copied.
+/// Mechanism: a store to mapped memory changes no version. Consequence: an image had of a file that
+/// stayed mapped what the last but one had. Fix: what is mapped is always copied.
 #[test]
 fn image_has_what_was_stored_to_mapped_files_since_the_last_ones() {
     let sandbox = Sandbox::new();
@@ -36,8 +37,8 @@ while True:
     session.end();
 }
 
-/// Counts: appends the number to a log and brings it to where it survives, then stores it at both ends of a mapped file, which takes a
-/// while to copy. As often as that goes, or now and then.
+/// Counts: appends the number to a log and brings it to where it survives, then stores it at both
+/// ends of a mapped file, which takes a while to copy. As often as that goes, or now and then.
 const COUNTER: &str = "\
 import mmap, os, random, sys, time
 name = '/cairn/' + sys.argv[1]
@@ -58,9 +59,11 @@ open('stopped', 'w').close()
 time.sleep(1000)
 ";
 
-/// Mechanism: a mapped file is copied when its turn comes, and what is stored to it until then is in the image. Consequence: a database that
-/// writes to its log first and to its mapped pages then was in the image with pages that the log knew nothing of. Fix: mapped files are copied
-/// first, and if something is made durable meanwhile, the image is taken again; what is stored to all the time is named.
+/// Mechanism: a mapped file is copied when its turn comes, and what is stored to it until then is
+/// in the image. Consequence: a database that writes to its log first and to its mapped pages then
+/// was in the image with pages that the log knew nothing of. Fix: mapped files are copied first,
+/// and if something is made durable meanwhile, the image is taken again; what is stored to all the
+/// time is named.
 #[test]
 fn mapped_files_in_an_image_are_no_newer_than_what_else_it_has_or_are_named() {
     let sandbox = Sandbox::new();
@@ -116,7 +119,8 @@ fn mapped_files_in_an_image_are_no_newer_than_what_else_it_has_or_are_named() {
     session.end();
 }
 
-/// What is mapped to be read only is a file like any other: an image has it without copying it again, and it is as it was.
+/// What is mapped to be read only is a file like any other: an image has it without copying it
+/// again, and it is as it was.
 #[test]
 fn file_that_is_mapped_to_be_read_is_in_an_image_as_it_was() {
     let sandbox = Sandbox::new();

@@ -1,5 +1,5 @@
-//! `--map`: directories of the store that have places of their own below the persist directory, in everything that is done with
-//! what was drained.
+//! `--map`: directories of the store that have places of their own below the persist directory, in
+//! everything that is done with what was drained.
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! Metadata apart from data: what a store is made of, in every combination, and what is left of it.
 //!
-//! Three files are written one after the other and closed: the first fits into the first of two tiers with data, the second
-//! fills that and goes on in the other, the third is there as a whole.
+//! Three files are written one after the other and closed: the first fits into the first of two
+//! tiers with data, the second fills that and goes on in the other, the third is there as a whole.
 
 mod common;
 
@@ -162,8 +162,9 @@ fn metadata_or_data_on_a_device_are_recovered_from_it() {
     }
 }
 
-/// Mechanism: where files are was said to be where metadata are, and the command to go on with named no tiers. Consequence: after a
-/// crash of the node that command began an empty store in memory. Fix: tiers with data are said, and all tiers of a durable store.
+/// Mechanism: where files are was said to be where metadata are, and the command to go on with
+/// named no tiers. Consequence: after a crash of the node that command began an empty store in
+/// memory. Fix: tiers with data are said, and all tiers of a durable store.
 #[test]
 fn end_of_a_run_says_where_data_are_and_with_which_command_they_are_recovered() {
     for (data, is_in_memory) in
@@ -189,9 +190,11 @@ fn end_of_a_run_says_where_data_are_and_with_which_command_they_are_recovered() 
     assert!(!ran.stderr.contains("--tier"), "{}", ran.stderr);
 }
 
-/// Mechanism: all that had a name was said to be recovered, and what a new store would be filled with was left out without a word.
-/// Consequence: who asked for `--stage` went on with files that could not be read, although there were copies of them. Fix: it is said
-/// how many are lost, how many of them have copies outside, and how these come back.
+/// Mechanism: all that had a name was said to be recovered, and what a new store would be filled
+/// with was left out without a word.
+/// Consequence: who asked for `--stage` went on with files that could not be read, although there
+/// were copies of them. Fix: it is said how many are lost, how many of them have copies outside,
+/// and how these come back.
 #[test]
 fn run_that_recovers_says_how_many_files_are_lost_and_how_their_copies_come_back() {
     let place = Place::new(META, &["ram:8M"]);

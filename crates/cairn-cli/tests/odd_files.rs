@@ -1,4 +1,5 @@
-//! Stores into which another process of the same user has put what is not Cairn's, and commands that read there.
+//! Stores into which another process of the same user has put what is not Cairn's, and commands
+//! that read there.
 
 mod common;
 
@@ -7,7 +8,8 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-/// What the commands and the library read, and write, in the directory of a store, for a job that has all of them odd.
+/// What the commands and the library read, and write, in the directory of a store, for a job that
+/// has all of them odd.
 const FILES: [(&str, &[&str]); 3] = [
     ("described", &["job.json"]),
     ("held", &["agent.lock", "run.lock", "agent.log"]),
@@ -41,10 +43,10 @@ fn make_huge_file(path: &Path) {
     File::create(path).and_then(|file| file.set_len(TOO_LARGE)).expect("it takes no room");
 }
 
-/// Mechanism: files of a store were opened and read as whatever stood at their names; a FIFO was waited for, and as much memory
-/// taken as a file said it is long.
-/// Consequence: one such store, which any process of the user can make by mistake, kept `cairn status` from ever saying
-/// anything of any job.
+/// Mechanism: files of a store were opened and read as whatever stood at their names; a FIFO was
+/// waited for, and as much memory taken as a file said it is long.
+/// Consequence: one such store, which any process of the user can make by mistake, kept `cairn
+/// status` from ever saying anything of any job.
 /// Fix: only regular files are read, of a bounded length (`Descriptor::open_regular`).
 #[test]
 fn odd_files_in_a_store_hold_nothing_up() {

@@ -18,7 +18,8 @@ fn steps(sandbox: &Sandbox) -> Vec<u64> {
     drained(sandbox).into_iter().map(|(step, _)| step).collect()
 }
 
-/// A run of the job that drains to `out` and writes dump.STEP, a checkpoint, of this time; its store stays.
+/// A run of the job that drains to `out` and writes dump.STEP, a checkpoint, of this time; its
+/// store stays.
 fn write(sandbox: &Sandbox, out: &Path, options: &[&str], step: u32, second: u32) -> Ran {
     let script =
         format!("printf {step} >/cairn/dump.{step}; touch -d @{second} /cairn/dump.{step}; exit 3");
@@ -40,7 +41,8 @@ fn lose_register(sandbox: &Sandbox) {
 }
 
 /// Mechanism: an agent that had lost the register counted from 1 again.
-/// Consequence: the next checkpoints had numbers of older ones in the manifest, and counted as older than these.
+/// Consequence: the next checkpoints had numbers of older ones in the manifest, and counted as
+/// older than these.
 /// Fix: it counts on from what the manifest has of the store.
 #[test]
 fn numbers_go_on_after_the_register_was_lost() {
@@ -56,7 +58,8 @@ fn numbers_go_on_after_the_register_was_lost() {
 }
 
 /// Mechanism: checkpoints of the store that drains came behind those of all others.
-/// Consequence: when a store was resumed that another one of the job had succeeded, its old ones counted as the newest.
+/// Consequence: when a store was resumed that another one of the job had succeeded, its old ones
+/// counted as the newest.
 /// Fix: a checkpoint keeps its place in the order.
 #[test]
 fn store_that_is_resumed_after_a_newer_one_has_older_checkpoints() {
@@ -73,8 +76,10 @@ fn store_that_is_resumed_after_a_newer_one_has_older_checkpoints() {
     assert_eq!(steps(&first), [1, 2, 3, 4]);
 }
 
-/// Mechanism: a store that was filled with several checkpoints ordered them by the times of their files.
-/// Consequence: where the clock had been set back, an older one was offered for restart, kept, and drained at the end.
+/// Mechanism: a store that was filled with several checkpoints ordered them by the times of their
+/// files.
+/// Consequence: where the clock had been set back, an older one was offered for restart, kept, and
+/// drained at the end.
 /// Fix: it takes over their order.
 #[test]
 fn store_that_is_filled_keeps_the_order_of_checkpoints() {

@@ -6,8 +6,9 @@ use common::session::Session;
 use common::{Sandbox, eventually};
 use std::fs;
 
-/// Mechanism: a run was over when nobody had its lock. Consequence: images of the store went with the next drain although the program wrote
-/// on, and none was taken any more; after the loss of the node what it had written since was nowhere. Fix: its processes are asked.
+/// Mechanism: a run was over when nobody had its lock. Consequence: images of the store went with
+/// the next drain although the program wrote on, and none was taken any more; after the loss of the
+/// node what it had written since was nowhere. Fix: its processes are asked.
 #[test]
 fn program_outlives_its_run_then_images_of_it_go_on_until_it_ends() {
     let sandbox = Sandbox::new();

@@ -20,8 +20,9 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Mechanism: a new start of a finished job began with an empty store and drained over what was there. Consequence: results were replaced, with
-/// a note only. Fix: it is refused, with the ways on.
+/// Mechanism: a new start of a finished job began with an empty store and drained over what was
+/// there. Consequence: results were replaced, with a note only. Fix: it is refused, with the ways
+/// on.
 #[test]
 fn new_start_of_a_finished_job_is_refused_with_the_ways_on() {
     let sandbox = Sandbox::new();
@@ -37,8 +38,8 @@ fn new_start_of_a_finished_job_is_refused_with_the_ways_on() {
     assert_eq!(sandbox.drained("result"), "1\n3\n");
 }
 
-/// Mechanism: two jobs drained to one directory. Consequence: they replaced each other's files in silence. Fix: the second one is refused, or shares
-/// the directory and replaces nothing.
+/// Mechanism: two jobs drained to one directory. Consequence: they replaced each other's files in
+/// silence. Fix: the second one is refused, or shares the directory and replaces nothing.
 #[test]
 fn another_job_is_refused_or_replaces_nothing() {
     let sandbox = Sandbox::new();
@@ -94,8 +95,9 @@ fn job_that_goes_on_in_its_store_owns_its_directory() {
     assert_eq!(sandbox.drained("x"), "3\n");
 }
 
-/// Mechanism: whose a directory is was looked at before a run began, and until its first file was there nobody could see that. Consequence: of two
-/// jobs that began at once the later file replaced the other's of the same name, and both ended well. Fix: the first file that is about to arrive
+/// Mechanism: whose a directory is was looked at before a run began, and until its first file was
+/// there nobody could see that. Consequence: of two jobs that began at once the later file replaced
+/// the other's of the same name, and both ended well. Fix: the first file that is about to arrive
 /// says it.
 #[test]
 fn jobs_that_begin_at_once_do_not_replace_each_others_files() {
@@ -123,8 +125,9 @@ fn jobs_that_begin_at_once_do_not_replace_each_others_files() {
     assert_eq!(read(&sandbox.work().join("theirs")), "two\n");
 }
 
-/// Mechanism: rights to directories of a job were given after its agent had looked into them. Consequence: where the user is not root,
-/// whose rights nobody asks, what had a directory without them was never drained to, staged or set aside again. Fix: they are given first.
+/// Mechanism: rights to directories of a job were given after its agent had looked into them.
+/// Consequence: where the user is not root, whose rights nobody asks, what had a directory without
+/// them was never drained to, staged or set aside again. Fix: they are given first.
 #[test]
 fn directories_without_rights_keep_nobody_from_going_on_or_beginning_anew() {
     const USER: u32 = 65_534;
@@ -163,9 +166,10 @@ fn directories_without_rights_keep_nobody_from_going_on_or_beginning_anew() {
     );
 }
 
-/// Mechanism: only what other jobs had drained was kept from being replaced. Consequence: the results of plain runs in a directory, and whatever
-/// a user had there, were replaced by the first run that drained to it, and removed with the files of the program that had their
-/// names. Fix: they are set aside.
+/// Mechanism: only what other jobs had drained was kept from being replaced. Consequence: the
+/// results of plain runs in a directory, and whatever a user had there, were replaced by the first
+/// run that drained to it, and removed with the files of the program that had their names. Fix:
+/// they are set aside.
 #[test]
 fn what_was_in_the_directory_before_is_set_aside() {
     let sandbox = Sandbox::new();

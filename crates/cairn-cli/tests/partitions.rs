@@ -1,5 +1,5 @@
-//! Parts of a namespace on another machine, for stores of several machines, which are mount namespaces here: a machine is
-//! who shares `/dev/shm`.
+//! Parts of a namespace on another machine, for stores of several machines, which are mount
+//! namespaces here: a machine is who shares `/dev/shm`.
 
 mod common;
 #[path = "common/exported.rs"]
@@ -77,9 +77,10 @@ fn part_of_a_machine_that_is_lost_is_recovered_by_another_that_takes_it_over() {
     late.ends_with(2).says("another machine uses it");
 }
 
-/// Mechanism: stores of one machine lock a file in `/dev/shm` in place of a namespace, and nobody removed it. Consequence: a
-/// file for each namespace that was ever used stayed until the machine was started again. Fix: who removes the tier removes
-/// the file, if nobody else has it open, and who opened it before opens it again.
+/// Mechanism: stores of one machine lock a file in `/dev/shm` in place of a namespace, and nobody
+/// removed it. Consequence: a file for each namespace that was ever used stayed until the machine
+/// was started again. Fix: who removes the tier removes the file, if nobody else has it open, and
+/// who opened it before opens it again.
 #[test]
 fn nothing_of_a_tier_that_was_removed_stays_in_shared_memory() {
     let Some(machine) = Machine::start() else { return };

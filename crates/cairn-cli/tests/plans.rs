@@ -1,4 +1,5 @@
-//! `cairn plan`: the mapping of processes to devices, from the files and the environment a cluster has.
+//! `cairn plan`: the mapping of processes to devices, from the files and the environment a cluster
+//! has.
 
 mod common;
 
@@ -94,8 +95,10 @@ fn topology_may_be_slurm_s() {
     }
 }
 
-/// Mechanism: any text without `=` was lines of addresses, and a switch was there as soon as it was named.
-/// Consequence: a wrong file passed for a topology in which nothing is shared, and a mistyped name for a switch without machines.
+/// Mechanism: any text without `=` was lines of addresses, and a switch was there as soon as it was
+/// named.
+/// Consequence: a wrong file passed for a topology in which nothing is shared, and a mistyped name
+/// for a switch without machines.
 /// Fix: addresses have switches and nothing but names, and every switch that is named is defined.
 #[test]
 fn what_is_no_topology_is_refused_with_its_line_and_what_is_expected() {

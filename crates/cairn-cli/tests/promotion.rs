@@ -1,4 +1,5 @@
-//! `cairn run --promote`: what was read on a file or a device moves to memory, and nothing else does.
+//! `cairn run --promote`: what was read on a file or a device moves to memory, and nothing else
+//! does.
 
 mod common;
 
@@ -139,7 +140,8 @@ fn what_is_durable_is_not_promoted() {
     }
 }
 
-/// The agent dies again and again while it promotes. In the end everything is what it was, and no block is lost.
+/// The agent dies again and again while it promotes. In the end everything is what it was, and no
+/// block is lost.
 #[test]
 fn agent_that_is_killed_while_it_promotes_loses_nothing() {
     const READ_AND_KILL: &str = "

@@ -171,8 +171,8 @@ fn store_with_a_damaged_header_is_refused() {
 }
 
 /// Mechanism: every EIO from opening a namespace was put down to the header of its meta segment.
-/// Consequence: a truncated data segment was reported as damage of another file. Fix: the error says
-/// whether the core refused, and why.
+/// Consequence: a truncated data segment was reported as damage of another file. Fix: the error
+/// says whether the core refused, and why.
 #[test]
 fn store_with_a_truncated_data_segment_is_refused_naming_it() {
     let sandbox = with_kept_store();

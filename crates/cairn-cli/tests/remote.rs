@@ -43,8 +43,8 @@ fn what_was_closed_is_there_when_the_node_has_lost_its_memory() {
     assert_eq!(empty, "", "a store that was removed leaves nothing behind");
 }
 
-/// Mechanism: an address was shown as the path that it is inside. Consequence: nothing took what was shown for a tier. Fix: it is shown
-/// as it is given, wherever a tier is.
+/// Mechanism: an address was shown as the path that it is inside. Consequence: nothing took what
+/// was shown for a tier. Fix: it is shown as it is given, wherever a tier is.
 #[test]
 fn namespace_is_shown_as_it_is_given() {
     let sandbox = exporting();
@@ -58,9 +58,10 @@ fn namespace_is_shown_as_it_is_given() {
     assert!(checked.starts_with(tier), "{checked}");
 }
 
-/// Mechanism: the file that is locked in place of a namespace was named by the address, and the reservation is the machine's.
-/// Consequence: a second store that wrote another address of the target recovered the namespace under the first one. Fix: a file named
-/// by the tier is locked, too.
+/// Mechanism: the file that is locked in place of a namespace was named by the address, and the
+/// reservation is the machine's.
+/// Consequence: a second store that wrote another address of the target recovered the namespace
+/// under the first one. Fix: a file named by the tier is locked, too.
 #[test]
 fn namespace_by_another_address_of_its_target_is_refused_to_a_second_store() {
     let sandbox = exporting();
@@ -117,8 +118,9 @@ fn namespace_of_a_store_that_was_removed_is_free_for_other_machines() {
     claimant(&target, Claim::Exclusive);
 }
 
-/// Mechanism: a tier that could not be opened counted as one that is not there. Consequence: `cairn rm` said that the store was
-/// removed, and all that it had stayed on the target. Fix: the tiers that stay are named, with the reason.
+/// Mechanism: a tier that could not be opened counted as one that is not there. Consequence: `cairn
+/// rm` said that the store was removed, and all that it had stayed on the target. Fix: the tiers
+/// that stay are named, with the reason.
 #[test]
 fn namespace_that_cannot_be_reached_when_its_store_is_removed_stays_and_that_is_said() {
     let sandbox = exporting();
@@ -138,8 +140,10 @@ fn namespace_that_cannot_be_reached_when_its_store_is_removed_stays_and_that_is_
     assert_eq!(removed.stderr, "");
 }
 
-/// Mechanism: whatever a target refused was taken for a lack of rights, and a connection that it closed for a breach of the protocol.
-/// Consequence: who had lost a namespace, or found no place, was told something else. Fix: what the target said is said.
+/// Mechanism: whatever a target refused was taken for a lack of rights, and a connection that it
+/// closed for a breach of the protocol.
+/// Consequence: who had lost a namespace, or found no place, was told something else. Fix: what the
+/// target said is said.
 #[test]
 fn target_without_what_is_asked_for_or_without_a_place_is_said_to_be_so() {
     let sandbox = exporting();
@@ -220,8 +224,9 @@ fn target_that_has_no_room_fails_what_does_not_fit_and_keeps_the_rest() {
     assert_eq!(again, kept);
 }
 
-/// Mechanism: only what found no room in the tier was noted, not what the tier failed to take. Consequence: a checkpoint whose every write
-/// was answered with EIO was complete with no bytes, and drained.
+/// Mechanism: only what found no room in the tier was noted, not what the tier failed to take.
+/// Consequence: a checkpoint whose every write was answered with EIO was complete with no bytes,
+/// and drained.
 #[test]
 fn file_that_a_failing_tier_did_not_take_is_no_checkpoint() {
     const CHECKPOINTS: &str = "cd /cairn; for step in $(seq 6); do \
@@ -300,7 +305,8 @@ fn more_processes_than_the_target_takes_connections_all_write_and_read() {
     assert_eq!(said.lines().filter(|line| *line == "fine").count(), 40, "{said}");
 }
 
-/// One process writes again when others wait to read what nobody reads for them; each of those computes on then.
+/// One process writes again when others wait to read what nobody reads for them; each of those
+/// computes on then.
 const READ_AND_COMPUTE: &str = "
 import os, time
 def write(name):

@@ -1,4 +1,5 @@
-//! Files of a store on a namespace of another machine, mapped: when the namespace has what was stored, and who sees it before.
+//! Files of a store on a namespace of another machine, mapped: when the namespace has what was
+//! stored, and who sees it before.
 
 mod common;
 #[path = "common/exported.rs"]
@@ -16,7 +17,8 @@ use proxy::{Harm, Proxy};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-/// `stored(text)` says whether the namespace has that; `seen(text)` whether another process reads it; `later(act)` waits for it.
+/// `stored(text)` says whether the namespace has that; `seen(text)` whether another process reads
+/// it; `later(act)` waits for it.
 const TOOLS: &str = "
 import ctypes, mmap, os, signal, subprocess, sys, time
 export, path, size = sys.argv[1], '/cairn/f', 300000
@@ -213,8 +215,9 @@ print(synced(), stored(b'stored.'))
     dialogue.end();
 }
 
-/// Mechanism: `msync` noted that the file was stored to, wrote the bytes and had that note made durable; another process's `fsync`
-/// made it durable between. Consequence: nothing had the target make the bytes durable. Fix: `msync` has it do so.
+/// Mechanism: `msync` noted that the file was stored to, wrote the bytes and had that note made
+/// durable; another process's `fsync` made it durable between. Consequence: nothing had the target
+/// make the bytes durable. Fix: `msync` has it do so.
 #[test]
 fn msync_has_the_target_make_durable_what_it_wrote_after_another_process_synced() {
     let program = "
@@ -298,8 +301,9 @@ impl Dialogue {
     }
 }
 
-/// Mechanism: before a piece was fetched there had to be an eighth, and that piece came on top. Consequence: less than an eighth was
-/// left to others. Fix: an eighth has to be there with the piece.
+/// Mechanism: before a piece was fetched there had to be an eighth, and that piece came on top.
+/// Consequence: less than an eighth was left to others. Fix: an eighth has to be there with the
+/// piece.
 #[test]
 fn mappings_leave_an_eighth_of_the_memory_for_shared_files_free() {
     let Some(machine) = Machine::start() else { return };

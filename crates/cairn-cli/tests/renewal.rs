@@ -1,4 +1,5 @@
-//! A store that could not be written to any more, and whose target is back: the next run goes on with what is durable.
+//! A store that could not be written to any more, and whose target is back: the next run goes on
+//! with what is durable.
 
 mod common;
 #[path = "common/exported.rs"]
@@ -105,9 +106,10 @@ fn tier(target: &Target) -> Vec<String> {
     vec!["--tier".to_string(), target.tier.clone()]
 }
 
-/// Mechanism: a flush that failed says for good that nothing becomes durable, and nobody took that back when the device could be
-/// written to again. Consequence: every later run of the job failed at its first `fsync`, until somebody removed the store's directory
-/// by hand. Fix: the next run, which has the store to itself, makes it again from its media.
+/// Mechanism: a flush that failed says for good that nothing becomes durable, and nobody took that
+/// back when the device could be written to again. Consequence: every later run of the job failed
+/// at its first `fsync`, until somebody removed the store's directory by hand. Fix: the next run,
+/// which has the store to itself, makes it again from its media.
 #[test]
 fn target_is_away_for_longer_than_calls_wait_then_the_next_run_goes_on_with_what_was_durable() {
     let mut failing = Failing::new(exporting(), tier);
@@ -130,7 +132,8 @@ fn target_is_away_for_longer_than_calls_wait_then_the_next_run_goes_on_with_what
     assert!(!status.stdout.contains("trouble"), "{}", status.stdout);
 }
 
-/// What was drained stays where it is, also what is not in the store any more; and what can be drained is.
+/// What was drained stays where it is, also what is not in the store any more; and what can be
+/// drained is.
 #[test]
 fn store_is_made_again_from_its_media_then_all_that_could_be_drained_is_in_the_persist_directory() {
     let sandbox = exporting();
@@ -148,7 +151,8 @@ fn store_is_made_again_from_its_media_then_all_that_could_be_drained_is_in_the_p
     for name in ["ck.1", "ck.2", "d/x", "new"] {
         assert!(is_outside(name), "{name} of {names:?}");
     }
-    // What was too late is unclean if its writer heard of it, and then named as lost; else it could be drained.
+    // What was too late is unclean if its writer heard of it, and then named as lost; else it could
+    // be drained.
     let is_told = |what: &str, name: &str| {
         let line = ran.stderr.lines().find_map(|line| line.split_once(what));
         line.is_some_and(|(_, names)| names.split(", ").any(|told| told == name))

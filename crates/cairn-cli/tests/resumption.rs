@@ -1,5 +1,5 @@
-//! Stores that a run goes on in: the newest checkpoint is compared with its checksums first, and what is damaged is put right
-//! from its copy, or set aside.
+//! Stores that a run goes on in: the newest checkpoint is compared with its checksums first, and
+//! what is damaged is put right from its copy, or set aside.
 
 mod common;
 
@@ -11,7 +11,8 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Stdio;
 
-/// Two checkpoints of two files each. Renamed into place they are complete, whenever the agent looks.
+/// Two checkpoints of two files each. Renamed into place they are complete, whenever the agent
+/// looks.
 const WRITE: &str = "
 for step in 1 2; do
     mkdir /cairn/new
@@ -174,8 +175,9 @@ fn name(step: u64) -> Value {
     json!({ "family": "restart.{step}.{any}", "step": step })
 }
 
-/// Mechanism: files of a checkpoint were set aside one by one, and nobody else knew. Consequence: what was left after a kill was there
-/// and in .cairn-damaged, and was drained and offered as a checkpoint. Fix: a note says what is moved, and the next run ends it.
+/// Mechanism: files of a checkpoint were set aside one by one, and nobody else knew. Consequence:
+/// what was left after a kill was there and in .cairn-damaged, and was drained and offered as a
+/// checkpoint. Fix: a note says what is moved, and the next run ends it.
 #[test]
 fn run_that_is_killed_while_it_sets_a_checkpoint_aside_leaves_no_half_of_it() {
     let sandbox = Sandbox::new();
@@ -292,8 +294,9 @@ fn what_a_run_that_was_killed_had_only_built_goes() {
     ran.says("cannot be ended").says("has format 2");
 }
 
-/// Mechanism: files were moved, and directories that were empty then were removed. Consequence: a directory with a link in it, or an
-/// empty one, stayed, and looked like the newest checkpoint. Fix: it is moved as a whole.
+/// Mechanism: files were moved, and directories that were empty then were removed. Consequence: a
+/// directory with a link in it, or an empty one, stayed, and looked like the newest checkpoint.
+/// Fix: it is moved as a whole.
 #[test]
 fn directory_of_a_damaged_checkpoint_is_set_aside_with_all_that_is_in_it() {
     let sandbox = Sandbox::new();
@@ -316,7 +319,8 @@ fn directory_of_a_damaged_checkpoint_is_set_aside_with_all_that_is_in_it() {
         .prints("ckpt-1\n.cairn-damaged:\n2\nckpt-2\n\n.cairn-damaged/2:\nckpt-2\n");
 }
 
-/// Puts another copy, which is whole, in the place of one, as if the drain had not come to the newest version yet.
+/// Puts another copy, which is whole, in the place of one, as if the drain had not come to the
+/// newest version yet.
 fn make_older(sandbox: &Sandbox, job: &str, path: &str, other: &str) {
     let copied = fs::copy(sandbox.out().join(other), sandbox.out().join(path)).expect("copies");
     assert!(copied > 0);
@@ -347,19 +351,22 @@ fn copy_of_another_version_of_a_file_is_not_taken() {
 /// A file that nobody else opens until this is dropped; none if its file system has no leases.
 fn lease(path: &Path) -> Option<File> {
     let file = File::options().read(true).write(true).open(path).expect("it is there");
-    // SAFETY: asks for a lease on a file of ours; the signal that says that somebody wants it is ignored by default.
+    // SAFETY: asks for a lease on a file of ours; the signal that says that somebody wants it is
+    // ignored by default.
     let taken = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
     (taken == 0).then_some(file)
 }
 
-/// Mechanism: whatever went wrong with a copy counted as damage of it. Consequence: one that could not be opened for a moment was
-/// taken for damaged from then on. Fix: that is said, and changes nothing about the copy.
+/// Mechanism: whatever went wrong with a copy counted as damage of it. Consequence: one that could
+/// not be opened for a moment was taken for damaged from then on. Fix: that is said, and changes
+/// nothing about the copy.
 #[test]
 fn copy_that_cannot_be_read_is_not_taken_for_a_damaged_one() {
     let sandbox = Sandbox::new();
     sandbox.run("rot", WRITE).ends_with(3);
     flip(&sandbox, "rot", b"b2");
-    // SAFETY: sets a signal to be ignored, which is what it is by default in a test that has none for it.
+    // SAFETY: sets a signal to be ignored, which is what it is by default in a test that has none
+    // for it.
     unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
     let Some(held) = lease(&sandbox.out().join("ckpt-2/b")) else {
         eprintln!("not tested: no leases on files here");
@@ -385,8 +392,8 @@ fn checkpoint_that_there_is_no_room_to_put_right_is_set_aside() {
     ran.says("goes on from ckpt-1").prints(FIRST);
 }
 
-/// Mechanism: what kept checkpoints from being compared was said as it was. Consequence: nobody knew what to do, and that a run can do
-/// without. Fix: that is said, too.
+/// Mechanism: what kept checkpoints from being compared was said as it was. Consequence: nobody
+/// knew what to do, and that a run can do without. Fix: that is said, too.
 #[test]
 fn run_whose_checkpoints_cannot_be_compared_is_given_up() {
     let sandbox = Sandbox::new();

@@ -36,8 +36,9 @@ fn output_and_input_of_the_command_are_its_own() {
     ran.succeeds().prints("through\n").says("err\n");
 }
 
-/// Mechanism: what could not be written to standard error was a panic. Consequence: a run whose words went to a full disk broke off in the
-/// middle, and left its program and its files behind; a list of files on a full disk was half of it, with exit code 0.
+/// Mechanism: what could not be written to standard error was a panic. Consequence: a run whose
+/// words went to a full disk broke off in the middle, and left its program and its files behind; a
+/// list of files on a full disk was half of it, with exit code 0.
 /// Fix: a run goes on without its words, and a command whose output they are fails.
 #[test]
 fn run_goes_on_although_there_is_no_room_for_what_it_says() {
@@ -210,8 +211,8 @@ while True:
     signal.pause()
 ";
 
-/// Runs the counter in a process group of its own and has `send` send it, given the number of `cairn`, signals, each
-/// once the one before was noted. Returns what was noted.
+/// Runs the counter in a process group of its own and has `send` send it, given the number of
+/// `cairn`, signals, each once the one before was noted. Returns what was noted.
 fn signals_noted(sandbox: &Sandbox, signals: &[&str], send: impl Fn(&str, i64)) -> Vec<String> {
     let arguments = ["run", "--job", "signals", "--discard", "--", "python3", "-c", SIGNAL_COUNTER];
     let mut command = sandbox.command(&arguments);
@@ -239,8 +240,9 @@ fn signal_to_cairn_alone_is_passed_on_once() {
     assert_eq!(noted, ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGQUIT", "SIGUSR2"]);
 }
 
-/// Mechanism: only six signals were passed on. Consequence: the others, by which batch systems announce the end of a job's time, ended
-/// `cairn run`, and what the program saved then was left in the store. Fix: all that end a program by default.
+/// Mechanism: only six signals were passed on. Consequence: the others, by which batch systems
+/// announce the end of a job's time, ended `cairn run`, and what the program saved then was left in
+/// the store. Fix: all that end a program by default.
 #[test]
 fn any_signal_that_would_end_cairn_is_passed_on() {
     let sandbox = Sandbox::new();
@@ -258,8 +260,10 @@ fn signal_to_the_whole_group_arrives_once() {
     assert_eq!(noted, ["SIGTERM", "SIGINT", "SIGHUP", "SIGXCPU", "SIG40", "SIGUSR2"]);
 }
 
-/// Regression. Mechanism: a witness without a processor for 20 ms counted as one that had not got the signal.
-/// Consequence: on a busy machine a signal to the group reached the program twice. Fix: the witness is asked.
+/// Regression. Mechanism: a witness without a processor for 20 ms counted as one that had not got
+/// the signal.
+/// Consequence: on a busy machine a signal to the group reached the program twice. Fix: the witness
+/// is asked.
 #[test]
 fn signal_to_the_whole_group_arrives_once_though_the_witness_is_slow() {
     let sandbox = Sandbox::new();
@@ -312,8 +316,9 @@ fn run_as_another_process_of_the_job_sees_the_same_files() {
     sandbox.run_undrained("inner", &format!("touch /cairn/a /cairn/b; {inner}")).prints("2\n");
 }
 
-/// Mechanism: only files that are open kept a store. Consequence: it was removed under a process that its command had left, or that
-/// outlived a `cairn run` which was killed, and what that wrote from then on was lost without an error.
+/// Mechanism: only files that are open kept a store. Consequence: it was removed under a process
+/// that its command had left, or that outlived a `cairn run` which was killed, and what that wrote
+/// from then on was lost without an error.
 #[test]
 fn store_is_kept_as_long_as_a_process_of_its_program_uses_it() {
     let sandbox = Sandbox::new();
@@ -337,8 +342,8 @@ fn store_is_kept_as_long_as_a_process_of_its_program_uses_it() {
     sandbox.cairn(&["rm", "left"]).succeeds();
 }
 
-/// Mechanism: nobody waited for a drain at the end of the job's time, and so it counted as not done. Consequence: exit code 75, and a
-/// store that stayed, although everything was safe.
+/// Mechanism: nobody waited for a drain at the end of the job's time, and so it counted as not
+/// done. Consequence: exit code 75, and a store that stayed, although everything was safe.
 #[test]
 fn what_is_safe_at_the_end_of_the_time_is_said_to_be() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,5 @@
-//! Settings of `cairn run` from the command line, the environment and `cairn.toml`: what each may say, and which one counts.
+//! Settings of `cairn run` from the command line, the environment and `cairn.toml`: what each may
+//! say, and which one counts.
 
 mod common;
 
@@ -119,8 +120,9 @@ fn variable_that_no_setting_has_is_named_with_the_one_that_was_meant() {
     assert!(!ran.succeeds().stderr.contains("is no setting"));
 }
 
-/// Mechanism: `cairn.toml` in the current directory was obeyed, whoever's it was. Consequence: in a directory where others write, another
-/// user's file said where the data went, and what was overwritten. Fix: only what nobody else can have put there is obeyed.
+/// Mechanism: `cairn.toml` in the current directory was obeyed, whoever's it was. Consequence: in a
+/// directory where others write, another user's file said where the data went, and what was
+/// overwritten. Fix: only what nobody else can have put there is obeyed.
 #[test]
 fn file_that_may_be_somebody_elses_is_not_obeyed() {
     let sandbox = Sandbox::new();

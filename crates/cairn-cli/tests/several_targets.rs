@@ -24,9 +24,10 @@ fn small(sandbox: &Sandbox, address: &str) -> Target {
     target
 }
 
-/// Mechanism: each read of the drain from a target that was gone waited for as long as calls wait, one after another, as work in the
-/// persist directory. Consequence: files on living targets were drained after all of these, and `cairn status` said that the persist
-/// directory hangs. Fix: a tier that has not answered is asked now and then, by one thread, and is named.
+/// Mechanism: each read of the drain from a target that was gone waited for as long as calls wait,
+/// one after another, as work in the persist directory. Consequence: files on living targets were
+/// drained after all of these, and `cairn status` said that the persist directory hangs. Fix: a
+/// tier that has not answered is asked now and then, by one thread, and is named.
 #[test]
 fn target_is_gone_then_files_elsewhere_are_drained_the_tier_is_named_and_the_rest_follows_when_it_is_back()
  {

@@ -1,4 +1,5 @@
-//! A full store: what is drained and need not be kept leaves it, and writers wait for that, within bounds.
+//! A full store: what is drained and need not be kept leaves it, and writers wait for that, within
+//! bounds.
 
 mod common;
 
@@ -91,7 +92,8 @@ fn start_full<'a>(sandbox: &'a Sandbox, options: &[&str], script: &str) -> (Chil
 }
 
 /// Mechanism: what is too old was looked for when something had changed.
-/// Consequence: a program that computed for hours kept what `--retain age` was to give up, until it wrote again.
+/// Consequence: a program that computed for hours kept what `--retain age` was to give up, until it
+/// wrote again.
 /// Fix: the drain knows when the next one is too old, and looks then.
 #[test]
 fn checkpoint_that_is_too_old_leaves_the_store_while_nothing_is_written() {
@@ -112,8 +114,8 @@ while not os.path.exists('go'): time.sleep(0.01)";
     assert_eq!(sandbox.drained_names(), ["step.1", "step.2"]);
 }
 
-/// Mechanism: a file was whole that its program had closed. Consequence: the newest checkpoint was one that had found no room, its copy
-/// verified, and a restart took it. Fix: it is unclean.
+/// Mechanism: a file was whole that its program had closed. Consequence: the newest checkpoint was
+/// one that had found no room, its copy verified, and a restart took it. Fix: it is unclean.
 #[test]
 fn checkpoint_that_found_no_room_is_none() {
     let sandbox = Sandbox::new();
@@ -160,7 +162,8 @@ fn writes_wait_until_older_checkpoints_are_drained_and_given_up() {
 }
 
 /// Mechanism: what was drained once counted as drained, whatever became of its copy.
-/// Consequence: a checkpoint of which somebody had removed the copy left the store, and was nowhere any more.
+/// Consequence: a checkpoint of which somebody had removed the copy left the store, and was nowhere
+/// any more.
 /// Fix: copies are looked at before what they are of is given up.
 #[test]
 fn checkpoint_whose_copy_is_gone_is_copied_again_before_it_leaves() {
@@ -306,8 +309,9 @@ print('third', raw(file, 1 << 20)[0] > 0, flush=True)"
     ended(child).succeeds();
 }
 
-/// Mechanism: who waits for space sleeps for a moment again and again. A signal that came when such a sleep was over, and the
-/// process waited for a processor, ran its handler and interrupted nothing.
+/// Mechanism: who waits for space sleeps for a moment again and again. A signal that came when such
+/// a sleep was over, and the process waited for a processor, ran its handler and interrupted
+/// nothing.
 /// Consequence: on a busy machine the write waited on for as long as it may.
 /// Fix: the handler's having run is noted, and asked for after each sleep.
 #[test]

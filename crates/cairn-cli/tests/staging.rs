@@ -57,8 +57,9 @@ fn safe_files(ran: &Ran) -> (u64, u64) {
     (number("total"), number("drained"))
 }
 
-/// Mechanism: only a drain pass marked files as drained. Consequence: a store that had just been filled from its own persist directory
-/// was said to have nothing safe until the agent had compared all of it again. Fix: what comes from there is tied to its copy at once.
+/// Mechanism: only a drain pass marked files as drained. Consequence: a store that had just been
+/// filled from its own persist directory was said to have nothing safe until the agent had compared
+/// all of it again. Fix: what comes from there is tied to its copy at once.
 #[test]
 fn what_came_from_the_persist_directory_of_the_store_is_safe_at_once() {
     let sandbox = drained();
@@ -93,8 +94,10 @@ fn older_checkpoint_takes_the_place_of_a_damaged_one() {
 }
 
 /// Mechanism: what was found when a store was filled was said once, and written down nowhere.
-/// Consequence: `cairn ls` called the checkpoint that was left out verified, and the one that was brought in yet to be drained.
-/// Fix: the manifest says which copies are damaged, and the register which checkpoints are outside, before anybody looks.
+/// Consequence: `cairn ls` called the checkpoint that was left out verified, and the one that was
+/// brought in yet to be drained.
+/// Fix: the manifest says which copies are damaged, and the register which checkpoints are outside,
+/// before anybody looks.
 #[test]
 fn checkpoint_that_was_left_out_is_not_called_verified_and_the_one_that_came_is() {
     let sandbox = drained();
@@ -148,8 +151,10 @@ fn nothing_is_brought_into_a_store_that_was_kept() {
     assert_eq!(ran.stdout, "new\n", "{}", ran.stderr);
 }
 
-/// Mechanism: the last checkpoint that a manifest names was taken for whole; a file of it may have been found missing since.
-/// Consequence: a checkpoint was offered that `--stage` then left out, and `cairn ls` called it verified.
+/// Mechanism: the last checkpoint that a manifest names was taken for whole; a file of it may have
+/// been found missing since.
+/// Consequence: a checkpoint was offered that `--stage` then left out, and `cairn ls` called it
+/// verified.
 /// Fix: it is looked whether all of its copies are known.
 #[test]
 fn checkpoint_of_which_a_copy_is_not_known_any_more_is_offered_nowhere() {
@@ -206,8 +211,9 @@ fn restore_brings_back_everything_or_the_newest_but_no_part_of_a_damaged_checkpo
 }
 
 /// Mechanism: only directories in which a drained file was were known to be those of checkpoints.
-/// Consequence: of a checkpoint of which nothing else was drained the empty directory came back, and programs that take the
-/// highest number for their newest checkpoint failed at it at every start.
+/// Consequence: of a checkpoint of which nothing else was drained the empty directory came back,
+/// and programs that take the highest number for their newest checkpoint failed at it at every
+/// start.
 /// Fix: its name says what it is.
 #[test]
 fn empty_directory_of_a_checkpoint_that_was_never_drained_does_not_come_back() {
@@ -235,9 +241,11 @@ fn empty_directory_of_a_checkpoint_that_was_never_drained_does_not_come_back() {
     }
 }
 
-/// Mechanism: what the manifest named and no checkpoint of it had was brought in as files that belong to none.
-/// Consequence: of a checkpoint that was being drained when the node was lost a part came back, beside the whole one before it, and
-/// counted as a checkpoint of its own; of one that was written again, files of both times.
+/// Mechanism: what the manifest named and no checkpoint of it had was brought in as files that
+/// belong to none.
+/// Consequence: of a checkpoint that was being drained when the node was lost a part came back,
+/// beside the whole one before it, and counted as a checkpoint of its own; of one that was written
+/// again, files of both times.
 /// Fix: the manifest says which files are parts of checkpoints that are not whole.
 #[test]
 fn checkpoint_comes_back_without_the_files_that_were_never_to_be_drained() {
@@ -294,8 +302,9 @@ fn part_of_a_checkpoint_that_was_being_drained_stays_outside() {
     }
 }
 
-/// Mechanism: each path of the manifest was brought in by itself. Consequence: a file with two names became two, so that what was written
-/// to one, `last.ckpt` say, was no more in the other. Fix: what is one file outside is one in the new store.
+/// Mechanism: each path of the manifest was brought in by itself. Consequence: a file with two
+/// names became two, so that what was written to one, `last.ckpt` say, was no more in the other.
+/// Fix: what is one file outside is one in the new store.
 #[test]
 fn file_with_several_names_has_them_in_the_next_store() {
     let sandbox = Sandbox::new();
@@ -320,7 +329,8 @@ fn file_with_several_names_has_them_in_the_next_store() {
     }
 }
 
-/// Without an image a file that names another may be newer than that: who goes on from such files is told.
+/// Without an image a file that names another may be newer than that: who goes on from such files
+/// is told.
 #[test]
 fn files_that_are_not_of_one_moment_are_said_to_be_so() {
     let sandbox = Sandbox::new();

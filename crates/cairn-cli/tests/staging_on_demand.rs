@@ -1,9 +1,10 @@
-//! New stores whose files come while the command runs (`--stage=on-demand`): what they look like before, who waits for them, and
-//! what becomes of them when something happens meanwhile.
+//! New stores whose files come while the command runs (`--stage=on-demand`): what they look like
+//! before, who waits for them, and what becomes of them when something happens meanwhile.
 //!
-//! So that nothing here depends on how fast files come, copies are held up: this process has a lease on them (`fcntl(2)`), with which
-//! the agent cannot open them. The kernel takes it back 45 seconds after somebody has asked for the file. Where there are no leases, a
-//! test that needs them says so and passes.
+//! So that nothing here depends on how fast files come, copies are held up: this process has a
+//! lease on them (`fcntl(2)`), with which the agent cannot open them. The kernel takes it back 45
+//! seconds after somebody has asked for the file. Where there are no leases, a test that needs them
+//! says so and passes.
 
 mod common;
 
@@ -25,7 +26,8 @@ done
 echo input >/cairn/input; chmod 640 /cairn/input; ln -s input /cairn/link
 mkdir /cairn/many; for n in {a..p}; do echo $n >/cairn/many/$n; done";
 
-/// For scripts: waits until a command succeeds; until a program waits for so many files; until nothing is absent any more.
+/// For scripts: waits until a command succeeds; until a program waits for so many files; until
+/// nothing is absent any more.
 const UNTIL: &str = r#"
     await() { for _ in $(seq 1200); do "$@" && return; sleep 0.05; done; echo "in vain: $*"; exit 9; }
     waits() { "$CAIRN" status job | grep -q "^  absent .*; programs wait for $1 of them"; }
@@ -48,7 +50,8 @@ impl Stage {
         Stage { sandbox, keeper: None }
     }
 
-    /// The same, with no copy to be had until its name is gone from `$HOLD`; none if there are no leases here.
+    /// The same, with no copy to be had until its name is gone from `$HOLD`; none if there are no
+    /// leases here.
     fn held_up() -> Option<Stage> {
         let mut stage = Stage::new();
         let mut held = Vec::new();
@@ -131,7 +134,8 @@ impl Drop for Stage {
 /// A file that nobody else opens until this is dropped; none if its file system has no leases.
 fn lease(path: &Path) -> Option<File> {
     let file = File::options().read(true).write(true).open(path).expect("it is there");
-    // SAFETY: what the kernel sends when somebody asks for the file is to be ignored; the other call takes plain numbers.
+    // SAFETY: what the kernel sends when somebody asks for the file is to be ignored; the other
+    // call takes plain numbers.
     let leased = unsafe {
         libc::signal(libc::SIGIO, libc::SIG_IGN);
         libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
@@ -174,7 +178,8 @@ fn what_is_opened_comes_although_all_others_hang() {
     ran.succeeds().prints("k\n3\n1\na\n");
 }
 
-/// Mechanism: a file that was yet to be brought in kept an image from becoming whole. Consequence: after the loss of the node there was none.
+/// Mechanism: a file that was yet to be brought in kept an image from becoming whole. Consequence:
+/// after the loss of the node there was none.
 /// Fix: its copy is where the image is, and gets another name there.
 #[test]
 fn image_has_files_that_are_yet_to_be_brought_in() {
@@ -217,9 +222,11 @@ fn damaged_copy_fails_who_opens_it_and_the_next_run_takes_the_older_checkpoint()
     stage.run("head -c 1 ckpt-3/y").succeeds().prints("3");
 }
 
-/// Mechanism: absent data said nothing of their checkpoint, also where the agent had found that their copy is damaged.
-/// Consequence: every later run in the store failed at the same file, although older checkpoints were outside, and its end called
-/// all files verified. Fix: what is known to be lost is damage, and counts as drained nowhere.
+/// Mechanism: absent data said nothing of their checkpoint, also where the agent had found that
+/// their copy is damaged.
+/// Consequence: every later run in the store failed at the same file, although older checkpoints
+/// were outside, and its end called all files verified. Fix: what is known to be lost is damage,
+/// and counts as drained nowhere.
 #[test]
 fn next_run_in_the_store_sets_a_checkpoint_aside_whose_copy_was_found_damaged() {
     let stage = Stage::new();
@@ -395,7 +402,8 @@ fn full_store_fails_who_opens_a_file_until_there_is_room() {
     ran.prints(&format!("failed\n1\nx\n{all}y\ninput\nwhole\n"));
 }
 
-/// A checkpoint that need not be kept cannot be drained until the script lets it: its place is taken.
+/// A checkpoint that need not be kept cannot be drained until the script lets it: its place is
+/// taken.
 #[test]
 fn files_wait_for_room_until_a_checkpoint_that_need_not_be_kept_has_left() {
     let Some(stage) = Stage::held_up() else { return };

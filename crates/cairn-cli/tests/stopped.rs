@@ -1,8 +1,9 @@
-//! Processes that are stopped (SIGSTOP, a debugger, `scontrol suspend`) while others wait for them: commands say for whom, and end; programs
-//! wait, and go on.
+//! Processes that are stopped (SIGSTOP, a debugger, `scontrol suspend`) while others wait for them:
+//! commands say for whom, and end; programs wait, and go on.
 //!
-//! Mechanism: whoever waited for the lock of a namespace did so for as long as its owner lived, and for an agent's answer for two minutes,
-//! again and again. Consequence: with one rank or the agent stopped every command hung without a word, and so did the end of `cairn run`.
+//! Mechanism: whoever waited for the lock of a namespace did so for as long as its owner lived, and
+//! for an agent's answer for two minutes, again and again. Consequence: with one rank or the agent
+//! stopped every command hung without a word, and so did the end of `cairn run`.
 //! Fix: commands and agents wait for 5 s; a stopped agent is told to go on by who needs it.
 
 mod common;
@@ -12,7 +13,8 @@ use common::{Sandbox, eventually, kill};
 use std::fs;
 use std::time::Instant;
 
-/// Owns the lock of a namespace, as its documentation says what that is, and is stopped; then lets go of it.
+/// Owns the lock of a namespace, as its documentation says what that is, and is stopped; then lets
+/// go of it.
 const OWNER: &str = "\
 import mmap, os, signal, struct, sys
 with open(sys.argv[1], 'r+b') as file:

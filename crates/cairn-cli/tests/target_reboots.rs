@@ -1,6 +1,6 @@
-//! The machine of a target is started again under stores that use it: what the target was not told to make durable is gone there. That
-//! machine is a mount namespace here, with a file in the place of what the kernel says of its start. Where there are none, each test
-//! says so and passes.
+//! The machine of a target is started again under stores that use it: what the target was not told
+//! to make durable is gone there. That machine is a mount namespace here, with a file in the place
+//! of what the kernel says of its start. Where there are none, each test says so and passes.
 
 mod common;
 #[path = "common/exported.rs"]
@@ -98,9 +98,11 @@ impl Place {
     }
 }
 
-/// Mechanism: a flush on a new connection knew nothing of what the target's machine had forgotten. Consequence: a file that was
-/// synced by another process than had written it was gone, and recovery found a file with other bytes, or none. Fix: who has used the
-/// target before its machine was started again is told so: nothing becomes durable any more, and nothing is read, until the next run makes the store again from what is there.
+/// Mechanism: a flush on a new connection knew nothing of what the target's machine had forgotten.
+/// Consequence: a file that was synced by another process than had written it was gone, and
+/// recovery found a file with other bytes, or none. Fix: who has used the target before its machine
+/// was started again is told so: nothing becomes durable any more, and nothing is read, until the
+/// next run makes the store again from what is there.
 #[test]
 fn store_whose_target_has_forgotten_what_was_written_says_so_and_has_what_was_synced() {
     let Some(mut place) = Place::new() else { return };
@@ -129,9 +131,11 @@ fn store_whose_target_has_forgotten_what_was_written_says_so_and_has_what_was_sy
         .succeeds();
 }
 
-/// Mechanism: with metadata in memory nobody asks the target to make anything durable, and what a program reads is not compared.
-/// Consequence: after the target's machine was started again files held what had stood there before, and were drained so where they had
-/// no checksums. Fix: no program reads there any more, and the drain what it can compare.
+/// Mechanism: with metadata in memory nobody asks the target to make anything durable, and what a
+/// program reads is not compared.
+/// Consequence: after the target's machine was started again files held what had stood there
+/// before, and were drained so where they had no checksums. Fix: no program reads there any more,
+/// and the drain what it can compare.
 #[test]
 fn file_whose_bytes_a_target_may_have_forgotten_is_not_read_and_drained_only_where_it_is_what_was_written()
  {

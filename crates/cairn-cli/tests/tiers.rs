@@ -1,4 +1,5 @@
-//! Stores of several tiers: what does not fit into memory goes to a file, and comes back from there.
+//! Stores of several tiers: what does not fit into memory goes to a file, and comes back from
+//! there.
 
 mod common;
 
@@ -190,7 +191,8 @@ for number in range(WRITERS * COUNT):
     assert!(drained.iter().enumerate().all(|(at, &byte)| byte == expected(at)));
 }
 
-/// What small files take is rounded up to blocks on a durable tier: of 32 KiB one of 8 MiB has fewer than 256, of 4 KiB 2048.
+/// What small files take is rounded up to blocks on a durable tier: of 32 KiB one of 8 MiB has
+/// fewer than 256, of 4 KiB 2048.
 #[test]
 fn store_with_small_blocks_holds_many_small_files_and_keeps_its_blocks() {
     let sandbox = Sandbox::new();
@@ -214,8 +216,8 @@ fn store_with_small_blocks_holds_many_small_files_and_keeps_its_blocks() {
     run(&["--tier", "ram:8M", "--block-size", "5K"], kept).refused_with("4K, 8K, 16K or 32K");
 }
 
-/// Mechanism: each small file took a block of 32 KiB. Consequence: 5.5 MiB of data filled 256 MiB of memory. Fix: where there is no room, small files
-/// share blocks, until one of them is changed.
+/// Mechanism: each small file took a block of 32 KiB. Consequence: 5.5 MiB of data filled 256 MiB
+/// of memory. Fix: where there is no room, small files share blocks, until one of them is changed.
 #[test]
 fn small_files_share_blocks_in_memory_and_are_changed_as_any_other() {
     let sandbox = Sandbox::new();

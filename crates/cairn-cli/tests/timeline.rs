@@ -1,4 +1,5 @@
-//! What the agent records of a job's reading and writing: in the store while it runs, beside the manifest afterwards.
+//! What the agent records of a job's reading and writing: in the store while it runs, beside the
+//! manifest afterwards.
 
 mod common;
 
@@ -56,8 +57,9 @@ fn no_byte_of_a_short_job_is_missing_from_its_timeline() {
     assert_eq!((last.exposed, last.held), (0, 4 * MIB));
 }
 
-/// Mechanism: a file that was written and closed between two looks, and was open for reading at the second, had grown, but nobody
-/// had it open for writing. Consequence: its bytes were counted neither for a process nor as unknown. Fix: they are unknown.
+/// Mechanism: a file that was written and closed between two looks, and was open for reading at the
+/// second, had grown, but nobody had it open for writing. Consequence: its bytes were counted
+/// neither for a process nor as unknown. Fix: they are unknown.
 #[test]
 fn what_was_written_before_it_is_first_seen_being_read_is_not_missing() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,5 @@
-//! Programs and paths that get past the library: what leads into the mount is served, and the user is told of what cannot be.
+//! Programs and paths that get past the library: what leads into the mount is served, and the user
+//! is told of what cannot be.
 
 mod common;
 
@@ -53,9 +54,10 @@ fn program_that_is_served_is_not_named() {
     assert!(!ran.stderr.contains("not served"), "{}", ran.stderr);
 }
 
-/// Mechanism: a path relative to a descriptor of the real file system went to it, also from a directory above the mount. Consequence: rsync,
-/// which walks to its destination from "/" name by name, failed in every transfer, and `tar -C /` wrote into a real directory at the mount
-/// prefix. Fix: what leads from there into the mount is ours.
+/// Mechanism: a path relative to a descriptor of the real file system went to it, also from a
+/// directory above the mount. Consequence: rsync, which walks to its destination from "/" name by
+/// name, failed in every transfer, and `tar -C /` wrote into a real directory at the mount prefix.
+/// Fix: what leads from there into the mount is ours.
 #[test]
 fn paths_from_directories_above_the_mount_lead_into_it() {
     const WALK: &str = "
@@ -107,8 +109,9 @@ except NotADirectoryError:
     }
 }
 
-/// Mechanism: what a program that the library is not in wrote below the prefix lay in a real directory there. Consequence: the run ended with
-/// 0, nothing was drained, and the next run was refused. Fix: the end of the run says so, and is no success.
+/// Mechanism: what a program that the library is not in wrote below the prefix lay in a real
+/// directory there. Consequence: the run ended with 0, nothing was drained, and the next run was
+/// refused. Fix: the end of the run says so, and is no success.
 #[test]
 fn program_goes_past_the_library_then_what_it_made_at_the_prefix_is_said() {
     let sandbox = Sandbox::new();

@@ -7,7 +7,8 @@ use common::{Sandbox, eventually, kill};
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// `cairn run` of a shell script with these options, not started yet; nothing outlives it that holds its output.
+/// `cairn run` of a shell script with these options, not started yet; nothing outlives it that
+/// holds its output.
 fn command(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) -> Command {
     let out = sandbox.out();
     let head = ["run", "--job", job, "--persist", out.to_str().expect("UTF-8")];
@@ -64,8 +65,10 @@ fn what_will_not_be_in_time_is_warned_of_and_shown() {
     assert_eq!(child.wait().expect("ends").code(), Some(1));
 }
 
-/// Mechanism: the agent was told that time is short before the command heard of the signal, and listened to for two minutes.
-/// Consequence: beside an agent that did not answer, the command was killed by the batch system without having been told to end.
+/// Mechanism: the agent was told that time is short before the command heard of the signal, and
+/// listened to for two minutes.
+/// Consequence: beside an agent that did not answer, the command was killed by the batch system
+/// without having been told to end.
 /// Fix: the command hears of it first; the agent is listened to for a moment.
 #[test]
 fn command_is_told_to_end_though_the_agent_does_not_answer() {
@@ -81,9 +84,12 @@ fn command_is_told_to_end_though_the_agent_does_not_answer() {
     assert_eq!(child.wait().expect("ends").code(), Some(0));
 }
 
-/// Mechanism: the forecast counted what is never drained: temporary files, and checkpoints that the policy keeps on the node.
-/// Consequence: near the end of the job's time limits were lifted for them, and it was warned that they would not be safe.
-/// Fix: what nobody wants outside does not count; the newest checkpoint is wanted when the run ends.
+/// Mechanism: the forecast counted what is never drained: temporary files, and checkpoints that the
+/// policy keeps on the node.
+/// Consequence: near the end of the job's time limits were lifted for them, and it was warned that
+/// they would not be safe.
+/// Fix: what nobody wants outside does not count; the newest checkpoint is wanted when the run
+/// ends.
 #[test]
 fn what_is_never_drained_is_not_foretold() {
     let sandbox = Sandbox::new();

@@ -2,22 +2,27 @@
 //!
 //! What must stay true while an image is held:
 //!
-//! - If a call is in the image, so is every call that had returned before it began. The cut is made under the lock, and
-//!   no lease is live at that moment. A call in progress may be there in part.
-//! - Before a word of the segment changes, its page as it was at the cut is in the *shadow* (`shadow.rs`). A reader
-//!   takes saved pages from there and all others from the segment (`view.rs`).
-//! - A block that was in use at the cut keeps its bytes and its checksum. Who writes to it writes to a copy
-//!   (`write.rs`, `settle.rs`), and it is not handed out again though its file may let go of it (`pool.rs`).
-//! - Writes that were planned before the cut may still store into such blocks: see [`Microfs::image_is_settled`].
-//! - Files that are mapped, or become mapped, are written in place; the image says which of them may have changed.
+//! - If a call is in the image, so is every call that had returned before it began. The cut is made
+//!   under the lock, and no lease is live at that moment. A call in progress may be there in part.
+//! - Before a word of the segment changes, its page as it was at the cut is in the *shadow*
+//!   (`shadow.rs`). A reader takes saved pages from there and all others from the segment
+//!   (`view.rs`).
+//! - A block that was in use at the cut keeps its bytes and its checksum. Who writes to it writes
+//!   to a copy (`write.rs`, `settle.rs`), and it is not handed out again though its file may let go
+//!   of it (`pool.rs`).
+//! - Writes that were planned before the cut may still store into such blocks: see
+//!   [`Microfs::image_is_settled`].
+//! - Files that are mapped, or become mapped, are written in place; the image says which of them
+//!   may have changed.
 //!
-//! What changes without the lock is in the image as it was when its page was saved, or later, and means nothing there: the
-//! lock itself, states of leases (none is live at the cut), claims, notes of reads, and who waits for space or data. No call that
-//! only reads looks at it. Free blocks that are in the image count as free although nobody may have them:
-//! [`Microfs::image_blocks_held`].
+//! What changes without the lock is in the image as it was when its page was saved, or later, and
+//! means nothing there: the lock itself, states of leases (none is live at the cut), claims, notes
+//! of reads, and who waits for space or data. No call that only reads looks at it. Free blocks that
+//! are in the image count as free although nobody may have them: [`Microfs::image_blocks_held`].
 //!
 //! An image costs no call its success: if a page cannot be saved, the image is given up.
-//! Does not copy anything, does not decide when an image is taken or how long it is held, and does not outlive the segment.
+//! Does not copy anything, does not decide when an image is taken or how long it is held, and does
+//! not outlive the segment.
 
 mod shadow;
 mod view;
@@ -50,7 +55,8 @@ pub enum ImageLoss {
     TooManyPages = 2,
     /// The namespace had no record left for blocks that were replaced.
     NoRecords = 3,
-    /// A program waited too long for a write that was planned before the cut and may still store into a block of the image.
+    /// A program waited too long for a write that was planned before the cut and may still store
+    /// into a block of the image.
     Awaited = 4,
     /// Whoever holds it wanted so.
     Wanted = 5,
@@ -70,8 +76,9 @@ pub enum ImageState {
 /// How far what brings a file's bytes to where they survive has got, see [`Microfs::barriers`].
 pub type Barriers = u64;
 
-/// Where those who begin the images of several namespaces meet: each holds its lock, and goes on when all do. This is the one
-/// place where somebody waits for others under a lock: for so long as they need to take theirs.
+/// Where those who begin the images of several namespaces meet: each holds its lock, and goes on
+/// when all do. This is the one place where somebody waits for others under a lock: for so long as
+/// they need to take theirs.
 pub struct Rendezvous {
     expected: usize,
     arrived: AtomicUsize,
@@ -124,7 +131,8 @@ impl Transaction<'_> {
                 .is_some_and(|region| block < region.blocks && self.bit_at_cut(region.used, block))
     }
 
-    /// Whether the first block of a run is in the image, and how many there are of the same kind, at least 1.
+    /// Whether the first block of a run is in the image, and how many there are of the same kind,
+    /// at least 1.
     pub(crate) fn first_in_image(&self, run: BlockRun) -> (bool, u32) {
         if self.image.is_none() {
             return (false, run.count);
@@ -142,14 +150,15 @@ impl Transaction<'_> {
             && !self.bit_at_cut(stale(tier), block)
     }
 
-    /// Whether writes to those blocks of the file that are in the image go to copies: not if it is mapped, or was since the
-    /// cut.
+    /// Whether writes to those blocks of the file that are in the image go to copies: not if it is
+    /// mapped, or was since the cut.
     #[inline]
     pub(crate) fn is_redirected(&self, inode: Inode) -> bool {
         self.image.is_some() && !self.is_mapped_for_image(inode.at)
     }
 
-    /// Whether the inode record at `at` was in use at the cut and is of a file that is mapped, or was since.
+    /// Whether the inode record at `at` was in use at the cut and is of a file that is mapped, or
+    /// was since.
     fn is_mapped_for_image(&self, at: usize) -> bool {
         self.has_flag_at_cut(at, MAPPED | MAPPED_LATER)
     }
@@ -166,7 +175,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Somebody maps the file: its bytes change in place from now on, also those that are in the image.
+    /// Somebody maps the file: its bytes change in place from now on, also those that are in the
+    /// image.
     pub(crate) fn map_in_image(&mut self, inode: Inode) {
         self.add_at_cut(inode, MAPPED_LATER);
     }
@@ -185,15 +195,16 @@ impl Transaction<'_> {
         }
     }
 
-    /// A call ends: what is stored to mapped files from now on is not to be in an image that has not what was done before. Or what
-    /// the image was to keep is written to.
+    /// A call ends: what is stored to mapped files from now on is not to be in an image that has
+    /// not what was done before. Or what the image was to keep is written to.
     pub(crate) fn count_barrier(&self) {
         if self.image.is_some() {
             self.words[IMAGE_BARRIERS].fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// Whether a write that was planned before the cut is under way to blocks from `first` to before `end` of the file.
+    /// Whether a write that was planned before the cut is under way to blocks from `first` to
+    /// before `end` of the file.
     pub(crate) fn is_written_since_before_cut(&self, inode: Inode, first: u32, end: u32) -> bool {
         let cut = self.get(IMAGE_PINS);
         let block = |byte: u64| (byte >> self.layout.hugeblock_shift) as u32;
@@ -204,8 +215,8 @@ impl Transaction<'_> {
             })
     }
 
-    /// Recalls the leases of the next slots from `next` on, and voids, for the image, the checksums of blocks that writes
-    /// under way may still change. True: all are done.
+    /// Recalls the leases of the next slots from `next` on, and voids, for the image, the checksums
+    /// of blocks that writes under way may still change. True: all are done.
     fn quiesce(&mut self, next: &mut u32) -> Result<bool> {
         while *next < self.records_end(SlabKind::Slot) {
             if !self.has_room() {
@@ -225,8 +236,9 @@ impl Transaction<'_> {
         Ok(true)
     }
 
-    /// Voids the checksums of blocks that the write behind a pin may still store into, and of the block in which a file ends
-    /// behind which appends wait for that write: they are in it, and in its checksum.
+    /// Voids the checksums of blocks that the write behind a pin may still store into, and of the
+    /// block in which a file ends behind which appends wait for that write: they are in it, and in
+    /// its checksum.
     fn void_pinned(&mut self, pin: Pin) {
         if pin.flags(self) & (PIN_ACTIVE | PIN_WAITS) == 0 {
             return;
@@ -250,20 +262,24 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Makes a cut: from now on the namespace holds an image of what it is at this moment. Returns the image's number.
-    /// Errors: `Busy` if it holds one, or the memory of one that was given up; `NoSpace`; `NotSupported` where none can be held.
+    /// Makes a cut: from now on the namespace holds an image of what it is at this moment. Returns
+    /// the image's number.
+    /// Errors: `Busy` if it holds one, or the memory of one that was given up; `NoSpace`;
+    /// `NotSupported` where none can be held.
     pub fn begin_image(&self) -> Result<u64> {
         self.begin_image_together(&Rendezvous::new(1))
     }
 
-    /// The same for several namespaces at once, each in a thread of its own, so that a call that is in one image has what it
-    /// depends on in the others. Errors: as `begin_image`; `Busy` if another one failed: then whoever began one ends it.
+    /// The same for several namespaces at once, each in a thread of its own, so that a call that is
+    /// in one image has what it depends on in the others. Errors: as `begin_image`; `Busy` if
+    /// another one failed: then whoever began one ends it.
     pub fn begin_image_together(&self, rendezvous: &Rendezvous) -> Result<u64> {
         self.begin(rendezvous).inspect_err(|_| rendezvous.fail())
     }
 
     fn begin(&self, rendezvous: &Rendezvous) -> Result<u64> {
-        // Older builds would take the record of a block that takes another one's place for the end of the log.
+        // Older builds would take the record of a block that takes another one's place for the end
+        // of the log.
         if self.durable.as_ref().is_some_and(|durable| !durable.superblock.holds_replaced()) {
             return Err(Error::NotSupported);
         }
@@ -304,13 +320,15 @@ impl Microfs {
         }
     }
 
-    /// Of the view of an image: it is held still, so that what was read of it, blocks included, is what it was at the cut.
+    /// Of the view of an image: it is held still, so that what was read of it, blocks included, is
+    /// what it was at the cut.
     /// Errors: `ImageLost`.
     pub fn require_image(&self) -> Result<()> {
         self.transact_unlogged(|_| Ok(()))
     }
 
-    /// Whether no write that was planned before the cut is in flight any more: the bytes of the image change no more.
+    /// Whether no write that was planned before the cut is in flight any more: the bytes of the
+    /// image change no more.
     /// Errors: `ImageLost`: it holds none.
     pub fn image_is_settled(&self) -> Result<bool> {
         self.transact_unlogged(|tx| match tx.image {
@@ -319,8 +337,9 @@ impl Microfs {
         })
     }
 
-    /// Ends the image that the namespace holds, or that was given up, and gives its memory back; nothing if there is none.
-    /// For who holds it, and, if that died, for who comes after: nobody else looks at the image any more, or begins one.
+    /// Ends the image that the namespace holds, or that was given up, and gives its memory back;
+    /// nothing if there is none. For who holds it, and, if that died, for who comes after: nobody
+    /// else looks at the image any more, or begins one.
     pub fn end_image(&self) -> Result<()> {
         if self.image() == ImageState::None {
             return Ok(());
@@ -358,7 +377,8 @@ impl Microfs {
         })
     }
 
-    /// Gives the image up if what was done for it failed for want of records: true if that was so, and the call may go on without.
+    /// Gives the image up if what was done for it failed for want of records: true if that was so,
+    /// and the call may go on without.
     pub(crate) fn goes_on_without_image<T>(&self, image: u64, done: &Result<T>) -> bool {
         let fails = image != 0 && done.as_ref().err() == Some(&Error::NoInodes);
         fails && self.give_up_image(ImageLoss::NoRecords).is_ok()
@@ -376,8 +396,9 @@ impl Microfs {
         }
     }
 
-    /// Whether the image may not have kept the bytes of a file, because programs could store to it at the cut, or could since, or
-    /// it was mapped and was written to. Asked after they were copied. Errors: `ImageLost`.
+    /// Whether the image may not have kept the bytes of a file, because programs could store to it
+    /// at the cut, or could since, or it was mapped and was written to. Asked after they were
+    /// copied. Errors: `ImageLost`.
     pub fn image_may_lack(&self, inode: InodeId) -> Result<bool> {
         self.transact_unlogged(|tx| {
             if tx.image.is_none() {
@@ -408,10 +429,11 @@ impl Microfs {
         Ok(held)
     }
 
-    /// Counts what orders stores to mapped files: calls that have bytes of files brought to where they survive, and ends of mappings;
-    /// while an image is held, also ends of descriptions that were written to, and renames, and writes to bytes of mapped files that
-    /// the image was to keep. Whoever reads another number after copying a mapped file than before the cut may have copied what is
-    /// newer than something that is not in the image. Takes no lock.
+    /// Counts what orders stores to mapped files: calls that have bytes of files brought to where
+    /// they survive, and ends of mappings; while an image is held, also ends of descriptions that
+    /// were written to, and renames, and writes to bytes of mapped files that the image was to
+    /// keep. Whoever reads another number after copying a mapped file than before the cut may have
+    /// copied what is newer than something that is not in the image. Takes no lock.
     pub fn barriers(&self) -> Barriers {
         self.memory().words()[IMAGE_BARRIERS].load(Ordering::Acquire).wrapping_add(self.syncs())
     }

@@ -1,10 +1,12 @@
 //! Process slots: what each process of the job holds, so that its death can be cleaned up.
 //!
-//! A slot owns references to open-file descriptions (one bit each), pins (see `pin.rs`), leases (see `lease.rs`), warm block
-//! runs, streams (see `streams.rs`) and the working directory. A spawner fills its child's slot before the child exists; the child finds it by identity.
-//! Invariant: the reference count of a handle equals the number of slots that have its bit set.
-//! A dead process has its slot until it is reaped; then the slot may at once be another's. So the id of a slot says
-//! which use of its number it is, and `reap`, whose slot may have passed from a spawner to its child, is told who died.
+//! A slot owns references to open-file descriptions (one bit each), pins (see `pin.rs`), leases
+//! (see `lease.rs`), warm block runs, streams (see `streams.rs`) and the working directory. A
+//! spawner fills its child's slot before the child exists; the child finds it by identity.
+//! Invariant: the reference count of a handle equals the number of slots that have its bit set. A
+//! dead process has its slot until it is reaped; then the slot may at once be another's. So the id
+//! of a slot says which use of its number it is, and `reap`, whose slot may have passed from a
+//! spawner to its child, is told who died.
 //! Does not decide whether a process is alive; the agent does and calls `reap`.
 
 pub(crate) mod claim;
@@ -101,8 +103,8 @@ impl Slot {
         (run.count > 0).then_some(run)
     }
 
-    /// Takes the most recently remembered warm run, if it is of `tier`; where that has several parts, the most recent of
-    /// those that begin in `part`.
+    /// Takes the most recently remembered warm run, if it is of `tier`; where that has several
+    /// parts, the most recent of those that begin in `part`.
     pub(crate) fn pop_warm(self, tx: &mut Transaction, tier: u8, part: Part) -> Option<BlockRun> {
         let top = self.warm_top(tx);
         let place =
@@ -179,7 +181,8 @@ impl Slot {
         }
     }
 
-    /// The process with which this slot ends: its own or, as long as that has no number, its spawner.
+    /// The process with which this slot ends: its own or, as long as that has no number, its
+    /// spawner.
     fn keeper(self, tx: &Transaction) -> ProcessIdentity {
         let identity = self.identity(tx);
         match identity.pid {
@@ -194,8 +197,8 @@ impl Slot {
         self.set_start_time(tx, identity.start_time);
     }
 
-    /// Whether what was written through a handle has an orderly end with the process. One that never attached has written nothing,
-    /// but to what it had mapped.
+    /// Whether what was written through a handle has an orderly end with the process. One that
+    /// never attached has written nothing, but to what it had mapped.
     fn ends_clean(self, tx: &Transaction, handle: HandleId) -> bool {
         let is_mapped = || tx.handle(handle).is_ok_and(|handle| handle.flags(tx) & MAPPED != 0);
         self.flags(tx) & ENDS_CLEAN != 0 || self.state(tx) == EMBRYO && !is_mapped()
@@ -203,7 +206,8 @@ impl Slot {
 }
 
 impl Transaction<'_> {
-    /// The slot `id`. Errors: `Invalid` if it is not in use, even if a later process has its number.
+    /// The slot `id`. Errors: `Invalid` if it is not in use, even if a later process has its
+    /// number.
     pub(crate) fn slot(&self, id: SlotId) -> Result<Slot> {
         let slot = self.slot_numbered(id.number())?;
         match slot.id == id {
@@ -277,7 +281,8 @@ impl Microfs {
             let known = tx.slots().find(|slot| same(slot, tx));
             let slot = match known {
                 Some(slot) => {
-                    // The image before was executing this one. Threads it still had were in the middle of writes.
+                    // The image before was executing this one. Threads it still had were in the
+                    // middle of writes.
                     tx.abandon_pins(slot)?;
                     slot
                 }
@@ -294,8 +299,9 @@ impl Microfs {
         })
     }
 
-    /// Orderly end of a process: every handle it holds is released as clean, its slot is freed. What it changed is
-    /// durable when this returns, if the first tier is. Errors: `Io`: the media failed.
+    /// Orderly end of a process: every handle it holds is released as clean, its slot is freed.
+    /// What it changed is durable when this returns, if the first tier is. Errors: `Io`: the media
+    /// failed.
     pub fn detach(&self, slot: SlotId, now: Timestamp) -> Result<()> {
         let ending = self.transact(|tx| {
             let slot = tx.slot(slot)?;
@@ -307,16 +313,18 @@ impl Microfs {
         self.sync_own()
     }
 
-    /// Cleans up after a dead process: undoes its unfinished writes, releases its handles (marking what it was
-    /// writing as unclean, unless it ended in an orderly way), frees its slot.
-    /// The caller has established that `dead`, which [`Microfs::processes`] showed in this slot, is dead, or is that
-    /// process itself. False, and nothing more is done, once the slot is another's: somebody else reaped it and it was
-    /// taken again, or the child of a dead spawner introduced itself.
+    /// Cleans up after a dead process: undoes its unfinished writes, releases its handles (marking
+    /// what it was writing as unclean, unless it ended in an orderly way), frees its slot. The
+    /// caller has established that `dead`, which [`Microfs::processes`] showed in this slot, is
+    /// dead, or is that process itself. False, and nothing more is done, once the slot is
+    /// another's: somebody else reaped it and it was taken again, or the child of a dead spawner
+    /// introduced itself.
     pub fn reap(&self, slot: SlotId, dead: ProcessIdentity, now: Timestamp) -> Result<bool> {
         loop {
             let reaped = self.transact(|tx| {
                 let Some(slot) = tx.slot_kept_by(slot, dead) else { return Ok(Some(false)) };
-                // Each time: until it has no slot, threads of a process that ends in an orderly way may begin more.
+                // Each time: until it has no slot, threads of a process that ends in an orderly way
+                // may begin more.
                 tx.abandon_pins(slot)?;
                 for _ in 0..RELEASE_BATCH {
                     if !tx.has_room() {
@@ -387,8 +395,8 @@ impl Microfs {
         })
     }
 
-    /// In the child, before anything else. Errors: `Invalid` if its slot was reaped with its spawner, or taken up
-    /// already: `attach` then.
+    /// In the child, before anything else. Errors: `Invalid` if its slot was reaped with its
+    /// spawner, or taken up already: `attach` then.
     pub fn spawn_child(&self, child: SlotId, identity: ProcessIdentity) -> Result<()> {
         self.introduce(identity)?;
         self.transact(|tx| {
@@ -407,8 +415,8 @@ impl Microfs {
         self.detach(child, now)
     }
 
-    /// Says that the process is about to replace its image, or that this failed. The end of an image that was
-    /// replaced counts as orderly.
+    /// Says that the process is about to replace its image, or that this failed. The end of an
+    /// image that was replaced counts as orderly.
     pub fn mark_exec(&self, slot: SlotId, about_to: bool) -> Result<()> {
         self.transact(|tx| {
             let slot = tx.slot(slot)?;
@@ -417,7 +425,8 @@ impl Microfs {
         })
     }
 
-    /// Drops the references to all handles for which `held` is false: descriptors that an exec closed.
+    /// Drops the references to all handles for which `held` is false: descriptors that an exec
+    /// closed.
     pub fn retain_only(
         &self,
         slot: SlotId,
@@ -446,7 +455,8 @@ impl Microfs {
         }
     }
 
-    /// Every process that has a slot. A slot whose process never came to be shows its spawner instead.
+    /// Every process that has a slot. A slot whose process never came to be shows its spawner
+    /// instead.
     pub fn processes(&self) -> Result<Vec<(SlotId, ProcessIdentity)>> {
         self.processes_where(|_, _| true)
     }
@@ -462,7 +472,8 @@ impl Microfs {
     ) -> Result<Vec<(SlotId, ProcessIdentity)>> {
         let mut found = Vec::new();
         loop {
-            // Room is made before the lock is taken; whoever attaches meanwhile needs another round.
+            // Room is made before the lock is taken; whoever attaches meanwhile needs another
+            // round.
             let needed = self.transact(|tx| Ok(tx.records_end(SlabKind::Slot)))? as usize;
             found.clear();
             found.reserve(needed);
@@ -481,8 +492,9 @@ impl Microfs {
         }
     }
 
-    /// Who has which regular files open, in batches: what changes meanwhile is seen before or after. A description that several
-    /// processes have is named for each. What was written under a lease counts once that was recalled.
+    /// Who has which regular files open, in batches: what changes meanwhile is seen before or
+    /// after. A description that several processes have is named for each. What was written under a
+    /// lease counts once that was recalled.
     pub fn holdings(&self) -> Result<Vec<Holding>> {
         let mut found = Vec::new();
         let (mut number, mut from) = (1, 0);
@@ -531,7 +543,8 @@ impl Microfs {
         })
     }
 
-    /// The directory for which the kernel inode `stand_in` stands: what the process in `slot` recorded, else any other.
+    /// The directory for which the kernel inode `stand_in` stands: what the process in `slot`
+    /// recorded, else any other.
     pub fn working_directory(&self, slot: SlotId, stand_in: u64) -> Result<Option<InodeId>> {
         self.transact(|tx| {
             let knows = |slot: &Slot| stand_in != 0 && slot.stand_in(tx) == stand_in;

@@ -1,11 +1,13 @@
-//! Waiting for space: writers that found none, those that bring files among them, and the agent that may make some.
+//! Waiting for space: writers that found none, those that bring files among them, and the agent
+//! that may make some.
 //!
-//! All of it is a few words of the segment, and no lock. A waiter has a place, a word that it renews while it waits: one that
-//! is not renewed for a second is nobody's. So whoever dies, is stopped, or jumps out of its call leaves nothing behind. The
-//! agent says how long it is worth waiting, that it is at work, and when it has looked in vain.
-//! Must stay true: no write depends on these words. Lost or foreign values cost a wait that ends, or an error that would have
-//! come anyway.
-//! Has no clock: times are milliseconds of one that all processes of the node share, and begin anew after 49 days.
+//! All of it is a few words of the segment, and no lock. A waiter has a place, a word that it
+//! renews while it waits: one that is not renewed for a second is nobody's. So whoever dies, is
+//! stopped, or jumps out of its call leaves nothing behind. The agent says how long it is worth
+//! waiting, that it is at work, and when it has looked in vain.
+//! Must stay true: no write depends on these words. Lost or foreign values cost a wait that ends,
+//! or an error that would have come anyway. Has no clock: times are milliseconds of one that all
+//! processes of the node share, and begin anew after 49 days.
 
 pub(crate) mod pool;
 pub(crate) mod slab;
@@ -64,7 +66,8 @@ pub struct SpaceWaiters {
 }
 
 impl Microfs {
-    /// Says how long it is worth waiting for space, milliseconds; 0 if nobody makes any. For the agent.
+    /// Says how long it is worth waiting for space, milliseconds; 0 if nobody makes any. For the
+    /// agent.
     pub fn offer_space(&self, patience_ms: u32) {
         let word = self.space_word(SPACE_PATIENCE);
         if word.load(Ordering::Relaxed) != u64::from(patience_ms) {

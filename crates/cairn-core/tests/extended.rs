@@ -1,4 +1,5 @@
-//! Extended attributes through the public interface: what is refused, what a file has room for, and how long they stay.
+//! Extended attributes through the public interface: what is refused, what a file has room for, and
+//! how long they stay.
 
 use cairn_core::{
     Caller, Credentials, Error, ExtendedUpdate, Geometry, HandleId, HeapMemory, InodeId, Microfs,

@@ -63,7 +63,8 @@ fn who_looks_after_the_store_is_a_process_and_no_program() {
     fs.attach(identity(1)).expect("attach");
     fs.attach_to_look_after(identity(2)).expect("attach");
     assert_eq!((pids(fs.processes()), pids(fs.programs())), (vec![1, 2], vec![1]));
-    // A command that a program executes is the program still, and one that executes a program becomes it.
+    // A command that a program executes is the program still, and one that executes a program
+    // becomes it.
     fs.attach_to_look_after(identity(1)).expect("attach");
     assert_eq!(pids(fs.programs()), [1]);
     fs.attach(identity(2)).expect("attach");

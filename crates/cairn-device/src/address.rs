@@ -1,12 +1,13 @@
 //! Addresses that the application passes, and the few instructions that may fault at them.
 //!
-//! What no program can have, in the first page and above what processors give a process, is told by the number. What
-//! lies between is touched: either by the copy itself, where that is in assembly (`copy.rs`, `fold.rs`), or, before another copy,
-//! a byte in each page. Each such place of the code stands in a table with where it goes on after a fault; the
-//! interposer's handler asks [`recover`]. So a good address costs nothing, or one access a page.
+//! What no program can have, in the first page and above what processors give a process, is told by
+//! the number. What lies between is touched: either by the copy itself, where that is in assembly
+//! (`copy.rs`, `fold.rs`), or, before another copy, a byte in each page. Each such place of the
+//! code stands in a table with where it goes on after a fault; the interposer's handler asks
+//! [`recover`]. So a good address costs nothing, or one access a page.
 //! Invariant: no fault of another instruction is forgiven, whatever address it is.
-//! Does not install a handler; without one a bad address ends the process. Memory that another thread unmaps after it was
-//! looked at is such an address.
+//! Does not install a handler; without one a bad address ends the process. Memory that another
+//! thread unmaps after it was looked at is such an address.
 
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
@@ -17,7 +18,8 @@ const LOWEST: usize = 4096;
 const END: usize = 1 << 56;
 /// Memory is mapped by pages at least as long.
 const PAGE_BYTES: usize = 4096;
-/// One place of the code at which faults are forgiven. Each number is the distance from itself to the address meant.
+/// One place of the code at which faults are forgiven. Each number is the distance from itself to
+/// the address meant.
 #[repr(C)]
 struct Forgiven {
     first: i32,
@@ -25,7 +27,8 @@ struct Forgiven {
     goes_on: i32,
 }
 
-/// An entry of the table for the instructions from label 2 to before label 8 of the same assembly, which go on at label 9.
+/// An entry of the table for the instructions from label 2 to before label 8 of the same assembly,
+/// which go on at label 9.
 macro_rules! forgive {
     () => {
         concat!(
@@ -38,8 +41,9 @@ macro_rules! forgive {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use forgive;
 
-// Functions without a stack frame. Storing a byte as it is and copying (target, source, length) return 0, or 1
-// after a fault; the length of a string is -1 then. The table has the place where they begin and end.
+// Functions without a stack frame. Storing a byte as it is and copying (target, source, length)
+// return 0, or 1 after a fault; the length of a string is -1 then. The table has the place where
+// they begin and end.
 #[cfg(target_arch = "x86_64")]
 global_asm!(
     ".pushsection .text.cairn_address, \"ax\", @progbits",
@@ -224,8 +228,8 @@ fn goes_on(at: usize) -> Option<usize> {
     place.map(|place| meant(&place.goes_on))
 }
 
-/// Called by a handler of SIGSEGV and SIGBUS with what the kernel passed it: whether the fault is one at an address of
-/// the application, which the code then finds out where it goes on.
+/// Called by a handler of SIGSEGV and SIGBUS with what the kernel passed it: whether the fault is
+/// one at an address of the application, which the code then finds out where it goes on.
 ///
 /// # Safety
 /// `context` is the context of a signal that is being handled by this thread.
@@ -241,7 +245,8 @@ pub unsafe fn recover(context: *mut c_void) -> bool {
     true
 }
 
-/// Whether the kernel takes an address before it looks what is there, if anything is asked of it at all.
+/// Whether the kernel takes an address before it looks what is there, if anything is asked of it at
+/// all.
 #[inline]
 pub fn is_passable<T>(address: *const T) -> bool {
     (address as usize) < END
@@ -289,7 +294,8 @@ pub fn byte(at: *const u8) -> Option<u8> {
 /// Length of the string at an address, if it ends before the memory does.
 #[inline]
 pub fn length_of_string(start: *const u8) -> Option<usize> {
-    // SAFETY: reads up to the end of the string, but not in pages behind it, or says that it cannot.
+    // SAFETY: reads up to the end of the string, but not in pages behind it, or says that it
+    // cannot.
     let length = unsafe { cairn_address_length(start.cast()) };
     (length != usize::MAX).then_some(length)
 }
@@ -371,8 +377,8 @@ pub fn readable<T>(address: *const T, length: usize) -> usize {
     reachable(address as usize, length, can_read)
 }
 
-/// How many of `length` bytes at `address` the process may write, all of which it has given to be overwritten. Some of them
-/// become zeros.
+/// How many of `length` bytes at `address` the process may write, all of which it has given to be
+/// overwritten. Some of them become zeros.
 #[inline]
 pub fn overwritable<T>(address: *mut T, length: usize) -> usize {
     reachable(address as usize, length, can_clear)
@@ -387,7 +393,8 @@ pub fn writable<T>(address: *mut T, length: usize) -> usize {
 /// Copies bytes between memory of the application and ours. False: some of them are missing.
 ///
 /// # Safety
-/// As of `copy_nonoverlapping`, but for what is at the address of the application: that is found out.
+/// As of `copy_nonoverlapping`, but for what is at the address of the application: that is found
+/// out.
 #[inline]
 pub unsafe fn copy(target: *mut u8, source: *const u8, length: usize) -> bool {
     // SAFETY: promised by the caller.

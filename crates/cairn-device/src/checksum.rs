@@ -12,7 +12,8 @@
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 /// x^0 in the reflected representation.
 const ONE: u32 = 1 << 31;
-/// CRC32C of `bytes`, continuing from `seed` (0 for a fresh one, else the result for what precedes).
+/// CRC32C of `bytes`, continuing from `seed` (0 for a fresh one, else the result for what
+/// precedes).
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !update(!seed, bytes)
 }
@@ -33,7 +34,8 @@ pub fn shift(raw: u32, zero_bytes: u64) -> u32 {
     shift_portable(raw, zero_bytes)
 }
 
-/// Raw checksum of data with checksum `before` (0 for none) followed by `bytes` with checksum `sum`.
+/// Raw checksum of data with checksum `before` (0 for none) followed by `bytes` with checksum
+/// `sum`.
 pub fn join(before: u32, sum: u32, bytes: u64) -> u32 {
     match before {
         0 => sum,

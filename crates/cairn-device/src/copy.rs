@@ -1,9 +1,9 @@
 //! Copying data into a tier while computing its checksum, and out of it again.
 //!
 //! Must stay true: the checksum is of the bytes that were stored, even if another thread changes
-//! the source during the copy.
-//! A bad address of the application is an answer, not a signal: on x86-64 every access is an instruction at which faults are
-//! forgiven; elsewhere a byte in each page is looked at before.
+//! the source during the copy. A bad address of the application is an answer, not a signal: on
+//! x86-64 every access is an instruction at which faults are forgiven; elsewhere a byte in each
+//! page is looked at before.
 //! Does not decide where bytes go.
 
 #[cfg(target_arch = "x86_64")]
@@ -26,17 +26,18 @@ const VECTORS_FROM: usize = 256;
 /// From here on a string instruction is faster than vectors.
 #[cfg(target_arch = "x86_64")]
 const STRING_FROM: usize = 2048;
-/// From here on the target is written past the caches: who reads so much at once finds no more of it there than its end. Who
-/// reads less into the same buffer again and again would lose more than the copy wins.
+/// From here on the target is written past the caches: who reads so much at once finds no more of
+/// it there than its end. Who reads less into the same buffer again and again would lose more than
+/// the copy wins.
 #[cfg(target_arch = "x86_64")]
 const STREAM_OUT_FROM: usize = 8 << 20;
 
-/// Copies `length` bytes and returns their raw checksum (`checksum::raw`); none if they cannot be read, and then those
-/// before the first that cannot may have been copied.
+/// Copies `length` bytes and returns their raw checksum (`checksum::raw`); none if they cannot be
+/// read, and then those before the first that cannot may have been copied.
 ///
 /// # Safety
-/// `target` is writable for `length` bytes, which `source` does not overlap; no Rust reference to them is alive. If `source`
-/// can be read, it may be.
+/// `target` is writable for `length` bytes, which `source` does not overlap; no Rust reference to
+/// them is alive. If `source` can be read, it may be.
 pub unsafe fn copy_crc(target: *mut u8, source: *const u8, length: usize) -> Option<u32> {
     if !address::is_possible(source) && length > 0 {
         return None;
@@ -65,18 +66,19 @@ pub unsafe fn copy_crc(target: *mut u8, source: *const u8, length: usize) -> Opt
     Some(unsafe { copy_portable(target, source, length) })
 }
 
-/// Copies `length` bytes without a checksum, for reading from a tier. False if the target cannot be written; then those
-/// before the first that cannot may have been copied.
+/// Copies `length` bytes without a checksum, for reading from a tier. False if the target cannot be
+/// written; then those before the first that cannot may have been copied.
 ///
 /// # Safety
-/// `source` is readable for `length` bytes, which `target` does not overlap; if `target` can be written, it may be, and no Rust
-/// reference to its bytes is alive.
+/// `source` is readable for `length` bytes, which `target` does not overlap; if `target` can be
+/// written, it may be, and no Rust reference to its bytes is alive.
 #[inline]
 pub unsafe fn copy_out(target: *mut u8, source: *const u8, length: usize) -> bool {
     if !address::is_possible(target) {
         return length == 0;
     }
-    // SAFETY: the caller vouches for the ranges, and for the target's bytes that they may be overwritten.
+    // SAFETY: the caller vouches for the ranges, and for the target's bytes that they may be
+    // overwritten.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         return match length {
@@ -84,7 +86,8 @@ pub unsafe fn copy_out(target: *mut u8, source: *const u8, length: usize) -> boo
             STREAM_OUT_FROM.. if fold::streams_well() && fold::level() != Level::Portable => {
                 copy_streaming(target, source, length)
             }
-            // What `malloc` gives for large buffers is 16 bytes past a page, where this runs at half speed.
+            // What `malloc` gives for large buffers is 16 bytes past a page, where this runs at
+            // half speed.
             STRING_FROM.. if target.addr() % 64 == 0 => copy_string(target, source, length),
             _ if fold::level() == Level::Portable => address::copy(target, source, length),
             _ => copy_by_vectors(target, source, length),
@@ -143,8 +146,8 @@ unsafe fn copy_string(target: *mut u8, source: *const u8, length: usize) -> bool
 unsafe fn copy_by_vectors(target: *mut u8, source: *const u8, length: usize) -> bool {
     const STEP: usize = 128;
     let mut failed = 1_u32;
-    // SAFETY: every step lies inside both ranges, for which the caller vouches; the last one may overlap the one before. What is left
-    // of the length counts from the end of that.
+    // SAFETY: every step lies inside both ranges, for which the caller vouches; the last one may
+    // overlap the one before. What is left of the length counts from the end of that.
     unsafe {
         asm!(
             "2:",
@@ -191,8 +194,9 @@ unsafe fn copy_streaming(target: *mut u8, source: *const u8, length: usize) -> b
     let head = target.align_offset(64).min(length);
     let body = (length - head) / STEP * STEP;
     let mut failed = 1_u32;
-    // SAFETY: head, body and tail partition the caller's ranges; after the head the target is aligned. Prefetching never
-    // faults. What was streamed is ordered before the return only by a fence.
+    // SAFETY: head, body and tail partition the caller's ranges; after the head the target is
+    // aligned. Prefetching never faults. What was streamed is ordered before the return only by a
+    // fence.
     unsafe {
         if !address::copy(target, source, head) {
             return false;
@@ -360,7 +364,8 @@ mod tests {
 
     /// What the interposer's handler does.
     extern "C" fn forgive_fault(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: the kernel passes this thread's context; then the default action, for the instruction that runs again.
+        // SAFETY: the kernel passes this thread's context; then the default action, for the
+        // instruction that runs again.
         unsafe {
             if !address::recover(context) {
                 libc::signal(signal, libc::SIG_DFL);

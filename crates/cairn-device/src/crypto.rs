@@ -1,13 +1,15 @@
-//! What proves to another machine who we are: SHA-2 and HMAC, Diffie-Hellman in the groups of RFC 7919, secrets that are wiped.
+//! What proves to another machine who we are: SHA-2 and HMAC, Diffie-Hellman in the groups of RFC
+//! 7919, secrets that are wiped.
 //!
 //! ```text
 //! sha2      SHA-256, SHA-384, SHA-512 (FIPS 180-4), HMAC over them (RFC 2104)
 //! group     ffdhe2048 … ffdhe8192: exponents, shared values
 //! wiped     bytes that are overwritten when they are dropped, and shown to nobody
 //! ```
-//! The algorithms are those of the crates `sha2`, `hmac`, `crypto-bigint`, `subtle` and `zeroize`, which run in constant time, start no
-//! thread and run nothing when they are loaded.
-//! Must stay true: time and memory accesses do not depend on the value of an exponent, a key or a proof that is compared.
+//! The algorithms are those of the crates `sha2`, `hmac`, `crypto-bigint`, `subtle` and `zeroize`,
+//! which run in constant time, start no thread and run nothing when they are loaded.
+//! Must stay true: time and memory accesses do not depend on the value of an exponent, a key or a
+//! proof that is compared.
 //! Does not encrypt.
 
 pub mod group;

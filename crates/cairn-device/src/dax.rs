@@ -1,11 +1,13 @@
 //! A tier's file in the address space, as a durable medium: `dax:PATH`.
 //!
-//! On a file system in persistent memory (DAX) the mapping is that memory, and with `MAP_SYNC` the file system has made
-//! durable where its pages are before it lets anybody store there. Then bytes are durable as soon as the processor has
-//! written back the cache lines that hold them. Whoever stores does that at once, while it knows the lines and they are in
-//! its cache, and waits for it (`sfence`): a fence concerns one processor, and who flushes is mostly on another. Elsewhere
-//! the mapping is the page cache, and the kernel's flush of the file makes it durable, whoever stored.
-//! Must stay true: nothing is stored where the file has no space; that would be SIGBUS and not an error.
+//! On a file system in persistent memory (DAX) the mapping is that memory, and with `MAP_SYNC` the
+//! file system has made durable where its pages are before it lets anybody store there. Then bytes
+//! are durable as soon as the processor has written back the cache lines that hold them. Whoever
+//! stores does that at once, while it knows the lines and they are in its cache, and waits for it
+//! (`sfence`): a fence concerns one processor, and who flushes is mostly on another. Elsewhere the
+//! mapping is the page cache, and the kernel's flush of the file makes it durable, whoever stored.
+//! Must stay true: nothing is stored where the file has no space; that would be SIGBUS and not an
+//! error.
 //! Does not find out whether it has; `MediaFile::mapped` does.
 
 use cairn_core::{MEDIA_BLOCK_BYTES, Result};
@@ -33,7 +35,8 @@ impl DaxMapping {
         Ok(DaxMapping { mapping, is_synchronous })
     }
 
-    /// Whether stores are durable when they were written back; if not, a flush of the file makes them so.
+    /// Whether stores are durable when they were written back; if not, a flush of the file makes
+    /// them so.
     pub fn is_synchronous(&self) -> bool {
         self.is_synchronous
     }
@@ -46,7 +49,8 @@ impl DaxMapping {
         Ok(unsafe { self.mapping.address().as_ptr().add(offset) })
     }
 
-    /// Returns when what was stored in a range, by whomever, is durable, if that is for the processor to do.
+    /// Returns when what was stored in a range, by whomever, is durable, if that is for the
+    /// processor to do.
     pub fn write_back(&self, offset: u64, length: usize) -> Result<()> {
         let start = self.range(offset, length)?;
         if self.is_synchronous {
@@ -113,7 +117,8 @@ mod lines {
         const LEAF: u32 = 7;
         const CLFLUSHOPT: u32 = 1 << 23;
         const CLWB: u32 = 1 << 24;
-        // SAFETY: every processor of x86-64 has the instruction; the leaf is asked for only if it is there.
+        // SAFETY: every processor of x86-64 has the instruction; the leaf is asked for only if it
+        // is there.
         #[allow(unused_unsafe, reason = "unsafe in older compilers")]
         let features = unsafe {
             match __cpuid(0).eax >= LEAF {
@@ -165,8 +170,8 @@ mod lines {
     }
 }
 
-/// Cache lines of processors that are not known to let programs write them back. Those of 64-bit ARM do if they have
-/// `dc cvap`; without one to try that on, the kernel does it.
+/// Cache lines of processors that are not known to let programs write them back. Those of 64-bit
+/// ARM do if they have `dc cvap`; without one to try that on, the kernel does it.
 #[cfg(not(target_arch = "x86_64"))]
 mod lines {
     pub(super) const CAN_BE_WRITTEN_BACK: bool = false;

@@ -22,8 +22,9 @@ impl Descriptor {
         sys::openat(directory, path, flags | libc::O_CLOEXEC, mode).map(Descriptor)
     }
 
-    /// Opens a file as `open` does, but only a regular one: whatever else stands there is not waited for, nor is a symbolic link
-    /// followed. Errors: `EINVAL`: it is of another kind (`ELOOP`: a link; `ENXIO`: to be written to, and nobody reads it).
+    /// Opens a file as `open` does, but only a regular one: whatever else stands there is not
+    /// waited for, nor is a symbolic link followed. Errors: `EINVAL`: it is of another kind
+    /// (`ELOOP`: a link; `ENXIO`: to be written to, and nobody reads it).
     pub fn open_regular(
         directory: i32,
         path: &CStr,

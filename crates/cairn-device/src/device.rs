@@ -19,11 +19,11 @@ pub struct Mappable {
     pub descriptor: i32,
     /// Where the tier's first byte stands in it.
     pub offset: u64,
-    /// Whoever writes does that in the same memory. Otherwise what is mapped must not be read ahead (`MADV_RANDOM`): see
-    /// `media_file`; and nothing is written behind from the first mapping on.
+    /// Whoever writes does that in the same memory. Otherwise what is mapped must not be read ahead
+    /// (`MADV_RANDOM`): see `media_file`; and nothing is written behind from the first mapping on.
     pub in_memory: bool,
-    /// What stands there are copies of ranges that `show` was asked for, as long as anybody may have them mapped; what is stored
-    /// there reaches the tier by `write_back`.
+    /// What stands there are copies of ranges that `show` was asked for, as long as anybody may
+    /// have them mapped; what is stored there reaches the tier by `write_back`.
     pub copies: bool,
 }
 
@@ -42,7 +42,8 @@ pub trait Device: Send + Sync {
     /// `source` is readable for `length` bytes, which are not part of this device's mapping.
     unsafe fn write(&self, offset: u64, source: *const u8, length: usize) -> Result<u32>;
 
-    /// Stores consecutive blocks of `block_bytes` and hands out the raw checksum of each, in order. Errors: as `write`.
+    /// Stores consecutive blocks of `block_bytes` and hands out the raw checksum of each, in order.
+    /// Errors: as `write`.
     ///
     /// # Safety
     /// As `write`, for `count` blocks.
@@ -75,8 +76,8 @@ pub trait Device: Send + Sync {
         self.zero(offset, length)
     }
 
-    /// Stores a few bytes if that takes neither a fault nor I/O nor a wait in this process; false, and nothing done,
-    /// otherwise.
+    /// Stores a few bytes if that takes neither a fault nor I/O nor a wait in this process; false,
+    /// and nothing done, otherwise.
     fn write_warm(&self, offset: u64, bytes: &[u8]) -> bool;
 
     /// Fetches bytes. Errors: as `write`.
@@ -86,9 +87,10 @@ pub trait Device: Send + Sync {
     /// no Rust reference to them is alive.
     unsafe fn read(&self, offset: u64, target: *mut u8, length: usize) -> Result<()>;
 
-    /// As `read`, for who compares each byte with a checksum and uses no others: also where what was written may have been lost, so
-    /// that what stands there is older. Whether that is so. Errors: as `read`; where a machine has not answered, at once for as long as
-    /// it is not to be asked again.
+    /// As `read`, for who compares each byte with a checksum and uses no others: also where what
+    /// was written may have been lost, so that what stands there is older. Whether that is so.
+    /// Errors: as `read`; where a machine has not answered, at once for as long as it is not to be
+    /// asked again.
     ///
     /// # Safety
     /// As `read`.
@@ -103,15 +105,18 @@ pub trait Device: Send + Sync {
     /// Standard CRC32C of a range. Errors: as `read`.
     fn checksum(&self, offset: u64, length: usize) -> Result<u32>;
 
-    /// Returns when everything written before is as durable as the tier can make it, also what programs have stored by way of
-    /// mappings of their own, but for what `write_back` has to bring there first.
+    /// Returns when everything written before is as durable as the tier can make it, also what
+    /// programs have stored by way of mappings of their own, but for what `write_back` has to bring
+    /// there first.
     fn flush(&self) -> Result<()>;
 
-    /// Does now what would make the first use of a range slow. Errors: `NoSpace`; `Corrupt` for a range outside.
+    /// Does now what would make the first use of a range slow. Errors: `NoSpace`; `Corrupt` for a
+    /// range outside.
     fn prefault(&self, offset: u64, length: usize) -> Result<()>;
 
-    /// Brings what programs have written to where it belongs, and fetches what they want, until `stop` is set, for a device
-    /// whose writes return before; else returns at once. As many threads may as `servers` says keep it busy.
+    /// Brings what programs have written to where it belongs, and fetches what they want, until
+    /// `stop` is set, for a device whose writes return before; else returns at once. As many
+    /// threads may as `servers` says keep it busy.
     fn serve(&self, stop: &AtomicBool) {
         let _ = stop;
     }
@@ -126,32 +131,36 @@ pub trait Device: Send + Sync {
         false
     }
 
-    /// Has bytes read that will be asked for soon, while the caller goes on. What cannot be, is not.
+    /// Has bytes read that will be asked for soon, while the caller goes on. What cannot be, is
+    /// not.
     fn want(&self, offset: u64, length: usize) {
         let _ = (offset, length);
     }
 
-    /// Prepares for programs that see a range, whole pages, through a mapping, and may store to it if it `may_be_stored_to`: from
-    /// now on what a write stored is there when it returns. Errors: what was written before is lost (`Io`); `NoSpace`.
+    /// Prepares for programs that see a range, whole pages, through a mapping, and may store to it
+    /// if it `may_be_stored_to`: from now on what a write stored is there when it returns. Errors:
+    /// what was written before is lost (`Io`); `NoSpace`.
     fn show(&self, offset: u64, length: usize, may_be_stored_to: bool) -> Result<()> {
         let _ = (offset, length, may_be_stored_to);
         Ok(())
     }
 
-    /// Brings to the tier what programs have stored in a range by way of mappings; nothing where these are the tier's own
-    /// memory. Errors: as `write`.
+    /// Brings to the tier what programs have stored in a range by way of mappings; nothing where
+    /// these are the tier's own memory. Errors: as `write`.
     fn write_back(&self, offset: u64, length: usize) -> Result<()> {
         let _ = (offset, length);
         Ok(())
     }
 
-    /// Whether programs have copies of the tier's bytes mapped, which `write_back` and `put_away` bring there.
+    /// Whether programs have copies of the tier's bytes mapped, which `write_back` and `put_away`
+    /// bring there.
     fn shows_copies(&self) -> bool {
         self.mappable().is_some_and(|mappable| mappable.copies)
     }
 
-    /// Brings to the tier what was shown and is no longer mapped, a bounded part of it, and gives back its memory, while `goes_on`
-    /// says so. `mapped` says of which ranges programs have mappings. Errors: its own; as `write`, of some, and the others went.
+    /// Brings to the tier what was shown and is no longer mapped, a bounded part of it, and gives
+    /// back its memory, while `goes_on` says so. `mapped` says of which ranges programs have
+    /// mappings. Errors: its own; as `write`, of some, and the others went.
     fn put_away(
         &self,
         mapped: &dyn Fn() -> Result<Vec<Range<u64>>>,
@@ -166,7 +175,8 @@ pub trait Device: Send + Sync {
         false
     }
 
-    /// For how long a call of this process has waited, the last ones in vain, for a machine that does not answer.
+    /// For how long a call of this process has waited, the last ones in vain, for a machine that
+    /// does not answer.
     fn silent_for(&self) -> Option<Duration> {
         None
     }
@@ -176,8 +186,8 @@ pub trait Device: Send + Sync {
         false
     }
 
-    /// Of a file that is mapped: whether what is stored there is durable when the store returns (`MAP_SYNC`), or after a
-    /// flush. None of anything else.
+    /// Of a file that is mapped: whether what is stored there is durable when the store returns
+    /// (`MAP_SYNC`), or after a flush. None of anything else.
     fn is_synchronous(&self) -> Option<bool> {
         None
     }
@@ -189,14 +199,15 @@ pub trait Device: Send + Sync {
     fn mappable(&self) -> Option<Mappable>;
 }
 
-/// Copies bytes from one place of a tier to another, perhaps of another tier, through a buffer of this call; the ranges do not
-/// overlap. Returns their raw checksum.
+/// Copies bytes from one place of a tier to another, perhaps of another tier, through a buffer of
+/// this call; the ranges do not overlap. Returns their raw checksum.
 pub fn copy(source: (&dyn Device, u64), target: (&dyn Device, u64), length: usize) -> Result<u32> {
     let mut buffer = [0_u8; 16 << 10];
     let (mut done, mut raw) = (0, 0);
     while done < length {
         let part = &mut buffer[..(length - done).min(16 << 10)];
-        // SAFETY: the buffer is memory of this call alone and holds so many bytes; it is no part of a device.
+        // SAFETY: the buffer is memory of this call alone and holds so many bytes; it is no part of
+        // a device.
         let sum = unsafe {
             source.0.read(source.1 + done as u64, part.as_mut_ptr(), part.len())?;
             target.0.write(target.1 + done as u64, part.as_ptr(), part.len())?

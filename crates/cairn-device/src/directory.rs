@@ -126,8 +126,9 @@ impl Directory {
         self.existing_private(name)
     }
 
-    /// Makes the directory `name`, if need be, and lets everybody in who has a descriptor of it: others do not come through this one,
-    /// which is private. Errors: those of making it; it is a file, or not ours.
+    /// Makes the directory `name`, if need be, and lets everybody in who has a descriptor of it:
+    /// others do not come through this one, which is private. Errors: those of making it; it is a
+    /// file, or not ours.
     pub fn open_to_all(&self, name: &CStr) -> StoreResult<()> {
         match sys::mkdirat(self.raw(), name, 0o777) {
             Ok(()) | Err(Errno(libc::EEXIST)) => {}

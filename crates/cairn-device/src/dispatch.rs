@@ -1,7 +1,9 @@
-//! Telling our own calls of the kernel from others: where Syscall User Dispatch (`prctl(2)`) is on, a call by an instruction outside of
-//! the C library reaches the kernel only while the thread's selector allows that.
+//! Telling our own calls of the kernel from others: where Syscall User Dispatch (`prctl(2)`) is on,
+//! a call by an instruction outside of the C library reaches the kernel only while the thread's
+//! selector allows that.
 //!
-//! Must stay true: the selector allows calls while an instruction of ours makes one, and for as long as a thread was not armed.
+//! Must stay true: the selector allows calls while an instruction of ours makes one, and for as
+//! long as a thread was not armed.
 //! Does not turn it on, nor handle what is caught; the interposer does.
 
 use core::cell::Cell;
@@ -53,7 +55,8 @@ pub fn select(value: u8) -> u8 {
     SELECTOR.with(|selector| selector.swap(value, Ordering::Relaxed))
 }
 
-/// Sets the selector of this thread as it is while no instruction of ours makes a call; what it was.
+/// Sets the selector of this thread as it is while no instruction of ours makes a call; what it
+/// was.
 pub fn rest() -> u8 {
     select(REST.get())
 }

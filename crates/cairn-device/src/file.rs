@@ -1,8 +1,9 @@
 //! The file tier: hugeblocks in a part of a medium's file.
 //!
-//! Must stay true: a range is checked against the tier before anything is transferred; the checksum of a write is of
-//! the bytes that were stored, because they are summed on the way into the buffer that is written, or into the file's
-//! mapping. A block that was summed where it stands is durable after the next flush, whoever stored it.
+//! Must stay true: a range is checked against the tier before anything is transferred; the checksum
+//! of a write is of the bytes that were stored, because they are summed on the way into the buffer
+//! that is written, or into the file's mapping. A block that was summed where it stands is durable
+//! after the next flush, whoever stored it.
 //! Does not sum or transfer anything under the core's lock: nothing of a file is ever warm.
 
 use core::ops::Range;
@@ -29,7 +30,8 @@ pub struct FileTier {
 }
 
 impl FileTier {
-    /// The tier in `bytes` of `file` from `data_offset` on. Errors: `EINVAL` if these are not pages of the file.
+    /// The tier in `bytes` of `file` from `data_offset` on. Errors: `EINVAL` if these are not pages
+    /// of the file.
     pub fn new(file: Arc<MediaFile>, data_offset: u64, bytes: u64) -> SysResult<FileTier> {
         let is_whole = |value: u64| value % MEDIA_BLOCK_BYTES as u64 == 0;
         let fits = data_offset.checked_add(bytes).is_some_and(|end| end <= Media::bytes(&*file));
@@ -64,7 +66,8 @@ impl Default for Sum {
 }
 
 impl Sum {
-    /// That of nothing yet of what can be read as a whole: a buffer that is filled in part would be stored. Errors: `Fault`.
+    /// That of nothing yet of what can be read as a whole: a buffer that is filled in part would be
+    /// stored. Errors: `Fault`.
     fn of(source: *const u8, length: usize) -> Result<Sum> {
         match address::readable(source, length) == length {
             true => Ok(Sum::default()),
@@ -90,7 +93,8 @@ impl Device for FileTier {
     unsafe fn write(&self, offset: u64, source: *const u8, length: usize) -> Result<u32> {
         let mut sum = Sum::of(source, length)?;
         self.file.store(self.place(offset, length)?, length, |buffer, done, bytes| {
-            // SAFETY: the piece lies inside the caller's source and inside the buffer, which is ours alone.
+            // SAFETY: the piece lies inside the caller's source and inside the buffer, which is
+            // ours alone.
             sum.follow(unsafe { copy_crc(buffer, source.add(done), bytes) }, bytes);
         })?;
         sum.get()
@@ -152,7 +156,8 @@ impl Device for FileTier {
     unsafe fn read(&self, offset: u64, target: *mut u8, length: usize) -> Result<()> {
         let mut is_there = true;
         self.file.load(self.place(offset, length)?, length, |buffer, done, bytes| {
-            // SAFETY: the piece lies inside the caller's target and inside the buffer, which is ours alone.
+            // SAFETY: the piece lies inside the caller's target and inside the buffer, which is
+            // ours alone.
             is_there &= unsafe { copy_out(target.add(done), buffer, bytes) };
         })?;
         if is_there { Ok(()) } else { Err(Error::Fault) }
@@ -184,8 +189,8 @@ impl Device for FileTier {
         // Who stored them may have died in the middle of it.
         self.file.write_back(place, length)?;
         self.file.load(place, length, |buffer, _, bytes| {
-            // SAFETY: the piece was just read into the buffer, which is ours alone; or it lies in the mapping, as in
-            // `RamDevice::checksum`.
+            // SAFETY: the piece was just read into the buffer, which is ours alone; or it lies in
+            // the mapping, as in `RamDevice::checksum`.
             sum = checksum::crc32c(sum, unsafe { core::slice::from_raw_parts(buffer, bytes) });
         })?;
         Ok(sum)

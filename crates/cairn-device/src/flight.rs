@@ -1,10 +1,13 @@
-//! Open-file descriptions on their way between processes: what travels for them, and how their arrival or loss shows.
+//! Open-file descriptions on their way between processes: what travels for them, and how their
+//! arrival or loss shows.
 //!
-//! In a message a *token* takes the place of a placeholder: the write end of a FIFO of the store without readers, `handles/<ns>.<n>.token`,
-//! so that a call that nobody intercepts fails. It has a shared `flock`, which ends with the last copy of
-//! it, wherever that is: in a process, or in a message that the kernel drops with its socket. So who gets the lock for
-//! itself alone knows that nothing is on its way.
-//! Invariant: the reference of what is on its way is taken under a shared lock, and given up under an exclusive one.
+//! In a message a *token* takes the place of a placeholder: the write end of a FIFO of the store
+//! without readers, `handles/<ns>.<n>.token`, so that a call that nobody intercepts fails. It has a
+//! shared `flock`, which ends with the last copy of it, wherever that is: in a process, or in a
+//! message that the kernel drops with its socket. So who gets the lock for itself alone knows that
+//! nothing is on its way.
+//! Invariant: the reference of what is on its way is taken under a shared lock, and given up under
+//! an exclusive one.
 
 use cairn_core::{HandleId, Result};
 

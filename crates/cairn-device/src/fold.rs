@@ -76,8 +76,8 @@ fn detect() -> Level {
 }
 
 /// Raw checksum of the `length` bytes at `source`, which are also copied to `target` unless `MODE`
-/// is `READ`. `length` is a positive multiple of `STEP_MAX`. None if the source of a copy cannot be read; the part before
-/// that may have been copied.
+/// is `READ`. `length` is a positive multiple of `STEP_MAX`. None if the source of a copy cannot be
+/// read; the part before that may have been copied.
 ///
 /// # Safety
 /// This processor has `level`, which is not `Portable`; what is only read is readable, the target
@@ -100,8 +100,8 @@ pub unsafe fn run<const MODE: u8>(
     }
 }
 
-/// State of the bare shift register after `length` bytes, which are copied; none if they cannot be read, and then those
-/// before the first that cannot may have been copied.
+/// State of the bare shift register after `length` bytes, which are copied; none if they cannot be
+/// read, and then those before the first that cannot may have been copied.
 ///
 /// # Safety
 /// SSE4.2 was detected; `target` has room for the bytes, which it does not overlap.
@@ -114,7 +114,8 @@ pub unsafe fn copy_short(
 ) -> Option<u32> {
     let mut state = u64::from(state);
     let left: usize;
-    // SAFETY: the caller vouches for the instruction and the ranges. What is left reaches zero only where nothing can fault.
+    // SAFETY: the caller vouches for the instruction and the ranges. What is left reaches zero only
+    // where nothing can fault.
     unsafe {
         asm!(
             "cmp {left}, 8",

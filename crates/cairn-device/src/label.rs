@@ -11,7 +11,8 @@ use crate::nvme::claim::Holder;
 const PAGE: usize = MEDIA_BLOCK_BYTES;
 /// Magic of a label: "cairntr1".
 const MAGIC: [u8; 8] = *b"cairntr1";
-/// Versions of labels: of one without a claim, with one, and of one that says since when the tier is as it is known, with or without.
+/// Versions of labels: of one without a claim, with one, and of one that says since when the tier
+/// is as it is known, with or without.
 const VERSION: u32 = 1;
 const VERSION_CLAIMED: u32 = 2;
 const VERSION_SINCE: u32 = 3;
@@ -37,7 +38,8 @@ pub struct Label {
     pub identity: Identity,
     /// Which machine has it, where machines know that from here alone.
     pub claim: Option<Claimed>,
-    /// In which start of the machine that it is on the tier was made, or recovered; zeros if that machine does not say.
+    /// In which start of the machine that it is on the tier was made, or recovered; zeros if that
+    /// machine does not say.
     pub start: [u8; 16],
 }
 
@@ -102,7 +104,8 @@ impl Wrong {
     }
 }
 
-/// The label in a page. Errors: what is wrong with it. Whether it goes with the file's size is for the caller to find out.
+/// The label in a page. Errors: what is wrong with it. Whether it goes with the file's size is for
+/// the caller to find out.
 pub fn decode(page: &[u8; PAGE]) -> core::result::Result<Label, Wrong> {
     if page[..MAGIC.len()] != MAGIC {
         return Err(Wrong::Missing);

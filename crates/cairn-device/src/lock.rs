@@ -43,8 +43,8 @@ const UNCHECKABLE_ROUNDS: u32 = 30;
 /// How long threads of this process wait for a lock, milliseconds; 0: as long as its owner lives.
 static PATIENCE_MS: AtomicU32 = AtomicU32::new(0);
 
-/// From now on nobody in this process waits longer for the lock of a namespace than `patience`. For commands and agents, which are to
-/// say what they wait for; programs wait.
+/// From now on nobody in this process waits longer for the lock of a namespace than `patience`. For
+/// commands and agents, which are to say what they wait for; programs wait.
 pub fn set_patience(patience: Duration) {
     let milliseconds = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
     PATIENCE_MS.store(milliseconds, Ordering::Relaxed);
@@ -89,13 +89,15 @@ impl<'a> RobustLock<'a> {
     }
 
     /// Takes the lock, waiting as long as its owner lives, or as [`set_patience`] says.
-    /// Errors: `Held` if it was held by one thread for so long; `Busy` if this thread holds one already (a signal handler interrupted
-    /// it), or if an owner in another pid namespace shows no life for half a minute; `Io` if the kernel offers no robust list.
+    /// Errors: `Held` if it was held by one thread for so long; `Busy` if this thread holds one
+    /// already (a signal handler interrupted it), or if an owner in another pid namespace shows no
+    /// life for half a minute; `Io` if the kernel offers no robust list.
     pub fn lock(&self) -> Result<Acquired> {
         self.enter(None)
     }
 
-    /// The same; whoever waits does so for no longer than `patience`, or as long as this process has.
+    /// The same; whoever waits does so for no longer than `patience`, or as long as this process
+    /// has.
     fn enter(&self, patience: Option<Duration>) -> Result<Acquired> {
         SEAT.with(|seat| {
             let mine = seat.sit_down(self.address())?;
@@ -115,7 +117,8 @@ impl<'a> RobustLock<'a> {
         })
     }
 
-    /// Takes the lock if nobody has it; false if somebody does. What a dead owner left is for the caller to tell.
+    /// Takes the lock if nobody has it; false if somebody does. What a dead owner left is for the
+    /// caller to tell.
     /// Errors: as `lock`, for this thread.
     pub fn try_lock(&self) -> Result<bool> {
         SEAT.with(|seat| {
@@ -149,7 +152,8 @@ impl<'a> RobustLock<'a> {
         (tid != 0).then_some(Holder { tid, pid_namespace: (seen >> 32) as u32 })
     }
 
-    /// Whether a thread holds the lock. The kernel says when one has died; `looks` asks, too, whether it exists.
+    /// Whether a thread holds the lock. The kernel says when one has died; `looks` asks, too,
+    /// whether it exists.
     pub fn is_held(&self, looks: bool) -> bool {
         let is_gone = |holder: Holder| {
             let own = (process::pid_namespace() & u64::from(u32::MAX)) as u32;

@@ -1,7 +1,9 @@
-//! Files of the store on which the kernel keeps the locks of files: one for each file that was ever locked, named after its inode number
-//! and when it was born, so that another file of that number has another one.
+//! Files of the store on which the kernel keeps the locks of files: one for each file that was ever
+//! locked, named after its inode number and when it was born, so that another file of that number
+//! has another one.
 //!
-//! Must stay true: one is removed only when its file is gone, so that nobody comes to lock it; who still has it open loses nothing.
+//! Must stay true: one is removed only when its file is gone, so that nobody comes to lock it; who
+//! still has it open loses nothing.
 //! Does not know who holds locks; the kernel does.
 
 use cairn_core::{InodeId, Timestamp};
@@ -23,7 +25,8 @@ fn owner(namespace: &str, name: &str) -> Option<(InodeId, Timestamp)> {
     u64::from_str_radix(born, 16).ok().map(|born| (InodeId(inode), Timestamp(born as i64)))
 }
 
-/// Removes those of files of `namespace` of the store in `store` that do not exist any more; how many.
+/// Removes those of files of `namespace` of the store in `store` that do not exist any more; how
+/// many.
 /// Errors: the directory cannot be read, or a file not removed.
 pub fn sweep(
     store: &Path,

@@ -1,9 +1,10 @@
-//! Whether a thread that waits for something looks for it again and again for a moment before it sleeps: to be woken takes as long
-//! as many a message needs to be answered.
+//! Whether a thread that waits for something looks for it again and again for a moment before it
+//! sleeps: to be woken takes as long as many a message needs to be answered.
 //!
-//! Must stay true: looking takes no longer at a time than being woken may, and goes on only while it finds what is awaited. A
-//! thread that others share its processor with, be it one that works or the very one that is waited for, sleeps instead.
-//! Neither looks nor sleeps, and knows no clock: its user has them.
+//! Must stay true: looking takes no longer at a time than being woken may, and goes on only while
+//! it finds what is awaited. A thread that others share its processor with, be it one that works or
+//! the very one that is waited for, sleeps instead. Neither looks nor sleeps, and knows no clock:
+//! its user has them.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -12,10 +13,12 @@ use std::time::Instant;
 const LONGEST: Duration = Duration::from_micros(50);
 /// Looks that are this far apart had somebody else's work between them.
 const INTERRUPTED: Duration = Duration::from_micros(200);
-/// How often looking may be in vain before it is given up for a while, and more often if it was not lately.
+/// How often looking may be in vain before it is given up for a while, and more often if it was not
+/// lately.
 const CREDIT: u32 = 4;
 const CREDIT_MAX: u32 = 16;
-/// For how long it is given up, at first and at most: longer each time that it has not helped in between.
+/// For how long it is given up, at first and at most: longer each time that it has not helped in
+/// between.
 const SHORTEST_REST: Duration = Duration::from_millis(1);
 const LONGEST_REST: Duration = Duration::from_secs(1);
 /// For how long it is given up for somebody else's work.
@@ -52,7 +55,8 @@ impl Looks {
         Wait { last: now, until: may_look.then_some(now + LONGEST) }
     }
 
-    /// Whether to look once more before sleeping. After a no this wait has nothing more to do with looking.
+    /// Whether to look once more before sleeping. After a no this wait has nothing more to do with
+    /// looking.
     pub fn go_on(&mut self, wait: &mut Wait, now: Instant) -> bool {
         let Some(until) = wait.until else { return false };
         if now < until {
@@ -100,7 +104,8 @@ mod tests {
 
     const LOOK: Duration = Duration::from_nanos(500);
 
-    /// Waits for what comes after `time`, with a clock that goes on by a look at a time, and says for how long it was looked.
+    /// Waits for what comes after `time`, with a clock that goes on by a look at a time, and says
+    /// for how long it was looked.
     fn wait(looks: &mut Looks, now: &mut Instant, time: Duration) -> Duration {
         let (began, comes) = (*now, *now + time);
         let mut wait = looks.begin(*now);

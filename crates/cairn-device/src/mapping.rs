@@ -51,7 +51,8 @@ impl Mapping {
         Mapping::over(file, bytes, start)
     }
 
-    /// The same, but what is stored here is seen by nobody else. A page to which nothing was stored shows what the file has.
+    /// The same, but what is stored here is seen by nobody else. A page to which nothing was stored
+    /// shows what the file has.
     pub fn private(file: Descriptor, bytes: usize) -> SysResult<Mapping> {
         let start = map(&file, bytes, libc::MAP_PRIVATE)?;
         Mapping::over(file, bytes, start)
@@ -113,8 +114,8 @@ impl Mapping {
         }
     }
 
-    /// Takes whole pages of this range out of the page tables of this process. Their bytes stay, and so does their memory:
-    /// touching them is no signal.
+    /// Takes whole pages of this range out of the page tables of this process. Their bytes stay,
+    /// and so does their memory: touching them is no signal.
     pub fn depopulate(&self, offset: usize, length: usize) -> Result<()> {
         let end = self.check(offset, length)? / PAGE_BYTES * PAGE_BYTES;
         let start = offset.next_multiple_of(PAGE_BYTES).min(end);

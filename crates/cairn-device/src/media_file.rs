@@ -1,16 +1,20 @@
-//! One preallocated file, or a block device, as the medium of a tier: `file:PATH:SIZE`, `block:/dev/NAME:SIZE`.
+//! One preallocated file, or a block device, as the medium of a tier: `file:PATH:SIZE`,
+//! `block:/dev/NAME:SIZE`.
 //!
-//! Whole pages travel by direct I/O. Of a file, parts of pages go through the kernel's page cache, which every process
-//! shares, which survives them, and in which two writers of one page do not undo each other. The kernel keeps both views the
-//! same, page by page: a direct transfer first writes back what the cache has of its range, a direct write drops it. Of a
-//! device it does not while both write to one page. So nothing that is written there goes through the cache: who writes a
-//! part of a page reads the rest of it first, and has its turn meanwhile (`Transit::turn`). Parts are read through the cache
-//! from both. A file that is mapped (`dax:PATH:SIZE`) has neither: bytes are copied to and from where they stand (`dax`).
-//! Behind the tier's bytes stands one more page, the label: whose it is.
-//! Must stay true: the cache holds single pages only. A cached piece of several, made dirty by a write to one of them,
-//! would be written back over what a direct write has put beside it; so there is no reading ahead, and no direct I/O
-//! where the unit of the file system or the device is larger than a page. A device is written to by way of an area, or by one
-//! process alone. When a write returns, the bytes are the kernel's; they are durable after `flush`.
+//! Whole pages travel by direct I/O. Of a file, parts of pages go through the kernel's page cache,
+//! which every process shares, which survives them, and in which two writers of one page do not
+//! undo each other. The kernel keeps both views the same, page by page: a direct transfer first
+//! writes back what the cache has of its range, a direct write drops it. Of a device it does not
+//! while both write to one page. So nothing that is written there goes through the cache: who
+//! writes a part of a page reads the rest of it first, and has its turn meanwhile
+//! (`Transit::turn`). Parts are read through the cache from both. A file that is mapped
+//! (`dax:PATH:SIZE`) has neither: bytes are copied to and from where they stand (`dax`). Behind the
+//! tier's bytes stands one more page, the label: whose it is.
+//! Must stay true: the cache holds single pages only. A cached piece of several, made dirty by a
+//! write to one of them, would be written back over what a direct write has put beside it; so there
+//! is no reading ahead, and no direct I/O where the unit of the file system or the device is larger
+//! than a page. A device is written to by way of an area, or by one process alone. When a write
+//! returns, the bytes are the kernel's; they are durable after `flush`.
 //! Does not know what the bytes mean, nor how a file and a device differ; `medium` does.
 
 mod pages;
@@ -49,8 +53,8 @@ pub use crate::medium::Access;
 pub(crate) use pages::{put, put_zeros, read_all};
 
 const PAGE: usize = MEDIA_BLOCK_BYTES;
-/// How often somebody who waits for another process lets it run before it sleeps, for how long it sleeps, and in which
-/// rounds it looks whether that process still exists.
+/// How often somebody who waits for another process lets it run before it sleeps, for how long it
+/// sleeps, and in which rounds it looks whether that process still exists.
 const YIELDS: u32 = 50;
 const WAIT: Duration = Duration::from_micros(50);
 const CHECK_EVERY: u32 = 100;
@@ -62,8 +66,8 @@ const OPEN_TRIES: u32 = 16;
 pub enum Allocation {
     /// All of it: a full file system is found now and never later.
     AtOnce,
-    /// As `AtOnce`, and in persistent memory all is written, too: then the first store to a page changes nothing that the
-    /// file system would have to make durable before.
+    /// As `AtOnce`, and in persistent memory all is written, too: then the first store to a page
+    /// changes nothing that the file system would have to make durable before.
     ForMapping,
     /// As it is written to.
     AsWritten,
@@ -76,7 +80,8 @@ pub struct MediaFile {
     ordinary: Descriptor,
     direct: Option<Descriptor>,
     remote: Option<SharedRemote>,
-    /// What is locked because of the tier that stands on another machine, wherever that is said to be.
+    /// What is locked because of the tier that stands on another machine, wherever that is said to
+    /// be.
     tier_lock: Option<Descriptor>,
     label_at: u64,
     bytes: u64,
@@ -88,25 +93,27 @@ pub struct MediaFile {
 }
 
 impl MediaFile {
-    /// Opens the file or device. Errors: it holds no tier, is not for this user, or of another size than its label says.
+    /// Opens the file or device. Errors: it holds no tier, is not for this user, or of another size
+    /// than its label says.
     pub fn open(path: &Path) -> StoreResult<MediaFile> {
         MediaFile::open_labelled(path, libc::LOCK_SH, Access::ReadWrite)
     }
 
-    /// As `open`, while nobody else has it open. Waits a moment for processes that are ending. Errors: somebody has it
-    /// (`EWOULDBLOCK`).
+    /// As `open`, while nobody else has it open. Waits a moment for processes that are ending.
+    /// Errors: somebody has it (`EWOULDBLOCK`).
     pub fn open_alone(path: &Path) -> StoreResult<MediaFile> {
         MediaFile::open_labelled(path, libc::LOCK_EX, Access::ReadWrite)
     }
 
-    /// As `open_alone`, to look at it before anything is done there, whichever machine has it if this `takes_over`.
+    /// As `open_alone`, to look at it before anything is done there, whichever machine has it if
+    /// this `takes_over`.
     pub fn look(path: &Path, takes_over: bool) -> StoreResult<MediaFile> {
         let access = if takes_over { Access::Read } else { Access::Look };
         MediaFile::open_labelled(path, libc::LOCK_EX, access)
     }
 
-    /// As `open_alone`, to look at and to repair: the label may be missing or damaged, which is said. Whether the file
-    /// is that of a tier all the same is for the caller to find out.
+    /// As `open_alone`, to look at and to repair: the label may be missing or damaged, which is
+    /// said. Whether the file is that of a tier all the same is for the caller to find out.
     pub fn open_to_check(path: &Path, access: Access) -> StoreResult<(MediaFile, Option<Wrong>)> {
         let (file, label) = MediaFile::open_any(path, libc::LOCK_EX, access)?;
         match label {
@@ -116,7 +123,8 @@ impl MediaFile {
         }
     }
 
-    /// Writes the label again. Not durable before a flush. Errors: `Io`; the file was opened to read.
+    /// Writes the label again. Not durable before a flush. Errors: `Io`; the file was opened to
+    /// read.
     pub fn write_label(&mut self, label: Label) -> Result<()> {
         self.put_bytes(self.label_at, &label::encode(&label))?;
         (self.bytes, self.identity) = (label.bytes, label.identity);
@@ -137,7 +145,8 @@ impl MediaFile {
         }
     }
 
-    /// Opens the file, whatever its label says, which is the second result. Without one it is as large as it can be.
+    /// Opens the file, whatever its label says, which is the second result. Without one it is as
+    /// large as it can be.
     pub(crate) fn open_any(
         path: &Path,
         sharing: i32,
@@ -169,7 +178,8 @@ impl MediaFile {
         Ok((file, label))
     }
 
-    /// As `open`, of a namespace on another machine of which this is known. It is connected, and looked at, when it is first used.
+    /// As `open`, of a namespace on another machine of which this is known. It is connected, and
+    /// looked at, when it is first used.
     /// Errors: `EIO` if it cannot be that; no memory or descriptors.
     pub(crate) fn open_known(path: &Path, known: &Known) -> StoreResult<MediaFile> {
         let access = Access::ReadWrite;
@@ -204,7 +214,8 @@ impl MediaFile {
         self.remote.as_ref().map_or([0; 16], |remote| remote.traits().shape.start)
     }
 
-    /// What others need to know of it who are not connected; none of anything but a namespace on another machine. Errors: `Io`.
+    /// What others need to know of it who are not connected; none of anything but a namespace on
+    /// another machine. Errors: `Io`.
     pub(crate) fn known(&self) -> Result<Option<Known>> {
         let Some(remote) = &self.remote else { return Ok(None) };
         let page = self.bytes_at(self.label_at..self.label_at + PAGE as u64)?;
@@ -257,15 +268,16 @@ impl MediaFile {
         })
     }
 
-    /// Lets writes end before the device has the bytes, and reads begin before they are asked for, by way of an area. Not
-    /// where the page cache does that.
+    /// Lets writes end before the device has the bytes, and reads begin before they are asked for,
+    /// by way of an area. Not where the page cache does that.
     pub fn by_way_of(mut self, transit: Transit) -> MediaFile {
         self.transit = (self.direct.is_some() || self.remote.is_some()).then_some(transit);
         self
     }
 
-    /// Reads and writes the file where it is mapped from now on. Not one that lacks some of its space: a store there could
-    /// find none, which is a signal. Errors: no room in the address space.
+    /// Reads and writes the file where it is mapped from now on. Not one that lacks some of its
+    /// space: a store there could find none, which is a signal. Errors: no room in the address
+    /// space.
     pub fn mapped(mut self) -> SysResult<MediaFile> {
         let has_all = sys::fstat(self.ordinary.raw())?.st_blocks as u64 * 512 >= self.bytes;
         (self.direct, self.transit) = (None, None);
@@ -279,14 +291,16 @@ impl MediaFile {
         Ok(self)
     }
 
-    /// Of a file that is mapped: whether stores are durable when they return. If it could not be mapped they are not.
+    /// Of a file that is mapped: whether stores are durable when they return. If it could not be
+    /// mapped they are not.
     pub fn is_synchronous(&self) -> Option<bool> {
         let is_synchronous = self.mapping.as_ref().is_some_and(DaxMapping::is_synchronous);
         (self.kind == MediumKind::Dax).then_some(is_synchronous)
     }
 
-    /// Has what stands in a range become durable by the next flush, even if who stored it did not live to the end of that.
-    /// For whoever vouches for bytes of others. Errors: `Corrupt` for a range outside.
+    /// Has what stands in a range become durable by the next flush, even if who stored it did not
+    /// live to the end of that. For whoever vouches for bytes of others. Errors: `Corrupt` for a
+    /// range outside.
     pub fn write_back(&self, offset: u64, length: usize) -> Result<()> {
         match &self.mapping {
             Some(mapping) => mapping.write_back(offset, length),
@@ -416,7 +430,8 @@ impl MediaFile {
         remote.write_once(self.label_at, page, deadline).map_err(errno_of)
     }
 
-    /// Whether what is on another machine was seen to be reserved for this one; true of what is on this one.
+    /// Whether what is on another machine was seen to be reserved for this one; true of what is on
+    /// this one.
     pub(crate) fn is_reserved_here(&self) -> bool {
         self.remote.as_ref().is_none_or(SharedRemote::is_reserved_here)
     }
@@ -542,7 +557,8 @@ impl Locked for Descriptor {
     }
 }
 
-/// Opens what is at `path` and takes its lock; again if it, or the file that is locked in its stead, was removed meanwhile.
+/// Opens what is at `path` and takes its lock; again if it, or the file that is locked in its
+/// stead, was removed meanwhile.
 fn open_locked<T: Locked>(
     path: &Path,
     sharing: i32,

@@ -1,7 +1,9 @@
-//! What the bytes of a tier lie in, a regular file, a block device or a namespace on another machine, and all in which they differ: how one is
-//! recognised, made and removed, who may use it, how large it is. Reading and writing are the same: see `media_file`.
+//! What the bytes of a tier lie in, a regular file, a block device or a namespace on another
+//! machine, and all in which they differ: how one is recognised, made and removed, who may use it,
+//! how large it is. Reading and writing are the same: see `media_file`.
 //!
-//! Must stay true: whatever its kind, the label is the last page, and nothing is made where something else is.
+//! Must stay true: whatever its kind, the label is the last page, and nothing is made where
+//! something else is.
 
 mod block;
 mod claimed;
@@ -34,7 +36,8 @@ pub use remote::{claim, give_back};
 pub(crate) use remote::{remove_stand_ins, stand_in_of_tier};
 
 const PAGE: u64 = MEDIA_BLOCK_BYTES as u64;
-/// For how long something that others have open is waited for: what was killed a moment ago may not have ended yet.
+/// For how long something that others have open is waited for: what was killed a moment ago may not
+/// have ended yet.
 pub(crate) const ENDING: Duration = Duration::from_secs(2);
 /// How often it is looked at meanwhile.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -55,9 +58,11 @@ pub enum MediumKind {
 /// What may be done to an open medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Writes fail; the file may lie on a read-only device, or the device be one. What is on another machine may be anybody's.
+    /// Writes fail; the file may lie on a read-only device, or the device be one. What is on
+    /// another machine may be anybody's.
     Read,
-    /// To look at what is to be used: it must be one that this user and this machine may write to, but is not claimed yet.
+    /// To look at what is to be used: it must be one that this user and this machine may write to,
+    /// but is not claimed yet.
     Look,
     /// Reads and writes.
     ReadWrite,
@@ -82,13 +87,14 @@ pub(crate) struct Medium {
     pub(crate) label_at: u64,
     /// Unit in which the kernel transfers and caches.
     pub(crate) unit_bytes: u64,
-    /// What everything goes to instead, if it is on another machine; then the descriptor has nothing but locks.
+    /// What everything goes to instead, if it is on another machine; then the descriptor has
+    /// nothing but locks.
     pub(crate) remote: Option<SharedRemote>,
 }
 
 impl Medium {
-    /// Opens what is at `path`. Errors: it is neither a file nor a device, too small for a label, not for this user, and
-    /// what the kind forbids.
+    /// Opens what is at `path`. Errors: it is neither a file nor a device, too small for a label,
+    /// not for this user, and what the kind forbids.
     pub(crate) fn open(path: &Path, access: Access) -> StoreResult<Medium> {
         if RemotePath::is_one(path) {
             return remote::medium(path, access);
@@ -106,7 +112,8 @@ impl Medium {
         }
     }
 
-    /// The namespace on another machine at `path`, of which these traits are known. Does not connect.
+    /// The namespace on another machine at `path`, of which these traits are known. Does not
+    /// connect.
     pub(crate) fn known(path: &Path, traits: &Traits) -> StoreResult<Medium> {
         remote::known(path, traits)
     }
@@ -138,7 +145,8 @@ impl MediumKind {
         matches!(self, MediumKind::Block | MediumKind::Remote)
     }
 
-    /// The label that was read, if it goes with the size of the medium, in which it stands at `label_at`.
+    /// The label that was read, if it goes with the size of the medium, in which it stands at
+    /// `label_at`.
     pub(crate) fn checked(
         self,
         label: core::result::Result<Label, Wrong>,
@@ -155,7 +163,8 @@ impl MediumKind {
         if fits { Ok(label) } else { Err(Wrong::Damaged) }
     }
 
-    /// Errors: `FileTooLarge` if the process may not write to a file as far as `end`: the kernel would send a signal, too.
+    /// Errors: `FileTooLarge` if the process may not write to a file as far as `end`: the kernel
+    /// would send a signal, too.
     pub(crate) fn check_limit(self, end: u64) -> Result<()> {
         match !self.is_device() && end > sys::soft_limit(libc::RLIMIT_FSIZE)? {
             true => Err(Error::FileTooLarge),
@@ -166,7 +175,8 @@ impl MediumKind {
     /// What the kernel's answer to a write inside of the medium means.
     pub(crate) fn failure(self, errno: Errno) -> Errno {
         match (self, errno) {
-            // The device is gone, or smaller than it was: a full tier is found when blocks are given out.
+            // The device is gone, or smaller than it was: a full tier is found when blocks are
+            // given out.
             (MediumKind::Block | MediumKind::Remote, Errno(libc::ENOSPC)) => Errno(libc::EIO),
             _ => errno,
         }
@@ -183,7 +193,8 @@ impl MediumKind {
     }
 }
 
-/// Locks what is at `path`, and what stands in for it and for that tier, beside others who use it; those that can be.
+/// Locks what is at `path`, and what stands in for it and for that tier, beside others who use it;
+/// those that can be.
 pub(crate) fn lock_beside(path: &Path, identity: &Identity) -> Vec<Descriptor> {
     let files = match RemotePath::is_one(path) {
         true => remote::stand_ins(path, identity),

@@ -50,7 +50,8 @@ pub struct Namespace {
     pub tiers: Vec<Box<dyn Device>>,
     name: String,
     directory: Directory,
-    /// Where placeholders are: a process that has it open comes there with whatever rights it has left.
+    /// Where placeholders are: a process that has it open comes there with whatever rights it has
+    /// left.
     handles: Descriptor,
     meta_descriptors: [Option<i32>; 2],
 }
@@ -58,10 +59,11 @@ pub struct Namespace {
 /// How a namespace is made.
 #[derive(Clone, Debug)]
 pub struct Creation {
-    /// Its shape; `zero_block_checksum` and which tier is in memory are set here. With `durability` the first tier is a file
-    /// with all metadata in it, and its size decides about the rest.
+    /// Its shape; `zero_block_checksum` and which tier is in memory are set here. With `durability`
+    /// the first tier is a file with all metadata in it, and its size decides about the rest.
     pub geometry: Geometry,
-    /// Bytes of that file if it holds metadata alone; then the first tier has no hugeblocks. Else 0.
+    /// Bytes of that file if it holds metadata alone; then the first tier has no hugeblocks. Else
+    /// 0.
     pub metadata_bytes: u64,
     /// What its tiers are made of, as many as the geometry has.
     pub places: Vec<TierPlace>,
@@ -73,7 +75,8 @@ pub struct Creation {
     pub may_overwrite: bool,
 }
 
-/// Creates the namespace `name` of `geometry` in `store`, with one tier, in memory. Result and errors as `create`.
+/// Creates the namespace `name` of `geometry` in `store`, with one tier, in memory. Result and
+/// errors as `create`.
 pub fn create_namespace(
     store: &Store,
     name: &str,
@@ -90,11 +93,12 @@ pub fn create_namespace(
     )
 }
 
-/// Creates the namespace `name` in `store`. The result says whether its memory has huge pages.
-/// If it is to be durable and its first file or device holds a namespace already, it is recovered from that instead of made.
-/// Errors: it exists, or something stands where a file is to be made or on a device (`EEXIST`); places and geometry do not
-/// fit, or more than one tier is in memory (`EINVAL`); no space; a file is in use (`EWOULDBLOCK`), missing (`ENOENT`) or
-/// damaged.
+/// Creates the namespace `name` in `store`. The result says whether its memory has huge pages. If
+/// it is to be durable and its first file or device holds a namespace already, it is recovered from
+/// that instead of made.
+/// Errors: it exists, or something stands where a file is to be made or on a device (`EEXIST`);
+/// places and geometry do not fit, or more than one tier is in memory (`EINVAL`); no space; a file
+/// is in use (`EWOULDBLOCK`), missing (`ENOENT`) or damaged.
 pub fn create(store: &Store, name: &str, mut creation: Creation) -> StoreResult<HugePages> {
     let directory = store.directory();
     let names = Names::new(directory, name)?;
@@ -126,7 +130,8 @@ pub fn create(store: &Store, name: &str, mut creation: Creation) -> StoreResult<
     made
 }
 
-/// Makes a namespace on files or devices, or makes it again from what they hold; which then stay whatever fails.
+/// Makes a namespace on files or devices, or makes it again from what they hold; which then stay
+/// whatever fails.
 fn create_durable(
     directory: &Directory,
     names: &Names,
@@ -179,7 +184,8 @@ fn create_durable(
     made
 }
 
-/// The file of a tier, if it is one, while nobody else uses it; with all the space that it needs to be mapped.
+/// The file of a tier, if it is one, while nobody else uses it; with all the space that it needs to
+/// be mapped.
 fn open_alone(place: &TierPlace, allocation: Allocation) -> StoreResult<Option<MediaFile>> {
     let TierPlace::Medium { kind, path, identity } = place else { return Ok(None) };
     let file = MediaFile::open_alone(path)?;
@@ -191,7 +197,8 @@ fn open_alone(place: &TierPlace, allocation: Allocation) -> StoreResult<Option<M
     Ok(Some(file))
 }
 
-/// Errors: the tiers behind the first one are not those that the superblock in the file at `path` names.
+/// Errors: the tiers behind the first one are not those that the superblock in the file at `path`
+/// names.
 fn check_further(superblock: &Superblock, creation: &Creation, path: &Path) -> StoreResult<()> {
     let blocks = &superblock.geometry.tier_blocks[1..];
     let named = blocks.iter().zip(superblock.further).filter(|(blocks, _)| **blocks > 0);
@@ -317,8 +324,10 @@ fn open_meta(directory: &Directory, names: &Names) -> StoreResult<MetaSegment> {
     MetaSegment::open(directory, &names.meta)?.with_shadow(directory, &names.image)
 }
 
-/// Opens the image that the namespace `name` of `store` holds, with its tiers, to look at: nothing is to be written to them.
-/// Errors: as `open_namespace`; it holds none (`ESTALE`), which every operation says once the image has ended or was given up.
+/// Opens the image that the namespace `name` of `store` holds, with its tiers, to look at: nothing
+/// is to be written to them.
+/// Errors: as `open_namespace`; it holds none (`ESTALE`), which every operation says once the image
+/// has ended or was given up.
 pub fn open_image(store: &Store, name: &str) -> StoreResult<Namespace> {
     let mut namespace = open_namespace(store, name)?;
     let directory = &namespace.directory;
@@ -333,8 +342,9 @@ pub fn open_image(store: &Store, name: &str) -> StoreResult<Namespace> {
     Ok(namespace)
 }
 
-/// Makes a cut through several namespaces at one moment: no call is in the image of one of them without what it depends on in
-/// the others. Returns the numbers of the images. Errors: as `Microfs::begin_image`; then none is held that was begun here.
+/// Makes a cut through several namespaces at one moment: no call is in the image of one of them
+/// without what it depends on in the others. Returns the numbers of the images. Errors: as
+/// `Microfs::begin_image`; then none is held that was begun here.
 pub fn begin_images(namespaces: &[&Namespace]) -> cairn_core::Result<Vec<u64>> {
     let rendezvous = &Rendezvous::new(namespaces.len());
     // A thread has one lock.
@@ -385,13 +395,15 @@ fn open_files(
     places.iter().enumerate().map(open).collect()
 }
 
-/// An open medium, and what is known of it if it was not looked at: then it still has to be, before it is used.
+/// An open medium, and what is known of it if it was not looked at: then it still has to be, before
+/// it is used.
 struct Opened {
     file: Arc<MediaFile>,
     known: Option<Known>,
 }
 
-/// Opens a namespace on another machine, without a connection if a process of this store has left what it takes; else it does so itself.
+/// Opens a namespace on another machine, without a connection if a process of this store has left
+/// what it takes; else it does so itself.
 fn open_remote(
     directory: &Directory,
     name: &CStr,
@@ -424,7 +436,8 @@ fn open_remote(
     Ok((file, Some(known)))
 }
 
-/// Opens a namespace whose metadata are in the first of the files, at `path`; where its hugeblocks begin there, too.
+/// Opens a namespace whose metadata are in the first of the files, at `path`; where its hugeblocks
+/// begin there, too.
 fn open_durable(
     memory: MetaSegment,
     files: &[Option<Opened>],
@@ -461,8 +474,8 @@ fn check_identity(path: &Path, file: &MediaFile, identity: &Identity) -> StoreRe
     }
 }
 
-/// Removes the namespace `name` from `store`; its files and devices stay as they are. Nobody has it open. Whoever makes a namespace of
-/// that name takes away what else is left of this one.
+/// Removes the namespace `name` from `store`; its files and devices stay as they are. Nobody has it
+/// open. Whoever makes a namespace of that name takes away what else is left of this one.
 pub fn forget(store: &Store, name: &str) -> StoreResult<()> {
     let directory = store.directory();
     let _exclusive = directory.exclusive()?;
@@ -475,8 +488,8 @@ pub fn places(store: &Store, name: &str) -> StoreResult<Vec<TierPlace>> {
     tiers::read(store.directory(), &names.tiers)
 }
 
-/// What tells a stand-in from others, earlier ones included, whose inode numbers disks give out again: with the number, when it
-/// lost its name. Never 0.
+/// What tells a stand-in from others, earlier ones included, whose inode numbers disks give out
+/// again: with the number, when it lost its name. Never 0.
 pub fn stand_in_id(stat: &libc::stat) -> u64 {
     let seconds = (stat.st_ctime as u64) << 30;
     let removed = seconds.wrapping_add(stat.st_ctime_nsec as u64);
@@ -555,7 +568,8 @@ impl Namespace {
         Ok((descriptor.into_raw(), stand_in_id(&stat)))
     }
 
-    /// The directory of placeholders, tokens and files to lock, which any process of the job may use that has this descriptor.
+    /// The directory of placeholders, tokens and files to lock, which any process of the job may
+    /// use that has this descriptor.
     pub fn handles(&self) -> i32 {
         self.handles.raw()
     }
@@ -644,8 +658,8 @@ fn create_media(creation: &Creation) -> StoreResult<()> {
     })
 }
 
-/// Removes what a creator of the namespace `name` that died has left, if it was not made: as `create` would. Errors: nobody can tell
-/// what is on the first tier.
+/// Removes what a creator of the namespace `name` that died has left, if it was not made: as
+/// `create` would. Errors: nobody can tell what is on the first tier.
 pub fn remove_unfinished(store: &Store, name: &str) -> StoreResult<()> {
     let directory = store.directory();
     let names = Names::new(directory, name)?;
@@ -656,8 +670,8 @@ pub fn remove_unfinished(store: &Store, name: &str) -> StoreResult<()> {
     }
 }
 
-/// Removes what a creator that died has left: without a meta segment nobody uses it. Files stay if the first one may hold
-/// a namespace, which was to be made again from them.
+/// Removes what a creator that died has left: without a meta segment nobody uses it. Files stay if
+/// the first one may hold a namespace, which was to be made again from them.
 fn remove_leftovers(directory: &Directory, names: &Names) -> StoreResult<()> {
     let places = tiers::read(directory, &names.tiers).unwrap_or_default();
     match places.first().map_or(Ok(false), TierPlace::may_hold_namespace)? {
@@ -666,7 +680,8 @@ fn remove_leftovers(directory: &Directory, names: &Names) -> StoreResult<()> {
     }
 }
 
-/// Removes what the creator of a namespace made, which may have died, and nothing else of the same name.
+/// Removes what the creator of a namespace made, which may have died, and nothing else of the same
+/// name.
 fn remove_tiers(directory: &Directory, names: &Names, is_of_dead: bool) -> StoreResult<()> {
     removal::empty_tiers(directory, names, Vec::new(), is_of_dead)?;
     remove_own(directory, names)

@@ -1,9 +1,12 @@
-//! What programs say of their files and checkpoints: an append-only file of text in the store's directory.
+//! What programs say of their files and checkpoints: an append-only file of text in the store's
+//! directory.
 //!
-//! Each note is a line `CHECKSUM TIME PID RANK KIND NUMBER TEXT`: CRC32C of the rest in hexadecimal, nanoseconds since the
-//! epoch, the process, its rank or `-`, and what the note says, with a text in which bytes that are no visible ASCII, and `%`,
-//! stand as `%XX`. It is appended by one call and begins with a line feed of its own, so that a writer that was killed in the
-//! middle, or met a full store, spoils no other note than its own. Invariant: nothing that was appended changes.
+//! Each note is a line `CHECKSUM TIME PID RANK KIND NUMBER TEXT`: CRC32C of the rest in
+//! hexadecimal, nanoseconds since the epoch, the process, its rank or `-`, and what the note says,
+//! with a text in which bytes that are no visible ASCII, and `%`, stand as `%XX`. It is appended by
+//! one call and begins with a line feed of its own, so that a writer that was killed in the middle,
+//! or met a full store, spoils no other note than its own. Invariant: nothing that was appended
+//! changes.
 //! Does not say what is done because of a note.
 
 use std::fmt::Write;
@@ -53,7 +56,8 @@ pub struct Note {
     pub text: Vec<u8>,
 }
 
-/// Appends a note. Errors: `EINVAL` for a text that is empty or too long; `ENOSPC` also when there are too many notes.
+/// Appends a note. Errors: `EINVAL` for a text that is empty or too long; `ENOSPC` also when there
+/// are too many notes.
 pub fn append(directory: i32, note: &Note) -> SysResult<()> {
     if note.text.is_empty() || note.text.len() > TEXT_BYTES_MAX {
         return Err(Errno(libc::EINVAL));

@@ -1,8 +1,8 @@
 //! Memory nodes (NUMA): which there are, on which a thread runs, and which back a tier in memory.
 //!
-//! A tier's pages belong to no process: whoever touches one first, perhaps the agent, would decide which node it comes
-//! from. So the kernel is told when the tier is made; it keeps that with the file. A node that has no memory left is
-//! never an error: the kernel takes the page from another.
+//! A tier's pages belong to no process: whoever touches one first, perhaps the agent, would decide
+//! which node it comes from. So the kernel is told when the tier is made; it keeps that with the
+//! file. A node that has no memory left is never an error: the kernel takes the page from another.
 //! Must stay true: on a machine with one node nothing is asked of the kernel.
 //! Does not choose blocks; the core does (parts.rs).
 
@@ -22,7 +22,8 @@ const TEXT_BYTES_MAX: usize = 64 << 10;
 /// More processors than any kernel is built for.
 const PROCESSORS_MAX: usize = 1 << 16;
 
-/// The node of each processor of this machine, as far as a namespace was opened to which that matters.
+/// The node of each processor of this machine, as far as a namespace was opened to which that
+/// matters.
 static NODE_OF_PROCESSOR: OnceLock<Vec<u32>> = OnceLock::new();
 
 /// The memory nodes of a machine.
@@ -60,7 +61,8 @@ impl Topology {
         Topology { memory, local, node_of_processor }
     }
 
-    /// What `policy` means on this machine; `node` is that of `NumaPolicy::Node`. `None`: it has no memory.
+    /// What `policy` means on this machine; `node` is that of `NumaPolicy::Node`. `None`: it has no
+    /// memory.
     pub fn placement(&self, policy: NumaPolicy, node: u32) -> Option<Placement> {
         let nodes = match policy {
             NumaPolicy::Local | NumaPolicy::Interleave => self.local,
@@ -109,8 +111,8 @@ fn numbers(bits: u64) -> impl Iterator<Item = u32> {
     (0..u64::BITS).filter(move |number| bits & 1 << number != 0)
 }
 
-/// The text of one of the kernel's files; empty if it cannot be had. By system calls: this runs inside programs whose
-/// `open` is ours.
+/// The text of one of the kernel's files; empty if it cannot be had. By system calls: this runs
+/// inside programs whose `open` is ours.
 fn read(path: &Path) -> String {
     let text = || -> SysResult<Vec<u8>> {
         let file = Descriptor::open(libc::AT_FDCWD, &c_path(path)?, libc::O_RDONLY, 0)?;
@@ -133,7 +135,8 @@ pub fn learn() {
     NODE_OF_PROCESSOR.get_or_init(|| Topology::here().node_of_processor);
 }
 
-/// The memory node of the processor that the calling thread runs on; 0 before `learn`. Takes no system call.
+/// The memory node of the processor that the calling thread runs on; 0 before `learn`. Takes no
+/// system call.
 pub fn current_node() -> u32 {
     let Some(table) = NODE_OF_PROCESSOR.get() else { return 0 };
     // SAFETY: takes nothing; -1 if the kernel cannot tell.
@@ -149,8 +152,9 @@ struct Binding {
     nodes: u64,
 }
 
-/// Tells the kernel which nodes back the tier in `file`, which is the one in memory of a namespace of this geometry, and whose
-/// pages are not allocated yet. Errors: the kernel's; `EPERM` and `ENOSYS` only if the user asked for certain nodes.
+/// Tells the kernel which nodes back the tier in `file`, which is the one in memory of a namespace
+/// of this geometry, and whose pages are not allocated yet. Errors: the kernel's; `EPERM` and
+/// `ENOSYS` only if the user asked for certain nodes.
 pub fn bind(file: Descriptor, geometry: &Geometry) -> SysResult<()> {
     let bindings = bindings(geometry);
     let Some(last) = bindings.last() else { return Ok(()) };
@@ -164,7 +168,8 @@ pub fn bind(file: Descriptor, geometry: &Geometry) -> SysResult<()> {
             sys::mbind(start, length, *mode, *nodes)
         };
         match bound {
-            // A container may forbid it. Then a page comes from the node of whoever touches it first.
+            // A container may forbid it. Then a page comes from the node of whoever touches it
+            // first.
             Err(Errno(libc::EPERM | libc::ENOSYS))
                 if geometry.placement.policy == NumaPolicy::Local =>
             {

@@ -8,8 +8,9 @@
 //!      └─────────────── transport: commands and their data ───────────┘
 //!                        tcp: NVMe/TCP      wire: its bytes, shared with the target
 //! ```
-//! Must stay true: nothing that a peer sends makes us read or write outside of a command's own memory; a command ends once,
-//! as the controller has said, or with the connection. Whoever calls does the work: no thread, no lock.
+//! Must stay true: nothing that a peer sends makes us read or write outside of a command's own
+//! memory; a command ends once, as the controller has said, or with the connection. Whoever calls
+//! does the work: no thread, no lock.
 
 mod admin;
 pub mod auth;

@@ -82,7 +82,8 @@ pub fn identity() -> SysResult<ProcessIdentity> {
     Ok(ProcessIdentity { pid, pid_namespace: pid_namespace(), start_time: stat.start_time })
 }
 
-/// Who the calling thread is: its own id and start, which `is_alive` understands. Errors: as `identity`.
+/// Who the calling thread is: its own id and start, which `is_alive` understands. Errors: as
+/// `identity`.
 pub fn thread_identity() -> SysResult<ProcessIdentity> {
     let stat = read_stat(c"/proc/thread-self/stat")?;
     let pid = sys::gettid();
@@ -117,7 +118,8 @@ pub fn is_gone(identity: ProcessIdentity) -> bool {
         && sys::kill(identity.pid, 0) == Err(Errno(libc::ESRCH))
 }
 
-/// Whether /proc counts processes as the caller's pid namespace does. It may be that of the namespace around it.
+/// Whether /proc counts processes as the caller's pid namespace does. It may be that of the
+/// namespace around it.
 fn proc_is_ours() -> bool {
     let mut own = ShortPath::new();
     own.push_number(u64::from(sys::getpid()));
@@ -245,10 +247,12 @@ mod tests {
         assert!(is_alive(ProcessIdentity { pid: 1 << 22, pid_namespace, start_time: 1 }));
     }
 
-    /// Mechanism: in a pid namespace of its own that has the /proc of the one around it, a process was looked up under a
-    /// number that belongs to another there, which began at another time.
-    /// Consequence: programs that lived were reaped, and what they were writing was taken from them.
-    /// Fix: only a /proc that counts as the caller does is believed when it says that somebody is dead.
+    /// Mechanism: in a pid namespace of its own that has the /proc of the one around it, a process
+    /// was looked up under a number that belongs to another there, which began at another time.
+    /// Consequence: programs that lived were reaped, and what they were writing was taken from
+    /// them.
+    /// Fix: only a /proc that counts as the caller does is believed when it says that somebody is
+    /// dead.
     #[test]
     fn living_process_is_alive_under_the_proc_of_another_namespace() {
         let status = in_a_child(|| {

@@ -126,7 +126,8 @@ impl RamDevice {
             && self.warmth.entries()[block].load(Ordering::Relaxed) == WARM
     }
 
-    /// Warmth of the block at byte `at`, and the blocks from it on that are alike, up to byte `end`.
+    /// Warmth of the block at byte `at`, and the blocks from it on that are alike, up to byte
+    /// `end`.
     fn alike(&self, at: usize, end: usize) -> (u8, Range<usize>) {
         let first = at / self.hugeblock_bytes;
         let states = &self.warmth.entries()[first..end.div_ceil(self.hugeblock_bytes)];
@@ -309,7 +310,8 @@ impl Device for RamDevice {
         let range = self.check(offset, length)?;
         let first = range.start;
         if self.is_in_warm_block(&range) {
-            // SAFETY: the range is present, as long as the caller's target, and can be read without a fault.
+            // SAFETY: the range is present, as long as the caller's target, and can be read without
+            // a fault.
             return found(unsafe { copy_out(target, self.address(first), length) });
         }
         self.for_each_part(range, Populate::Read, true, &mut |part, present| {

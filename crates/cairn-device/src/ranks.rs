@@ -1,13 +1,16 @@
-//! The store's list of MPI ranks: who initialised MPI here, as which rank of what, and who finalised it.
+//! The store's list of MPI ranks: who initialised MPI here, as which rank of what, and who
+//! finalised it.
 //!
 //! ```text
 //! ranks                            records of 128 bytes, one for each process that passed MPI_Init
 //!   0 magic  8 state  12 errno of the flush that failed  16 rank  20 size  24 local rank  28 local size
 //!   32 pid  36 slot  40 start time  48 pid namespace  56 launch (text, padded with NUL)
 //! ```
-//! A rank appends its record, once, and changes nothing but its own state and errno afterwards: ranks need no agreement
-//! and no lock. Must stay true: a record is never moved, and is written by one call, so that it is there as a whole.
-//! Does not say which ranks died, a record cannot; whoever reads asks `process::is_alive`. Does not call MPI.
+//! A rank appends its record, once, and changes nothing but its own state and errno afterwards:
+//! ranks need no agreement and no lock. Must stay true: a record is never moved, and is written by
+//! one call, so that it is there as a whole.
+//! Does not say which ranks died, a record cannot; whoever reads asks `process::is_alive`. Does not
+//! call MPI.
 
 use core::ffi::CStr;
 
@@ -46,7 +49,8 @@ pub struct RankRecord {
     pub process: ProcessIdentity,
     /// Its slot in its namespace, by which it has blocks of its own to write to.
     pub slot: SlotId,
-    /// What tells this start of a program from any other, ASCII; what is longer than [`LAUNCH_BYTES_MAX`] is cut.
+    /// What tells this start of a program from any other, ASCII; what is longer than
+    /// [`LAUNCH_BYTES_MAX`] is cut.
     pub launch: String,
     /// Whether it finalised MPI: then how flushing its files went, which that brings with it.
     pub finalised: Option<SysResult<()>>,
@@ -142,7 +146,8 @@ pub fn announce(store: i32, record: &RankRecord) -> SysResult<Place> {
     }
 }
 
-/// Says in the record at `place`, which is the caller's, that it finalised MPI, and how flushing its files went.
+/// Says in the record at `place`, which is the caller's, that it finalised MPI, and how flushing
+/// its files went.
 pub fn finalise(store: i32, place: Place, flushed: SysResult<()>) -> SysResult<()> {
     let list = Descriptor::open_regular(store, NAME, libc::O_WRONLY, 0)?;
     let word = state(Some(flushed));

@@ -152,7 +152,8 @@ impl MetaSegment {
 
 impl Memory for MetaSegment {
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: segments never shrink, so the mapping is backed by the file as long as it is there.
+        // SAFETY: segments never shrink, so the mapping is backed by the file as long as it is
+        // there.
         unsafe { atomics(&self.mapping) }
     }
 
@@ -229,7 +230,8 @@ impl PrivateSegment {
 
 impl PrivateWords for PrivateSegment {
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: segments never shrink, so the mapping is backed by the file as long as it is there.
+        // SAFETY: segments never shrink, so the mapping is backed by the file as long as it is
+        // there.
         unsafe { atomics(&self.0) }
     }
 
@@ -244,8 +246,8 @@ impl PrivateWords for PrivateSegment {
 /// The file behind it is as long as the mapping as long as that is there.
 unsafe fn atomics(mapping: &Mapping) -> &[AtomicU64] {
     let words = mapping.bytes() / size_of::<AtomicU64>();
-    // SAFETY: the mapping is page-aligned and lives as long as it is borrowed; the caller vouches for the file. All
-    // access is atomic.
+    // SAFETY: the mapping is page-aligned and lives as long as it is borrowed; the caller vouches
+    // for the file. All access is atomic.
     unsafe { core::slice::from_raw_parts(mapping.address().cast().as_ptr(), words) }
 }
 

@@ -1,9 +1,11 @@
 //! Page-aligned buffers between an application's memory and direct I/O.
 //!
-//! A device reads and writes whole pages at page addresses, and what it writes must be what was summed. So bytes go
-//! through a buffer of ours; there is a small pool per file and process, made without touching its memory.
-//! Must stay true: a buffer has one user. A forked child finds all of the pool free and zero: both the memory and the
-//! marks are wiped in it, so it shares nothing with a thread of its parent that was in the middle of a transfer.
+//! A device reads and writes whole pages at page addresses, and what it writes must be what was
+//! summed. So bytes go through a buffer of ours; there is a small pool per file and process, made
+//! without touching its memory.
+//! Must stay true: a buffer has one user. A forked child finds all of the pool free and zero: both
+//! the memory and the marks are wiped in it, so it shares nothing with a thread of its parent that
+//! was in the middle of a transfer.
 //! Does not wait: if no buffer is free, one is mapped for this transfer.
 
 use core::sync::atomic::{AtomicU8, Ordering};

@@ -33,7 +33,8 @@ pub use crate::namespace::removal::{LeftTier, TierLocks};
 pub const HANDLES: &CStr = c"handles";
 /// Longest name of a job or a namespace, bytes.
 pub const NAME_BYTES_MAX: usize = 48;
-/// Stands between the name of a job and a number in the name of its store's directory while that is removed.
+/// Stands between the name of a job and a number in the name of its store's directory while that is
+/// removed.
 const REMOVED: &str = ".removed-";
 /// Stores of one name that are removed at the same time, or whose removal was cut off, at most.
 const REMOVALS_MAX: u32 = 1000;
@@ -60,7 +61,8 @@ impl Store {
         let mut attempts = 1;
         loop {
             match make(&root, &job) {
-                // Somebody removed the last store of this user, and with it a directory that was found.
+                // Somebody removed the last store of this user, and with it a directory that was
+                // found.
                 Err(error) if error.errno == libc::ENOENT && attempts < ATTEMPTS_MAX => {
                     attempts += 1
                 }
@@ -118,11 +120,12 @@ impl Store {
         self.remove_locked(TierLocks::default())
     }
 
-    /// Removes the store with everything in it, its tiers' files, and the user's directory if that was the last. The result are
-    /// tiers that it still seemed to have and that stay: they could not be reached, or another store has recovered them.
-    /// Its directory loses its name first, durably: whoever makes a store of that name meanwhile makes another one, and what is
-    /// cut off, or fails, is no store without its tiers but a removal to be finished.
-    /// Processes that have it mapped keep working on what no one else will see.
+    /// Removes the store with everything in it, its tiers' files, and the user's directory if that
+    /// was the last. The result are tiers that it still seemed to have and that stay: they could
+    /// not be reached, or another store has recovered them. Its directory loses its name first,
+    /// durably: whoever makes a store of that name meanwhile makes another one, and what is cut
+    /// off, or fails, is no store without its tiers but a removal to be finished. Processes that
+    /// have it mapped keep working on what no one else will see.
     pub fn remove_locked(self, locks: TierLocks) -> StoreResult<Vec<LeftTier>> {
         let _guard = self.directory.exclusive()?;
         remove_renamed(&rename_away(self.path())?, locks).map_err(|error| {
@@ -141,8 +144,8 @@ pub fn removed_job(name: &str) -> Option<&str> {
     Some(job).filter(|job| is_number && !job.is_empty())
 }
 
-/// Finishes the removal of a store that was cut off; `path` has a name that `removed_job` knows. The result is as that of
-/// `remove_locked`; None: somebody is at it.
+/// Finishes the removal of a store that was cut off; `path` has a name that `removed_job` knows.
+/// The result is as that of `remove_locked`; None: somebody is at it.
 pub fn finish_removal(path: &Path) -> StoreResult<Option<Vec<LeftTier>>> {
     let Some(_guard) = Directory::open(path)?.checked_private()?.try_exclusive()? else {
         return Ok(None);
@@ -159,7 +162,8 @@ fn remove_renamed(path: &Path, mut locks: TierLocks) -> StoreResult<Vec<LeftTier
     let mut left = Vec::new();
     for name in store.names_with(".tiers")? {
         left.extend(removal::empty(&store.directory, &name, locks.of(&name))?);
-        // Without the metadata nobody could tell any more whether another store has recovered them since.
+        // Without the metadata nobody could tell any more whether another store has recovered them
+        // since.
         let list = CString::new(format!("{name}.tiers")).expect("a name of a file");
         store.directory.remove_file(&list)?;
     }
@@ -240,10 +244,10 @@ pub struct Candidate {
     pub in_memory: bool,
 }
 
-/// The candidate for a new store that needs `wanted_bytes`, or as much as can be had: the first that
-/// is a writable directory with enough room, and the first such directory that was passed over for
-/// lack of it. If none has the room, the first for a given size, which is then too large, and the
-/// largest otherwise. Errors: no candidate is a writable directory; the last one's reason.
+/// The candidate for a new store that needs `wanted_bytes`, or as much as can be had: the first
+/// that is a writable directory with enough room, and the first such directory that was passed over
+/// for lack of it. If none has the room, the first for a given size, which is then too large, and
+/// the largest otherwise. Errors: no candidate is a writable directory; the last one's reason.
 pub fn find_candidate(wanted_bytes: Option<u64>) -> StoreResult<(Candidate, Option<Candidate>)> {
     let mut places = Vec::new();
     let mut refusal = None;

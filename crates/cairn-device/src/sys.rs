@@ -1,7 +1,8 @@
 //! System calls with checked results, made without the C library.
 //!
-//! Must stay true: no function here calls a function of the C library that Cairn's interposer exports, of which
-//! `syscall` is one; the kernel's own structures equal libc's on the 64-bit targets we support.
+//! Must stay true: no function here calls a function of the C library that Cairn's interposer
+//! exports, of which `syscall` is one; the kernel's own structures equal libc's on the 64-bit
+//! targets we support.
 //! Does not retry, log or interpret: the caller sees the kernel's answer as `Errno`.
 
 use core::ffi::CStr;
@@ -73,7 +74,8 @@ unsafe fn enter(number: libc::c_long, arguments: [libc::c_long; 6]) -> libc::c_l
 #[inline]
 unsafe fn instruction(number: libc::c_long, arguments: [libc::c_long; 6]) -> libc::c_long {
     let result;
-    // SAFETY: the kernel's convention: it changes rax, rcx and r11, and no memory but what the caller answers for.
+    // SAFETY: the kernel's convention: it changes rax, rcx and r11, and no memory but what the
+    // caller answers for.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -98,7 +100,8 @@ unsafe fn instruction(number: libc::c_long, arguments: [libc::c_long; 6]) -> lib
 #[inline]
 unsafe fn instruction(number: libc::c_long, arguments: [libc::c_long; 6]) -> libc::c_long {
     let result;
-    // SAFETY: the kernel's convention: it changes x0, and no memory but what the caller answers for.
+    // SAFETY: the kernel's convention: it changes x0, and no memory but what the caller answers
+    // for.
     unsafe {
         core::arch::asm!(
             "svc 0",
@@ -260,15 +263,16 @@ pub unsafe fn madvise(address: *mut u8, bytes: usize, advice: i32) -> SysResult<
     unsafe { call!(libc::SYS_madvise, address, bytes, advice) }.map(drop)
 }
 
-/// Says which memory nodes, given as bits, back the pages of a mapping that are not there yet (`MPOL_*`); for a file in
-/// memory that holds for all its mappings.
+/// Says which memory nodes, given as bits, back the pages of a mapping that are not there yet
+/// (`MPOL_*`); for a file in memory that holds for all its mappings.
 ///
 /// # Safety
 /// The range belongs to the caller.
 pub unsafe fn mbind(address: *mut u8, bytes: usize, mode: i32, nodes: u64) -> SysResult<()> {
     // The kernel looks at one bit less than it is told of.
     let count = u64::BITS + 1;
-    // SAFETY: the caller vouches for the range; the mask is one word on this stack, and lives for the call.
+    // SAFETY: the caller vouches for the range; the mask is one word on this stack, and lives for
+    // the call.
     unsafe { call!(libc::SYS_mbind, address, bytes, mode, &raw const nodes, count, 0) }.map(drop)
 }
 
@@ -319,8 +323,8 @@ pub fn position(descriptor: i32) -> SysResult<u64> {
     unsafe { call!(libc::SYS_lseek, descriptor, 0, libc::SEEK_CUR) }.map(|offset| offset as u64)
 }
 
-/// Where the next bytes of a file are that are no hole, from `offset` on, or may be none; none up to its end. Moves the
-/// descriptor's own offset.
+/// Where the next bytes of a file are that are no hole, from `offset` on, or may be none; none up
+/// to its end. Moves the descriptor's own offset.
 pub fn next_data(descriptor: i32, offset: u64) -> SysResult<Option<u64>> {
     // SAFETY: no pointers are passed.
     match unsafe { call!(libc::SYS_lseek, descriptor, offset, libc::SEEK_DATA) } {
@@ -335,7 +339,8 @@ pub fn socket_peer(descriptor: i32) -> SysResult<u32> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-    // SAFETY: the kernel writes at most `length` bytes into `peer`, and the length; both live for the call.
+    // SAFETY: the kernel writes at most `length` bytes into `peer`, and the length; both live for
+    // the call.
     unsafe {
         call!(libc::SYS_getsockopt, descriptor, level, option, &raw mut peer, &raw mut length)
     }?;
@@ -438,7 +443,8 @@ pub fn flock(descriptor: i32, operation: i32) -> SysResult<()> {
     unsafe { call!(libc::SYS_flock, descriptor, operation) }.map(drop)
 }
 
-/// Locks the first byte of an open file for reading, for as long as the open file lives, in whichever processes.
+/// Locks the first byte of an open file for reading, for as long as the open file lives, in
+/// whichever processes.
 /// Errors: somebody has it for writing (`EAGAIN`).
 pub fn lock_first_byte(descriptor: i32) -> SysResult<()> {
     first_byte(descriptor, libc::F_OFD_SETLK, libc::F_RDLCK).map(drop)
@@ -601,7 +607,8 @@ pub fn getgroups() -> Vec<u32> {
     let mut groups = Vec::new();
     loop {
         let room = groups.len();
-        // SAFETY: the kernel stores at most as many groups as there is room for; with none it says how many there are.
+        // SAFETY: the kernel stores at most as many groups as there is room for; with none it says
+        // how many there are.
         let count = unsafe {
             enter(libc::SYS_getgroups, [room as i64, groups.as_mut_ptr() as i64, 0, 0, 0, 0])
         };
@@ -645,8 +652,9 @@ pub fn nanosleep(duration: Duration) -> SysResult<()> {
     unsafe { call!(libc::SYS_nanosleep, &raw const request, 0) }.map(drop)
 }
 
-/// A descriptor that becomes readable every so often. A `read` of it waits; a signal handler interrupts that, or not, as it was
-/// installed (`SA_RESTART`), which no call with a time limit of its own does.
+/// A descriptor that becomes readable every so often. A `read` of it waits; a signal handler
+/// interrupts that, or not, as it was installed (`SA_RESTART`), which no call with a time limit of
+/// its own does.
 pub fn ticker(every: Duration) -> SysResult<i32> {
     let flags = libc::TFD_CLOEXEC;
     // SAFETY: no pointers are passed.
@@ -667,7 +675,8 @@ pub fn ticker(every: Duration) -> SysResult<i32> {
     }
 }
 
-/// Milliseconds of the clock that all processes of the machine share and that never goes back; they begin anew after 49 days.
+/// Milliseconds of the clock that all processes of the machine share and that never goes back; they
+/// begin anew after 49 days.
 pub fn monotonic_ms() -> u32 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime writes one timespec; it is served by the vDSO and never hooked.

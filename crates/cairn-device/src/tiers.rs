@@ -1,4 +1,5 @@
-//! What the tiers of a namespace are made of: `<ns>.tiers`, one line per tier in order of preference.
+//! What the tiers of a namespace are made of: `<ns>.tiers`, one line per tier in order of
+//! preference.
 //!
 //! ```text
 //! ram
@@ -7,8 +8,9 @@
 //! block 30313233343536373839616263646566 /dev/nvme0n1
 //! nvme-tcp 30313233343536373839616263646566 //10.0.0.5:4420/nqn.2026-11.io.cairn:target?nsid=1
 //! ```
-//! Must stay true: the list is there before the files it names are made or its devices written, so that whoever removes the store, or makes
-//! it again after a creator that died, finds them. A namespace without a list has one tier, in memory.
+//! Must stay true: the list is there before the files it names are made or its devices written, so
+//! that whoever removes the store, or makes it again after a creator that died, finds them. A
+//! namespace without a list has one tier, in memory.
 //! Does not know their sizes; the namespace's geometry does.
 
 use core::ffi::CStr;
@@ -50,8 +52,10 @@ impl TierPlace {
         Ok(TierPlace::Medium { kind, path: path.to_owned(), identity: sys::random()? })
     }
 
-    /// What the metadata say of a namespace that the medium at `path` keeps; none if there is no tier yet.
-    /// Errors: what is there holds no namespace, or is in use, by another machine only if this does not take it over.
+    /// What the metadata say of a namespace that the medium at `path` keeps; none if there is no
+    /// tier yet.
+    /// Errors: what is there holds no namespace, or is in use, by another machine only if this does
+    /// not take it over.
     pub fn kept_namespace(
         kind: MediumKind,
         path: &Path,
@@ -89,7 +93,8 @@ impl TierPlace {
         }
     }
 
-    /// The same place, where a tier is there already, whichever machine has it. Errors: it is not there, is no tier, or is in use.
+    /// The same place, where a tier is there already, whichever machine has it. Errors: it is not
+    /// there, is no tier, or is in use.
     pub fn as_kept(&self) -> StoreResult<TierPlace> {
         let TierPlace::Medium { kind, path, .. } = self else { return Ok(TierPlace::Ram) };
         let identity = *MediaFile::look(path, true)?.identity();
@@ -104,8 +109,8 @@ impl TierPlace {
         }
     }
 
-    /// The same kind of place for another namespace: a file beside this one, with `.name` added. Errors: there is nothing
-    /// beside a device (`ENOTSUP`).
+    /// The same kind of place for another namespace: a file beside this one, with `.name` added.
+    /// Errors: there is nothing beside a device (`ENOTSUP`).
     pub fn beside(&self, name: &str) -> SysResult<TierPlace> {
         match self {
             TierPlace::Ram => Ok(TierPlace::Ram),
@@ -117,7 +122,8 @@ impl TierPlace {
         }
     }
 
-    /// Whether the tier is there already; of a file, whether there is anything. Errors: nobody knows.
+    /// Whether the tier is there already; of a file, whether there is anything. Errors: nobody
+    /// knows.
     pub(crate) fn is_made(&self) -> StoreResult<bool> {
         Ok(match self {
             TierPlace::Ram => false,
@@ -132,7 +138,8 @@ impl TierPlace {
         })
     }
 
-    /// Makes a tier of `bytes`, if it lies outside the store. Errors: as `MediaFile::create` and `create_on_device`.
+    /// Makes a tier of `bytes`, if it lies outside the store. Errors: as `MediaFile::create` and
+    /// `create_on_device`.
     pub(crate) fn make(
         &self,
         bytes: u64,

@@ -1,4 +1,5 @@
-//! Bytes in transit between programs and a file: slots of shared memory that programs and the agent pass to each other.
+//! Bytes in transit between programs and a file: slots of shared memory that programs and the agent
+//! pass to each other.
 //!
 //! ```text
 //! FREE ──► FILLING ──► STAGED ──► WRITING ──► FREE           what programs write (`write_behind`)
@@ -8,8 +9,8 @@
 //! ```
 //! Who brings bytes to a device does so in its turn (`turns`).
 //!
-//! Must stay true: who owns a slot can be told from the dead, so that a slot is never lost. What stands in shared memory
-//! is checked before it is used.
+//! Must stay true: who owns a slot can be told from the dead, so that a slot is never lost. What
+//! stands in shared memory is checked before it is used.
 //! Does not start threads. Does not know which bytes of the file mean what.
 
 use core::ffi::CStr;
@@ -50,16 +51,18 @@ const W_PID_NAMESPACE: usize = 1;
 const W_SERVED: usize = 2;
 /// Not 0: a slot could not be written, and its bytes are lost.
 const W_FAILED: usize = 3;
-/// Counts when programs map parts of the file. While it is not what `W_UNMAPPED` says, a write is in the file when it
-/// returns, and the file may change unseen.
+/// Counts when programs map parts of the file. While it is not what `W_UNMAPPED` says, a write is
+/// in the file when it returns, and the file may change unseen.
 const W_MAPPED: usize = 4;
 /// Counts what was staged and wanted.
 const W_TICKETS: usize = 5;
-/// Futex: changes when something was staged or wanted. The word behind a futex says how many sleep on it.
+/// Futex: changes when something was staged or wanted. The word behind a futex says how many sleep
+/// on it.
 const W_STAGED: usize = 6;
 /// Futex: changes when something was written or read, or a slot became free.
 const W_WRITTEN: usize = 8;
-/// What `W_MAPPED` was when nothing was mapped any more; only of devices whose pages are shown (`media_file::shown`).
+/// What `W_MAPPED` was when nothing was mapped any more; only of devices whose pages are shown
+/// (`media_file::shown`).
 const W_UNMAPPED: usize = 10;
 /// Counts when such pages go.
 const W_GONE: usize = 11;
@@ -68,7 +71,8 @@ const SLOT_WORDS: usize = 8;
 
 /// How long a server sleeps before it looks whether it is to end.
 const SERVER_SLEEP: Duration = Duration::from_millis(100);
-/// For how long somebody who waits sleeps, and in which rounds it looks whether the one it waits for exists.
+/// For how long somebody who waits sleeps, and in which rounds it looks whether the one it waits
+/// for exists.
 const WAITER_SLEEP: Duration = Duration::from_millis(1);
 const CHECK_EVERY: u32 = 32;
 
@@ -137,8 +141,8 @@ impl Transit {
         self.mapping.file()
     }
 
-    /// Does what is staged and wanted, oldest first, until `stop` is set, which ends the taking of more, and nothing is left
-    /// that this process may write.
+    /// Does what is staged and wanted, oldest first, until `stop` is set, which ends the taking of
+    /// more, and nothing is left that this process may write.
     pub fn serve(&self, put: Put, get: Get, stop: &AtomicBool) {
         let Some(claim) = self.claim() else { return };
         loop {
@@ -160,7 +164,8 @@ impl Transit {
         }
     }
 
-    /// Whether bytes may be in transit at all. No: whoever has them, or needs them, goes to the file.
+    /// Whether bytes may be in transit at all. No: whoever has them, or needs them, goes to the
+    /// file.
     fn is_served(&self) -> bool {
         self.load(W_SERVED) != 0 && !self.is_mapped()
     }
@@ -248,7 +253,8 @@ impl Transit {
 
     fn words(&self) -> &[AtomicU64] {
         let first = self.mapping.address().as_ptr().cast();
-        // SAFETY: the first page is mapped and present as long as `self` lives; all access is atomic.
+        // SAFETY: the first page is mapped and present as long as `self` lives; all access is
+        // atomic.
         unsafe { core::slice::from_raw_parts(first, PAGE_BYTES / size_of::<AtomicU64>()) }
     }
 

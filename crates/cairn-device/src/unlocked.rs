@@ -1,9 +1,11 @@
-//! Memory of ours that stays out of the program's `mlockall(2)`: whole tiers, tables that are mostly empty.
+//! Memory of ours that stays out of the program's `mlockall(2)`: whole tiers, tables that are
+//! mostly empty.
 //!
-//! A program that locks its memory does not want to wait for its own pages. The kernel would make every page of a store
-//! present with them: a tier of gigabytes, and metadata that was laid out for files that are never made. On a disk the same
-//! call does not read the files in.
-//! Invariant: every mapping whose pages are to come as they are touched is made by [`map`] and removed by [`unmap`].
+//! A program that locks its memory does not want to wait for its own pages. The kernel would make
+//! every page of a store present with them: a tier of gigabytes, and metadata that was laid out for
+//! files that are never made. On a disk the same call does not read the files in.
+//! Invariant: every mapping whose pages are to come as they are touched is made by [`map`] and
+//! removed by [`unmap`].
 //! Does not lock: that is the interposer's, which leaves [`ranges`] out.
 
 use core::ops::Range;
@@ -12,14 +14,16 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::mapping::PAGE_BYTES;
 use crate::sys::{self, SysResult};
 
-/// More mappings than a process has of a store. What finds no entry is locked, which costs memory and no byte.
+/// More mappings than a process has of a store. What finds no entry is locked, which costs memory
+/// and no byte.
 const RANGES_MAX: usize = 64;
 
 static RANGES: Ranges<RANGES_MAX> = Ranges::new();
 /// Whether the kernel locks what is mapped from now on.
 static FOLLOWS: AtomicBool = AtomicBool::new(false);
 
-/// Says whether the kernel locks what this process maps from now on (`MCL_FUTURE`); what it said before.
+/// Says whether the kernel locks what this process maps from now on (`MCL_FUTURE`); what it said
+/// before.
 pub fn set_following(is_locked: bool) -> bool {
     FOLLOWS.swap(is_locked, Ordering::AcqRel)
 }
@@ -45,8 +49,9 @@ pub fn map(
     Ok(start)
 }
 
-/// A mapping that the kernel locks counts at once, whole, against `RLIMIT_MEMLOCK`, and its pages are made present. One page that nobody
-/// may touch is neither too much nor made present, and what it grows to once it is unlocked is not locked.
+/// A mapping that the kernel locks counts at once, whole, against `RLIMIT_MEMLOCK`, and its pages
+/// are made present. One page that nobody may touch is neither too much nor made present, and what
+/// it grows to once it is unlocked is not locked.
 fn map_unlocked(
     bytes: usize,
     protection: i32,

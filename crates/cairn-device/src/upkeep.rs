@@ -1,7 +1,8 @@
-//! Work on a namespace that every user of it shares: zeroing a tail, summing a stale block, waiting for writes in flight.
+//! Work on a namespace that every user of it shares: zeroing a tail, summing a stale block, waiting
+//! for writes in flight.
 //!
-//! Does not decide when; writers settle before they grow a file over its tail, closers, the reaper and the drain
-//! seal.
+//! Does not decide when; writers settle before they grow a file over its tail, closers, the reaper
+//! and the drain seal.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -15,26 +16,29 @@ use crate::device::{self, Device};
 use crate::namespace::Namespace;
 use crate::{process, sys};
 
-/// How often a thread lets others run while their writes are in flight before it sleeps, and for how long it sleeps.
+/// How often a thread lets others run while their writes are in flight before it sleeps, and for
+/// how long it sleeps.
 const YIELDS: usize = 1000;
 const WAIT: Duration = Duration::from_micros(100);
 /// After so many sleeps it looks whether whose writes they are still lives.
 const REAP_EVERY: usize = 500;
-/// Rounds after which it gives up, some minutes: a write in flight ends when a device that others use, too, has taken it.
+/// Rounds after which it gives up, some minutes: a write in flight ends when a device that others
+/// use, too, has taken it.
 const ROUNDS_MAX: usize = 1_000_000;
-/// Rounds after which no image is waited for, some seconds: a write that was planned before its cut may be one of a process that
-/// is stopped.
+/// Rounds after which no image is waited for, some seconds: a write that was planned before its cut
+/// may be one of a process that is stopped.
 const IMAGE_ROUNDS_MAX: usize = 20_000;
 
 impl Namespace {
-    /// The device of tier `tier`. Errors: `Corrupt` if a damaged extent names a tier that is not there.
+    /// The device of tier `tier`. Errors: `Corrupt` if a damaged extent names a tier that is not
+    /// there.
     pub fn tier(&self, tier: u8) -> Result<&dyn Device> {
         let device = self.tiers.get(usize::from(tier)).map(Box::as_ref);
         device.ok_or(Error::Corrupt { what: "tier of a block" })
     }
 
-    /// Repeats `act` until it is no longer `Busy` with writes in flight. Errors: as `act`; `Busy` at once if this thread
-    /// holds the lock, or if nothing changes for minutes.
+    /// Repeats `act` until it is no longer `Busy` with writes in flight. Errors: as `act`; `Busy`
+    /// at once if this thread holds the lock, or if nothing changes for minutes.
     pub fn patiently<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
         for round in 0..ROUNDS_MAX {
             match act() {
@@ -55,8 +59,8 @@ impl Namespace {
         Err(Error::Busy)
     }
 
-    /// Gives up what processes that are dead had, and what was sent and never received, as the agent does. For who has to
-    /// wait for that.
+    /// Gives up what processes that are dead had, and what was sent and never received, as the
+    /// agent does. For who has to wait for that.
     pub fn reap(&self) -> Result<()> {
         for (slot, identity) in self.fs.processes()? {
             if !process::is_alive(identity) {
@@ -108,7 +112,8 @@ impl Namespace {
         device::copy(place(source)?, place(target)?, length).map(drop)
     }
 
-    /// Has small files share a block, or waits a moment for whoever does; false if that came to nothing: there are none.
+    /// Has small files share a block, or waits a moment for whoever does; false if that came to
+    /// nothing: there are none.
     /// Errors: as those of the tiers, if nothing was packed.
     pub fn pack(&self, caller: &Caller) -> Result<bool> {
         let Some((mut pack, first)) = self.fs.begin_pack(caller)? else {
@@ -149,8 +154,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Gives a packed file a block of its own again, if it is packed still. Errors: `NoSpace`; `Busy` if too many writes of this process are
-    /// in flight; those of the tiers.
+    /// Gives a packed file a block of its own again, if it is packed still. Errors: `NoSpace`;
+    /// `Busy` if too many writes of this process are in flight; those of the tiers.
     pub fn unpack(&self, caller: &Caller, inode: InodeId) -> Result<()> {
         while let Some(plan) = self.fs.plan_unpacking(caller, inode)? {
             let unpacked = self.copy_unpacked(&plan);
@@ -188,8 +193,8 @@ impl Namespace {
         self.tiers.iter().any(|device| device.shows_copies())
     }
 
-    /// Brings what programs have stored in a range of a file that they have mapped to those tiers that have only copies of it
-    /// mapped.
+    /// Brings what programs have stored in a range of a file that they have mapped to those tiers
+    /// that have only copies of it mapped.
     pub fn write_back(&self, inode: InodeId, range: Range<u64>) -> Result<()> {
         if !self.shows_copies() {
             return Ok(());
@@ -199,7 +204,8 @@ impl Namespace {
         })
     }
 
-    /// Lets go of what was in memory for mappings of programs that have ended, a bounded part of it, while `goes_on` says so.
+    /// Lets go of what was in memory for mappings of programs that have ended, a bounded part of
+    /// it, while `goes_on` says so.
     /// Errors: the first of those that some of it had; the rest went.
     pub fn put_away(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
         let tiers = self.tiers.iter().zip(0..);
@@ -208,8 +214,9 @@ impl Namespace {
         ends.fold(Ok(()), Result::and)
     }
 
-    /// Where the blocks of mapped files are on a tier, with an empty range for each file that is mapped: one that has no blocks
-    /// by now may be about to show those that it had. Errors: of one of them nobody knows where its blocks are; nothing may go then.
+    /// Where the blocks of mapped files are on a tier, with an empty range for each file that is
+    /// mapped: one that has no blocks by now may be about to show those that it had. Errors: of one
+    /// of them nobody knows where its blocks are; nothing may go then.
     fn mapped_ranges(&self, tier: u8) -> Result<Vec<Range<u64>>> {
         let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
         let mut ranges = Vec::new();
@@ -253,7 +260,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// CRC32C of a block as it stands on its tier; what does not belong to the file counts as zeros.
+    /// CRC32C of a block as it stands on its tier; what does not belong to the file counts as
+    /// zeros.
     pub fn block_checksum(&self, block: &StaleBlock) -> Result<u32> {
         let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
         let offset = u64::from(block.block) * block_bytes;

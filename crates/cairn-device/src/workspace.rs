@@ -1,6 +1,8 @@
-//! Zeroed private memory to rebuild a namespace in: for recovery that only looks, snapshots and tests.
+//! Zeroed private memory to rebuild a namespace in: for recovery that only looks, snapshots and
+//! tests.
 //!
-//! Pages exist once they are touched, so a namespace with few files takes little of it, however large it may grow.
+//! Pages exist once they are touched, so a namespace with few files takes little of it, however
+//! large it may grow.
 //! Does not guard against other processes: nobody else can see it.
 
 use core::ptr::NonNull;
@@ -47,7 +49,8 @@ impl Workspace {
 
 impl Drop for Workspace {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that `new` made; the borrow checker sees to it that no slice of it is left.
+        // SAFETY: this is the mapping that `new` made; the borrow checker sees to it that no slice
+        // of it is left.
         unsafe { libc::munmap(self.words.as_ptr().cast(), self.count * size_of::<u64>()) };
     }
 }
@@ -64,7 +67,8 @@ impl PrivateWords for Workspace {
 
 impl Memory for Workspace {
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has `count` words, page-aligned and zeroed, and lives as long as `self`.
+        // SAFETY: the mapping has `count` words, page-aligned and zeroed, and lives as long as
+        // `self`.
         unsafe { core::slice::from_raw_parts(self.words.as_ptr(), self.count) }
     }
 

@@ -1,14 +1,15 @@
 //! What a call on a file of ours answers when it fails.
 //!
-//! Invariant: an errno is chosen by `cairn_core::Error::errno` or stands in the POSIX page of the call; nothing
-//! else is made up here.
+//! Invariant: an errno is chosen by `cairn_core::Error::errno` or stands in the POSIX page of the
+//! call; nothing else is made up here.
 
 use std::ffi::CString;
 
 /// An error number as the application sees it, positive.
 ///
-/// Aligned so that a result with one has a tag of a whole word. Half a word that was just stored is not forwarded to the load of
-/// the whole, which then waits for all stores before it, streaming ones included.
+/// Aligned so that a result with one has a tag of a whole word. Half a word that was just stored is
+/// not forwarded to the load of the whole, which then waits for all stores before it, streaming
+/// ones included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(align(8))]
 pub struct Errno(pub i32);
@@ -21,8 +22,8 @@ pub type Result<T> = core::result::Result<T, Errno>;
 pub enum PathError {
     /// It failed.
     Errno(Errno),
-    /// The path leads out of the mount, to this absolute path: the C library must answer, or, if it leads back, the
-    /// same call of ours.
+    /// The path leads out of the mount, to this absolute path: the C library must answer, or, if it
+    /// leads back, the same call of ours.
     Elsewhere(CString),
 }
 

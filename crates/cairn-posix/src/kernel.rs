@@ -1,6 +1,8 @@
-//! System calls that only this crate and the interposer make; the common ones are those of `cairn_device::sys`.
+//! System calls that only this crate and the interposer make; the common ones are those of
+//! `cairn_device::sys`.
 //!
-//! Must stay true: made past the C library, because its names, `syscall` among them, may be Cairn's own hooks.
+//! Must stay true: made past the C library, because its names, `syscall` among them, may be Cairn's
+//! own hooks.
 
 pub mod address;
 pub mod configuration;
@@ -68,7 +70,8 @@ pub fn fchdir(directory: i32) -> Result<()> {
     unsafe { call!(libc::SYS_fchdir, directory) }.map(drop)
 }
 
-/// The file mode creation mask. Read from /proc where that tells, because asking the kernel means changing it.
+/// The file mode creation mask. Read from /proc where that tells, because asking the kernel means
+/// changing it.
 pub fn umask() -> u32 {
     if let Some(mask) = umask_from_proc() {
         return mask;
@@ -99,8 +102,8 @@ fn umask_from_proc() -> Option<u32> {
     u32::from_str_radix(core::str::from_utf8(digits).ok()?, 8).ok()
 }
 
-/// Whether this process has threads beside the calling one; `None` where /proc does not tell. One that is on its way out, as for
-/// a moment after `pthread_join`, is none.
+/// Whether this process has threads beside the calling one; `None` where /proc does not tell. One
+/// that is on its way out, as for a moment after `pthread_join`, is none.
 pub fn has_threads() -> Option<bool> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     let all = Descriptor::open(libc::AT_FDCWD, c"/proc/self/task", flags, 0).ok()?;
@@ -153,7 +156,8 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
     unsafe { call!(libc::SYS_close_range, first, last, flags) }.map(drop)
 }
 
-// Flags of `linux/memfd.h` since Linux 6.3: where `vm.memfd_noexec` is set, one without them cannot be executed, or made.
+// Flags of `linux/memfd.h` since Linux 6.3: where `vm.memfd_noexec` is set, one without them cannot
+// be executed, or made.
 const MFD_NOEXEC_SEAL: u32 = 0x8;
 const MFD_EXEC: u32 = 0x10;
 
@@ -211,7 +215,8 @@ pub fn lock(descriptor: i32, command: i32, lock: &mut libc::flock) -> Result<()>
     gate::outside(|| unsafe { call!(libc::SYS_fcntl, descriptor, command, lock) }).map(drop)
 }
 
-/// Whether the handler of a signal ends a call that waits, instead of letting it go on (`SA_RESTART`).
+/// Whether the handler of a signal ends a call that waits, instead of letting it go on
+/// (`SA_RESTART`).
 pub fn interrupts(signal: i32) -> bool {
     // As the kernel has it: handler, flags, restorer, mask.
     let mut action = [0_u64; 4];
@@ -237,7 +242,8 @@ pub fn send_to_self(info: &libc::siginfo_t) {
 /// Maps a file or, with `descriptor` -1, anonymous memory.
 ///
 /// # Safety
-/// With `MAP_FIXED`, what is at `address` is replaced: it belongs to the caller and is not referenced.
+/// With `MAP_FIXED`, what is at `address` is replaced: it belongs to the caller and is not
+/// referenced.
 pub unsafe fn map(
     address: *mut c_void,
     length: usize,
@@ -270,7 +276,8 @@ pub unsafe fn move_pages(start: *mut c_void, length: usize, target: *mut c_void)
     unsafe { call!(libc::SYS_mremap, start, length, length, flags, target) }.map(drop)
 }
 
-/// Keeps mapped pages in memory: those that are touched from now on, or all of them, which may take long.
+/// Keeps mapped pages in memory: those that are touched from now on, or all of them, which may take
+/// long.
 pub fn lock_pages(address: *const c_void, length: usize, on_fault: bool) -> Result<()> {
     // SAFETY: changes no byte.
     let ask = || unsafe { call!(libc::SYS_mlock2, address, length, on_fault) };

@@ -1,5 +1,6 @@
-//! POSIX files over a microfs: paths, descriptors, cursors, directories, processes. Ordinary Rust that exports no C
-//! symbol; `cairn-preload` puts it behind the C library's names, tests and tools call it directly.
+//! POSIX files over a microfs: paths, descriptors, cursors, directories, processes. Ordinary Rust
+//! that exports no C symbol; `cairn-preload` puts it behind the C library's names, tests and tools
+//! call it directly.
 //!
 //! ```text
 //! path.rs, table.rs   is this call ours?          file.rs names.rs directory.rs cwd.rs   what it does
@@ -8,8 +9,8 @@
 //! job.rs              what programs ask of it     regions.rs                             where a file's bytes are
 //! calls.rs            calls counted               decisions.rs                           what of the C library is served
 //! ```
-//! Runs inside other people's programs: no thread, no output, no exit, no allocation to read or write, and every
-//! system call past the C library, because its names may be Cairn's own hooks.
+//! Runs inside other people's programs: no thread, no output, no exit, no allocation to read or
+//! write, and every system call past the C library, because its names may be Cairn's own hooks.
 
 pub mod data;
 pub mod descriptors;

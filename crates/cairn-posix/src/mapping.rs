@@ -1,12 +1,14 @@
 //! Files of ours in the address space.
 //!
-//! A mapping shows the file's blocks in the tier itself: what is stored through a shared one is in the file at once, for
-//! every process, whatever becomes of this one. Private ones share the blocks until a page is stored to. Of a tier on another
-//! machine the blocks are shown in shared memory, for every process of this one; `sync` brings there what was stored.
-//! Invariants: a mapping has a description of its own, so its blocks are nobody else's until it ends, in all processes that
-//! inherited it. The list knows every page that shows a block, so a page that is no longer in it can do no harm.
-//! Weaker than a local file system: that another process made the file longer or shorter, or filled a hole under a mapping
-//! that only reads, is seen when this process next looks at the file (`follow`).
+//! A mapping shows the file's blocks in the tier itself: what is stored through a shared one is in
+//! the file at once, for every process, whatever becomes of this one. Private ones share the blocks
+//! until a page is stored to. Of a tier on another machine the blocks are shown in shared memory,
+//! for every process of this one; `sync` brings there what was stored.
+//! Invariants: a mapping has a description of its own, so its blocks are nobody else's until it
+//! ends, in all processes that inherited it. The list knows every page that shows a block, so a
+//! page that is no longer in it can do no harm. Weaker than a local file system: that another
+//! process made the file longer or shorter, or filled a hole under a mapping that only reads, is
+//! seen when this process next looks at the file (`follow`).
 //!
 //! ```text
 //! mapping.rs   the list of mappings; what is unmapped, what follows the file
@@ -215,8 +217,8 @@ fn removed(start: *const c_void, length: usize) {
     }
 }
 
-/// Lets `map`, which gives `MAP_FAILED` for a failure, put something else there. `None`, and nothing was done: there is nothing
-/// of ours in the range.
+/// Lets `map`, which gives `MAP_FAILED` for a failure, put something else there. `None`, and
+/// nothing was done: there is nothing of ours in the range.
 pub fn replace(
     start: *const c_void,
     length: usize,
@@ -253,7 +255,8 @@ fn cut(list: &mut Vec<Mapping>, range: &Range<usize>) -> Vec<HandleId> {
     gone
 }
 
-/// Closes descriptions whose pages are gone. What was stored is sealed, unless other processes have it mapped, too.
+/// Closes descriptions whose pages are gone. What was stored is sealed, unless other processes have
+/// it mapped, too.
 fn give_up(gone: Vec<HandleId>) {
     if gone.is_empty() {
         return;
@@ -284,7 +287,8 @@ pub fn follow(inode: InodeId) {
     }
 }
 
-/// As `follow`, of all files: the process has a lock, under which others may have changed any of them.
+/// As `follow`, of all files: the process has a lock, under which others may have changed any of
+/// them.
 pub fn follow_all() {
     if any() {
         follow_where(|_| true);

@@ -1,8 +1,8 @@
 //! The one mount of this process: attached on first use, shared by all its threads.
 //!
-//! Invariant: once attached, the mount stays for the life of the process, or until the program gives it up; a forked
-//! child keeps the mapping and takes a slot of its own. After a caught panic every call of ours fails with EIO: the
-//! application goes on, but we no longer trust what we know.
+//! Invariant: once attached, the mount stays for the life of the process, or until the program
+//! gives it up; a forked child keeps the mapping and takes a slot of its own. After a caught panic
+//! every call of ours fails with EIO: the application goes on, but we no longer trust what we know.
 //! Does not decide which calls are ours; `path.rs` and `table.rs` do.
 
 use core::ops::Range;
@@ -84,7 +84,8 @@ pub fn attached() -> Option<&'static Mount> {
 }
 
 /// The mount, attached now if need be.
-/// Errors: `EIO` after a caught panic, `ENODEV` without configuration or store; those of opening the store.
+/// Errors: `EIO` after a caught panic, `ENODEV` without configuration or store; those of opening
+/// the store.
 #[inline]
 pub fn current() -> Result<&'static Mount> {
     match attached() {
@@ -98,8 +99,8 @@ pub fn current() -> Result<&'static Mount> {
     }
 }
 
-/// The mount, if it is attached, for giving up what this process holds: a forked child that only lets go need not
-/// introduce itself.
+/// The mount, if it is attached, for giving up what this process holds: a forked child that only
+/// lets go need not introduce itself.
 pub(crate) fn holder() -> Option<&'static Mount> {
     let mount = attached()?;
     if mount.current_slot().is_some() { Some(mount) } else { current().ok() }
@@ -115,7 +116,8 @@ pub fn is_poisoned() -> bool {
     POISONED.load(Ordering::Relaxed)
 }
 
-/// Says that the process has ended as far as the store is concerned; a late call must not take a slot again.
+/// Says that the process has ended as far as the store is concerned; a late call must not take a
+/// slot again.
 pub(crate) fn set_ended() {
     ENDED.store(true, Ordering::Relaxed);
 }
@@ -125,8 +127,9 @@ pub(crate) fn begin_end() {
     ENDER.store(sys::gettid(), Ordering::Relaxed);
 }
 
-/// To be called by a thread whose call has failed: while another thread ends the process there is nothing left to serve it with, and it
-/// is not told so, because on a disk its call would go on until the kernel stops it. Returns if that does not come.
+/// To be called by a thread whose call has failed: while another thread ends the process there is
+/// nothing left to serve it with, and it is not told so, because on a disk its call would go on
+/// until the kernel stops it. Returns if that does not come.
 #[cold]
 pub fn wait_if_ending() {
     /// An end takes milliseconds; longer only if it waits for something that this thread has.
@@ -183,7 +186,8 @@ pub(crate) fn is_retired() -> bool {
     !RETIRED.load(Ordering::Relaxed).is_null()
 }
 
-/// Gives the mount up for the process, which holds nothing of it any more. Threads that still look at it see it as it was.
+/// Gives the mount up for the process, which holds nothing of it any more. Threads that still look
+/// at it see it as it was.
 pub(crate) fn retire() -> Result<()> {
     let _held = ATTACHING.hold()?;
     let Some(mount) = attached() else { return Ok(()) };
@@ -260,8 +264,8 @@ impl Mount {
         tiers.all(|device| in_memory(device.as_ref()))
     }
 
-    /// Makes durable what programs have stored to mapped files, on tiers where a flush of metadata leaves that out, or may: what
-    /// was brought back after the last mapping ended is in no record.
+    /// Makes durable what programs have stored to mapped files, on tiers where a flush of metadata
+    /// leaves that out, or may: what was brought back after the last mapping ended is in no record.
     pub(crate) fn flush_mapped_stores(&self) -> Result<()> {
         let tiers = self.namespace.tiers.iter();
         let mut left_out =
@@ -289,7 +293,8 @@ impl Mount {
         Ok(self.namespace.block_checksum(block)?)
     }
 
-    /// A new close-on-exec descriptor of the socket inode that stands for `handle`, and the inode's number.
+    /// A new close-on-exec descriptor of the socket inode that stands for `handle`, and the inode's
+    /// number.
     pub(crate) fn placeholder(&self, handle: HandleId) -> Result<(i32, u64)> {
         Ok(self.namespace.placeholder(handle.number())?)
     }
@@ -394,8 +399,8 @@ impl Mount {
         self.file_size_limit.load(Ordering::Relaxed)
     }
 
-    /// In a forked child: `slot` was made for it. Who the child is, is told when it first needs us; most children
-    /// execute another program at once.
+    /// In a forked child: `slot` was made for it. Who the child is, is told when it first needs us;
+    /// most children execute another program at once.
     pub(crate) fn inherit(&self, slot: SlotId) {
         self.slot.store(slot.0, Ordering::Relaxed);
         self.pid.store(sys::getpid(), Ordering::Relaxed);
@@ -408,7 +413,8 @@ impl Mount {
         (known || self.prepared.load(Ordering::Relaxed)).then(|| self.slot())
     }
 
-    /// Takes up the slot of a forked child, or, if its creation was not seen, makes one for what it inherited.
+    /// Takes up the slot of a forked child, or, if its creation was not seen, makes one for what it
+    /// inherited.
     fn adopt(&self) -> Result<()> {
         if self.generation.load(Ordering::Relaxed) == process::generation() {
             return Ok(());
@@ -427,7 +433,8 @@ impl Mount {
         Ok(())
     }
 
-    /// The slot, if it ends with this process: none in one that lives in the memory and the slot of another.
+    /// The slot, if it ends with this process: none in one that lives in the memory and the slot of
+    /// another.
     pub(crate) fn own_slot(&self) -> Option<SlotId> {
         self.current_slot().filter(|_| self.pid.load(Ordering::Relaxed) == sys::getpid())
     }
@@ -438,7 +445,8 @@ impl Mount {
         self.generation.store(0, Ordering::Relaxed);
     }
 
-    /// Holds on to the handles of this process that `wanted` names; one that is gone leaves the table.
+    /// Holds on to the handles of this process that `wanted` names; one that is gone leaves the
+    /// table.
     pub(crate) fn retain_all(&self, slot: SlotId, wanted: impl Fn(HandleId) -> bool) {
         for (descriptor, handle) in table::all() {
             if wanted(handle) && self.fs().retain(slot, handle).is_err() {
@@ -447,7 +455,8 @@ impl Mount {
         }
     }
 
-    /// Runs `act`, which needs a free process slot; if there is none, after reaping processes that are dead.
+    /// Runs `act`, which needs a free process slot; if there is none, after reaping processes that
+    /// are dead.
     pub(crate) fn with_room<T>(&self, act: impl Fn() -> cairn_core::Result<T>) -> Result<T> {
         match act() {
             Err(cairn_core::Error::TooManyProcesses) => {}
@@ -487,7 +496,8 @@ impl Mount {
         self.namespace.patiently(act)
     }
 
-    /// After an exec: enters the descriptors that survived it and gives up the handles of those that did not.
+    /// After an exec: enters the descriptors that survived it and gives up the handles of those
+    /// that did not.
     fn recognise_descriptors(&self) -> Result<()> {
         placeholder::for_each_inherited(self, |descriptor, handle| {
             let retain = || Ok(self.fs().retain(self.slot(), handle)?);
@@ -528,8 +538,8 @@ impl Mount {
         }
     }
 
-    /// Where a path leads that left the mount: outside, or, by a way that did not stay outside, to a place below the
-    /// mount that the caller's own call then finds.
+    /// Where a path leads that left the mount: outside, or, by a way that did not stay outside, to
+    /// a place below the mount that the caller's own call then finds.
     #[cold]
     fn elsewhere(&self, place: &Place, follow: bool) -> PathError {
         let caller = self.caller();
@@ -555,7 +565,8 @@ impl Mount {
     pub(crate) fn reclaim(&self) {
         let mut batches = 0;
         while self.fs().orphans() > 0 && batches < RECLAIM_BATCHES_MAX {
-            // What cannot be freed now (pinned, or the lock is held by a stopped tool) is freed by a later call.
+            // What cannot be freed now (pinned, or the lock is held by a stopped tool) is freed by
+            // a later call.
             if !self.fs().reclaim(self.current_slot()).unwrap_or(false) {
                 break;
             }
@@ -571,7 +582,8 @@ fn terminated(outside: Vec<u8>) -> PathError {
     }
 }
 
-/// The namespace of a rank, made on first use as a share of the node's: its tiers divided by the ranks of the node.
+/// The namespace of a rank, made on first use as a share of the node's: its tiers divided by the
+/// ranks of the node.
 fn rank_namespace(
     store: &Store,
     rank: u32,
@@ -610,8 +622,8 @@ fn rank_namespace(
     }
 }
 
-/// Makes a durable namespace on what its rank had before the node's memory was lost, if there is something; for metadata
-/// alone there are so many bytes, or more if need be.
+/// Makes a durable namespace on what its rank had before the node's memory was lost, if there is
+/// something; for metadata alone there are so many bytes, or more if need be.
 fn take_files(
     creation: &mut Creation,
     metadata_bytes: u64,

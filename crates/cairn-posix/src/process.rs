@@ -1,7 +1,7 @@
 //! Processes: what a fork, an exec and an end mean for the slot.
 //!
-//! Invariant: a child's references are taken before it exists; an orderly end (exit, exec) never leaves a file
-//! unclean, a death by signal is never mistaken for one.
+//! Invariant: a child's references are taken before it exists; an orderly end (exit, exec) never
+//! leaves a file unclean, a death by signal is never mistaken for one.
 //! Does not call fork or exec itself.
 
 pub mod calls;
@@ -22,8 +22,9 @@ use crate::kernel::configuration;
 use crate::mapping;
 use crate::mount::{self, Mount};
 
-/// Whether this process may have something of ours that a child would inherit: it has attached the mount, or was executed with
-/// descriptors or in a directory of ours, and attaches it now. Looks for those once.
+/// Whether this process may have something of ours that a child would inherit: it has attached the
+/// mount, or was executed with descriptors or in a directory of ours, and attaches it now. Looks
+/// for those once.
 pub fn has_something() -> bool {
     static HAS_NOTHING: AtomicBool = AtomicBool::new(false);
     if mount::attached().is_some() {
@@ -45,7 +46,8 @@ pub fn has_something() -> bool {
 pub struct Spawn(Option<(&'static Mount, SlotId)>);
 
 impl Spawn {
-    /// Call before the child is created. Errors: `EAGAIN` if the store has no slot for another process.
+    /// Call before the child is created. Errors: `EAGAIN` if the store has no slot for another
+    /// process.
     pub fn begin() -> Result<Spawn> {
         if mount::is_poisoned() || !has_something() {
             return Ok(Spawn(None));
@@ -92,13 +94,14 @@ impl Spawn {
     }
 }
 
-/// An exec that is about to happen. If it does, nothing of this process remains to run; if not, call `failed`.
+/// An exec that is about to happen. If it does, nothing of this process remains to run; if not,
+/// call `failed`.
 #[must_use]
 pub struct Exec(Option<&'static Mount>);
 
 impl Exec {
-    /// Seals what this process wrote, marks its end as orderly, and gives up inherited references that the exec
-    /// would close: the executed program may never look at the store.
+    /// Seals what this process wrote, marks its end as orderly, and gives up inherited references
+    /// that the exec would close: the executed program may never look at the store.
     pub fn begin() -> Exec {
         let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else {
             return Exec(None);
@@ -117,7 +120,8 @@ impl Exec {
             }
         }
         if kept {
-            // Without the mark the executed program's files end unclean if it never attaches: the safe side.
+            // Without the mark the executed program's files end unclean if it never attaches: the
+            // safe side.
             let _ = mount.fs().mark_exec(slot, true);
         } else {
             let _ = mount.fs().detach(slot, mount::now());
@@ -155,7 +159,8 @@ pub fn about_to_end() {
     }
 }
 
-/// The orderly end of the process: everything it holds is released as clean. Later calls of ours fail.
+/// The orderly end of the process: everything it holds is released as clean. Later calls of ours
+/// fail.
 pub fn end() {
     // A poisoned mount may call nothing clean.
     let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else { return };
@@ -169,7 +174,8 @@ pub fn end() {
     mount.reclaim();
 }
 
-/// Makes everything that this process has open as durable as `fsync` makes it, and what is still on its way to a tier.
+/// Makes everything that this process has open as durable as `fsync` makes it, and what is still on
+/// its way to a tier.
 /// Errors: the first failure; the other files are flushed all the same.
 pub fn flush() -> Result<()> {
     if mount::attached().is_none() {
@@ -178,7 +184,8 @@ pub fn flush() -> Result<()> {
     let mut outcome = Ok(());
     for (_, handle) in table::all() {
         match file::sync(handle) {
-            // One that only names its file has nothing to flush, nor has one that was closed meanwhile.
+            // One that only names its file has nothing to flush, nor has one that was closed
+            // meanwhile.
             Err(Errno(libc::EBADF)) => {}
             flushed => outcome = outcome.and(flushed),
         }
@@ -193,7 +200,8 @@ fn seal_all(mount: &Mount) {
     }
 }
 
-/// The process's credentials are about to change: what the store asks of them is asked now. Where that fails, the first use says so.
+/// The process's credentials are about to change: what the store asks of them is asked now. Where
+/// that fails, the first use says so.
 pub fn before_credentials_change() {
     if configuration::get().is_some() {
         if let Ok(mount) = mount::current() {

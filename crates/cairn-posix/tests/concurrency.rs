@@ -1,4 +1,5 @@
-//! Threads of one process at work at the same time: they share a process slot, its pins and its warm blocks.
+//! Threads of one process at work at the same time: they share a process slot, its pins and its
+//! warm blocks.
 
 mod common;
 
@@ -14,7 +15,8 @@ const ROUNDS: usize = 300;
 /// Four of these cross from a hugeblock that exists into one that is reserved.
 const PIECE: usize = 9000;
 
-/// Every thread has files of its own and begins each anew; what is freed by one is taken by another.
+/// Every thread has files of its own and begins each anew; what is freed by one is taken by
+/// another.
 fn rewrite(thread: usize, begin_anew: impl Fn(&str) -> i32) {
     let bytes = pattern(PIECE, thread);
     for round in 0..ROUNDS {
@@ -97,8 +99,9 @@ fn threads_write_records_through_one_descriptor_then_each_is_there_once_and_whol
     remove("records");
 }
 
-/// Mechanism: a process has a few pins, and a write in flight keeps one for as long as its device takes. Who found none
-/// let others run ten thousand times, which is milliseconds when the others wait for a disk.
+/// Mechanism: a process has a few pins, and a write in flight keeps one for as long as its device
+/// takes. Who found none let others run ten thousand times, which is milliseconds when the others
+/// wait for a disk.
 /// Consequence: sixteen threads that wrote 4 MiB each to a tier in a file got EDEADLK.
 /// Fix: who waits sleeps, and gives up after minutes.
 #[test]
@@ -121,9 +124,11 @@ fn write_waits_as_long_as_others_of_its_process_are_in_flight() {
     remove("in-flight");
 }
 
-/// Mechanism: as many threads as a process has pins append to a file that another cuts. Each append keeps its place
-/// in a pin until it is planned again; that needs the file's tail zeroed, and zeroing needs a pin.
-/// Consequence: all waited for one another until their patience ended, and their writes failed with EDEADLK.
+/// Mechanism: as many threads as a process has pins append to a file that another cuts. Each append
+/// keeps its place in a pin until it is planned again; that needs the file's tail zeroed, and
+/// zeroing needs a pin.
+/// Consequence: all waited for one another until their patience ended, and their writes failed with
+/// EDEADLK.
 /// Fix: writes leave one pin of the process free, so that a tail can always be zeroed (`pin.rs`).
 #[test]
 fn tail_is_zeroed_while_appends_hold_every_pin_they_can_get() {
@@ -146,8 +151,8 @@ fn tail_is_zeroed_while_appends_hold_every_pin_they_can_get() {
     remove("pinned");
 }
 
-/// Mechanism: a read whose blocks moved meanwhile was planned again at its place, and that plan may reach less far than the first, to
-/// whose end the cursor had gone already.
+/// Mechanism: a read whose blocks moved meanwhile was planned again at its place, and that plan may
+/// reach less far than the first, to whose end the cursor had gone already.
 /// Consequence: the bytes between were left out, without a word.
 #[test]
 fn reader_at_the_cursor_leaves_nothing_out_while_blocks_move() {

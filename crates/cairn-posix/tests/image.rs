@@ -1,5 +1,5 @@
-//! An image of a real store that one process reads while another one writes: what was there at the cut, and no call without
-//! those that had returned before it; who needs its room gets that.
+//! An image of a real store that one process reads while another one writes: what was there at the
+//! cut, and no call without those that had returned before it; who needs its room gets that.
 
 mod common;
 

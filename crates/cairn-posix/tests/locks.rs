@@ -102,8 +102,9 @@ fn lock_needs_the_right_direction() {
     remove("direction");
 }
 
-/// Mechanism: a lock file was that of an inode number. Consequence: what was made anew could not be locked as long as a process was ending
-/// that had locked the removed file of that number. Fix: it is that of one file.
+/// Mechanism: a lock file was that of an inode number. Consequence: what was made anew could not be
+/// locked as long as a process was ending that had locked the removed file of that number. Fix: it
+/// is that of one file.
 #[test]
 fn lock_does_not_outlive_its_file() {
     let _turn = turn();

@@ -1,4 +1,5 @@
-//! Mapped files, as the store has them: checksums, blocks, who counts as a writer, and what a death leaves.
+//! Mapped files, as the store has them: checksums, blocks, who counts as a writer, and what a death
+//! leaves.
 
 mod common;
 
@@ -149,7 +150,8 @@ fn blocks_cut_from_a_mapped_file_are_nobody_elses_before_it_is_unmapped() {
         put(name, &content);
         let descriptor = open(name, libc::O_RDWR).unwrap();
         let mapped = Mapped::to_store(descriptor, 40 * HUGEBLOCK);
-        // A process that does not look at the file sees what it saw, and stores to what is nobody's.
+        // A process that does not look at the file sees what it saw, and stores to what is
+        // nobody's.
         let status = forked(|| {
             let descriptor = open(name, libc::O_RDWR).unwrap();
             file::truncate_handle(handle(descriptor), size as i64).unwrap();
@@ -421,7 +423,8 @@ impl Chance {
     }
 }
 
-/// What one process of the stress does to files that others map, write, cut and remove at the same time.
+/// What one process of the stress does to files that others map, write, cut and remove at the same
+/// time.
 struct Meddler {
     chance: Chance,
     /// A file that is locked by who cuts, and by who must not be cut meanwhile.
@@ -483,8 +486,9 @@ impl Meddler {
         close(descriptor);
     }
 
-    /// Looks where the files end, which nobody changes at this moment, and then stores to each mapping, while others cut
-    /// the files and their blocks: what was there is the file's all the same.
+    /// Looks where the files end, which nobody changes at this moment, and then stores to each
+    /// mapping, while others cut the files and their blocks: what was there is the file's all the
+    /// same.
     fn touch(&mut self) {
         locks::lock_whole(self.lock, libc::LOCK_SH).unwrap();
         let size = |descriptor| file::attributes(handle(descriptor)).unwrap().size;

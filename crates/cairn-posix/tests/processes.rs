@@ -1,4 +1,5 @@
-//! Several processes on one mount: inheritance, orderly and violent ends, descriptors nobody told us about.
+//! Several processes on one mount: inheritance, orderly and violent ends, descriptors nobody told
+//! us about.
 
 mod common;
 
@@ -26,8 +27,8 @@ fn child_shares_the_cursor_and_its_close_does_not_close_the_parents() {
     remove("shared");
 }
 
-/// A child gave up a descriptor with its parent's slot: the parent lost its reference, and the next process to
-/// inherit the file found it closed. A child's slot counts from the fork on.
+/// A child gave up a descriptor with its parent's slot: the parent lost its reference, and the next
+/// process to inherit the file found it closed. A child's slot counts from the fork on.
 #[test]
 fn child_that_only_closes_gives_up_its_own_reference() {
     let _turn = turn();
@@ -126,8 +127,8 @@ fn killed_writer_leaves_its_file_unclean_and_an_orderly_one_does_not() {
     ["killed", "orderly", "closed"].into_iter().for_each(remove);
 }
 
-/// Mechanism: what is in flight of a killed process stays in flight until it is reaped. Who had to wait for it waited for
-/// milliseconds; the agent reaps ten times a second, if it lives.
+/// Mechanism: what is in flight of a killed process stays in flight until it is reaped. Who had to
+/// wait for it waited for milliseconds; the agent reaps ten times a second, if it lives.
 /// Consequence: a write that grew a file in which another process was killed failed with EDEADLK.
 /// Fix: who has waited for long reaps the dead itself.
 #[test]

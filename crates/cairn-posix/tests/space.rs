@@ -10,8 +10,9 @@ use cairn_posix::Errno;
 use cairn_posix::data::space;
 use common::{mount, turn};
 
-/// Mechanism: a waiter looked for space in vain, and did not run for a while. The agent made some meanwhile, and then said that
-/// there is nothing more to give up; the waiter heard that before it looked again.
+/// Mechanism: a waiter looked for space in vain, and did not run for a while. The agent made some
+/// meanwhile, and then said that there is nothing more to give up; the waiter heard that before it
+/// looked again.
 /// Consequence: on a busy machine a write failed with ENOSPC while there was space.
 /// Fix: who hears that there is no hope looks once more.
 #[test]

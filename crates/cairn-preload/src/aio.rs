@@ -1,8 +1,9 @@
-//! POSIX asynchronous I/O: a request on a file of ours is carried out when it is made, which takes a copy in memory, and
-//! is complete when the call returns.
+//! POSIX asynchronous I/O: a request on a file of ours is carried out when it is made, which takes
+//! a copy in memory, and is complete when the call returns.
 //!
-//! The outcome stands where the C library keeps it in the request, so that its own `aio_error`, `aio_return`,
-//! `aio_suspend` and `aio_cancel` find it. Notifications are the C library's, too: it sends one for a list of no requests.
+//! The outcome stands where the C library keeps it in the request, so that its own `aio_error`,
+//! `aio_return`, `aio_suspend` and `aio_cancel` find it. Notifications are the C library's, too: it
+//! sends one for a list of no requests.
 
 use core::ffi::{c_int, c_void};
 
@@ -80,8 +81,8 @@ unsafe fn notify(event: sigevent) {
     }
 }
 
-/// Carries out a request of ours, which is the application's again as soon as it is told; returns how it ended. Errors: as
-/// the C library, before anything is done.
+/// Carries out a request of ours, which is the application's again as soon as it is told; returns
+/// how it ended. Errors: as the C library, before anything is done.
 ///
 /// # Safety
 /// As for [`perform`].
@@ -160,7 +161,8 @@ syncs! {
     fn aio_fsync64;
 }
 
-/// Carries out the requests of a list that are ours; returns the others, and whether one of ours failed.
+/// Carries out the requests of a list that are ours; returns the others, and whether one of ours
+/// failed.
 ///
 /// # Safety
 /// The entries are null or valid requests.

@@ -81,7 +81,8 @@ const UNPREPARED: u8 = 0;
 const READY: u8 = 1;
 const COUNTING: u8 = 2;
 
-/// Whether anything is to be done for a call of ours besides serving it: at the first one, or because calls are counted.
+/// Whether anything is to be done for a call of ours besides serving it: at the first one, or
+/// because calls are counted.
 static STATE: AtomicU8 = AtomicU8::new(UNPREPARED);
 
 /// Whether calls are counted.
@@ -93,7 +94,8 @@ pub fn is_counting() -> bool {
 #[cold]
 fn prepare() -> u8 {
     if STATE.load(Ordering::Relaxed) == UNPREPARED {
-        // The hook is of this library's own copy of the standard library: an application in Rust keeps its own.
+        // The hook is of this library's own copy of the standard library: an application in Rust
+        // keeps its own.
         std::panic::set_hook(Box::new(|_| {}));
         STATE.store(if calls::is_wanted() { COUNTING } else { READY }, Ordering::Relaxed);
     }
@@ -129,7 +131,8 @@ fn hook_of<F>() -> &'static str {
     hook.rsplit("::").next().unwrap_or(hook)
 }
 
-/// As [`guarded`], and counted as a call of `symbol`, which is asked if need be: for what several hooks share.
+/// As [`guarded`], and counted as a call of `symbol`, which is asked if need be: for what several
+/// hooks share.
 #[inline]
 pub fn counted_as<T, E: Failure>(
     symbol: impl FnOnce() -> &'static str,
@@ -184,7 +187,8 @@ thread_local! {
     static PATH: Cell<[u8; PATH_BYTES]> = const { Cell::new([0; PATH_BYTES]) };
 }
 
-/// Keeps the path of a call of ours, if calls are counted: below the prefix, or relative to where it starts.
+/// Keeps the path of a call of ours, if calls are counted: below the prefix, or relative to where
+/// it starts.
 #[inline]
 pub fn note_path(place: &Place) {
     if is_counting() {
@@ -203,7 +207,8 @@ fn keep_path(place: &Place) {
     PATH.set(path);
 }
 
-/// Runs code of ours, uninterrupted by signal handlers. A panic becomes EIO, for this call and all that follow.
+/// Runs code of ours, uninterrupted by signal handlers. A panic becomes EIO, for this call and all
+/// that follow.
 pub fn guarded<T, E: From<Errno>>(
     act: impl FnOnce() -> core::result::Result<T, E>,
 ) -> core::result::Result<T, E> {
@@ -260,8 +265,9 @@ fn delivered<R: Answer, T: Success<R>>(outcome: Result<T>, before: c_int) -> R {
     }
 }
 
-/// As [`answer_as`], for what calls the application's functions, which may leave by an exception, end the thread or be
-/// cancelled: nothing catches that here, nor a panic. So `act` consists of calls that are guarded themselves.
+/// As [`answer_as`], for what calls the application's functions, which may leave by an exception,
+/// end the thread or be cancelled: nothing catches that here, nor a panic. So `act` consists of
+/// calls that are guarded themselves.
 pub fn answer_unguarded<R: Answer, T: Success<R>>(
     symbol: &'static str,
     act: impl FnOnce() -> Result<T>,
@@ -353,15 +359,16 @@ pub fn number_as(symbol: impl FnOnce() -> &'static str, act: impl FnOnce() -> Re
     }
 }
 
-/// After a call of the C library failed on `descriptor`: whether that is one of ours that was not known yet, so
-/// that the call is to be repeated on it. Leaves errno as it is.
+/// After a call of the C library failed on `descriptor`: whether that is one of ours that was not
+/// known yet, so that the call is to be repeated on it. Leaves errno as it is.
 #[inline]
 pub fn is_missed(descriptor: c_int) -> bool {
     let number = errno();
     matches!(number, libc::EBADF | libc::ENOTDIR) && recognise(descriptor)
 }
 
-/// Whether `descriptor` is one of ours, known yet or not: where the C library's call would not say that it missed one.
+/// Whether `descriptor` is one of ours, known yet or not: where the C library's call would not say
+/// that it missed one.
 pub fn is_ours(descriptor: c_int) -> bool {
     table::is_ours(descriptor) || recognise(descriptor)
 }

@@ -1,7 +1,9 @@
-//! The functions of `cairn.h`: what a program can tell a store, and ask it, beyond reading and writing files.
+//! The functions of `cairn.h`: what a program can tell a store, and ask it, beyond reading and
+//! writing files.
 //!
-//! Every pointer, size and number that a caller passes is checked as far as that is possible. An answer is -1 with errno, or
-//! what the header says. In a program that has the library twice, these hand on to the copy that is in charge (`next.rs`).
+//! Every pointer, size and number that a caller passes is checked as far as that is possible. An
+//! answer is -1 with errno, or what the header says. In a program that has the library twice, these
+//! hand on to the copy that is in charge (`next.rs`).
 
 use core::ffi::{c_char, c_int, c_uint};
 use std::time::Duration;
@@ -185,7 +187,8 @@ unsafe fn fill_status(target: *mut Status) -> Result<c_int> {
     (status.undrained_files, status.undrained_bytes) =
         (survey.undrained_files, survey.undrained_bytes);
     status.unclean_files = survey.unclean_files;
-    // SAFETY: there is room for `size` bytes, of which those this version does not know become zeros.
+    // SAFETY: there is room for `size` bytes, of which those this version does not know become
+    // zeros.
     unsafe {
         target.cast::<u8>().write_bytes(0, size);
         target.write_unaligned(status);
@@ -276,7 +279,8 @@ unsafe fn list_regions(
     let mut found = [Region::default(); REGIONS_BATCH];
     let most = count.min(REGIONS_BATCH);
     let put = |index: usize, placed: Placed| {
-        // SAFETY: the caller passes room for `count` structures of `stride` bytes, and there are at most as many.
+        // SAFETY: the caller passes room for `count` structures of `stride` bytes, and there are at
+        // most as many.
         unsafe {
             let place = target.add(index * stride);
             place.write_bytes(0, stride);

@@ -1,9 +1,10 @@
 //! `clone`: processes made by hand. Threads of the C library do not come this way.
 //!
-//! What matters is whether the child has our memory and our descriptors, because what we know of descriptors is in that
-//! memory. With both of its own it is a fork; with neither it lives in what its maker holds. One that has our memory only until
-//! it executes a program, as after `vfork`, gets memory of its own. Any other would change what we know
-//! of descriptors that are not its own: refused with `EINVAL` where the store is in use.
+//! What matters is whether the child has our memory and our descriptors, because what we know of
+//! descriptors is in that memory. With both of its own it is a fork; with neither it lives in what
+//! its maker holds. One that has our memory only until it executes a program, as after `vfork`,
+//! gets memory of its own. Any other would change what we know of descriptors that are not its own:
+//! refused with `EINVAL` where the store is in use.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_long, c_void};
@@ -72,7 +73,8 @@ extern "C-unwind" fn begin(start: *mut c_void) -> c_int {
 
 macro_rules! clones {
     ($(fn $name:ident;)*) => {$(
-        /// As `clone(2)`; the variable arguments are in the registers and the stack word of the last three.
+        /// As `clone(2)`; the variable arguments are in the registers and the stack word of the
+        /// last three.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             run: Run,
@@ -93,7 +95,8 @@ macro_rules! clones {
                     let Some(making) = Making::begin() else { return -1 };
                     let start = Start { run, argument, making: Cell::new(Some(making)) };
                     let place = (&raw const start).cast_mut().cast();
-                    // SAFETY: the caller's own arguments, but for a function that runs theirs in a copy of this memory.
+                    // SAFETY: the caller's own arguments, but for a function that runs theirs in a
+                    // copy of this memory.
                     let pid = unsafe {
                         real(begin, stack, flags as c_int, place, parent_thread, thread_area, child_thread)
                     };
@@ -127,8 +130,9 @@ pub fn by_number(flags: u64, create: impl FnOnce(u64) -> c_long) -> c_long {
     }
 }
 
-/// `clone3` by number: `create` makes the call with this description. Of one that is longer than the one known the rest is
-/// the kernel's to judge. One that names a stack is the kernel's affair, because no function can return on it.
+/// `clone3` by number: `create` makes the call with this description. Of one that is longer than
+/// the one known the rest is the kernel's to judge. One that names a stack is the kernel's affair,
+/// because no function can return on it.
 ///
 /// # Safety
 /// `description` is null or holds as many bytes as `bytes` says.

@@ -1,13 +1,16 @@
-//! Libraries that are bound past us: one that is loaded with `RTLD_DEEPBIND` (Julia, MATLAB, adapters of numerical libraries) looks for
-//! functions in what it needs itself first, and finds the C library's there before ours.
+//! Libraries that are bound past us: one that is loaded with `RTLD_DEEPBIND` (Julia, MATLAB,
+//! adapters of numerical libraries) looks for functions in what it needs itself first, and finds
+//! the C library's there before ours.
 //!
-//! So its references to functions that we stand in front of are turned to ours, as if it had been loaded otherwise; those to anything
-//! else, for which it was loaded so, stay. That is done when somebody asks for one of its functions, and costs nothing where
-//! nobody loads anything in this way.
+//! So its references to functions that we stand in front of are turned to ours, as if it had been
+//! loaded otherwise; those to anything else, for which it was loaded so, stay. That is done when
+//! somebody asks for one of its functions, and costs nothing where nobody loads anything in this
+//! way.
 //!
-//! Must stay true: changed is only what refers to the C library, or to nothing yet; the dynamic linker is not called while it goes
-//! through its list; what it has not protected yet, because another thread loads the library just now, is not protected by us.
-//! Not reached: what a constructor of such a library calls, and one that gets at functions without `dlsym(3)`.
+//! Must stay true: changed is only what refers to the C library, or to nothing yet; the dynamic
+//! linker is not called while it goes through its list; what it has not protected yet, because
+//! another thread loads the library just now, is not protected by us. Not reached: what a
+//! constructor of such a library calls, and one that gets at functions without `dlsym(3)`.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ops::Range;
@@ -38,7 +41,8 @@ const PAGE: usize = 4096;
 
 /// Somebody loads libraries in that way.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
-/// Ours are the functions that a library finds otherwise, so they may be entered where nothing was looked up yet.
+/// Ours are the functions that a library finds otherwise, so they may be entered where nothing was
+/// looked up yet.
 static IS_FIRST: AtomicBool = AtomicBool::new(false);
 /// How often libraries had come and gone when they were looked at.
 static LOOKED_AT: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -60,7 +64,8 @@ extern "C" fn before_dlopen(_: *const c_char, flags: c_int) -> *mut c_void {
         return nothing as *mut c_void;
     }
     if flags & libc::RTLD_DEEPBIND != 0 && !IS_WANTED.load(Ordering::Relaxed) {
-        // SAFETY: the name is terminated; it may be called at any time in a process that is running.
+        // SAFETY: the name is terminated; it may be called at any time in a process that is
+        // running.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"open".as_ptr()) };
         let is_ours = core::ptr::eq(found, crate::open::open as *const c_void);
         IS_FIRST.store(is_ours, Ordering::Relaxed);
@@ -69,12 +74,14 @@ extern "C" fn before_dlopen(_: *const c_char, flags: c_int) -> *mut c_void {
     next
 }
 
-/// Stands for `dlopen` where there is none, and in programs that the archive is linked into, which load nothing for us.
+/// Stands for `dlopen` where there is none, and in programs that the archive is linked into, which
+/// load nothing for us.
 extern "C" fn nothing(_: *const c_char, _: c_int) -> *mut c_void {
     core::ptr::null_mut()
 }
 
-/// As `dlopen(3)`, which looks at where it was called from: so it must be this very call that reaches it.
+/// As `dlopen(3)`, which looks at where it was called from: so it must be this very call that
+/// reaches it.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen(_path: *const c_char, _flags: c_int) -> *mut c_void {
@@ -106,7 +113,8 @@ pub fn reach() {
     };
     // First ours and the C library, then all others.
     for visit in [find, turn] {
-        // SAFETY: the functions have the type that is demanded, and the data are those that they take.
+        // SAFETY: the functions have the type that is demanded, and the data are those that they
+        // take.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
     }
     if found.is_all {
@@ -177,7 +185,8 @@ impl Linkage {
         let (mut relocations, mut bytes, mut relative) = (0, 0, 0);
         let (mut slots, mut slots_bytes) = (0, 0);
         loop {
-            // SAFETY: the dynamic linker has mapped the section, which ends with a null entry, and does not unmap it while we are called.
+            // SAFETY: the dynamic linker has mapped the section, which ends with a null entry, and
+            // does not unmap it while we are called.
             let Entry { tag, value } = unsafe { entry.read() };
             let value = value as usize;
             // The linker has made addresses of most of these, but not in what is not written to.
@@ -213,7 +222,8 @@ impl Linkage {
         unsafe { CStr::from_ptr((self.strings + symbol.st_name as usize) as *const c_char) }
     }
 
-    /// Where a function that the library exports is (GNU hash table: a filter, buckets, and chains that run along the symbols).
+    /// Where a function that the library exports is (GNU hash table: a filter, buckets, and chains
+    /// that run along the symbols).
     fn exported(&self, name: &CStr) -> Option<usize> {
         if self.hash == 0 {
             return None;
@@ -221,7 +231,8 @@ impl Linkage {
         let bytes = name.to_bytes().iter();
         let hash =
             bytes.fold(5381_u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
-        // SAFETY: reads within the table, as it says how large it is itself; it is ours, which the linker has used.
+        // SAFETY: reads within the table, as it says how large it is itself; it is ours, which the
+        // linker has used.
         let word = |index: usize| unsafe { (self.hash as *const u32).add(index).read() };
         let [buckets, first, filters, shift] = [0, 1, 2, 3].map(word);
         // Words of 64 bits, after a head of four of 32.
@@ -250,8 +261,8 @@ impl Linkage {
         }
     }
 
-    /// Turns references to functions of `ours` that lead to the C library, whose text that is, or were not looked up yet. False: the
-    /// library is still being loaded.
+    /// Turns references to functions of `ours` that lead to the C library, whose text that is, or
+    /// were not looked up yet. False: the library is still being loaded.
     fn turn_to(&self, ours: &Linkage, object: &dl_phdr_info, library: &Range<usize>) -> bool {
         let mut protection = Protection::of(object);
         for (at, count) in self.tables {
@@ -283,7 +294,8 @@ impl Linkage {
     }
 }
 
-/// What the dynamic linker has protected from being written to when it was done; protected again when this is dropped.
+/// What the dynamic linker has protected from being written to when it was done; protected again
+/// when this is dropped.
 struct Protection {
     pages: Range<usize>,
     is_lifted: bool,
@@ -331,7 +343,8 @@ impl Drop for Protection {
     }
 }
 
-/// Stores a word of this process where that is allowed, as the kernel sees it: false instead of a fault.
+/// Stores a word of this process where that is allowed, as the kernel sees it: false instead of a
+/// fault.
 fn put(address: usize, value: usize) -> bool {
     let part = |base: *const usize| libc::iovec {
         iov_base: base.cast_mut().cast(),
@@ -340,7 +353,8 @@ fn put(address: usize, value: usize) -> bool {
     let (from, to) = (part(&raw const value), part(address as *const usize));
     // SAFETY: takes no pointer.
     let process = unsafe { libc::getpid() };
-    // SAFETY: both lists have one entry, of a word of this frame and of one that the dynamic linker has stored to.
+    // SAFETY: both lists have one entry, of a word of this frame and of one that the dynamic linker
+    // has stored to.
     let written =
         unsafe { libc::process_vm_writev(process, &raw const from, 1, &raw const to, 1, 0) };
     written == size_of::<usize>() as isize

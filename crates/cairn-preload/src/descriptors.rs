@@ -55,7 +55,8 @@ fn close_all(first: c_uint, last: c_uint) -> Result<()> {
     result
 }
 
-/// As `close_range(2)`; only numbers that neither we nor files of ours use go straight to the kernel.
+/// As `close_range(2)`; only numbers that neither we nor files of ours use go straight to the
+/// kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE as c_int;
@@ -72,7 +73,8 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
             close_all(first, last)
         });
     }
-    // With CLOSE_RANGE_CLOEXEC nothing changes before the exec, and what is ours is close-on-exec already.
+    // With CLOSE_RANGE_CLOEXEC nothing changes before the exec, and what is ours is close-on-exec
+    // already.
     // SAFETY: the caller's own arguments.
     unsafe { next!(close_range: fn(c_uint, c_uint, c_int) -> c_int)(first, last, flags) }
 }

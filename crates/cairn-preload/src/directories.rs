@@ -78,7 +78,8 @@ fn position(stream: &Stream) -> Result<c_long> {
 }
 
 fn go_to(symbol: &'static str, stream: &Stream, position: c_long) {
-    // These functions cannot fail; a signal handler that interrupted the stream's user changes nothing.
+    // These functions cannot fail; a signal handler that interrupted the stream's user changes
+    // nothing.
     let _: c_int = answer_as(|| symbol, || stream.set_position(position.max(0) as u64));
 }
 
@@ -90,7 +91,8 @@ unsafe fn copy_entry(
     result: *mut *mut dirent64,
 ) -> Result<()> {
     let found = stream.next()?;
-    // SAFETY: an entry of ours is complete as far as its length says, and not longer than the structure.
+    // SAFETY: an entry of ours is complete as far as its length says, and not longer than the
+    // structure.
     unsafe {
         if found.is_null() {
             result.write(core::ptr::null_mut());
@@ -199,8 +201,9 @@ pub unsafe extern "C-unwind" fn fchdir(descriptor: c_int) -> c_int {
     answer(|| cwd::enter_descriptor(descriptor).inspect(|()| signals::watch_cores()))
 }
 
-/// The path of the current directory as the C library's functions return it: into `buffer` of `size` bytes, or, if
-/// that is null, into new memory of `size` bytes, or as many as needed if that is 0.
+/// The path of the current directory as the C library's functions return it: into `buffer` of
+/// `size` bytes, or, if that is null, into new memory of `size` bytes, or as many as needed if that
+/// is 0.
 unsafe fn working_path(path: Result<Vec<u8>>, buffer: *mut c_char, size: size_t) -> *mut c_char {
     let name = || "getcwd";
     answer_as(name, || {
@@ -256,7 +259,8 @@ pub unsafe extern "C-unwind" fn __getcwd_chk(
     match ours() {
         // SAFETY: the caller passes a buffer of `room` bytes.
         Some(path) if size <= room => unsafe { working_path(path, buffer, size) },
-        // SAFETY: the caller's own arguments; the C library ends the program if `size` is too large.
+        // SAFETY: the caller's own arguments; the C library ends the program if `size` is too
+        // large.
         _ => unsafe {
             next!(__getcwd_chk: fn(*mut c_char, size_t, size_t) -> *mut c_char)(buffer, size, room)
         },

@@ -1,18 +1,22 @@
-//! System calls that libraries make by instructions of their own are caught, and served like those through the C library: by Syscall
-//! User Dispatch of the kernel (`prctl(2)`, Linux 5.11), on x86-64.
+//! System calls that libraries make by instructions of their own are caught, and served like those
+//! through the C library: by Syscall User Dispatch of the kernel (`prctl(2)`, Linux 5.11), on
+//! x86-64.
 //!
-//! The kernel lets through what comes from the C library's text, and what comes while the thread's selector allows it
-//! (`cairn_posix::selector`): our own. For anything else it raises SIGSYS. The handler does not serve the call: it has the thread go on in
-//! a routine of ours (`__cairn_serve`), which does, as if the instruction had been a call of a function. So the call waits, and is
-//! interrupted, and changes signal masks and stacks, outside of any handler.
-//! That makes each call of the kernel a little slower. So it is on only where it is needed: once a library is there that has such
-//! instructions (`text.rs`). Libraries that come later are looked at when somebody asks for one of their functions.
+//! The kernel lets through what comes from the C library's text, and what comes while the thread's
+//! selector allows it (`cairn_posix::selector`): our own. For anything else it raises SIGSYS. The
+//! handler does not serve the call: it has the thread go on in a routine of ours (`__cairn_serve`),
+//! which does, as if the instruction had been a call of a function. So the call waits, and is
+//! interrupted, and changes signal masks and stacks, outside of any handler. That makes each call
+//! of the kernel a little slower. So it is on only where it is needed: once a library is there that
+//! has such instructions (`text.rs`). Libraries that come later are looked at when somebody asks
+//! for one of their functions.
 //!
-//! Must stay true: each thread is armed before it runs anything of the application, and a child after a fork; SIGSYS is not
-//! blocked while anything of the application runs; an application's own handler of it gets what is not ours.
-//! Not caught: text that is made at run time; calls of a library's constructors that comes later; a thread or process that is made with a
-//! stack of its own. Not on: beside a sanitizer, in programs linked with the archive and in those of Go, whose stacks are too
-//! small for us, where the kernel refuses it, on other processors.
+//! Must stay true: each thread is armed before it runs anything of the application, and a child
+//! after a fork; SIGSYS is not blocked while anything of the application runs; an application's own
+//! handler of it gets what is not ours. Not caught: text that is made at run time; calls of a
+//! library's constructors that comes later; a thread or process that is made with a stack of its
+//! own. Not on: beside a sanitizer, in programs linked with the archive and in those of Go, whose
+//! stacks are too small for us, where the kernel refuses it, on other processors.
 
 mod text;
 
@@ -164,7 +168,8 @@ unsafe extern "C" fn look_at(object: *mut dl_phdr_info, _: size_t, found: *mut c
         } else if is_linker {
             LINKER.set(&range);
         } else if !is_ours && object.dlpi_addr != kernel && is_new(object, &range) {
-            // SAFETY: the dynamic linker has mapped it to be read, and does not unmap it while we are called.
+            // SAFETY: the dynamic linker has mapped it to be read, and does not unmap it while we
+            // are called.
             let text =
                 unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
             if !found.calls && text::calls_the_kernel(text) {
@@ -216,7 +221,8 @@ fn is_new(object: &dl_phdr_info, range: &Range<usize>) -> bool {
     true
 }
 
-/// Whether a library, or the program, was linked by Go: its threads run on stacks of some kilobytes, with nothing behind them.
+/// Whether a library, or the program, was linked by Go: its threads run on stacks of some
+/// kilobytes, with nothing behind them.
 fn is_go(object: &dl_phdr_info) -> bool {
     /// Of a note: length of its name, of its text, its kind; and the name.
     const HEAD: [u8; 4] = 4_u32.to_ne_bytes();
@@ -366,7 +372,8 @@ pub unsafe fn take(info: &siginfo_t, context: *mut c_void) -> bool {
     // SAFETY: promised by the caller.
     let context = unsafe { &mut *context.cast::<ucontext_t>() };
     if info.si_code == SYS_USER_DISPATCH && selector::is_on() {
-        // SAFETY: what the kernel passes for such a signal; the context is of the thread that was stopped.
+        // SAFETY: what the kernel passes for such a signal; the context is of the thread that was
+        // stopped.
         unsafe { redirect((&raw const *info).cast::<Caught>().as_ref(), context) };
         return true;
     }
@@ -401,8 +408,8 @@ struct Caught {
 const ARGUMENTS: [c_int; 6] =
     [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
 
-/// Has the thread that was about to make a call go on with that in `__cairn_serve`, unless it is one of those that only the thread's own
-/// instruction can make.
+/// Has the thread that was about to make a call go on with that in `__cairn_serve`, unless it is
+/// one of those that only the thread's own instruction can make.
 unsafe fn redirect(caught: Option<&Caught>, context: &mut ucontext_t) {
     let registers = &mut context.uc_mcontext.gregs;
     let word = |register: c_int| registers[register as usize] as usize;
@@ -410,7 +417,8 @@ unsafe fn redirect(caught: Option<&Caught>, context: &mut ucontext_t) {
     let (from, top) = (word(libc::REG_RIP), word(libc::REG_RSP));
     let is_native = caught.is_none_or(|caught| caught.architecture == AUDIT_ARCH_X86_64);
     if number == libc::SYS_rt_sigreturn && is_native {
-        // The handler's context is where the stack pointer is: only the C library's own instruction leaves it like that.
+        // The handler's context is where the stack pointer is: only the C library's own instruction
+        // leaves it like that.
         registers[libc::REG_RIP as usize] = RESTORER.load(Ordering::Relaxed) as i64;
     } else if !is_native || makes_a_thread(number, words) {
         // It is not armed again before it makes a call of ours. A child is not armed at all.
@@ -419,7 +427,8 @@ unsafe fn redirect(caught: Option<&Caught>, context: &mut ucontext_t) {
     } else {
         let end = stack_for(top, &mut context.uc_stack).unwrap_or(top - RED_ZONE);
         let place = ((end - size_of::<Place>()) & !(ALIGNMENT - 1)) as *mut Place;
-        // SAFETY: nobody uses that stack, or it is the thread's, which stands still, below all that it uses.
+        // SAFETY: nobody uses that stack, or it is the thread's, which stands still, below all that
+        // it uses.
         unsafe { place.write(Place { from, top }) };
         let registers = &mut context.uc_mcontext.gregs;
         registers[libc::REG_RSP as usize] = place as i64;
@@ -427,14 +436,15 @@ unsafe fn redirect(caught: Option<&Caught>, context: &mut ucontext_t) {
     }
 }
 
-/// Whether a call makes somebody who begins on another stack, or on the caller's, which goes on with it: neither finds there how to go on
-/// from a routine of ours.
+/// Whether a call makes somebody who begins on another stack, or on the caller's, which goes on
+/// with it: neither finds there how to go on from a routine of ours.
 fn makes_a_thread(number: c_long, words: [usize; 6]) -> bool {
     const SHARED: u64 = (libc::CLONE_VM | libc::CLONE_FILES) as u64;
     let (flags, stack) = match number {
         libc::SYS_clone => (words[0] as u64, words[1] as u64),
         libc::SYS_clone3 => {
-            // SAFETY: the caller passes a description, or a bad address. The first version of it is as long.
+            // SAFETY: the caller passes a description, or a bad address. The first version of it is
+            // as long.
             match unsafe { answer::given(words[0] as *const [u64; 8]) } {
                 Ok(Some([flags, .., stack, _, _])) => (flags, stack),
                 _ => return false,
@@ -445,7 +455,8 @@ fn makes_a_thread(number: c_long, words: [usize; 6]) -> bool {
     stack != 0 || flags & SHARED == SHARED
 }
 
-/// Memory that calls are served on: of a thread's own code, and of its handlers on an alternate stack.
+/// Memory that calls are served on: of a thread's own code, and of its handlers on an alternate
+/// stack.
 struct Stacks {
     /// Where it begins.
     starts: [Cell<usize>; 2],
@@ -459,9 +470,11 @@ thread_local! {
         const { Stacks { starts: [Cell::new(0), Cell::new(0)], taken: Cell::new((0, 0)) } };
 }
 
-/// Where the stack ends that a call is served on, whose caller's is at `top`; none: the caller's. Callers may have small ones.
-/// A handler on an `alternate` stack leaves that, so the kernel must not give it to the next one: it is none until the handler returns.
-/// If the handler jumps out instead, it is none until the program says so again: whether it still is to be one we cannot know.
+/// Where the stack ends that a call is served on, whose caller's is at `top`; none: the caller's.
+/// Callers may have small ones. A handler on an `alternate` stack leaves that, so the kernel must
+/// not give it to the next one: it is none until the handler returns. If the handler jumps out
+/// instead, it is none until the program says so again: whether it still is to be one we cannot
+/// know.
 fn stack_for(top: usize, alternate: &mut libc::stack_t) -> Option<usize> {
     STACKS.with(|stacks| {
         let has = |(start, bytes): (usize, usize)| (start..start + bytes).contains(&top);
@@ -503,7 +516,8 @@ pub fn thread_ended() {
     });
 }
 
-/// What the handler leaves where `__cairn_serve` begins: where the caller goes on, and where its stack is.
+/// What the handler leaves where `__cairn_serve` begins: where the caller goes on, and where its
+/// stack is.
 #[repr(C)]
 struct Place {
     from: usize,
@@ -526,8 +540,9 @@ struct Frame {
     place: Place,
 }
 
-/// Parts of a processor's state that functions may change, besides the registers of integers, as XSAVE numbers them; how much room that
-/// needs. Of the parts that it may have, matrices are left alone: no function of ours uses them.
+/// Parts of a processor's state that functions may change, besides the registers of integers, as
+/// XSAVE numbers them; how much room that needs. Of the parts that it may have, matrices are left
+/// alone: no function of ours uses them.
 static STATE_PARTS: AtomicU64 = AtomicU64::new(0);
 static STATE_BYTES: AtomicU64 = AtomicU64::new(0);
 
@@ -558,7 +573,8 @@ fn measure_state() -> bool {
     true
 }
 
-// As a call of the kernel leaves a thread: all registers but three are as they were. `rbp` stands at the `Frame` meanwhile.
+// As a call of the kernel leaves a thread: all registers but three are as they were. `rbp` stands
+// at the `Frame` meanwhile.
 core::arch::global_asm!(
     ".pushsection .text.__cairn_serve, \"ax\"",
     ".globl __cairn_serve",
@@ -694,7 +710,8 @@ unsafe fn change_action(words: [usize; 6]) -> c_long {
     }
 }
 
-/// Asked by `dlsym`: where the C library's is. A library that somebody asks for a function was loaded by now, and is about to be called.
+/// Asked by `dlsym`: where the C library's is. A library that somebody asks for a function was
+/// loaded by now, and is about to be called.
 #[cfg(has_naked_functions)]
 extern "C" fn before_dlsym(library: *mut c_void, _: *const c_char) -> *mut c_void {
     // Allocators ask for the next one before they can do anything.
@@ -705,7 +722,8 @@ extern "C" fn before_dlsym(library: *mut c_void, _: *const c_char) -> *mut c_voi
     crate::next::dlsym()
 }
 
-/// As `dlsym(3)`, which looks at where it was called from: so it must be this very call that reaches it.
+/// As `dlsym(3)`, which looks at where it was called from: so it must be this very call that
+/// reaches it.
 #[cfg(has_naked_functions)]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]

@@ -1,21 +1,23 @@
 //! The environment of executed programs: what they need to reach the store stays in it.
 //!
-//! A program that builds a new environment (`env -i`, `subprocess.run(env=...)`) would otherwise start children that
-//! write below the prefix to the wrong place. A variable that is set is left as it is, except that `LD_PRELOAD`
-//! keeps us.
-//! Allocates by mmap only, because a forked child of a threaded program may not call malloc.
+//! A program that builds a new environment (`env -i`, `subprocess.run(env=...)`) would otherwise
+//! start children that write below the prefix to the wrong place. A variable that is set is left as
+//! it is, except that `LD_PRELOAD` keeps us. Allocates by mmap only, because a forked child of a
+//! threaded program may not call malloc.
 
 use core::ffi::{CStr, c_char};
 
 use cairn_posix::kernel;
 use cairn_posix::kernel::configuration::{self, Configuration};
 
-/// How our file names begin, by which we recognise ourselves in `LD_PRELOAD` and among what is loaded.
+/// How our file names begin, by which we recognise ourselves in `LD_PRELOAD` and among what is
+/// loaded.
 pub const LIBRARY: &[u8] = b"libcairn";
 /// Entries an environment may have.
 const ENTRIES_MAX: usize = 1 << 20;
 
-/// An environment for an exec. What was mapped for it is given back on drop, that is when the exec failed.
+/// An environment for an exec. What was mapped for it is given back on drop, that is when the exec
+/// failed.
 pub struct Environment {
     entries: *const *const c_char,
     mapping: Option<(*mut u8, usize)>,
@@ -85,8 +87,8 @@ unsafe extern "C" {
     static mut environ: *const *const c_char;
 }
 
-/// Runs a function of the C library that starts a program with the environment of this process, from which nothing must
-/// be missing meanwhile.
+/// Runs a function of the C library that starts a program with the environment of this process,
+/// from which nothing must be missing meanwhile.
 pub fn complete_while<R>(act: impl FnOnce() -> R) -> R {
     // SAFETY: a word of the C library, null or a list that ends with null.
     let before = unsafe { environ };
@@ -95,8 +97,8 @@ pub fn complete_while<R>(act: impl FnOnce() -> R) -> R {
     if complete.mapping.is_none() {
         return act();
     }
-    // SAFETY: the list lives until another one has taken its place. Whoever reads or changes the environment meanwhile
-    // in another thread finds more in it, and nothing less.
+    // SAFETY: the list lives until another one has taken its place. Whoever reads or changes the
+    // environment meanwhile in another thread finds more in it, and nothing less.
     unsafe { environ = complete.as_ptr() };
     let result = act();
     // SAFETY: as above.
@@ -139,8 +141,8 @@ fn extend(
         match preload.filter(|_| name == c"LD_PRELOAD") {
             None => push(text.as_ptr()),
             Some(theirs) => {
-                // SAFETY: the text area begins after the pointers and has room for both values, a name, a colon
-                // and the terminator; the mapping is zeroed.
+                // SAFETY: the text area begins after the pointers and has room for both values, a
+                // name, a colon and the terminator; the mapping is zeroed.
                 unsafe {
                     let place = target.add(pointers).cast::<u8>();
                     let ours = text.to_bytes();

@@ -1,5 +1,5 @@
-//! Executing programs: the store learns of it before, the environment keeps what the program needs, and a program
-//! below the mount runs from an anonymous copy in memory. Scripts are `scripts.rs`'s.
+//! Executing programs: the store learns of it before, the environment keeps what the program needs,
+//! and a program below the mount runs from an anonymous copy in memory. Scripts are `scripts.rs`'s.
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -54,7 +54,8 @@ fn executing(execute: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
-/// Copies the program at `place` into memory; the descriptor survives the exec, for loaders that open it.
+/// Copies the program at `place` into memory; the descriptor survives the exec, for loaders that
+/// open it.
 fn into_memory(place: &Place) -> PathResult<c_int> {
     let number = file::open(place, libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
     let copied = table::lookup(number).ok_or(Errno(libc::EBADF)).and_then(copy::to_memory);
@@ -338,9 +339,9 @@ pub unsafe extern "C-unwind" fn execveat(
     unsafe { execve(path, arguments, variables) }
 }
 
-/// Defines a function with a variable list of arguments, which stable Rust cannot receive, as one with a fixed number:
-/// on our targets they stand in the same registers and stack words. Words past the null that ends the caller's list
-/// are the caller's stack, and are not looked at.
+/// Defines a function with a variable list of arguments, which stable Rust cannot receive, as one
+/// with a fixed number: on our targets they stand in the same registers and stack words. Words past
+/// the null that ends the caller's list are the caller's stack, and are not looked at.
 macro_rules! listed {
     ($(fn $name:ident = |$first:ident, $list:ident, $end:pat_param| $act:expr;)*) => {
         listed!(@each [$(fn $name = |$first, $list, $end| $act;)*]
@@ -350,7 +351,8 @@ macro_rules! listed {
         $(listed!(@one fn $name = |$first, $list, $end| $act; $arguments);)*
     };
     (@one fn $name:ident = |$first:ident, $list:ident, $end:pat_param| $act:expr; [$($argument:ident)*]) => {
-        /// As the C library's function of this name; `E2BIG` with more arguments than this can receive.
+        /// As the C library's function of this name; `E2BIG` with more arguments than this can
+        /// receive.
         #[allow(clippy::too_many_arguments, reason = "stands for a variable list")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(

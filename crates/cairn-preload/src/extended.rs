@@ -1,7 +1,8 @@
 //! Extended attributes, of the namespace `user.`.
 //!
-//! Arguments are looked at in the kernel's order: flags, name, value, and only then the file. Names and values that are
-//! set are copied first: what holds the store's lock never touches memory of the application.
+//! Arguments are looked at in the kernel's order: flags, name, value, and only then the file. Names
+//! and values that are set are copied first: what holds the store's lock never touches memory of
+//! the application.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -109,7 +110,8 @@ unsafe fn remove<E: From<Errno>>(
     Ok(extended::remove(file()?, name.as_bytes())?)
 }
 
-/// Copies what was found to the application, or only tells its length if `room` is 0. Errors: `ERANGE`, `EFAULT`.
+/// Copies what was found to the application, or only tells its length if `room` is 0. Errors:
+/// `ERANGE`, `EFAULT`.
 ///
 /// # Safety
 /// `target` has `room` bytes.

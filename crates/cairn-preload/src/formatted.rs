@@ -1,8 +1,9 @@
-//! `dprintf(3)` and other functions that write text to a descriptor: the C library would do that past our hooks, so the text
-//! is made in memory and written here.
+//! `dprintf(3)` and other functions that write text to a descriptor: the C library would do that
+//! past our hooks, so the text is made in memory and written here.
 //!
-//! Variable arguments, which stable Rust cannot receive, are taken as a fixed number of registers and stack words, and
-//! made a list as the ABI lays it out. Words past the caller's last argument are the caller's stack, and are not used.
+//! Variable arguments, which stable Rust cannot receive, are taken as a fixed number of registers
+//! and stack words, and made a list as the ABI lays it out. Words past the caller's last argument
+//! are the caller's stack, and are not used.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -160,8 +161,8 @@ pub unsafe extern "C-unwind" fn __vdprintf_chk(
 
 macro_rules! backtraces {
     ($(fn $name:ident;)*) => {$(
-        /// As `backtrace_symbols_fd(3)`, which may be called where memory cannot be had: the text is made in a file of the
-        /// kernel's.
+        /// As `backtrace_symbols_fd(3)`, which may be called where memory cannot be had: the text
+        /// is made in a file of the kernel's.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(frames: *const *mut c_void, count: c_int, descriptor: c_int) {
             let real = || next!($name: fn(*const *mut c_void, c_int, c_int) -> ());
@@ -198,7 +199,8 @@ macro_rules! variadic {
     )*};
     (@one fn $name:ident($($named:ident: $type:ty),*; $format:ident) [$($general:ident)*] [$($floating:ident)*] [$($stack:ident)*]
         as $listed:ident;) => {
-        /// As the C library's function of this name; `E2BIG` with more arguments than this can receive.
+        /// As the C library's function of this name; `E2BIG` with more arguments than this can
+        /// receive.
         #[allow(clippy::too_many_arguments, reason = "stands for a variable list")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(

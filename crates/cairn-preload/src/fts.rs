@@ -1,8 +1,10 @@
-//! `fts(3)` of lists in which a path is ours: the C library's own would open the directories past our hooks.
+//! `fts(3)` of lists in which a path is ours: the C library's own would open the directories past
+//! our hooks.
 //!
-//! Such a walk never changes the current directory, which the interface leaves open: `fts_accpath` is the whole path. It
-//! goes through hooks throughout, so files of ours and of others mix. Entries are the C library's structures, which it
-//! lets programs read; each is one piece of memory with its name, its attributes and its path.
+//! Such a walk never changes the current directory, which the interface leaves open: `fts_accpath`
+//! is the whole path. It goes through hooks throughout, so files of ours and of others mix. Entries
+//! are the C library's structures, which it lets programs read; each is one piece of memory with
+//! its name, its attributes and its path.
 //! Invariant: an entry is freed when the walk has left it, and its parent not before.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_short, c_ushort, c_void};
@@ -103,8 +105,8 @@ unsafe fn new_entry(parent: *mut Entry, path: &[u8], name: &[u8], level: c_short
         set_errno(libc::ENAMETOOLONG);
         return core::ptr::null_mut();
     };
-    // SAFETY: the zeroed memory has room for the parts, in this order, each terminated text with its NUL; zero is a
-    // value of all fields.
+    // SAFETY: the zeroed memory has room for the parts, in this order, each terminated text with
+    // its NUL; zero is a value of all fields.
     unsafe {
         let memory = libc::calloc(1, path_at + path.len() + 1).cast::<u8>();
         let entry = memory.cast::<Entry>();
@@ -147,7 +149,8 @@ impl Entry {
         let name = last_name(self.path_bytes());
         let (start, length) = (name.as_ptr(), name.len());
         let target = (&raw mut self.name).cast::<u8>();
-        // SAFETY: the name follows the entry and had room for the whole path; the path stands elsewhere.
+        // SAFETY: the name follows the entry and had room for the whole path; the path stands
+        // elsewhere.
         unsafe {
             core::ptr::copy_nonoverlapping(start, target, length);
             target.add(length).write(0);
@@ -226,7 +229,8 @@ unsafe fn in_order(walk: &Walk, mut entries: Vec<*mut Entry>) -> *mut Entry {
 /// Lists what is in a directory. Null, with its entry saying why, if it cannot be read.
 unsafe fn list(walk: &Walk, directory: &mut Entry) -> *mut Entry {
     let mut entries = Vec::new();
-    // SAFETY: the path is terminated; the stream is used here only; entries are valid until the next is read.
+    // SAFETY: the path is terminated; the stream is used here only; entries are valid until the
+    // next is read.
     unsafe {
         let stream = directories::opendir(directory.path);
         if stream.is_null() {
@@ -266,7 +270,8 @@ unsafe fn list(walk: &Walk, directory: &mut Entry) -> *mut Entry {
 
 /// Whether the walk is one of ours.
 unsafe fn is_ours(walk: *const Walk) -> bool {
-    // SAFETY: the caller passes what `fts_open` returned, which begins with these fields whoever made it.
+    // SAFETY: the caller passes what `fts_open` returned, which begins with these fields whoever
+    // made it.
     unsafe { (*walk).root == OURS }
 }
 
@@ -311,7 +316,8 @@ fn last_name(path: &[u8]) -> &[u8] {
 
 /// The next entry; null, with errno 0, after the last.
 unsafe fn read(walk: &mut Walk) -> *mut Entry {
-    // SAFETY: the current entry is valid as long as the walk has not left it, and so are those above it.
+    // SAFETY: the current entry is valid as long as the walk has not left it, and so are those
+    // above it.
     unsafe {
         let Some(current) = walk.current.as_mut() else {
             set_errno(0);

@@ -7,8 +7,8 @@ use cairn_posix::files::path::{self, Place, Route};
 use cairn_posix::files::{cwd, names};
 use cairn_posix::{Errno, HandleId, PathResult};
 
-/// The place to work on, if the call is ours. A name of an open descriptor (`/dev/fd/3`) counts for calls that follow
-/// symbolic links, which it is to the kernel.
+/// The place to work on, if the call is ours. A name of an open descriptor (`/dev/fd/3`) counts for
+/// calls that follow symbolic links, which it is to the kernel.
 #[inline]
 pub fn ours(route: Route<'_>, follow: bool) -> Option<Place<'_>> {
     match route {
@@ -30,8 +30,9 @@ fn descriptor_place(descriptor: c_int, follow: bool) -> Option<Place<'static>> {
     crate::answer::guarded(|| names::place_of(handle)).ok()
 }
 
-/// Hooks for functions with one path: `path: expression` for the current directory, `path at directory` for the
-/// family that takes a directory; `then` hears what the C library returns. A path that leads out of the mount is asked again where it leads.
+/// Hooks for functions with one path: `path: expression` for the current directory, `path at
+/// directory` for the family that takes a directory; `then` hears what the C library returns. A
+/// path that leads out of the mount is asked again where it leads.
 ///
 /// For most paths the hook is a look and a jump: after a call of the kernel each return to a caller
 /// is slow, because the processor has forgotten where it leads. The rest is a function of its own.
@@ -140,19 +141,22 @@ pub fn with_flags<T>(
     }
 }
 
-/// Where POSIX lets a cancelled thread end: before a call of ours begins, and never within another one.
+/// Where POSIX lets a cancelled thread end: before a call of ours begins, and never within another
+/// one.
 #[inline]
 pub fn cancellation_point() {
     unsafe extern "C-unwind" {
         fn pthread_testcancel();
     }
     if !cairn_posix::kernel::gate::is_inside() {
-        // SAFETY: takes nothing; it may unwind, and no frame between here and the application has a destructor.
+        // SAFETY: takes nothing; it may unwind, and no frame between here and the application has a
+        // destructor.
         unsafe { pthread_testcancel() };
     }
 }
 
-/// Hooks for functions whose first argument is a descriptor; those that say so are cancellation points.
+/// Hooks for functions whose first argument is a descriptor; those that say so are cancellation
+/// points.
 macro_rules! descriptor_hooks {
     ($(
         $(#[$attribute:meta])*
@@ -182,7 +186,8 @@ macro_rules! descriptor_hooks {
     )*};
 }
 
-/// As `cairn_posix::files::path::route_at`; a directory descriptor that was inherited is recognised first.
+/// As `cairn_posix::files::path::route_at`; a directory descriptor that was inherited is recognised
+/// first.
 ///
 /// # Safety
 /// `path` is null or NUL-terminated, and outlives the result.

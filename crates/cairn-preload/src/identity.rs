@@ -1,5 +1,6 @@
-//! Who the process is and what it may: calls that change its credentials, its file mode creation mask or its limits,
-//! of which we keep copies, and those by which a thread leaves others or confines itself.
+//! Who the process is and what it may: calls that change its credentials, its file mode creation
+//! mask or its limits, of which we keep copies, and those by which a thread leaves others or
+//! confines itself.
 
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
@@ -55,7 +56,8 @@ fn before_credentials_change() {
     });
 }
 
-/// A call of the kernel that changes credentials of the thread, which is what a program without a C library does in each of its threads.
+/// A call of the kernel that changes credentials of the thread, which is what a program without a C
+/// library does in each of its threads.
 pub fn change_credentials(real: impl FnOnce() -> c_long) -> c_long {
     before_credentials_change();
     let result = real();
@@ -81,8 +83,8 @@ pub unsafe extern "C-unwind" fn umask(mask: mode_t) -> mode_t {
     before
 }
 
-/// As `unshare(2)`. A thread that shares descriptors with no other would need a table of its own: `EINVAL`, as of a kernel that
-/// does not know it, where there are others.
+/// As `unshare(2)`. A thread that shares descriptors with no other would need a table of its own:
+/// `EINVAL`, as of a kernel that does not know it, where there are others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     // SAFETY: the caller's own argument.
@@ -129,8 +131,9 @@ pub unsafe extern "C-unwind" fn prctl(
     unsafe { real(option, second, third, fourth, fifth) }
 }
 
-/// Whether a thread that may only read and write what the kernel has would be killed at its next call on a file of ours, which
-/// can need others of the kernel. Then it is told, as by a kernel that cannot confine it so.
+/// Whether a thread that may only read and write what the kernel has would be killed at its next
+/// call on a file of ours, which can need others of the kernel. Then it is told, as by a kernel
+/// that cannot confine it so.
 pub fn is_needed() -> bool {
     configuration::get().is_some() && table::all().next().is_some()
 }

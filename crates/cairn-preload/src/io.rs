@@ -25,7 +25,8 @@ unsafe fn with_buffer<R>(
     if is_passable { result } else { refused(result) }
 }
 
-/// What is wrong with a call of which the address is: the kernel looks at the descriptor and the offset first.
+/// What is wrong with a call of which the address is: the kernel looks at the descriptor and the
+/// offset first.
 #[cold]
 fn refused<R>(of_nothing: Result<R>) -> Result<R> {
     match of_nothing {
@@ -170,7 +171,8 @@ buffer_lists! {
         = Write |handle, buffers| write_flagged(handle, buffers, offset, flags);
 }
 
-/// Flags of `preadv2` and `pwritev2` that hold for memory as they are: hints, and what is only for writes or for durability.
+/// Flags of `preadv2` and `pwritev2` that hold for memory as they are: hints, and what is only for
+/// writes or for durability.
 const HARMLESS_FLAGS: c_int =
     libc::RWF_HIPRI | libc::RWF_NOWAIT | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
 
@@ -182,7 +184,8 @@ fn write_flagged(handle: HandleId, buffers: Buffers, offset: i64, flags: c_int) 
     }
 }
 
-/// Where such a call begins. Errors: `EOPNOTSUPP` for flags that change its meaning, and for all but one on a directory.
+/// Where such a call begins. Errors: `EOPNOTSUPP` for flags that change its meaning, and for all
+/// but one on a directory.
 fn flagged(of: (HandleId, Direction), offset: i64, flags: c_int) -> Result<At> {
     let at = if offset == -1 { At::Cursor } else { At::offset(offset)? };
     if flags & !libc::RWF_HIPRI != 0 {

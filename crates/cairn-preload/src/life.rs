@@ -1,8 +1,8 @@
 //! The life of a process: start, fork, end.
 //!
-//! The end is taken at the last moment there is: the function the dynamic linker registers to run all destructors is
-//! wrapped, so that whatever a library's destructor still writes is part of an orderly end. A death by signal
-//! passes none of this.
+//! The end is taken at the last moment there is: the function the dynamic linker registers to run
+//! all destructors is wrapped, so that whatever a library's destructor still writes is part of an
+//! orderly end. A death by signal passes none of this.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -18,8 +18,9 @@ use libc::{pid_t, size_t};
 use crate::answer::{errno, guarded, set_errno};
 use crate::{dispatch, environment, next, sanitizers, signals, stdio, streams};
 
-/// Has bad addresses told, and looks whether descriptors 0 to 2 are ours, before other libraries take copies of stdin, stdout
-/// and stderr. In the library that is preloaded even the C library is not initialised yet: it does not know its environment.
+/// Has bad addresses told, and looks whether descriptors 0 to 2 are ours, before other libraries
+/// take copies of stdin, stdout and stderr. In the library that is preloaded even the C library is
+/// not initialised yet: it does not know its environment.
 extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     if next::is_linked() && is_loaded_too() {
         next::supersede();
@@ -70,7 +71,8 @@ static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) =
 /// Whether the library is in this process as a shared object, too.
 fn is_loaded_too() -> bool {
     unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
-        // SAFETY: the C library passes a valid description with a terminated name, which is empty for the program.
+        // SAFETY: the C library passes a valid description with a terminated name, which is empty
+        // for the program.
         let path = unsafe { CStr::from_ptr((*object).dlpi_name) }.to_bytes();
         let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         file.starts_with(environment::LIBRARY).into()
@@ -81,8 +83,8 @@ fn is_loaded_too() -> bool {
 
 type Destructors = extern "C-unwind" fn();
 
-/// What the dynamic linker asked to be called at exit. Named for the archive, whose `__libc_start_main` stores it before
-/// any code of ours can run in a static program.
+/// What the dynamic linker asked to be called at exit. Named for the archive, whose
+/// `__libc_start_main` stores it before any code of ours can run in a static program.
 #[unsafe(export_name = "__cairn_destructors")]
 static DESTRUCTORS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -111,8 +113,8 @@ pub fn end() {
 
 type Main = unsafe extern "C-unwind" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
 
-/// As the C library's function of this name, which calls `main`. The archive has one of its own: in a static program no
-/// code of ours can run before it.
+/// As the C library's function of this name, which calls `main`. The archive has one of its own: in
+/// a static program no code of ours can run before it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __libc_start_main(
     main: Main,
@@ -129,7 +131,8 @@ pub unsafe extern "C-unwind" fn __libc_start_main(
     }
     // Without a mount, too: the program may get one while it runs.
     DESTRUCTORS.store(destructors, Ordering::Relaxed);
-    // SAFETY: the caller's own arguments, but for the function to be called at exit, which calls theirs.
+    // SAFETY: the caller's own arguments, but for the function to be called at exit, which calls
+    // theirs.
     unsafe { real(main, count, arguments, init, fini, finish as *mut c_void, stack_end) }
 }
 
@@ -161,7 +164,8 @@ pub unsafe extern "C-unwind" fn quick_exit(status: c_int) -> ! {
     unsafe { library!(quick_exit: fn(c_int) -> !)(status) }
 }
 
-/// A child in the making: it is given what its parent holds, and meanwhile no mapping and no file's lock comes or goes.
+/// A child in the making: it is given what its parent holds, and meanwhile no mapping and no file's
+/// lock comes or goes.
 #[must_use]
 pub struct Making {
     quiet: [Result<Held<'static>>; 2],
@@ -210,7 +214,8 @@ pub fn spawning<T: Copy + Into<i64>>(failed: T, create: impl FnOnce() -> T) -> T
 
 macro_rules! forks {
     ($(fn $name:ident as $real:ident;)*) => {$(
-        /// As `fork(2)`; `vfork` is served as one, because a child that shares our memory could not be told apart.
+        /// As `fork(2)`; `vfork` is served as one, because a child that shares our memory could not
+        /// be told apart.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name() -> pid_t {
             let real = library!($real: fn() -> pid_t);
@@ -252,7 +257,8 @@ pub unsafe extern "C-unwind" fn daemon(keep_directory: c_int, keep_descriptors: 
         // SAFETY: as daemon(3) does.
         _ => unsafe { _exit(0) },
     }
-    // SAFETY: setsid takes nothing; the path is terminated; our hooks see what happens to descriptors 0 to 2.
+    // SAFETY: setsid takes nothing; the path is terminated; our hooks see what happens to
+    // descriptors 0 to 2.
     unsafe {
         if libc::setsid() == -1 {
             return -1;

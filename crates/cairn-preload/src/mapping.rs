@@ -88,13 +88,15 @@ maps! {
     fn mmap64;
 }
 
-/// Functions of a range of memory: the one that asks `real` where nothing of ours is concerned, and the hook.
+/// Functions of a range of memory: the one that asks `real` where nothing of ours is concerned, and
+/// the hook.
 macro_rules! ranges {
     ($(
         $(#[$attribute:meta])*
         fn $name:ident or $ours_or:ident(start, length $(, $argument:ident)?) by $answer:ident = $ours:expr;
     )*) => {$(
-        /// What the hook of this family gives, for which `real` is called where no file of ours is concerned.
+        /// What the hook of this family gives, for which `real` is called where no file of ours is
+        /// concerned.
         ///
         /// # Safety
         /// As for the hook.
@@ -134,8 +136,8 @@ ranges! {
     fn posix_madvise or advise_portably_or(start, length, advice) by number_as = portable_advice;
 }
 
-/// What `mlockall` gives, for which `real` is called in a process that has no store to leave out. A store is attached first,
-/// so that it need not be mapped where the kernel locks what is mapped.
+/// What `mlockall` gives, for which `real` is called in a process that has no store to leave out. A
+/// store is attached first, so that it need not be mapped where the kernel locks what is mapped.
 pub fn lock_all_or(flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
     let attached = configuration::get().is_some() && guarded(mount::current).is_ok();
     match attached {

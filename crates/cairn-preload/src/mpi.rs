@@ -1,9 +1,11 @@
 //! The beginning and the end of MPI in a rank.
 //!
-//! In C and Fortran, of Open MPI and MPICH: the rank announces itself to the store when MPI was initialised, and its files are
-//! flushed when it was finalised (NVMe-CR, section III-C). What MPI is asked and answers stays as it is; a store that cannot be
-//! reached fails when files are used. Some of these functions call others of them, and each tells `cairn_posix::process::rank`, to which
-//! once is enough. No header of MPI is needed: all that is used of their arguments is where Fortran gets its error.
+//! In C and Fortran, of Open MPI and MPICH: the rank announces itself to the store when MPI was
+//! initialised, and its files are flushed when it was finalised (NVMe-CR, section III-C). What MPI
+//! is asked and answers stays as it is; a store that cannot be reached fails when files are used.
+//! Some of these functions call others of them, and each tells `cairn_posix::process::rank`, to
+//! which once is enough. No header of MPI is needed: all that is used of their arguments is where
+//! Fortran gets its error.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
@@ -20,8 +22,8 @@ const SUCCESS: c_int = 0;
 /// Not success, of any MPI.
 const NOT_FOUND: c_int = -1;
 
-/// Tells the store, if this process has one, when MPI did what it was asked. An error there is none of MPI's: it stands in
-/// the rank's record or shows when files are used.
+/// Tells the store, if this process has one, when MPI did what it was asked. An error there is none
+/// of MPI's: it stands in the rank's record or shows when files are used.
 fn tell(result: c_int, act: fn() -> Result<()>) {
     if result == SUCCESS && configuration::get().is_some() {
         let before = errno();
@@ -30,8 +32,9 @@ fn tell(result: c_int, act: fn() -> Result<()>) {
     }
 }
 
-/// MPI's function of this name, whose hook is `ours`. A library that was loaded for one module alone, as Python loads what
-/// is imported, is not behind us in the order in which names are looked up: then it is looked for in what is loaded.
+/// MPI's function of this name, whose hook is `ours`. A library that was loaded for one module
+/// alone, as Python loads what is imported, is not behind us in the order in which names are looked
+/// up: then it is looked for in what is loaded.
 fn find(name: &CStr, ours: *mut c_void) -> Option<*mut c_void> {
     if let Some(next) = next::from_archive(name) {
         return Some(next);
@@ -47,8 +50,8 @@ fn find(name: &CStr, ours: *mut c_void) -> Option<*mut c_void> {
 
 /// The function of this name in a loaded object, or in what that needs; null if there is none.
 fn within(object: &CStr, name: &CStr) -> *mut c_void {
-    // SAFETY: both names are terminated; nothing is loaded that is not there already, and the handle is used before it is
-    // given back. The object stays: whoever calls us uses it.
+    // SAFETY: both names are terminated; nothing is loaded that is not there already, and the
+    // handle is used before it is given back. The object stays: whoever calls us uses it.
     unsafe {
         let handle = libc::dlopen(object.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if handle.is_null() {
@@ -77,7 +80,8 @@ fn loaded() -> Vec<CString> {
         0
     }
     let mut names = Vec::new();
-    // SAFETY: `note` takes what it is given here, and does not unwind: it may abort when there is no memory.
+    // SAFETY: `note` takes what it is given here, and does not unwind: it may abort when there is
+    // no memory.
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut names).cast()) };
     names
 }
@@ -122,7 +126,8 @@ c_hooks! {
     fn MPI_Finalize() then rank::finalised;
 }
 
-/// The same for Fortran, where the result is left in the last argument, which programs of `mpi_f08` may leave out.
+/// The same for Fortran, where the result is left in the last argument, which programs of `mpi_f08`
+/// may leave out.
 macro_rules! fortran_hooks {
     ($(fn $name:ident($($argument:ident),*; result) then $act:path;)*) => {$(
         /// As MPI's subroutine of this name.
@@ -133,7 +138,8 @@ macro_rules! fortran_hooks {
             let ours = $name as Function as *mut c_void;
             let mut own = NOT_FOUND;
             let result = if result.is_null() { &raw mut own } else { result };
-            // SAFETY: this is its type in the bindings of Open MPI and MPICH; the caller's own arguments, or room for one.
+            // SAFETY: this is its type in the bindings of Open MPI and MPICH; the caller's own
+            // arguments, or room for one.
             let outcome = unsafe {
                 match function::<Function>(c_name!($name), ours) {
                     Some(real) => real($($argument,)* result),

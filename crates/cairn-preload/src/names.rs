@@ -97,7 +97,8 @@ pub unsafe extern "C-unwind" fn readlinkat(
     }
 }
 
-/// The link that an empty path means, if `descriptor` is an open link of ours. The kernel says ENOENT for others.
+/// The link that an empty path means, if `descriptor` is an open link of ours. The kernel says
+/// ENOENT for others.
 unsafe fn opened_link(descriptor: c_int, path: *const c_char) -> Option<Place<'static>> {
     // SAFETY: the caller passes null or a terminated path.
     if !unsafe { bytes(path) }.is_ok_and(<[u8]>::is_empty) {
@@ -151,7 +152,8 @@ impl<'a> Outside<'a> {
         Outside { directory, path, is_source, may_be_empty: false }
     }
 
-    /// Why it cannot be renamed to or from a name of ours: what is wrong with its directory, else `EXDEV`.
+    /// Why it cannot be renamed to or from a name of ours: what is wrong with its directory, else
+    /// `EXDEV`.
     fn refuse_rename(&self) -> Errno {
         let names_something = self.path.is_some_and(|path| !path.is_empty());
         match self.look() {
@@ -160,7 +162,8 @@ impl<'a> Outside<'a> {
         }
     }
 
-    /// Why it cannot be a link to or from a name of ours: unlike a rename, a link needs its source and no target.
+    /// Why it cannot be a link to or from a name of ours: unlike a rename, a link needs its source
+    /// and no target.
     fn refuse_link(&self) -> Errno {
         match (self.is_source, self.look()) {
             (true, Err(errno)) => errno,
@@ -284,7 +287,8 @@ pub unsafe extern "C-unwind" fn linkat(
     }
 }
 
-/// Puts a path into the caller's buffer of `PATH_MAX` bytes, or into one of its own if there is none.
+/// Puts a path into the caller's buffer of `PATH_MAX` bytes, or into one of its own if there is
+/// none.
 unsafe fn deliver(path: Vec<u8>, buffer: *mut c_char) -> PathResult<*mut c_char> {
     if path.len() >= libc::PATH_MAX as usize {
         return Err(PathError::Errno(Errno(libc::ENAMETOOLONG)));

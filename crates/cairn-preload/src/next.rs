@@ -1,8 +1,9 @@
-//! The functions that our own stand in front of, looked up when first needed: by the dynamic linker, or, in a program that
-//! the archive `libcairn.a` was linked into, in the list that the linker has put together there.
+//! The functions that our own stand in front of, looked up when first needed: by the dynamic
+//! linker, or, in a program that the archive `libcairn.a` was linked into, in the list that the
+//! linker has put together there.
 //!
-//! The archive (scripts/linked-libraries.sh) adds to each hook an entry of that list. It knows nothing else of us, and we know
-//! no more of it than where the list begins and ends.
+//! The archive (scripts/linked-libraries.sh) adds to each hook an entry of that list. It knows
+//! nothing else of us, and we know no more of it than where the list begins and ends.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -14,7 +15,8 @@ use cairn_posix::process::calls::{self, Outcome};
 /// It does not hold the function's name, whose address the dynamic linker would have to fill in at
 /// the start of every process.
 pub struct Next {
-    /// Stays null where calls are counted, so that each is seen by `look_up` and others pay nothing for that.
+    /// Stays null where calls are counted, so that each is seen by `look_up` and others pay nothing
+    /// for that.
     address: AtomicPtr<c_void>,
     found: AtomicPtr<c_void>,
 }
@@ -41,7 +43,8 @@ impl Next {
             found = match from_archive(name) {
                 Some(function) => function,
                 None if is_linked() && !is_superseded() => core::ptr::null_mut(),
-                // SAFETY: the name is NUL-terminated; dlsym may be called at any time in a process that is running.
+                // SAFETY: the name is NUL-terminated; dlsym may be called at any time in a process
+                // that is running.
                 None => unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) },
             };
             if found.is_null() {
@@ -74,7 +77,8 @@ impl Linked {
     }
 }
 
-// Where the section `cairn_next` of the linked program begins and ends; both null in the library that is preloaded.
+// Where the section `cairn_next` of the linked program begins and ends; both null in the library
+// that is preloaded.
 core::arch::global_asm!(
     ".pushsection .data.rel.ro.cairn_next_bounds, \"aw\"",
     ".weak __start_cairn_next",
@@ -123,7 +127,8 @@ pub fn is_linked() -> bool {
     !__cairn_next_bounds.start.is_null()
 }
 
-// Functions of the dynamic linker: the one that tells versions apart, and, in a program that has the archive, the plain one.
+// Functions of the dynamic linker: the one that tells versions apart, and, in a program that has
+// the archive, the plain one.
 core::arch::global_asm!(
     ".pushsection .data.rel.ro.cairn_linker, \"aw\"",
     ".weak dlvsym",
@@ -176,7 +181,8 @@ fn of_linker(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     const VERSIONS: [&CStr; 2] = [c"GLIBC_2.34", c"GLIBC_2.2.5"];
     let mut found = known.load(Ordering::Relaxed);
     if let (true, Some(dlvsym)) = (found.is_null(), __cairn_linker.dlvsym) {
-        // SAFETY: the names are terminated; it may be called at any time in a process that is running.
+        // SAFETY: the names are terminated; it may be called at any time in a process that is
+        // running.
         let look =
             |version: &CStr| unsafe { dlvsym(libc::RTLD_NEXT, name.as_ptr(), version.as_ptr()) };
         let both = VERSIONS.map(look);
@@ -188,8 +194,8 @@ fn of_linker(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
 
 static SUPERSEDED: AtomicBool = AtomicBool::new(false);
 
-/// Says that the library is in this process a second time, as a shared object: that one does everything, because calls of
-/// other shared objects reach it, too, and this one only passes on.
+/// Says that the library is in this process a second time, as a shared object: that one does
+/// everything, because calls of other shared objects reach it, too, and this one only passes on.
 pub fn supersede() {
     SUPERSEDED.store(true, Ordering::Relaxed);
 }
@@ -211,8 +217,8 @@ extern "C" fn absent() -> c_int {
 pub fn function<F: Copy>(next: &Next, name: &CStr, is_counted: bool) -> F {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     let address = next.address(name, is_counted);
-    // SAFETY: `F` is a function pointer, as the only user of this function writes it (`next!`), and the address
-    // is that of a function.
+    // SAFETY: `F` is a function pointer, as the only user of this function writes it (`next!`), and
+    // the address is that of a function.
     unsafe { core::mem::transmute_copy::<*mut c_void, F>(&address) }
 }
 
@@ -229,8 +235,8 @@ macro_rules! c_name {
     };
 }
 
-/// The C library's function of this name and type, to be called now for what is not ours. Calling it is unsafe: the type
-/// must be right.
+/// The C library's function of this name and type, to be called now for what is not ours. Calling
+/// it is unsafe: the type must be right.
 macro_rules! next {
     ($name:ident: fn($($type:ty),*) -> $result:ty) => { next!(@find $name: fn($($type),*) -> $result, true) };
     (@find $name:ident: fn($($type:ty),*) -> $result:ty, $is_counted:literal) => {{

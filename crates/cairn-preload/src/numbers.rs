@@ -1,8 +1,11 @@
-//! Functions that give the application a descriptor of something else than a file: what was known of its number is forgotten.
+//! Functions that give the application a descriptor of something else than a file: what was known
+//! of its number is forgotten.
 //!
-//! A number of ours that was closed past every hook, by an instruction of a library's that is not caught, comes back as one of these;
-//! what is written to it must not go into the file that had the number before.
-//! Must stay true: every function of the C library that returns a descriptor is here, or does the same where the calls of its kind are.
+//! A number of ours that was closed past every hook, by an instruction of a library's that is not
+//! caught, comes back as one of these; what is written to it must not go into the file that had the
+//! number before.
+//! Must stay true: every function of the C library that returns a descriptor is here, or does the
+//! same where the calls of its kind are.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -48,7 +51,8 @@ macro_rules! makers {
         /// As the C library's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
-            // SAFETY: the caller's own arguments; variable ones are in the registers of their places.
+            // SAFETY: the caller's own arguments; variable ones are in the registers of their
+            // places.
             opened(unsafe { library!($name: fn($($type),*) -> c_int)($($argument),*) })
         }
     )*};

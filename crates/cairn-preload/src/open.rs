@@ -37,7 +37,8 @@ fn follows(flags: c_int) -> bool {
 
 macro_rules! open_hooks {
     ($(fn $name:ident([$($directory:ident)?] path, flags $(, $mode:ident)?);)*) => {$(
-        /// As the C library's function of this name. The mode of a variadic one is in the register of its place.
+        /// As the C library's function of this name. The mode of a variadic one is in the register
+        /// of its place.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             $($directory: c_int,)? path: *const c_char, flags: c_int $(, $mode: c_uint)?
@@ -195,7 +196,8 @@ unsafe extern "C" {
     fn secure_getenv(name: *const c_char) -> *mut c_char;
 }
 
-/// As `tempnam(3)`: a free name in the directory that the environment or the caller tells, if there is such a one.
+/// As `tempnam(3)`: a free name in the directory that the environment or the caller tells, if there
+/// is such a one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn tempnam(
     directory: *const c_char,

@@ -1,7 +1,8 @@
-//! Messages that pass descriptors from process to process, see `cairn_posix::descriptors::fd_passing`, and descriptors that a process fetches
-//! from another one.
+//! Messages that pass descriptors from process to process, see
+//! `cairn_posix::descriptors::fd_passing`, and descriptors that a process fetches from another one.
 //!
-//! Messages without descriptors of ours, and what the kernel says of a message, are the C library's.
+//! Messages without descriptors of ours, and what the kernel says of a message, are the C
+//! library's.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -15,13 +16,16 @@ use crate::answer::{Answer, errno, guarded, is_missed, is_ours, set_errno};
 use crate::hooks;
 use crate::sockets::refused;
 
-/// Control data up to so many words are copied without allocating: with as many descriptors as the kernel takes in one message.
+/// Control data up to so many words are copied without allocating: with as many descriptors as the
+/// kernel takes in one message.
 const CONTROL_WORDS: usize = 256;
-/// Descriptors that the kernel takes in one message (`SCM_MAX_FD`), and messages in one call (`UIO_MAXIOV`).
+/// Descriptors that the kernel takes in one message (`SCM_MAX_FD`), and messages in one call
+/// (`UIO_MAXIOV`).
 const DESCRIPTORS_MAX: usize = 253;
 const MESSAGES_MAX: c_uint = 1024;
 
-/// The places of descriptors in the control data of a message, as far as these are what they should be.
+/// The places of descriptors in the control data of a message, as far as these are what they should
+/// be.
 struct Passed {
     /// What is left of the control data.
     at: *mut u8,
@@ -109,7 +113,8 @@ impl Parcel {
         Parcel { control: [0; CONTROL_WORDS], long_control: Vec::new(), tokens }
     }
 
-    /// The message with tokens in the places of descriptors of ours, for as long as the parcel lives.
+    /// The message with tokens in the places of descriptors of ours, for as long as the parcel
+    /// lives.
     ///
     /// # Safety
     /// The message's control data are readable.

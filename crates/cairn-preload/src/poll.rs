@@ -58,7 +58,8 @@ fn count_waiting(symbol: &str, is_ours: bool, result: c_int) {
     set_errno(before);
 }
 
-/// A list to wait for. If some entry is of ours, the kernel gets a copy without these: in the caller's list nothing changes before the end.
+/// A list to wait for. If some entry is of ours, the kernel gets a copy without these: in the
+/// caller's list nothing changes before the end.
 struct Masked {
     /// Empty if no entry is of ours.
     copy: Vec<pollfd>,
@@ -215,8 +216,8 @@ timed_polls! {
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// The three sets of a select call. If some descriptor in them is ours, the kernel gets copies without these: in the caller's nothing
-/// changes before the end.
+/// The three sets of a select call. If some descriptor in them is ours, the kernel gets copies
+/// without these: in the caller's nothing changes before the end.
 struct Sets {
     sets: [*mut fd_set; 3],
     /// As much as the kernel looks at, which may be more than `fd_set` has.
@@ -278,7 +279,8 @@ impl Sets {
         sets
     }
 
-    /// After the kernel refused the sets: whether a placeholder in them was not known yet, so that the call is to be repeated.
+    /// After the kernel refused the sets: whether a placeholder in them was not known yet, so that
+    /// the call is to be repeated.
     fn is_missed(&mut self, count: c_int, result: c_int) -> bool {
         if result >= 0 || errno() != libc::EBADF || configuration::get().is_none() {
             return false;
@@ -295,7 +297,8 @@ impl Sets {
         found
     }
 
-    /// A call that failed leaves the sets as they were; else those of ours that are ready are in them.
+    /// A call that failed leaves the sets as they were; else those of ours that are ready are in
+    /// them.
     fn finish(mut self, symbol: &str, result: c_int) -> c_int {
         count_waiting(symbol, self.is_copied, result);
         if !self.is_copied || result < 0 {
@@ -380,7 +383,8 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     if !table::is_ours(descriptor) {
-        // A file is no set of events, and neither is the descriptor: of that the kernel says the same.
+        // A file is no set of events, and neither is the descriptor: of that the kernel says the
+        // same.
         let set = if is_opened(instance) { descriptor } else { instance };
         // SAFETY: the caller's own arguments.
         let result = unsafe {

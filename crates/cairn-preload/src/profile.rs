@@ -1,6 +1,7 @@
-//! The profile of a program that was built with `-pg`. The C library writes it at exit, past every hook: into the kernel's current
-//! directory, which while the program is in a directory of ours is one where nothing can be made, or by the path that
-//! `GMON_OUT_PREFIX` begins with, which can lead below the mount.
+//! The profile of a program that was built with `-pg`. The C library writes it at exit, past every
+//! hook: into the kernel's current directory, which while the program is in a directory of ours is
+//! one where nothing can be made, or by the path that `GMON_OUT_PREFIX` begins with, which can lead
+//! below the mount.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
@@ -18,7 +19,8 @@ const PREFIX: &str = "GMON_OUT_PREFIX";
 /// Directories tried, of which a killed process with this number can have left some.
 const TRIES: u32 = 100;
 
-/// As the C library's function of this name, which the start-up code of such a program has called at exit.
+/// As the C library's function of this name, which the start-up code of such a program has called
+/// at exit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _mcleanup() {
     let write = || {
@@ -38,7 +40,8 @@ pub unsafe extern "C-unwind" fn _mcleanup() {
         .and_then(|configuration| make_place(configuration.store()));
     let Some(place) = place else { return write() };
     if leads_elsewhere {
-        // SAFETY: the program is ending; its other threads have been in a race with the C library's own look at it anyway.
+        // SAFETY: the program is ending; its other threads have been in a race with the C library's
+        // own look at it anyway.
         unsafe { std::env::set_var(PREFIX, name) };
     }
     if let Err(error) = write_in(&place, folder, write) {

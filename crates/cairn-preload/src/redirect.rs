@@ -1,8 +1,9 @@
 //! Calls on the C library's own stdin, stdout or stderr while one of ours stands in for it.
 //!
-//! A program that kept the value of the variable (as `std::cout` does) still means its standard stream. Covered are
-//! the functions through which the C++ library and the common C calls work; `fprintf` and its kin cannot be received
-//! in stable Rust, and fail with EBADF on such a kept value.
+//! A program that kept the value of the variable (as `std::cout` does) still means its standard
+//! stream. Covered are the functions through which the C++ library and the common C calls work;
+//! `fprintf` and its kin cannot be received in stable Rust, and fail with EBADF on such a kept
+//! value.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 

@@ -1,9 +1,11 @@
-//! `freopen` of streams that are, or become, ours. The caller keeps its `FILE *`, so what it points to must change.
+//! `freopen` of streams that are, or become, ours. The caller keeps its `FILE *`, so what it points
+//! to must change.
 //!
-//! A stream of ours stays a cookie and only gets another file under its number. A stream of the C library's own is
-//! made a cookie in place: both kinds begin with the same structure, and a cookie's five words follow it. The layout
-//! is the C library's ABI for 64-bit targets; it is checked against a fresh cookie before it is relied upon.
-//! The three standard streams are static and have no room; there the variables move (`streams.rs`).
+//! A stream of ours stays a cookie and only gets another file under its number. A stream of the C
+//! library's own is made a cookie in place: both kinds begin with the same structure, and a
+//! cookie's five words follow it. The layout is the C library's ABI for 64-bit targets; it is
+//! checked against a fresh cookie before it is relied upon. The three standard streams are static
+//! and have no room; there the variables move (`streams.rs`).
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -154,7 +156,8 @@ unsafe fn replace_file(
     Ok(stream)
 }
 
-/// Whether the layout is the one known here: true of a stream made by `fopencookie` with this record.
+/// Whether the layout is the one known here: true of a stream made by `fopencookie` with this
+/// record.
 fn is_as_expected(cookie: &Layout, record: *mut c_void) -> bool {
     cookie.descriptor == COOKIE_DESCRIPTOR && cookie.cookie[0] == record
 }
@@ -168,7 +171,8 @@ unsafe fn become_cookie(stream: *mut FILE, number: c_int) -> Result<()> {
     }
     // A fresh cookie shows what one looks like; it is closed again without touching a descriptor.
     let (model, record) = stdio::model()?;
-    // SAFETY: both are open streams of at least this size; the C library's own begin with the same fields.
+    // SAFETY: both are open streams of at least this size; the C library's own begin with the same
+    // fields.
     let usable = unsafe {
         let (from, to) = (&*model.cast::<Layout>(), &mut *stream.cast::<Layout>());
         let lock = libc::calloc(1, LOCK_BYTES);

@@ -1,8 +1,8 @@
 //! `openat2(2)`: opening by a path that may not take every way.
 //!
-//! Whether a description is a valid one only the kernel says: it is asked with the same one, but for a path that leads nowhere.
-//! What the mount lies in is another file system, of which nothing is known here: a path that enters the mount or leaves it
-//! crosses from one to the other.
+//! Whether a description is a valid one only the kernel says: it is asked with the same one, but
+//! for a path that leads nowhere. What the mount lies in is another file system, of which nothing
+//! is known here: a path that enters the mount or leaves it crosses from one to the other.
 
 use core::ffi::{c_char, c_int, c_long};
 

@@ -1,8 +1,9 @@
-//! Scripts: a file that begins with `#!` is handed to its interpreter, one that is no program at all to the shell.
+//! Scripts: a file that begins with `#!` is handed to its interpreter, one that is no program at
+//! all to the shell.
 //!
-//! The kernel does the former for files it can open. For a file of ours we do it, so that the interpreter gets the
-//! script under its own name.
-//! Allocates by mmap only, because a forked child of a threaded program may not call malloc.
+//! The kernel does the former for files it can open. For a file of ours we do it, so that the
+//! interpreter gets the script under its own name. Allocates by mmap only, because a forked child
+//! of a threaded program may not call malloc.
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -30,8 +31,8 @@ pub struct Interpreter {
 }
 
 impl Interpreter {
-    /// The interpreter of the file at `place`; none if it is no script. Errors: `EACCES` if it is not executable,
-    /// or a directory, `ENOEXEC` if no interpreter is named.
+    /// The interpreter of the file at `place`; none if it is no script. Errors: `EACCES` if it is
+    /// not executable, or a directory, `ENOEXEC` if no interpreter is named.
     pub fn of(place: &Place) -> PathResult<Option<Interpreter>> {
         file::access(place, libc::X_OK, true, Rights::Effective)?;
         if file::stat(place, true)?.is_directory() {
@@ -94,7 +95,8 @@ impl Interpreter {
     }
 }
 
-/// Executes the shell on a file that the kernel does not know how to execute, as POSIX says of `execvp`.
+/// Executes the shell on a file that the kernel does not know how to execute, as POSIX says of
+/// `execvp`.
 ///
 /// # Safety
 /// `script` is terminated and `arguments` ends with null.
@@ -131,7 +133,8 @@ unsafe fn with_arguments(
         return -1;
     };
     let list = start.cast::<*const c_char>();
-    // SAFETY: the zeroed mapping has room for both parts and the null after them; the list has `count` entries.
+    // SAFETY: the zeroed mapping has room for both parts and the null after them; the list has
+    // `count` entries.
     unsafe {
         core::ptr::copy_nonoverlapping(first.as_ptr(), list, first.len());
         if rest > 0 {

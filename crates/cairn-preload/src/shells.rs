@@ -1,6 +1,8 @@
-//! `popen`: done here by `posix_spawn`, because the C library would create a child that holds no references.
+//! `popen`: done here by `posix_spawn`, because the C library would create a child that holds no
+//! references.
 //!
-//! The stream is one of the C library's on a pipe. Invariant: a shell has a record from its making until its stream is closed.
+//! The stream is one of the C library's on a pipe. Invariant: a shell has a record from its making
+//! until its stream is closed.
 
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};

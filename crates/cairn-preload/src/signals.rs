@@ -1,9 +1,11 @@
-//! Signal handlers run between our calls, never in the middle of one: see `cairn_posix::kernel::gate`.
+//! Signal handlers run between our calls, never in the middle of one: see
+//! `cairn_posix::kernel::gate`.
 //!
-//! The kernel gets a handler of ours that runs the application's, or defers the signal; the application gets back its
-//! own when it asks. Invariant: what `sigaction` reports is what was set through it.
-//! Faults (SIGSEGV and its kin, raised by the processor) cannot wait and are passed on at once; those of a look at an
-//! address of the application are ours, see `cairn_posix::kernel::address`.
+//! The kernel gets a handler of ours that runs the application's, or defers the signal; the
+//! application gets back its own when it asks. Invariant: what `sigaction` reports is what was set
+//! through it. Faults (SIGSEGV and its kin, raised by the processor) cannot wait and are passed on
+//! at once; those of a look at an address of the application are ours, see
+//! `cairn_posix::kernel::address`.
 
 use core::ffi::{c_int, c_void};
 use core::mem::transmute;
@@ -37,7 +39,8 @@ fn wanted(signal: c_int) -> Option<&'static Wanted> {
 /// Raised for a bad address.
 const OF_ADDRESSES: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Others that end a program with a core file: ours from when it is in a directory of ours, where the kernel cannot make one.
+/// Others that end a program with a core file: ours from when it is in a directory of ours, where
+/// the kernel cannot make one.
 const OF_CORES: [c_int; 6] =
     [libc::SIGABRT, libc::SIGFPE, libc::SIGILL, libc::SIGQUIT, libc::SIGXCPU, libc::SIGXFSZ];
 static WATCHES_CORES: AtomicBool = AtomicBool::new(false);
@@ -55,7 +58,8 @@ fn is_watched(signal: c_int) -> bool {
         || OF_CORES.contains(&signal) && WATCHES_CORES.load(Ordering::Acquire)
 }
 
-/// Lets bad addresses that the application passes be errors, if nobody else has taken their signals: at the start.
+/// Lets bad addresses that the application passes be errors, if nobody else has taken their
+/// signals: at the start.
 pub fn watch_addresses() {
     OF_ADDRESSES.into_iter().for_each(|signal| watch(signal, |now| now == libc::SIG_DFL));
 }
@@ -113,7 +117,8 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     let Some(wanted) = wanted(signal) else { return };
     // Of such a signal a process dies wherever it is.
     if wanted.handler.load(Ordering::Acquire) == libc::SIG_DFL && is_watched(signal) {
-        // SAFETY: the kernel passes valid information, because the handler is installed with SA_SIGINFO.
+        // SAFETY: the kernel passes valid information, because the handler is installed with
+        // SA_SIGINFO.
         return unsafe { act_by_default(signal, &*info) };
     }
     // SAFETY: as above.
@@ -129,7 +134,8 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     if wanted.flags.load(Ordering::Relaxed) & libc::SA_RESETHAND != 0 {
         // SAFETY: plain data, for which zero is a value.
         let mut now: Action = unsafe { core::mem::zeroed() };
-        // SAFETY: our own hook, with room for an action and then a valid one; its flags and its mask stay.
+        // SAFETY: our own hook, with room for an action and then a valid one; its flags and its
+        // mask stay.
         unsafe {
             if sigaction(signal, core::ptr::null(), &raw mut now) == 0 {
                 now.sa_sigaction = libc::SIG_DFL;
@@ -203,7 +209,8 @@ macro_rules! actions {
                 wanted.handler.store(before.0, Ordering::Relaxed);
                 wanted.flags.store(before.1, Ordering::Relaxed);
             }
-            // SAFETY: the caller passes null or room for an action, which a successful call has filled.
+            // SAFETY: the caller passes null or room for an action, which a successful call has
+            // filled.
             if let Some(old) = unsafe { old.as_mut() }.filter(|_| result == 0) {
                 if old.sa_sigaction == deliver as *const () as usize {
                     (old.sa_sigaction, old.sa_flags) = before;
@@ -219,7 +226,8 @@ actions! {
     fn __sigaction;
 }
 
-/// An action as the kernel has it: the handler, flags, where it returns to, the signals that are blocked meanwhile.
+/// An action as the kernel has it: the handler, flags, where it returns to, the signals that are
+/// blocked meanwhile.
 pub type KernelAction = [usize; 4];
 
 /// As `sigaction(2)`, of whoever calls the kernel by itself; what the kernel would answer.
@@ -264,7 +272,8 @@ unsafe fn set(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_
         unsafe { (core::mem::zeroed(), core::mem::zeroed()) };
     new.sa_sigaction = handler;
     new.sa_flags = flags;
-    // SAFETY: both are valid actions; adding a signal fails only for a bad number, which sigaction then reports.
+    // SAFETY: both are valid actions; adding a signal fails only for a bad number, which sigaction
+    // then reports.
     unsafe {
         if flags & libc::SA_NODEFER == 0 {
             libc::sigaddset(&raw mut new.sa_mask, signal);

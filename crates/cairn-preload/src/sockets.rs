@@ -1,5 +1,5 @@
-//! Calls for sockets: a file of ours is none, though its placeholder looks like one. Those that can pass
-//! descriptors are in `passing.rs`.
+//! Calls for sockets: a file of ours is none, though its placeholder looks like one. Those that can
+//! pass descriptors are in `passing.rs`.
 
 use core::ffi::{c_int, c_void};
 

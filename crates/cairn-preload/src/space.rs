@@ -1,4 +1,5 @@
-//! Size, space and copies inside the kernel: truncate, fallocate, advice, `copy_file_range`, `sendfile`, `splice`.
+//! Size, space and copies inside the kernel: truncate, fallocate, advice, `copy_file_range`,
+//! `sendfile`, `splice`.
 
 use core::ffi::{c_char, c_int, c_uint};
 
@@ -181,7 +182,8 @@ pub unsafe extern "C-unwind" fn sendfile64(
     }
 }
 
-/// Most bytes one `splice` with a file of ours moves: it must not wait for more once a pipe gave some.
+/// Most bytes one `splice` with a file of ours moves: it must not wait for more once a pipe gave
+/// some.
 const SPLICE_BYTES_MAX: size_t = 64 << 10;
 
 /// As `splice(2)`, through memory if a file is ours; the flags are hints.

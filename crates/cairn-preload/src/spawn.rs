@@ -1,5 +1,5 @@
-//! `posix_spawn`: done here by fork and exec where the store is concerned, because the C library would open files of
-//! ours itself and create a child that holds no references.
+//! `posix_spawn`: done here by fork and exec where the store is concerned, because the C library
+//! would open files of ours itself and create a child that holds no references.
 
 use core::ffi::{c_char, c_int, c_short, c_uint};
 
@@ -23,8 +23,8 @@ pub struct FileActions {
 
 const _: () = assert!(size_of::<FileActions>() == size_of::<libc::posix_spawn_file_actions_t>());
 
-/// One action: a tag and its arguments, as the C library keeps them since 2.0 (open), 2.29 (directories) and 2.34
-/// (ranges, terminal).
+/// One action: a tag and its arguments, as the C library keeps them since 2.0 (open), 2.29
+/// (directories) and 2.34 (ranges, terminal).
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Action {
@@ -62,7 +62,8 @@ const SET_TERMINAL: c_int = 6;
 type Attributes = libc::posix_spawnattr_t;
 
 fn actions<'a>(actions: *const FileActions) -> &'a [Action] {
-    // SAFETY: the caller of posix_spawn passes null or an initialised object, whose list has `used` entries.
+    // SAFETY: the caller of posix_spawn passes null or an initialised object, whose list has `used`
+    // entries.
     unsafe {
         match actions.as_ref() {
             Some(actions) if actions.used > 0 => {
@@ -91,8 +92,9 @@ fn concerns_us(path: *const c_char, list: &[Action]) -> bool {
         })
 }
 
-/// The child's end of a pipe on which it tells why the program could not be executed. An exec closes it. -1: there is none, because the
-/// process has no free numbers; the child then only ends with 127.
+/// The child's end of a pipe on which it tells why the program could not be executed. An exec
+/// closes it. -1: there is none, because the process has no free numbers; the child then only ends
+/// with 127.
 struct Report(c_int);
 
 impl Report {
@@ -117,7 +119,8 @@ impl Report {
             return;
         };
         let after = first.max(own + 1);
-        // SAFETY: our own hook, which takes no pointer; closing numbers that are not open is no error.
+        // SAFETY: our own hook, which takes no pointer; closing numbers that are not open is no
+        // error.
         unsafe {
             if first < own {
                 descriptors::close_range(first, own - 1, 0);
@@ -238,7 +241,8 @@ unsafe fn fork_and_execute(
     execute: impl FnOnce(),
 ) -> c_int {
     let pipe = kernel::pipe().ok();
-    // SAFETY: our own hook; the child only calls what is allowed after a fork, and then executes or exits.
+    // SAFETY: our own hook; the child only calls what is allowed after a fork, and then executes or
+    // exits.
     let child = unsafe { life::fork() };
     if child == 0 {
         let mut report = Report(pipe.map_or(-1, |[reader, writer]| {
@@ -319,7 +323,8 @@ spawns! {
     fn posix_spawnp with execvpe;
 }
 
-/// A shell that executes `command`, with the first of two numbers as the second and without the others.
+/// A shell that executes `command`, with the first of two numbers as the second and without the
+/// others.
 ///
 /// # Safety
 /// The command is terminated.

@@ -1,4 +1,5 @@
-//! Asking about files: both generations of the stat family, statx, access, space of the file system.
+//! Asking about files: both generations of the stat family, statx, access, space of the file
+//! system.
 
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
@@ -324,7 +325,8 @@ descriptor_hooks! {
 
 const ACCESS_FLAGS: c_int = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 
-/// Whether the C library asks the file system for this limit; for the others it does not look at the file.
+/// Whether the C library asks the file system for this limit; for the others it does not look at
+/// the file.
 fn is_of_file_system(name: c_int) -> bool {
     matches!(
         name,

@@ -1,7 +1,8 @@
-//! C streams on files of ours: the C library's own `FILE`, made by `fopencookie`, and an interposed `fileno`.
+//! C streams on files of ours: the C library's own `FILE`, made by `fopencookie`, and an interposed
+//! `fileno`.
 //!
-//! Invariant: every such stream has a record in the list below, from its making until its close function has run.
-//! Wide-character streams do not exist on cookies: `fwide` stays negative.
+//! Invariant: every such stream has a record in the list below, from its making until its close
+//! function has run. Wide-character streams do not exist on cookies: `fwide` stays negative.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
@@ -69,8 +70,8 @@ pub fn descriptor_of(stream: *mut FILE) -> Option<c_int> {
     record_of(stream).map(|record| record.descriptor.load(Ordering::Relaxed))
 }
 
-/// Writes out what streams of ours still hold, and gives back what they read ahead, without waiting for the lock of
-/// a stream that another thread uses: for the end of the process.
+/// Writes out what streams of ours still hold, and gives back what they read ahead, without waiting
+/// for the lock of a stream that another thread uses: for the end of the process.
 pub fn flush_all() {
     for record in records() {
         let stream = record.stream.load(Ordering::Acquire);

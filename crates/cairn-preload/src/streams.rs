@@ -1,9 +1,10 @@
 //! stdin, stdout and stderr when descriptors 0, 1 and 2 are ours.
 //!
-//! The C library reads and writes these descriptors internally, where no hook sees it. So while one of them is ours,
-//! the variable `stdin`, `stdout` or `stderr` points to a stream of `stdio.rs`, and back to the C library's own when
-//! it is not. What a stream holds is written out before its descriptor changes.
-//! A program that kept the old value of a variable is served by `redirect.rs`, as far as that goes.
+//! The C library reads and writes these descriptors internally, where no hook sees it. So while one
+//! of them is ours, the variable `stdin`, `stdout` or `stderr` points to a stream of `stdio.rs`,
+//! and back to the C library's own when it is not. What a stream holds is written out before its
+//! descriptor changes. A program that kept the old value of a variable is served by `redirect.rs`,
+//! as far as that goes.
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -41,7 +42,8 @@ fn variable(number: usize) -> &'static AtomicPtr<FILE> {
         1 => &raw mut stdout,
         _ => &raw mut stderr,
     };
-    // SAFETY: the C library's variables live as long as the process; an AtomicPtr has the layout of a pointer.
+    // SAFETY: the C library's variables live as long as the process; an AtomicPtr has the layout of
+    // a pointer.
     unsafe { AtomicPtr::from_ptr(address) }
 }
 
@@ -128,7 +130,8 @@ pub fn stream_closed(stream: *mut FILE) {
 /// Whether some variable points to a stream of ours.
 static MOVED: AtomicBool = AtomicBool::new(false);
 
-/// The stream that stands for `stream` now: ours, if that is the C library's own of a descriptor of ours.
+/// The stream that stands for `stream` now: ours, if that is the C library's own of a descriptor of
+/// ours.
 #[inline]
 pub fn current(stream: *mut FILE) -> *mut FILE {
     if MOVED.load(Ordering::Relaxed) { stand_in(stream) } else { stream }

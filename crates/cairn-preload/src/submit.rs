@@ -1,12 +1,14 @@
 //! Asynchronous I/O of the kernel (`libaio`), and rings (`io_uring`).
 //!
-//! A request on a file of ours is carried out when it is submitted. What the kernel then gets in its place is a write to
-//! `/dev/null` of as many bytes, which touches no memory: it completes with the same count, under the application's
-//! request and tag, wakes whoever waits and signals the event descriptor. So the kernel's queue stays the only one, and
-//! files of ours and of others mix in it.
+//! A request on a file of ours is carried out when it is submitted. What the kernel then gets in
+//! its place is a write to `/dev/null` of as many bytes, which touches no memory: it completes with
+//! the same count, under the application's request and tag, wakes whoever waits and signals the
+//! event descriptor. So the kernel's queue stays the only one, and files of ours and of others mix
+//! in it.
 //!
-//! A ring's entries reach the kernel past every hook. So rings are refused when they are set up, with ENOSYS, at which
-//! programs use the ordinary calls; EBADF for each entry would be an I/O error to them.
+//! A ring's entries reach the kernel past every hook. So rings are refused when they are set up,
+//! with ENOSYS, at which programs use the ordinary calls; EBADF for each entry would be an I/O
+//! error to them.
 
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
@@ -116,8 +118,8 @@ impl<'a> Replaced<'a> {
         Ok(Replaced { list, null, originals: Vec::new() })
     }
 
-    /// Carries out what is ours and replaces it. Returns how many requests, from the first on, can be submitted, and
-    /// why the next cannot.
+    /// Carries out what is ours and replaces it. Returns how many requests, from the first on, can
+    /// be submitted, and why the next cannot.
     ///
     /// # Safety
     /// The entries are valid requests.
@@ -161,7 +163,8 @@ impl Drop for Replaced<'_> {
     }
 }
 
-/// Submits a list with `submit`, which does so for the first so many of it; -1 and errno as the kernel.
+/// Submits a list with `submit`, which does so for the first so many of it; -1 and errno as the
+/// kernel.
 ///
 /// # Safety
 /// As for io_submit(2).
@@ -176,7 +179,8 @@ pub unsafe fn submit(count: c_long, list: List, submit: impl Fn(usize) -> c_long
     let descriptor = |entry: &*mut Request| unsafe { (**entry).descriptor };
     if !requests.iter().any(|entry| table::is_ours(descriptor(entry))) {
         let result = submit(wanted);
-        // A list with a placeholder that is not known yet ends before that; it is the first when the rest comes.
+        // A list with a placeholder that is not known yet ends before that; it is the first when
+        // the rest comes.
         if result >= 0 || !is_missed(descriptor(&requests[0])) {
             return result;
         }

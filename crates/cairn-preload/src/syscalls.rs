@@ -1,10 +1,11 @@
-//! `syscall(2)`, the C library's way to call the kernel by number: a call that concerns a file of ours goes to the hook of
-//! the same name.
+//! `syscall(2)`, the C library's way to call the kernel by number: a call that concerns a file of
+//! ours goes to the hook of the same name.
 //!
-//! Programs use it for what their C library has no function for, and some runtimes for everything. What is not ours
-//! goes to the kernel with the arguments as they are, and where it can be helped not by the C library's function: libraries
-//! that want to see every mapping (UCX and Open MPI, for memory that a network card knows) patch the code of that, and end
-//! here. Instructions that enter the kernel without this function are not seen; placeholders answer those with EBADF.
+//! Programs use it for what their C library has no function for, and some runtimes for everything.
+//! What is not ours goes to the kernel with the arguments as they are, and where it can be helped
+//! not by the C library's function: libraries that want to see every mapping (UCX and Open MPI, for
+//! memory that a network card knows) patch the code of that, and end here. Instructions that enter
+//! the kernel without this function are not seen; placeholders answer those with EBADF.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
@@ -24,7 +25,8 @@ use crate::{
 
 type Words = [usize; 6];
 
-/// Calls on extended attributes that Linux has since 6.13. Who finds them missing uses those that have functions.
+/// Calls on extended attributes that Linux has since 6.13. Who finds them missing uses those that
+/// have functions.
 const SYS_SETXATTRAT: c_long = 463;
 const SYS_REMOVEXATTRAT: c_long = 466;
 
@@ -89,7 +91,8 @@ impl Call {
         }
     }
 
-    /// `hook` if the descriptor at `place` is ours, where the kernel would answer for an unknown placeholder, too.
+    /// `hook` if the descriptor at `place` is ours, where the kernel would answer for an unknown
+    /// placeholder, too.
     fn on_known(&self, place: usize, hook: impl FnOnce() -> c_long) -> c_long {
         let descriptor = self.descriptor(place);
         if is_ours(descriptor) { hook() } else { self.pass() }
@@ -102,7 +105,8 @@ impl Call {
         self.routed(route, hook)
     }
 
-    /// `hook` if the path behind the directory at `place` leads to a file of ours, or the directory itself is one.
+    /// `hook` if the path behind the directory at `place` leads to a file of ours, or the directory
+    /// itself is one.
     fn under(&self, place: usize, hook: impl FnOnce() -> c_long) -> c_long {
         let directory = self.descriptor(place);
         let path: *const c_char = self.pointer(place + 1);
@@ -136,7 +140,8 @@ pub unsafe extern "C-unwind" fn syscall(
     f: usize,
 ) -> c_long {
     let call = Call { number, words: [a, b, c, d, e, f], is_by_instruction: false };
-    // What comes from within a call of ours is the C library's function of that call, on its way to the kernel.
+    // What comes from within a call of ours is the C library's function of that call, on its way to
+    // the kernel.
     if configuration::get().is_none() || gate::is_inside() {
         return call.pass();
     }
@@ -144,8 +149,8 @@ pub unsafe extern "C-unwind" fn syscall(
     unsafe { serve(&call).unwrap_or_else(|| call.pass()) }
 }
 
-/// What the kernel is to have answered to a call that was made by an instruction, if the number is one that a file could be concerned
-/// by.
+/// What the kernel is to have answered to a call that was made by an instruction, if the number is
+/// one that a file could be concerned by.
 ///
 /// # Safety
 /// As for `serve`.
@@ -163,7 +168,8 @@ pub unsafe fn serve_instruction(number: c_long, words: Words) -> Option<c_long> 
 unsafe fn serve(call: &Call) -> Option<c_long> {
     let [a, b, c, d, e, f] = call.words;
     let fd = a as c_int;
-    // SAFETY: promised by the caller; each hook takes its arguments as the kernel's call of the same name does.
+    // SAFETY: promised by the caller; each hook takes its arguments as the kernel's call of the
+    // same name does.
     let result = unsafe { match call.number {
         libc::SYS_read => call.on(0, || io::read(fd, b as *mut c_void, c) as c_long),
         libc::SYS_write => call.on(0, || io::write(fd, b as *const c_void, c) as c_long),

@@ -1,5 +1,6 @@
-//! Threads say what stack they have (`cairn_posix::kernel::stack`), are armed before they run anything of the application, and do not block SIGSYS,
-//! where calls of the kernel are caught (`dispatch.rs`). Without Cairn these hooks pass on what they are given.
+//! Threads say what stack they have (`cairn_posix::kernel::stack`), are armed before they run
+//! anything of the application, and do not block SIGSYS, where calls of the kernel are caught
+//! (`dispatch.rs`). Without Cairn these hooks pass on what they are given.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -48,7 +49,8 @@ fn is_taken() -> bool {
 unsafe fn stack_bytes(attributes: *const pthread_attr_t) -> usize {
     let mut bytes: libc::size_t = 0;
     let mut usual = MaybeUninit::<pthread_attr_t>::uninit();
-    // SAFETY: promised by the caller; attributes that are made with nothing said have the default, and hold nothing.
+    // SAFETY: promised by the caller; attributes that are made with nothing said have the default,
+    // and hold nothing.
     let failed = unsafe {
         match attributes.is_null() {
             false => libc::pthread_attr_getstacksize(attributes, &raw mut bytes),
@@ -134,7 +136,8 @@ pub unsafe extern "C-unwind" fn thrd_create(
     result
 }
 
-/// Whether calls are caught, or may be once a library comes that needs it: a thread that blocks SIGSYS could not be armed then.
+/// Whether calls are caught, or may be once a library comes that needs it: a thread that blocks
+/// SIGSYS could not be armed then.
 fn may_catch() -> bool {
     cfg!(target_arch = "x86_64") && configuration::get().is_some()
 }

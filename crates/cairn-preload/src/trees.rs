@@ -1,7 +1,9 @@
-//! `ftw` and `nftw` on trees of ours: the C library's own would open the directories past our hooks.
+//! `ftw` and `nftw` on trees of ours: the C library's own would open the directories past our
+//! hooks.
 //!
-//! Must stay true: a walk is made of calls of our hooks and of the caller's function, which may leave by an exception or end its
-//! thread; so nothing around it catches that, defers signals or is on another stack.
+//! Must stay true: a walk is made of calls of our hooks and of the caller's function, which may
+//! leave by an exception or end its thread; so nothing around it catches that, defers signals or is
+//! on another stack.
 
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -114,8 +116,8 @@ impl Walk<'_> {
         }
     }
 
-    /// With `CHANGE_DIRECTORY`: goes where a visit of `path` is to be, which is the directory that holds it or, when its
-    /// contents are done, itself.
+    /// With `CHANGE_DIRECTORY`: goes where a visit of `path` is to be, which is the directory that
+    /// holds it or, when its contents are done, itself.
     fn go_to(&self, path: &CStr, base: usize, kind: c_int) -> Result<()> {
         if self.start.is_none() {
             return Ok(());
@@ -142,7 +144,8 @@ impl Walk<'_> {
         })
     }
 
-    /// Visits what cannot be asked for its attributes because of `errno`, or fails as the C library's walk does.
+    /// Visits what cannot be asked for its attributes because of `errno`, or fails as the C
+    /// library's walk does.
     fn visit_unknown(&self, path: &CStr, level: c_int, Errno(errno): Errno) -> Result<Next> {
         let itself =
             status(&self.locate(path)?, false).ok().filter(|found| is(found, libc::S_IFLNK));

@@ -1,5 +1,5 @@
-//! Functions in which the C library itself walks directories, so that its inner calls do not reach our hooks:
-//! `scandir` is done here, `glob` is given our functions.
+//! Functions in which the C library itself walks directories, so that its inner calls do not reach
+//! our hooks: `scandir` is done here, `glob` is given our functions.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -59,8 +59,9 @@ fn allocate<T>(bytes: usize) -> Result<*mut T> {
     }
 }
 
-/// What `scandir` does with the directory that is open as `stream`; null: it could not be opened. Made of calls of our hooks and of
-/// the caller's functions, which may leave by an exception or end their thread.
+/// What `scandir` does with the directory that is open as `stream`; null: it could not be opened.
+/// Made of calls of our hooks and of the caller's functions, which may leave by an exception or end
+/// their thread.
 ///
 /// # Safety
 /// The arguments of `scandir`, and a stream that nobody else uses.
@@ -209,7 +210,8 @@ macro_rules! globs {
                 // SAFETY: the caller's own arguments.
                 return unsafe { real()(pattern, flags, error, result) };
             }
-            // SAFETY: the caller passes a result structure; the functions have the types it demands.
+            // SAFETY: the caller passes a result structure; the functions have the types it
+            // demands.
             unsafe {
                 (*result).close = Some(directories::closedir);
                 (*result).read = Some(directories::readdir64);

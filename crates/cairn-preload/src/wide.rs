@@ -1,9 +1,11 @@
-//! Wide characters on streams of ours. Such a stream is a cookie, and a cookie is a byte stream: most functions of the
-//! C library see that and refuse, but those here would read its missing wide buffer and crash.
+//! Wide characters on streams of ours. Such a stream is a cookie, and a cookie is a byte stream:
+//! most functions of the C library see that and refuse, but those here would read its missing wide
+//! buffer and crash.
 //!
-//! They fail with EOPNOTSUPP, and the stream's error indicator is set: a reader that tests `ferror` is not told that
-//! the file ended. So do those that take a list of arguments. Those with any number of them (`fwprintf`) cannot be received
-//! whole, and on other streams nothing may be lost; the C library gives -1 for them.
+//! They fail with EOPNOTSUPP, and the stream's error indicator is set: a reader that tests `ferror`
+//! is not told that the file ended. So do those that take a list of arguments. Those with any
+//! number of them (`fwprintf`) cannot be received whole, and on other streams nothing may be lost;
+//! the C library gives -1 for them.
 
 use core::ffi::{c_int, c_void};
 
@@ -19,7 +21,8 @@ type Wide = u32;
 type List = *mut c_void;
 /// `WEOF`.
 const END: Wide = u32::MAX;
-/// The error indicator in a stream's first word, as `ferror_unlocked` of the C library's headers has it.
+/// The error indicator in a stream's first word, as `ferror_unlocked` of the C library's headers
+/// has it.
 const FAILED: c_int = 0x20;
 
 /// Whether the stream is ours; it has then failed.

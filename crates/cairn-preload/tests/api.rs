@@ -1,4 +1,5 @@
-//! The functions of `cairn.h`: what they do, and what they refuse. The header itself is compiled as the languages that it is for.
+//! The functions of `cairn.h`: what they do, and what they refuse. The header itself is compiled as
+//! the languages that it is for.
 
 mod common;
 
@@ -8,7 +9,8 @@ use std::process::{Command, Output};
 
 use common::{Link, Stage, cairn, errors, text};
 
-/// Plays a case of `api.c`, which has the library in this way, in a run with these options; what it prints.
+/// Plays a case of `api.c`, which has the library in this way, in a run with these options; what it
+/// prints.
 fn played(stage: &Stage, link: Link, case: &str, options: &[&str]) -> String {
     let program = link.compile(stage, "api");
     let words = [&["run"], options, &["--", program.to_str().expect("UTF-8"), case, "/cairn"]];

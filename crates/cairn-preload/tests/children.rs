@@ -9,8 +9,8 @@ fn forked_child_shares_offsets_with_its_parent() {
     same_on_both("children", "offsets_are_shared");
 }
 
-/// Mechanism: a store had room for 1 021 processes. Consequence: `EAGAIN` from `fork` on nodes with many ranks, each with helpers. Fix: for
-/// four times as many.
+/// Mechanism: a store had room for 1 021 processes. Consequence: `EAGAIN` from `fork` on nodes with
+/// many ranks, each with helpers. Fix: for four times as many.
 #[test]
 fn file_is_open_in_more_than_a_thousand_processes() {
     same_on_both("children", "many_have_a_file");
@@ -36,9 +36,10 @@ fn spawned_child_gets_what_its_file_actions_say() {
     same_on_both("children", "spawn_with_file_actions");
 }
 
-/// Mechanism: the child reported a failure through a pipe whose number a file action could replace or close.
-/// Consequence: posix_spawn said that a program was running that did not exist, and the error's number was written
-/// into the file that took the pipe's place.
+/// Mechanism: the child reported a failure through a pipe whose number a file action could replace
+/// or close.
+/// Consequence: posix_spawn said that a program was running that did not exist, and the error's
+/// number was written into the file that took the pipe's place.
 /// Fix: the pipe moves out of an action's way (`spawn.rs`).
 #[test]
 fn spawn_that_fails_is_reported_whatever_the_actions_replace() {
@@ -55,7 +56,8 @@ fn shells_of_popen_and_system_read_write_and_inherit_files() {
     same_on_both("children", "shells");
 }
 
-/// Mechanism: the C library made the child of `popen`, which held no references until it first used a file.
+/// Mechanism: the C library made the child of `popen`, which held no references until it first used
+/// a file.
 /// Consequence: `EBADF` in a shell for what its parent had closed meanwhile.
 /// Fix: the child is made by our `posix_spawn` (`shells.rs`).
 #[test]
@@ -73,22 +75,25 @@ fn descriptor_passed_over_a_socket_is_the_same_open_file() {
     same_on_both("children", "descriptor_is_passed");
 }
 
-/// Mechanism: a child that shares its parent's memory until it executes a program, and ends without, gave up the parent's part
-/// of the mount. Consequence: every later call of the parent failed with EIO. Fix: whose the part is, is compared (`is_borrowed`).
+/// Mechanism: a child that shares its parent's memory until it executes a program, and ends
+/// without, gave up the parent's part of the mount. Consequence: every later call of the parent
+/// failed with EIO. Fix: whose the part is, is compared (`is_borrowed`).
 #[test]
 fn child_that_ends_in_the_memory_of_its_parent_ends_alone() {
     same_on_both("children", "child_in_our_memory_ends");
 }
 
-/// Mechanism: a program that had not looked at the files it inherited had nothing to give to its children. Consequence: once it
-/// and its parent had closed such a file, what the child did with it failed with EBADF. Fix: before its first child it looks.
+/// Mechanism: a program that had not looked at the files it inherited had nothing to give to its
+/// children. Consequence: once it and its parent had closed such a file, what the child did with it
+/// failed with EBADF. Fix: before its first child it looks.
 #[test]
 fn files_that_a_program_inherited_are_handed_on_to_its_children() {
     same_on_both("children", "inherited_files_are_handed_on");
 }
 
-/// Mechanism: the pipe on which a child tells why it could not execute a program could not be made, and the error of that was taken from where
-/// nobody had put it. Consequence: posix_spawn returned 0 without a child. Fix: such a child has no pipe, and ends with 127.
+/// Mechanism: the pipe on which a child tells why it could not execute a program could not be made,
+/// and the error of that was taken from where nobody had put it. Consequence: posix_spawn returned
+/// 0 without a child. Fix: such a child has no pipe, and ends with 127.
 #[test]
 fn process_without_free_numbers_starts_programs() {
     same_on_both("children", "no_numbers_are_left");

@@ -75,8 +75,9 @@ fn library_that_is_loaded_late_uses_the_store_and_goes() {
     company.plays(&[name(&company.program()), "loaded_and_unloaded", "/cairn"], None, expected);
 }
 
-/// Mechanism: a library that is loaded with `RTLD_DEEPBIND` finds the C library's functions before those of a preloaded one. Consequence: no file
-/// below the mount for what Julia, MATLAB and the like load. Fix: its references are turned (`deep.rs`).
+/// Mechanism: a library that is loaded with `RTLD_DEEPBIND` finds the C library's functions before
+/// those of a preloaded one. Consequence: no file below the mount for what Julia, MATLAB and the
+/// like load. Fix: its references are turned (`deep.rs`).
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn library_that_is_bound_to_what_it_needs_itself_is_served() {
@@ -129,15 +130,17 @@ fn sanitized(sanitizer: &str) {
     company.plays(&["sh", "-c", &redirected], None, ORDINARY);
 }
 
-/// Mechanism: the address sanitizer's library ends a program in which it is not the first. Consequence: no such program ran. Fix:
-/// it asks for its options, and is told not to look.
+/// Mechanism: the address sanitizer's library ends a program in which it is not the first.
+/// Consequence: no such program ran. Fix: it asks for its options, and is told not to look.
 #[test]
 fn program_with_the_address_sanitizer_is_served() {
     sanitized("address");
 }
 
-/// Mechanism: at start, before anything else is ready, Cairn used a thread-local variable, which the thread sanitizer's library stands in front of.
-/// Consequence: SIGSEGV before `main`. Fix: descriptors are looked at without, and those of ours once `main` is near.
+/// Mechanism: at start, before anything else is ready, Cairn used a thread-local variable, which
+/// the thread sanitizer's library stands in front of.
+/// Consequence: SIGSEGV before `main`. Fix: descriptors are looked at without, and those of ours
+/// once `main` is near.
 #[test]
 fn program_with_the_thread_sanitizer_is_served() {
     sanitized("thread");
@@ -195,7 +198,8 @@ fn program_in_a_debugger_is_served_across_a_breakpoint() {
     let played =
         company.run(&[&commands[..], &[name(&program), "ordinary_work", "/cairn"]].concat(), None);
     let said = text(&played);
-    // The second value if the library's debug information tells the first, which is that of the call.
+    // The second value if the library's debug information tells the first, which is that of the
+    // call.
     let has_ended = |line: &str| matches!(line, "$1 = 0" | "$2 = 0");
     assert!(said.lines().any(has_ended), "{said}\n{}", errors(&played));
 }

@@ -1,11 +1,13 @@
-//! The kernel and Cairn answer alike: the C program of `tests/conformance` plays the same cases in a directory of a
-//! tmpfs and below the mount, at the same path, and prints one line per case; the lines are compared.
+//! The kernel and Cairn answer alike: the C program of `tests/conformance` plays the same cases in
+//! a directory of a tmpfs and below the mount, at the same path, and prints one line per case; the
+//! lines are compared.
 //!
-//! A case that may differ stands in `conformance/differences.txt`, with what Cairn answers and with the row of
-//! docs/SEMANTICS.md that says so. It fails if it differs otherwise, and if it does not differ any more.
-//! Each family runs as an ordinary user; as root, `rights` and `modes` run as root, too, and families run as a process
-//! that was root until after its first calls (all of them with `CAIRN_SOAK`).
-//! `CAIRN_CONFORMANCE_ON=DIRECTORY` compares with another file system than the one of /dev/shm.
+//! A case that may differ stands in `conformance/differences.txt`, with what Cairn answers and with
+//! the row of docs/SEMANTICS.md that says so. It fails if it differs otherwise, and if it does not
+//! differ any more. Each family runs as an ordinary user; as root, `rights` and `modes` run as
+//! root, too, and families run as a process that was root until after its first calls (all of them
+//! with `CAIRN_SOAK`). `CAIRN_CONFORMANCE_ON=DIRECTORY` compares with another file system than the
+//! one of /dev/shm.
 
 mod common;
 
@@ -82,7 +84,8 @@ impl Player {
 /// The name of each case and what came of it.
 type Outcomes = BTreeMap<String, String>;
 
-/// A scratch directory on the file system to compare with: the directory under test, the store, and the programs.
+/// A scratch directory on the file system to compare with: the directory under test, the store, and
+/// the programs.
 struct Ground(PathBuf);
 
 impl Ground {
@@ -197,8 +200,8 @@ struct Difference {
     outcome: String,
 }
 
-/// The differences of a family. Each stands below a line `[row]`, which is the first cell of a row of
-/// docs/SEMANTICS.md.
+/// The differences of a family. Each stands below a line `[row]`, which is the first cell of a row
+/// of docs/SEMANTICS.md.
 fn differences(family: &str, player: Player) -> Vec<Difference> {
     let semantics = include_str!("../../../docs/SEMANTICS.md");
     let mut found = Vec::new();

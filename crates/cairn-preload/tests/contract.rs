@@ -1,4 +1,5 @@
-//! What docs/SEMANTICS.md calls weakened or refused, call by call. These programs would say something else on a disk.
+//! What docs/SEMANTICS.md calls weakened or refused, call by call. These programs would say
+//! something else on a disk.
 
 mod common;
 
@@ -94,7 +95,8 @@ fn streams_that_cannot_be_served_are_refused() {
     refused("streams", &["fopen ccs=: EINVAL"]);
 }
 
-/// Mechanism: a cookie stream has no wide buffer, and the C library's functions for one wide character do not look.
+/// Mechanism: a cookie stream has no wide buffer, and the C library's functions for one wide
+/// character do not look.
 /// Consequence: SIGSEGV in the application, even by `putwc` on a redirected stdout.
 /// Fix: they are refused before the C library sees them (`wide.rs`).
 #[test]
@@ -119,8 +121,8 @@ fn wide_characters_are_refused_and_crash_nothing() {
     );
 }
 
-/// Mechanism: of the words that `execle` receives, the last could be the null that ends the arguments, with the
-/// environment behind it.
+/// Mechanism: of the words that `execle` receives, the last could be the null that ends the
+/// arguments, with the environment behind it.
 /// Consequence: the program was executed with no environment at all.
 /// Fix: a list whose environment is out of reach is refused as one that is too long.
 #[test]
@@ -135,8 +137,10 @@ fn list_of_arguments_longer_than_63_is_refused() {
     refused("long_lists", &expected);
 }
 
-/// Mechanism: descriptors are kept for a process, and a call on a file of ours can need calls of the kernel other than read and write.
-/// Consequence: a thread with descriptors of its own closed those of all; one that had confined itself was killed at its first write.
+/// Mechanism: descriptors are kept for a process, and a call on a file of ours can need calls of
+/// the kernel other than read and write.
+/// Consequence: a thread with descriptors of its own closed those of all; one that had confined
+/// itself was killed at its first write.
 /// Fix: who would is told, as by a kernel that cannot do it.
 #[test]
 fn threads_that_share_no_descriptors_or_confine_themselves_are_refused() {
@@ -237,8 +241,9 @@ fn program_below_the_mount_runs_from_memory() {
     weakened("program_runs_from_memory", &["/memfd:cairn (deleted)"]);
 }
 
-/// Mechanism: the file in memory did not say that it is there to be executed. Consequence: on nodes with `vm.memfd_noexec` no program below
-/// the mount ran. Fix: it says so, and the others that they are not.
+/// Mechanism: the file in memory did not say that it is there to be executed. Consequence: on nodes
+/// with `vm.memfd_noexec` no program below the mount ran. Fix: it says so, and the others that they
+/// are not.
 #[test]
 fn program_below_the_mount_runs_where_files_in_memory_are_not_executed_by_default() {
     let stage = Stage::new();
@@ -256,8 +261,9 @@ fn program_below_the_mount_runs_where_files_in_memory_are_not_executed_by_defaul
     }
 }
 
-/// Mechanism: a number of ours that was closed past the C library was still known. Consequence: when it came back as a socket, an event
-/// counter or a stream, what was written to that went into the file that had had the number.
+/// Mechanism: a number of ours that was closed past the C library was still known. Consequence:
+/// when it came back as a socket, an event counter or a stream, what was written to that went into
+/// the file that had had the number.
 /// Fix: each function that returns a descriptor forgets what was known of its number.
 #[test]
 #[cfg(target_arch = "x86_64")]

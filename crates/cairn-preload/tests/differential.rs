@@ -1,8 +1,10 @@
-//! The same random calls of several processes and threads give the same on a tmpfs and below the mount.
+//! The same random calls of several processes and threads give the same on a tmpfs and below the
+//! mount.
 //!
-//! A seed gives a script; `differential/player.c` plays it in both places, one step after the other whoever takes it,
-//! and prints what came of each. A script that shows a difference is shortened as far as it still shows one, and
-//! printed. `CAIRN_TEST_SEED=n` plays that seed alone, `CAIRN_TEST_SEEDS=n` so many, `CAIRN_TEST_SCRIPT=FILE` a script.
+//! A seed gives a script; `differential/player.c` plays it in both places, one step after the other
+//! whoever takes it, and prints what came of each. A script that shows a difference is shortened as
+//! far as it still shows one, and printed. `CAIRN_TEST_SEED=n` plays that seed alone,
+//! `CAIRN_TEST_SEEDS=n` so many, `CAIRN_TEST_SCRIPT=FILE` a script.
 //! Does not compare times, space, sizes of directories and where directories' listings begin.
 
 mod common;

@@ -1,5 +1,5 @@
-//! How a process ends, and what that makes of the file it had open: clean after an orderly end, unclean after a death.
-//! What it had closed before is clean in every case.
+//! How a process ends, and what that makes of the file it had open: clean after an orderly end,
+//! unclean after a death. What it had closed before is clean in every case.
 
 mod common;
 
@@ -60,7 +60,8 @@ fn files_are_clean_after_orderly_ends_and_unclean_after_deaths() {
     }
 }
 
-/// Mechanism: the C library writes the profile of a program past every hook, into the kernel's current directory.
+/// Mechanism: the C library writes the profile of a program past every hook, into the kernel's
+/// current directory.
 /// Consequence: "gmon.out: No such file or directory" when that was one of ours.
 /// Fix: it is written elsewhere and brought to where the program is.
 #[test]

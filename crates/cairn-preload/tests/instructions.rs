@@ -1,5 +1,6 @@
-//! Calls of the kernel that programs and libraries make by instructions of their own are served like those through the C library, where
-//! the kernel can catch them; and what handlers, masks, stacks and jumps of the program's are stays that.
+//! Calls of the kernel that programs and libraries make by instructions of their own are served
+//! like those through the C library, where the kernel can catch them; and what handlers, masks,
+//! stacks and jumps of the program's are stays that.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -53,7 +54,8 @@ fn can_catch() -> bool {
     is_known
 }
 
-/// Whether text that ends so makes calls that may be about files; before it are ordinary instructions.
+/// Whether text that ends so makes calls that may be about files; before it are ordinary
+/// instructions.
 fn calls(end: &[u8]) -> bool {
     // mov rdi, rsp; lea rsi, [rbx + 8]; add rcx, 1; nop
     const ORDINARY: [u8; 12] =
@@ -99,7 +101,8 @@ fn threads_are_armed_also_with_small_stacks() {
     same("threads");
 }
 
-/// Mechanism: what serves a caught call did not let a cancelled thread unwind. Consequence: the program was aborted. Fix: it does.
+/// Mechanism: what serves a caught call did not let a cancelled thread unwind. Consequence: the
+/// program was aborted. Fix: it does.
 #[test]
 fn thread_is_cancelled_between_calls() {
     same("cancelled");
@@ -115,8 +118,9 @@ fn handlers_masks_and_stacks_are_those_of_the_program() {
     same("signals");
 }
 
-/// Mechanism: calls were served in the handler of SIGSYS, on another stack. Consequence: the next handler on the alternate stack was run over
-/// the frame of the first. Fix: they are served by the thread itself, once the handler has returned.
+/// Mechanism: calls were served in the handler of SIGSYS, on another stack. Consequence: the next
+/// handler on the alternate stack was run over the frame of the first. Fix: they are served by the
+/// thread itself, once the handler has returned.
 #[test]
 fn handlers_on_alternate_stacks_and_under_masks_run_in_the_midst_of_calls() {
     same("storms");
@@ -132,8 +136,9 @@ fn handler_may_jump_out_of_a_call_that_waits() {
     same("jumps");
 }
 
-/// Mechanism: what a library does by instructions was not seen. Consequence: one that makes a file through the C library and renames it by
-/// itself, as Rust's rustix does, found no file: no model was saved. Fix: such calls are caught from when the library is there, in all threads.
+/// Mechanism: what a library does by instructions was not seen. Consequence: one that makes a file
+/// through the C library and renames it by itself, as Rust's rustix does, found no file: no model
+/// was saved. Fix: such calls are caught from when the library is there, in all threads.
 #[test]
 fn library_that_comes_later_is_served_in_threads_that_were_there() {
     if !can_catch() {

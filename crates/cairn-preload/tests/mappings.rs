@@ -37,8 +37,9 @@ scenes! { same_on_both:
     stores_and_writes_of_whole_pages_meet: "stores_meet_writes";
 }
 
-/// Mechanism: `syscall(SYS_mremap, ..)` went by our hook to the C library's `mremap`. A library that wants to see every
-/// mapping had put a jump there, to code of its own that asks the kernel by `syscall`.
+/// Mechanism: `syscall(SYS_mremap, ..)` went by our hook to the C library's `mremap`. A library
+/// that wants to see every mapping had put a jump there, to code of its own that asks the kernel by
+/// `syscall`.
 /// Consequence: every program of MPICH over UCX ended by a full stack in `MPI_Init`.
 /// Fix: what came by number and is not ours goes to the kernel by number.
 #[test]

@@ -1,7 +1,8 @@
 //! Every row of docs/SEMANTICS.md names tests that exist.
 //!
-//! Looks for definitions in the sources: a function, a scenario of `tests/apps`, a line of a macro that makes tests, a
-//! module, a file; `conformance` is a row of `conformance/differences.txt`. Does not know whether a test holds its row.
+//! Looks for definitions in the sources: a function, a scenario of `tests/apps`, a line of a macro
+//! that makes tests, a module, a file; `conformance` is a row of `conformance/differences.txt`.
+//! Does not know whether a test holds its row.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -72,7 +73,8 @@ impl Place {
 /// What families of `tests/apps` declare scenarios with.
 const DECLARATIONS: [&str; 4] = ["scenario ", "expect ", "expect_on_cairn ", "shared_file "];
 
-/// Whether a line defines the test `name`: `fn name(`, `scenario -u name <<`, or `name: "..."` in a macro.
+/// Whether a line defines the test `name`: `fn name(`, `scenario -u name <<`, or `name: "..."` in a
+/// macro.
 fn is_definition(line: &str, name: &str) -> bool {
     match DECLARATIONS.iter().find_map(|declaration| line.strip_prefix(declaration)) {
         Some(words) => words.split_whitespace().any(|word| word == name),

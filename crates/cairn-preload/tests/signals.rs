@@ -1,4 +1,5 @@
-//! Signals that arrive in the middle of calls of ours: handlers run between them, and may do anything there.
+//! Signals that arrive in the middle of calls of ours: handlers run between them, and may do
+//! anything there.
 
 mod common;
 
@@ -39,8 +40,8 @@ fn checkpoints_that_threads_of_a_timer_write_are_whole() {
     same_in_memory("signals", "threads_of_a_timer_write_checkpoints");
 }
 
-/// Mechanism: the kernel writes a core file into its own current directory, which is one without a name while the program is
-/// in a directory of ours. Consequence: no core file, and no word of it.
+/// Mechanism: the kernel writes a core file into its own current directory, which is one without a
+/// name while the program is in a directory of ours. Consequence: no core file, and no word of it.
 /// Fix: before it dies, the kernel is taken to where the job was launched.
 #[test]
 fn program_that_dies_in_a_directory_of_ours_can_leave_a_core_file() {

@@ -1,11 +1,11 @@
-//! A storm of processes that fork, execute, send each other descriptors, are killed and end in every way, on one store for
-//! all rounds: `programs/storm.c`.
+//! A storm of processes that fork, execute, send each other descriptors, are killed and end in
+//! every way, on one store for all rounds: `programs/storm.c`.
 //!
-//! Proves, after each round: files hold what was acknowledged to their writers, once, whole and in order, and nothing else; every
-//! process slot, reference, pin, block and inode is given back; and the store's invariants hold, though the dead
-//! were reaped while the storm went on.
-//! A round is made by its seed but for who comes first: `CAIRN_TEST_SEED=n` plays one again, `CAIRN_TEST_SEEDS=n` so many;
-//! `make soak` plays 1000. Does not test the death of the node.
+//! Proves, after each round: files hold what was acknowledged to their writers, once, whole and in
+//! order, and nothing else; every process slot, reference, pin, block and inode is given back; and
+//! the store's invariants hold, though the dead were reaped while the storm went on. A round is
+//! made by its seed but for who comes first: `CAIRN_TEST_SEED=n` plays one again,
+//! `CAIRN_TEST_SEEDS=n` so many; `make soak` plays 1000. Does not test the death of the node.
 
 mod common;
 

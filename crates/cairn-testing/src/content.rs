@@ -1,8 +1,9 @@
 //! The bytes of one file of the reference model, and what is not certain about them.
 //!
-//! A write happens between its plan and its commit. Meanwhile a reader may see old or new bytes; where two such
-//! writes overlap, or one of them is never committed, either's bytes may stay. So a byte has one value, or a set
-//! of values it may have until it is read once with no write in flight.
+//! A write happens between its plan and its commit. Meanwhile a reader may see old or new bytes;
+//! where two such writes overlap, or one of them is never committed, either's bytes may stay. So a
+//! byte has one value, or a set of values it may have until it is read once with no write in
+//! flight.
 //!
 //! Must stay true: bytes at or past the size are zero, but for those of writes in flight.
 
@@ -29,8 +30,8 @@ impl InFlight {
     }
 }
 
-/// Calls `visit` with each chunk that `length` bytes from `offset` touch, which of its bytes these are, and where
-/// they stand in the range.
+/// Calls `visit` with each chunk that `length` bytes from `offset` touch, which of its bytes these
+/// are, and where they stand in the range.
 fn for_chunks(offset: u64, length: u64, mut visit: impl FnMut(u64, Range<usize>, Range<usize>)) {
     let mut done = 0;
     while done < length {
@@ -49,7 +50,8 @@ pub struct Content {
     chunks: BTreeMap<u64, [u8; CHUNK_BYTES as usize]>,
     doubts: BTreeMap<u64, BTreeSet<u8>>,
     in_flight: BTreeMap<WriteId, InFlight>,
-    /// End of the furthest append that was committed: it may be past the size while an earlier one is in flight.
+    /// End of the furthest append that was committed: it may be past the size while an earlier one
+    /// is in flight.
     appended_end: u64,
 }
 
@@ -106,7 +108,8 @@ impl Content {
         bytes
     }
 
-    /// The first byte of `seen` that the file cannot have: its offset, the value seen and what is possible.
+    /// The first byte of `seen` that the file cannot have: its offset, the value seen and what is
+    /// possible.
     pub fn first_difference(&self, offset: u64, seen: &[u8]) -> Option<(u64, u8, Vec<u8>)> {
         let possible = |at: u64| match self.doubts.get(&at) {
             Some(doubt) => doubt.iter().copied().collect(),
@@ -161,7 +164,8 @@ impl Content {
         self.in_flight.insert(id, InFlight { offset, bytes: bytes.to_vec(), append, contested });
     }
 
-    /// The first `length` bytes of a write are part of the file; the rest, if any, is still in flight.
+    /// The first `length` bytes of a write are part of the file; the rest, if any, is still in
+    /// flight.
     pub fn commit(&mut self, id: WriteId, length: u64) {
         let Some(mut write) = self.in_flight.remove(&id) else { return };
         let end = write.offset + length;

@@ -1,8 +1,8 @@
-//! Every crash of a workload: the power fails after each write and flush, and any subset of what was not flushed is
-//! left.
+//! Every crash of a workload: the power fails after each write and flush, and any subset of what
+//! was not flushed is left.
 //!
-//! The workload runs once, recorded; every crash is an image made from the recording. With `CAIRN_CRASH_POINT` as a
-//! failure prints it, that image only.
+//! The workload runs once, recorded; every crash is an image made from the recording. With
+//! `CAIRN_CRASH_POINT` as a failure prints it, that image only.
 //! Does not know what a workload writes: its `check` does.
 
 use crate::faulty::{FaultPlan, FaultyMedia, Image, Recording, Replay, Survivors};
@@ -22,7 +22,8 @@ pub const POINT_VARIABLE: &str = "CAIRN_CRASH_POINT";
 pub struct Budget {
     /// Images in all; if there are more, they are drawn evenly.
     pub images: u64,
-    /// Systematic choices of surviving sectors at one point; if there are more, they are drawn evenly.
+    /// Systematic choices of surviving sectors at one point; if there are more, they are drawn
+    /// evenly.
     pub systematic_per_point: usize,
     /// Random choices at a point where more than one sector is not flushed.
     pub random_per_point: usize,
@@ -35,7 +36,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// At most so many images, with a mixture of choices at each point; or the one that the environment names.
+    /// At most so many images, with a mixture of choices at each point; or the one that the
+    /// environment names.
     pub fn new(images: u64, seed: u64) -> Budget {
         let only = point_in_environment();
         let (systematic_per_point, random_per_point) = (24, 8);
@@ -132,11 +134,12 @@ impl<S> Progress<S> {
     }
 }
 
-/// Runs `workload` on media that hold `base` and calls `check` with the image of every crash and the last state noted
-/// before it (the default one if none was). With more crashes than the budget allows, a part of them, evenly drawn.
+/// Runs `workload` on media that hold `base` and calls `check` with the image of every crash and
+/// the last state noted before it (the default one if none was). With more crashes than the budget
+/// allows, a part of them, evenly drawn.
 ///
-/// The workload must do all its writes before it returns. It may let the media follow a plan of faults; then it
-/// deals with the errors. A panic of `check` is a failure, too.
+/// The workload must do all its writes before it returns. It may let the media follow a plan of
+/// faults; then it deals with the errors. A panic of `check` is a failure, too.
 /// Errors: the first crash that `check` did not accept.
 pub fn for_every_crash<S: Default>(
     base: &Image,
@@ -161,8 +164,9 @@ pub fn for_every_crash<S: Default>(
     Ok(judge.report)
 }
 
-/// Runs `workload` on media that hold `base` until the power fails: after `operation` writes and flushes every access
-/// fails with `Io`, so the workload sees the end. Returns the media, to `crash` them, and the last state noted.
+/// Runs `workload` on media that hold `base` until the power fails: after `operation` writes and
+/// flushes every access fails with `Io`, so the workload sees the end. Returns the media, to
+/// `crash` them, and the last state noted.
 pub fn run_until_power_fails<S: Default>(
     base: &Image,
     operation: u64,

@@ -1,7 +1,8 @@
-//! A populated namespace whose words can be damaged, and every public operation to try on it afterwards.
+//! A populated namespace whose words can be damaged, and every public operation to try on it
+//! afterwards.
 //!
-//! Must stay true: each operation is given valid arguments, which only damaged metadata can contradict, and repeats
-//! what has to be repeated a bounded number of times.
+//! Must stay true: each operation is given valid arguments, which only damaged metadata can
+//! contradict, and repeats what has to be repeated a bounded number of times.
 //! Does not decide what is damaged.
 
 use crate::tier::clear;

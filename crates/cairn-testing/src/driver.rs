@@ -1,8 +1,9 @@
-//! Drives a namespace as the POSIX layer does: plan, move the bytes, commit; seal; truncate in steps; reclaim.
+//! Drives a namespace as the POSIX layer does: plan, move the bytes, commit; seal; truncate in
+//! steps; reclaim.
 //!
 //! Every step can be taken alone, so that a test decides what happens between them.
-//! Must stay true: checksums are computed from whole blocks as they are stored, independently of the algebra
-//! that `cairn-device` uses.
+//! Must stay true: checksums are computed from whole blocks as they are stored, independently of
+//! the algebra that `cairn-device` uses.
 
 use crate::tier::{CHECKSUM, Tier};
 use cairn_core::{
@@ -135,8 +136,8 @@ impl Process {
         Ok(bytes)
     }
 
-    /// Plans a write. Frees what can be freed when the store is full, and settles the file's tail where that is
-    /// asked for. Errors: `Busy` if that has to wait for others.
+    /// Plans a write. Frees what can be freed when the store is full, and settles the file's tail
+    /// where that is asked for. Errors: `Busy` if that has to wait for others.
     pub fn plan(
         &self,
         caller: &Caller,
@@ -233,7 +234,8 @@ impl Process {
         Ok(term)
     }
 
-    /// Commits a transferred plan. True if the whole write is part of the file now; else it must be continued.
+    /// Commits a transferred plan. True if the whole write is part of the file now; else it must be
+    /// continued.
     pub fn commit(&self, caller: &Caller, write: &mut WriteInFlight) -> Result<bool> {
         write.used_up = true;
         if let Some((leased, term)) = write.leased.take() {
@@ -248,8 +250,8 @@ impl Process {
         Ok(write.done == write.bytes.len() as u64)
     }
 
-    /// Plans and transfers again what is left of a write that others disturbed. If that fails for good, the write
-    /// must be aborted.
+    /// Plans and transfers again what is left of a write that others disturbed. If that fails for
+    /// good, the write must be aborted.
     pub fn replan(
         &self,
         caller: &Caller,
@@ -291,7 +293,8 @@ impl Process {
         self.fs.write_small(caller, handle, at, bytes.len() as u32, store)
     }
 
-    /// Writes a few bytes under one lock, if they go over others in a block whose checksum is void; returns where.
+    /// Writes a few bytes under one lock, if they go over others in a block whose checksum is void;
+    /// returns where.
     pub fn overwrite_small(
         &self,
         caller: &Caller,
@@ -311,7 +314,8 @@ impl Process {
         Ok(written.then_some(offset))
     }
 
-    /// Writes bytes; returns where, and how many: fewer than asked if the store is full or others are in the way.
+    /// Writes bytes; returns where, and how many: fewer than asked if the store is full or others
+    /// are in the way.
     pub fn write(
         &self,
         caller: &Caller,
@@ -411,7 +415,8 @@ impl Process {
         panic!("a read was disturbed {ATTEMPTS_MAX} times");
     }
 
-    /// Gives a file a new size. Errors: `Busy` if its tail has to be settled and others are in the way.
+    /// Gives a file a new size. Errors: `Busy` if its tail has to be settled and others are in the
+    /// way.
     pub fn truncate(&self, caller: &Caller, inode: InodeId, size: u64) -> Result<()> {
         let mut reclaimed = false;
         loop {
@@ -509,7 +514,8 @@ impl Process {
         Ok(freed)
     }
 
-    /// Copies what is unpacked to the block that it is to have. False: it is not what its checksum says.
+    /// Copies what is unpacked to the block that it is to have. False: it is not what its checksum
+    /// says.
     pub fn copy_unpacked(&self, plan: &Unpacking) -> Result<bool> {
         let (tier, block) = plan.target;
         self.tier.write(self.start_of_block(tier, block), &vec![0; self.block_bytes() as usize])?;
@@ -566,8 +572,8 @@ impl Process {
         Ok(())
     }
 
-    /// Checks every block of a file that has no write in flight: a stored checksum is that of the bytes, those past
-    /// the end of the file taken for zeros. Errors: `Corrupt` if it is not.
+    /// Checks every block of a file that has no write in flight: a stored checksum is that of the
+    /// bytes, those past the end of the file taken for zeros. Errors: `Corrupt` if it is not.
     pub fn verify_blocks(&self, inode: InodeId, handle: HandleId) -> Result<()> {
         let size = self.fs.attributes(inode)?.size;
         let block_bytes = self.block_bytes();

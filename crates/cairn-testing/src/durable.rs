@@ -60,7 +60,8 @@ pub struct Setting {
     pub names: Vec<Vec<u8>>,
     /// Further names of one file in a directory of their own.
     pub crowd: u64,
-    /// Log blocks that were used before the workload begins, so that the ring's end and a snapshot are near.
+    /// Log blocks that were used before the workload begins, so that the ring's end and a snapshot
+    /// are near.
     pub history_blocks: u64,
     /// What its media hold.
     pub tiers: Tiers,
@@ -70,7 +71,8 @@ pub struct Setting {
     pub absent: bool,
 }
 
-/// Where metadata and data of a namespace stand. All of it is on media that lose their power together.
+/// Where metadata and data of a namespace stand. All of it is on media that lose their power
+/// together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tiers {
     /// In one tier.
@@ -131,7 +133,8 @@ impl Setting {
         if self.hugeblock_bytes > 4096 { 16 << 20 } else { 6 << 20 }
     }
 
-    /// Makes an empty namespace on `media`, which are large enough. A second tier stands behind the first one's blocks.
+    /// Makes an empty namespace on `media`, which are large enough. A second tier stands behind the
+    /// first one's blocks.
     pub fn make_on(&self, media: &dyn Media) -> Superblock {
         let options = self.options();
         let step = u64::from(self.hugeblock_bytes);

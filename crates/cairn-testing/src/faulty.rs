@@ -1,22 +1,26 @@
 //! Media that go wrong as media do, in the spirit of the test storages of redb and TigerBeetle.
 //!
-//! `FaultyMedia` keeps the *live* bytes, which reads see, the *durable* bytes, and in order the writes since the last
-//! flush, cut into sectors of 512 bytes, or, as persistent memory is written, of 8. `crash` gives what a power failure leaves. Which fault happens when stands
-//! in a `FaultPlan`; nothing is random but what a seed says.
+//! `FaultyMedia` keeps the *live* bytes, which reads see, the *durable* bytes, and in order the
+//! writes since the last flush, cut into sectors of 512 bytes, or, as persistent memory is written,
+//! of 8. `crash` gives what a power failure leaves. Which fault happens when stands in a
+//! `FaultPlan`; nothing is random but what a seed says.
 //!
-//! What happens by itself, and Cairn survives (nothing acknowledged is lost, nothing half-done is seen):
-//! - *lost and reordered writes*: of the sectors written since the last flush any subset is there after a crash.
+//! What happens by itself, and Cairn survives (nothing acknowledged is lost, nothing half-done is
+//! seen):
+//! - *lost and reordered writes*: of the sectors written since the last flush any subset is there
+//!   after a crash.
 //! - *torn write*: a write survives in part; a sector is the old or the new one as a whole.
 //!
 //! What a plan asks for, and Cairn survives (the call fails, nothing acknowledged is lost):
 //! - *read fails* with `Io`; the target is filled with garbage.
 //! - *write fails* with `Io`; any subset of its sectors may be written.
-//! - *flush fails* with `Io`; any subset of the sectors is durable. The others are read as written until a crash,
-//!   but no later flush makes them durable: they must be written again.
+//! - *flush fails* with `Io`; any subset of the sectors is durable. The others are read as written
+//!   until a crash, but no later flush makes them durable: they must be written again.
 //! - *power failure*: from an operation on everything fails with `Io` and changes nothing.
 //!
-//! What Cairn must detect (an error, or a state that was complete earlier; never bytes that nobody wrote). Where the
-//! block concerned is the only witness of what is newer, as the last log block is, it looks like an earlier crash.
+//! What Cairn must detect (an error, or a state that was complete earlier; never bytes that nobody
+//! wrote). Where the block concerned is the only witness of what is newer, as the last log block
+//! is, it looks like an earlier crash.
 //! - *misdirected write*: it succeeds and lands at another block; its own keeps the old bytes.
 //! - *misdirected read*: it returns the bytes of another block.
 //! - *stale read*: it returns each block as it was before its last change.

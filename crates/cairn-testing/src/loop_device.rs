@@ -1,7 +1,8 @@
 //! A block device for tests: a loop device over a sparse file, gone when its last user closes it.
 //!
-//! Must stay true: nobody but the test names the device, and it is taken from the system by its own descriptor. Where
-//! there are no loop devices, or this user may not make them, `LoopDevice::new` says so on standard error.
+//! Must stay true: nobody but the test names the device, and it is taken from the system by its own
+//! descriptor. Where there are no loop devices, or this user may not make them, `LoopDevice::new`
+//! says so on standard error.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -49,8 +50,8 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// A device of `bytes` over a file in `directory` that has no name; None, and a line on standard error, where none can
-    /// be had.
+    /// A device of `bytes` over a file in `directory` that has no name; None, and a line on
+    /// standard error, where none can be had.
     pub fn new(directory: &Path, bytes: u64) -> Option<LoopDevice> {
         LoopDevice::with_sectors(directory, bytes, 512)
     }
@@ -91,7 +92,8 @@ impl LoopDevice {
         &self.backing
     }
 
-    /// Makes it smaller, or, with 0, as large as it was. What stands behind its end is out of reach, not lost.
+    /// Makes it smaller, or, with 0, as large as it was. What stands behind its end is out of
+    /// reach, not lost.
     pub fn limit(&self, bytes: u64) {
         let info = info(bytes, LO_FLAGS_AUTOCLEAR);
         // SAFETY: this request reads one `struct loop_info64`.

@@ -1,7 +1,8 @@
 //! A reference file system: what POSIX says, as simply as it can be said.
 //!
-//! Directories are maps from names to nodes, open files are records with a cursor, errors come in the order in
-//! which Linux finds them (`tests/kernel.rs` compares with the kernel). `tests/model.rs` compares Cairn with this.
+//! Directories are maps from names to nodes, open files are records with a cursor, errors come in
+//! the order in which Linux finds them (`tests/kernel.rs` compares with the kernel).
+//! `tests/model.rs` compares Cairn with this.
 //! Does not know blocks, space, locks or processes' deaths beyond who holds which open file.
 
 use crate::content::Content;
@@ -75,7 +76,8 @@ pub struct Open {
     pub wrote: bool,
     /// Processes that refer to it.
     pub holders: BTreeSet<u32>,
-    /// It was opened for writing when the file was unclean, and how many deaths of writers the file had seen then.
+    /// It was opened for writing when the file was unclean, and how many deaths of writers the file
+    /// had seen then.
     takes_over: Option<u32>,
 }
 

@@ -1,4 +1,5 @@
-//! Operations of the reference model that make and remove names, with their errors in Linux's order.
+//! Operations of the reference model that make and remove names, with their errors in Linux's
+//! order.
 
 use crate::model::{EXECUTE, Kind, Model, NodeId, ROOT, WRITE};
 use crate::path::{Last, Walk};

@@ -1,7 +1,8 @@
-//! An object store in memory that gets into trouble when it is told to: as much of S3 as the archive needs.
+//! An object store in memory that gets into trouble when it is told to: as much of S3 as the
+//! archive needs.
 //!
-//! Must stay true: it stands beside real servers (tests/apps), not for them: it compares checksums, and it does not look at
-//! signatures.
+//! Must stay true: it stands beside real servers (tests/apps), not for them: it compares checksums,
+//! and it does not look at signatures.
 
 // Each test file is a program of its own and uses a part of this.
 #![allow(dead_code)]
@@ -27,7 +28,8 @@ pub enum Trouble {
     NoChecksums,
     /// The connection ends when an object was made of its parts, before that is said.
     Unanswered,
-    /// The connection ends in the middle of an object that is read and says nothing of a checkpoint.
+    /// The connection ends in the middle of an object that is read and says nothing of a
+    /// checkpoint.
     CutOff,
     /// An object that says something of a checkpoint is gone when it is read.
     Gone,
@@ -131,7 +133,8 @@ impl ObjectStore {
         ObjectStore::watched(troubles, Box::new(|_| ()))
     }
 
-    /// The same, where `witness` hears of the bytes of each request that writes, before it is answered.
+    /// The same, where `witness` hears of the bytes of each request that writes, before it is
+    /// answered.
     pub fn watched(troubles: &[Trouble], witness: Witness) -> ObjectStore {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port of this machine");
         let port = listener.local_addr().expect("has an address").port();

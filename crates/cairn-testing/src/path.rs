@@ -1,4 +1,5 @@
-//! From a path to a node of the reference model, component by component, as path_resolution(7) tells it.
+//! From a path to a node of the reference model, component by component, as path_resolution(7)
+//! tells it.
 
 use crate::model::{Kind, Model, NodeId, ROOT};
 use cairn_core::{Caller, Error, NAME_BYTES_MAX, PATH_BYTES_MAX, Result};

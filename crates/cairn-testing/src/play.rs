@@ -1,4 +1,5 @@
-//! Plays random actions on a simulation: steps of processes, what comes between the steps of a write, forks, deaths.
+//! Plays random actions on a simulation: steps of processes, what comes between the steps of a
+//! write, forks, deaths.
 //!
 //! The random tests draw the actions from a seed, the fuzzer from its input.
 
@@ -91,7 +92,8 @@ pub fn act_on_images(simulation: &mut Simulation, generator: &mut Generator) {
     }
 }
 
-/// A random process begins to promote blocks of a file that it has open, or one goes on, or gives up.
+/// A random process begins to promote blocks of a file that it has open, or one goes on, or gives
+/// up.
 pub fn act_on_promotions(simulation: &mut Simulation, generator: &mut Generator) {
     let in_flight = simulation.promotions_in_flight() as u64;
     if in_flight > 0 && !generator.random.one_in(3) {
@@ -171,7 +173,8 @@ pub fn act_on_packs(simulation: &mut Simulation, generator: &mut Generator) {
     }
 }
 
-/// A process makes a file absent, or cuts one; or one is brought a step further, or who brings them dies.
+/// A process makes a file absent, or cuts one; or one is brought a step further, or who brings them
+/// dies.
 pub fn act_on_absent(simulation: &mut Simulation, generator: &mut Generator) {
     let index = generator.random.below(simulation.processes.len() as u64) as usize;
     generator.holder = simulation.processes[index].slot.0;

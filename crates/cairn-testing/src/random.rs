@@ -1,7 +1,8 @@
-//! Pseudo-random numbers with a seed that is printed: the seed is the bug report. For a fuzzer, choices spelled out
-//! in bytes instead.
+//! Pseudo-random numbers with a seed that is printed: the seed is the bug report. For a fuzzer,
+//! choices spelled out in bytes instead.
 //!
-//! Must stay true: the same seed, or the same bytes, give the same numbers on every machine and in every build.
+//! Must stay true: the same seed, or the same bytes, give the same numbers on every machine and in
+//! every build.
 //! Not for anything that must not be guessed.
 
 /// Variable that sets how many seeds a randomised test runs.
@@ -25,8 +26,8 @@ impl Random {
         Random { state: seed, choices: None }
     }
 
-    /// The choices that `bytes` spell: a small number takes one byte, a larger one as many as it needs. Where they
-    /// are used up, every choice is the first one.
+    /// The choices that `bytes` spell: a small number takes one byte, a larger one as many as it
+    /// needs. Where they are used up, every choice is the first one.
     pub fn from_choices(bytes: &[u8]) -> Random {
         Random { state: 0, choices: Some((bytes.to_vec(), 0)) }
     }

@@ -1,7 +1,7 @@
 //! What is tried on media that may say anything: recovery, and use of what was recovered.
 //!
-//! Whatever they say, every call answers. What recovery accepts is a namespace: it passes its own check, before and after
-//! it was used, and can be recovered again.
+//! Whatever they say, every call answers. What recovery accepts is a namespace: it passes its own
+//! check, before and after it was used, and can be recovered again.
 
 use crate::driver::Process;
 use crate::durable;

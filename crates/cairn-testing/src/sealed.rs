@@ -87,7 +87,8 @@ fn sum(words: impl IntoIterator<Item = u64>) -> u64 {
     u64::from(CHECKSUM(0, &bytes))
 }
 
-/// The checksum of a superblock or of the first block of a snapshot, both in word 2, over all the others.
+/// The checksum of a superblock or of the first block of a snapshot, both in word 2, over all the
+/// others.
 fn seal_first_block(block: &mut [u64]) {
     block[2] = sum(block.iter().enumerate().filter(|(at, _)| *at != 2).map(|(_, word)| *word));
 }

@@ -1,7 +1,7 @@
 //! A segment in memory that a forked child shares, and single-stepping of that child.
 //!
-//! The lock is one word that says whether it is held: enough to know whether a process died inside. How a real lock
-//! finds that out is the business of `cairn-device`.
+//! The lock is one word that says whether it is held: enough to know whether a process died inside.
+//! How a real lock finds that out is the business of `cairn-device`.
 
 use cairn_core::{Acquired, Error, Memory, Result};
 use std::io;
@@ -55,14 +55,16 @@ impl ForkShared {
 
 impl Drop for ForkShared {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made in `new` with this length; no reference to it outlives `self`.
+        // SAFETY: the mapping was made in `new` with this length; no reference to it outlives
+        // `self`.
         unsafe { libc::munmap(self.start.cast(), (self.words + self.shadow_words) * 8) };
     }
 }
 
 impl Memory for ForkShared {
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `start` is a mapping of `words` words, page-aligned and zeroed or written atomically.
+        // SAFETY: `start` is a mapping of `words` words, page-aligned and zeroed or written
+        // atomically.
         unsafe { std::slice::from_raw_parts(self.start, self.words) }
     }
 
@@ -116,11 +118,11 @@ pub enum Stepped {
 }
 
 impl Child {
-    /// Forks a child that runs `act` and ends with status 0, or 1 if it panics. With `traced` it waits to be
-    /// stepped.
+    /// Forks a child that runs `act` and ends with status 0, or 1 if it panics. With `traced` it
+    /// waits to be stepped.
     pub fn fork(traced: bool, act: impl FnOnce()) -> Child {
-        // SAFETY: the child runs only `act` and ends with `_exit`; what it needs besides memory are locks of
-        // the allocator, which the C library keeps usable across fork.
+        // SAFETY: the child runs only `act` and ends with `_exit`; what it needs besides memory are
+        // locks of the allocator, which the C library keeps usable across fork.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
         if pid == 0 {
@@ -150,7 +152,8 @@ impl Child {
     fn wait(&mut self) -> Stepped {
         let mut status = 0;
         loop {
-            // SAFETY: `status` is a valid target; the pid is our child's, which nobody else waits for.
+            // SAFETY: `status` is a valid target; the pid is our child's, which nobody else waits
+            // for.
             let waited = unsafe { libc::waitpid(self.pid, &mut status, 0) };
             if waited == self.pid {
                 break;
@@ -182,11 +185,12 @@ impl Child {
         self.wait()
     }
 
-    /// Makes a stopped child stop whenever it has written to one of these words, at most four. False if the
-    /// machine has no debug registers for us.
+    /// Makes a stopped child stop whenever it has written to one of these words, at most four.
+    /// False if the machine has no debug registers for us.
     #[cfg(target_arch = "x86_64")]
     pub fn watch(&mut self, words: &[&AtomicU64]) -> bool {
-        /// Per register: enabled for this thread; stop after writes; 8 bytes (Intel SDM, volume 3, 18.2.4).
+        /// Per register: enabled for this thread; stop after writes; 8 bytes (Intel SDM, volume 3,
+        /// 18.2.4).
         const ENABLE_LOCALLY: usize = 1;
         const ON_WRITE_OF_8_BYTES: usize = 0b1001;
         let control = (0..words.len())
@@ -194,7 +198,8 @@ impl Child {
             .sum();
         let registers = std::mem::offset_of!(libc::user, u_debugreg);
         let poke = |index: usize, value: usize| {
-            // SAFETY: the child is stopped and traced by this thread; the kernel checks offset and value.
+            // SAFETY: the child is stopped and traced by this thread; the kernel checks offset and
+            // value.
             unsafe {
                 libc::ptrace(libc::PTRACE_POKEUSER, self.pid, registers + 8 * index, value) == 0
             }

@@ -1,14 +1,14 @@
-//! A node in one program: processes, the agent and the media on a virtual clock, interleaved, killed and cut off as a
-//! seed says. The seed is the bug report: it replays a failure exactly.
+//! A node in one program: processes, the agent and the media on a virtual clock, interleaved,
+//! killed and cut off as a seed says. The seed is the bug report: it replays a failure exactly.
 //!
 //! ```text
 //! scheduler.rs  who runs, the clock, deaths, power failures      actors.rs  programs, the agent, what starts them
 //! media.rs      accesses that take time, the lock                journal.rs  a file that all programs append to
 //! trace.rs      what happened
 //! ```
-//! After every failure of the power the namespace is recovered from what the media kept and compared with what the
-//! programs were promised (`durable/state.rs`); then the programs go on. They end on a node that works, and all they did
-//! is there after one more power failure.
+//! After every failure of the power the namespace is recovered from what the media kept and
+//! compared with what the programs were promised (`durable/state.rs`); then the programs go on.
+//! They end on a node that works, and all they did is there after one more power failure.
 
 mod actors;
 mod journal;
@@ -125,7 +125,8 @@ struct Simulation<'a> {
 }
 
 impl Simulation<'_> {
-    /// Starts the node again and again until all programs were done before a start. Errors: what was found.
+    /// Starts the node again and again until all programs were done before a start. Errors: what
+    /// was found.
     fn run(&self, mut image: Image) -> Result<(), String> {
         let mut is_last = false;
         loop {

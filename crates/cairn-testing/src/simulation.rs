@@ -1,8 +1,10 @@
-//! Several processes on one namespace in one thread: every interleaving of their steps can be played.
+//! Several processes on one namespace in one thread: every interleaving of their steps can be
+//! played.
 //!
-//! Each process has its own `Microfs` over the shared words, as it would in its own address space. Writes and
-//! truncations can stay between plan and commit while others act, close, unlink or die. After every operation
-//! the result is compared with the reference model; `verify` compares everything there is.
+//! Each process has its own `Microfs` over the shared words, as it would in its own address space.
+//! Writes and truncations can stay between plan and commit while others act, close, unlink or die.
+//! After every operation the result is compared with the reference model; `verify` compares
+//! everything there is.
 //! Does not interrupt a transaction; `tests/death_in_lock.rs` does.
 
 mod absent;
@@ -113,7 +115,8 @@ fn is_exhaustion(error: Error) -> bool {
 }
 
 impl Simulation {
-    /// A namespace of `blocks` hugeblocks and at most `inodes` inodes, with no process but an inspector.
+    /// A namespace of `blocks` hugeblocks and at most `inodes` inodes, with no process but an
+    /// inspector.
     pub fn new(blocks: u32, inodes: u32) -> Simulation {
         Simulation::of(World::new(blocks, inodes))
     }
@@ -232,8 +235,8 @@ impl Simulation {
         base.map_or(Ok(ROOT), |place| self.inode(place))
     }
 
-    /// Whether data are on their way to the file in a place, which was emptied since: appends go behind them, of which the
-    /// model knows nothing.
+    /// Whether data are on their way to the file in a place, which was emptied since: appends go
+    /// behind them, of which the model knows nothing.
     fn is_brought_in_vain(&self, place: Place) -> bool {
         self.inode(place)
             .is_ok_and(|inode| self.absentees.brought.iter().any(|brought| brought.is_busy(inode)))
@@ -406,14 +409,16 @@ impl Simulation {
         assert!(is_busy, "{inode:?} is kept busy by nobody");
     }
 
-    /// Whether a process has as much in flight as the core has room for, but for one write. A promotion takes that of a write.
+    /// Whether a process has as much in flight as the core has room for, but for one write. A
+    /// promotion takes that of a write.
     fn is_all_in_flight(&self, slot: u32) -> bool {
         let writes = self.writes.iter().filter(|write| write.slot == slot).count();
         let promotions = self.promotions.iter().filter(|promotion| promotion.slot == slot).count();
         writes + promotions + self.packings.pins_of(slot) >= WRITES_PER_PROCESS
     }
 
-    /// Whether all pins of a process that writes may have are in use: a settling may have taken one of them.
+    /// Whether all pins of a process that writes may have are in use: a settling may have taken one
+    /// of them.
     fn has_no_pin(&self, slot: u32) -> bool {
         let settles = self.settles.iter().filter(|settle| settle.slot == slot).count();
         self.is_all_in_flight(slot) && settles > 0
@@ -631,7 +636,8 @@ impl Simulation {
         }
     }
 
-    /// So many blocks at the end of the tier in memory, the first one, are not handed out if they never were.
+    /// So many blocks at the end of the tier in memory, the first one, are not handed out if they
+    /// never were.
     pub fn bar(&mut self, blocks: u32) {
         self.note(format!("{blocks} blocks of the first tier are barred"));
         self.inspector.fs.bar(&[blocks]).expect("the namespace is consistent");

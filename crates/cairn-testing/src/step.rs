@@ -1,7 +1,8 @@
 //! Random operations on files and names, and what the reference model answers to them.
 //!
-//! A step names open files by their place in a table, so that the same step can be taken by the model, by Cairn
-//! and by the kernel. Steps are drawn so that names collide, links lead everywhere and files overlap.
+//! A step names open files by their place in a table, so that the same step can be taken by the
+//! model, by Cairn and by the kernel. Steps are drawn so that names collide, links lead everywhere
+//! and files overlap.
 
 use crate::model::{Facts, Kind, Model, Node, NodeId, Open, OpenId, ROOT};
 use crate::random::Random;
@@ -111,8 +112,9 @@ impl Reference {
         self.opens.iter().position(Option::is_none).unwrap_or(self.opens.len())
     }
 
-    /// Takes a step. `seen` is what the system under test gave, for the few things that it may decide: bytes in
-    /// doubt, where an append goes while others are in flight, and how much of a write finds space.
+    /// Takes a step. `seen` is what the system under test gave, for the few things that it may
+    /// decide: bytes in doubt, where an append goes while others are in flight, and how much of a
+    /// write finds space.
     pub fn take(
         &mut self,
         caller: &Caller,

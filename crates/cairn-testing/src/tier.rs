@@ -7,7 +7,8 @@ use std::sync::{Mutex, PoisonError};
 /// The checksum routine that tests hand to the core.
 pub const CHECKSUM: Checksum = cairn_device::checksum::crc32c;
 
-/// Bytes that a driver moves to and from. Ranges are those of the core's plans: outside the tier is a bug.
+/// Bytes that a driver moves to and from. Ranges are those of the core's plans: outside the tier is
+/// a bug.
 pub trait Tier: Send + Sync {
     /// Fetches bytes. Errors: `Io`.
     fn read(&self, offset: u64, target: &mut [u8]) -> Result<()>;
@@ -43,7 +44,8 @@ impl Tier for HeapTier {
     }
 }
 
-/// Makes every word zero in time that grows with the pages in use, not with the segment. Nobody else may use it.
+/// Makes every word zero in time that grows with the pages in use, not with the segment. Nobody
+/// else may use it.
 pub fn clear(memory: &HeapMemory) {
     const PAGE_BYTES: usize = 4096;
     let words = memory.words();
@@ -51,8 +53,9 @@ pub fn clear(memory: &HeapMemory) {
     let whole =
         start.next_multiple_of(PAGE_BYTES)..(start + size_of_val(words)) & !(PAGE_BYTES - 1);
     let (before, behind) = ((whole.start - start) / 8, (whole.end - start) / 8);
-    // SAFETY: the pages lie inside the words, which are private memory of this process that the allocator got from
-    // the kernel without a file: given back, they read as zeros, and a zeroed atomic is a valid one.
+    // SAFETY: the pages lie inside the words, which are private memory of this process that the
+    // allocator got from the kernel without a file: given back, they read as zeros, and a zeroed
+    // atomic is a valid one.
     let given_back =
         unsafe { libc::madvise(whole.start as *mut _, whole.len(), libc::MADV_DONTNEED) };
     assert_eq!(given_back, 0, "{}", std::io::Error::last_os_error());

@@ -48,7 +48,8 @@ pub struct World {
 }
 
 impl World {
-    /// A namespace of `blocks` hugeblocks and at most `inodes` inodes; the root directory belongs to the superuser.
+    /// A namespace of `blocks` hugeblocks and at most `inodes` inodes; the root directory belongs
+    /// to the superuser.
     pub fn new(blocks: u32, inodes: u32) -> World {
         World::tiered([blocks, 0, 0, 0], inodes)
     }

@@ -1,6 +1,6 @@
-//! Files whose data are elsewhere: nobody reads what was brought of them in part, and whatever programs do to them meanwhile,
-//! and wherever the one that brings them dies or the power fails, they are what they should be, still absent, or what programs
-//! made of them.
+//! Files whose data are elsewhere: nobody reads what was brought of them in part, and whatever
+//! programs do to them meanwhile, and wherever the one that brings them dies or the power fails,
+//! they are what they should be, still absent, or what programs made of them.
 
 use cairn_core::{
     Absence, Attributes, Error, HandleId, Hope, InodeId, Moment, OpenOptions, Position, ROOT,
@@ -327,7 +327,8 @@ fn judge(
     }
 }
 
-/// Makes a file absent, brings a part of it, has a snapshot, dies, brings it, and, if `rewrites`, empties it meanwhile.
+/// Makes a file absent, brings a part of it, has a snapshot, dies, brings it, and, if `rewrites`,
+/// empties it meanwhile.
 fn workload(
     media: &Arc<cairn_testing::faulty::FaultyMedia>,
     superblock: &cairn_core::Superblock,

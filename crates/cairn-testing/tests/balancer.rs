@@ -1,5 +1,5 @@
-//! The storage balancer: plans for the cluster of the paper, for clusters with little choice, and for random ones, whose
-//! properties are checked rank by rank, by means of their own.
+//! The storage balancer: plans for the cluster of the paper, for clusters with little choice, and
+//! for random ones, whose properties are checked rank by rank, by means of their own.
 
 use cairn_agent::balancer::{
     self, Description, Kind, Plan, PlanError, RANKS_PER_TARGET, Request, Target, Topology,
@@ -18,7 +18,8 @@ struct Case {
 }
 
 impl Case {
-    /// Nodes with so many ranks each, devices in other machines, and the rest of the cluster in TOML's stead.
+    /// Nodes with so many ranks each, devices in other machines, and the rest of the cluster in
+    /// TOML's stead.
     fn new(description: &str, nodes: &str, ranks_each: u32, target_nodes: &str) -> Case {
         let nodes = balancer::hostlist::expand(nodes).expect("a list");
         let ranks = nodes.len() as u32 * ranks_each;
@@ -167,7 +168,8 @@ fn devices_without_room_are_refused() {
     assert_eq!(case.plan(), Err(PlanError::NoTargets));
 }
 
-/// A cluster of some leaves, racks and power supplies, with processes and devices wherever chance has it.
+/// A cluster of some leaves, racks and power supplies, with processes and devices wherever chance
+/// has it.
 fn random_case(random: &mut Random) -> Case {
     let machines = 2 + random.below(12);
     let leaves = 1 + random.below(4);
@@ -206,8 +208,9 @@ fn random_case(random: &mut Random) -> Case {
     case
 }
 
-/// Whether the ranks can be placed so that nobody has a device in what it depends on, with at most `most` on a device:
-/// one rank after the other, each perhaps sending others on (bipartite matching by augmenting paths).
+/// Whether the ranks can be placed so that nobody has a device in what it depends on, with at most
+/// `most` on a device: one rank after the other, each perhaps sending others on (bipartite matching
+/// by augmenting paths).
 fn can_be_placed(allowed: &[Vec<usize>], devices: usize, most: usize) -> bool {
     fn place(
         rank: usize,

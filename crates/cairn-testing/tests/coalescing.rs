@@ -1,5 +1,5 @@
-//! Few records for many writes: what is written through one description continues its last record, whoever writes what
-//! in between, and what is recovered is what was written.
+//! Few records for many writes: what is written through one description continues its last record,
+//! whoever writes what in between, and what is recovered is what was written.
 
 use cairn_core::{Error, HandleId, Position, ROOT, Superblock, recover_read_only};
 use cairn_testing::driver::Process;
@@ -92,9 +92,10 @@ fn expect_blocks(process: &Process, name: &str, blocks: impl Iterator<Item = Vec
     process.verify_blocks(inode, handle).expect("the checksums are right");
 }
 
-/// Mechanism: free blocks that another process had set apart counted as room in the used part of the tier, so the cursor
-/// circled through them. Consequence: files written in turn were interleaved block by block, with a record and an extent for
-/// every call. Fix: what processes set apart on a durable tier is not room.
+/// Mechanism: free blocks that another process had set apart counted as room in the used part of
+/// the tier, so the cursor circled through them. Consequence: files written in turn were
+/// interleaved block by block, with a record and an extent for every call. Fix: what processes set
+/// apart on a durable tier is not room.
 #[test]
 fn processes_write_files_in_turn_then_each_leaves_a_record_per_stretch() {
     const PROCESSES: usize = 8;
@@ -106,8 +107,9 @@ fn processes_write_files_in_turn_then_each_leaves_a_record_per_stretch() {
     assert_eq!(shared.records(), PROCESSES as u64 * 3);
 }
 
-/// Mechanism: all descriptions of a process took their blocks from the same stretch. Consequence: of files that one process
-/// wrote in turn, none had blocks that follow each other, and every call left a record and an extent. Fix: streams.
+/// Mechanism: all descriptions of a process took their blocks from the same stretch. Consequence:
+/// of files that one process wrote in turn, none had blocks that follow each other, and every call
+/// left a record and an extent. Fix: streams.
 #[test]
 fn one_process_writes_files_in_turn_then_each_leaves_a_record_per_stretch() {
     const FILES: usize = 8;
@@ -116,8 +118,8 @@ fn one_process_writes_files_in_turn_then_each_leaves_a_record_per_stretch() {
     let writers: Vec<_> =
         (0..FILES).map(|file| (process, open(process, &format!("{file}")))).collect();
     write_in_turn(&writers, 2 * STRETCH_BLOCKS);
-    // Each file is created, has a first block in the stretch that all share, and parts of two others. The last one's stretch
-    // follows what it had of the shared one.
+    // Each file is created, has a first block in the stretch that all share, and parts of two
+    // others. The last one's stretch follows what it had of the shared one.
     assert_eq!(shared.records(), FILES as u64 * 4);
     let recovered = shared.recovered();
     for file in 0..FILES {

@@ -1,4 +1,5 @@
-//! Files that are written side by side in memory have blocks that follow each other, so that few mappings show them.
+//! Files that are written side by side in memory have blocks that follow each other, so that few
+//! mappings show them.
 
 use cairn_core::{HandleId, Position, ROOT};
 use cairn_testing::driver::Process;
@@ -39,9 +40,10 @@ fn stretches(process: &Process, handle: HandleId) -> usize {
     found
 }
 
-/// Mechanism: in memory all descriptions of a process took their blocks one after the other from the stretch that they share. Consequence: of
-/// files written side by side no two blocks followed each other, and a mapping of one took a mapping of the kernel's for every
-/// block, of which a process has 65 530. Fix: streams, as on media.
+/// Mechanism: in memory all descriptions of a process took their blocks one after the other from
+/// the stretch that they share. Consequence: of files written side by side no two blocks followed
+/// each other, and a mapping of one took a mapping of the kernel's for every block, of which a
+/// process has 65 530. Fix: streams, as on media.
 #[test]
 fn files_are_written_side_by_side_then_each_has_few_stretches() {
     for files in [2, 4, 16] {

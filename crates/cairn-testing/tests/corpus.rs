@@ -1,5 +1,6 @@
-//! Replays every input below `fuzz/`: what fuzzing found to reach most of the code (`corpus`) and what once made it
-//! fail (`regressions`). A planted bug is found again by the input that first found it.
+//! Replays every input below `fuzz/`: what fuzzing found to reach most of the code (`corpus`) and
+//! what once made it fail (`regressions`). A planted bug is found again by the input that first
+//! found it.
 
 use cairn_testing::fuzz::{TARGETS, Target};
 use std::fs;

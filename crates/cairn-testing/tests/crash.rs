@@ -1,7 +1,8 @@
 //! The crash driver finds each classic mistake of a log, and none in a log without them.
 //!
-//! The log is a toy: a block of data and a record of it per append. Full log blocks are immutable, the partial last
-//! one is rewritten to two blocks in turn; order: data, flush, record, flush, acknowledge.
+//! The log is a toy: a block of data and a record of it per append. Full log blocks are immutable,
+//! the partial last one is rewritten to two blocks in turn; order: data, flush, record, flush,
+//! acknowledge.
 
 use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media};
 use cairn_testing::crash::{
@@ -201,7 +202,8 @@ fn log_without_mistakes_survives_every_crash() {
     let report = crash_everywhere(Mistake::None, &FaultPlan::default(), &everything());
     let report = report.unwrap_or_else(|failure| panic!("{failure}"));
     assert_eq!(report.operations, u64::from(4 * APPENDS));
-    // After a write of eight sectors: as many prefixes and gaps as there are, and random ones; else one.
+    // After a write of eight sectors: as many prefixes and gaps as there are, and random ones; else
+    // one.
     let per_write = 2 * 8 + Budget::new(0, 0).random_per_point as u64;
     assert_eq!(report.images, 1 + u64::from(2 * APPENDS) * (per_write + 1));
 }

@@ -1,15 +1,17 @@
-//! Whatever a process has changed of a transaction when it dies, the next owner of the lock finds the namespace as it was
-//! before, or as it is after.
+//! Whatever a process has changed of a transaction when it dies, the next owner of the lock finds
+//! the namespace as it was before, or as it is after.
 //!
-//! A child runs one operation and is stopped whenever it has saved another pre-image or taken or released the lock: the
-//! memory between two such moments differs only in what rolling back restores. At every stop the segment is copied,
-//! the lock of the copy reports a dead owner, and the copy is rolled back, checked and compared: between two moments
-//! at which the lock is free nothing but the first and the second of them may show. `death_in_lock.rs` kills real
-//! processes and uses the real lock, but reaches fewer moments.
+//! A child runs one operation and is stopped whenever it has saved another pre-image or taken or
+//! released the lock: the memory between two such moments differs only in what rolling back
+//! restores. At every stop the segment is copied, the lock of the copy reports a dead owner, and
+//! the copy is rolled back, checked and compared: between two moments at which the lock is free
+//! nothing but the first and the second of them may show. `death_in_lock.rs` kills real processes
+//! and uses the real lock, but reaches fewer moments.
 //!
 //! The same while an image is held: at every stop it is what the namespace was at the cut, too.
 //!
-//! `CAIRN_SOAK=1` stops at every instruction instead. Without debug registers a sample of the instructions is used.
+//! `CAIRN_SOAK=1` stops at every instruction instead. Without debug registers a sample of the
+//! instructions is used.
 #![cfg(target_arch = "x86_64")]
 
 use cairn_core::{
@@ -54,7 +56,8 @@ struct Operation {
 /// What the operations act on.
 struct Stage {
     process: Process,
-    /// The file `a` of two blocks and a bit, open; a write to it is planned and its bytes are moved.
+    /// The file `a` of two blocks and a bit, open; a write to it is planned and its bytes are
+    /// moved.
     handle: HandleId,
     inode: InodeId,
     plan: Mutex<Option<WritePlan>>,
@@ -466,11 +469,13 @@ fn set_stage(memory: &Arc<ForkShared>) -> Stage {
 /// A page of a segment that nobody changes now: the child that could is stopped or gone.
 fn page_of(words: &[AtomicU64], page: usize) -> &[u64] {
     let words = &words[page * PAGE_WORDS..][..PAGE_WORDS];
-    // SAFETY: an `AtomicU64` has the layout of a `u64`, and no other thread or process writes these now.
+    // SAFETY: an `AtomicU64` has the layout of a `u64`, and no other thread or process writes these
+    // now.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), PAGE_WORDS) }
 }
 
-/// The pages in which two states differ, and those that are in use: they may change for a moment only.
+/// The pages in which two states differ, and those that are in use: they may change for a moment
+/// only.
 fn pages_in_use(before: &[u64], after: &[AtomicU64]) -> Vec<usize> {
     let unused = [0; PAGE_WORDS];
     let is_used = |page: &usize| {
@@ -623,8 +628,8 @@ impl Judge {
     }
 }
 
-/// Whether nothing has happened yet. The version of a file may be ahead: that refuses checksums which are being computed,
-/// and no more.
+/// Whether nothing has happened yet. The version of a file may be ahead: that refuses checksums
+/// which are being computed, and no more.
 fn is_still(before: &Portrait, seen: &Portrait) -> bool {
     let mut before = before.clone();
     for (path, file) in &mut before.tree {

@@ -1,9 +1,10 @@
-//! Proves that a process killed at any instruction inside the lock leaves a namespace that is whole: the real lock
-//! notices the death, the operation happened or did not, and reaping the dead process leaves nothing behind.
+//! Proves that a process killed at any instruction inside the lock leaves a namespace that is
+//! whole: the real lock notices the death, the operation happened or did not, and reaping the dead
+//! process leaves nothing behind.
 //!
-//! A child runs one operation under single-stepping and is killed after n instructions, for many n in and around the
-//! part where it holds the lock; for every n if `CAIRN_SOAK` is set (hours). Skipped, visibly, where ptrace is
-//! forbidden.
+//! A child runs one operation under single-stepping and is killed after n instructions, for many n
+//! in and around the part where it holds the lock; for every n if `CAIRN_SOAK` is set (hours).
+//! Skipped, visibly, where ptrace is forbidden.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use cairn_core::{
@@ -16,7 +17,8 @@ use cairn_testing::tier::{CHECKSUM, small_geometry};
 use cairn_testing::world::{READ_WRITE, SUPERUSER};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Instructions stepped through per operation, all kills together, unless every instruction is visited.
+/// Instructions stepped through per operation, all kills together, unless every instruction is
+/// visited.
 const STEPS_PER_OPERATION: u64 = 40_000;
 /// Instructions before and after the critical section that are looked at, too.
 const MARGIN: u64 = 40;
@@ -35,7 +37,8 @@ impl SharedWords {
         let address =
             unsafe { libc::mmap(std::ptr::null_mut(), count * 8, protection, flags, -1, 0) };
         assert_ne!(address, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-        // SAFETY: the mapping is page-aligned, that long, zeroed, and never unmapped; all access is atomic.
+        // SAFETY: the mapping is page-aligned, that long, zeroed, and never unmapped; all access is
+        // atomic.
         SharedWords(unsafe { std::slice::from_raw_parts(address.cast(), count) })
     }
 
@@ -45,8 +48,8 @@ impl SharedWords {
 
     fn restore(&self, snapshot: &[u64]) {
         assert_eq!(self.0.len(), snapshot.len());
-        // SAFETY: both areas have that many words and do not overlap; the only process or thread that uses these
-        // words now is this one.
+        // SAFETY: both areas have that many words and do not overlap; the only process or thread
+        // that uses these words now is this one.
         unsafe {
             let target = self.0.as_ptr().cast::<u64>().cast_mut();
             std::ptr::copy_nonoverlapping(snapshot.as_ptr(), target, snapshot.len());
@@ -171,8 +174,9 @@ enum State {
 impl Child {
     /// Forks; the child stops before the operation. `None` where tracing is forbidden.
     fn start(fs: &Microfs, known: &Known, operation: Operation) -> Option<Child> {
-        // SAFETY: the child only runs the operation, which takes no lock of this process except the allocator's,
-        // which the C library makes usable in the child, and leaves without unwinding into the harness.
+        // SAFETY: the child only runs the operation, which takes no lock of this process except the
+        // allocator's, which the C library makes usable in the child, and leaves without unwinding
+        // into the harness.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "{}", std::io::Error::last_os_error());
         if pid == 0 {
@@ -286,8 +290,8 @@ fn verify(words: SharedWords, allowed: [&Names; 2], what: &str) {
     assert_eq!(report.orphaned_blocks, 0, "{what}: left behind");
 }
 
-/// Keeps this process and its children on one processor: then a step is a change of context, without the time in which
-/// the other processor wakes up.
+/// Keeps this process and its children on one processor: then a step is a change of context,
+/// without the time in which the other processor wakes up.
 fn stay_on_one_processor() {
     // SAFETY: a set of processors is plain bits; the kernel reads it.
     unsafe {

@@ -1,9 +1,9 @@
-//! The crates depend on what docs/ARCHITECTURE.md says and on nothing else, and those that run inside
-//! an application start no thread, print nothing and never end the process.
+//! The crates depend on what docs/ARCHITECTURE.md says and on nothing else, and those that run
+//! inside an application start no thread, print nothing and never end the process.
 //!
-//! Proves it from the resolved graph of cargo (normal dependencies on this system, transitively) and from
-//! the sources. Does not look at development or build dependencies, at those that other systems would
-//! need (a build fetches none of them), nor at what macros expand to.
+//! Proves it from the resolved graph of cargo (normal dependencies on this system, transitively)
+//! and from the sources. Does not look at development or build dependencies, at those that other
+//! systems would need (a build fetches none of them), nor at what macros expand to.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use std::process::Command;
 /// The crates that are loaded into applications.
 const INSIDE: [&str; 4] = ["cairn-core", "cairn-device", "cairn-posix", "cairn-preload"];
 
-/// What proves to another machine who we are, with all that these crates need: pure, without threads, and nothing runs when they are loaded.
+/// What proves to another machine who we are, with all that these crates need: pure, without
+/// threads, and nothing runs when they are loaded.
 const CRYPTOGRAPHY: [&str; 19] = [
     "base64ct",
     "block-buffer",
@@ -92,7 +93,8 @@ fn posix_is_resolved_then_it_depends_on_core_device_libc_and_what_switches_stack
 
 #[test]
 fn preload_is_resolved_then_it_depends_on_our_crates_libc_and_a_decoder() {
-    // The decoder of instructions, with what it needs: they allocate nothing, and run nothing before they are called.
+    // The decoder of instructions, with what it needs: they allocate nothing, and run nothing
+    // before they are called.
     let decoder: &[&str] = match cfg!(target_arch = "x86_64") {
         true => &["yaxpeax-arch", "yaxpeax-x86"],
         false => &[],
@@ -135,8 +137,8 @@ fn is_test_module(path: &Path) -> bool {
     path.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests.rs" | "tests")))
 }
 
-/// The source without the inline modules and items that exist only in tests. They are told by the brace in the
-/// column of their attribute, which is where rustfmt puts it.
+/// The source without the inline modules and items that exist only in tests. They are told by the
+/// brace in the column of their attribute, which is where rustfmt puts it.
 fn shipped_lines(source: &str) -> Vec<(usize, &str)> {
     let mut shipped = Vec::new();
     let mut lines = source.lines().enumerate();

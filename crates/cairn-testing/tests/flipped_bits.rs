@@ -1,7 +1,9 @@
-//! Proves that damaged metadata never makes the core panic or loop: every public operation on a namespace whose
-//! words were flipped or overwritten answers with `Ok` or `Err`. A header that was damaged is refused at open.
+//! Proves that damaged metadata never makes the core panic or loop: every public operation on a
+//! namespace whose words were flipped or overwritten answers with `Ok` or `Err`. A header that was
+//! damaged is refused at open.
 //!
-//! `CAIRN_TEST_SEEDS` sets the number of seeds, `CAIRN_TEST_SEED` runs one; a failure names its seed and operation.
+//! `CAIRN_TEST_SEEDS` sets the number of seeds, `CAIRN_TEST_SEED` runs one; a failure names its
+//! seed and operation.
 
 use cairn_core::{Error, HeapMemory, Memory, Microfs};
 use cairn_testing::damage::{HEADER, Image, OPERATIONS, UNDO};

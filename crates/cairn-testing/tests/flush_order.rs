@@ -1,4 +1,5 @@
-//! What is written to the media of several tiers comes there in an order that a crash cannot turn round.
+//! What is written to the media of several tiers comes there in an order that a crash cannot turn
+//! round.
 
 use cairn_core::recover;
 use cairn_core::{
@@ -140,9 +141,10 @@ fn data_of_every_tier_are_flushed_before_the_records_that_refer_to_them() {
     assert_eq!(*events, [FlushOfSecond, FlushOfFirst, LogWritten, FlushOfFirst]);
 }
 
-/// Mechanism: a snapshot's flushes were done without the duty of flushing, and that one failed was noted only after it
-/// had returned.
-/// Consequence: another process's flush could succeed in between, and what it promised was not on the media.
+/// Mechanism: a snapshot's flushes were done without the duty of flushing, and that one failed was
+/// noted only after it had returned.
+/// Consequence: another process's flush could succeed in between, and what it promised was not on
+/// the media.
 /// Fix: `OneFlushAtATime` (`flush.rs`).
 #[test]
 fn nothing_becomes_durable_while_a_flush_of_a_snapshot_fails() {

@@ -1,8 +1,10 @@
-//! A store that is full, of data, of files or of open files, says so, loses nothing, and gives all of it back.
+//! A store that is full, of data, of files or of open files, says so, loses nothing, and gives all
+//! of it back.
 //!
-//! Proves: a write gives a short count and then ENOSPC; everything written reads back intact; names can still be
-//! removed, changed and made; freed space is usable at once, to the block; no inodes left is ENOSPC, no open-file
-//! descriptions left is ENFILE; and the check of the whole store finds no leak after any of it.
+//! Proves: a write gives a short count and then ENOSPC; everything written reads back intact; names
+//! can still be removed, changed and made; freed space is usable at once, to the block; no inodes
+//! left is ENOSPC, no open-file descriptions left is ENFILE; and the check of the whole store finds
+//! no leak after any of it.
 
 mod attached;
 
@@ -95,8 +97,9 @@ fn tier_is_filled_by_one_file_then_a_short_count_and_enospc_follow_and_all_reads
     });
 }
 
-/// Mechanism: nobody knew of a file's write that it had found no room. Consequence: what a program left that gave up, or went on
-/// regardless, was taken for a whole checkpoint, drained, and preferred to the one before. Fix: `Handle::lack`.
+/// Mechanism: nobody knew of a file's write that it had found no room. Consequence: what a program
+/// left that gave up, or went on regardless, was taken for a whole checkpoint, drained, and
+/// preferred to the one before. Fix: `Handle::lack`.
 #[test]
 fn file_that_was_not_written_to_its_end_for_want_of_room_is_unclean() {
     let (_turn, empty) = turn();
@@ -313,7 +316,8 @@ fn open_file_descriptions_are_used_up_then_open_is_enfile_and_a_close_helps() {
     let (_turn, empty) = turn();
     put("opened", b"content");
     let caller = mount().caller();
-    // By the core: the limit is the store's, and greater than what one process may have of descriptors.
+    // By the core: the limit is the store's, and greater than what one process may have of
+    // descriptors.
     let options = OpenOptions { read: true, ..OpenOptions::default() };
     let mut handles = Vec::new();
     let failure = loop {

@@ -1,10 +1,11 @@
 //! Media that lie, with checksums that are right: recovery says so and goes no further.
 //!
-//! Mechanism: whatever had a right checksum was believed. Consequence: what was recovered had names like `..`, a name
-//! twice, directories that nobody reaches, blocks behind the end of a file, and failed its own check; a symbolic link
-//! without target kept the log from ever being cut; a number at its limit ended the process. Fix: each record is checked
-//! against the namespace that it changes, those of a snapshot against each other, numbers against what can follow.
-//! Found by `make fuzz`, targets `log` and `media`.
+//! Mechanism: whatever had a right checksum was believed. Consequence: what was recovered had names
+//! like `..`, a name twice, directories that nobody reaches, blocks behind the end of a file, and
+//! failed its own check; a symbolic link without target kept the log from ever being cut; a number
+//! at its limit ended the process. Fix: each record is checked against the namespace that it
+//! changes, those of a snapshot against each other, numbers against what can follow. Found by `make
+//! fuzz`, targets `log` and `media`.
 
 use cairn_core::{Error, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, Operation, ROOT};
 use cairn_testing::faulty::Image;
@@ -299,7 +300,8 @@ fn superblock_promises_more_inodes_than_the_media_can_hold_then_it_is_refused() 
     assert_refused(image, "media shorter than its superblock says");
 }
 
-/// Tiers whose blocks nobody has, or none with data, or so many that no memory has room for their tables.
+/// Tiers whose blocks nobody has, or none with data, or so many that no memory has room for their
+/// tables.
 #[test]
 fn superblock_says_anything_of_its_tiers_then_it_is_refused_or_harmless() {
     const VERSION: u64 = 1;

@@ -1,5 +1,6 @@
-//! Images of a namespace: when they begin, end and are given up, what they hold, and what they say of mapped files.
-//! That an image stays what the namespace was at the cut is tested at random in `model.rs`, on media in `recovery.rs`.
+//! Images of a namespace: when they begin, end and are given up, what they hold, and what they say
+//! of mapped files. That an image stays what the namespace was at the cut is tested at random in
+//! `model.rs`, on media in `recovery.rs`.
 
 use cairn_core::{
     Acquired, Caller, Error, HandleId, HeapMemory, ImageLoss, ImageMemory, ImageState, InodeId,

@@ -1,7 +1,10 @@
-//! The reference model agrees with the kernel: random operations on a directory of a real file system.
+//! The reference model agrees with the kernel: random operations on a directory of a real file
+//! system.
 //!
-//! So that what `tests/model.rs` demands of Cairn is what Linux does, errors and their order included.
-//! Does not compare times (the kernel's clock is coarse) and sizes of directories (each file system has its own).
+//! So that what `tests/model.rs` demands of Cairn is what Linux does, errors and their order
+//! included.
+//! Does not compare times (the kernel's clock is coarse) and sizes of directories (each file system
+//! has its own).
 
 use cairn_core::{Caller, Credentials, Error, OpenOptions, RenameMode, SlotId, Timestamp};
 use cairn_testing::model::Facts;
@@ -110,8 +113,8 @@ impl Kernel {
 
     fn take_with_open_files(&self, step: &Step) -> Result<Outcome, i32> {
         let done = |result: i32| check(i64::from(result)).map(|_| Outcome::Done);
-        // SAFETY: every path is NUL-terminated and lives until the end of its arm, every buffer is as long as the
-        // length passed with it, and descriptors are open or -1.
+        // SAFETY: every path is NUL-terminated and lives until the end of its arm, every buffer is
+        // as long as the length passed with it, and descriptors are open or -1.
         unsafe {
             match step {
                 Step::Open { .. } | Step::Close { .. } => unreachable!("taken by `take`"),

@@ -1,10 +1,12 @@
-//! Writers killed by SIGKILL at random points leave a store that is whole, in one store over all rounds.
+//! Writers killed by SIGKILL at random points leave a store that is whole, in one store over all
+//! rounds.
 //!
-//! Proves, after each death and reaping: every file that is not marked unclean is one of the versions that were ever
-//! completely written, namely the last one if nothing was under way on it; what was under way is old, new, or unclean;
-//! an append never harms what was there before; checksums fit; no block, handle, pin, name or slot is lost; a second
-//! writer goes on beside the corpse; and the store serves the next round.
-//! The writers note in shared memory what they are about to do, and tell progress by a pipe.
+//! Proves, after each death and reaping: every file that is not marked unclean is one of the
+//! versions that were ever completely written, namely the last one if nothing was under way on it;
+//! what was under way is old, new, or unclean; an append never harms what was there before;
+//! checksums fit; no block, handle, pin, name or slot is lost; a second writer goes on beside the
+//! corpse; and the store serves the next round. The writers note in shared memory what they are
+//! about to do, and tell progress by a pipe.
 //! Does not test the death of the node, nor durability.
 
 mod attached;
@@ -36,7 +38,8 @@ const ATTRIBUTE_BYTES_MAX: u64 = 900;
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Waits for this test's turn. The mount is attached before the first fork, so that children inherit it.
+/// Waits for this test's turn. The mount is attached before the first fork, so that children
+/// inherit it.
 fn turn() -> MutexGuard<'static, ()> {
     let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     store(BLOCKS, 4096);
@@ -52,7 +55,8 @@ const MAGIC: u64 = 0x4341_4952_4e4b_494c;
 const RECORD_BYTES_MIN: u64 = 40;
 const NOISE_BYTES: u64 = 1 << 20;
 
-/// Random bytes, of which every record's content is a piece: the writers are to spend their time in the store.
+/// Random bytes, of which every record's content is a piece: the writers are to spend their time in
+/// the store.
 fn noise() -> &'static [u8] {
     static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
     NOISE.get_or_init(|| {
@@ -157,8 +161,9 @@ impl Operation {
     }
 }
 
-/// One file's entry: one word says which of two states is the present one, and what is under way towards the other.
-/// Only that word's change counts, so death at any point leaves the entry meaningful.
+/// One file's entry: one word says which of two states is the present one, and what is under way
+/// towards the other. Only that word's change counts, so death at any point leaves the entry
+/// meaningful.
 #[derive(Clone, Copy)]
 struct Entry(&'static [AtomicU64; 8]);
 
@@ -222,7 +227,8 @@ fn ledger() -> Ledger {
     let entries = address.cast::<[AtomicU64; 8]>();
     std::array::from_fn(|writer| {
         std::array::from_fn(|file| {
-            // SAFETY: inside the mapping, which is zeroed, aligned, shared with children only, and never unmapped.
+            // SAFETY: inside the mapping, which is zeroed, aligned, shared with children only, and
+            // never unmapped.
             Entry(unsafe { &*entries.add(writer * FILES + file) })
         })
     })
@@ -433,7 +439,8 @@ struct Child {
 }
 
 impl Child {
-    /// Forks a writer; `introduced` says whether the fork is announced to the store, as an intercepted one is.
+    /// Forks a writer; `introduced` says whether the fork is announced to the store, as an
+    /// intercepted one is.
     fn start(number: usize, seed: u64, ledger: &Ledger, introduced: bool) -> Child {
         let mut random = Random::new(seed);
         let record_bytes_max = *random.pick(&[60, 3000, 60_000, 120_000]);
@@ -505,7 +512,8 @@ impl Child {
     }
 }
 
-/// Passes a random time without giving up the processor: a sleep would favour points at which the writer waits.
+/// Passes a random time without giving up the processor: a sleep would favour points at which the
+/// writer waits.
 fn spin(random: &mut Random) {
     let most = *random.pick(&[100, 2000, 20_000, 80_000]);
     for _ in 0..random.below(most) {
@@ -540,7 +548,8 @@ fn examine(name: &str) -> State {
     State::Whole(version(&records))
 }
 
-/// Every extended attribute of what `name` names is one record: no part of a value was ever there alone.
+/// Every extended attribute of what `name` names is one record: no part of a value was ever there
+/// alone.
 fn examine_attributes(name: &str) {
     let Ok(inode) = file::resolve(&at(name), true) else { return };
     let attributes = mount().fs().all_extended(inode).expect("can be read");

@@ -1,14 +1,16 @@
 //! The rooms of each crate use one another in one direction: a folder names only folders below it.
 //!
-//! Proves it from the sources, parsed: every path that begins with `crate`, in `use` items and in code. Tests are left out, and so is what
-//! macros expand to. Arrows that run up are listed with the crate; a new one fails, and so does one that is listed and gone.
+//! Proves it from the sources, parsed: every path that begins with `crate`, in `use` items and in
+//! code. Tests are left out, and so is what macros expand to. Arrows that run up are listed with
+//! the crate; a new one fails, and so does one that is listed and gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
-/// A crate: its rooms from the top to the bottom, and the arrows that run up, as `room/module -> room`.
+/// A crate: its rooms from the top to the bottom, and the arrows that run up, as `room/module ->
+/// room`.
 struct House {
     name: &'static str,
     rooms: &'static [&'static str],
@@ -19,7 +21,8 @@ const HOUSES: [House; 4] = [
     House {
         name: "cairn-core",
         rooms: &["recovery", "image", "data", "namespace", "process", "space", "engine", "format"],
-        // The engine keeps what a transaction needs at hand: caches, leases, the shadow of an image; and slots have room for all that a process does.
+        // The engine keeps what a transaction needs at hand: caches, leases, the shadow of an
+        // image; and slots have room for all that a process does.
         up: &[
             "engine/fs -> image",
             "engine/fs -> recovery",
@@ -42,7 +45,8 @@ const HOUSES: [House; 4] = [
     House {
         name: "cairn-posix",
         rooms: &["process", "files", "data", "mapping", "descriptors", "mount", "kernel", "error"],
-        // The mount is where a process has everything of its own; a descriptor is closed, and a mapping made, with all that hangs on it.
+        // The mount is where a process has everything of its own; a descriptor is closed, and a
+        // mapping made, with all that hangs on it.
         up: &[
             "data/copy -> files",
             "data/io -> files",
@@ -76,7 +80,8 @@ const HOUSES: [House; 4] = [
             "balancer",
             "model",
         ],
-        // Threads share one state, which the agent makes; the job and the protocol are made of the descriptions of what they speak of.
+        // Threads share one state, which the agent makes; the job and the protocol are made of the
+        // descriptions of what they speak of.
         up: &[
             "archive/archive -> agent",
             "archive/keeper -> agent",

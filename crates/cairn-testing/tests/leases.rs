@@ -1,4 +1,5 @@
-//! Leases: what others see of a file that is written without the lock, and what becomes of a lease that they recall.
+//! Leases: what others see of a file that is written without the lock, and what becomes of a lease
+//! that they recall.
 
 use cairn_core::{Error, HandleId, InodeId, Position, ROOT};
 use cairn_testing::driver::{Process, WriteInFlight};

@@ -1,5 +1,5 @@
-//! A durable namespace with a tier in memory: what stood there is lost with the node's memory, and said to be; all else is
-//! as it was.
+//! A durable namespace with a tier in memory: what stood there is lost with the node's memory, and
+//! said to be; all else is as it was.
 
 use cairn_core::inspect;
 use cairn_core::{
@@ -142,9 +142,9 @@ fn what_stood_in_memory_is_an_error_and_what_stood_on_the_media_is_there() {
     assert_eq!(used_blocks(&process), [u64::from(first_blocks), 0], "what is lost takes no room");
 }
 
-/// Mechanism: that a part of a file was lost was an error for who asked where its blocks are. Consequence: the agent gave back no
-/// memory of mapped files as long as somebody had such a file mapped, and fsync of what is left of it failed. Fix: what is lost is
-/// nowhere.
+/// Mechanism: that a part of a file was lost was an error for who asked where its blocks are.
+/// Consequence: the agent gave back no memory of mapped files as long as somebody had such a file
+/// mapped, and fsync of what is left of it failed. Fix: what is lost is nowhere.
 #[test]
 fn what_is_left_of_a_file_is_found_beside_what_is_lost() {
     let node = Node::new(Tiers::Spilling);
@@ -242,7 +242,8 @@ fn empty_files_holes_and_names_are_not_lost() {
     expect_lost(&process, b"file", 4);
 }
 
-/// The records of the newest snapshot are damaged: what recovery did before it wrote that is done again, in the same place.
+/// The records of the newest snapshot are damaged: what recovery did before it wrote that is done
+/// again, in the same place.
 #[test]
 fn recovery_from_the_older_snapshot_loses_what_the_one_before_lost() {
     let node = Node::new(Tiers::Apart);

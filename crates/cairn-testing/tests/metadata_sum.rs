@@ -1,4 +1,5 @@
-//! Flips every bit of the metadata of a small namespace that nobody uses: the checksum says so, or what is seen stays as it was.
+//! Flips every bit of the metadata of a small namespace that nobody uses: the checksum says so, or
+//! what is seen stays as it was.
 
 use cairn_core::{Error, Geometry, HeapMemory, Memory, Microfs, OpenOptions, Position, ROOT};
 use cairn_testing::driver::Process;
@@ -10,7 +11,8 @@ use std::sync::atomic::Ordering;
 
 const BLOCK: usize = 4096;
 
-/// A namespace with files, directories, links and attributes, which nobody uses, and whose metadata have a checksum.
+/// A namespace with files, directories, links and attributes, which nobody uses, and whose metadata
+/// have a checksum.
 struct Rest {
     words: Vec<u64>,
     tier: Arc<dyn Tier>,

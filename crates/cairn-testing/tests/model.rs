@@ -1,5 +1,6 @@
-//! Random operations by several processes, on one tier or several, give what the reference model gives, whatever comes
-//! between the steps of a write: overlapping writes, truncation, unlink, close, fork, death.
+//! Random operations by several processes, on one tier or several, give what the reference model
+//! gives, whatever comes between the steps of a write: overlapping writes, truncation, unlink,
+//! close, fork, death.
 //!
 //! `CAIRN_TEST_SEEDS=n` runs n seeds, `CAIRN_TEST_SEED=s` repeats one.
 
@@ -52,8 +53,8 @@ fn run(seed: u64, names_only: bool) {
     simulation.finish();
 }
 
-/// Blocks of files are promoted while everything else goes on, and most writes are kept from the first tier. How many
-/// were.
+/// Blocks of files are promoted while everything else goes on, and most writes are kept from the
+/// first tier. How many were.
 fn run_with_promotions(seed: u64) -> u64 {
     const FAST: u32 = 256;
     let mut random = Random::new(seed);
@@ -82,7 +83,8 @@ fn run_with_promotions(seed: u64) -> u64 {
     promoted
 }
 
-/// Cuts are made at any moment, and their images are compared with what was there then while everything else goes on.
+/// Cuts are made at any moment, and their images are compared with what was there then while
+/// everything else goes on.
 fn run_with_images(seed: u64) {
     let mut random = Random::new(seed);
     let blocks = *random.pick(&[64, 200, 512, 2000]);

@@ -1,5 +1,5 @@
-//! Packing, one step at a time: what shares a block and what does not, and what a reader and a packer hear of each other. That nothing can
-//! be seen of it at all is shown by `model.rs`.
+//! Packing, one step at a time: what shares a block and what does not, and what a reader and a
+//! packer hear of each other. That nothing can be seen of it at all is shown by `model.rs`.
 
 use cairn_core::{Error, HandleId, InodeId, OpenOptions, Position, ROOT};
 use cairn_testing::driver::Process;
@@ -131,7 +131,8 @@ fn who_changes_or_maps_a_packed_file_has_it_unpacked_before() {
     stage.holds(1);
 }
 
-/// That of a file whose last write was in the middle of a block is not known before somebody seals it.
+/// That of a file whose last write was in the middle of a block is not known before somebody seals
+/// it.
 #[test]
 fn checksum_of_what_is_packed_is_found_on_the_way() {
     let stage = Stage::new(64, &[700, 600]);
@@ -149,8 +150,10 @@ fn checksum_of_what_is_packed_is_found_on_the_way() {
     stage.process.verify_blocks(inode, handle).expect("it is right");
 }
 
-/// Mechanism: a file whose bytes are not what its checksum says was left where it is, and found again as the next one to pack.
-/// Consequence: packing had no end. Fix: it is packed as any other, and keeps the checksum that its bytes should have.
+/// Mechanism: a file whose bytes are not what its checksum says was left where it is, and found
+/// again as the next one to pack.
+/// Consequence: packing had no end. Fix: it is packed as any other, and keeps the checksum that its
+/// bytes should have.
 #[test]
 fn damaged_file_is_packed_and_stays_damaged() {
     let stage = Stage::new(64, &[700, 600]);
@@ -211,8 +214,9 @@ fn what_is_left_of_packs_is_packed_again() {
     (0..40).filter(|index| index % 5 == 2).chain([40]).for_each(|index| stage.holds(index));
 }
 
-/// Mechanism: others' bytes were put behind the end of a file that an image has with more bytes. Consequence: the image had these in the place
-/// of its own. Fix: the block of such a file becomes no pack before the image has ended.
+/// Mechanism: others' bytes were put behind the end of a file that an image has with more bytes.
+/// Consequence: the image had these in the place of its own. Fix: the block of such a file becomes
+/// no pack before the image has ended.
 #[test]
 fn block_of_a_file_that_was_longer_in_an_image_becomes_no_pack() {
     let mut stage = Stage::new(64, &[2000]);

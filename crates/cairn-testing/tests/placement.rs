@@ -1,9 +1,11 @@
-//! Where blocks come from on a machine with several memory nodes, as seen by threads that only believe to run on them.
+//! Where blocks come from on a machine with several memory nodes, as seen by threads that only
+//! believe to run on them.
 //!
-//! Proves: blocks are those of the writing thread's node as long as it has any, also after others had and freed them;
-//! then they are the siblings', then everybody's; a full tier is full to the last block. With one node nothing is divided.
-//! Blocks that are barred are not handed out, and the next tier or an error takes their place.
-//! That every order of operations keeps the files intact on such a tier is shown by `model.rs`.
+//! Proves: blocks are those of the writing thread's node as long as it has any, also after others
+//! had and freed them; then they are the siblings', then everybody's; a full tier is full to the
+//! last block. With one node nothing is divided. Blocks that are barred are not handed out, and the
+//! next tier or an error takes their place. That every order of operations keeps the files intact
+//! on such a tier is shown by `model.rs`.
 
 use cairn_core::{Error, HandleId, OpenOptions, Position, ROOT};
 use cairn_testing::driver::Process;

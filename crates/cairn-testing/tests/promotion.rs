@@ -1,5 +1,6 @@
-//! Promotions, one at a time: what moves and what does not, and every change of a file that may come between the plan of
-//! a promotion and its commit. That nothing can be seen of them at all is shown by `model.rs`.
+//! Promotions, one at a time: what moves and what does not, and every change of a file that may
+//! come between the plan of a promotion and its commit. That nothing can be seen of them at all is
+//! shown by `model.rs`.
 
 use cairn_core::{Error, HandleId, InodeId, OpenOptions, Position, Promotion, ROOT, TIERS_MAX};
 use cairn_testing::driver::Process;

@@ -1,4 +1,5 @@
-//! The job that computes, writes checkpoints and fails ends with the state of one that does not fail.
+//! The job that computes, writes checkpoints and fails ends with the state of one that does not
+//! fail.
 
 use serde_json::Value;
 use std::path::Path;

@@ -1,8 +1,8 @@
-//! A durable namespace after every crash, and after crashes of what was recovered: what was synced is there, what is
-//! there was written.
+//! A durable namespace after every crash, and after crashes of what was recovered: what was synced
+//! is there, what is there was written.
 //!
-//! `CAIRN_TEST_SEEDS` sets the number of workloads, `CAIRN_TEST_SEED` runs one; with `CAIRN_CRASH_ROUND`,
-//! `CAIRN_CRASH_POINT` as a failure prints them, it tries one crash of it.
+//! `CAIRN_TEST_SEEDS` sets the number of workloads, `CAIRN_TEST_SEED` runs one; with
+//! `CAIRN_CRASH_ROUND`, `CAIRN_CRASH_POINT` as a failure prints them, it tries one crash of it.
 
 use cairn_core::{
     Error, ExtendedUpdate, HandleId, InodeId, MEDIA_BLOCK_BYTES, Media, Memory, OpenOptions,
@@ -152,7 +152,8 @@ fn crash_in_persistent_memory_leaves_what_was_synced() {
     println!("{} crashes", images.into_inner());
 }
 
-/// Names, and files without a part in memory, are as after any crash; which ones these are `lost_memory.rs` says.
+/// Names, and files without a part in memory, are as after any crash; which ones these are
+/// `lost_memory.rs` says.
 #[test]
 fn crash_that_takes_a_tier_in_memory_leaves_what_was_synced_elsewhere() {
     let images = AtomicU64::new(0);
@@ -313,7 +314,8 @@ fn round_with_fault(seed: u64, worst: Outcome) -> Result<u64, String> {
 }
 
 impl Round<'_> {
-    /// As `run`, on media that may lie once recovery is done: any operation may fail. Collects all that may be seen.
+    /// As `run`, on media that may lie once recovery is done: any operation may fail. Collects all
+    /// that may be seen.
     fn run_with(&self, media: &Arc<FaultyMedia>, plan: &FaultPlan, history: &mut Window) {
         let crew = Crew::recover(media.clone(), self.superblock, self.setting.processes);
         media.follow(plan.clone());
@@ -360,9 +362,10 @@ fn media_lie_then_nothing_is_seen_that_was_never_there() {
     println!("{images} crashes after a lie");
 }
 
-/// Mechanism: making a symbolic link appends two records, and a torn write of the log could leave the first without the
-/// second.
-/// Consequence: recovery took it for a link without a target, and the snapshot of that failed: nothing was recovered.
+/// Mechanism: making a symbolic link appends two records, and a torn write of the log could leave
+/// the first without the second.
+/// Consequence: recovery took it for a link without a target, and the snapshot of that failed:
+/// nothing was recovered.
 /// Fix: replay stops before a link whose target does not follow.
 #[test]
 fn torn_symbolic_link_is_there_with_its_target_or_not_at_all() {
@@ -395,9 +398,10 @@ fn torn_symbolic_link_is_there_with_its_target_or_not_at_all() {
     println!("{:?}", tried.unwrap_or_else(|failure| panic!("{failure}")));
 }
 
-/// Mechanism: after a recovery that did not know the checksum of a file's last block, as when the file had been made longer
-/// within it, the block was stale in memory only. The table of checksums may be ahead of the log; appends went on from what
-/// stood there. Once the file grew past the block, the next recovery took it for a block like any other.
+/// Mechanism: after a recovery that did not know the checksum of a file's last block, as when the
+/// file had been made longer within it, the block was stale in memory only. The table of checksums
+/// may be ahead of the log; appends went on from what stood there. Once the file grew past the
+/// block, the next recovery took it for a block like any other.
 /// Consequence: it trusted a wrong checksum: bytes that were right were reported as damaged.
 /// Fix: before a file grows whose last block is stale the log says that it is open.
 #[test]
@@ -439,8 +443,9 @@ fn append(process: &Process, count: usize) -> Result<InodeId, Error> {
     Ok(opened.inode)
 }
 
-/// Mechanism: a flush took its turn between the two places of the log's tail when it began. If its process died before it
-/// wrote, the flush that followed had the other turn, which is the place of the tail that was durable.
+/// Mechanism: a flush took its turn between the two places of the log's tail when it began. If its
+/// process died before it wrote, the flush that followed had the other turn, which is the place of
+/// the tail that was durable.
 /// Consequence: a crash that tore that write lost operations that were synced.
 /// Fix: the turn passes when a flush is done.
 #[test]
@@ -484,9 +489,10 @@ fn flush_after_a_flush_that_died_spares_the_durable_tail() {
     }
 }
 
-/// Mechanism: recovery took a snapshot header or a tail of the log that it could not read for one that is not there.
-/// Consequence: one failed read made it go on from the older snapshot or tail, write that as the newest state, and so
-/// lose for good what had been synced.
+/// Mechanism: recovery took a snapshot header or a tail of the log that it could not read for one
+/// that is not there.
+/// Consequence: one failed read made it go on from the older snapshot or tail, write that as the
+/// newest state, and so lose for good what had been synced.
 /// Fix: recovery fails with `Io`, changes nothing, and works when the media can be read again.
 #[test]
 fn read_fails_in_recovery_then_nothing_is_lost_when_it_works_again() {
@@ -510,7 +516,8 @@ fn read_fails_in_recovery_then_nothing_is_lost_when_it_works_again() {
     }
 }
 
-/// A slot is laid out for the most that a namespace can hold, so the log can be cut and names removed however full it is.
+/// A slot is laid out for the most that a namespace can hold, so the log can be cut and names
+/// removed however full it is.
 #[test]
 fn namespace_is_full_of_names_then_its_snapshot_fits() {
     for (length, tiers) in [
@@ -547,8 +554,9 @@ fn namespace_is_full_of_names_then_its_snapshot_fits() {
     }
 }
 
-/// Mechanism: a write that needs several runs of new blocks leaves a record for each, and the first one said the whole
-/// range. Consequence: a log that broke off behind it gave the file its full size, with zeros in place of what followed.
+/// Mechanism: a write that needs several runs of new blocks leaves a record for each, and the first
+/// one said the whole range. Consequence: a log that broke off behind it gave the file its full
+/// size, with zeros in place of what followed.
 /// Fix: each record says only what it and those before it give blocks for.
 #[test]
 fn torn_write_to_several_runs_leaves_a_first_part_of_it() {
@@ -594,9 +602,10 @@ fn torn_write_to_several_runs_leaves_a_first_part_of_it() {
     assert_ne!(whole.into_inner(), 0, "some crashes come after it");
 }
 
-/// Mechanism: a process that wrote a snapshot died between its first block and the flush. Whoever came next found that
-/// snapshot, took it for the newest, and wrote over the other one.
-/// Consequence: a crash that lost the first block then left two damaged snapshots: nothing was recovered.
+/// Mechanism: a process that wrote a snapshot died between its first block and the flush. Whoever
+/// came next found that snapshot, took it for the newest, and wrote over the other one.
+/// Consequence: a crash that lost the first block then left two damaged snapshots: nothing was
+/// recovered.
 /// Fix: what a snapshot relies on is flushed before it is begun.
 #[test]
 fn snapshot_after_one_whose_writer_died_leaves_one_to_recover_from() {
@@ -629,8 +638,9 @@ fn snapshot_after_one_whose_writer_died_leaves_one_to_recover_from() {
     }
 }
 
-/// Mechanism: every end of a process made all that others had logged durable. Consequence: `cairn ls` on a store whose ranks
-/// were stopped in the middle of a flush waited for them. Fix: only the end of a process that changed something does.
+/// Mechanism: every end of a process made all that others had logged durable. Consequence: `cairn
+/// ls` on a store whose ranks were stopped in the middle of a flush waited for them. Fix: only the
+/// end of a process that changed something does.
 #[test]
 fn process_ends_then_what_it_changed_is_durable_and_it_waits_for_nothing_else() {
     let setting = Setting::simple();
@@ -647,9 +657,10 @@ fn process_ends_then_what_it_changed_is_durable_and_it_waits_for_nothing_else() 
     assert_eq!(commits(), before + 1);
 }
 
-/// Mechanism: attributes of an open file that has no name any more were logged; replay forgets a file with its last name, and
-/// refused the record.
-/// Consequence: after `fchmod` of a removed file neither a snapshot was written nor anything recovered.
+/// Mechanism: attributes of an open file that has no name any more were logged; replay forgets a
+/// file with its last name, and refused the record.
+/// Consequence: after `fchmod` of a removed file neither a snapshot was written nor anything
+/// recovered.
 /// Fix: what is logged of such a file is ignored, as its data are.
 #[test]
 fn attributes_of_a_file_without_a_name_are_changed_then_the_namespace_is_recovered() {
@@ -672,10 +683,11 @@ fn attributes_of_a_file_without_a_name_are_changed_then_the_namespace_is_recover
     recovered.fs.resolve(&recovered.caller(), ROOT, b"later", false).expect("is there");
 }
 
-/// Mechanism: the drain said of an inode by its number that it is drained, with no open file to keep it. The file was gone by then, and a
-/// directory had its number.
+/// Mechanism: the drain said of an inode by its number that it is drained, with no open file to
+/// keep it. The file was gone by then, and a directory had its number.
 /// Consequence: neither a snapshot was written nor anything recovered.
-/// Fix: it is said of a file in the version that was drained, and replay forgives what was said before.
+/// Fix: it is said of a file in the version that was drained, and replay forgives what was said
+/// before.
 #[test]
 fn file_is_drained_that_is_a_directory_by_then_and_the_namespace_is_recovered() {
     let setting = Setting::simple();

@@ -1,4 +1,5 @@
-//! Simulated nodes: what was promised to programs is kept, whoever dies and whenever the power fails.
+//! Simulated nodes: what was promised to programs is kept, whoever dies and whenever the power
+//! fails.
 //!
 //! `make sim SEED=n` replays a seed with its whole trace; `CAIRN_TEST_SEEDS=n` runs so many.
 
@@ -39,7 +40,8 @@ fn same_seed_takes_the_same_steps() {
 enum Bug {
     /// One flush in four does nothing.
     FlushLies,
-    /// A flush that begins while another is under way ends with it, without what was written meanwhile.
+    /// A flush that begins while another is under way ends with it, without what was written
+    /// meanwhile.
     FlushJoinsAnother,
     /// A process that waits for another is told that it is dead.
     LivingAreTakenForDead,

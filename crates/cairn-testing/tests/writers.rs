@@ -22,8 +22,9 @@ const SECOND: i64 = 1_000_000_000;
 const SETTLE: Duration = Duration::from_secs(5);
 const RUNS: u64 = 2;
 const SEEDS: u64 = 250;
-/// Of so many whole steps of certain styles one may be missed. Those that are: a first checkpoint that no other has followed, for
-/// nothing else says that it is all; and the other slot where the node is lost.
+/// Of so many whole steps of certain styles one may be missed. Those that are: a first checkpoint
+/// that no other has followed, for nothing else says that it is all; and the other slot where the
+/// node is lost.
 const MISSED_ONE_IN: u64 = 20;
 /// The same after a run that ended well: what an earlier one had left so stays so.
 const MISSED_AT_END_ONE_IN: u64 = 50;
@@ -118,7 +119,8 @@ const STYLES: &[Style] = &[
         path: |step, rank, _| format!("slot{}/state.{rank}", step / STRIDE % 2),
         ..RANKS
     },
-    // Not known: that a rank writes more parts, where others have as many files of a later step by then as there were before.
+    // Not known: that a rank writes more parts, where others have as many files of a later step by
+    // then as there were before.
     Style {
         name: "ranks, overlapping and late",
         waits: false,

@@ -1,7 +1,7 @@
 //! Looking whether programs write, for a drain that holds back for them.
 //!
-//! Must stay true: nobody looks unless the drain is limited. A look costs each namespace two transactions. It is not waited
-//! for a drain: the first thing that one would copy may be small.
+//! Must stay true: nobody looks unless the drain is limited. A look costs each namespace two
+//! transactions. It is not waited for a drain: the first thing that one would copy may be small.
 
 use crate::agent::shared::Shared;
 use crate::store::volume::Volume;
@@ -21,8 +21,8 @@ struct Look {
 }
 
 impl Look {
-    /// Whether a program wrote since the last look. Writes that continue one another share a record of the log, and
-    /// show in the blocks that they take.
+    /// Whether a program wrote since the last look. Writes that continue one another share a record
+    /// of the log, and show in the blocks that they take.
     fn has_written(&mut self, volume: &Volume) -> cairn_core::Result<bool> {
         let used_blocks = used_blocks(volume)?;
         let mut wrote = used_blocks > self.used_blocks;

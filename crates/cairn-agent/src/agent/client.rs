@@ -113,8 +113,8 @@ impl Client {
         }
     }
 
-    /// Archives what is to be archived, of checkpoints the newest in any case if that is wanted; how it stands then, if
-    /// anything is archived at all.
+    /// Archives what is to be archived, of checkpoints the newest in any case if that is wanted;
+    /// how it stands then, if anything is archived at all.
     pub fn archive(
         &mut self,
         newest: bool,

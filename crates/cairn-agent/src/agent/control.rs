@@ -235,8 +235,8 @@ fn run_errand(shared: &Shared, paths: Vec<FilePath>, what: What) -> Answer {
     }
 }
 
-/// Has passes run until one leaves nothing that changed meanwhile, or there were many, and files still open were given
-/// time to close.
+/// Has passes run until one leaves nothing that changed meanwhile, or there were many, and files
+/// still open were given time to close.
 fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> io::Result<Answer> {
     let settled_at = Instant::now() + settle;
     let mut passes = 0;
@@ -263,8 +263,9 @@ fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> 
     }
 }
 
-/// Waits until the pass has ended that has this number, and says how far it is; the state then. Errors: without an answer where
-/// the agent is ending, so that whoever asked starts another one and asks that.
+/// Waits until the pass has ended that has this number, and says how far it is; the state then.
+/// Errors: without an answer where the agent is ending, so that whoever asked starts another one
+/// and asks that.
 fn follow_pass<'a>(
     stream: &UnixStream,
     shared: &'a Shared,

@@ -12,7 +12,8 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process;
 
-/// Lets this process have as many descriptors as it is allowed at all. With fewer it gets on more slowly, or says what fails.
+/// Lets this process have as many descriptors as it is allowed at all. With fewer it gets on more
+/// slowly, or says what fails.
 pub fn allow_many_files() {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
@@ -40,8 +41,9 @@ impl Readiness {
     }
 }
 
-/// Splits off the agent, with its output appended to the log at `path`. Returns only there, with the log; the calling process
-/// waits until the agent is ready and exits with 0, or prints why it is not and exits with 1.
+/// Splits off the agent, with its output appended to the log at `path`. Returns only there, with
+/// the log; the calling process waits until the agent is ready and exits with 0, or prints why it
+/// is not and exits with 1.
 pub fn detach(path: &Path) -> Result<(Readiness, Log)> {
     // SAFETY: nothing in this process owns a descriptor above 2 yet: `main` has opened no file and
     // started no thread.

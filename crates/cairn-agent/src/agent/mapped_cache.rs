@@ -1,4 +1,5 @@
-//! Gives back the memory in which files on other machines were shown to programs that had them mapped.
+//! Gives back the memory in which files on other machines were shown to programs that had them
+//! mapped.
 //!
 //! Does not decide what is mapped; `Namespace::put_away` does.
 

@@ -1,8 +1,8 @@
-//! What a job's agent tells those who watch it: a file in Prometheus's text format, as node_exporter's textfile collector
-//! reads it.
+//! What a job's agent tells those who watch it: a file in Prometheus's text format, as
+//! node_exporter's textfile collector reads it.
 //!
-//! Must stay true: the file is replaced whole, so whoever reads it sees one moment; an agent that cannot write it drains all
-//! the same. Several agents on a node write a file each.
+//! Must stay true: the file is replaced whole, so whoever reads it sees one moment; an agent that
+//! cannot write it drains all the same. Several agents on a node write a file each.
 
 use crate::agent::prometheus::Exposition;
 use crate::agent::shared::Shared;
@@ -17,7 +17,8 @@ use std::time::Duration;
 /// How often the file is written.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 
-/// Writes the file that the job wants until the agent ends, and once more then. Nothing while it wants none.
+/// Writes the file that the job wants until the agent ends, and once more then. Nothing while it
+/// wants none.
 pub fn run(shared: &Shared) {
     let mut complaints = Complaints::default();
     loop {

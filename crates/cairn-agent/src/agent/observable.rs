@@ -3,7 +3,8 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Plain values, whole at any moment, so that a thread that panicked with the lock has left them so.
+/// Plain values, whole at any moment, so that a thread that panicked with the lock has left them
+/// so.
 #[derive(Default)]
 pub(crate) struct Board<T> {
     values: Mutex<T>,

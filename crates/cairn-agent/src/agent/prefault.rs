@@ -1,11 +1,12 @@
-//! Allocating and clearing memory for the RAM tier ahead of its use, so that the first checkpoint does not pay
-//! for it; and saying when there is none left (headroom.rs).
+//! Allocating and clearing memory for the RAM tier ahead of its use, so that the first checkpoint
+//! does not pay for it; and saying when there is none left (headroom.rs).
 //!
-//! Must stay true: where programs want all processors it goes at full speed only to a small bounded distance ahead of what
-//! is used, and beyond that takes a small share of one; steps are far shorter than a time slice; it
-//! leaves most of the free memory to the application, and ends at once with the agent.
-//! Not at idle priority: a step holds the kernel's lock of a page, and an idle-priority thread that is preempted in it
-//! would make an application that writes there wait for the processor to become idle.
+//! Must stay true: where programs want all processors it goes at full speed only to a small bounded
+//! distance ahead of what is used, and beyond that takes a small share of one; steps are far
+//! shorter than a time slice; it leaves most of the free memory to the application, and ends at
+//! once with the agent. Not at idle priority: a step holds the kernel's lock of a page, and an
+//! idle-priority thread that is preempted in it would make an application that writes there wait
+//! for the processor to become idle.
 
 use crate::agent::shared::Shared;
 use crate::store::headroom;
@@ -17,7 +18,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often use is compared with what is allocated, while nothing changes; and how often with what there is.
+/// How often use is compared with what is allocated, while nothing changes; and how often with what
+/// there is.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// The same after a change.
 const LOOK_SOON: Duration = Duration::from_millis(10);
@@ -27,7 +29,8 @@ const BURST_BYTES: u64 = 256 << 20;
 const PROMPT_BYTES: u64 = 128 << 20;
 /// Part of a tier that full speed may be ahead of use: one in so many.
 const PROMPT_SHARE: u64 = 4;
-/// At least so much is allocated beyond what is used, at leisure; more if use has grown by more at a time.
+/// At least so much is allocated beyond what is used, at leisure; more if use has grown by more at
+/// a time.
 const AHEAD_BYTES: u64 = 512 << 20;
 /// Use that grows again after so long grows anew: in between, programs compute.
 const BETWEEN_BURSTS: Duration = Duration::from_millis(200);
@@ -37,7 +40,8 @@ const SHARE: u64 = 4;
 const STEP_BYTES: u64 = 2 << 20;
 /// Steps at full speed after which use is looked at again.
 const STEPS_PER_LOOK: u32 = 8;
-/// A step at leisure that had to wait for a processor is followed by a pause of so many times its length.
+/// A step at leisure that had to wait for a processor is followed by a pause of so many times its
+/// length.
 const PAUSE_FACTOR: u32 = 9;
 /// It had to if it waited longer than this part of its length: one in so many.
 const WAITED_SHARE: u32 = 50;
@@ -112,7 +116,8 @@ pub fn run(shared: &Shared) {
         }
         changed = false;
         for volume in volumes {
-            // On a machine with several memory nodes the tier has parts, and each is used from its start.
+            // On a machine with several memory nodes the tier has parts, and each is used from its
+            // start.
             let parts = volume.fs().geometry().parts().count().max(1);
             for part in 0..parts {
                 let ahead = known.entry((volume.name().to_string(), part)).or_default();
@@ -133,7 +138,8 @@ fn keep_headroom_of_all(volumes: &[Arc<Volume>]) -> bool {
     volumes.iter().filter(|volume| keep_headroom(volume, spare_bytes)).count() > 0
 }
 
-/// Bars the blocks of the tier in memory for which `spare_bytes` are not enough; whether there are any.
+/// Bars the blocks of the tier in memory for which `spare_bytes` are not enough; whether there are
+/// any.
 fn keep_headroom(volume: &Volume, spare_bytes: u64) -> bool {
     let (Ok(usage), Some(allocated_bytes)) = (volume.fs().usage(), allocated_bytes(volume)) else {
         return false;
@@ -164,7 +170,8 @@ fn memory_of(volume: &Volume) -> Option<&dyn Device> {
     (is_memory && device.is_synchronous().is_none()).then_some(device)
 }
 
-/// Allocates a part as far as goes at full speed and one step at leisure; whether there was anything to do.
+/// Allocates a part as far as goes at full speed and one step at leisure; whether there was
+/// anything to do.
 fn advance(shared: &Shared, volume: &Volume, part: usize, ahead: &mut Ahead) -> bool {
     let mut changed = false;
     loop {
@@ -213,14 +220,16 @@ fn limit(allocated_bytes: u64, used_bytes: u64, spare_bytes: u64) -> u64 {
     allocated_bytes - ahead_bytes + spare_bytes.saturating_add(ahead_bytes) / SHARE
 }
 
-/// How long this thread has waited for a processor in all; None where the kernel does not count that.
+/// How long this thread has waited for a processor in all; None where the kernel does not count
+/// that.
 fn waited() -> Option<Duration> {
     let counted = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let nanoseconds = counted.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(Duration::from_nanos(nanoseconds))
 }
 
-/// Whether a step of so long, before which this thread had waited so much, had a processor that nobody else wanted.
+/// Whether a step of so long, before which this thread had waited so much, had a processor that
+/// nobody else wanted.
 fn had_processor(step: Duration, waited_before: Option<Duration>) -> bool {
     let waited_in_it = || Some(waited()?.saturating_sub(waited_before?));
     waited_in_it().is_some_and(|waited| waited <= step / WAITED_SHARE)

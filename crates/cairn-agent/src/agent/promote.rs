@@ -1,7 +1,9 @@
-//! Moves what programs have read on slower tiers to a faster one (`cairn run --promote`), so that the next read finds it there.
+//! Moves what programs have read on slower tiers to a faster one (`cairn run --promote`), so that
+//! the next read finds it there.
 //!
-//! Must stay true: no program waits for it. While programs read on slower tiers, it takes little of them; what it moves is
-//! at full speed only once they do not. Nothing is moved that is not what its checksum says.
+//! Must stay true: no program waits for it. While programs read on slower tiers, it takes little of
+//! them; what it moves is at full speed only once they do not. Nothing is moved that is not what
+//! its checksum says.
 //! Does not choose where there is room, nor decide whether a file changed meanwhile; the core does.
 
 use crate::agent::shared::Shared;
@@ -45,7 +47,8 @@ pub fn run(shared: &Shared) {
 }
 
 impl Promoter {
-    /// One step if somebody has just read on a slower tier, else all there is to do until somebody does.
+    /// One step if somebody has just read on a slower tier, else all there is to do until somebody
+    /// does.
     fn turn(&mut self, shared: &Shared, volume: &Volume) {
         let noted = volume.fs().reads_noted();
         let is_quiet = self.noted == noted;
@@ -90,8 +93,8 @@ impl Promoter {
         }
     }
 
-    /// Copies blocks with their checksums. Errors: `Corrupt` if one is not what its checksum says: it is damaged, or was
-    /// written to.
+    /// Copies blocks with their checksums. Errors: `Corrupt` if one is not what its checksum says:
+    /// it is damaged, or was written to.
     fn copy(&mut self, volume: &Volume, promotion: &Promotion) -> Result<()> {
         let (fs, block_bytes) = (volume.fs(), volume.hugeblock_bytes() as usize);
         let count = promotion.count as usize;
@@ -101,7 +104,8 @@ impl Promoter {
         let (data, rest) = self.buffer.split_at_mut(promotion.bytes as usize);
         rest.fill(0);
         let at = |block: u32| u64::from(block) * block_bytes as u64;
-        // SAFETY: `data` is writable for its whole length, no part of a device, and nobody else refers to it.
+        // SAFETY: `data` is writable for its whole length, no part of a device, and nobody else
+        // refers to it.
         unsafe { source.read(at(from.1), data.as_mut_ptr(), data.len())? };
         let mut stored = vec![None; count];
         fs.checksums(promotion.inode, promotion.file_block, &mut stored)?;

@@ -2,9 +2,9 @@
 //!
 //! Must stay true: it holds `agent.lock` as long as it lives, so there is one; everything it knows
 //! it can learn again from the store and the manifest, so killing it loses nothing; it ends when
-//! nobody needs it.
-//! Threads: the drain, the keeper (processes, new namespaces, the end), the one that looks whether programs write,
-//! the prefault, the snapshots, those that write behind programs, the promotion where it is wanted, those that bring absent files, the timeline, one per
+//! nobody needs it. Threads: the drain, the keeper (processes, new namespaces, the end), the one
+//! that looks whether programs write, the prefault, the snapshots, those that write behind
+//! programs, the promotion where it is wanted, those that bring absent files, the timeline, one per
 //! connection.
 
 use crate::agent::activity;
@@ -58,8 +58,8 @@ const REAP_IDLE: Duration = Duration::from_millis(250);
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// How often new namespaces are looked for.
 const REFRESH_EVERY: Duration = Duration::from_millis(500);
-/// What a pass takes of a processor, beside the threads that copy, is followed by a pause so many times as long, up to the
-/// maximum; the time since the pass before counts as a part of it.
+/// What a pass takes of a processor, beside the threads that copy, is followed by a pause so many
+/// times as long, up to the maximum; the time since the pass before counts as a part of it.
 const PAUSE_FACTOR: u32 = 9;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// An agent that nobody needs ends after this time.
@@ -111,12 +111,14 @@ fn prepare(directory: &Path) -> Result<Option<Prepared>> {
     log::say(Level::Info, format_args!("an agent of job {name} begins, version {version}"));
     shared.refresh_volumes()?;
     for volume in shared.volumes().0 {
-        // One that was killed may have held an image, for which programs would go on copying blocks.
+        // One that was killed may have held an image, for which programs would go on copying
+        // blocks.
         if let Err(error) = Image::end_left(&volume) {
             log::say(Level::Warn, format_args!("cannot end an image: {error}"));
         }
     }
-    // What an agent that was killed held is room again before anybody hears that there is none. The keeper says what fails.
+    // What an agent that was killed held is room again before anybody hears that there is none. The
+    // keeper says what fails.
     let _ = shared.reap();
     let listener = Listener::bind(directory)?;
     Ok(Some((shared, listener, lock)))
@@ -148,8 +150,8 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
     let metrics = spawn("metrics", metrics::run);
     // Without this one there is less to report.
     let timeline = spawn("timeline", recorder::run);
-    // Without this one who waits for a file that is not here learns that nobody brings it. It may hang in the persist directory:
-    // nobody waits for its end.
+    // Without this one who waits for a file that is not here learns that nobody brings it. It may
+    // hang in the persist directory: nobody waits for its end.
     let _ = spawn("bring", bring::run);
     // Without this one nothing waits for space.
     let _ = spawn("space", space::run);
@@ -242,7 +244,8 @@ pub(crate) fn is_running(shared: &Shared) -> bool {
     lock::is_locked(shared.directory(), RUN_LOCK).unwrap_or(true)
 }
 
-/// Whether nothing is to be drained unless somebody asks: the program has ended, and its user wanted that.
+/// Whether nothing is to be drained unless somebody asks: the program has ended, and its user
+/// wanted that.
 pub(crate) fn is_off_duty(shared: &Shared) -> bool {
     shared.meter.pace.policy().at_end == AtEnd::Nothing && !is_running(shared)
 }
@@ -332,7 +335,8 @@ impl DrainLoop<'_> {
         }
         self.watch();
         let is_image_due = self.is_image_due();
-        // One pass goes first: what it puts in its place the image need not copy. Where there is always another one, not that.
+        // One pass goes first: what it puts in its place the image need not copy. Where there is
+        // always another one, not that.
         let is_due = self.is_due() && !(is_image_due && self.image_waits);
         if ticket.is_some() || is_due || self.is_wanted() {
             self.pass(ticket, told);
@@ -515,7 +519,8 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Gives back to the system what passes have left free: after one over many files that is most of what it took.
+/// Gives back to the system what passes have left free: after one over many files that is most of
+/// what it took.
 fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it touches nothing but free memory of the allocator, which takes its own locks.

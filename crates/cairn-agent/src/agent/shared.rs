@@ -1,7 +1,8 @@
 //! What the agent's threads share: the namespaces, the requests, and how things stand.
 //!
-//! Must stay true: no lock is held while bytes move or a namespace is opened or looked at, except `source` and `reaping`,
-//! which keeps two visits of the same dead process apart, and `recorder`, for which only its own thread and the drain wait.
+//! Must stay true: no lock is held while bytes move or a namespace is opened or looked at, except
+//! `source` and `reaping`, which keeps two visits of the same dead process apart, and `recorder`,
+//! for which only its own thread and the drain wait.
 
 use crate::agent::observable::Board;
 use crate::agent::service::is_off_duty;
@@ -56,8 +57,8 @@ pub struct State {
     pub requested: u64,
     /// The last request that a finished pass answered.
     pub finished: u64,
-    /// What was said with those requests that no pass has begun to answer, and the number of the last one of each: those of one
-    /// place are answered together, by one pass.
+    /// What was said with those requests that no pass has begun to answer, and the number of the
+    /// last one of each: those of one place are answered together, by one pass.
     pub asked: VecDeque<(u64, Told)>,
     /// Errands that wait.
     pub errands: Vec<Errand>,
@@ -133,7 +134,8 @@ struct Volumes {
 /// Shared by all threads of an agent.
 pub struct Shared {
     directory: PathBuf,
-    /// Where namespaces come from; locked by who opens them, which may take as long as a remote tier does not answer.
+    /// Where namespaces come from; locked by who opens them, which may take as long as a remote
+    /// tier does not answer.
     source: Mutex<(Store, Scope)>,
     volumes: Mutex<Volumes>,
     board: Board<State>,
@@ -199,7 +201,8 @@ impl Shared {
         self.archive.go_by(&job.archive);
     }
 
-    /// The archive is owed other checkpoints: the drain looks what need not be kept any more, if anything is given up at all.
+    /// The archive is owed other checkpoints: the drain looks what need not be kept any more, if
+    /// anything is given up at all.
     pub fn look_again(&self) {
         let mut state = self.state();
         state.looks_again |= state.space.retains();
@@ -268,7 +271,8 @@ impl Shared {
         self.archive.notify();
     }
 
-    /// For a thread of the agent: if it panics, the agent ends, and the next one that is needed begins anew.
+    /// For a thread of the agent: if it panics, the agent ends, and the next one that is needed
+    /// begins anew.
     pub fn end_if_panicking(self: &Arc<Shared>) -> impl Drop + use<> {
         EndIfPanicking(Arc::clone(self))
     }
@@ -391,9 +395,10 @@ mod tests {
     use crate::drain::checkpoints::Delivery;
     use crate::test_store::TestStore;
 
-    /// Mechanism: what was said with requests was added up until a pass began. Consequence: one for an image, and the end of a run, were
-    /// answered by one pass, to the image: the run's files were in their places as far as anybody was told, and were not. Fix: each place
-    /// has passes of its own.
+    /// Mechanism: what was said with requests was added up until a pass began. Consequence: one for
+    /// an image, and the end of a run, were answered by one pass, to the image: the run's files
+    /// were in their places as far as anybody was told, and were not. Fix: each place has passes of
+    /// its own.
     #[test]
     fn image_and_end_of_a_run_are_answered_by_passes_of_their_own() {
         let mut state = State::default();
@@ -406,7 +411,8 @@ mod tests {
         assert_eq!(state.asked, [(1, image), (3, both), (5, image)]);
     }
 
-    /// Mechanism: the agent went on without a thread that had panicked, and whoever waited for what that did waited for ever.
+    /// Mechanism: the agent went on without a thread that had panicked, and whoever waited for what
+    /// that did waited for ever.
     #[test]
     fn agent_ends_when_one_of_its_threads_panics() {
         let store = TestStore::new();
@@ -424,8 +430,8 @@ mod tests {
         assert!(shared.is_stopping() && shared.has_failed());
     }
 
-    /// Mechanism: the lock of the known namespaces was held while another was opened. Consequence: a remote tier that did not answer kept
-    /// all who looked at the others waiting.
+    /// Mechanism: the lock of the known namespaces was held while another was opened. Consequence:
+    /// a remote tier that did not answer kept all who looked at the others waiting.
     #[test]
     fn known_namespaces_are_there_while_others_are_opened() {
         let store = TestStore::new();

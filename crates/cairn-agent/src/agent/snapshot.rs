@@ -1,8 +1,9 @@
 //! Snapshots of durable namespaces, so that their logs stay short and no program has to write one.
 //!
-//! One is due when no file is open and the log is no longer short (NVMe-CR, section III-F: the application computes),
-//! and in any case when the log is half full.
-//! Does not know what a snapshot is; the core makes it from the media, beside everything that goes on.
+//! One is due when no file is open and the log is no longer short (NVMe-CR, section III-F: the
+//! application computes), and in any case when the log is half full.
+//! Does not know what a snapshot is; the core makes it from the media, beside everything that goes
+//! on.
 
 use crate::agent::shared::Shared;
 use crate::model::log::{self, Level};

@@ -1,9 +1,11 @@
-//! Makes room in a store: gives up what the job wants to keep no longer, and answers writers that wait for space.
+//! Makes room in a store: gives up what the job wants to keep no longer, and answers writers that
+//! wait for space.
 //!
-//! Must stay true: only what [`surplus`] names is given up, through `Drainer::give_up`, so that its copy stays, and not before it is
-//! in the archive if that is to have it, unless that refuses it for good and writers wait for room that nothing else can give; a writer is told
-//! that there is no hope only after a look that began after it did, found nothing to give up and nothing that still drains.
-//! Two parts: a thread that hears writers at once, and what the drain does after each pass.
+//! Must stay true: only what [`surplus`] names is given up, through `Drainer::give_up`, so that its
+//! copy stays, and not before it is in the archive if that is to have it, unless that refuses it
+//! for good and writers wait for room that nothing else can give; a writer is told that there is no
+//! hope only after a look that began after it did, found nothing to give up and nothing that still
+//! drains. Two parts: a thread that hears writers at once, and what the drain does after each pass.
 
 use crate::agent::shared::Shared;
 use crate::checkpoint::retention::{next_due_ns, surplus};
@@ -21,7 +23,8 @@ use cairn_device::sys::monotonic_ms;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often writers that wait are looked for: where there are some, or a checkpoint is held; where there are none; where none ever waits.
+/// How often writers that wait are looked for: where there are some, or a checkpoint is held; where
+/// there are none; where none ever waits.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LOOK_IDLE: Duration = Duration::from_millis(100);
 const LOOK_UNWANTED: Duration = Duration::from_millis(500);
@@ -129,8 +132,8 @@ impl Room {
         !is_early && shared.state().space.waiting.count > 0
     }
 
-    /// After a pass that began at `began` and came to `outcome`: gives up what may be given up, or tells those that wait that
-    /// there is nothing.
+    /// After a pass that began at `began` and came to `outcome`: gives up what may be given up, or
+    /// tells those that wait that there is nothing.
     pub fn make(
         &mut self,
         shared: &Shared,

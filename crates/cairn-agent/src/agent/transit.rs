@@ -1,8 +1,8 @@
-//! Brings to the tiers' files what programs have staged, and reads ahead what they want, so that a device works while programs
-//! compute.
+//! Brings to the tiers' files what programs have staged, and reads ahead what they want, so that a
+//! device works while programs compute.
 //!
-//! Must stay true: when the agent ends, nothing it could have written is left. If it is killed, whoever needs the bytes
-//! writes them.
+//! Must stay true: when the agent ends, nothing it could have written is left. If it is killed,
+//! whoever needs the bytes writes them.
 //! Does not know what is staged or wanted; the device does.
 
 use crate::agent::shared::Shared;

@@ -1,8 +1,10 @@
-//! Objects that were begun in parts and are not complete, so that whoever sends the same again, after a server that was away or in
-//! place of an agent that was killed, goes on there: `uploads.json` in the store's directory.
+//! Objects that were begun in parts and are not complete, so that whoever sends the same again,
+//! after a server that was away or in place of an agent that was killed, goes on there:
+//! `uploads.json` in the store's directory.
 //!
-//! Must stay true: a note is of one content at one address, because with it goes what the object will say of itself; it does
-//! not say which parts are there: the server does, and they are compared. Notes go with the store: without it there is nothing to send.
+//! Must stay true: a note is of one content at one address, because with it goes what the object
+//! will say of itself; it does not say which parts are there: the server does, and they are
+//! compared. Notes go with the store: without it there is nothing to send.
 
 use super::client::Content;
 use crate::model::error::Result;
@@ -42,7 +44,8 @@ impl Notes {
         self.read().remove(address)
     }
 
-    /// Notes what was begun at `address`. What cannot be written down is begun anew by the next agent, which costs it time.
+    /// Notes what was begun at `address`. What cannot be written down is begun anew by the next
+    /// agent, which costs it time.
     pub fn note(&self, address: &str, begun: Begun) {
         let mut notes = self.read();
         notes.insert(address.to_string(), begun);
@@ -53,7 +56,8 @@ impl Notes {
     pub fn forget(&self, address: &str) {
         let mut notes = self.read();
         if notes.remove(address).is_some() {
-            // A note that stays is of something that is not there, or is compared before it is gone on with.
+            // A note that stays is of something that is not there, or is compared before it is gone
+            // on with.
             let _ = self.write(&notes);
         }
     }

@@ -1,7 +1,8 @@
 //! Requests to the server, each with its answer checked.
 //!
-//! Must stay true: bytes count as sent only when the server compared their checksum, or they were read back; nothing that is
-//! said of a request shows its URL, which is signed; a request that cannot be carried out now is repeated a few times.
+//! Must stay true: bytes count as sent only when the server compared their checksum, or they were
+//! read back; nothing that is said of a request shows its URL, which is signed; a request that
+//! cannot be carried out now is repeated a few times.
 
 mod answers;
 mod unfinished;
@@ -165,7 +166,8 @@ impl<'a> Client<'a> {
         let answer = self.send("look at", key, &action, &headers, None)?;
         let is_refused = (400..500).contains(&answer.status) && !answer.may_pass();
         if is_refused && !matches!(answer.status, 401 | 403) {
-            // It has no words: whoever writes the object hears what is wrong with that, if anything is.
+            // It has no words: whoever writes the object hears what is wrong with that, if anything
+            // is.
             return Ok(None);
         }
         answer.check(self, "look at", key)?;
@@ -175,7 +177,8 @@ impl<'a> Client<'a> {
         Ok(Some(Found { bytes: bytes.unwrap_or(u64::MAX), crc32c, was_compared }))
     }
 
-    /// Sends an object that `get` reads back, verified. Errors: it could not be read back, because it is too long.
+    /// Sends an object that `get` reads back, verified. Errors: it could not be read back, because
+    /// it is too long.
     pub fn put_small(&self, key: &str, bytes: &[u8]) -> Result<()> {
         let length = bytes.len() as u64;
         if length >= ANSWER_BYTES_MAX {
@@ -304,8 +307,9 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Reads an object from its beginning to its end and hands on what comes; where the connection breaks, it goes on
-    /// from there. None: there is none. Errors: those of the server, of `consume`; `Stopped`.
+    /// Reads an object from its beginning to its end and hands on what comes; where the connection
+    /// breaks, it goes on from there. None: there is none. Errors: those of the server, of
+    /// `consume`; `Stopped`.
     pub fn read(
         &self,
         key: &str,
@@ -581,7 +585,8 @@ fn why(error: &ureq::Error) -> String {
     }
 }
 
-/// The body that makes an object of its parts. A server that compares checksums wants to hear them again.
+/// The body that makes an object of its parts. A server that compares checksums wants to hear them
+/// again.
 fn completion(parts: &[Part]) -> String {
     let mut body =
         "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">".to_string();

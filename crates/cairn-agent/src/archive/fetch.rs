@@ -1,7 +1,7 @@
 //! What is in the archive, for the agent that adds to it and for whoever brings it back.
 //!
-//! Must stay true: an object that says that a checkpoint is there is believed only if it is what was written; nothing here
-//! changes the archive.
+//! Must stay true: an object that says that a checkpoint is there is believed only if it is what
+//! was written; nothing here changes the archive.
 
 use super::ArchivePolicy;
 use super::client::{Client, Content};
@@ -51,8 +51,8 @@ impl Archive {
         Ok((found, unreadable))
     }
 
-    /// How many of `known`, the complete checkpoints of a store without a run, are still to be archived. Errors: those of the
-    /// server.
+    /// How many of `known`, the complete checkpoints of a store without a run, are still to be
+    /// archived. Errors: those of the server.
     pub fn lacks(&self, job: &Job, policy: &ArchivePolicy, known: &[Checkpoint]) -> Result<u64> {
         let (archived, _) = manifests(&self.client, &job.job)?;
         let newest = select::newest(known, &job.store, &archived);

@@ -1,7 +1,9 @@
-//! The thread that archives: what is complete goes to the object store, newest first, again and again until it is there.
+//! The thread that archives: what is complete goes to the object store, newest first, again and
+//! again until it is there.
 //!
-//! Must stay true: what it knows of the archive it learned there, so an agent that is killed is replaced without loss;
-//! trouble with the server is tried again with a growing delay, trouble with one checkpoint does not keep the others.
+//! Must stay true: what it knows of the archive it learned there, so an agent that is killed is
+//! replaced without loss; trouble with the server is tried again with a growing delay, trouble with
+//! one checkpoint does not keep the others.
 
 use super::begun::Notes;
 use super::client::{Client, Pause};
@@ -49,7 +51,8 @@ struct Keeper<'a> {
     client: Option<Client<'a>>,
     /// What the archive has of the job; None before it was asked.
     archived: Option<Vec<Manifest>>,
-    /// By so much are numbers of checkpoints higher there: an agent that lost the register counts anew.
+    /// By so much are numbers of checkpoints higher there: an agent that lost the register counts
+    /// anew.
     raised: u64,
     /// All that was begun there and nobody goes on with was given up.
     has_swept: bool,
@@ -69,8 +72,9 @@ struct Keeper<'a> {
 struct Seen {
     job: Option<Version>,
     register: Option<Version>,
-    /// No run has the store, and the register has all that is complete: the newest of that is wanted there, though the agent
-    /// that was told so at the end of the run may not have lived to do it.
+    /// No run has the store, and the register has all that is complete: the newest of that is
+    /// wanted there, though the agent that was told so at the end of the run may not have lived to
+    /// do it.
     is_over: bool,
 }
 
@@ -92,7 +96,8 @@ impl<'a> Keeper<'a> {
         let newest = std::mem::take(&mut state.newest);
         drop(state);
         let directory = shared.directory();
-        // In this order: a run tells of its end before it ends, and what is settled is in the register.
+        // In this order: a run tells of its end before it ends, and what is settled is in the
+        // register.
         let seen = Seen {
             is_over: !is_running(shared) && shared.state().settled,
             job: version(&directory.join(JOB_FILE)),
@@ -106,7 +111,8 @@ impl<'a> Keeper<'a> {
             return;
         }
         if seen.job != self.seen.job {
-            // Since a run ended that had the store, another store of the job may have archived something.
+            // Since a run ended that had the store, another store of the job may have archived
+            // something.
             self.archived = None;
         }
         self.seen = seen;
@@ -178,7 +184,8 @@ impl<'a> Keeper<'a> {
     fn sweep(&mut self, shared: &Shared, job: &Job) {
         let Some(client) = self.client.as_ref().filter(|_| !self.has_swept) else { return };
         let root = client.location().key(&job.job, "");
-        // Not every server has a list of them, and not everybody may see it; then the bucket's own rules remove them.
+        // Not every server has a list of them, and not everybody may see it; then the bucket's own
+        // rules remove them.
         let _ = client.abort_unfinished(&root, |key| is_ours(client, &root, key));
         Notes::of(shared.directory()).clear();
         self.has_swept = true;
@@ -193,7 +200,8 @@ impl<'a> Keeper<'a> {
         missing.into_iter().cloned().collect()
     }
 
-    /// Sends one checkpoint; why it could not be sent now, if this machine is in trouble. Errors: those of the server, `Stopped`.
+    /// Sends one checkpoint; why it could not be sent now, if this machine is in trouble. Errors:
+    /// those of the server, `Stopped`.
     fn send(&mut self, shared: &Shared, job: &Job, next: &Checkpoint) -> Result<Option<Error>> {
         let (Some(client), Some(archived)) = (&self.client, &mut self.archived) else {
             return Ok(None);
@@ -283,7 +291,8 @@ impl<'a> Keeper<'a> {
     }
 }
 
-/// Whether an object below `root` is of the job whose archive that is, and not of one that has another archive below it.
+/// Whether an object below `root` is of the job whose archive that is, and not of one that has
+/// another archive below it.
 fn is_ours(client: &Client<'_>, root: &str, key: &str) -> Result<bool> {
     let ends = key.match_indices('/').map(|(end, _)| end).filter(|end| *end >= root.len());
     for end in ends {
@@ -294,7 +303,8 @@ fn is_ours(client: &Client<'_>, root: &str, key: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Sends a checkpoint in a thread that ends then: one that took what programs leave cannot be raised again.
+/// Sends a checkpoint in a thread that ends then: one that took what programs leave cannot be
+/// raised again.
 fn send_apart(mut uploader: Uploader<'_>, next: &Checkpoint) -> Result<()> {
     let is_idle = uploader.meter.pace.policy().priority == Priority::Idle;
     let send = || {
@@ -346,9 +356,10 @@ mod tests {
     use super::*;
     use crate::model::path::FilePath;
 
-    /// Mechanism: whatever went wrong with a checkpoint, but for what the server said, was taken for its own fault.
-    /// Consequence: where a thread could not be started, or a tier not be read for a moment, it was not tried again, and
-    /// `--retain` gave it up.
+    /// Mechanism: whatever went wrong with a checkpoint, but for what the server said, was taken
+    /// for its own fault.
+    /// Consequence: where a thread could not be started, or a tier not be read for a moment, it was
+    /// not tried again, and `--retain` gave it up.
     /// Fix: trouble of the machine is tried again.
     #[test]
     fn trouble_of_this_machine_passes_and_that_of_a_checkpoint_does_not() {

@@ -1,6 +1,7 @@
 //! The object that says that a checkpoint is in the archive: its name and its bytes.
 //!
-//! Must stay true: the name tells checkpoints of one store apart, and those of different stores of one job.
+//! Must stay true: the name tells checkpoints of one store apart, and those of different stores of
+//! one job.
 
 use crate::checkpoint::sets::{Member, Name, register};
 use crate::model::path::FilePath;
@@ -32,8 +33,8 @@ pub struct Manifest {
     /// Its number in that store.
     #[serde(deserialize_with = "read_number")]
     pub id: u64,
-    /// Its place in the order of all, see [`crate::persist::manifest::order`]; those of one store may have the same, in the order of their
-    /// numbers.
+    /// Its place in the order of all, see [`crate::persist::manifest::order`]; those of one store
+    /// may have the same, in the order of their numbers.
     #[serde(default, deserialize_with = "read_number")]
     pub order: u64,
     /// What it is called.
@@ -42,7 +43,8 @@ pub struct Manifest {
     /// Last change of its files, seconds since 1970 with nine decimals.
     #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
     pub modified_ns: i64,
-    /// Its files, in the order of their paths; each is an object beside this one, of the name of its path.
+    /// Its files, in the order of their paths; each is an object beside this one, of the name of
+    /// its path.
     pub files: Vec<File>,
 }
 
@@ -73,8 +75,9 @@ impl Manifest {
         self.files.iter().map(|file| file.content.bytes).fold(0, u64::saturating_add)
     }
 
-    /// Whether `known` of `store` is there with it: it is that checkpoint, or was it before the store gave up some of its
-    /// files. Its number may be another one: an agent that lost the register counts anew.
+    /// Whether `known` of `store` is there with it: it is that checkpoint, or was it before the
+    /// store gave up some of its files. Its number may be another one: an agent that lost the
+    /// register counts anew.
     pub fn has(&self, store: &str, known: &register::Checkpoint) -> bool {
         if (self.store.as_str(), &self.name) != (store, &known.name) {
             return false;

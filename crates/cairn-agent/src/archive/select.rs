@@ -1,4 +1,5 @@
-//! Which checkpoints are to be archived, and in which order: that of the register, which no clock changes.
+//! Which checkpoints are to be archived, and in which order: that of the register, which no clock
+//! changes.
 
 use super::manifest::Manifest;
 use crate::checkpoint::sets::Family;
@@ -8,8 +9,8 @@ use std::collections::BTreeMap;
 
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 
-/// Those of `known`, the register's, that `every` asks for, and those that are `wanted` in any case, without those that are in `archived`;
-/// newest first.
+/// Those of `known`, the register's, that `every` asks for, and those that are `wanted` in any
+/// case, without those that are in `archived`; newest first.
 pub fn missing<'a>(
     known: &'a [Checkpoint],
     store: &str,
@@ -42,8 +43,8 @@ pub fn missing<'a>(
     missing
 }
 
-/// The numbers of the newest checkpoint of each family; what the store still has of one in `archived` has a number of its own,
-/// and is none.
+/// The numbers of the newest checkpoint of each family; what the store still has of one in
+/// `archived` has a number of its own, and is none.
 pub fn newest(known: &[Checkpoint], store: &str, archived: &[Manifest]) -> Vec<u64> {
     let is_rest = |one: &Checkpoint| {
         archived.iter().any(|there| there.files.len() > one.files.len() && there.has(store, one))

@@ -1,15 +1,17 @@
 //! Sending one checkpoint from the store to the archive.
 //!
 //! The steps, in the order that makes what is there trustworthy:
-//! 1. each file is read once to learn its checksum, every block of it compared; an object of that name, length and checksum
-//!    stays;
-//! 2. the file is sent, and its bytes are compared by the server, or read back; parts of it that the server has from an agent that
-//!    was killed, or from before it was away, are compared with the file and not sent again;
-//! 3. just before it takes the place of another one, what says that a checkpoint with that one is there is removed;
+//! 1. each file is read once to learn its checksum, every block of it compared; an object of that
+//!    name, length and checksum stays;
+//! 2. the file is sent, and its bytes are compared by the server, or read back; parts of it that
+//!    the server has from an agent that was killed, or from before it was away, are compared with
+//!    the file and not sent again;
+//! 3. just before it takes the place of another one, what says that a checkpoint with that one is
+//!    there is removed;
 //! 4. when all files are there, the object that says so is written.
 //!
-//! Must stay true: a file of another version than the checkpoint's is never sent under its name; no more than one part of a
-//! file is in memory; leave is asked for each part, as the drain does.
+//! Must stay true: a file of another version than the checkpoint's is never sent under its name; no
+//! more than one part of a file is in memory; leave is asked for each part, as the drain does.
 
 use super::begun::{Begun, Notes};
 use super::client::{Client, Content, Listed, Part};
@@ -168,8 +170,8 @@ impl Uploader<'_> {
         result
     }
 
-    /// What was begun of this object and can be gone on with. Of another content nobody does: the object would say of itself
-    /// that it is that.
+    /// What was begun of this object and can be gone on with. Of another content nobody does: the
+    /// object would say of itself that it is that.
     fn resume(&self, key: &str, content: Content) -> Result<Option<Unfinished>> {
         let Some(begun) = self.begun.find(&self.client.address(key)) else { return Ok(None) };
         let parts = match begun.content == content {

@@ -1,6 +1,7 @@
 //! Domains of processes and of devices, who may write to whom, and how many do.
 //!
-//! Machines that the plan need not tell from each other are one class, so that a million ranks are a few hundred.
+//! Machines that the plan need not tell from each other are one class, so that a million ranks are
+//! a few hundred.
 //! Must stay true: a class that has partners has ways to them only.
 
 use std::collections::{BTreeMap, HashMap};
@@ -76,7 +77,8 @@ impl Domains {
         Domains { ranks, targets, ways }
     }
 
-    /// How many devices of each class to use, `wanted` in all, or a few more so that nobody lacks a partner.
+    /// How many devices of each class to use, `wanted` in all, or a few more so that nobody lacks a
+    /// partner.
     pub(super) fn choose(&self, wanted: u32) -> Vec<u32> {
         let all: Vec<u32> = self.targets.iter().map(|class| class.members.len() as u32).collect();
         let ranks: u64 = self.ranks.iter().map(|class| class.members.len() as u64).sum();
@@ -105,7 +107,8 @@ impl Domains {
         chosen
     }
 
-    /// Adds a device for each class of ranks that would have none to write to: in the class that most of them went to.
+    /// Adds a device for each class of ranks that would have none to write to: in the class that
+    /// most of them went to.
     fn add_partners(&self, chosen: &mut [u32], flow: &Flow) {
         let mut favourite: Vec<(u64, u32)> = vec![(0, 0); self.ranks.len()];
         for edge in flow.edges() {
@@ -125,8 +128,9 @@ impl Domains {
         }
     }
 
-    /// Distributes the ranks over so many devices of each class: on each device `least` if there is a way to, then `most`,
-    /// and more only where it cannot be otherwise. Errors: the number of ranks without room.
+    /// Distributes the ranks over so many devices of each class: on each device `least` if there is
+    /// a way to, then `most`, and more only where it cannot be otherwise. Errors: the number of
+    /// ranks without room.
     pub(super) fn distribute(&self, chosen: &[u32], least: u64, most: u64) -> Result<Flow, u64> {
         let supplies = self.ranks.iter().map(|class| class.members.len() as u64);
         let mut flow = Flow::new(supplies, self.targets.len());

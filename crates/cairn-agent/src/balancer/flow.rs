@@ -1,7 +1,9 @@
-//! As much as possible from sources to sinks, along edges that carry any amount (E. A. Dinic, 1970).
+//! As much as possible from sources to sinks, along edges that carry any amount (E. A. Dinic,
+//! 1970).
 //!
-//! Must stay true: what a sink has been given it keeps, though from other sources perhaps; so capacities that are raised in
-//! small steps fill the sinks evenly, and edges that are added later are used only where the earlier ones do not suffice.
+//! Must stay true: what a sink has been given it keeps, though from other sources perhaps; so
+//! capacities that are raised in small steps fill the sinks evenly, and edges that are added later
+//! are used only where the earlier ones do not suffice.
 
 use std::collections::VecDeque;
 
@@ -78,7 +80,8 @@ impl Flow {
         }
     }
 
-    /// Measures how far everything is from a source that has something left. Whether a sink that may take some is in reach.
+    /// Measures how far everything is from a source that has something left. Whether a sink that
+    /// may take some is in reach.
     fn search(&mut self) -> bool {
         for end in self.sources.iter_mut().chain(&mut self.sinks) {
             (end.distance, end.tried) = (FAR, 0);
@@ -114,8 +117,9 @@ impl Flow {
         is_reached
     }
 
-    /// Sends something along one of the shortest ways from `source`; false: there is none left. A way goes forth along
-    /// an edge and, where that sink is full, back along another whose source then finds another sink.
+    /// Sends something along one of the shortest ways from `source`; false: there is none left. A
+    /// way goes forth along an edge and, where that sink is full, back along another whose source
+    /// then finds another sink.
     fn push(&mut self, source: usize) -> bool {
         let mut path: Vec<u32> = Vec::new();
         loop {
@@ -215,7 +219,8 @@ mod tests {
 
     #[test]
     fn ways_over_many_sinks_are_found() {
-        // Source n reaches sinks n and n + 1; the last source only the first sink: everybody moves on by one.
+        // Source n reaches sinks n and n + 1; the last source only the first sink: everybody moves
+        // on by one.
         let count = 50;
         let mut flow = Flow::new((0..=count).map(|_| 1), count as usize + 1);
         (0..count).for_each(|n| flow.add_edge(n, n));

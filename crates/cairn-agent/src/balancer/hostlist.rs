@@ -1,7 +1,7 @@
 //! Lists of hosts and of tasks as Slurm writes them: `n[1-3,07],login`, and `4(x2),3`.
 //!
-//! Must stay true: a text that is not such a list is an error, and no text, however short, makes a list longer than
-//! [`HOSTS_MAX`].
+//! Must stay true: a text that is not such a list is an error, and no text, however short, makes a
+//! list longer than [`HOSTS_MAX`].
 
 /// More hosts than any machine has.
 pub const HOSTS_MAX: usize = 1 << 20;
@@ -32,7 +32,8 @@ pub enum ListError {
     TooLong,
 }
 
-/// The hosts of a list, in its order. `n[08-10]` is n08, n09, n10; several brackets in one name give every combination.
+/// The hosts of a list, in its order. `n[08-10]` is n08, n09, n10; several brackets in one name
+/// give every combination.
 pub fn expand(list: &str) -> Result<Vec<String>, ListError> {
     let mut hosts = Vec::new();
     for name in split(list)? {

@@ -15,7 +15,8 @@ impl Plan {
         most / mean
     }
 
-    /// Standard deviation of the load of devices, divided by its mean (NVMe-CR, figure 7b): 0 is perfect.
+    /// Standard deviation of the load of devices, divided by its mean (NVMe-CR, figure 7b): 0 is
+    /// perfect.
     pub fn coefficient_of_variation(&self) -> f64 {
         let (_, mean) = self.loads();
         let square = |ranks: usize| (ranks as f64 - mean).powi(2);

@@ -1,7 +1,8 @@
 //! How machines hang together: switches, and what several machines share and lose together.
 //!
-//! Must stay true: the switches form trees. A machine that no text names has no switch and shares nothing.
-//! The switches above the leaves count for distances only: one that fails takes the network away, not data.
+//! Must stay true: the switches form trees. A machine that no text names has no switch and shares
+//! nothing. The switches above the leaves count for distances only: one that fails takes the
+//! network away, not data.
 
 use std::collections::HashMap;
 
@@ -188,8 +189,9 @@ impl Topology {
         }
     }
 
-    /// A topology as Slurm has it in `topology.conf`: lines of `SwitchName=… Nodes=…` or `Switches=…`, or of
-    /// `BlockName=… Nodes=…` (topology/tree and topology/block, topology.conf(5)).
+    /// A topology as Slurm has it in `topology.conf`: lines of `SwitchName=… Nodes=…` or
+    /// `Switches=…`, or of `BlockName=… Nodes=…` (topology/tree and topology/block,
+    /// topology.conf(5)).
     pub fn from_slurm(text: &str) -> Result<Topology, TopologyError> {
         let mut topology = Topology::default();
         let mut whole = String::new();
@@ -237,7 +239,8 @@ impl Topology {
         }
     }
 
-    /// A topology as processes were told theirs in `SLURM_TOPOLOGY_ADDR`, one line per node: `spine.leaf1.n2`.
+    /// A topology as processes were told theirs in `SLURM_TOPOLOGY_ADDR`, one line per node:
+    /// `spine.leaf1.n2`.
     pub fn from_addresses(text: &str) -> Result<Topology, TopologyError> {
         let mut topology = Topology::default();
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
@@ -354,7 +357,8 @@ impl Topology {
         TopologyError::Tree { name: name.to_string(), first: switch(first), second: switch(second) }
     }
 
-    /// The first switch of which is not said what is below it, in the order in which they are named.
+    /// The first switch of which is not said what is below it, in the order in which they are
+    /// named.
     fn undefined(&self) -> Option<(usize, TopologyError)> {
         let mut all = self.switches.iter().enumerate();
         let (index, switch) = all.find(|(_, switch)| !switch.is_defined)?;
@@ -394,7 +398,8 @@ impl Topology {
         self.machines.contains_key(name)
     }
 
-    /// What the machine of this name depends on, itself among it. One that is not known yet is from now on.
+    /// What the machine of this name depends on, itself among it. One that is not known yet is from
+    /// now on.
     pub fn machine(&mut self, name: &str) -> Machine {
         let itself = self.component(Component { kind: Kind::Node, name: name.to_string() });
         let mut machine = self.machines.get(name).cloned().unwrap_or_default();
@@ -414,7 +419,8 @@ impl Topology {
         &self.switches[switch as usize].name
     }
 
-    /// Links between switches on the way from one leaf to another: 0 on the same. None: there is no way that is known.
+    /// Links between switches on the way from one leaf to another: 0 on the same. None: there is no
+    /// way that is known.
     pub fn hops(&self, from: Option<SwitchIndex>, to: Option<SwitchIndex>) -> Option<u32> {
         let (from, to) = (from?, to?);
         self.above(from).enumerate().find_map(|(up, switch)| {

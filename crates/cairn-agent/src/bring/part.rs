@@ -1,8 +1,9 @@
 //! What has come of the absent files that are brought just now, and the room that it takes.
 //!
-//! Must stay true: no file that somebody waits for lacks room which part of a file has that nobody waits for. Such a part is taken
-//! away without asking the thread that brings it, whose copy may hang for ever: it learns of that with its next bytes. As long as
-//! there is such a lack nothing more comes of files that nobody waits for.
+//! Must stay true: no file that somebody waits for lacks room which part of a file has that nobody
+//! waits for. Such a part is taken away without asking the thread that brings it, whose copy may
+//! hang for ever: it learns of that with its next bytes. As long as there is such a lack nothing
+//! more comes of files that nobody waits for.
 //! Does not know where data come from.
 
 use super::queue::{Item, Key};
@@ -96,8 +97,9 @@ impl<'a> Parts<'a> {
 }
 
 impl Part<'_, '_> {
-    /// Adds `bytes`, behind which the file has `end`; where there is no room for them, waits for some as a writer does. None if they
-    /// are there. Errors: `NoSpace` where there is no hope any more.
+    /// Adds `bytes`, behind which the file has `end`; where there is no room for them, waits for
+    /// some as a writer does. None if they are there. Errors: `NoSpace` where there is no hope any
+    /// more.
     pub fn append(
         &mut self,
         bytes: &[u8],
@@ -147,7 +149,8 @@ impl Part<'_, '_> {
         Ok(if is_there { Added::All } else { Added::Nothing })
     }
 
-    /// If somebody waits for this file, takes away what has come of one that nobody waits for; whether there was any.
+    /// If somebody waits for this file, takes away what has come of one that nobody waits for;
+    /// whether there was any.
     fn take_room(&mut self) -> bool {
         if !is_waited_for(self.volume, self.key.inode) {
             return false;
@@ -190,8 +193,8 @@ impl Drop for Part<'_, '_> {
     }
 }
 
-/// Held only while bytes are put into the store, never while a copy is read. A thread that panicked left a file that is as good as
-/// any other part of one.
+/// Held only while bytes are put into the store, never while a copy is read. A thread that panicked
+/// left a file that is as good as any other part of one.
 fn lock<'p, 'a>(place: &'p Place<'a>) -> MutexGuard<'p, Option<AbsentFile<'a>>> {
     place.lock().unwrap_or_else(PoisonError::into_inner)
 }

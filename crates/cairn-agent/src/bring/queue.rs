@@ -1,7 +1,7 @@
 //! Which absent file is brought next.
 //!
-//! Must stay true: what somebody waits for comes before all else, in the order in which that was noticed; a file is with one
-//! thread at a time.
+//! Must stay true: what somebody waits for comes before all else, in the order in which that was
+//! noticed; a file is with one thread at a time.
 
 use crate::model::path::FilePath;
 use crate::model::protocol::Bringing;

@@ -1,8 +1,10 @@
 //! Where the data of absent files are, and bringing them from there.
 //!
-//! A file says itself how long its data are and which checksum they have. Its copy mostly has its name. Where programs, and after
-//! them the drain, have renamed it, the manifest says which copies it may be.
-//! Must stay true: a copy is said to be damaged only if the manifest says that it has the data of this file, as of now.
+//! A file says itself how long its data are and which checksum they have. Its copy mostly has its
+//! name. Where programs, and after them the drain, have renamed it, the manifest says which copies
+//! it may be.
+//! Must stay true: a copy is said to be damaged only if the manifest says that it has the data of
+//! this file, as of now.
 
 use super::part::Parts;
 use super::path_of;
@@ -235,7 +237,8 @@ impl Copies {
         Ok(Copies { destination, manifest, by_content })
     }
 
-    /// Copies that may have the data of a file that is at `path` now: that one, and, unless it should, others.
+    /// Copies that may have the data of a file that is at `path` now: that one, and, unless it
+    /// should, others.
     fn candidates<'a>(
         &'a self,
         path: &'a FilePath,

@@ -1,4 +1,5 @@
-//! Notices that nothing gets on although somebody waits for a file that no thread has: the threads there are hang in other copies.
+//! Notices that nothing gets on although somebody waits for a file that no thread has: the threads
+//! there are hang in other copies.
 //!
 //! Has no clock, and starts no threads.
 
@@ -17,8 +18,8 @@ pub struct Standstill {
 }
 
 impl Standstill {
-    /// Whether nothing has got on for a while, all of which somebody waited for a file that no thread has (`is_awaited`). True once for each
-    /// such while.
+    /// Whether nothing has got on for a while, all of which somebody waited for a file that no
+    /// thread has (`is_awaited`). True once for each such while.
     pub fn look(&mut self, progress: Progress, is_awaited: bool, now: Instant) -> bool {
         if !is_awaited {
             self.seen = None;

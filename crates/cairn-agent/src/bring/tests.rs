@@ -52,7 +52,8 @@ fn item_of(bringer: &Bringer<'_>, store: &TestStore, name: &str) -> Item {
     queue.take_wanted().expect("it is there")
 }
 
-/// Mechanism: after all was brought it was looked ten times a second whether somebody waits, until the agent ended.
+/// Mechanism: after all was brought it was looked ten times a second whether somebody waits, until
+/// the agent ended.
 #[test]
 fn nothing_is_looked_for_once_all_is_brought() {
     let (store, shared) = store(&["a", "b"]);
@@ -100,7 +101,8 @@ fn fill_but(store: &TestStore, left_bytes: u64) {
 /// So long is waited for room if nothing ends it before.
 const PATIENCE_MS: u32 = 300_000;
 
-/// Brings "a" into a full store that offers to make room; `meanwhile` is called when that is waited for. What became of it.
+/// Brings "a" into a full store that offers to make room; `meanwhile` is called when that is waited
+/// for. What became of it.
 fn bring_into_full(meanwhile: impl FnOnce(&TestStore, &Bringer<'_>)) -> Verdict {
     let (store, shared) = store(&["a", "b"]);
     fill(&store);
@@ -129,7 +131,8 @@ fn bring_into_full(meanwhile: impl FnOnce(&TestStore, &Bringer<'_>)) -> Verdict 
 }
 
 /// Mechanism: who brought a file did not wait for room as a writer does.
-/// Consequence: where checkpoints that need not be kept were yet to leave, files did not come before somebody opened them again.
+/// Consequence: where checkpoints that need not be kept were yet to leave, files did not come
+/// before somebody opened them again.
 #[test]
 fn file_that_finds_no_room_comes_when_there_is_some() {
     let verdict = bring_into_full(|store, _| {
@@ -170,7 +173,8 @@ fn agent_that_ends_does_not_wait_for_room() {
     assert!(matches!(verdict, Verdict::Stopped), "{verdict:?}");
 }
 
-/// Mechanism: whoever began to wait between an attempt that failed and the word of it was told of that one.
+/// Mechanism: whoever began to wait between an attempt that failed and the word of it was told of
+/// that one.
 /// Consequence: a program removed a file to make room, opened one that is absent, and got EIO.
 #[test]
 fn who_waits_since_an_attempt_began_is_owed_another() {
@@ -204,7 +208,8 @@ fn who_waits_since_an_attempt_began_is_owed_another() {
     assert_eq!(fs.absence(absent), Ok(None));
 }
 
-/// Mechanism: a wish that came when a failure had been told, but the thread was not done with the file, was taken for one of before.
+/// Mechanism: a wish that came when a failure had been told, but the thread was not done with the
+/// file, was taken for one of before.
 #[test]
 fn who_waits_since_a_failure_was_told_is_not_forgotten() {
     let (store, shared) = store(&["a"]);
@@ -238,8 +243,10 @@ fn path_of_a_file_is_the_one_it_has_now() {
     assert_eq!(now(), None);
 }
 
-/// Mechanism: what had come of a file stayed in the store while its copy hung, though nobody waited for it.
-/// Consequence: a program that opened another file got EIO for want of the room, or waited for checkpoints to leave that could stay.
+/// Mechanism: what had come of a file stayed in the store while its copy hung, though nobody waited
+/// for it.
+/// Consequence: a program that opened another file got EIO for want of the room, or waited for
+/// checkpoints to leave that could stay.
 #[test]
 fn file_that_hangs_and_nobody_waits_for_gives_its_room_to_one_that_somebody_waits_for() {
     let content = vec![7; 3 * CHUNK_BYTES as usize];
@@ -302,7 +309,8 @@ fn files_that_nobody_waits_for_are_put_off_as_long_as_one_lacks_room_that_somebo
 fn lease(store: &TestStore, name: &str) -> Option<File> {
     let file = File::options().read(true).write(true).open(store.directory("out").join(name));
     let file = file.expect("opens");
-    // SAFETY: both calls take plain numbers; the signal is sent to whoever has a lease that somebody else wants.
+    // SAFETY: both calls take plain numbers; the signal is sent to whoever has a lease that
+    // somebody else wants.
     let leased = unsafe {
         libc::signal(libc::SIGIO, libc::SIG_IGN);
         libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
@@ -310,8 +318,10 @@ fn lease(store: &TestStore, name: &str) -> Option<File> {
     (leased == 0).then_some(file)
 }
 
-/// Mechanism: threads that bring what somebody waits for were as many as there were at first, whatever they hung in.
-/// Consequence: after a few files whose copies hang had been opened no other one came, also if nobody waited for these any more.
+/// Mechanism: threads that bring what somebody waits for were as many as there were at first,
+/// whatever they hung in.
+/// Consequence: after a few files whose copies hang had been opened no other one came, also if
+/// nobody waited for these any more.
 #[test]
 fn file_that_somebody_waits_for_comes_though_all_threads_hang_in_others_that_were_wanted() {
     let names = ["a", "b", "c", "d", "e", "f", "g"];

@@ -1,9 +1,10 @@
-//! A repair of checkpoints that is under way, or was cut off: `repair.json` in the store's directory is there from before the first
-//! name changes until the last one has, and the register knows of it.
+//! A repair of checkpoints that is under way, or was cut off: `repair.json` in the store's
+//! directory is there from before the first name changes until the last one has, and the register
+//! knows of it.
 //!
-//! Must stay true: what the note names is part of no checkpoint as long as it is there, and nobody drains it; what is being built to
-//! take the place of something damaged is seen by nobody who looks at a tree.
-//! Moves nothing: `cairn run` does, before a program starts.
+//! Must stay true: what the note names is part of no checkpoint as long as it is there, and nobody
+//! drains it; what is being built to take the place of something damaged is seen by nobody who
+//! looks at a tree. Moves nothing: `cairn run` does, before a program starts.
 
 use crate::checkpoint::sets::Name;
 use crate::model::error::{Error, Result};
@@ -49,12 +50,14 @@ pub struct Move {
     pub from: FilePath,
     /// Where it is afterwards.
     pub to: FilePath,
-    /// The damaged file, and the version of its data, that is there before and takes the other place; none if nothing is.
+    /// The damaged file, and the version of its data, that is there before and takes the other
+    /// place; none if nothing is.
     pub replaces: Option<(u32, u64)>,
 }
 
 impl Repair {
-    /// That of the store in `directory`, if there is one. Errors: `File`, `Json`, `Format` (written by a newer version).
+    /// That of the store in `directory`, if there is one. Errors: `File`, `Json`, `Format` (written
+    /// by a newer version).
     pub fn load(directory: &Path) -> Result<Option<Repair>> {
         let path = directory.join(REPAIR_FILE);
         let text = match store_file::read(&path, BYTES_MAX) {

@@ -1,7 +1,9 @@
-//! Which checkpoints leave the store: complete ones that are where they are wanted, and older than what the job wants to keep.
+//! Which checkpoints leave the store: complete ones that are where they are wanted, and older than
+//! what the job wants to keep.
 //!
-//! A pure function of what is there. Must stay true: the newest complete checkpoint of a family stays, whatever the job says;
-//! what is wanted in the persist directory goes only when all of it is verified there.
+//! A pure function of what is there. Must stay true: the newest complete checkpoint of a family
+//! stays, whatever the job says; what is wanted in the persist directory goes only when all of it
+//! is verified there.
 //! Does not know what belongs together, nor what is complete; `sets.rs` and its register do.
 
 use crate::checkpoint::sets::register::Checkpoint;
@@ -44,7 +46,8 @@ pub fn surplus<'a>(
     given_up
 }
 
-/// When the next checkpoint is too old that is not yet, if none comes until then; nanoseconds since the epoch.
+/// When the next checkpoint is too old that is not yet, if none comes until then; nanoseconds since
+/// the epoch.
 pub fn next_due_ns(complete: &[Checkpoint], policy: &SpacePolicy, now_ns: i64) -> Option<i64> {
     let seconds = i64::try_from(policy.retain_seconds?).unwrap_or(i64::MAX);
     let age_ns = seconds.saturating_mul(NANOSECONDS_PER_SECOND);

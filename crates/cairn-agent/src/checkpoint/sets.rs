@@ -1,11 +1,13 @@
 //! Checkpoints, inferred from files: which belong together, and whether all of them are there.
 //!
-//! Pure: the names, times and states of files, what programs said, and how the run stands give the sets. What belongs to no
-//! set is on its own and does not appear here.
-//! Must stay true: a set is complete only if something says why, and that nothing has changed for a while says nothing; one with an
-//! open file, or with an unclean one, never is; nor is one that was unfinished when a run failed, until its files change; each waits
-//! for the parts of all ranks as long as they run; where files are written again, those that were not yet are no part of the new
-//! checkpoint; what is left of one that is being removed is none, and what was set aside because it is damaged is part of none.
+//! Pure: the names, times and states of files, what programs said, and how the run stands give the
+//! sets. What belongs to no set is on its own and does not appear here.
+//! Must stay true: a set is complete only if something says why, and that nothing has changed for a
+//! while says nothing; one with an open file, or with an unclean one, never is; nor is one that was
+//! unfinished when a run failed, until its files change; each waits for the parts of all ranks as
+//! long as they run; where files are written again, those that were not yet are no part of the new
+//! checkpoint; what is left of one that is being removed is none, and what was set aside because it
+//! is damaged is part of none.
 //! Does not decide what is drained, nor remember; `policy.rs` and `register.rs` do.
 
 mod companions;
@@ -32,11 +34,12 @@ use std::fmt;
 use std::time::Duration;
 use usual::Usual;
 
-/// A set that is smaller than the one before it, lacks the parts of ranks, was written again in part, or has lost files, waits so
-/// many times as long for more, or for the others to go, too.
+/// A set that is smaller than the one before it, lacks the parts of ranks, was written again in
+/// part, or has lost files, waits so many times as long for more, or for the others to go, too.
 const PATIENCE_FACTOR: u32 = 12;
 
-/// Checkpoints that replace each other: a path with `{step}` in place of the number, or a name that a program gave.
+/// Checkpoints that replace each other: a path with `{step}` in place of the number, or a name that
+/// a program gave.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Family(pub Vec<u8>);
 
@@ -118,9 +121,11 @@ pub enum Reason {
     Marks(usize, usize),
     /// Nobody can tell yet whether that was all; in this time it is looked at again.
     Unsettled(Duration),
-    /// Nothing has changed for a while, and nothing says that these are all its files; of ranks, parts of so many are there, of so many.
+    /// Nothing has changed for a while, and nothing says that these are all its files; of ranks,
+    /// parts of so many are there, of so many.
     Unproven(Option<(u32, u32)>),
-    /// The same, of a file that may be a part of one with others, because what tells them apart may count parts.
+    /// The same, of a file that may be a part of one with others, because what tells them apart may
+    /// count parts.
     Uncertain,
     /// It was complete, and some of its files are gone; in this time it is looked at again.
     Leaving(Duration),
@@ -256,12 +261,13 @@ pub struct Situation<'a> {
     pub ranks: Option<&'a Ranks>,
     /// How the run stands.
     pub run: Run,
-    /// Until when programs could have written, nanoseconds since the epoch: the present, or, after a run that nobody saw fail, when
-    /// it was last seen to go on.
+    /// Until when programs could have written, nanoseconds since the epoch: the present, or, after
+    /// a run that nobody saw fail, when it was last seen to go on.
     pub alive_ns: i64,
     /// What is older was left by runs that have ended, nanoseconds since the epoch.
     pub ended_ns: i64,
-    /// After so long without a change, as long as programs could make one, what there is of a set is copied, unless it should be larger.
+    /// After so long without a change, as long as programs could make one, what there is of a set
+    /// is copied, unless it should be larger.
     pub settle: Duration,
     /// What programs said of their checkpoints.
     pub marks: &'a [Mark],
@@ -271,9 +277,11 @@ pub struct Situation<'a> {
     pub usual: &'a dyn Fn(&Family) -> Option<Usual<'a>>,
     /// The files of a set of this name when all of it was there last.
     pub last_complete: &'a dyn Fn(&Name) -> Option<&'a [Member]>,
-    /// Since when these are all files of a set that had more when it was complete, nanoseconds since the epoch.
+    /// Since when these are all files of a set that had more when it was complete, nanoseconds
+    /// since the epoch.
     pub left_since: &'a dyn Fn(&Name, &[Member]) -> Option<i64>,
-    /// Whether a set with these files, or with more of which some are gone, was unfinished when a run failed.
+    /// Whether a set with these files, or with more of which some are gone, was unfinished when a
+    /// run failed.
     pub was_abandoned: &'a dyn Fn(&[Member]) -> bool,
     /// Whether some of these files are of such a set, and of no checkpoint.
     pub has_abandoned: &'a dyn Fn(&[Member]) -> bool,
@@ -321,7 +329,8 @@ impl Draft<'_> {
     }
 }
 
-/// A namespace: where its files lie, and all that is there. Those of ranks lie below directories of their own.
+/// A namespace: where its files lie, and all that is there. Those of ranks lie below directories of
+/// their own.
 pub type Grove<'a> = (&'a FilePath, &'a Tree);
 
 /// The sets that the files of `groves` belong to, in the order of their names.
@@ -509,7 +518,8 @@ fn standing(
     let changed_ns = newest_ns(draft).max(draft.entries_ns);
     let left = left_of(if is_patient { patience } else { situation.settle }, changed_ns);
     let is_published = is_single_file(&name.family, draft) || draft.is_renamed;
-    // Somebody has gone on, where no earlier one tells whether others have to; or all that wrote to it have.
+    // Somebody has gone on, where no earlier one tells whether others have to; or all that wrote to
+    // it have.
     let is_followed = is_superseded && usual.is_none() || siblings.is_followed(name);
     let is_whole = (is_published || is_followed) && !is_short && !is_mixed && !draft.is_uncertain;
     // Not all ranks of a program have to write, but always the same ones.
@@ -517,7 +527,8 @@ fn standing(
         left.is_zero() && siblings.have_same_ranks(name) && siblings.is_followed(name);
     match missing.filter(|_| !are_writers) {
         None if is_whole => Standing::Complete,
-        // That they are quiet makes files fit to be copied. It says nothing of others that may come.
+        // That they are quiet makes files fit to be copied. It says nothing of others that may
+        // come.
         None if left.is_zero() && draft.is_uncertain => Standing::Waiting(Reason::Uncertain),
         missing if left.is_zero() => Standing::Waiting(Reason::Unproven(missing)),
         None => Standing::Waiting(Reason::Unsettled(left)),
@@ -531,7 +542,8 @@ fn is_part(some: &[Member], all: &[Member]) -> bool {
     some.iter().all(|one| all.any(|other| other == one))
 }
 
-/// Whether some of the files of a complete set were written again, and some were not. Both are in the order of their paths.
+/// Whether some of the files of a complete set were written again, and some were not. Both are in
+/// the order of their paths.
 fn is_mixed(last: &[Member], members: &[Member]) -> bool {
     let is_same = |member: &Member| last.binary_search(member).is_ok();
     let is_other = |member: &Member| {

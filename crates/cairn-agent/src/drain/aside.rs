@@ -1,8 +1,9 @@
-//! Reading and writing large files beside the work of whoever wants it: while one part is on its way to or from the
-//! device, another is checked.
+//! Reading and writing large files beside the work of whoever wants it: while one part is on its
+//! way to or from the device, another is checked.
 //!
-//! Must stay true: one call at a time, and its memory is nobody else's meanwhile; who begins one hears of the one before
-//! first. Files that are one part are read and written in place, without a thread.
+//! Must stay true: one call at a time, and its memory is nobody else's meanwhile; who begins one
+//! hears of the one before first. Files that are one part are read and written in place, without a
+//! thread.
 //! Does not know what the bytes are.
 
 use crate::store::direct::{Aligned, Direct};
@@ -48,8 +49,8 @@ enum Place<'a> {
 }
 
 impl<'a> Aside<'a> {
-    /// For `file`, which has `bytes` or will have them; it is used in parts of `part_bytes`. Where no thread can be had
-    /// it does without.
+    /// For `file`, which has `bytes` or will have them; it is used in parts of `part_bytes`. Where
+    /// no thread can be had it does without.
     pub fn new<'scope>(
         scope: &'scope Scope<'scope, 'a>,
         file: &'a File,
@@ -67,8 +68,9 @@ impl<'a> Aside<'a> {
         Aside { place, done: None, is_busy: false, spare: Aligned::default() }
     }
 
-    /// Has `length` bytes of `memory` written at `offset`. A thread takes the memory for as long: `memory` is other, of the same
-    /// length, afterwards, which holds anything. Errors: those of the call before; without a thread, of this one.
+    /// Has `length` bytes of `memory` written at `offset`. A thread takes the memory for as long:
+    /// `memory` is other, of the same length, afterwards, which holds anything. Errors: those of
+    /// the call before; without a thread, of this one.
     pub fn write(&mut self, memory: &mut Aligned, length: usize, offset: u64) -> io::Result<()> {
         self.settle()?;
         if let Place::Here(direct) = &mut self.place {
@@ -80,14 +82,16 @@ impl<'a> Aside<'a> {
         self.begin(Call { act: Act::Write, memory, length, offset })
     }
 
-    /// Has what is at `offset` read into `memory`; `finish_read` tells what that was. Errors: those of the call before.
+    /// Has what is at `offset` read into `memory`; `finish_read` tells what that was. Errors: those
+    /// of the call before.
     pub fn read(&mut self, memory: Aligned, offset: u64) -> io::Result<()> {
         self.settle()?;
         let length = memory.len();
         self.begin(Call { act: Act::Read, memory, length, offset })
     }
 
-    /// What was read, and how much of it; nothing at the end of the file. Errors: those of the call.
+    /// What was read, and how much of it; nothing at the end of the file. Errors: those of the
+    /// call.
     pub fn finish_read(&mut self) -> io::Result<(Aligned, usize)> {
         let (memory, result) = self.wait()?.ok_or_else(nothing)?;
         Ok((memory, result?))

@@ -40,7 +40,8 @@ use std::time::{Duration, Instant};
 /// Files copied at the same time: enough to overlap one file's fsync with another's copy.
 const COPY_THREADS: usize = 2;
 
-/// A copy of an earlier image that has fewer bytes is not worth being changed: a new one is made together with others.
+/// A copy of an earlier image that has fewer bytes is not worth being changed: a new one is made
+/// together with others.
 pub const EARLIER_BYTES_MIN: u64 = 256 << 10;
 
 /// What is closed while a pass copies waits so long at least for the files that are next in it.
@@ -64,11 +65,13 @@ pub struct Carrier<'a> {
     pub replaced: Vec<FilePath>,
     /// Other directories that may have copies of the same files.
     pub elsewhere: &'a [Elsewhere<'a>],
-    /// Of an image: files whose copies in the last one may be older than they are, and what is unchanged since the one in this place.
+    /// Of an image: files whose copies in the last one may be older than they are, and what is
+    /// unchanged since the one in this place.
     pub image: Option<(&'a HashSet<FilePath>, Since<'a>)>,
     /// Directories whose content was changed.
     pub touched: BTreeSet<FilePath>,
-    /// Tells whether something newer may go first by now; None if all that was planned is to be done.
+    /// Tells whether something newer may go first by now; None if all that was planned is to be
+    /// done.
     pub overtaking: Option<&'a mut Overtaking>,
     /// Those of files that have several, by inode, once that was asked for.
     pub names: OnceCell<HashMap<u32, Vec<&'a FilePath>>>,
@@ -82,7 +85,8 @@ fn names(tree: &Tree) -> HashMap<u32, Vec<&FilePath>> {
     names
 }
 
-/// Notices that a namespace changed, or that a program waits for space, once the files of a pass have been copied for a while.
+/// Notices that a namespace changed, or that a program waits for space, once the files of a pass
+/// have been copied for a while.
 pub struct Overtaking {
     watches: Vec<(Arc<Volume>, Watch)>,
     /// Not before; None until the first files of a namespace were copied.
@@ -108,8 +112,8 @@ impl Overtaking {
         self.next = Some(Instant::now() + copied_for);
     }
 
-    /// Whether something changed, for whoever has copied for long enough; or somebody waits for space, which is made after a pass, of
-    /// what has arrived in it.
+    /// Whether something changed, for whoever has copied for long enough; or somebody waits for
+    /// space, which is made after a pass, of what has arrived in it.
     fn has_come(&mut self) -> bool {
         let now = Instant::now();
         if self.next.is_none_or(|next| now < next) {
@@ -130,7 +134,8 @@ impl<'a> Carrier<'a> {
     /// Carries out `plan`, leaving out what is not to be tried yet.
     /// Errors: those of the directory as a whole; what was done until then is in the manifest.
     pub fn carry_out(&mut self, plan: &Plan) -> Result<()> {
-        // A directory that goes may hold copies that are renamed first; not one in whose place comes something else.
+        // A directory that goes may hold copies that are renamed first; not one in whose place
+        // comes something else.
         let displaced = plan.displaced(self.tree);
         let is_kept_back = |path: &&FilePath| {
             let entry = self.ledger.entry(path).map(|entry| entry.kind);
@@ -161,7 +166,8 @@ impl<'a> Carrier<'a> {
                 false => copies.push(to.clone()),
             }
         }
-        // Not one in which something is left that should have gone and could not: it goes in a later pass.
+        // Not one in which something is left that should have gone and could not: it goes in a
+        // later pass.
         let removed: HashSet<&FilePath> = emptied.iter().copied().collect();
         let mut staying = match emptied.is_empty() {
             true => HashSet::new(),
@@ -294,7 +300,8 @@ impl<'a> Carrier<'a> {
         Ok(true)
     }
 
-    /// Links names to copies that lie under other ones. Of a file whose copy is not there, one name gets one, and the others link to that.
+    /// Links names to copies that lie under other ones. Of a file whose copy is not there, one name
+    /// gets one, and the others link to that.
     fn link_all(&mut self, links: &[(FilePath, FilePath)]) -> Result<()> {
         let (mut alone, mut others) = (BTreeMap::new(), Vec::new());
         for (from, to) in links {
@@ -318,7 +325,8 @@ impl<'a> Carrier<'a> {
     /// True if the copy at `from` has the name `to`, too; false if the file must be copied.
     fn link(&mut self, from: &FilePath, to: &FilePath) -> Result<bool> {
         let (node, volume) = (self.node(to)?, self.volume);
-        // It may have been written to since the names were read; if this name is of another file by now, the next pass sees that.
+        // It may have been written to since the names were read; if this name is of another file by
+        // now, the next pass sees that.
         let is_of_it = |entry: &&Entry| is_copy_of(entry, node) || is_later_copy_of(entry, node);
         let entry = self.ledger.entry(from).filter(is_of_it);
         if entry.is_none() || self.destination().mapping().is_reserved(to) {
@@ -436,8 +444,8 @@ impl<'a> Carrier<'a> {
         self.destination().set_attributes(path, node.mode | 0o700, node.mtime_ns)
     }
 
-    /// Copies files in their order, several at a time; if it `adopts`, those are left of which an earlier store left a copy: that
-    /// is found to be the right one, or noted as to be replaced.
+    /// Copies files in their order, several at a time; if it `adopts`, those are left of which an
+    /// earlier store left a copy: that is found to be the right one, or noted as to be replaced.
     fn copy_all(&mut self, paths: &[FilePath], adopts: bool) -> Result<()> {
         let work = self.work(paths, adopts)?;
         let total_bytes = work.iter().map(|item| item.source.node.bytes).sum();
@@ -480,7 +488,8 @@ impl<'a> Carrier<'a> {
                     outcome = noted;
                 }
                 if self.overtaking.as_mut().is_some_and(|overtaking| overtaking.has_come()) {
-                    // What was closed meanwhile may belong to a newer checkpoint: the rest is planned anew. What is held is finished.
+                    // What was closed meanwhile may belong to a newer checkpoint: the rest is
+                    // planned anew. What is held is finished.
                     let is_held =
                         |item: &&WorkItem<'_>| self.volume.holds(InodeId(item.source.node.inode));
                     self.failures.leave(copiers.queue.leave(is_held) as u64);
@@ -520,7 +529,8 @@ impl<'a> Carrier<'a> {
         Ok(work)
     }
 
-    /// The copy of the file that an earlier image has in this place, if it is worth being changed into what the file is now.
+    /// The copy of the file that an earlier image has in this place, if it is worth being changed
+    /// into what the file is now.
     fn earlier_copy(&self, path: &FilePath, node: &Node) -> Option<Found> {
         let (stored_to, _) = self.image?;
         let (entry, found) = self.ledger.find_ours(path).ok()??;
@@ -608,7 +618,8 @@ impl<'a> Copiers<'a> {
         }
     }
 
-    /// Copies `items`, or finds that their copies are there; None: what an earlier store left there is something else.
+    /// Copies `items`, or finds that their copies are there; None: what an earlier store left there
+    /// is something else.
     fn copy(
         &self,
         items: &[&WorkItem<'a>],
@@ -643,7 +654,8 @@ impl<'a> Copiers<'a> {
         results
     }
 
-    /// Makes the copy of `source` of one that is there already. None: there is none that can become it.
+    /// Makes the copy of `source` of one that is there already. None: there is none that can become
+    /// it.
     fn make(
         &self,
         place: Place<'_>,
@@ -653,8 +665,8 @@ impl<'a> Copiers<'a> {
     ) -> Result<Option<Copy>> {
         let unchanged = earlier.zip(self.since);
         let unchanged = unchanged.and_then(|(_, since)| since.of(source.volume, source.node.inode));
-        // Where it is known what differs, the place keeps a copy of its own: one that two places share could not be changed
-        // the next time.
+        // Where it is known what differs, the place keeps a copy of its own: one that two places
+        // share could not be changed the next time.
         let linked = if unchanged.is_some() { None } else { self.link(place, source, buffer)? };
         match (linked, earlier) {
             (None, Some(found)) => {

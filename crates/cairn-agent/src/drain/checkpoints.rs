@@ -1,9 +1,9 @@
-//! The checkpoints of a store as the drain sees them: which files it may copy now, in which order, and which checkpoints are
-//! in the persist directory afterwards.
+//! The checkpoints of a store as the drain sees them: which files it may copy now, in which order,
+//! and which checkpoints are in the persist directory afterwards.
 //!
-//! Must stay true: what is a checkpoint, and whether all of it is there, decides only when its files are copied: when a run has
-//! succeeded, or somebody asks, all files are but those that the user declared temporary or reusable. The register on disk says what
-//! the last look found.
+//! Must stay true: what is a checkpoint, and whether all of it is there, decides only when its
+//! files are copied: when a run has succeeded, or somebody asks, all files are but those that the
+//! user declared temporary or reusable. The register on disk says what the last look found.
 
 use crate::checkpoint::quarantine::{Places, Repair};
 use crate::checkpoint::sets::marks::{self, Mark};
@@ -48,7 +48,8 @@ pub enum Wanted {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Delivery {
-    /// Those that were closed in order and belong to no unfinished checkpoint, under their own names.
+    /// Those that were closed in order and belong to no unfinished checkpoint, under their own
+    /// names.
     #[default]
     Sound,
     /// All that nobody has open, as they are, under their own names.
@@ -109,9 +110,11 @@ pub struct Checkpoints {
     unwanted: HashSet<FilePath>,
     /// How many that went were said to be missed, of each family.
     told: HashMap<Family, u64>,
-    /// When the run that is under way was seen to go on last, nanoseconds since the epoch; long ago if nobody has looked.
+    /// When the run that is under way was seen to go on last, nanoseconds since the epoch; long ago
+    /// if nobody has looked.
     alive_ns: i64,
-    /// A run was under way before it was looked whether one has said how it ended: it may have said so since, and gone.
+    /// A run was under way before it was looked whether one has said how it ended: it may have said
+    /// so since, and gone.
     pub run_was_seen: bool,
 }
 
@@ -155,13 +158,14 @@ pub struct View {
 }
 
 impl View {
-    /// Puts `paths` in the order of copying: newest checkpoint first; what belongs to none stays in its order, behind them.
+    /// Puts `paths` in the order of copying: newest checkpoint first; what belongs to none stays in
+    /// its order, behind them.
     pub fn sort(&self, paths: &mut [FilePath]) {
         paths.sort_by_key(|path| self.order.get(path).copied().unwrap_or(usize::MAX));
     }
 
-    /// Families with a checkpoint that is to be outside, complete or not, and is not in `manifest` as it is in the store. For a run that
-    /// has succeeded.
+    /// Families with a checkpoint that is to be outside, complete or not, and is not in `manifest`
+    /// as it is in the store. For a run that has succeeded.
     pub fn lacking(&self, manifest: &Manifest) -> HashSet<&Family> {
         let wanted = self.wanted.iter();
         wanted.filter(|(_, file)| !manifest.has(file)).map(|(family, _)| family).collect()
@@ -169,8 +173,9 @@ impl View {
 }
 
 impl Checkpoints {
-    /// Those of the store in `store`, for whoever finds new ones: the numbers of these are none that any has in the persist
-    /// directory, as far as that can be read. Errors: the register cannot be read.
+    /// Those of the store in `store`, for whoever finds new ones: the numbers of these are none
+    /// that any has in the persist directory, as far as that can be read. Errors: the register
+    /// cannot be read.
     pub fn open(store: &Path, job: &Job) -> Result<Checkpoints> {
         let mut checkpoints = Checkpoints::load(store, job)?;
         let found = job.persist.as_ref().and_then(|persist| {
@@ -183,7 +188,8 @@ impl Checkpoints {
         Ok(checkpoints)
     }
 
-    /// Those of the store in `store`, as `job` describes it now, for whoever only looks. Errors: its register cannot be read.
+    /// Those of the store in `store`, as `job` describes it now, for whoever only looks. Errors:
+    /// its register cannot be read.
     pub fn load(store: &Path, job: &Job) -> Result<Checkpoints> {
         let register = Register::load(store)?;
         Ok(Checkpoints {
@@ -202,9 +208,9 @@ impl Checkpoints {
         })
     }
 
-    /// To be called when another run begins, before it changes anything, while there is no agent: what the one before it left
-    /// unfinished, if nobody said how that ended, stays so. An agent that comes later could take the new run's files for the
-    /// other's.
+    /// To be called when another run begins, before it changes anything, while there is no agent:
+    /// what the one before it left unfinished, if nobody said how that ended, stays so. An agent
+    /// that comes later could take the new run's files for the other's.
     pub fn begin_run(&mut self, groves: &[Grove<'_>]) -> Result<()> {
         if self.register.ended_run() < self.runs {
             let course = Course { run: Run::Failed, alive_ns: self.alive_ns, is_idle: true };
@@ -221,8 +227,8 @@ impl Checkpoints {
         self.save()
     }
 
-    /// To be called in a new store that was filled with checkpoints which consist of these files each, oldest first: they are
-    /// complete, and stay in this order.
+    /// To be called in a new store that was filled with checkpoints which consist of these files
+    /// each, oldest first: they are complete, and stay in this order.
     pub fn adopt(&mut self, groves: &[Grove<'_>], filled: &[Vec<&FilePath>]) -> Result<()> {
         let places = filled.iter().enumerate().map(|(place, files)| (&files[..], place));
         let places: HashMap<&[&FilePath], usize> = places.collect();
@@ -239,7 +245,8 @@ impl Checkpoints {
         self.save()
     }
 
-    /// To be called when a file was replaced by a copy of itself, while there is no agent; whether it is one of a checkpoint.
+    /// To be called when a file was replaced by a copy of itself, while there is no agent; whether
+    /// it is one of a checkpoint.
     pub fn note_replaced(&mut self, path: &FilePath, inode: u32, version: u64) -> bool {
         self.register.note_replaced(path, inode, version)
     }
@@ -254,8 +261,8 @@ impl Checkpoints {
         self.register.checkpoints()
     }
 
-    /// Whether files are there for something, so that what becomes of them is not what becomes of their checkpoint. Errors: the
-    /// notes of programs cannot be read.
+    /// Whether files are there for something, so that what becomes of them is not what becomes of
+    /// their checkpoint. Errors: the notes of programs cannot be read.
     pub fn has_purposes(&self) -> Result<bool> {
         Ok(self.rules.has_purposes(&marks::read(&self.store)?))
     }
@@ -278,8 +285,8 @@ impl Checkpoints {
         complete
     }
 
-    /// Sets that are complete there and not known to be, while no run has ended. Errors: the register or the notes of programs cannot
-    /// be read.
+    /// Sets that are complete there and not known to be, while no run has ended. Errors: the
+    /// register or the notes of programs cannot be read.
     pub fn fresh(&self, groves: &[Grove<'_>]) -> Result<Vec<Set>> {
         let marks = marks::marks(&marks::read(&self.store)?);
         let repair = Repair::load(&self.store)?.map(|repair| repair.places());
@@ -290,8 +297,9 @@ impl Checkpoints {
         Ok(sets)
     }
 
-    /// Looks at the files: what may be copied, and in which order. Where sets are `ripe`, what has become complete since, and is no
-    /// older than all of them, waits for the next look: a file that was closed before may have been open still when it was read.
+    /// Looks at the files: what may be copied, and in which order. Where sets are `ripe`, what has
+    /// become complete since, and is no older than all of them, waits for the next look: a file
+    /// that was closed before may have been open still when it was read.
     pub fn look(&mut self, groves: &[Grove<'_>], told: Told, ripe: &[Set]) -> Result<View> {
         let is_under_way = std::mem::take(&mut self.run_was_seen) || self.is_run_under_way();
         let ended = if is_under_way { self.runs.saturating_sub(1) } else { self.runs };
@@ -317,7 +325,8 @@ impl Checkpoints {
         Ok(view)
     }
 
-    /// Notes that the run went well, if that is said: whatever fails in what follows, nobody says it again.
+    /// Notes that the run went well, if that is said: whatever fails in what follows, nobody says
+    /// it again.
     pub fn note_end(&mut self, told: Told) -> Result<()> {
         if told.succeeded == Some(true) {
             self.register.note_success(self.runs);
@@ -457,7 +466,8 @@ impl Checkpoints {
             }
         }
         let mut incomplete = HashSet::new();
-        // Where not all are wanted, nobody knows yet whether this one is; nor does half of one replace a whole one of the same name.
+        // Where not all are wanted, nobody knows yet whether this one is; nor does half of one
+        // replace a whole one of the same name.
         let whole = self.register.last_complete();
         let goes_out =
             |set: &Set| set.is_quiet() && self.rules.wants_all() && !whole.contains_key(&set.name);
@@ -545,7 +555,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Says in the log how far the drain is behind, whenever that is twice as far as was said before.
+    /// Says in the log how far the drain is behind, whenever that is twice as far as was said
+    /// before.
     fn tell_behind(&mut self) {
         for behind in self.register.lags().behind() {
             let told = self.told.entry(behind.family.clone()).or_default();
@@ -606,7 +617,8 @@ fn persistent_aside<'a>(
     paths.filter(|path| purpose(path) != Some(Purpose::Persistent)).cloned()
 }
 
-/// What is not complete, for whoever asks. An open file of a run that goes on is nothing to be told.
+/// What is not complete, for whoever asks. An open file of a run that goes on is nothing to be
+/// told.
 fn unfinished(sets: &[Set], run: Run, goes_out: &dyn Fn(&Set) -> bool) -> Vec<Unfinished> {
     let told = sets.iter().filter_map(|set| match &set.standing {
         Standing::Complete => None,

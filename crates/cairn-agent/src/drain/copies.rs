@@ -30,7 +30,8 @@ pub fn forget_missing(
     for path in paths {
         if !ledger.is_ours(&path)? {
             let mut nodes = trees.iter().filter_map(|(_, tree)| tree.get(&path));
-            // That of an absent file cannot be made again, and whoever wants its data looks at it then.
+            // That of an absent file cannot be made again, and whoever wants its data looks at it
+            // then.
             if !nodes.any(|node| node.absence.is_some()) {
                 ledger.take(&path);
             }
@@ -40,7 +41,8 @@ pub fn forget_missing(
     Ok(())
 }
 
-/// Copies that are not what was drained, each read from its device. Errors: the directory is in trouble, `Stopped`.
+/// Copies that are not what was drained, each read from its device. Errors: the directory is in
+/// trouble, `Stopped`.
 pub fn damaged(ledger: &Ledger, meter: &Meter) -> Result<Vec<FilePath>> {
     let mut damaged = Vec::new();
     let mut buffer = Buffer::default();
@@ -60,7 +62,8 @@ pub fn damaged(ledger: &Ledger, meter: &Meter) -> Result<Vec<FilePath>> {
     Ok(damaged)
 }
 
-/// Why absent files are not drained whose copies are known to be damaged, and who may still be brought in from another one.
+/// Why absent files are not drained whose copies are known to be damaged, and who may still be
+/// brought in from another one.
 pub fn without_data(ledger: &Ledger, trees: &[(&Arc<Volume>, Tree)]) -> Vec<Failed> {
     let nodes = trees.iter().flat_map(|(_, tree)| tree);
     let is_meant = |(path, node): &(&FilePath, &Node)| {

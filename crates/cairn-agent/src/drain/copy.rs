@@ -3,16 +3,18 @@
 //! The steps, in the order that makes the copy trustworthy:
 //! 1. every block read from the store is compared with the checksum it was written with;
 //! 2. the copy, with its attributes, is made durable under a temporary name;
-//! 3. it is read back from its device and compared with the checksum of what was read in step 1, unless the job
-//!    takes the file system's word for it (`Verify::Write`) and all of it was written by this agent;
-//! 4. only if the file in the store is still the same version, closed, and of the same name, or held though it has none, and
-//!    after the journal says so, does the copy replace what has the name in the persist directory.
+//! 3. it is read back from its device and compared with the checksum of what was read in step 1,
+//!    unless the job takes the file system's word for it (`Verify::Write`) and all of it was
+//!    written by this agent;
+//! 4. only if the file in the store is still the same version, closed, and of the same name, or
+//!    held though it has none, and after the journal says so, does the copy replace what has the
+//!    name in the persist directory.
 //!
-//! Large files go past the page cache (`direct.rs`). Small ones take each step together: their device writes them back
-//! side by side, and one of them waits for it instead of each.
-//! Every so often what was written of a large file is made durable and marked (`marks.rs`): after a death the copy goes
-//! on there, and step 3 compares it from its beginning.
-//! An image's copy may be made from an earlier copy, of which only what differs is written and read back (`earlier.rs`).
+//! Large files go past the page cache (`direct.rs`). Small ones take each step together: their
+//! device writes them back side by side, and one of them waits for it instead of each. Every so
+//! often what was written of a large file is made durable and marked (`marks.rs`): after a death
+//! the copy goes on there, and step 3 compares it from its beginning. An image's copy may be made
+//! from an earlier copy, of which only what differs is written and read back (`earlier.rs`).
 //! Does not decide which files are copied; `plan.rs` does.
 
 mod earlier;
@@ -163,8 +165,8 @@ pub fn copy_file(
     copied
 }
 
-/// Copies a file, or the rest of it if its copy was `begun`. Its mark is of no use afterwards: the temporary file is the
-/// copy, or is gone.
+/// Copies a file, or the rest of it if its copy was `begun`. Its mark is of no use afterwards: the
+/// temporary file is the copy, or is gone.
 fn copy_on(
     place: Place<'_>,
     source: Source<'_>,
@@ -181,8 +183,8 @@ fn copy_on(
     written.publish(place, buffer, meter)
 }
 
-/// Copies a file of an image to a place that has an earlier copy of it, by itself: what differs is written there. None: that copy
-/// cannot be changed, and is gone.
+/// Copies a file of an image to a place that has an earlier copy of it, by itself: what differs is
+/// written there. None: that copy cannot be changed, and is gone.
 pub fn patch_file(
     place: Place<'_>,
     source: Source<'_>,
@@ -210,7 +212,8 @@ enum Beginning {
     Earlier(Temporary, Earlier),
 }
 
-/// A copy under its temporary name that has all the bytes and attributes, and nothing to vouch for it yet.
+/// A copy under its temporary name that has all the bytes and attributes, and nothing to vouch for
+/// it yet.
 struct Written<'a> {
     source: Source<'a>,
     file: OpenFile<'a>,
@@ -284,7 +287,8 @@ impl<'a> Written<'a> {
         Ok(Written { source, file, temporary, summary, copy, was_begun, earlier })
     }
 
-    /// Lets the kernel begin to write it back: the first thing it does about pages that nobody needs.
+    /// Lets the kernel begin to write it back: the first thing it does about pages that nobody
+    /// needs.
     fn write_back(&self) {
         drop_cached(&self.temporary.file);
     }
@@ -447,7 +451,8 @@ fn drop_cached(file: &File) {
     let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
 }
 
-/// Reads the copy at `path` from its device, and compares it. Errors: `CopyDiffers`, `LengthDiffers`, those of the persist directory.
+/// Reads the copy at `path` from its device, and compares it. Errors: `CopyDiffers`,
+/// `LengthDiffers`, those of the persist directory.
 pub fn verify(
     destination: &Destination,
     path: &FilePath,
@@ -460,7 +465,8 @@ pub fn verify(
     compare(&file, &destination.full_path(path), (copy.bytes, copy.crc32c), buffer, meter)
 }
 
-/// Reads a copy and compares it: from its device, not from the page cache, where it is durable and was not read since.
+/// Reads a copy and compares it: from its device, not from the page cache, where it is durable and
+/// was not read since.
 pub fn compare(
     file: &File,
     path: &Path,

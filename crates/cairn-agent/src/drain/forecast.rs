@@ -1,8 +1,9 @@
-//! Whether what is not safe yet will be before the job's time is over, planned backwards from that moment at the rate
-//! that was measured.
+//! Whether what is not safe yet will be before the job's time is over, planned backwards from that
+//! moment at the rate that was measured.
 //!
-//! Must stay true: a limit is lifted while there is still time for what it would not have let through; nothing is
-//! foretold before something was copied. The namespaces are walked seldom enough to cost a twentieth of a processor.
+//! Must stay true: a limit is lifted while there is still time for what it would not have let
+//! through; nothing is foretold before something was copied. The namespaces are walked seldom
+//! enough to cost a twentieth of a processor.
 
 use crate::agent::shared::Shared;
 use crate::model::error::Result;
@@ -91,7 +92,8 @@ impl Lookout {
     }
 }
 
-/// Bytes of files that are only in the store and are to be drained, those that are still written included.
+/// Bytes of files that are only in the store and are to be drained, those that are still written
+/// included.
 fn undrained_bytes(shared: &Shared) -> Result<u64> {
     let left_out = shared.meter.left_out();
     let mut bytes = 0;

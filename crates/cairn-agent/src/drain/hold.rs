@@ -1,10 +1,11 @@
-//! The files of one checkpoint, held open while they are copied: if a program removes them or puts others in their place meanwhile,
-//! their data stay until the copy is there.
+//! The files of one checkpoint, held open while they are copied: if a program removes them or puts
+//! others in their place meanwhile, their data stay until the copy is there.
 //!
-//! Must stay true: no program finds less room because of that. A checkpoint is held only while there is far more room than it takes;
-//! whoever finds none nevertheless waits a moment, as for other space that is being made, and it is let go. What is let go is
-//! copied on for as long as it has its names.
-//! At most one is held at a time, by the drain; the thread that hears writers lets it go.
+//! Must stay true: no program finds less room because of that. A checkpoint is held only while
+//! there is far more room than it takes; whoever finds none nevertheless waits a moment, as for
+//! other space that is being made, and it is let go. What is let go is copied on for as long as it
+//! has its names. At most one is held at a time, by the drain; the thread that hears writers lets
+//! it go.
 
 use crate::checkpoint::sets::Family;
 use crate::checkpoint::sets::register::{Checkpoint, Level};
@@ -19,11 +20,13 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A checkpoint of more files is not held: each takes one of the descriptions that programs have, too.
+/// A checkpoint of more files is not held: each takes one of the descriptions that programs have,
+/// too.
 const FILES_MAX: usize = 1024;
 /// How long who finds no room waits for what is held to be let go, at most.
 pub const PATIENCE_MS: u32 = 5000;
-/// Room for so many checkpoints of its size must be there when one is held, and for one as long as it is.
+/// Room for so many checkpoints of its size must be there when one is held, and for one as long as
+/// it is.
 const ROOM_AT_FIRST: u64 = 2;
 
 /// What is held of one namespace.
@@ -57,8 +60,9 @@ impl Drop for Holding<'_> {
 pub struct Turns(HashMap<Family, u64>);
 
 impl Turns {
-    /// Holds one of the checkpoints that are `due`, oldest first, and to be copied, and has it copied first: the newest of a family, and
-    /// of several families that of which none was held for the longest time.
+    /// Holds one of the checkpoints that are `due`, oldest first, and to be copied, and has it
+    /// copied first: the newest of a family, and of several families that of which none was held
+    /// for the longest time.
     pub fn hold<'a>(
         &mut self,
         volumes: &[&'a Arc<Volume>],
@@ -82,7 +86,8 @@ impl Turns {
     }
 }
 
-/// Holds the files of `known`, all of them; None if there is no room for that, or they are not what they were.
+/// Holds the files of `known`, all of them; None if there is no room for that, or they are not what
+/// they were.
 pub fn hold<'a>(volumes: &[&'a Arc<Volume>], known: &Checkpoint) -> Option<Holding<'a>> {
     let holding = Holding(volumes.iter().map(|volume| &***volume).collect());
     let mut held_files = 0;
@@ -135,7 +140,8 @@ impl Volume {
         self.hold.lock().files.contains_key(&inode)
     }
 
-    /// Acts on the description of a file that is held, which stays as long as that takes; None if it is not held.
+    /// Acts on the description of a file that is held, which stays as long as that takes; None if
+    /// it is not held.
     pub fn while_held<T>(&self, inode: InodeId, act: impl FnOnce(HandleId) -> T) -> Option<T> {
         let held = self.hold.lock();
         held.files.get(&inode).map(|handle| act(*handle))
@@ -164,7 +170,8 @@ impl Volume {
         let _ = reaper::reclaim(self, None);
     }
 
-    /// Whether the first tier with data has room for so many bytes more: in the next one a program would have them more slowly.
+    /// Whether the first tier with data has room for so many bytes more: in the next one a program
+    /// would have them more slowly.
     fn has_room(&self, bytes: u64) -> bool {
         let Ok(usage) = self.fs().usage() else { return false };
         let tiers = usage.total_blocks.iter().zip(&usage.used_blocks);

@@ -1,6 +1,7 @@
 //! Files that leave the store while their drained copies stay.
 //!
-//! Must stay true: the manifest says so before the first of them goes; what has to be drained is looked at in the persist directory first.
+//! Must stay true: the manifest says so before the first of them goes; what has to be drained is
+//! looked at in the persist directory first.
 
 use super::Drainer;
 use crate::checkpoint::sets::Member;
@@ -54,8 +55,8 @@ impl Drainer {
         self.remove(leaving)
     }
 
-    /// Drops the files of a checkpoint from the store, unless one of them changed since it was looked at, or is not drained although
-    /// that is wanted.
+    /// Drops the files of a checkpoint from the store, unless one of them changed since it was
+    /// looked at, or is not drained although that is wanted.
     pub fn give_up(
         &mut self,
         volumes: &[Arc<Volume>],
@@ -76,8 +77,9 @@ impl Drainer {
         self.remove(leaving)
     }
 
-    /// Whether the persist directory has a file or symbolic link as it is in the store. It is looked at: one that somebody
-    /// changed or removed there is forgotten, so that it is copied again.
+    /// Whether the persist directory has a file or symbolic link as it is in the store. It is
+    /// looked at: one that somebody changed or removed there is forgotten, so that it is copied
+    /// again.
     fn is_drained(&mut self, path: &FilePath, attributes: &Attributes) -> Result<bool> {
         let Some(ledger) = &mut self.ledger else { return Ok(false) };
         let is_same = ledger.entry(path).is_some_and(|entry| {

@@ -1,9 +1,12 @@
-//! A second name for a copy that is there already, instead of another copy: of a file with several names in the store, and of one
-//! that an image shares with the persist directory or with the image before it.
+//! A second name for a copy that is there already, instead of another copy: of a file with several
+//! names in the store, and of one that an image shares with the persist directory or with the image
+//! before it.
 //!
-//! Must stay true: only a copy that is what its entry says gets another name, and only for a file of that version with those
-//! attributes; what one name leads to is never changed through another (`destination.rs`).
-//! Does not make a copy where a file system has no second names, but for files that the store has no data of.
+//! Must stay true: only a copy that is what its entry says gets another name, and only for a file
+//! of that version with those attributes; what one name leads to is never changed through another
+//! (`destination.rs`).
+//! Does not make a copy where a file system has no second names, but for files that the store has
+//! no data of.
 
 use crate::drain::copy::{Place, Source, compare};
 use crate::drain::meter::Meter;
@@ -25,7 +28,8 @@ pub struct Elsewhere<'a> {
     pub destination: &'a Destination,
     /// What is in it.
     pub manifest: &'a Manifest,
-    /// Its files may have second names; what is for keeps has copies of its own, for somebody may write to the others.
+    /// Its files may have second names; what is for keeps has copies of its own, for somebody may
+    /// write to the others.
     pub shares: bool,
     /// Files whose copies there may be older than what they have now.
     pub except: &'a HashSet<FilePath>,
@@ -80,8 +84,8 @@ impl Elsewhere<'_> {
     }
 }
 
-/// Gives the copy at `other` of the directory `there`, whose entry is `entry`, to `source` under another name. None: it is not what
-/// its entry says any more, or cannot have two names.
+/// Gives the copy at `other` of the directory `there`, whose entry is `entry`, to `source` under
+/// another name. None: it is not what its entry says any more, or cannot have two names.
 pub fn link(
     place: Place<'_>,
     source: Source<'_>,

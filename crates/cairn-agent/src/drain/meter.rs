@@ -72,7 +72,8 @@ impl Meter {
         self.moves();
     }
 
-    /// This thread is at something below the persist directory, which may hang, until what is returned is dropped.
+    /// This thread is at something below the persist directory, which may hang, until what is
+    /// returned is dropped.
     pub fn at(&self, path: &FilePath) -> AtWork<'_> {
         let thread = thread::current().id();
         let (path, moved, is_in_store) = (path.clone(), Instant::now(), false);
@@ -89,7 +90,8 @@ impl Meter {
         }
     }
 
-    /// What this thread is at goes on in the store, where no persist directory hangs, or there again.
+    /// What this thread is at goes on in the store, where no persist directory hangs, or there
+    /// again.
     pub fn is_in_store(&self, is_in_store: bool) {
         let thread = thread::current().id();
         for own in self.work().iter_mut().filter(|work| work.thread == thread) {

@@ -1,10 +1,10 @@
-//! How fast the drain may go: so many bytes a second, so much of the time in which programs write, and not while
-//! they write a checkpoint.
+//! How fast the drain may go: so many bytes a second, so much of the time in which programs write,
+//! and not while they write a checkpoint.
 //!
-//! Must stay true: whoever copies asks before each part and waits as long as it is told; a limit is kept over any
-//! time, but for a tenth of a second's worth and the part under way; the drain and the archive share it; whoever writes
-//! on and on delays the drain, and does not keep it from ending; a wish to stop, or that the limits are lifted, ends a
-//! wait at once.
+//! Must stay true: whoever copies asks before each part and waits as long as it is told; a limit is
+//! kept over any time, but for a tenth of a second's worth and the part under way; the drain and
+//! the archive share it; whoever writes on and on delays the drain, and does not keep it from
+//! ending; a wish to stop, or that the limits are lifted, ends a wait at once.
 //! Does not know who writes; `activity.rs` looks.
 
 use crate::drain::forecast::Rates;
@@ -22,7 +22,8 @@ const BURST: Duration = Duration::from_millis(100);
 const CHECKPOINT: Duration = Duration::from_millis(100);
 /// A program writes if it wrote something so short a time ago.
 const WRITING: Duration = Duration::from_secs(1);
-/// A checkpoint is let through for so long; if it goes on, the drain works as long at its limit, and so on.
+/// A checkpoint is let through for so long; if it goes on, the drain works as long at its limit,
+/// and so on.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// The rate is that of the last seconds of work, so many or half of them.
 const MEASURED_S: f64 = 20.0;
@@ -190,7 +191,8 @@ impl Pace {
         self.lifted.store(lifted, Ordering::Relaxed);
     }
 
-    /// Somebody says that time is short from now on: no limit is kept, and the newest files come first.
+    /// Somebody says that time is short from now on: no limit is kept, and the newest files come
+    /// first.
     pub fn hurry(&self) {
         self.hurrying.store(true, Ordering::Relaxed);
     }

@@ -4,8 +4,10 @@
 //! so it is right after an agent died, a log was overrun, or events came in any order. `drain.rs`
 //! carries the plan out.
 //! Must stay true: a copy is removed only if the tree has no file of that name and kind any more
-//! and the entry is not detached (`drain.rs` asks of each whether the tree has missed the file); an open file is never copied, and an unclean one only if that is
-//! asked for; nothing happens to a copy with the data of a file that is absent in the store, but that it is renamed as that file was.
+//! and the entry is not detached (`drain.rs` asks of each whether the tree has missed the file); an
+//! open file is never copied, and an unclean one only if that is asked for; nothing happens to a
+//! copy with the data of a file that is absent in the store, but that it is renamed as that file
+//! was.
 
 use crate::drain::link::is_copy_of;
 use crate::model::path::FilePath;
@@ -43,7 +45,8 @@ pub struct Plan {
     pub links: Vec<(FilePath, FilePath)>,
     /// Regular files that somebody may still write to and whose newest version is not drained.
     pub open: Vec<FilePath>,
-    /// Regular files that wait for the data of absent ones: their own, or those that have their name in the persist directory.
+    /// Regular files that wait for the data of absent ones: their own, or those that have their
+    /// name in the persist directory.
     pub postponed: Vec<FilePath>,
 }
 
@@ -56,8 +59,8 @@ impl Plan {
 }
 
 impl Plan {
-    /// Leaves out the copies of `held` files, and directories that are held, or, unless `makes_empty` ones, with nothing else in them;
-    /// those files.
+    /// Leaves out the copies of `held` files, and directories that are held, or, unless
+    /// `makes_empty` ones, with nothing else in them; those files.
     pub fn hold(
         &mut self,
         held: &HashSet<FilePath>,
@@ -96,7 +99,8 @@ impl Plan {
         self.remove.iter().filter(|path| tree.contains_key(*path)).cloned().collect()
     }
 
-    /// Leaves what has to make way for something of another kind, and what lies in it, until that comes.
+    /// Leaves what has to make way for something of another kind, and what lies in it, until that
+    /// comes.
     pub fn keep_until_replaced(&mut self, tree: &Tree) {
         let mut left = self.displaced(tree);
         let Plan { directories, renames, symlinks, copies, links, .. } = &*self;
@@ -182,7 +186,8 @@ impl Plan {
         std::mem::replace(self, rest)
     }
 
-    /// Paths at which the persist directory will have something else, or nothing, also where nothing is copied.
+    /// Paths at which the persist directory will have something else, or nothing, also where
+    /// nothing is copied.
     pub fn changed(&self) -> impl Iterator<Item = &FilePath> {
         let renamed = self.renames.iter().flat_map(|(from, to)| [from, to]);
         self.remove.iter().chain(renamed).chain(self.links.iter().map(|(_, to)| to))
@@ -384,8 +389,8 @@ fn wants_copy(
     !node.open && !is_left
 }
 
-/// Orders renames so that no target is a source still to come; returns those that go in circles, too. No path is the source of two, nor
-/// the target.
+/// Orders renames so that no target is a source still to come; returns those that go in circles,
+/// too. No path is the source of two, nor the target.
 #[expect(clippy::type_complexity, reason = "two lists of the same pairs")]
 fn in_safe_order(
     renames: Vec<(FilePath, FilePath)>,
@@ -404,7 +409,8 @@ fn in_safe_order(
     (ordered, waiting.into_iter().map(|(to, from)| (from, to)).collect())
 }
 
-/// Has names linked, instead of copied, of files that have a copy already, or get one under another name.
+/// Has names linked, instead of copied, of files that have a copy already, or get one under another
+/// name.
 fn plan_links(plan: &mut Plan, tree: &Tree, entries: &Entries) {
     let linked = plan.copies.iter().filter_map(|path| tree.get(path).filter(|node| node.links > 1));
     let mut names: HashMap<u32, Option<FilePath>> = linked.map(|node| (node.inode, None)).collect();
@@ -464,8 +470,9 @@ mod tests {
     use crate::store::extended::Extended;
     use cairn_core::Absence;
 
-    /// Mechanism: each round of the ordering found the end of a chain only. Consequence: a hundred thousand files that were renamed to
-    /// the next number kept the agent busy for hours. Fix: one walk along each chain.
+    /// Mechanism: each round of the ordering found the end of a chain only. Consequence: a hundred
+    /// thousand files that were renamed to the next number kept the agent busy for hours. Fix: one
+    /// walk along each chain.
     #[test]
     fn long_chains_of_renames_are_ordered_from_their_ends() {
         const LENGTH: usize = 100_000;
@@ -477,8 +484,9 @@ mod tests {
         assert_eq!(cyclic, [(path("b"), path("a")), (path("a"), path("b"))]);
     }
 
-    /// Mechanism: a directory that the program had removed was forgotten when it could not be removed outside, because a copy in it was
-    /// kept or yet to be renamed. Consequence: it stayed there for good, with exit code 0. Fix: it goes with the last copy in it.
+    /// Mechanism: a directory that the program had removed was forgotten when it could not be
+    /// removed outside, because a copy in it was kept or yet to be renamed. Consequence: it stayed
+    /// there for good, with exit code 0. Fix: it goes with the last copy in it.
     #[test]
     fn directory_goes_after_the_last_copy_in_it() {
         let kept = Entry { detached: true, ..entry(&file(4, 1)) };
@@ -499,8 +507,9 @@ mod tests {
         assert_eq!((spared.renames, spared.remove), (Vec::new(), Vec::new()));
     }
 
-    /// Mechanism: a directory with nothing in it but what is held back was left out although another directory lies in it. Consequence: that
-    /// one could not be made, and the drain of a killed run ended with 75. Fix: it is made for what lies in it.
+    /// Mechanism: a directory with nothing in it but what is held back was left out although
+    /// another directory lies in it. Consequence: that one could not be made, and the drain of a
+    /// killed run ended with 75. Fix: it is made for what lies in it.
     #[test]
     fn directory_with_a_held_file_is_made_for_another_directory_in_it() {
         let tree = Tree::from([
@@ -517,8 +526,9 @@ mod tests {
         assert_eq!(plan.directories, [path("d"), path("d/empty")]);
     }
 
-    /// Mechanism: what lay in a directory in whose place a file was to come went before that could come. Consequence: while a program had the
-    /// file open, nothing of a checkpoint was outside. Fix: it stays until then.
+    /// Mechanism: what lay in a directory in whose place a file was to come went before that could
+    /// come. Consequence: while a program had the file open, nothing of a checkpoint was outside.
+    /// Fix: it stays until then.
     #[test]
     fn what_lies_where_something_else_is_to_come_stays_until_it_comes() {
         let mut manifest = Manifest::new("job", "store", "/cairn");

@@ -1,5 +1,5 @@
-//! The files that wait to be copied: in the order of the plan, or, once time is short, the newest first; a large one by
-//! itself, small ones several together.
+//! The files that wait to be copied: in the order of the plan, or, once time is short, the newest
+//! first; a large one by itself, small ones several together.
 
 use crate::drain::meter::Meter;
 use std::collections::VecDeque;
@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// A longer file is copied by itself.
 const SMALL_BYTES: u64 = 256 << 10;
-/// So many files, with so many bytes, are copied together at most, and no more than the drain's rate lets through in a second:
-/// each has its name when all are copied.
+/// So many files, with so many bytes, are copied together at most, and no more than the drain's
+/// rate lets through in a second: each has its name when all are copied.
 const TOGETHER_FILES: usize = 64;
 const TOGETHER_BYTES: u64 = 4 << 20;
 

@@ -14,10 +14,12 @@ fn steps(checkpoints: &[Checkpoint]) -> Vec<u64> {
     family.filter_map(|known| known.name.step).collect()
 }
 
-/// Mechanism: a namespace is read one name after the other. A file that was open when it was read, and was closed before another one
-/// that was read later, was seen open, and the other one closed.
-/// Consequence: the older checkpoint was found complete after the newer one, and counted as the newest.
-/// Fix: all is read once more, and what has become complete since waits, if it is newer than what was complete the first time.
+/// Mechanism: a namespace is read one name after the other. A file that was open when it was read,
+/// and was closed before another one that was read later, was seen open, and the other one closed.
+/// Consequence: the older checkpoint was found complete after the newer one, and counted as the
+/// newest.
+/// Fix: all is read once more, and what has become complete since waits, if it is newer than what
+/// was complete the first time.
 #[test]
 fn what_was_open_when_it_was_read_is_not_newer_than_what_was_closed_after_it() {
     let store = TestStore::new();
@@ -42,7 +44,8 @@ fn what_was_open_when_it_was_read_is_not_newer_than_what_was_closed_after_it() {
     assert!(checkpoints.fresh(&[(&root, &all)]).expect("reads").is_empty());
 }
 
-/// Mechanism: what was seen complete, and was written again before it was read once more, waited for the next look, and so on.
+/// Mechanism: what was seen complete, and was written again before it was read once more, waited
+/// for the next look, and so on.
 #[test]
 fn checkpoint_that_is_written_again_and_again_is_complete_whenever_it_is_looked() {
     let store = TestStore::new();
@@ -111,8 +114,9 @@ fn order_is_that_of_the_writer_however_often_it_is_looked_while_files_close() {
     assert_eq!((found.len() as u64, wrong), (STEPS, Vec::new()));
 }
 
-/// Mechanism: a run that was seen to be under way, and had died by the time its files were judged, removed nothing: what was left of a
-/// checkpoint was what a user had left. Consequence: the rest was complete. Fix: whoever was seen counts all through the look.
+/// Mechanism: a run that was seen to be under way, and had died by the time its files were judged,
+/// removed nothing: what was left of a checkpoint was what a user had left. Consequence: the rest
+/// was complete. Fix: whoever was seen counts all through the look.
 #[test]
 fn rest_of_a_checkpoint_is_not_complete_if_a_run_was_seen_that_may_have_removed_files() {
     let store = TestStore::new();
@@ -135,9 +139,10 @@ fn rest_of_a_checkpoint_is_not_complete_if_a_run_was_seen_that_may_have_removed_
     assert_eq!(look(false), 2, "somebody left these, and nobody else comes");
 }
 
-/// Mechanism: every copy that the manifest names was counted: also that of an older version of a file, and one that stays although its
-/// file was removed, because nothing newer is outside.
-/// Consequence: `cairn rm` compared the number of copies with that of files, and removed a store with files that were nowhere else.
+/// Mechanism: every copy that the manifest names was counted: also that of an older version of a
+/// file, and one that stays although its file was removed, because nothing newer is outside.
+/// Consequence: `cairn rm` compared the number of copies with that of files, and removed a store
+/// with files that were nowhere else.
 /// Fix: those of files that the store has in this version count.
 #[test]
 fn copies_of_what_the_store_has_not_are_no_drained_files() {
@@ -167,9 +172,10 @@ fn copies_of_what_the_store_has_not_are_no_drained_files() {
     assert_eq!((outcome.drained_files, out.join("md_step1.cpt").exists()), (0, true));
 }
 
-/// Mechanism: a namespace is read directory by directory. What was renamed meanwhile, from one that was not read yet into one that was,
-/// is nowhere in what was read.
-/// Consequence: its copy was removed, or replaced by that of the next file of the old name; of an absent file that was all there is.
+/// Mechanism: a namespace is read directory by directory. What was renamed meanwhile, from one that
+/// was not read yet into one that was, is nowhere in what was read.
+/// Consequence: its copy was removed, or replaced by that of the next file of the old name; of an
+/// absent file that was all there is.
 /// Fix: a copy stays while the file it is of has a name in the store.
 #[test]
 fn copy_of_a_file_that_was_renamed_while_names_were_read_stays() {
@@ -209,8 +215,9 @@ fn copy_of_a_file_that_was_renamed_while_names_were_read_stays() {
     assert_eq!((last.remove.len(), last.copies.len(), spared), (2, 1, 0));
 }
 
-/// Mechanism: nobody knew of a repair that was cut off. Consequence: the rest of a checkpoint that was being set aside was a checkpoint,
-/// and the copies outside were torn apart like the files. Fix: what the note of a repair names is left alone until that is over.
+/// Mechanism: nobody knew of a repair that was cut off. Consequence: the rest of a checkpoint that
+/// was being set aside was a checkpoint, and the copies outside were torn apart like the files.
+/// Fix: what the note of a repair names is left alone until that is over.
 #[test]
 fn what_a_repair_names_is_left_alone_until_it_is_over() {
     let mut store = TestStore::new();
@@ -270,8 +277,9 @@ fn what_a_repair_names_is_left_alone_until_it_is_over() {
     assert!(quarantine::is_aside(&path(".cairn-damaged/restart.2.a")));
 }
 
-/// Mechanism: the newest checkpoint of all is copied first. Consequence: of two that are written at every step, the earlier one was never
-/// outside where copying one takes longer than a step. Fix: families take turns.
+/// Mechanism: the newest checkpoint of all is copied first. Consequence: of two that are written at
+/// every step, the earlier one was never outside where copying one takes longer than a step. Fix:
+/// families take turns.
 #[test]
 fn families_take_turns_at_being_held_and_copied_first() {
     let store = TestStore::new();
@@ -292,8 +300,10 @@ fn families_take_turns_at_being_held_and_copied_first() {
     assert!(!store.volume.is_holding());
 }
 
-/// Mechanism: temporary files of an agent that was killed were looked for in directories that the store has.
-/// Consequence: those in a directory that the program had removed by then stayed for ever, and that directory with them.
+/// Mechanism: temporary files of an agent that was killed were looked for in directories that the
+/// store has.
+/// Consequence: those in a directory that the program had removed by then stayed for ever, and that
+/// directory with them.
 /// Fix: they are looked for in the directories that the manifest and the journal name, too.
 #[test]
 fn what_a_killed_agent_left_in_a_directory_goes_although_that_left_the_store() {
@@ -327,9 +337,10 @@ fn what_a_killed_agent_left_in_a_directory_goes_although_that_left_the_store() {
     assert_eq!(left.collect::<Vec<_>>(), ["cairn-manifest.job.json"]);
 }
 
-/// Mechanism: directories get their times at the end of a pass, and what had changed in them since was known to the agent alone.
-/// Consequence: after it was killed they kept the times of the drain, although all was said to be right. Fix: who takes over a persist directory
-/// whose pass did not end looks at them.
+/// Mechanism: directories get their times at the end of a pass, and what had changed in them since
+/// was known to the agent alone.
+/// Consequence: after it was killed they kept the times of the drain, although all was said to be
+/// right. Fix: who takes over a persist directory whose pass did not end looks at them.
 #[test]
 fn directories_have_their_times_after_an_agent_was_killed() {
     let mut store = TestStore::new();
@@ -356,9 +367,10 @@ fn directories_have_their_times_after_an_agent_was_killed() {
     assert_eq!(pass(), time);
 }
 
-/// Mechanism: whether the run was over was asked when a pass had ended, of files that were read before. Consequence: images went although
-/// what the run had done meanwhile was in no other place: after the loss of the node in that moment some files were as they had been,
-/// and some newer. Fix: it is asked before the files are read.
+/// Mechanism: whether the run was over was asked when a pass had ended, of files that were read
+/// before. Consequence: images went although what the run had done meanwhile was in no other place:
+/// after the loss of the node in that moment some files were as they had been, and some newer. Fix:
+/// it is asked before the files are read.
 #[test]
 fn run_that_ends_during_a_pass_still_has_its_image_after_it() {
     const BYTES: usize = 4 << 20;
@@ -395,8 +407,10 @@ fn run_that_ends_during_a_pass_still_has_its_image_after_it() {
     });
 }
 
-/// Mechanism: a pass that found a program alive took the run for one that goes on, after it had been noticed that nobody was there. Consequence:
-/// nobody looked again when that program had ended, and who waited for the drain waited for ever. Fix: the pass says what it took the run for.
+/// Mechanism: a pass that found a program alive took the run for one that goes on, after it had
+/// been noticed that nobody was there. Consequence: nobody looked again when that program had
+/// ended, and who waited for the drain waited for ever. Fix: the pass says what it took the run
+/// for.
 #[test]
 fn pass_says_that_it_took_the_run_for_one_that_goes_on() {
     let store = TestStore::new();
@@ -418,7 +432,8 @@ fn pass_says_that_it_took_the_run_for_one_that_goes_on() {
     assert!(!goes_on());
 }
 
-/// Bytes of a copy in the image before the last are changed where the file is unchanged: whoever reads them there writes them anew.
+/// Bytes of a copy in the image before the last are changed where the file is unchanged: whoever
+/// reads them there writes them anew.
 #[test]
 fn what_is_unchanged_of_a_large_file_is_not_read_again_for_an_image() {
     const BYTES: usize = 12 << 20;

@@ -1,8 +1,10 @@
-//! What of large files is as it was in an earlier image, so that only the rest of their copies is made anew.
+//! What of large files is as it was in an earlier image, so that only the rest of their copies is
+//! made anew.
 //!
-//! Must stay true: what is called unchanged is what the copy in that place has, if it is one of the same inode and not shorter. So all
-//! is forgotten if an image was taken that is not known here, and nothing is known of a file that programs could store to by mappings
-//! when either image was taken.
+//! Must stay true: what is called unchanged is what the copy in that place has, if it is one of the
+//! same inode and not shorter. So all is forgotten if an image was taken that is not known here,
+//! and nothing is known of a file that programs could store to by mappings when either image was
+//! taken.
 //! Does not survive its agent: the next one compares all of a file with its copy.
 
 use super::Tree;
@@ -18,7 +20,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A file that changed here and there in more places is compared as a whole; so are the rest where all files of an image did in more.
+/// A file that changed here and there in more places is compared as a whole; so are the rest where
+/// all files of an image did in more.
 const RANGES_MAX: usize = 1 << 16;
 const ALL_RANGES_MAX: usize = 1 << 20;
 /// Images that are remembered: the places where they lie need three, unless some come to nothing.
@@ -39,12 +42,14 @@ pub struct Unchanged {
 }
 
 struct Taken {
-    /// Of each namespace, the image's number and the blocks that are as they were in the image before.
+    /// Of each namespace, the image's number and the blocks that are as they were in the image
+    /// before.
     namespaces: HashMap<String, (u64, Files<u32>)>,
 }
 
 impl Unchanged {
-    /// An image was taken, in which programs could store to some files. Errors: it is not held any more.
+    /// An image was taken, in which programs could store to some files. Errors: it is not held any
+    /// more.
     pub fn note(
         &mut self,
         image: &Image,

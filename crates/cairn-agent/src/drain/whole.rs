@@ -1,8 +1,10 @@
-//! All of a store, as it is at one moment, copied to a directory of its own: an image, or what a killed job has left.
+//! All of a store, as it is at one moment, copied to a directory of its own: an image, or what a
+//! killed job has left.
 //!
-//! Must stay true: of files that programs may store to by mappings the copies have no store that came after something that is not in the
-//! image: such files are copied first, and if a call has ended meanwhile that orders stores, all is taken anew, a few times. What is
-//! unsteady then is said to be so, and no checkpoint with it is whole.
+//! Must stay true: of files that programs may store to by mappings the copies have no store that
+//! came after something that is not in the image: such files are copied first, and if a call has
+//! ended meanwhile that orders stores, all is taken anew, a few times. What is unsteady then is
+//! said to be so, and no checkpoint with it is whole.
 
 use super::unchanged::Since;
 use super::{Contents, Drainer, Reason, groves, read};
@@ -75,8 +77,8 @@ impl Whole<'_> {
 }
 
 impl Drainer {
-    /// Copies all of the store, as it is at one moment, to `directory`, which is made, under its own names. The
-    /// persist directory and what is known of it stay as they are.
+    /// Copies all of the store, as it is at one moment, to `directory`, which is made, under its
+    /// own names. The persist directory and what is known of it stay as they are.
     pub(super) fn copy_whole(
         &mut self,
         directory: &Path,
@@ -96,7 +98,8 @@ impl Drainer {
         }
     }
 
-    /// Errors: `Unsteady`, if this is not the last attempt; the next one copies `first` what was stored to in those before.
+    /// Errors: `Unsteady`, if this is not the last attempt; the next one copies `first` what was
+    /// stored to in those before.
     fn try_whole(
         &mut self,
         directory: &Path,

@@ -1,10 +1,12 @@
 //! When an image of a job's store is due, nobody having asked for one.
 //!
-//! Must stay true: an image does not begin before the last one has ended, nor until so long after that began as is said, and after one that
-//! came to nothing there is a pause as long as that took; what arrived outside, or what a program had made durable in a file that it keeps
-//! open, is not newer for long than what the newest image has, so that whoever goes on from the image loses little.
-//! Whether anything was written since the last image is not asked: writes that continue one another, and those to mapped files, leave no
-//! trace of their own, and what is as it was is not copied again.
+//! Must stay true: an image does not begin before the last one has ended, nor until so long after
+//! that began as is said, and after one that came to nothing there is a pause as long as that took;
+//! what arrived outside, or what a program had made durable in a file that it keeps open, is not
+//! newer for long than what the newest image has, so that whoever goes on from the image loses
+//! little. Whether anything was written since the last image is not asked: writes that continue one
+//! another, and those to mapped files, leave no trace of their own, and what is as it was is not
+//! copied again.
 
 use crate::model::policy::Images;
 use std::time::{Duration, Instant};
@@ -28,7 +30,8 @@ pub struct Imaging {
     began: Instant,
     ended: Instant,
     came_to_nothing: bool,
-    /// What the last one has: files that arrived until its end it may have, what was synced until its beginning.
+    /// What the last one has: files that arrived until its end it may have, what was synced until
+    /// its beginning.
     seen: Wishes,
 }
 
@@ -44,8 +47,8 @@ impl Imaging {
         *self = Imaging { began, ended: Instant::now(), came_to_nothing, seen };
     }
 
-    /// Whether one is due at `now`, when there are these wishes. A job of which not all checkpoints are wanted there
-    /// (`is_choosy`) has images only if it says how often: they have all files.
+    /// Whether one is due at `now`, when there are these wishes. A job of which not all checkpoints
+    /// are wanted there (`is_choosy`) has images only if it says how often: they have all files.
     pub fn is_due(&self, images: Images, wishes: Wishes, is_choosy: bool, now: Instant) -> bool {
         let period = match images {
             Images::Never => return false,

@@ -1,25 +1,31 @@
-//! How often a job should write checkpoints, so that it gets on fastest although it fails now and then.
+//! How often a job should write checkpoints, so that it gets on fastest although it fails now and
+//! then.
 //!
-//! The model. Failures come at random moments with a constant rate `1 / M` (exponential), also while a checkpoint is written
-//! and while a restart is under way. The job computes for `τ`, writes a checkpoint for `C`, and so on; after a failure it reads
-//! one for `R` and does again what it had done since. With a second level each `n`-th checkpoint is brought there as well, which
-//! takes `C₂` more; the share `p` of failures needs that copy, which is read in `R₂`, and loses everything since.
+//! The model. Failures come at random moments with a constant rate `1 / M` (exponential), also
+//! while a checkpoint is written and while a restart is under way. The job computes for `τ`, writes
+//! a checkpoint for `C`, and so on; after a failure it reads one for `R` and does again what it had
+//! done since. With a second level each `n`-th checkpoint is brought there as well, which takes
+//! `C₂` more; the share `p` of failures needs that copy, which is read in `R₂`, and loses
+//! everything since.
 //!
-//! Invariant: times are finite, positive numbers of seconds, and no single step takes as long as the mean time between failures
-//! (`Model::check`); then all results are finite.
+//! Invariant: times are finite, positive numbers of seconds, and no single step takes as long as
+//! the mean time between failures (`Model::check`); then all results are finite.
 //! Does not measure anything; whoever asks knows what a checkpoint costs.
 //!
-//! Sources: J. W. Young, *A first order approximation to the optimum checkpoint interval*, CACM 17(9), 1974. J. T. Daly, *A
-//! higher order estimate of the optimum checkpoint interval for restart dumps*, FGCS 22, 2006. Two levels: the Markov model of
-//! A. Moody, G. Bronevetsky, K. Mohror and B. R. de Supinski, *Design, modeling, and evaluation of a scalable multi-level
-//! checkpointing system*, SC10, for two levels, solved in closed form and minimised numerically.
+//! Sources: J. W. Young, *A first order approximation to the optimum checkpoint interval*, CACM
+//! 17(9), 1974. J. T. Daly, *A higher order estimate of the optimum checkpoint interval for restart
+//! dumps*, FGCS 22, 2006. Two levels: the Markov model of A. Moody, G. Bronevetsky, K. Mohror and
+//! B. R. de Supinski, *Design, modeling, and evaluation of a scalable multi-level checkpointing
+//! system*, SC10, for two levels, solved in closed form and minimised numerically.
 
 /// Checkpoints from one that goes to the second level to the next, at most.
 pub const EVERY_MAX: u32 = 1 << 20;
-/// The interval is looked for between these multiples of the least and the greatest time that matter.
+/// The interval is looked for between these multiples of the least and the greatest time that
+/// matter.
 const SEARCH_LEAST: f64 = 1e-4;
 const SEARCH_MOST: f64 = 10.0;
-/// Steps of a golden-section search: each leaves 0.618 of the range, which is known to one in a million then.
+/// Steps of a golden-section search: each leaves 0.618 of the range, which is known to one in a
+/// million then.
 const SEARCH_STEPS: usize = 60;
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
@@ -39,7 +45,8 @@ pub struct Model {
 /// A slower level, such as a parallel file system behind the memory of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SecondLevel {
-    /// What it costs the job to bring a checkpoint there, besides writing it to the first level (`C₂`).
+    /// What it costs the job to bring a checkpoint there, besides writing it to the first level
+    /// (`C₂`).
     pub write_s: f64,
     /// From a failure until the job goes on from there (`R₂`).
     pub restart_s: f64,
@@ -88,9 +95,9 @@ pub enum Refused {
     },
 }
 
-/// One interval with the checkpoint behind it, as a step of the chain of segments: the expected time until the pattern is
-/// complete is `time_s` + `onward` × (that of the next segment) + `back` × (that of the whole pattern), where the two
-/// probabilities add up to 1.
+/// One interval with the checkpoint behind it, as a step of the chain of segments: the expected
+/// time until the pattern is complete is `time_s` + `onward` × (that of the next segment) + `back`
+/// × (that of the whole pattern), where the two probabilities add up to 1.
 struct Segment {
     time_s: f64,
     onward: f64,
@@ -128,12 +135,14 @@ impl Model {
         }
     }
 
-    /// The optimal interval of Young for one level, `√(2 C M)`: a first approximation, good while `C` is far below `M`.
+    /// The optimal interval of Young for one level, `√(2 C M)`: a first approximation, good while
+    /// `C` is far below `M`.
     pub fn young_s(&self) -> f64 {
         (2.0 * self.checkpoint_s * self.mtbf_s).sqrt()
     }
 
-    /// The optimal interval of Daly for one level: `√(2 C M) · [1 + ⅓ √(C / 2M) + ⅑ (C / 2M)] − C` where `C < 2M`, else `M`.
+    /// The optimal interval of Daly for one level: `√(2 C M) · [1 + ⅓ √(C / 2M) + ⅑ (C / 2M)] − C`
+    /// where `C < 2M`, else `M`.
     pub fn daly_s(&self) -> f64 {
         let ratio = self.checkpoint_s / (2.0 * self.mtbf_s);
         match ratio < 1.0 {
@@ -142,15 +151,17 @@ impl Model {
         }
     }
 
-    /// Part of the time in which the job makes progress that lasts, from 0 to 1: `n τ` divided by the expected time until a
-    /// pattern of `n` intervals is complete. With one level that time is `M e^{R/M} (e^{(τ + C)/M} − 1)`, as in Daly's paper.
+    /// Part of the time in which the job makes progress that lasts, from 0 to 1: `n τ` divided by
+    /// the expected time until a pattern of `n` intervals is complete. With one level that time is
+    /// `M e^{R/M} (e^{(τ + C)/M} − 1)`, as in Daly's paper.
     pub fn progress(&self, schedule: &Schedule) -> f64 {
         let Schedule { interval_s, every } = *schedule;
         let last_cost_s = self.second.map_or(0.0, |second| second.write_s);
         let usual = self.segment(interval_s + self.checkpoint_s);
         let last = self.segment(interval_s + self.checkpoint_s + last_cost_s);
-        // The pattern's expected time is E = S·t + βᵐ·t' + (1 − βᵐ β')·E with m = n − 1 usual segments, of which the k-th is
-        // reached for the first time with probability βᵏ, and S the sum of those.
+        // The pattern's expected time is E = S·t + βᵐ·t' + (1 − βᵐ β')·E with m = n − 1 usual
+        // segments, of which the k-th is reached for the first time with probability βᵏ, and S the
+        // sum of those.
         let before = f64::from(every.max(1) - 1);
         let log_reached = before * (-usual.back).ln_1p();
         let visits = match usual.back > 0.0 {
@@ -163,14 +174,16 @@ impl Model {
         if progress.is_finite() { progress } else { 0.0 }
     }
 
-    /// The segment of so many seconds. After a failure of the first level it begins again when the restart is through; one of
-    /// the second level, in the segment or in a restart, leads back to the begin of the pattern.
+    /// The segment of so many seconds. After a failure of the first level it begins again when the
+    /// restart is through; one of the second level, in the segment or in a restart, leads back to
+    /// the begin of the pattern.
     fn segment(&self, seconds: f64) -> Segment {
         let rate = 1.0 / self.mtbf_s;
         let share = self.second.map_or(0.0, |second| second.failure_share);
         let passes = |time_s: f64| (-rate * time_s).exp();
         let spent_s = |time_s: f64| -(-rate * time_s).exp_m1() / rate;
-        // One restart from the first level succeeds, or fails and is tried again, or leads to the second level.
+        // One restart from the first level succeeds, or fails and is tried again, or leads to the
+        // second level.
         let (whole, restarted) = (passes(seconds), passes(self.restart_s));
         let settled = 1.0 - (1.0 - restarted) * (1.0 - share);
         let failed = 1.0 - whole;
@@ -202,7 +215,8 @@ impl Model {
         }
     }
 
-    /// How many checkpoints from one on the second level to the next; more and fewer are both worse.
+    /// How many checkpoints from one on the second level to the next; more and fewer are both
+    /// worse.
     fn best_every(&self, schedule: impl Fn(u32) -> Schedule) -> u32 {
         let progress = |every| self.progress(&schedule(every));
         let (mut least, mut most) = (1, EVERY_MAX);
@@ -216,8 +230,8 @@ impl Model {
         least
     }
 
-    /// The best interval where each `every`-th checkpoint goes to the second level: a golden-section search for the one maximum,
-    /// on a logarithmic scale.
+    /// The best interval where each `every`-th checkpoint goes to the second level: a
+    /// golden-section search for the one maximum, on a logarithmic scale.
     fn best_with(&self, every: u32) -> Schedule {
         let schedule = |log_interval: f64| Schedule { interval_s: log_interval.exp(), every };
         let progress = |log_interval| self.progress(&schedule(log_interval));

@@ -1,8 +1,10 @@
-//! What tells the persist directory from the one that shows in its place when its file system is not mounted.
+//! What tells the persist directory from the one that shows in its place when its file system is
+//! not mounted.
 //!
-//! Must stay true: what lies beneath the place where a file system was mounted is never taken for what was mounted; a directory
-//! that somebody removed and made again is one to drain to.
-//! Numbers of devices and mounts may be others when a file system is mounted again: then the manifest in it counts.
+//! Must stay true: what lies beneath the place where a file system was mounted is never taken for
+//! what was mounted; a directory that somebody removed and made again is one to drain to. Numbers
+//! of devices and mounts may be others when a file system is mounted again: then the manifest in it
+//! counts.
 
 use crate::model::error::{Error, Result};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
@@ -41,7 +43,8 @@ impl DirectoryId {
         })
     }
 
-    /// Whether `other` may be drained to where this one was: it is the same, or stands for it in the same mounted file system.
+    /// Whether `other` may be drained to where this one was: it is the same, or stands for it in
+    /// the same mounted file system.
     pub fn may_be(self, other: DirectoryId) -> bool {
         self.device == other.device && (self.inode == other.inode || self.mount == other.mount)
     }

@@ -46,7 +46,8 @@ pub enum Error {
         /// The job.
         owner: String,
     },
-    /// Something that this job did not put there has the name of a file, in a directory that it shares.
+    /// Something that this job did not put there has the name of a file, in a directory that it
+    /// shares.
     #[error("{} is there already, of another job or user; both stay", path.display())]
     Taken {
         /// The name.
@@ -340,7 +341,8 @@ impl Error {
         matches!(self, Error::Object { refusal: Refusal::Passing, .. })
     }
 
-    /// Whether nobody can go on with an object that was begun at the object store: it is to be another one, or is refused.
+    /// Whether nobody can go on with an object that was begun at the object store: it is to be
+    /// another one, or is refused.
     pub(crate) fn ends_upload(&self) -> bool {
         use Refusal::{OfObject, OfParts};
         matches!(

@@ -13,7 +13,8 @@ struct FormatOnly {
     format: u32,
 }
 
-/// What `text`, the content of `path`, says. Errors: `Json`; `Format`, a newer one than `supported`.
+/// What `text`, the content of `path`, says. Errors: `Json`; `Format`, a newer one than
+/// `supported`.
 pub fn parse<T: DeserializeOwned>(path: &Path, text: &[u8], supported: u32) -> Result<T> {
     let json = |source| Error::Json { path: path.to_path_buf(), source };
     let FormatOnly { format: found } = serde_json::from_slice(text).map_err(json)?;

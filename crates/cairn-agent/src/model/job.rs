@@ -136,7 +136,8 @@ pub struct Job {
     /// How many runs of the job there have been in the store.
     #[serde(default)]
     pub runs: u64,
-    /// Executable of the first run since the last one that ended well; a run of another one does not end the job.
+    /// Executable of the first run since the last one that ended well; a run of another one does
+    /// not end the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<String>,
     /// File that figures are written to, for Prometheus; absolute.
@@ -210,7 +211,8 @@ pub struct Description {
 }
 
 impl Description {
-    /// The description in `directory`, unless it is the one that was seen last. Errors: those of [`Job::load`].
+    /// The description in `directory`, unless it is the one that was seen last. Errors: those of
+    /// [`Job::load`].
     pub fn follow(&mut self, directory: &Path) -> Result<Option<Job>> {
         let found = store_file::version(&directory.join(JOB_FILE));
         if found == self.seen {

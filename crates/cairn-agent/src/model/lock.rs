@@ -1,6 +1,7 @@
 //! Lock files of a store: who has the store, and with whom he shares it.
 //!
-//! Must stay true: a lock ends with the process that has it, however that ends; one on a file whose store was removed keeps nobody out.
+//! Must stay true: a lock ends with the process that has it, however that ends; one on a file whose
+//! store was removed keeps nobody out.
 
 use crate::model::error::{Error, Result};
 use rustix::fs::{Mode, OFlags};
@@ -75,7 +76,8 @@ pub fn is_shared(lock: &File) -> bool {
     answer == 0 && i32::from(conflict.l_type) != libc::F_UNLCK
 }
 
-/// Sharing is a lock of another kind on the same file, which belongs to the open file as the first one does.
+/// Sharing is a lock of another kind on the same file, which belongs to the open file as the first
+/// one does.
 fn set_share(lock: &File, kind: i32) -> std::io::Result<()> {
     let range = whole_file(kind);
     // SAFETY: the request reads one such structure, which lives for the call.
@@ -92,7 +94,8 @@ fn whole_file(kind: i32) -> libc::flock {
     range
 }
 
-/// Whether some process holds or shares the lock file `name`. The question itself holds it for an instant.
+/// Whether some process holds or shares the lock file `name`. The question itself holds it for an
+/// instant.
 pub fn is_locked(directory: &Path, name: &str) -> Result<bool> {
     let path = directory.join(name);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

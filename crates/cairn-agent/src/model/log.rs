@@ -3,10 +3,11 @@
 //! ```text
 //! {"time":"2026-11-22T14:53:06.123456789Z","level":"warn","agent":4711,"message":"cannot drain: ..."}
 //! ```
-//! Must stay true: the files of a log stay below `FILES * FILE_BYTES_MAX` together, however long an agent lives; a log that
-//! cannot be written holds nothing up; messages name files, checkpoints and reasons, never what is in a file, on a command line or in
-//! the environment. What the C library prints of a process that aborts stands between the lines, as it is.
-//! A process that is no agent, such as a command that uses the same code, has no log and says nothing.
+//! Must stay true: the files of a log stay below `FILES * FILE_BYTES_MAX` together, however long an
+//! agent lives; a log that cannot be written holds nothing up; messages name files, checkpoints and
+//! reasons, never what is in a file, on a command line or in the environment. What the C library
+//! prints of a process that aborts stands between the lines, as it is. A process that is no agent,
+//! such as a command that uses the same code, has no log and says nothing.
 
 use crate::model::clock::utc_time;
 use crate::model::job::AGENT_LOG;

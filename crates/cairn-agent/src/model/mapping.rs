@@ -1,7 +1,9 @@
-//! Where files land below the persist directory: as they lie in the store, but for directories that have another place.
+//! Where files land below the persist directory: as they lie in the store, but for directories that
+//! have another place.
 //!
-//! Must stay true: no two paths of the store have the same place, and every place lies below the directory. What would come
-//! to lie in a place that is another's has none. Names that files of Cairn's own have there are nobody's.
+//! Must stay true: no two paths of the store have the same place, and every place lies below the
+//! directory. What would come to lie in a place that is another's has none. Names that files of
+//! Cairn's own have there are nobody's.
 
 use crate::model::path::ASIDE;
 use crate::model::path::FilePath;
@@ -16,7 +18,8 @@ pub struct Rule {
     pub to: FilePath,
 }
 
-/// The directories of a job that have places of their own; of those that lie in each other the inner one counts.
+/// The directories of a job that have places of their own; of those that lie in each other the
+/// inner one counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Rule>", into = "Vec<Rule>")]
 pub struct Mapping(Vec<Rule>);
@@ -75,8 +78,9 @@ impl Mapping {
     }
 }
 
-/// Whether a place has a name that manifests and timelines have, or begins with one as journals, temporary files of manifests,
-/// probes, and what a job has left or was set aside have; what the store sets aside may lie beside them.
+/// Whether a place has a name that manifests and timelines have, or begins with one as journals,
+/// temporary files of manifests, probes, and what a job has left or was set aside have; what the
+/// store sets aside may lie beside them.
 fn is_ours(place: &FilePath) -> bool {
     let first = place.components().next().unwrap_or_default();
     if [&b"cairn-left."[..], b"cairn-image.", b"cairn-aside.", b"cairn-before."]

@@ -14,7 +14,8 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
-/// The directory of a namespace that damaged checkpoints are set aside to. What lies there is part of no checkpoint.
+/// The directory of a namespace that damaged checkpoints are set aside to. What lies there is part
+/// of no checkpoint.
 pub const ASIDE: &[u8] = b".cairn-damaged";
 
 /// Path of a file inside a store, relative to its root; empty for the root itself.

@@ -88,7 +88,8 @@ impl Priority {
     }
 }
 
-/// How a copy is known to be what was read from the store, whose blocks are compared with their checksums in any case.
+/// How a copy is known to be what was read from the store, whose blocks are compared with their
+/// checksums in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verify {

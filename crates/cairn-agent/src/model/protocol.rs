@@ -127,22 +127,26 @@ pub struct Outcome {
     pub drained_files: u64,
     /// Their bytes.
     pub drained_bytes: u64,
-    /// Files whose data are nowhere: they were to be brought in, and their copies there are damaged or gone.
+    /// Files whose data are nowhere: they were to be brought in, and their copies there are damaged
+    /// or gone.
     #[serde(default)]
     pub lost_files: u64,
     /// Files that somebody may still write to.
     pub open: Vec<FilePath>,
-    /// Files whose last writer died, or could not write all, and which are not in the persist directory as they are.
+    /// Files whose last writer died, or could not write all, and which are not in the persist
+    /// directory as they are.
     pub unclean: Vec<FilePath>,
     /// Files whose last writer died, or could not write all, and which are there as they are.
     #[serde(default)]
     pub as_they_are: Vec<FilePath>,
-    /// Of an image: files that programs have mapped, of which it may have what was stored after something that is not in it.
+    /// Of an image: files that programs have mapped, of which it may have what was stored after
+    /// something that is not in it.
     #[serde(default)]
     pub unsteady: Vec<FilePath>,
     /// Files that could not be drained, and why.
     pub failed: Vec<Failed>,
-    /// Files that wait for the next pass: they changed while they were copied, or something newer may go first.
+    /// Files that wait for the next pass: they changed while they were copied, or something newer
+    /// may go first.
     pub changed: u64,
     /// Files and directories with extended attributes that the persist directory did not take.
     #[serde(default)]
@@ -150,7 +154,8 @@ pub struct Outcome {
     /// The file system there has refused to change permission bits.
     #[serde(default)]
     pub without_modes: bool,
-    /// Checkpoints that are not complete; none of their files is copied but at the end of a run that succeeded.
+    /// Checkpoints that are not complete; none of their files is copied but at the end of a run
+    /// that succeeded.
     #[serde(default)]
     pub unfinished: Vec<Unfinished>,
     /// Clean files that are not copied: nobody wants them outside.
@@ -249,7 +254,8 @@ pub struct SpaceStatus {
     pub longest_ms: u64,
     /// Bytes that are being drained.
     pub draining_bytes: u64,
-    /// Files that left the store because the job wants to keep them there no longer; their copies are safe.
+    /// Files that left the store because the job wants to keep them there no longer; their copies
+    /// are safe.
     pub given_up_files: u64,
     /// Their bytes.
     pub given_up_bytes: u64,
@@ -299,7 +305,8 @@ pub struct Status {
     /// Who waits for space; absent if nobody does and nothing is ever given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<SpaceStatus>,
-    /// Files whose data are brought while programs run; absent if there were none since the agent began.
+    /// Files whose data are brought while programs run; absent if there were none since the agent
+    /// began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bringing: Option<Bringing>,
     /// Complete checkpoints in an object store; absent if there is none.

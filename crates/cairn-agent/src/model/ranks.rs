@@ -1,8 +1,9 @@
-//! The MPI programs of a job on this node, as the store's list of ranks tells: who is expected, who came, who has
-//! contributed everything, who died.
+//! The MPI programs of a job on this node, as the store's list of ranks tells: who is expected, who
+//! came, who has contributed everything, who died.
 //!
-//! Must stay true: a program counts as finished only when each rank that its launcher put here has finalised MPI, which
-//! flushed its files. Two starts that have one name, which launchers may give twice, are told apart by a rank that came twice.
+//! Must stay true: a program counts as finished only when each rank that its launcher put here has
+//! finalised MPI, which flushed its files. Two starts that have one name, which launchers may give
+//! twice, are told apart by a rank that came twice.
 
 use crate::model::error::Result;
 use cairn_device::Store;
@@ -114,7 +115,8 @@ pub fn launches(directory: &Path) -> Result<Vec<Launch>> {
 
 fn group(records: &[RankRecord]) -> Vec<Launch> {
     let mut launches: Vec<Launch> = Vec::new();
-    // By its name: the newest start, and which ranks of it have come. One that comes twice is of another start.
+    // By its name: the newest start, and which ranks of it have come. One that comes twice is of
+    // another start.
     let mut newest: HashMap<&str, (usize, HashSet<u32>)> = HashMap::new();
     for record in records {
         let known = newest.get_mut(record.launch.as_str()).filter(|(at, ranks)| {
@@ -183,8 +185,9 @@ mod tests {
         assert!(launch.ranks[0].trouble.as_ref().is_some_and(|why| why.contains("Input/output")));
     }
 
-    /// About as many as a store has room for, of two starts that go on at the same time and a third of the same name. When each
-    /// record was compared with all before it, this took twenty times as long.
+    /// About as many as a store has room for, of two starts that go on at the same time and a third
+    /// of the same name. When each record was compared with all before it, this took twenty times
+    /// as long.
     #[test]
     fn full_list_is_grouped_by_starts() {
         const RANKS: u32 = 16_000;

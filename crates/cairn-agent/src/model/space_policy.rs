@@ -1,16 +1,20 @@
-//! What a job says of the space of its store: what is kept in it, and how long a write waits for room.
+//! What a job says of the space of its store: what is kept in it, and how long a write waits for
+//! room.
 //!
-//! Stands as one field in the job's description; a store without it gives nothing up and lets nobody wait.
+//! Stands as one field in the job's description; a store without it gives nothing up and lets
+//! nobody wait.
 
 use serde::{Deserialize, Serialize};
 
-/// How long a write waits for space unless the job says otherwise, where something can be given up at all.
+/// How long a write waits for space unless the job says otherwise, where something can be given up
+/// at all.
 pub const PATIENCE_SECONDS_DEFAULT: u64 = 30;
 
 /// The space of a job's store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpacePolicy {
-    /// How many complete checkpoints of a family stay, the newest ones; older ones go once they are drained.
+    /// How many complete checkpoints of a family stay, the newest ones; older ones go once they are
+    /// drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retain_count: Option<u64>,
     /// How many bytes of complete checkpoints stay, of the newest ones.

@@ -1,8 +1,9 @@
-//! Small files in a store's directory, read by the tools. The directory is its user's alone, but other processes of that user
-//! may have put anything there.
+//! Small files in a store's directory, read by the tools. The directory is its user's alone, but
+//! other processes of that user may have put anything there.
 //!
-//! Must stay true: reading waits for nobody and takes no more memory than the caller allows, whatever stands there; a file is
-//! replaced whole, so that who reads finds the old one or the new one, and of an attempt that failed nothing stays.
+//! Must stay true: reading waits for nobody and takes no more memory than the caller allows,
+//! whatever stands there; a file is replaced whole, so that who reads finds the old one or the new
+//! one, and of an attempt that failed nothing stays.
 
 use crate::model::error::{Error, Result};
 use cairn_device::descriptor::Descriptor;
@@ -15,7 +16,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What tells one version of a file that is replaced whole from another: inode, seconds and nanoseconds of its last change.
+/// What tells one version of a file that is replaced whole from another: inode, seconds and
+/// nanoseconds of its last change.
 pub type Version = (u64, i64, i64);
 
 /// The version of the file at `path` now; None if there is none.
@@ -87,7 +89,8 @@ pub fn is_unfinished(name: &OsStr, of: &str) -> bool {
 }
 
 fn write_new(path: &Path, bytes: &[u8], outlives: Outlives) -> io::Result<()> {
-    // What somebody who was killed has left, or another process has put there, which may be no file at all.
+    // What somebody who was killed has left, or another process has put there, which may be no file
+    // at all.
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         removed => removed?,
@@ -114,8 +117,9 @@ mod tests {
         fs::read_dir(directory).expect("lists").flatten().map(|entry| entry.file_name()).collect()
     }
 
-    /// Mechanism: the unfinished file was opened whatever had its name. Consequence: a FIFO there was waited for without end, and what
-    /// a link led to was overwritten. Fix: what has the name goes first.
+    /// Mechanism: the unfinished file was opened whatever had its name. Consequence: a FIFO there
+    /// was waited for without end, and what a link led to was overwritten. Fix: what has the name
+    /// goes first.
     #[test]
     fn what_has_the_name_of_the_unfinished_file_is_neither_waited_for_nor_written_to() {
         let directory = scratch("name");

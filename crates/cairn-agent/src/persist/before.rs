@@ -1,9 +1,10 @@
-//! What lay in a persist directory before a job drained to it: set aside before something of the job's takes its place.
+//! What lay in a persist directory before a job drained to it: set aside before something of the
+//! job's takes its place.
 //!
-//! Must stay true: a file that was there, and has the name of one of the job's, is neither replaced nor removed; it is below
-//! `cairn-before.JOB` then, under its own path.
-//! Does not see what comes there while an agent runs, nor what lies in places of `--map`. A directory that the job makes, too,
-//! is the job's from then on.
+//! Must stay true: a file that was there, and has the name of one of the job's, is neither replaced
+//! nor removed; it is below `cairn-before.JOB` then, under its own path.
+//! Does not see what comes there while an agent runs, nor what lies in places of `--map`. A
+//! directory that the job makes, too, is the job's from then on.
 
 use crate::model::error::{Error, Result};
 use crate::model::log;
@@ -28,13 +29,14 @@ pub fn places(persist: &Path, job: &str) -> Vec<PathBuf> {
     places.take_while(|place| place.is_dir()).collect()
 }
 
-/// What lies in each directory that was looked at and is not of the job: by its name, whether it is a directory.
+/// What lies in each directory that was looked at and is not of the job: by its name, whether it is
+/// a directory.
 #[derive(Default)]
 pub struct Before(HashMap<FilePath, HashMap<Vec<u8>, bool>>);
 
 impl Before {
-    /// Sets aside what lies at `path`, where a directory is to be, or something else, if it was there before. Errors: `Taken`: it cannot
-    /// be moved; those of the directory.
+    /// Sets aside what lies at `path`, where a directory is to be, or something else, if it was
+    /// there before. Errors: `Taken`: it cannot be moved; those of the directory.
     pub fn clear(
         &mut self,
         (path, is_directory): (&FilePath, bool),

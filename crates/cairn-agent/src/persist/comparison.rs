@@ -1,4 +1,5 @@
-//! A file of the store beside its entry in the manifest: what differs, and the entry that it is to have.
+//! A file of the store beside its entry in the manifest: what differs, and the entry that it is to
+//! have.
 
 use crate::persist::manifest::{Copy, Entry, State};
 use crate::store::extended::Carried;

@@ -3,8 +3,8 @@
 //! Must stay true: no operation follows a symbolic link below the directory, so nothing outside it
 //! can be read, replaced or removed through one; a file appears under its name only by a rename of
 //! a complete and durable one; what a failed attempt leaves behind has a name that the next attempt
-//! reuses. Names are durable after `synchronise`. Paths are those of the store, which land where the mapping says. Does not know
-//! what should be there; `plan.rs` does.
+//! reuses. Names are durable after `synchronise`. Paths are those of the store, which land where
+//! the mapping says. Does not know what should be there; `plan.rs` does.
 
 use crate::model::directory_id::DirectoryId;
 use crate::model::error::{Error, Result};
@@ -57,8 +57,8 @@ pub struct Destination {
     refusals: Refusals,
 }
 
-/// Whether the file system has refused to change permission bits: some have none, or leave them to lists of rights. What is drained has
-/// those that it gives then, which is said.
+/// Whether the file system has refused to change permission bits: some have none, or leave them to
+/// lists of rights. What is drained has those that it gives then, which is said.
 #[derive(Clone, Default)]
 struct Refusals(Arc<AtomicBool>);
 
@@ -109,7 +109,8 @@ impl Destination {
         &self.mapping
     }
 
-    /// Makes the places of mapped directories, durably. They stay, whatever becomes of the directories.
+    /// Makes the places of mapped directories, durably. They stay, whatever becomes of the
+    /// directories.
     pub fn make_places(&self) -> Result<()> {
         for rule in self.mapping.rules() {
             let path = self.path.join(rule.to.as_os_str());
@@ -257,7 +258,8 @@ impl Destination {
             .map_err(self.error("move", path))
     }
 
-    /// Moves what lies at `path` to the same path of another directory, where its parents are made, and nothing has the name; durably.
+    /// Moves what lies at `path` to the same path of another directory, where its parents are made,
+    /// and nothing has the name; durably.
     pub fn set_aside_in(&self, path: &FilePath, other: &Destination) -> Result<()> {
         if let Some((parent, _)) = path.split() {
             other.make_all(&parent).map_err(other.error("make the directory", &parent))?;
@@ -356,7 +358,8 @@ impl Destination {
         opened.map(Extended::read).unwrap_or_default()
     }
 
-    /// Makes the file at `path` one of its own if it has other names: what they name stays as it is.
+    /// Makes the file at `path` one of its own if it has other names: what they name stays as it
+    /// is.
     fn separate(&self, path: &FilePath) -> Result<()> {
         let found = match self.look(path)? {
             Some(found) if found.kind == FileType::RegularFile && found.links > 1 => found,
@@ -438,8 +441,8 @@ impl Destination {
         Ok(Temporary { file, parent, temporary, name, path, is_link, published, refusals })
     }
 
-    /// The file at `other` of the directory `there` under a name that `path` gets later; None if it cannot have two names, or is not
-    /// `found` any more.
+    /// The file at `other` of the directory `there` under a name that `path` gets later; None if it
+    /// cannot have two names, or is not `found` any more.
     pub fn link_temporary(
         &self,
         path: &FilePath,
@@ -497,8 +500,8 @@ impl Destination {
         }
     }
 
-    /// The file at `path` under the name of a temporary one, to be changed; None if it has other names, too, is not `found` any more, or
-    /// may not be written to.
+    /// The file at `path` under the name of a temporary one, to be changed; None if it has other
+    /// names, too, is not `found` any more, or may not be written to.
     pub fn take_temporary(&self, path: &FilePath, found: &Found) -> Result<Option<Temporary>> {
         let (parent, name) = self.parent("open", path)?;
         let temporary = self.temporary_name(&name);
@@ -538,7 +541,8 @@ impl Destination {
         }
     }
 
-    /// Removes temporary files that an agent of this store left in `directory`, but for those that are `kept`.
+    /// Removes temporary files that an agent of this store left in `directory`, but for those that
+    /// are `kept`.
     pub fn sweep(&self, directory: &FilePath, kept: &[FilePath]) -> Result<()> {
         let opened = match self.open_directory(directory) {
             Ok(opened) => opened,
@@ -578,7 +582,8 @@ impl Destination {
         }
     }
 
-    /// No other name of the directory has the same: one that is too long is told from those that begin alike by its hash.
+    /// No other name of the directory has the same: one that is too long is told from those that
+    /// begin alike by its hash.
     fn temporary_name(&self, name: &OsStr) -> OsString {
         let (name, suffix) = (name.as_bytes(), self.suffix.as_bytes());
         let room = NAME_BYTES_MAX - 1 - suffix.len();
@@ -716,7 +721,8 @@ impl Drop for Temporary {
     }
 }
 
-/// Whether a time read back is the one that was set, also on a file system whose times are coarser or end sooner.
+/// Whether a time read back is the one that was set, also on a file system whose times are coarser
+/// or end sooner.
 pub fn same_time(set_ns: i64, found_ns: i64) -> bool {
     const GRANULARITIES_NS: [i64; 4] = [1, 100, 1_000, NANOSECONDS_PER_SECOND];
     let is_rounded = |step| set_ns.checked_sub(set_ns.rem_euclid(step)) == Some(found_ns);
@@ -883,8 +889,9 @@ mod tests {
         assert_eq!((content(&one), content(&other)), (b"one".to_vec(), b"other".to_vec()));
     }
 
-    /// Mechanism: a file with other names was opened to make it one of its own, which a user who is not root may not do with one that its
-    /// owner must not read. Consequence: the run could not be delivered. Fix: for that moment the owner may.
+    /// Mechanism: a file with other names was opened to make it one of its own, which a user who is
+    /// not root may not do with one that its owner must not read. Consequence: the run could not be
+    /// delivered. Fix: for that moment the owner may.
     #[test]
     fn attributes_of_one_name_are_not_those_of_the_others() {
         let scratch = Scratch::new("names");

@@ -3,9 +3,9 @@
 //! The manifest is written once for many changes. An agent that is killed in between leaves changes
 //! that it does not name; these records let the next agent tell them from what somebody else did.
 //! Must stay true: nothing of ours gets, changes or loses a name in the directory before its record
-//! is written; the records go only after the manifest on disk says what became of them.
-//! They outlive the agent, and the node only as far as the file system of the directory has got: what it has of them the next store of
-//! the job reads. Whatever is not named is not removed any more.
+//! is written; the records go only after the manifest on disk says what became of them. They
+//! outlive the agent, and the node only as far as the file system of the directory has got: what it
+//! has of them the next store of the job reads. Whatever is not named is not removed any more.
 //! Does not judge whether a change took place; `ledger.rs` does.
 
 use crate::model::error::{Error, Result};

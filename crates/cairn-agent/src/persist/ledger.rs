@@ -47,7 +47,8 @@ pub struct Ledger {
     sets: Vec<Partial>,
     /// Other jobs drain here, too.
     is_shared: bool,
-    /// What was there before the job; none where only the job's files are, or each must find its name free.
+    /// What was there before the job; none where only the job's files are, or each must find its
+    /// name free.
     before: Option<Before>,
     /// Directories with names that may not be durable yet.
     touched: BTreeSet<FilePath>,
@@ -97,8 +98,8 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Has the entries of directories say which times these have: an agent that died had changed what is in them, and not given them
-    /// their times again.
+    /// Has the entries of directories say which times these have: an agent that died had changed
+    /// what is in them, and not given them their times again.
     fn look_at_directories(&mut self) {
         let directories =
             self.manifest.files.iter_mut().filter(|(_, entry)| entry.kind == Kind::Directory);
@@ -109,8 +110,9 @@ impl Ledger {
         }
     }
 
-    /// Has the manifest say what the agent of an earlier store of the job was doing when it died with its node, and removes what it had
-    /// not finished: nobody else of that store comes. Errors: as `open`.
+    /// Has the manifest say what the agent of an earlier store of the job was doing when it died
+    /// with its node, and removes what it had not finished: nobody else of that store comes.
+    /// Errors: as `open`.
     pub fn settle_earlier(path: &Path, job: &Job) -> Result<()> {
         match Ledger::look(path, job)? {
             (_, Some(manifest)) if manifest.store != job.store => {
@@ -139,7 +141,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether the directory can be drained to. Errors: it cannot be opened, or is not the one that it was.
+    /// Whether the directory can be drained to. Errors: it cannot be opened, or is not the one that
+    /// it was.
     pub fn check(path: &Path, job: &Job) -> Result<()> {
         Ledger::look(path, job).map(drop)
     }
@@ -224,7 +227,8 @@ impl Ledger {
     }
 
     /// Says what is about to happen to `path`, before it does: it gets `entry`, by the regular file
-    /// `inode` of the directory if it is one, or is removed. Errors: `Reserved`, `Taken`, before anything is said.
+    /// `inode` of the directory if it is one, or is removed. Errors: `Reserved`, `Taken`, before
+    /// anything is said.
     pub fn announce(
         &mut self,
         path: &FilePath,
@@ -243,7 +247,8 @@ impl Ledger {
         self.journal.add(&Intent { path: path.clone(), entry: entry.cloned(), inode })
     }
 
-    /// Sets aside what lies at `path` and was there before the job. Errors: `Taken`: it cannot be moved.
+    /// Sets aside what lies at `path` and was there before the job. Errors: `Taken`: it cannot be
+    /// moved.
     pub fn make_way(&mut self, path: &FilePath, kind: Kind) -> Result<()> {
         match &mut self.before {
             Some(before) if !self.manifest.files.contains_key(path) => {
@@ -253,7 +258,8 @@ impl Ledger {
         }
     }
 
-    /// Whether a copy may take the place of what lies at `path`: in a directory that is shared, only of what this job put there.
+    /// Whether a copy may take the place of what lies at `path`: in a directory that is shared,
+    /// only of what this job put there.
     pub fn may_replace(&self, path: &FilePath) -> Result<bool> {
         Ok(!self.needs_free_name(path)? || self.destination.look(path)?.is_none())
     }
@@ -323,7 +329,8 @@ impl Ledger {
         });
     }
 
-    /// Ties what is at `path` to its file, of which it is no copy: it is replaced by one, or goes with it.
+    /// Ties what is at `path` to its file, of which it is no copy: it is replaced by one, or goes
+    /// with it.
     pub fn attach_outdated(&mut self, path: &FilePath, inode: u32) {
         self.update(path, |entry| {
             (entry.detached, entry.rolled_back) = (false, false);
@@ -331,8 +338,9 @@ impl Ledger {
         });
     }
 
-    /// Moves what arrived after the image that the store was filled from, and was not written again, to a directory of its own, as far as
-    /// nobody changed it; that, if there was anything. Errors: something cannot be moved, and is where it was.
+    /// Moves what arrived after the image that the store was filled from, and was not written
+    /// again, to a directory of its own, as far as nobody changed it; that, if there was anything.
+    /// Errors: something cannot be moved, and is where it was.
     pub fn set_rolled_back_aside(&mut self) -> Result<Option<PathBuf>> {
         let rolled_back = self.manifest.files.iter().filter(|(_, entry)| entry.rolled_back);
         let paths: Vec<(FilePath, Kind)> =
@@ -397,19 +405,22 @@ impl Ledger {
         self.touched.contains(directory)
     }
 
-    /// Gives directories that their owner has not all rights to in the store these rights exactly, or all.
+    /// Gives directories that their owner has not all rights to in the store these rights exactly,
+    /// or all.
     pub fn set_directory_rights(&self, exactly: bool) -> Result<()> {
         set_rights(&self.destination, &self.manifest, exactly)
     }
 
-    /// Says whose the directory is before the first file of the job is there: another job may have come since this one began.
+    /// Says whose the directory is before the first file of the job is there: another job may have
+    /// come since this one began.
     fn claim(&mut self) -> Result<()> {
         if self.is_on_disk || self.is_shared {
             return Ok(());
         }
         let directory = self.destination.path().to_path_buf();
         let lock = File::open(&directory).map_err(Error::file("open", &directory))?;
-        // Without locks, as some file systems are, there is a moment left in which two may come at once.
+        // Without locks, as some file systems are, there is a moment left in which two may come at
+        // once.
         let _ = rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive);
         ownership::check_owner(&directory, &self.manifest.job, self.manifest.owner.as_deref())?;
         self.manifest.complete = false;
@@ -434,8 +445,8 @@ impl Ledger {
         if self.complete_on_disk || retracts { self.write_manifest() } else { Ok(()) }
     }
 
-    /// Says which checkpoints of the store are here; those of earlier ones, and those of which files have left the store, stay
-    /// as long as their copies do.
+    /// Says which checkpoints of the store are here; those of earlier ones, and those of which
+    /// files have left the store, stay as long as their copies do.
     pub(crate) fn put_checkpoints(&mut self, mut drained: Vec<Checkpoint>) {
         let manifest = &self.manifest;
         let whole = manifest.checkpoints.iter().filter(|known| known.is_whole(manifest));
@@ -477,7 +488,8 @@ impl Ledger {
         self.put_checkpoints(drained);
     }
 
-    /// Says which checkpoints are here in part, or will be while what is at `changed` becomes something else.
+    /// Says which checkpoints are here in part, or will be while what is at `changed` becomes
+    /// something else.
     pub fn note_partial(&mut self, changed: &HashSet<&FilePath>) {
         let manifest = &self.manifest;
         let stays = |known: &&Checkpoint| {
@@ -495,7 +507,8 @@ impl Ledger {
             let is_detached = manifest.files.get(path).is_some_and(|entry| entry.detached);
             is_detached || changed.contains(path)
         };
-        // Nor is what was to be replaced and is still there less whole because nothing came of that.
+        // Nor is what was to be replaced and is still there less whole because nothing came of
+        // that.
         let is_intact = |partial: &Partial| {
             partial.earlier.as_ref().is_some_and(|earlier| earlier.is_whole(manifest))
         };
@@ -545,7 +558,8 @@ impl Ledger {
         self.journal.clear()
     }
 
-    /// As `commit`, but what was announced stays in the journal: for whoever gives the ledger up after an error.
+    /// As `commit`, but what was announced stays in the journal: for whoever gives the ledger up
+    /// after an error.
     pub fn save(&mut self) -> Result<()> {
         self.write_manifest()
     }
@@ -573,8 +587,8 @@ impl Ledger {
     }
 }
 
-/// Gives directories that their owner has not all rights to in the store these rights exactly, or all, so that something can be put into
-/// them, and taken out. Errors: one cannot be given them.
+/// Gives directories that their owner has not all rights to in the store these rights exactly, or
+/// all, so that something can be put into them, and taken out. Errors: one cannot be given them.
 pub(crate) fn set_rights(
     destination: &Destination,
     manifest: &Manifest,

@@ -119,13 +119,16 @@ pub struct Entry {
     /// Kept whatever happens in the store: evicted from it, or left by an earlier store of the job.
     #[serde(default, skip_serializing_if = "is_false")]
     pub detached: bool,
-    /// It arrived after the image that the store was filled from: it is set aside when a run has succeeded, unless it was written again.
+    /// It arrived after the image that the store was filled from: it is set aside when a run has
+    /// succeeded, unless it was written again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub rolled_back: bool,
-    /// The copy was found to be not what this says when a store was to be filled from it. Only a new copy ends that.
+    /// The copy was found to be not what this says when a store was to be filled from it. Only a
+    /// new copy ends that.
     #[serde(default, skip_serializing_if = "is_false")]
     pub damaged: bool,
-    /// A writer of the file did not end in order since it was last emptied: what is in it may be torn.
+    /// A writer of the file did not end in order since it was last emptied: what is in it may be
+    /// torn.
     #[serde(default, skip_serializing_if = "is_false")]
     pub torn: bool,
 }
@@ -189,7 +192,8 @@ impl Manifest {
         }
     }
 
-    /// Reads the manifest of `job`, and has the paths of `destination` lead where it says from then on; None if there is none.
+    /// Reads the manifest of `job`, and has the paths of `destination` lead where it says from then
+    /// on; None if there is none.
     /// Errors: `File`, `Json`, `Format` (written by a newer version).
     pub fn load(destination: &mut Destination, job: &str) -> Result<Option<Manifest>> {
         let name = manifest_path(job);
@@ -205,7 +209,8 @@ impl Manifest {
         Ok(Some(manifest))
     }
 
-    /// The manifest to continue with for the store of `job`: the one that was found, with the entries of another store detached.
+    /// The manifest to continue with for the store of `job`: the one that was found, with the
+    /// entries of another store detached.
     pub fn resume(found: Option<Manifest>, job: &Job) -> Manifest {
         let mut manifest = found.unwrap_or_else(|| Manifest::new(&job.job, &job.store, &job.mount));
         if manifest.store != job.store {
@@ -226,7 +231,8 @@ impl Manifest {
         files.map(|file| file.path.clone()).collect()
     }
 
-    /// The checkpoints that are whole, those included whose copies were to be replaced and are still there; oldest first.
+    /// The checkpoints that are whole, those included whose copies were to be replaced and are
+    /// still there; oldest first.
     pub fn whole(&self) -> Vec<&Checkpoint> {
         let earlier = self.partial.iter().filter_map(|partial| partial.earlier.as_ref());
         let known = earlier.chain(&self.checkpoints).filter(|known| known.is_whole(self));
@@ -255,8 +261,9 @@ impl Manifest {
         self.checkpoints.sort_by_key(|known| known.order);
     }
 
-    /// What is here of checkpoints that are not whole: all files of each that are in no whole one. Where everything is here, only what
-    /// stores before this one have left of theirs: of others nothing more was to come.
+    /// What is here of checkpoints that are not whole: all files of each that are in no whole one.
+    /// Where everything is here, only what stores before this one have left of theirs: of others
+    /// nothing more was to come.
     pub fn parts(&self) -> Vec<Partial> {
         let whole = self.whole().into_iter().flat_map(|known| &known.files).map(|file| &file.path);
         let whole: HashSet<&FilePath> = whole.collect();
@@ -416,7 +423,8 @@ pub(crate) fn read_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i6
     Ok(Timestamp::from_parts(sign * seconds, sign * decimals).0)
 }
 
-/// A number that others are counted from: what readers of JSON tell apart, and so small that counting does not end.
+/// A number that others are counted from: what readers of JSON tell apart, and so small that
+/// counting does not end.
 pub(crate) fn read_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let number = u64::deserialize(deserializer)?;
     match number < 1 << 53 {
@@ -578,8 +586,8 @@ mod tests {
         }
     }
 
-    /// Mechanism: any number was taken from a manifest, and the next one counted from it. Consequence: one that ended counting ended
-    /// the agent. Fix: such a manifest is refused.
+    /// Mechanism: any number was taken from a manifest, and the next one counted from it.
+    /// Consequence: one that ended counting ended the agent. Fix: such a manifest is refused.
     #[test]
     fn numbers_that_nothing_can_be_counted_from_are_refused() {
         let with = |id: u64, order: u64| {

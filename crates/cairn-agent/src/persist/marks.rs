@@ -1,10 +1,11 @@
-//! How far the copies of large files have got, so that an agent that takes the place of one that was killed goes on
-//! there: `drain.json` in the store's directory.
+//! How far the copies of large files have got, so that an agent that takes the place of one that
+//! was killed goes on there: `drain.json` in the store's directory.
 //!
-//! Must stay true: a mark is set only after what it speaks of was made durable; it counts only for the same version of
-//! the same file and for the same temporary file, which is never the copy before all of it was read back and compared
-//! with the checksum that the mark begins; whoever ends a copy, one way or another, takes its mark away.
-//! Marks go with the store: without it there is nothing to go on with.
+//! Must stay true: a mark is set only after what it speaks of was made durable; it counts only for
+//! the same version of the same file and for the same temporary file, which is never the copy
+//! before all of it was read back and compared with the checksum that the mark begins; whoever ends
+//! a copy, one way or another, takes its mark away. Marks go with the store: without it there is
+//! nothing to go on with.
 
 use crate::model::error::Result;
 use crate::model::path::FilePath;
@@ -21,7 +22,8 @@ use std::time::Duration;
 pub const MARKS_FILE: &str = "drain.json";
 /// More is not ours: there are as many marks as copying threads.
 const MARKS_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a copy between two marks, at least: each waits for the device, with all that it has cached.
+/// Bytes of a copy between two marks, at least: each waits for the device, with all that it has
+/// cached.
 pub const MARK_BYTES: u64 = 32 << 20;
 /// Time between them, at least.
 pub const MARK_EVERY: Duration = Duration::from_millis(500);
@@ -56,7 +58,8 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Those that an agent of the store in `store` left. What cannot be read is nothing: copies begin anew.
+    /// Those that an agent of the store in `store` left. What cannot be read is nothing: copies
+    /// begin anew.
     pub fn open(store: &Path) -> Marks {
         let path = store.join(MARKS_FILE);
         let text = store_file::read(&path, MARKS_BYTES_MAX).unwrap_or_default();
@@ -69,7 +72,8 @@ impl Marks {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the marks of files that are still what they were; the temporary files that they speak of.
+    /// Keeps the marks of files that are still what they were; the temporary files that they speak
+    /// of.
     pub fn retain<'a>(
         &self,
         destination: &Destination,
@@ -94,7 +98,8 @@ impl Marks {
         is_it.then_some((temporary, mark))
     }
 
-    /// Sets the mark of `path`. One that cannot be written is none for the next agent, which costs it time.
+    /// Sets the mark of `path`. One that cannot be written is none for the next agent, which costs
+    /// it time.
     pub fn set(&self, path: &FilePath, mark: Mark) {
         let mut marks = self.lock();
         marks.insert(path.clone(), mark);

@@ -1,7 +1,7 @@
 //! Which files of a store its persist directory has: as the manifest says, and as they lie there.
 //!
-//! Must stay true: nothing is changed, and nobody is asked; what a store says of itself, that a file was drained once, counts for
-//! nothing. Does not compare what is in copies; `copy.rs` does.
+//! Must stay true: nothing is changed, and nobody is asked; what a store says of itself, that a
+//! file was drained once, counts for nothing. Does not compare what is in copies; `copy.rs` does.
 
 use crate::model::error::Result;
 use crate::model::job::Job;
@@ -60,14 +60,15 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// The directory `path`, with what the manifest of `job` says. Errors: it cannot be opened, or is not the one that it was; the
-    /// manifest cannot be read.
+    /// The directory `path`, with what the manifest of `job` says. Errors: it cannot be opened, or
+    /// is not the one that it was; the manifest cannot be read.
     pub fn open(path: &Path, job: &Job) -> Result<Outside> {
         let (destination, manifest) = Ledger::look(path, job)?;
         Ok(Outside { destination, manifest: Manifest::resume(manifest, job) })
     }
 
-    /// Why a regular file of the store is nowhere else, or None: it is there, or the store has nothing of it, either.
+    /// Why a regular file of the store is nowhere else, or None: it is there, or the store has
+    /// nothing of it, either.
     /// Errors: the place of its copy cannot be looked at.
     pub fn lack(&self, path: &FilePath, node: &Node) -> Result<Option<Lack>> {
         let without_copy = Lack::without_copy(node);

@@ -1,9 +1,9 @@
-//! Whose a persist directory is: the job whose files lie there, as its manifest says; or all jobs of one start of a launcher, which has
-//! one on each node.
+//! Whose a persist directory is: the job whose files lie there, as its manifest says; or all jobs
+//! of one start of a launcher, which has one on each node.
 //!
-//! Must stay true: nobody drains into the directory of another owner unless its user says that no two files have one name; what is
-//! there of an earlier start of a job is replaced only by a run that goes on from it; what is set aside was drained there by the job
-//! and is what it was.
+//! Must stay true: nobody drains into the directory of another owner unless its user says that no
+//! two files have one name; what is there of an earlier start of a job is replaced only by a run
+//! that goes on from it; what is set aside was drained there by the job and is what it was.
 
 use crate::image;
 use crate::model::error::{Error, Result};
@@ -42,7 +42,8 @@ pub(crate) fn is_everything(path: &Path) -> bool {
     head.is_some_and(|head: Head| head.everything)
 }
 
-/// Removes what `job` has drained to `directory`, and nobody changed since, and the directory if nothing else is in it.
+/// Removes what `job` has drained to `directory`, and nobody changed since, and the directory if
+/// nothing else is in it.
 /// Errors: something cannot be removed.
 pub(crate) fn remove(directory: &Path, job: &Job) -> Result<()> {
     if let Some(manifest) = Manifest::load(&mut Destination::open(directory, "aside")?, &job.job)? {
@@ -79,9 +80,10 @@ fn beside(directory: &Path, job: &str) -> Vec<PathBuf> {
     all
 }
 
-/// Makes way for what `job` is about to drain to a directory that is for nothing else: what another store of it has left there would
-/// be taken for this one's. An older image goes; what a job has left gets another name. Errors: the directory is a link, or something
-/// cannot be moved or removed.
+/// Makes way for what `job` is about to drain to a directory that is for nothing else: what another
+/// store of it has left there would be taken for this one's. An older image goes; what a job has
+/// left gets another name. Errors: the directory is a link, or something cannot be moved or
+/// removed.
 pub(crate) fn clear_of_others(directory: &Path, job: &Job) -> Result<()> {
     match fs::symlink_metadata(directory) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -126,15 +128,17 @@ pub fn jobs_in(directory: &Path) -> Result<Vec<String>> {
     list().map_err(Error::file("list", directory))
 }
 
-/// The job whose files are in `directory` where another owner's, as those of `job`, would be drained to; its own, if it has been there
-/// before. None if there are none. Errors: the directory, or a manifest in it, cannot be read.
+/// The job whose files are in `directory` where another owner's, as those of `job`, would be
+/// drained to; its own, if it has been there before. None if there are none. Errors: the directory,
+/// or a manifest in it, cannot be read.
 pub fn owner(directory: &Path, job: &str, launch: Option<&str>) -> Result<Option<String>> {
     for other in jobs_in(directory)? {
         let path = directory.join(manifest_name(&other));
         let text = fs::read(&path).map_err(Error::file("read", &path))?;
         let head: Head = format::parse(&path, &text, MANIFEST_FORMAT)?;
         let is_of_us = launch.is_some() && head.owner.as_deref() == launch;
-        // One without files that is not complete was written by an agent that is about to put the first ones there.
+        // One without files that is not complete was written by an agent that is about to put the
+        // first ones there.
         let is_in_use = !head.files.is_empty() || !head.complete;
         if is_in_use && !is_of_us {
             return Ok(Some(if head.job == job { job.to_string() } else { head.job }));
@@ -152,7 +156,8 @@ pub(crate) fn check_others(directory: &Path, job: &Job) -> Result<()> {
     }
 }
 
-/// Errors: `Owned`: another job than `job`, of another start of a launcher than `launch`, drains to the directory.
+/// Errors: `Owned`: another job than `job`, of another start of a launcher than `launch`, drains to
+/// the directory.
 pub(crate) fn check_owner(directory: &Path, job: &str, launch: Option<&str>) -> Result<()> {
     match owner(directory, job, launch)?.filter(|owner| owner != job) {
         Some(owner) => Err(Error::Owned { path: directory.to_path_buf(), owner }),
@@ -160,8 +165,9 @@ pub(crate) fn check_owner(directory: &Path, job: &str, launch: Option<&str>) -> 
     }
 }
 
-/// Moves what `job` has drained to `directory`, and nobody changed since, to a directory of its own there; that. What was begun by
-/// somebody who was killed is gone on with. Errors: something cannot be moved.
+/// Moves what `job` has drained to `directory`, and nobody changed since, to a directory of its own
+/// there; that. What was begun by somebody who was killed is gone on with. Errors: something cannot
+/// be moved.
 pub fn set_aside(directory: &Path, job: &str) -> Result<PathBuf> {
     let mut here = Destination::open(directory, "aside")?;
     let manifest = Manifest::load(&mut here, job)?;

@@ -1,6 +1,7 @@
 //! Reading and writing files past the page cache, where their file system and the part allow it.
 //!
-//! Must stay true: what cannot be done past the cache is done through it, and nobody is told: the bytes are the same.
+//! Must stay true: what cannot be done past the cache is done through it, and nobody is told: the
+//! bytes are the same.
 //! Does not make anything durable.
 
 use rustix::fs::OFlags;

@@ -1,17 +1,19 @@
-//! Keeping memory free when it is short: the pool is told which blocks it must not hand out, because to touch them for
-//! the first time would take the last of it. Writers then meet a full tier, or spill, where the kernel would
-//! otherwise kill a process of the job: beyond the limit of a control group it gives no error.
+//! Keeping memory free when it is short: the pool is told which blocks it must not hand out,
+//! because to touch them for the first time would take the last of it. Writers then meet a full
+//! tier, or spill, where the kernel would otherwise kill a process of the job: beyond the limit of
+//! a control group it gives no error.
 //!
-//! Must stay true: what may be handed out before the next look is there at this look, so it does not matter how fast
-//! programs write; blocks that were handed out before stay. Only what programs take for themselves meanwhile can
-//! exceed it, for which a reserve is kept.
+//! Must stay true: what may be handed out before the next look is there at this look, so it does
+//! not matter how fast programs write; blocks that were handed out before stay. Only what programs
+//! take for themselves meanwhile can exceed it, for which a reserve is kept.
 
 use crate::store::memory::Memory;
 use cairn_core::PartUsage;
 
 /// Part of the memory that is kept free: one in so many.
 const RESERVE_SHARE: u64 = 16;
-/// Least that is kept free: without the pages of the programs themselves everybody waits for them to be read again.
+/// Least that is kept free: without the pages of the programs themselves everybody waits for them
+/// to be read again.
 const RESERVE_BYTES_MIN: u64 = 64 << 20;
 /// Most that is kept free.
 const RESERVE_BYTES_MAX: u64 = 1 << 30;
@@ -23,12 +25,13 @@ pub fn spare_bytes(memory: &Memory) -> u64 {
     memory.available_bytes.saturating_sub(reserve)
 }
 
-/// How many blocks at the end of each part must not be handed out, for a tier of which `allocated` blocks have memory
-/// and `spare` more can have it.
+/// How many blocks at the end of each part must not be handed out, for a tier of which `allocated`
+/// blocks have memory and `spare` more can have it.
 pub fn barred(parts: &[PartUsage], allocated: u64, spare: u64) -> Vec<u32> {
     let untouched = |part: &PartUsage| part.blocks.saturating_sub(part.touched_blocks);
     let touched: u64 = parts.iter().map(|part| u64::from(part.touched_blocks)).sum();
-    // Some of what was handed out may not have its memory yet, some of the rest may have it already.
+    // Some of what was handed out may not have its memory yet, some of the rest may have it
+    // already.
     let more = (allocated + spare).saturating_sub(touched);
     let growing = parts.iter().filter(|part| untouched(part) > 0).count().max(1);
     let each = u32::try_from(more / growing as u64).unwrap_or(u32::MAX);

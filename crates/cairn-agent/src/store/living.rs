@@ -1,9 +1,10 @@
-//! Whether processes live, those of other pid namespaces included, of which `cairn_device::process` knows nothing: containers, bubblewrap,
-//! `unshare --pid`.
+//! Whether processes live, those of other pid namespaces included, of which `cairn_device::process`
+//! knows nothing: containers, bubblewrap, `unshare --pid`.
 //!
-//! Must stay true: a living process is never called dead. One of another namespace is dead if that namespace can be seen from here and
-//! has no such process; if nothing of it is to be seen, it is dead where every process of the machine can be seen, or where this namespace
-//! was seen before. Else, and if anything cannot be read, nobody knows, and it counts as alive.
+//! Must stay true: a living process is never called dead. One of another namespace is dead if that
+//! namespace can be seen from here and has no such process; if nothing of it is to be seen, it is
+//! dead where every process of the machine can be seen, or where this namespace was seen before.
+//! Else, and if anything cannot be read, nobody knows, and it counts as alive.
 //! Does not ask when a process began: a clock namespace has that otherwise.
 
 use cairn_core::ProcessIdentity;
@@ -15,9 +16,11 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The machine's first pid namespace, of which all others come, by Linux's `include/linux/proc_ns.h`.
+/// The machine's first pid namespace, of which all others come, by Linux's
+/// `include/linux/proc_ns.h`.
 const FIRST_NAMESPACE: u64 = 0xefff_fffc;
-/// Looking at all processes costs about as much as a pass over as many files: no more often than this for each namespace of the store.
+/// Looking at all processes costs about as much as a pass over as many files: no more often than
+/// this for each namespace of the store.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What was seen of other namespaces until now.
@@ -45,7 +48,8 @@ pub enum Life {
 /// Asks for many processes at once, whose identities were read before.
 pub struct Living<'a> {
     asks: Option<&'a str>,
-    /// Processes of other namespaces, as seen after the first question about one. None: not asked, or it was looked just now, or in vain.
+    /// Processes of other namespaces, as seen after the first question about one. None: not asked,
+    /// or it was looked just now, or in vain.
     others: Option<Option<Others>>,
 }
 
@@ -61,7 +65,8 @@ struct Others {
 }
 
 impl<'a> Living<'a> {
-    /// For those of a namespace of the store of this name, about which somebody asks again and again.
+    /// For those of a namespace of the store of this name, about which somebody asks again and
+    /// again.
     pub fn of(asks: &'a str) -> Living<'a> {
         Living { asks: Some(asks), others: None }
     }
@@ -153,8 +158,9 @@ fn is_about_an_end(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// The number that a process has in its own pid namespace, and those in the ones around that, if it is of another one than the one that
-/// asks; none either of one that is dead, and is only to be waited for.
+/// The number that a process has in its own pid namespace, and those in the ones around that, if it
+/// is of another one than the one that asks; none either of one that is dead, and is only to be
+/// waited for.
 fn pids_below(status: &str) -> Option<(u32, Vec<u32>)> {
     let field = |name: &str| {
         let mut fields = status.lines().filter_map(|line| line.split_once(':'));

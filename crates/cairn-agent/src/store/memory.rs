@@ -1,7 +1,8 @@
 //! How much memory can be had: of this machine, and of the control groups this process is in.
 //!
-//! Must stay true: of all limits the strictest counts. What the kernel gives back without harm, the cache of files that
-//! were not looked at again, counts as free; programs' own pages and shared memory, tiers included, do not.
+//! Must stay true: of all limits the strictest counts. What the kernel gives back without harm, the
+//! cache of files that were not looked at again, counts as free; programs' own pages and shared
+//! memory, tiers included, do not.
 //! Does not know how much room there is on the file system of a store.
 
 use std::fs::File;
@@ -77,7 +78,8 @@ const VERSION_1: Version = Version {
     cache: "total_inactive_file ",
 };
 
-/// The groups this process is in, with those above them, that are limited to less than `total_bytes`.
+/// The groups this process is in, with those above them, that are limited to less than
+/// `total_bytes`.
 fn limited_groups(root: &Path, total_bytes: u64) -> Vec<Group> {
     let mut groups = Vec::new();
     for line in read(&root.join("proc/self/cgroup")).lines() {
@@ -89,7 +91,8 @@ fn limited_groups(root: &Path, total_bytes: u64) -> Vec<Group> {
             _ => continue,
         };
         let top = root.join(version.mounted_at);
-        // A container may see its own group as the top, under a name that is not there: then only the top counts.
+        // A container may see its own group as the top, under a name that is not there: then only
+        // the top counts.
         let directory = top.join(group.trim_start_matches('/'));
         let levels = directory.ancestors().take_while(|level| level.starts_with(&top));
         groups.extend(levels.filter_map(|level| limited_group(level, version, total_bytes)));
@@ -116,8 +119,8 @@ fn kibibytes(line: &str, name: &str) -> Option<u64> {
     value.trim().parse::<u64>().ok().map(|kibibytes| kibibytes << 10)
 }
 
-/// The text of one of the kernel's files; empty if it cannot be had. Those say that they have no length, from which
-/// `fs::read_to_string` concludes that it should ask for a few bytes at a time.
+/// The text of one of the kernel's files; empty if it cannot be had. Those say that they have no
+/// length, from which `fs::read_to_string` concludes that it should ask for a few bytes at a time.
 fn read(path: &Path) -> String {
     let mut text = String::with_capacity(READ_BYTES);
     let file = File::open(path).map(|file| file.take(READ_BYTES_MAX));

@@ -2,8 +2,9 @@
 //!
 //! Must stay true: what is handed on was copied into memory of our own first and checked there, so
 //! nothing that happens in the store afterwards changes it; a file that changed meanwhile is
-//! reported as changed, not as damaged; one that is removed meanwhile takes no space because of us: it is held open only
-//! to see where its bytes are, unless there is room for more (`hold.rs`). Does not care where the bytes go.
+//! reported as changed, not as damaged; one that is removed meanwhile takes no space because of us:
+//! it is held open only to see where its bytes are, unless there is room for more (`hold.rs`). Does
+//! not care where the bytes go.
 
 use crate::model::error::{Error, Result};
 use crate::store::direct::Aligned;
@@ -23,8 +24,8 @@ pub struct Chunk<'a> {
     pub offset: u64,
     /// Its length in bytes.
     pub length: usize,
-    /// Begins with its bytes, but for pieces that are known. Unless it is a hole, who has a use for the memory may leave other of the same
-    /// length here.
+    /// Begins with its bytes, but for pieces that are known. Unless it is a hole, who has a use for
+    /// the memory may leave other of the same length here.
     pub memory: &'a mut Aligned,
     /// Nothing was ever written here: all zeros.
     pub is_hole: bool,
@@ -121,8 +122,9 @@ pub fn read_whole(
     read_from(file, (None, &Known::default()), buffer, consume)
 }
 
-/// As `read_whole`, from `start` on, and without the bytes of pieces that are known, if all their blocks have checksums; the summary's
-/// checksum is that of the whole file, its counts are of what was read.
+/// As `read_whole`, from `start` on, and without the bytes of pieces that are known, if all their
+/// blocks have checksums; the summary's checksum is that of the whole file, its counts are of what
+/// was read.
 pub fn read_from(
     file: &OpenFile<'_>,
     (start, known): (Option<Start>, &Known),
@@ -169,7 +171,8 @@ pub fn read_from(
     }
 }
 
-/// Hands on whole parts of a hole at `offset` without looking at its blocks one by one; their length.
+/// Hands on whole parts of a hole at `offset` without looking at its blocks one by one; their
+/// length.
 fn skip_hole(
     file: &OpenFile<'_>,
     buffer: &mut Buffer,
@@ -198,7 +201,8 @@ fn skip_hole(
     Ok(parts * part_bytes)
 }
 
-/// Notes which blocks of a part need not be read: of pieces that are known, if the checksum of the file can be had without their bytes.
+/// Notes which blocks of a part need not be read: of pieces that are known, if the checksum of the
+/// file can be had without their bytes.
 fn find_known(
     file: &OpenFile<'_>,
     buffer: &mut Buffer,
@@ -231,8 +235,8 @@ fn stored_checksums(file: &OpenFile<'_>, found: &mut [Option<u32>], offset: u64)
     checksums.map_err(|error| file.failed("read the checksums of", error))
 }
 
-/// Fills the buffer with `length` bytes from `offset`, but for what is known, and zeros the rest of the last block. Whether any of them may
-/// be older than what was written.
+/// Fills the buffer with `length` bytes from `offset`, but for what is known, and zeros the rest of
+/// the last block. Whether any of them may be older than what was written.
 fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64) -> Result<bool> {
     let volume = file.volume;
     let block_bytes = volume.hugeblock_bytes();
@@ -272,7 +276,8 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
     Ok(is_doubted)
 }
 
-/// Copies what `plan` names into `target`, which is exactly as long; whether any of it may be older than what was written.
+/// Copies what `plan` names into `target`, which is exactly as long; whether any of it may be older
+/// than what was written.
 fn transfer(file: &OpenFile<'_>, plan: &ReadPlan, target: &mut [u8]) -> Result<bool> {
     let volume = file.volume;
     let (mut rest, mut is_doubted) = (target, false);

@@ -1,4 +1,5 @@
-//! Cleaning up after processes that died, closing what was sent and never received, and freeing what deleted files held.
+//! Cleaning up after processes that died, closing what was sent and never received, and freeing
+//! what deleted files held.
 //!
 //! Must stay true: only a process that `living.rs` calls dead is reaped; what cannot be
 //! known counts as alive. A process whose identity is not complete yet is given time to tell it.
@@ -40,7 +41,8 @@ pub fn reap(volume: &Volume) -> Result<Visit> {
     Ok(visit)
 }
 
-/// The processes of programs of the job, as far as they are alive: no command, and no agent. Errors: the namespace cannot be read.
+/// The processes of programs of the job, as far as they are alive: no command, and no agent.
+/// Errors: the namespace cannot be read.
 pub fn programs(volume: &Volume) -> Result<Vec<ProcessIdentity>> {
     let failed = volume.error("look after the processes of", &FilePath::root());
     let programs = volume.fs().programs().map_err(failed)?.into_iter();
@@ -59,7 +61,8 @@ pub fn any_program(volumes: &[Arc<Volume>]) -> Result<bool> {
     Ok(false)
 }
 
-/// Looks after one namespace: reaps the dead, closes what is on its way no more, and frees orphaned blocks.
+/// Looks after one namespace: reaps the dead, closes what is on its way no more, and frees orphaned
+/// blocks.
 pub fn visit(volume: &Volume) -> Result<Visit> {
     let root = FilePath::root();
     let failed = || volume.error("look after the processes of", &root);

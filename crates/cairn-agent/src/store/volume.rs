@@ -60,7 +60,8 @@ pub fn now() -> Timestamp {
 }
 
 impl Volume {
-    /// Opens the namespace `name` of `store`; its files lie below `prefix` for the user. Errors: its metadata are damaged.
+    /// Opens the namespace `name` of `store`; its files lie below `prefix` for the user. Errors:
+    /// its metadata are damaged.
     pub fn open(store: &Store, name: &str, prefix: FilePath) -> Result<Volume> {
         let namespace = open_namespace(store, name)?;
         let places = namespace::places(store, name)?;
@@ -85,7 +86,8 @@ impl Volume {
         })
     }
 
-    /// Makes a cut through all of `volumes` at one moment. Errors: one of them cannot hold an image.
+    /// Makes a cut through all of `volumes` at one moment. Errors: one of them cannot hold an
+    /// image.
     pub fn begin_images(volumes: &[Arc<Volume>]) -> Result<()> {
         let namespaces: Vec<&Namespace> = volumes.iter().map(|volume| &volume.namespace).collect();
         let root = FilePath::root();
@@ -174,7 +176,8 @@ impl Volume {
         }
     }
 
-    /// Tiers on machines that have not answered a call of this process for so long, or that do not have them any more.
+    /// Tiers on machines that have not answered a call of this process for so long, or that do not
+    /// have them any more.
     pub fn silent_tiers(&self, at_least: Duration) -> impl Iterator<Item = Silent> {
         (0..).zip(&self.namespace.tiers).filter_map(move |(tier, device)| {
             let silent_for = device.silent_for().filter(|silence| *silence >= at_least);
@@ -185,7 +188,8 @@ impl Volume {
         })
     }
 
-    /// Whether there is a tier that cannot be read at all: neither where it begins, nor in the middle, nor where it ends.
+    /// Whether there is a tier that cannot be read at all: neither where it begins, nor in the
+    /// middle, nor where it ends.
     pub fn has_unreadable_tier(&self) -> bool {
         let block_bytes = self.hugeblock_bytes();
         self.namespace.tiers.iter().any(|device| {
@@ -256,8 +260,8 @@ impl Volume {
         self.holds(inode).then_some(OpenFile { volume: self, path, handle, inode })
     }
 
-    /// As `open_file`; a file whose data are still elsewhere is waited for. Errors: also those that are about absent data, if these
-    /// cannot be had, or nobody brings them.
+    /// As `open_file`; a file whose data are still elsewhere is waited for. Errors: also those that
+    /// are about absent data, if these cannot be had, or nobody brings them.
     pub fn open_present(&self, path: &FilePath) -> Result<OpenFile<'_>> {
         let began = Moment(sys::monotonic_ms());
         let mut waits_for = None;
@@ -280,9 +284,9 @@ impl Volume {
         }
     }
 
-    /// Everything in the namespace, by outer path, but for what a repair builds. The root itself is there if it has a name, that
-    /// is a prefix. Names that come or go meanwhile may be missed; the log then asks for another
-    /// look.
+    /// Everything in the namespace, by outer path, but for what a repair builds. The root itself is
+    /// there if it has a name, that is a prefix. Names that come or go meanwhile may be missed; the
+    /// log then asks for another look.
     pub fn tree(&self) -> Result<Tree> {
         let mut tree = Tree::new();
         if !self.prefix.is_root() {
@@ -416,7 +420,8 @@ impl OpenFile<'_> {
         self.volume.fs().attributes(self.inode).map_err(|error| self.failed("look at", error))
     }
 
-    /// What it is that this could not be done: where one was that was let go, there may be nothing, or something else.
+    /// What it is that this could not be done: where one was that was let go, there may be nothing,
+    /// or something else.
     pub fn failed(&self, action: &'static str, error: cairn_core::Error) -> Error {
         use cairn_core::Error::{IsDirectory, NotDirectory, NotFound, SymlinkLoop};
         match error {
@@ -440,7 +445,8 @@ impl OpenFile<'_> {
         planned.map_err(|error| self.failed("read", error))
     }
 
-    /// The open-file description. Errors: `Changed` if the file was let go, and is not what its path leads to any more.
+    /// The open-file description. Errors: `Changed` if the file was let go, and is not what its
+    /// path leads to any more.
     fn handle(&self) -> Result<HandleId> {
         if let Some(handle) = self.handle.get() {
             return Ok(handle);
@@ -456,7 +462,8 @@ impl OpenFile<'_> {
         self.handle.get().ok_or_else(|| self.changed())
     }
 
-    /// Lets go of the file until it is read from again: if it is removed meanwhile, the space it takes is free at once.
+    /// Lets go of the file until it is read from again: if it is removed meanwhile, the space it
+    /// takes is free at once.
     pub fn let_go(&self) {
         if let Some(handle) = self.handle.take() {
             // If this fails the handle goes with the slot.

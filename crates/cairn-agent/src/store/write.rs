@@ -1,7 +1,9 @@
-//! Writing a whole file into the store, for `cp` and `restore`, or the data of one that is there without them.
+//! Writing a whole file into the store, for `cp` and `restore`, or the data of one that is there
+//! without them.
 //!
 //! Must stay true: a file appears under its name only when it is whole: it is written under a
-//! temporary name and renamed, or nobody can open it before. Programs of the job never see half of it.
+//! temporary name and renamed, or nobody can open it before. Programs of the job never see half of
+//! it.
 //! Does not read what it copies.
 
 use crate::model::error::Result;
@@ -181,8 +183,8 @@ pub struct AbsentFile<'a> {
 }
 
 impl<'a> AbsentFile<'a> {
-    /// Makes a file that is like `copy` and has these extended attributes, only that its data are to be brought. Nobody else uses
-    /// the namespace yet.
+    /// Makes a file that is like `copy` and has these extended attributes, only that its data are
+    /// to be brought. Nobody else uses the namespace yet.
     pub fn create(
         volume: &Volume,
         path: &FilePath,
@@ -206,8 +208,8 @@ impl<'a> AbsentFile<'a> {
         fs.release(volume.slot(), opened.handle, now()).and(made).map_err(failed())
     }
 
-    /// Begins to bring the data of an absent file. Errors: `Store` with `NotFound` if it is not absent any more, with `Busy` if
-    /// somebody who died is still taken for bringing it.
+    /// Begins to bring the data of an absent file. Errors: `Store` with `NotFound` if it is not
+    /// absent any more, with `Busy` if somebody who died is still taken for bringing it.
     pub fn open(volume: &'a Volume, path: &FilePath, inode: InodeId) -> Result<AbsentFile<'a>> {
         let opened = volume.fs().open_absent(&volume.caller(), inode);
         let handle = opened.map_err(volume.error("bring", path))?;
@@ -220,7 +222,8 @@ impl<'a> AbsentFile<'a> {
         self.writer.bytes
     }
 
-    /// Brings the next `bytes`, or some of them where there is no room for all. False if the file was emptied meanwhile.
+    /// Brings the next `bytes`, or some of them where there is no room for all. False if the file
+    /// was emptied meanwhile.
     pub fn append(&mut self, bytes: &[u8]) -> Result<bool> {
         self.writer.append(bytes)
     }

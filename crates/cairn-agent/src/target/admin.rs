@@ -92,7 +92,8 @@ impl Admin {
         Some((id, event))
     }
 
-    /// Does a command; what it returns besides its result is put into the empty `answer`. None: it is answered later.
+    /// Does a command; what it returns besides its result is put into the empty `answer`. None: it
+    /// is answered later.
     pub(super) fn execute(
         &mut self,
         id: u16,

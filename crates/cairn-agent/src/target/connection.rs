@@ -1,9 +1,11 @@
-//! One connection of a host, as what its loop calls when something has arrived, can be sent, or was done.
+//! One connection of a host, as what its loop calls when something has arrived, can be sent, or was
+//! done.
 //!
-//! Must stay true: nothing here waits. Of what a connection holds, everything but a few KiB comes from the pool: a command that
-//! needs memory which is not there waits for it, and while it does the connection goes on; a PDU that does not fit ends the
-//! connection and says why (TCP 3.5). A command whose data came with a wrong digest is not done. Nothing is done, and no data
-//! are asked for, for a host that has yet to prove who it is.
+//! Must stay true: nothing here waits. Of what a connection holds, everything but a few KiB comes
+//! from the pool: a command that needs memory which is not there waits for it, and while it does
+//! the connection goes on; a PDU that does not fit ends the connection and says why (TCP 3.5). A
+//! command whose data came with a wrong digest is not done. Nothing is done, and no data are asked
+//! for, for a host that has yet to prove who it is.
 //! Does not know commands; `admin` and `io` do.
 
 mod answers;
@@ -44,7 +46,8 @@ const RECEIVES_MAX: usize = 16;
 const AHEAD_BYTES: usize = 4 << 10;
 /// Data that wait to be sent are sent before more commands are done once they are so many bytes.
 const FLUSH_BYTES: usize = 256 << 10;
-/// What a host may leave of answers without data before it is heard again, bytes: more than those to a full queue.
+/// What a host may leave of answers without data before it is heard again, bytes: more than those
+/// to a full queue.
 const SMALL_BYTES_MAX: usize = 64 << 10;
 
 /// Why a connection ends.
@@ -162,7 +165,8 @@ pub(super) struct Connection {
     transfers: Transfers,
     /// Buffers that workers have.
     busy_bytes: usize,
-    /// Those of them that are beside the pool. While there are any the host is not heard: no more of it than was received at once.
+    /// Those of them that are beside the pool. While there are any the host is not heard: no more
+    /// of it than was received at once.
     beside_bytes: usize,
     /// What it waits for.
     hunger: Option<Lack>,
@@ -218,7 +222,8 @@ impl Connection {
         (hears, !self.outbox.is_empty())
     }
 
-    /// When it came, if its host has not proven who it is where it has to, or only asks what there is, as anybody may.
+    /// When it came, if its host has not proven who it is where it has to, or only asks what there
+    /// is, as anybody may.
     pub(super) fn guest_since(&self) -> Option<Instant> {
         let is_guest = match &self.role {
             Role::New => true,
@@ -385,7 +390,8 @@ impl Connection {
         self.resume(hands)
     }
 
-    /// Ends it: tells the host what it did wrong, with the header that shows it, and gives back what it had.
+    /// Ends it: tells the host what it did wrong, with the header that shows it, and gives back
+    /// what it had.
     pub(super) fn end(mut self, end: End, hands: &mut Hands) {
         self.is_over.store(true, Ordering::Relaxed);
         self.directory.totals().ended.add(1);
@@ -417,7 +423,8 @@ impl Connection {
 }
 
 impl Flow {
-    /// An entry of the queue was taken. Errors: the host has sent more commands than its queue holds.
+    /// An entry of the queue was taken. Errors: the host has sent more commands than its queue
+    /// holds.
     fn advance(&mut self) -> Result<(), End> {
         if self.under_way == self.entries {
             return Err(malformed(Fault::Sequence, "more commands than its queue holds"));

@@ -1,6 +1,7 @@
 //! A socket by which its owner tells a running target what to grant and to revoke.
 //!
-//! Must stay true: nobody but the target's user and root is heard; requests are bounded in length and time.
+//! Must stay true: nobody but the target's user and root is heard; requests are bounded in length
+//! and time.
 //! Does not grant; `grants` does.
 
 use super::grants::{Exported, Grant, GrantError, Grants};
@@ -78,7 +79,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens at `path`, which is made, for this user alone. Errors: the system's; or another target listens there.
+    /// Listens at `path`, which is made, for this user alone. Errors: the system's; or another
+    /// target listens there.
     pub fn bind(path: &Path) -> Result<Control> {
         if UnixStream::connect(path).is_ok() {
             return Err(ErrorKind::AddrInUse.into());

@@ -1,7 +1,8 @@
 //! What a host owes: data that it was asked for, or room for what it is sent.
 //!
-//! Must stay true: who pays at the least rate may take as long as that takes; who pays less has only the time that everybody has, and a
-//! little more for what it pays. Nobody saves up more than that.
+//! Must stay true: who pays at the least rate may take as long as that takes; who pays less has
+//! only the time that everybody has, and a little more for what it pays. Nobody saves up more than
+//! that.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,8 @@ impl Debt {
 mod tests {
     use super::*;
 
-    /// How much of its time a host has used up after 100 s in each of which it has paid so many bytes.
+    /// How much of its time a host has used up after 100 s in each of which it has paid so many
+    /// bytes.
     fn used(bytes: usize) -> Duration {
         let (begun, mut debt) = (Instant::now(), Debt::default());
         debt.begin(begun);
@@ -51,8 +53,9 @@ mod tests {
         now - debt.since().expect("it owes")
     }
 
-    /// Mechanism: time counted from when the data were asked for, and anew with every byte that was taken. Consequence: a host that was
-    /// sending steadily lost its connection, and one that took a byte now and then held memory for ever. Fix: bytes pay for time.
+    /// Mechanism: time counted from when the data were asked for, and anew with every byte that was
+    /// taken. Consequence: a host that was sending steadily lost its connection, and one that took
+    /// a byte now and then held memory for ever. Fix: bytes pay for time.
     #[test]
     fn who_pays_at_the_least_rate_has_time_and_who_pays_little_has_not() {
         assert_eq!(used(LEAST_RATE as usize), Duration::ZERO);

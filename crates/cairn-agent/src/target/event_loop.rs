@@ -1,7 +1,8 @@
-//! A thread that serves many connections: each when something has arrived for it, or can be sent, or was done.
+//! A thread that serves many connections: each when something has arrived for it, or can be sent,
+//! or was done.
 //!
-//! Must stay true: it waits in one place only, and there no longer than until the next host has been silent for too long.
-//! Whatever a host does ends its own connection at most.
+//! Must stay true: it waits in one place only, and there no longer than until the next host has
+//! been silent for too long. Whatever a host does ends its own connection at most.
 
 use super::Resources;
 use super::connection::{Connection, End, Outcome};
@@ -31,7 +32,8 @@ const EVENTS_MAX: usize = 128;
 const SCRATCH_BYTES: usize = 64 << 10;
 /// How long is waited after a connection could not be accepted, for the cause to pass.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Of the time that hosts may take to send or to be sent something they have so much while others wait for memory.
+/// Of the time that hosts may take to send or to be sent something they have so much while others
+/// wait for memory.
 const HASTE: u32 = 6;
 /// How long a guest may stay whoever comes.
 const GUEST_TIME: Duration = Duration::from_secs(1);
@@ -274,7 +276,8 @@ impl EventLoop {
         }
     }
 
-    /// Lets nobody in any more, and has those that are here leave as soon as what they wanted is done.
+    /// Lets nobody in any more, and has those that are here leave as soon as what they wanted is
+    /// done.
     fn drain(&mut self) {
         self.is_draining = true;
         if let Some(entrance) = self.entrance.take() {
@@ -360,7 +363,8 @@ impl EventLoop {
         self.limit_guests();
     }
 
-    /// Ends the oldest of those who have not proven who they are, if there are too many, so that they do not keep others out.
+    /// Ends the oldest of those who have not proven who they are, if there are too many, so that
+    /// they do not keep others out.
     fn limit_guests(&mut self) {
         if self.slots.len() - self.vacant.len() <= self.guests_max {
             return;
@@ -405,7 +409,8 @@ impl EventLoop {
         }
     }
 
-    /// Serves those that wait for memory in turn, until there is none. Those are passed over whose namespace has all that it may.
+    /// Serves those that wait for memory in turn, until there is none. Those are passed over whose
+    /// namespace has all that it may.
     fn feed_hungry(&mut self) {
         let (mut unfed, mut sated) = (Vec::new(), HashSet::new());
         for _ in 0..self.hungry.len() {
@@ -433,7 +438,8 @@ impl EventLoop {
         unfed.into_iter().rev().for_each(|token| self.hungry.push_front(token));
     }
 
-    /// Lets a connection do something, sends what it has to say, and ends it if it has to end. Whether it needs no memory now.
+    /// Lets a connection do something, sends what it has to say, and ends it if it has to end.
+    /// Whether it needs no memory now.
     fn with(
         &mut self,
         token: u64,

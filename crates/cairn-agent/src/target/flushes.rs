@@ -1,7 +1,9 @@
-//! What makes the bytes of a namespace durable: one call for all who wait for it, and none that succeeds after one has failed.
+//! What makes the bytes of a namespace durable: one call for all who wait for it, and none that
+//! succeeds after one has failed.
 //!
-//! Must stay true: who is told that bytes are durable has asked before the call began that made them so. The kernel tells of bytes
-//! that it could not write only once, and forgets them: after that nobody is told that anything is durable.
+//! Must stay true: who is told that bytes are durable has asked before the call began that made
+//! them so. The kernel tells of bytes that it could not write only once, and forgets them: after
+//! that nobody is told that anything is durable.
 
 use cairn_device::nvme::wire::Status;
 use std::io::Result as IoResult;
@@ -24,8 +26,8 @@ impl Flushes {
         self.asked.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Ends the flush of that number, with `sync` unless one that began later has done so. Errors: not all is durable, and never
-    /// will be.
+    /// Ends the flush of that number, with `sync` unless one that began later has done so. Errors:
+    /// not all is durable, and never will be.
     pub(super) fn end(
         &self,
         number: u64,

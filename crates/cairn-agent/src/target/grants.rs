@@ -1,8 +1,10 @@
-//! Namespaces that are made for a job and go with it: one each, in a subsystem of its own, for a host of its own.
+//! Namespaces that are made for a job and go with it: one each, in a subsystem of its own, for a
+//! host of its own.
 //!
-//! Must stay true: who was granted one reaches no other; all together never get more room than there is for them; what is
-//! granted reads as zeros at first, and is gone when it is revoked. Secrets are shown once, to who asked for the grant; where
-//! the room is a directory they are kept in it, and what was granted outlives the target.
+//! Must stay true: who was granted one reaches no other; all together never get more room than
+//! there is for them; what is granted reads as zeros at first, and is gone when it is revoked.
+//! Secrets are shown once, to who asked for the grant; where the room is a directory they are kept
+//! in it, and what was granted outlives the target.
 
 mod shelf;
 
@@ -128,8 +130,9 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// So much may be granted in that room, on the machine of that name; what was granted there before is granted again, even if
-    /// it is more, and set aside if it is not what it was. Errors: the system's; or the room is another target's.
+    /// So much may be granted in that room, on the machine of that name; what was granted there
+    /// before is granted again, even if it is more, and set aside if it is not what it was. Errors:
+    /// the system's; or the room is another target's.
     pub fn new(
         directory: Arc<Directory>,
         room: &Room,
@@ -163,7 +166,8 @@ impl Grants {
         &self.set_aside
     }
 
-    /// Makes a namespace of at least so many bytes for a job and a secret for its host, which gets a name if it has none.
+    /// Makes a namespace of at least so many bytes for a job and a secret for its host, which gets
+    /// a name if it has none.
     pub fn grant(&self, job: &str, bytes: u64, host: Option<&str>) -> Result<Grant, GrantError> {
         check_job(job)?;
         let nqn = format!("{}.job.{job}", self.prefix);

@@ -1,8 +1,10 @@
-//! Which hosts may use a subsystem, and the controller's side of DH-HMAC-CHAP, by which they prove who they are (Base 8.13.5).
+//! Which hosts may use a subsystem, and the controller's side of DH-HMAC-CHAP, by which they prove
+//! who they are (Base 8.13.5).
 //!
-//! Must stay true: a queue whose host has proven nothing does nothing; who fails has lost the connection. Our own challenge
-//! or public value is never accepted from the host.
-//! Does not read secrets; `cairn_device::nvme::secret` does. Does not do that twice on a connection.
+//! Must stay true: a queue whose host has proven nothing does nothing; who fails has lost the
+//! connection. Our own challenge or public value is never accepted from the host.
+//! Does not read secrets; `cairn_device::nvme::secret` does. Does not do that twice on a
+//! connection.
 
 use cairn_device::Errno;
 use cairn_device::crypto::{Exchange, Group, Hash, Wiped};

@@ -1,8 +1,9 @@
-//! By what hosts know that a namespace is the same one, or another: its NGUID; and that what was written there may be gone, because
-//! the machine was started again.
+//! By what hosts know that a namespace is the same one, or another: its NGUID; and that what was
+//! written there may be gone, because the machine was started again.
 //!
-//! Must stay true: a file or device keeps its identity when its target is started again, and by whatever name it is exported; on
-//! another machine, where the same numbers stand for other files, it is another one.
+//! Must stay true: a file or device keeps its identity when its target is started again, and by
+//! whatever name it is exported; on another machine, where the same numbers stand for other files,
+//! it is another one.
 
 use cairn_device::crypto::Hash;
 use rustix::fs::OFlags;
@@ -11,7 +12,8 @@ use std::io::{Result, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What tells machines apart, of which each may be missing, or be the same on machines that were made from one image.
+/// What tells machines apart, of which each may be missing, or be the same on machines that were
+/// made from one image.
 const MACHINE: [&str; 2] = ["/etc/machine-id", "/proc/sys/kernel/hostname"];
 /// So that nobody else arrives at the same bytes, nor finds out from them what the machine's are.
 const PURPOSE: &[u8] = b"cairn namespace";
@@ -22,8 +24,9 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 const NOTES: &str = "/dev/shm";
 const STARTED: &[u8] = b"cairn target's start";
 
-/// Which start of the machine this is, of the namespace with that identity: it has what was written since, whichever target wrote it,
-/// unless one has lost some of that. Where that cannot be found out each target is a start of its own.
+/// Which start of the machine this is, of the namespace with that identity: it has what was written
+/// since, whichever target wrote it, unless one has lost some of that. Where that cannot be found
+/// out each target is a start of its own.
 pub(super) fn start(guid: &[u8; 16]) -> Result<[u8; 16]> {
     let Some(boot) = std::fs::read(BOOT).ok().filter(|boot| !boot.is_empty()) else {
         return new();
@@ -33,8 +36,8 @@ pub(super) fn start(guid: &[u8; 16]) -> Result<[u8; 16]> {
     Ok(*hash.first_chunk().expect("it has 32 bytes"))
 }
 
-/// Notes, until the machine is started again, that bytes of a namespace were lost; a start that it never had. Where that cannot be
-/// noted the next target does not know.
+/// Notes, until the machine is started again, that bytes of a namespace were lost; a start that it
+/// never had. Where that cannot be noted the next target does not know.
 pub(super) fn lose(guid: &[u8; 16]) -> [u8; 16] {
     let loss = new().unwrap_or_else(|_| guid.map(|byte| !byte));
     let flags = OFlags::NOFOLLOW.bits() as i32;
@@ -92,8 +95,9 @@ mod tests {
     use super::super::Namespace;
     use super::*;
 
-    /// Mechanism: the identity of a file was its device's and inode's numbers. Consequence: two machines that were set up alike
-    /// exported namespaces of one identity, and a host that saw both refused one, or took them for two ways to the same bytes.
+    /// Mechanism: the identity of a file was its device's and inode's numbers. Consequence: two
+    /// machines that were set up alike exported namespaces of one identity, and a host that saw
+    /// both refused one, or took them for two ways to the same bytes.
     /// Fix: the machine's identity is a part of it.
     #[test]
     fn file_is_the_same_by_whatever_name_and_another_one_on_another_machine() {

@@ -1,6 +1,7 @@
 //! PDUs, put together from whatever arrives of them.
 //!
-//! Must stay true: of a PDU no more is kept than its header and what its header says, which whoever makes a `Body` has checked.
+//! Must stay true: of a PDU no more is kept than its header and what its header says, which whoever
+//! makes a `Body` has checked.
 
 use super::transfer::Awaited;
 use cairn_device::checksum;
@@ -115,7 +116,8 @@ impl Intake {
 }
 
 impl Body {
-    /// What follows the header of `frame` goes to this place, from `start` on, where there is room for it.
+    /// What follows the header of `frame` goes to this place, from `start` on, where there is room
+    /// for it.
     pub(super) fn new(frame: &Frame, place: Place, start: usize) -> Body {
         Body {
             padding: frame.data_at - frame.header_bytes,
@@ -181,7 +183,8 @@ fn split<'a>(bytes: &mut &'a [u8], most: usize) -> &'a [u8] {
     first
 }
 
-/// What follows a header, if all of it is there: the data, whether they are what their digest says, and what is behind them.
+/// What follows a header, if all of it is there: the data, whether they are what their digest says,
+/// and what is behind them.
 pub(super) fn whole<'a>(frame: &Frame, bytes: &'a [u8]) -> Option<(&'a [u8], bool, &'a [u8])> {
     let data_at = frame.data_at - frame.header_bytes;
     let (data, rest) = bytes.get(data_at..)?.split_at_checked(frame.data_bytes)?;

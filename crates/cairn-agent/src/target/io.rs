@@ -1,6 +1,7 @@
 //! The commands of I/O queues.
 //!
-//! Must stay true: what changes a namespace is done while the host has a permit for it, and has not been put out.
+//! Must stay true: what changes a namespace is done while the host has a permit for it, and has not
+//! been put out.
 
 use super::subsystem::{Controller, Subsystem};
 use super::workers::Lane;
@@ -20,7 +21,8 @@ pub(super) struct Task {
     pub(super) command: Command,
     /// Nobody hears any more what was done.
     is_over: Arc<AtomicBool>,
-    /// Of a flush: what is to be durable was stored before it was asked for, however late it is done.
+    /// Of a flush: what is to be durable was stored before it was asked for, however late it is
+    /// done.
     flush: u64,
 }
 
@@ -57,8 +59,8 @@ impl Task {
         }
     }
 
-    /// Does it with the data that came with it; what it returns is put at the beginning of `answer`, which has room for it, and
-    /// so many bytes they are.
+    /// Does it with the data that came with it; what it returns is put at the beginning of
+    /// `answer`, which has room for it, and so many bytes they are.
     pub(super) fn execute(&self, data: &[u8], answer: &mut [u8]) -> Result<usize, Status> {
         let subsystem = &self.subsystem;
         match self.command {

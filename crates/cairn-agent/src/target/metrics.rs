@@ -1,6 +1,8 @@
-//! What a target counts, and how it tells those who watch it (Prometheus's text format 0.0.4 over HTTP).
+//! What a target counts, and how it tells those who watch it (Prometheus's text format 0.0.4 over
+//! HTTP).
 //!
-//! Must stay true: counting costs no lock; whoever asks for the counters is answered, slowly or not, beside the connections.
+//! Must stay true: counting costs no lock; whoever asks for the counters is answered, slowly or
+//! not, beside the connections.
 //! Does not authenticate: names of subsystems are told to whoever reaches the address.
 
 use super::Directory;
@@ -232,8 +234,8 @@ mod tests {
     use super::super::subsystem::Limits;
     use super::*;
 
-    /// Mechanism: one after another was answered. Consequence: whoever connected and said nothing made others wait for as long as it
-    /// may take. Fix: a few are answered at once.
+    /// Mechanism: one after another was answered. Consequence: whoever connected and said nothing
+    /// made others wait for as long as it may take. Fix: a few are answered at once.
     #[test]
     fn who_says_nothing_keeps_nobody_else_waiting() {
         let directory = Arc::new(Directory::new(Limits::default()));
@@ -250,8 +252,8 @@ mod tests {
         drop(silent);
     }
 
-    /// Mechanism: each read had its own time. Consequence: who sent a byte now and then kept all others who watch from being answered
-    /// for hours. Fix: one time for all of it.
+    /// Mechanism: each read had its own time. Consequence: who sent a byte now and then kept all
+    /// others who watch from being answered for hours. Fix: one time for all of it.
     #[test]
     fn who_has_no_time_left_is_not_heard_although_something_is_there() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -1,6 +1,7 @@
 //! What a namespace's blocks lie in: a file, or memory that looks like one.
 //!
-//! Must stay true: ranges are checked against the size before anything is touched, which changes only when that is asked for.
+//! Must stay true: ranges are checked against the size before anything is touched, which changes
+//! only when that is asked for.
 
 use super::flushes::Flushes;
 use super::identity;
@@ -17,15 +18,16 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// So much is zeroed or given back at a time, bytes: nobody waits much longer for what is not wanted any more to end.
+/// So much is zeroed or given back at a time, bytes: nobody waits much longer for what is not
+/// wanted any more to end.
 const PIECE_BYTES: u64 = 64 << 20;
 
 /// A namespace.
 #[derive(Debug)]
 pub struct Namespace {
     file: File,
-    /// The same device past the page cache, which would have everything twice on its way, and nothing on the device before a
-    /// flush.
+    /// The same device past the page cache, which would have everything twice on its way, and
+    /// nothing on the device before a flush.
     direct: Option<File>,
     /// As it was at first.
     shape: identify::Namespace,
@@ -35,13 +37,15 @@ pub struct Namespace {
     keeps_room: bool,
     reservations: Reservations,
     flushes: Flushes,
-    /// What hosts are told of its start once bytes were lost, and whether those have yet to be told who are connected.
+    /// What hosts are told of its start once bytes were lost, and whether those have yet to be told
+    /// who are connected.
     loss: OnceLock<[u8; 16]>,
     is_news: AtomicBool,
 }
 
 impl Namespace {
-    /// Memory of this process, zeros at first. `bytes` is a positive number of blocks of 512 to 65536 bytes.
+    /// Memory of this process, zeros at first. `bytes` is a positive number of blocks of 512 to
+    /// 65536 bytes.
     pub fn in_memory(bytes: u64, block_bytes: u64) -> io::Result<Namespace> {
         let file = File::from(rustix::fs::memfd_create("cairn-namespace", MemfdFlags::CLOEXEC)?);
         file.set_len(bytes)?;
@@ -49,8 +53,8 @@ impl Namespace {
         Ok(Namespace { is_memory: true, ..namespace })
     }
 
-    /// A file without a name in that directory, which has all its room, and reads as zeros at first. It is gone with the
-    /// namespace.
+    /// A file without a name in that directory, which has all its room, and reads as zeros at
+    /// first. It is gone with the namespace.
     pub fn in_unnamed_file(
         directory: &Path,
         bytes: u64,
@@ -79,8 +83,9 @@ impl Namespace {
         Ok(Namespace { keeps_room: true, ..namespace })
     }
 
-    /// The file or block device at `path`, which there must be; its end is that of its last whole block. Nobody else can have
-    /// the device mounted, export it, or use it as a tier. Errors: somebody does; or the system's.
+    /// The file or block device at `path`, which there must be; its end is that of its last whole
+    /// block. Nobody else can have the device mounted, export it, or use it as a tier. Errors:
+    /// somebody does; or the system's.
     pub fn in_file(path: &Path, block_bytes: u64) -> io::Result<Namespace> {
         let is_device = std::fs::metadata(path)?.file_type().is_block_device();
         let exclusive = if is_device { OFlags::EXCL.bits() as i32 } else { 0 };
@@ -192,7 +197,8 @@ impl Namespace {
         if is_durable { self.flush() } else { Ok(()) }
     }
 
-    /// Makes a range read as zeros, and may give its space back. Ends early, with an error, once that is over.
+    /// Makes a range read as zeros, and may give its space back. Ends early, with an error, once
+    /// that is over.
     pub fn zero(
         &self,
         blocks: Blocks,
@@ -209,7 +215,8 @@ impl Namespace {
         })
     }
 
-    /// The bytes of a range are not needed any more: it reads as zeros, where that is cheap. Ends early, as `zero` does.
+    /// The bytes of a range are not needed any more: it reads as zeros, where that is cheap. Ends
+    /// early, as `zero` does.
     pub fn deallocate(&self, blocks: Blocks, is_over: &dyn Fn() -> bool) -> Result<(), Status> {
         self.each_piece(blocks, is_over, |offset, bytes| {
             match self.clear(!self.keeps_room, offset, bytes) {
@@ -273,7 +280,8 @@ impl Namespace {
         ended.inspect_err(|_| self.lose())
     }
 
-    /// What a host is told when bytes could not be stored, which others who flush would not hear of.
+    /// What a host is told when bytes could not be stored, which others who flush would not hear
+    /// of.
     fn failed(&self, error: Error) -> Status {
         let status = status(error);
         if status == Status::INTERNAL_ERROR {
@@ -283,8 +291,8 @@ impl Namespace {
         status
     }
 
-    /// Bytes are lost: from now on, and when another target exports it, hosts are told another start than those who may have written
-    /// them know.
+    /// Bytes are lost: from now on, and when another target exports it, hosts are told another
+    /// start than those who may have written them know.
     fn lose(&self) {
         self.loss.get_or_init(|| {
             self.is_news.store(true, Ordering::SeqCst);
@@ -311,7 +319,8 @@ impl Namespace {
         namespace
     }
 
-    /// Where a range stands in the file, and its length, bytes. Errors: not all of it is in the namespace.
+    /// Where a range stands in the file, and its length, bytes. Errors: not all of it is in the
+    /// namespace.
     pub(super) fn range(&self, blocks: Blocks) -> Result<(u64, u64), Status> {
         let end = blocks.first.checked_add(blocks.count.into());
         match end.is_some_and(|end| end <= self.shape().blocks) {
@@ -368,8 +377,9 @@ mod tests {
         }
     }
 
-    /// Mechanism: after bytes could not be written the kernel lets `fdatasync` fail once, and forgets them. Consequence: the next
-    /// flush said that they are durable. Fix: who has failed once never says so again.
+    /// Mechanism: after bytes could not be written the kernel lets `fdatasync` fail once, and
+    /// forgets them. Consequence: the next flush said that they are durable. Fix: who has failed
+    /// once never says so again.
     #[test]
     fn flush_that_failed_fails_for_good() {
         // Nothing there can be made durable.
@@ -385,9 +395,10 @@ mod tests {
         identity::forget_loss(&namespace.shape.guid);
     }
 
-    /// Mechanism: a target that was started again did not know that bytes had been lost before, of which the system tells only once.
-    /// Consequence: it made durable what hosts had written before, as far as it was there. Fix: it is another start to them, as is this
-    /// one from then on.
+    /// Mechanism: a target that was started again did not know that bytes had been lost before, of
+    /// which the system tells only once.
+    /// Consequence: it made durable what hosts had written before, as far as it was there. Fix: it
+    /// is another start to them, as is this one from then on.
     #[test]
     fn who_has_used_what_was_lost_is_told_so_by_this_target_and_the_next_one() {
         let path = std::env::temp_dir().join(format!("cairn-test-lost-{}", std::process::id()));
@@ -421,8 +432,9 @@ mod tests {
         assert_eq!(namespace.flush(), Err(Status::INTERNAL_ERROR.for_good()));
     }
 
-    /// Mechanism: a command that was given up because it took too long went on, and zeroed what the host had stored since; and what
-    /// was only a hint became zeros that were written where the file system cannot give room back.
+    /// Mechanism: a command that was given up because it took too long went on, and zeroed what the
+    /// host had stored since; and what was only a hint became zeros that were written where the
+    /// file system cannot give room back.
     #[test]
     fn what_is_over_is_zeroed_no_further_and_a_hint_is_not_worth_writing_zeros() {
         let piece = (PIECE_BYTES / 4096) as u32;

@@ -1,7 +1,9 @@
-//! What an admin queue's host is told without having asked at that moment: that namespaces or subsystems have changed (Base 5.2).
+//! What an admin queue's host is told without having asked at that moment: that namespaces or
+//! subsystems have changed (Base 5.2).
 //!
-//! Must stay true: of each kind one event is told, and the next one after the host has read the log page that says more. What it has not
-//! read of is told until it has, however few event requests there are.
+//! Must stay true: of each kind one event is told, and the next one after the host has read the log
+//! page that says more. What it has not read of is told until it has, however few event requests
+//! there are.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -24,7 +26,8 @@ const NOTICE: u64 = 2;
 pub(super) enum Change {
     /// There are other subsystems.
     Subsystems,
-    /// Of the subsystem with this name these namespaces have other sizes, or are not there any more.
+    /// Of the subsystem with this name these namespaces have other sizes, or are not there any
+    /// more.
     Namespaces(String, Vec<u32>),
 }
 
@@ -151,7 +154,8 @@ mod tests {
         assert_eq!(notices.next(), CHANGED);
     }
 
-    /// Mechanism: whatever part of the list a host had read, all of it was forgotten. Consequence: it never heard of what stood behind.
+    /// Mechanism: whatever part of the list a host had read, all of it was forgotten. Consequence:
+    /// it never heard of what stood behind.
     /// Fix: what was not read stays, and is told again.
     #[test]
     fn what_a_host_has_not_read_of_the_list_is_told_again() {
@@ -164,8 +168,9 @@ mod tests {
         assert_eq!(notices.next(), None);
     }
 
-    /// Mechanism: of more namespaces than the list has room for it named the first ones. Consequence: hosts of the others did not hear
-    /// that theirs had changed. Fix: then it says that any may have (Base 5.16.1.5).
+    /// Mechanism: of more namespaces than the list has room for it named the first ones.
+    /// Consequence: hosts of the others did not hear that theirs had changed. Fix: then it says
+    /// that any may have (Base 5.16.1.5).
     #[test]
     fn list_of_more_namespaces_than_it_has_room_for_says_that_any_may_have_changed() {
         let mut notices = wanted();

@@ -1,6 +1,7 @@
 //! What a connection has to send and could not yet.
 //!
-//! Must stay true: pieces leave in their order and each once; buffers go back to the pool as soon as they were sent.
+//! Must stay true: pieces leave in their order and each once; buffers go back to the pool as soon
+//! as they were sent.
 
 use super::namespace::Namespace;
 use super::pool::{Buffer, Pool};

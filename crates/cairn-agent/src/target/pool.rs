@@ -1,8 +1,9 @@
 //! Memory for data on their way: so much in all, whatever hosts do, and used again and again.
 //!
-//! Must stay true: the buffers that are out and those that are kept for the next one never have more than the bound together. A
-//! namespace leaves as much as it has, so that others find some however long its disk has what it was given.
-//! What a buffer holds is old; who takes one uses only what it has put there. Each begins where what goes past the page cache may.
+//! Must stay true: the buffers that are out and those that are kept for the next one never have
+//! more than the bound together. A namespace leaves as much as it has, so that others find some
+//! however long its disk has what it was given. What a buffer holds is old; who takes one uses only
+//! what it has put there. Each begins where what goes past the page cache may.
 
 use crate::store::direct::Aligned;
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! A target for whoever tries it out: no port, no thread and no clock, because he plays them.
 //!
-//! Must stay true: connections, commands and proofs are those of a `Target`; only its loops are not there. What a host sends
-//! makes no call here wait, and a panic reaches the caller.
+//! Must stay true: connections, commands and proofs are those of a `Target`; only its loops are not
+//! there. What a host sends makes no call here wait, and a panic reaches the caller.
 
 use super::connection::{Connection, End, Outcome};
 use super::directory::Directory;
@@ -48,7 +48,8 @@ impl Rehearsal {
         Ok(token)
     }
 
-    /// Takes what has arrived on a connection, does what needs no worker, and sends what can be sent; whether it goes on.
+    /// Takes what has arrived on a connection, does what needs no worker, and sends what can be
+    /// sent; whether it goes on.
     pub fn serve(&mut self, number: usize) -> bool {
         self.with(number, |connection, hands| {
             connection.flush(hands)?;
@@ -60,7 +61,8 @@ impl Rehearsal {
         })
     }
 
-    /// Tells connections what workers have done for them, and what has changed, and feeds those that wait for memory.
+    /// Tells connections what workers have done for them, and what has changed, and feeds those
+    /// that wait for memory.
     pub fn deliver(&mut self) {
         for letter in self.hands.mailbox.take() {
             match letter {

@@ -1,8 +1,10 @@
 //! Who may write to a namespace (Base 8.19): hosts register keys, and one of them may reserve it.
 //!
-//! Must stay true: when a host has lost the reservation, nothing that it sent is done any more: what was being done has ended
-//! before the command that took it is answered. What a host has registered is its own under the name that it had then.
-//! Does not outlive the target; and knows one type, Write Exclusive: the holder writes, everybody reads.
+//! Must stay true: when a host has lost the reservation, nothing that it sent is done any more:
+//! what was being done has ended before the command that took it is answered. What a host has
+//! registered is its own under the name that it had then.
+//! Does not outlive the target; and knows one type, Write Exclusive: the holder writes, everybody
+//! reads.
 
 use cairn_device::nvme::wire::reservation::{
     self, ACTION, ANY_KEY, HOSTS_MAX, KEEP, Registrant, Report, Step, TYPE, WRITE_EXCLUSIVE,
@@ -49,8 +51,8 @@ impl Reservations {
         }
     }
 
-    /// Does a command of a host, if that may still have one done, with the keys that came with it. The hosts that it has put out, whose
-    /// commands are to be aborted.
+    /// Does a command of a host, if that may still have one done, with the keys that came with it.
+    /// The hosts that it has put out, whose commands are to be aborted.
     pub(super) fn execute(
         &self,
         host: &Host,
@@ -285,8 +287,9 @@ mod tests {
         assert!(all.table.try_write().is_ok());
     }
 
-    /// Mechanism: a command of a host that is gone registers it when another one has its identifier by then. Consequence: that one
-    /// had what was reserved. Fix: it is who has registered under the name that it had then, and nobody else.
+    /// Mechanism: a command of a host that is gone registers it when another one has its identifier
+    /// by then. Consequence: that one had what was reserved. Fix: it is who has registered under
+    /// the name that it had then, and nobody else.
     #[test]
     fn what_a_host_has_registered_is_of_no_other_with_its_identifier() {
         let all = both_registered();

@@ -45,12 +45,14 @@ impl Socket {
         self.local
     }
 
-    /// Receives into these parts, one after the other: how much, 0 at the end, None if nothing is there yet.
+    /// Receives into these parts, one after the other: how much, 0 at the end, None if nothing is
+    /// there yet.
     pub(super) fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> Result<Option<usize>> {
         unless_blocked(|| rustix::io::readv(&self.descriptor, parts))
     }
 
-    /// Sends these parts, and says whether more will follow at once: how much was taken, None if nothing can be now.
+    /// Sends these parts, and says whether more will follow at once: how much was taken, None if
+    /// nothing can be now.
     pub(super) fn send(&self, parts: &[IoSlice<'_>], is_more: bool) -> Result<Option<usize>> {
         let more = if is_more { SendFlags::MORE } else { SendFlags::empty() };
         unless_blocked(|| {
@@ -100,7 +102,8 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Mechanism: a host that may be silent for ever, and whose machine had died, was never found out. Consequence: its connections stayed.
+    /// Mechanism: a host that may be silent for ever, and whose machine had died, was never found
+    /// out. Consequence: its connections stayed.
     #[test]
     fn hosts_that_are_silent_are_asked_whether_they_are_there() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -1,7 +1,8 @@
 //! What all connections share: the namespaces, and which controllers there are.
 //!
-//! Must stay true: a controller lives exactly as long as its admin connection; when that ends, so do its I/O connections. No two hosts
-//! that were let in have one identifier: reservations know them by it.
+//! Must stay true: a controller lives exactly as long as its admin connection; when that ends, so
+//! do its I/O connections. No two hosts that were let in have one identifier: reservations know
+//! them by it.
 
 use super::metrics::Counters;
 use super::reservation::{Host, HostId};
@@ -32,7 +33,8 @@ pub struct Limits {
     pub entries: u32,
     /// Most I/O queues of a controller.
     pub queues: u16,
-    /// Most data of a connection that are asked for and did not arrive yet, bytes; a single command may have more.
+    /// Most data of a connection that are asked for and did not arrive yet, bytes; a single command
+    /// may have more.
     pub awaited_bytes: usize,
 }
 
@@ -174,8 +176,8 @@ impl Subsystem {
         self.namespaces.get(index).ok_or(Status::INVALID_NAMESPACE.for_good())
     }
 
-    /// A new controller for this host, which is let in if it has nothing to prove. Errors: there are too many; the host's
-    /// identifier is another one's.
+    /// A new controller for this host, which is let in if it has nothing to prove. Errors: there
+    /// are too many; the host's identifier is another one's.
     pub(super) fn add_controller(
         &self,
         host: &ConnectData,
@@ -206,7 +208,8 @@ impl Subsystem {
         Ok(controller)
     }
 
-    /// The host of a controller has proven who it is. Errors: its identifier is another host's by now.
+    /// The host of a controller has proven who it is. Errors: its identifier is another host's by
+    /// now.
     pub(super) fn let_in(&self, controller: &Controller) -> Result<(), Refusal> {
         let controllers = self.controllers();
         self.check_identifier(&controllers, &controller.host)?;
@@ -214,8 +217,8 @@ impl Subsystem {
         Ok(())
     }
 
-    /// Errors: a host of another name that was let in, or is registered, has the identifier of this one. Where there is nothing to
-    /// reserve anybody may call himself as he likes.
+    /// Errors: a host of another name that was let in, or is registered, has the identifier of this
+    /// one. Where there is nothing to reserve anybody may call himself as he likes.
     fn check_identifier(
         &self,
         controllers: &HashMap<u16, Arc<Controller>>,
@@ -325,7 +328,8 @@ impl Controller {
         self.status() == STATUS_READY
     }
 
-    /// Makes a connection the I/O queue of that number. Errors: there is one; or the controller is not enabled.
+    /// Makes a connection the I/O queue of that number. Errors: there is one; or the controller is
+    /// not enabled.
     pub(super) fn add_queue(&self, number: u16, socket: Arc<Socket>) -> Result<(), Status> {
         let mut queues = self.queues();
         if !self.is_enabled() {
@@ -395,8 +399,9 @@ mod tests {
         connect(2, true).expect("another process");
     }
 
-    /// Mechanism: a host resets its controller and connects its queue again before the loop has found the end of the old connection,
-    /// which then removed the number. Consequence: the new connection outlived its controller. Fix: only its own entry.
+    /// Mechanism: a host resets its controller and connects its queue again before the loop has
+    /// found the end of the old connection, which then removed the number. Consequence: the new
+    /// connection outlived its controller. Fix: only its own entry.
     #[test]
     fn queue_that_has_ended_leaves_its_successor_alone() {
         let name = Nqn::new("nqn.2026-11.test:queues").unwrap();

@@ -1,7 +1,7 @@
 //! Data of commands that the host was asked for (R2T), and the commands that wait for memory.
 //!
-//! Must stay true: what was asked for has its place in a buffer, and arrives in order, in time and once; a command waits only
-//! for memory that others will give back.
+//! Must stay true: what was asked for has its place in a buffer, and arrives in order, in time and
+//! once; a command waits only for memory that others will give back.
 
 use super::debt::Debt;
 use super::pool::Buffer;

@@ -1,8 +1,10 @@
-//! Threads for what takes its time, so that no connection waits for another one's disk or arithmetic.
+//! Threads for what takes its time, so that no connection waits for another one's disk or
+//! arithmetic.
 //!
-//! Must stay true: with one namespace never more than some of them are busy, and what may begin never waits for others alone: where
-//! no thread is free its lane gets one of its own. So there are never more than so many and one for each lane, and however many
-//! disks hang, the others are used. What a connection wanted that is over is not begun any more.
+//! Must stay true: with one namespace never more than some of them are busy, and what may begin
+//! never waits for others alone: where no thread is free its lane gets one of its own. So there are
+//! never more than so many and one for each lane, and however many disks hang, the others are used.
+//! What a connection wanted that is over is not begun any more.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +25,8 @@ pub(super) struct Job {
     pub(super) work: Box<dyn FnOnce(Begin) + Send>,
 }
 
-/// Jobs of which only so many are under way at a time; those of a namespace by where that stands in memory.
+/// Jobs of which only so many are under way at a time; those of a namespace by where that stands in
+/// memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Lane {
     /// As many as there are threads.
@@ -107,7 +110,8 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// At most so many threads for all lanes, each of which begins when it is needed; without any, who submits something does it.
+    /// At most so many threads for all lanes, each of which begins when it is needed; without any,
+    /// who submits something does it.
     pub(super) fn new(threads_max: usize) -> Arc<Workers> {
         Arc::new(Workers { threads_max, state: Mutex::default(), is_work: Condvar::new() })
     }
@@ -209,9 +213,10 @@ mod tests {
         workers.submit(Job { is_over: Arc::default(), lane, work });
     }
 
-    /// Mechanism: jobs of all namespaces stood in one queue, of which each had a part of the threads. Consequence: one whose disk was
-    /// slow, later some of them, had all threads, and the hosts of others waited longer than they do. Fix: a part of the threads for
-    /// each, and one of its own when there is none.
+    /// Mechanism: jobs of all namespaces stood in one queue, of which each had a part of the
+    /// threads. Consequence: one whose disk was slow, later some of them, had all threads, and the
+    /// hosts of others waited longer than they do. Fix: a part of the threads for each, and one of
+    /// its own when there is none.
     #[test]
     fn namespaces_whose_disks_hang_keep_no_other_waiting_however_many_they_are() {
         const THREADS: usize = NAMESPACE_MAX + 2;

@@ -1,14 +1,17 @@
 //! Finding out what processes read and write, by looking at their open files from outside.
 //!
-//! Nothing counts bytes in a program: a counter for each process in shared memory would cost every call one or two nanoseconds and
-//! a word of each undo. So this looks at the open-file descriptions, some times a second while something happens. A file that has
-//! grown was written to, by those who have it open for writing: in proportion to how far their offsets moved, or in equal parts;
-//! one that has changed and not grown was overwritten where offsets moved. Elsewhere a moved offset has read. What was opened and closed
-//! between two looks was written by nobody knows whom.
-//! What this does not see: overwriting and reading that moves no offset (`pwrite`, `pread`, mappings); a file that
-//! was made and removed between two looks; seeking forward in a file open for reading counts as reading.
+//! Nothing counts bytes in a program: a counter for each process in shared memory would cost every
+//! call one or two nanoseconds and a word of each undo. So this looks at the open-file
+//! descriptions, some times a second while something happens. A file that has grown was written to,
+//! by those who have it open for writing: in proportion to how far their offsets moved, or in equal
+//! parts; one that has changed and not grown was overwritten where offsets moved. Elsewhere a moved
+//! offset has read. What was opened and closed between two looks was written by nobody knows whom.
+//! What this does not see: overwriting and reading that moves no offset (`pwrite`, `pread`,
+//! mappings); a file that was made and removed between two looks; seeking forward in a file open
+//! for reading counts as reading.
 //!
-//! Must stay true: looks take a small part of the time (`COST_SHARE`), whatever they cost; bytes are counted once.
+//! Must stay true: looks take a small part of the time (`COST_SHARE`), whatever they cost; bytes
+//! are counted once.
 
 use super::{
     BYTES_MAX, LineOut, MARKS_MAX, Mark, NAME_BYTES_MAX, PROCESSES_MAX, Process, SET_NAME_MAX,
@@ -36,12 +39,14 @@ use std::time::{Duration, Instant};
 
 /// How often the heads of the logs are looked at: a word each.
 const GLANCE_EVERY: Duration = Duration::from_millis(50);
-/// How much later than its own time a change may be seen, in milliseconds. A call takes the time from a clock that ticks every few
-/// milliseconds, and changes the file when it has the lock, which on a busy machine is later.
+/// How much later than its own time a change may be seen, in milliseconds. A call takes the time
+/// from a clock that ticks every few milliseconds, and changes the file when it has the lock, which
+/// on a busy machine is later.
 const LATE_MS: u64 = 1000;
 /// How often open files are looked at when nothing seems to happen: somebody may read.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A look is followed by a pause of so many times its length, up to the maximum: it may have taken long because it had to wait.
+/// A look is followed by a pause of so many times its length, up to the maximum: it may have taken
+/// long because it had to wait.
 const COST_SHARE: u32 = 30;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Closed files of which the size is remembered.
@@ -120,7 +125,8 @@ impl Recorder {
         Recorder::go_on(directory, Timeline::new(&job.job, &job.store, &job.command))
     }
 
-    /// Goes on with the timeline in `directory` if it is of the store of `fresh`, else begins that one.
+    /// Goes on with the timeline in `directory` if it is of the store of `fresh`, else begins that
+    /// one.
     fn go_on(directory: &Path, fresh: Timeline) -> Recorder {
         let old = Timeline::load(&directory.join(TIMELINE_FILE)).ok();
         let old = old.filter(|timeline| timeline.header.store == fresh.header.store);
@@ -274,7 +280,8 @@ impl Recorder {
         namespace.files.insert(inode, Known { size, version, born, writers, begun_ms });
     }
 
-    /// Takes note of files that were changed and that nobody was seen to have open; the bytes by which they have grown.
+    /// Takes note of files that were changed and that nobody was seen to have open; the bytes by
+    /// which they have grown.
     fn look_at_changed(&self, namespace: &mut Namespace, changed: &[Attributes]) -> u64 {
         let mut total = 0_u64;
         for &Attributes { inode, size, version, born, absence, .. } in changed {
@@ -339,8 +346,9 @@ impl Recorder {
         records.into_iter().rev().find(|record| record.process == process)
     }
 
-    /// Takes note of the complete checkpoints, after a pass of the drain: which are new, safe, or gone. Of those that left the
-    /// store the persist directory has what `is_kept`, by number and name.
+    /// Takes note of the complete checkpoints, after a pass of the drain: which are new, safe, or
+    /// gone. Of those that left the store the persist directory has what `is_kept`, by number and
+    /// name.
     pub fn note_sets(
         &mut self,
         volumes: &[Arc<Volume>],
@@ -452,7 +460,8 @@ impl Recorder {
         }
     }
 
-    /// Appends a line to the file. If that fails, or the file is too large, it is written anew with the next one.
+    /// Appends a line to the file. If that fails, or the file is too large, it is written anew with
+    /// the next one.
     fn append(&mut self, line: &[u8]) {
         if self.file_bytes + line.len() > BYTES_MAX {
             self.timeline.coarsen();
@@ -485,8 +494,8 @@ impl Recorder {
         replaced.ok().map(|()| file)
     }
 
-    /// Looks a last time for now, and brings the timeline to the persist directory. Errors: those of the directory; another file
-    /// has the name.
+    /// Looks a last time for now, and brings the timeline to the persist directory. Errors: those
+    /// of the directory; another file has the name.
     pub fn conclude(&mut self, shared: &Shared, persist: Option<&Path>) -> Result<()> {
         self.look(shared);
         self.flush();
@@ -519,7 +528,8 @@ fn is_timeline(destination: &Destination, path: &FilePath) -> bool {
     read().is_ok_and(|bytes| Timeline::decode(&bytes).is_some())
 }
 
-/// Open files with their descriptions, each with the oldest process that has it: the others inherited it.
+/// Open files with their descriptions, each with the oldest process that has it: the others
+/// inherited it.
 fn by_file(holdings: Vec<Holding>) -> BTreeMap<InodeId, Vec<Holding>> {
     let mut holders: BTreeMap<HandleId, Holding> = BTreeMap::new();
     let age = |process: ProcessIdentity| (process.start_time, process.pid);
@@ -563,7 +573,8 @@ fn look_at_closed(
     }
 }
 
-/// Counts `bytes` as written by those who have a file open: in proportion to how far their offsets moved, else in equal parts.
+/// Counts `bytes` as written by those who have a file open: in proportion to how far their offsets
+/// moved, else in equal parts.
 fn divide(bytes: u64, writers: &[(u32, u64)], sample: &mut Sample) {
     let moved: u128 = writers.iter().map(|(_, moved)| u128::from(*moved)).sum();
     let (mut left, mut weight_left) = (u128::from(bytes), moved.max(writers.len() as u128));

@@ -1,5 +1,5 @@
-//! Everything that a queue can be asked for, with and without digests and flow control, at the sizes at which data begin to
-//! travel in another way.
+//! Everything that a queue can be asked for, with and without digests and flow control, at the
+//! sizes at which data begin to travel in another way.
 
 use crate::peer::{
     NAMESPACE_BYTES, NAMESPACES, PART_BYTES, Peer, pattern, round_trip, settings, subsystem,

@@ -1,5 +1,5 @@
-//! Targets and networks that ail: connections that end between two PDUs or go silent, and targets that are silent, become
-//! other ones, or forget hosts.
+//! Targets and networks that ail: connections that end between two PDUs or go silent, and targets
+//! that are silent, become other ones, or forget hosts.
 
 use crate::habits::execute;
 use crate::peer::{
@@ -179,8 +179,8 @@ fn host_that_is_silent_beyond_its_keep_alive_time_is_forgotten_and_connects_agai
     round_trip(&mut remote, 3, 8);
 }
 
-/// Mechanism: each of the steps of connecting had the time of a command. Consequence: a target that was slow in all of them held a
-/// thread for minutes. Fix: all of them together have that time.
+/// Mechanism: each of the steps of connecting had the time of a command. Consequence: a target that
+/// was slow in all of them held a thread for minutes. Fix: all of them together have that time.
 #[test]
 fn all_steps_of_connecting_together_have_the_time_of_a_command() {
     let peer = Peer::start();
@@ -195,8 +195,9 @@ fn all_steps_of_connecting_together_have_the_time_of_a_command() {
     assert!(deadlines.len() > 10 && deadlines.iter().all(|&one| one <= deadlines[0]));
 }
 
-/// Mechanism: one command told the target to forget as much as a command can name. Consequence: with terabytes that took longer
-/// than a command may. Fix: such commands are as large as is forgotten in time.
+/// Mechanism: one command told the target to forget as much as a command can name. Consequence:
+/// with terabytes that took longer than a command may. Fix: such commands are as large as is
+/// forgotten in time.
 #[test]
 fn what_is_discarded_is_discarded_in_pieces() {
     if !Peer::is_ours() {
@@ -249,7 +250,8 @@ fn write_that_is_tried_once_is_not_done_on_another_connection_or_too_late() {
     assert_eq!(read(&mut remote), Ok(new));
 }
 
-/// Passes everything on, but once `wanted` is set the answers of I/O queues only when hosts have sent so much on admin queues.
+/// Passes everything on, but once `wanted` is set the answers of I/O queues only when hosts have
+/// sent so much on admin queues.
 struct Withholding {
     address: SocketAddr,
     connections: Arc<AtomicU32>,
@@ -299,8 +301,9 @@ fn pass(mut from: TcpStream, mut to: TcpStream, each: impl Fn()) {
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// Mechanism: hosts kept themselves alive between commands only. Consequence: a command that took longer than a target waits for a sign
-/// of life ended with its connection, again and again. Fix: they do so while they wait, too.
+/// Mechanism: hosts kept themselves alive between commands only. Consequence: a command that took
+/// longer than a target waits for a sign of life ended with its connection, again and again. Fix:
+/// they do so while they wait, too.
 #[test]
 fn host_keeps_itself_alive_while_a_command_is_under_way() {
     let peer = Peer::start();

@@ -1,7 +1,8 @@
 //! Hosts and targets that prove to each other who they are.
 //!
-//! The peer exports the same namespaces a second time under another name, only to hosts that are authenticated: one for each
-//! hash and group, whose names say which. Linux uses these; our target chooses for itself.
+//! The peer exports the same namespaces a second time under another name, only to hosts that are
+//! authenticated: one for each hash and group, whose names say which. Linux uses these; our target
+//! chooses for itself.
 
 use crate::habits::execute;
 use crate::peer::{Peer, guarded, pattern, round_trip, settings, subsystem};
@@ -25,7 +26,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The names of hashes and groups, with the secret of each hash's hosts. Those of scripts/interop.sh.
+/// The names of hashes and groups, with the secret of each hash's hosts. Those of
+/// scripts/interop.sh.
 const HASHES: [(&str, &str); 3] = [
     ("sha256", "DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:"),
     (
@@ -194,8 +196,9 @@ fn nothing_is_done_before_the_host_has_proven_itself() {
     assert_eq!(ended, Err(Error::Closed), "who fails has lost the connection");
 }
 
-/// Mechanism: secrets were read again whenever a connection broke. Consequence: a program that had changed its user or its environment
-/// since then could not connect any more, and one that changed it at that moment was read from at the same time. Fix: they are kept.
+/// Mechanism: secrets were read again whenever a connection broke. Consequence: a program that had
+/// changed its user or its environment since then could not connect any more, and one that changed
+/// it at that moment was read from at the same time. Fix: they are kept.
 #[test]
 fn host_whose_secrets_cannot_be_read_any_more_connects_again() {
     let peer = Peer::start_guarded(&hosts());

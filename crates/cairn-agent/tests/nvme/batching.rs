@@ -30,8 +30,9 @@ fn submit(queue: &mut TcpTransport) {
     unsafe { queue.submit(Command::KeepAlive.encode(), Data::None) }.unwrap();
 }
 
-/// Mechanism: each `poll` sent what had been submitted since the last one, also when answers were waiting. Consequence: who
-/// submits a command for each one that ended paid a system call for each, at any depth. Fix: sent when no answer is left.
+/// Mechanism: each `poll` sent what had been submitted since the last one, also when answers were
+/// waiting. Consequence: who submits a command for each one that ended paid a system call for each,
+/// at any depth. Fix: sent when no answer is left.
 #[test]
 fn commands_that_follow_answers_which_came_together_leave_together() {
     let (mut queue, mut controller) = pair();

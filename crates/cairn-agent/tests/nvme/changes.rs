@@ -1,4 +1,5 @@
-//! Namespaces and subsystems that change while hosts use them: hosts are told, and look again. Only Cairn's target.
+//! Namespaces and subsystems that change while hosts use them: hosts are told, and look again. Only
+//! Cairn's target.
 
 use crate::habits::execute;
 use crate::peer::{Peer, settings, subsystem};
@@ -73,9 +74,9 @@ fn bytes_now(exported: &Exported) -> u64 {
     exported.peer.controller().namespace(1).expect("is there").bytes()
 }
 
-/// Mechanism: a host that was told that its namespace has changed, and found that it is smaller now, said so once; its
-/// connection stayed, on which nothing was to be heard any more. Consequence: the next call wrote. Fix: the connection ends, and
-/// a new one finds the same.
+/// Mechanism: a host that was told that its namespace has changed, and found that it is smaller
+/// now, said so once; its connection stayed, on which nothing was to be heard any more.
+/// Consequence: the next call wrote. Fix: the connection ends, and a new one finds the same.
 #[test]
 fn namespace_that_shrinks_or_vanishes_at_run_time_is_not_written_any_more() {
     if !Peer::is_ours() {

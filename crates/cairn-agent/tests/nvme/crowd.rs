@@ -1,4 +1,5 @@
-//! More hosts than the target has threads or memory for. Only Cairn's target: others have bounds of their own.
+//! More hosts than the target has threads or memory for. Only Cairn's target: others have bounds of
+//! their own.
 
 use crate::habits::connect;
 use crate::peer::{NAMESPACES, Peer, pattern, round_trip, settings, subsystem};

@@ -1,4 +1,5 @@
-//! Namespaces on block devices. On loop devices; where there are none, each test says so and passes.
+//! Namespaces on block devices. On loop devices; where there are none, each test says so and
+//! passes.
 
 use crate::peer::{Peer, settings, subsystem};
 use cairn_agent::target::{Limits, Namespace, Subsystem};
@@ -18,8 +19,8 @@ const BYTES: usize = 4 << 20;
 const PAGE: usize = 4096;
 
 /// Mechanism: a device was exported by way of the page cache of the target's machine.
-/// Consequence: what a host wrote reached the device when it flushed, not before; a checkpoint took 2.4 times as long as on the
-/// same device here.
+/// Consequence: what a host wrote reached the device when it flushed, not before; a checkpoint took
+/// 2.4 times as long as on the same device here.
 /// Fix: it goes past the cache.
 #[test]
 fn what_a_host_writes_goes_past_the_page_cache_of_the_targets_machine() {
@@ -52,7 +53,8 @@ fn what_a_host_writes_goes_past_the_page_cache_of_the_targets_machine() {
 fn cached_pages(path: &std::path::Path) -> usize {
     let device = File::open(path).expect("is there");
     let mut resident = vec![0_u8; BYTES / 2 / PAGE];
-    // SAFETY: a new mapping, which is looked at by the kernel only, for as many pages as the answer has room for.
+    // SAFETY: a new mapping, which is looked at by the kernel only, for as many pages as the answer
+    // has room for.
     let answer = unsafe {
         let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
         let offset = (BYTES / 4) as libc::off_t;

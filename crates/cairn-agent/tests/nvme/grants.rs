@@ -1,4 +1,5 @@
-//! Jobs that were granted namespaces of one target: each reaches its own and no other. Only Cairn's target.
+//! Jobs that were granted namespaces of one target: each reaches its own and no other. Only Cairn's
+//! target.
 
 use crate::authentication::SecretFile;
 use crate::peer::{Peer, pattern, round_trip, settings};
@@ -79,7 +80,8 @@ fn job_reaches_its_own_namespace_and_that_of_no_other() {
     assert!(is_unauthenticated(connect(peer.address, &other.nqn, &nameless)), "without a secret");
 }
 
-/// Mechanism: the order was that of granting, and that of the directory's names when the target was started again.
+/// Mechanism: the order was that of granting, and that of the directory's names when the target was
+/// started again.
 #[test]
 fn what_was_granted_is_listed_by_job() {
     let directory = Arc::new(Directory::new(Limits::default()));
@@ -240,8 +242,8 @@ fn names(path: &Path) -> Vec<String> {
 }
 
 /// Mechanism: what had been written of a grant that could not be made stayed in the directory.
-/// Consequence: the job was refused one until the target was started again; and a target whose name for it another subsystem had was not
-/// started again at all.
+/// Consequence: the job was refused one until the target was started again; and a target whose name
+/// for it another subsystem had was not started again at all.
 /// Fix: all of it goes.
 #[test]
 fn grant_that_cannot_be_made_leaves_nothing_behind() {
@@ -307,9 +309,10 @@ fn what_was_granted_in_a_directory_is_granted_again_and_what_was_revoked_is_not(
     std::fs::remove_dir_all(&path).expect("removed");
 }
 
-/// Mechanism: a size that is no multiple of a block was kept as it was said, and compared with that of the namespace, which is.
-/// Consequence: the target was not started again, with anything that it had granted. Fix: what is granted is whole blocks, and
-/// what is not what it was is left alone, with a message.
+/// Mechanism: a size that is no multiple of a block was kept as it was said, and compared with that
+/// of the namespace, which is.
+/// Consequence: the target was not started again, with anything that it had granted. Fix: what is
+/// granted is whole blocks, and what is not what it was is left alone, with a message.
 #[test]
 fn grant_of_any_size_is_granted_again_and_a_damaged_one_hinders_no_other() {
     let path = std::env::temp_dir().join(format!("cairn-test-odd-grants-{}", std::process::id()));

@@ -41,9 +41,10 @@ pub fn connect(peer: &Peer) -> [TcpTransport; 2] {
     })
 }
 
-/// Mechanism: Linux sends room for 256 ranges with every Dataset Management command, because some devices fetch that many
-/// whatever the command says; our target wanted as many bytes as the ranges have. Consequence: discarding failed, and a file
-/// system on our target saw I/O errors. Fix: there may be more data than ranges, and the rest means nothing.
+/// Mechanism: Linux sends room for 256 ranges with every Dataset Management command, because some
+/// devices fetch that many whatever the command says; our target wanted as many bytes as the ranges
+/// have. Consequence: discarding failed, and a file system on our target saw I/O errors. Fix: there
+/// may be more data than ranges, and the rest means nothing.
 #[test]
 fn discard_that_comes_with_room_for_more_ranges_is_done() {
     let peer = Peer::start();

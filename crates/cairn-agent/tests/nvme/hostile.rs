@@ -63,7 +63,8 @@ fn initialize_request() -> Header {
     })
 }
 
-/// Sends `bytes` on a new connection, after a good start if asked for; why the target ends it, and the header it shows.
+/// Sends `bytes` on a new connection, after a good start if asked for; why the target ends it, and
+/// the header it shows.
 fn provoke(peer: &Peer, is_initialized: bool, bytes: &[u8]) -> (Terminate, Vec<u8>) {
     let mut stream = TcpStream::connect(peer.address).unwrap();
     if is_initialized {
@@ -108,9 +109,10 @@ fn host_that_breaks_the_rules_is_told_which_field_and_loses_its_connection() {
     peer.controller().keep_alive().unwrap();
 }
 
-/// Mechanism: what a connection had to say was sent before its end, and whatever that made room for was done as well: commands
-/// that waited for memory. Consequence: answers and requests for data followed the PDU that is the last one, and commands were
-/// done for a host that had lost its connection. Fix: what there is to say is sent, and nothing is begun.
+/// Mechanism: what a connection had to say was sent before its end, and whatever that made room for
+/// was done as well: commands that waited for memory. Consequence: answers and requests for data
+/// followed the PDU that is the last one, and commands were done for a host that had lost its
+/// connection. Fix: what there is to say is sent, and nothing is begun.
 #[test]
 fn commands_that_wait_when_their_connection_ends_are_not_done() {
     let limits = Limits { awaited_bytes: 4096, ..Limits::default() };
@@ -183,8 +185,9 @@ fn commands_before_a_queue_is_connected_are_refused_and_the_connection_goes_on()
     }
 }
 
-/// Mechanism: whoever only asked what there is, which anybody may, and said nothing of a time, could stay for ever. Consequence:
-/// somebody without a secret took all connections of a target. Fix: two minutes of silence, and then it ends.
+/// Mechanism: whoever only asked what there is, which anybody may, and said nothing of a time,
+/// could stay for ever. Consequence: somebody without a secret took all connections of a target.
+/// Fix: two minutes of silence, and then it ends.
 #[test]
 fn who_only_asks_what_there_is_cannot_stay_for_ever_in_silence() {
     let directory = Arc::new(Directory::new(Limits::default()));
@@ -219,8 +222,9 @@ fn who_only_asks_what_there_is_cannot_stay_for_ever_in_silence() {
     }
 }
 
-/// Mechanism: connections of whoever had proven nothing took places of those who can. Consequence: somebody without a secret kept
-/// everybody out. Fix: they have half of the places, and each that comes ends the oldest.
+/// Mechanism: connections of whoever had proven nothing took places of those who can. Consequence:
+/// somebody without a secret kept everybody out. Fix: they have half of the places, and each that
+/// comes ends the oldest.
 #[test]
 fn who_has_proven_nothing_for_a_while_gives_way_to_who_comes() {
     let resources = Resources { threads: 1, connections_max: 16, ..Resources::default() };
@@ -239,7 +243,8 @@ fn who_has_proven_nothing_for_a_while_gives_way_to_who_comes() {
 /// What a controller does with a host's first command after a good start, given its entry.
 type Trick = fn(&mut TcpStream, Entry);
 
-/// Connects to a controller that plays a trick; how that is noticed, and what the controller is told.
+/// Connects to a controller that plays a trick; how that is noticed, and what the controller is
+/// told.
 fn be_tricked(trick: Trick) -> (Error, Option<Terminate>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();

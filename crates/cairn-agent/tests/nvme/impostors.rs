@@ -1,4 +1,5 @@
-//! Hosts that present the identifier (HOSTID) of another one, by which reservations know hosts. Only against Cairn's target.
+//! Hosts that present the identifier (HOSTID) of another one, by which reservations know hosts.
+//! Only against Cairn's target.
 
 use crate::authentication::SecretFile;
 use crate::habits::execute;
@@ -54,9 +55,10 @@ fn connect_when_possible(peer: &Peer, settings: &Settings) -> Host {
     }
 }
 
-/// Mechanism: reservations know hosts by the identifier that they present, which nobody checked. Consequence: a host that proved its
-/// own name wrote to a namespace that another one had reserved, by presenting that one's identifier. Fix: while a host is there, or
-/// registered, its identifier is refused under any other name.
+/// Mechanism: reservations know hosts by the identifier that they present, which nobody checked.
+/// Consequence: a host that proved its own name wrote to a namespace that another one had reserved,
+/// by presenting that one's identifier. Fix: while a host is there, or registered, its identifier
+/// is refused under any other name.
 #[test]
 fn host_that_presents_the_identifier_of_another_one_is_refused() {
     if !Peer::is_ours() {
@@ -82,7 +84,8 @@ fn host_that_presents_the_identifier_of_another_one_is_refused() {
     assert_refused(connect(&peer, &first));
 }
 
-/// What a target answers to a host of this name with this identifier; for as long as the connection that comes with it.
+/// What a target answers to a host of this name with this identifier; for as long as the connection
+/// that comes with it.
 fn answer(peer: &Peer, subsystem: Nqn, host: &Nqn, host_id: [u8; 16]) -> (Completion, impl Sized) {
     let deadline = Instant::now() + PATIENCE;
     let mut transport = peer.fabric().connect(0, 4, 8192, deadline).expect("connected");

@@ -1,4 +1,5 @@
-//! Commands that arrive when the connection on which they were sent was given up long ago. Only Cairn's target.
+//! Commands that arrive when the connection on which they were sent was given up long ago. Only
+//! Cairn's target.
 
 use crate::peer::{Peer, open, pattern, settings, subsystem};
 use cairn_agent::target::{Limits, Namespace, Subsystem};
@@ -18,7 +19,8 @@ const PAGE: usize = 4096;
 const ADMIN: usize = 0;
 const IO: usize = 1;
 
-/// Passes everything on, but what a host sends on its first two connections only while these are not locked.
+/// Passes everything on, but what a host sends on its first two connections only while these are
+/// not locked.
 struct Delay {
     address: SocketAddr,
     locks: Arc<[Mutex<()>; 2]>,
@@ -64,8 +66,8 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, each: impl Fn()) {
     let _ = (from.shutdown(Shutdown::Read), to.shutdown(Shutdown::Write));
 }
 
-/// A host whose write is held up until it has given its connection up, and has written other bytes on another one; what stands there
-/// when the target has got the first ones.
+/// A host whose write is held up until it has given its connection up, and has written other bytes
+/// on another one; what stands there when the target has got the first ones.
 fn what_is_there_after_a_late_write(target: Subsystem, namespace: u32) -> Vec<u8> {
     let peer = Peer::of_one(target);
     let delay = Delay::start(peer.address);
@@ -91,9 +93,10 @@ fn what_is_there_after_a_late_write(target: Subsystem, namespace: u32) -> Vec<u8
     found
 }
 
-/// Mechanism: a host that gave a connection up repeated its write on another one, and went on; what it had sent before could still be on
-/// its way. Consequence: the target did that write when it arrived, over what was written since. Fix: on its next connection a host
-/// has its last controller ended, and goes on when nothing of that is done any more.
+/// Mechanism: a host that gave a connection up repeated its write on another one, and went on; what
+/// it had sent before could still be on its way. Consequence: the target did that write when it
+/// arrived, over what was written since. Fix: on its next connection a host has its last controller
+/// ended, and goes on when nothing of that is done any more.
 #[test]
 fn write_that_was_given_up_with_its_connection_is_not_done_over_later_ones() {
     if !Peer::is_ours() {

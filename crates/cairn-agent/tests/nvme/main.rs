@@ -1,5 +1,5 @@
-//! The NVMe/TCP initiator against a target: that of `cairn target`, or, where `CAIRN_NVME_PEER` names an address, another
-//! one with the same subsystem (`make interop`: the Linux kernel's).
+//! The NVMe/TCP initiator against a target: that of `cairn target`, or, where `CAIRN_NVME_PEER`
+//! names an address, another one with the same subsystem (`make interop`: the Linux kernel's).
 //!
 //! The peer exports two namespaces of 64 MiB: 1 with blocks of 512 bytes, 2 with blocks of 4 KiB.
 

@@ -43,7 +43,8 @@ impl Peer {
         }
     }
 
-    /// The one that serves `guarded` to hosts that prove who they are; these lines are how ours knows them.
+    /// The one that serves `guarded` to hosts that prove who they are; these lines are how ours
+    /// knows them.
     pub fn start_guarded(hosts: &str) -> Peer {
         if !Peer::is_ours() {
             return Peer::start();
@@ -152,7 +153,8 @@ pub fn round_trip(queue: &mut Queue<TcpTransport>, offset: u64, bytes: &[u8]) {
     assert!(again == bytes, "{} bytes at {offset} are not what was written", bytes.len());
 }
 
-/// Cairn's own target, of which namespace 2 is a file, until it is ended: another one can export that then.
+/// Cairn's own target, of which namespace 2 is a file, until it is ended: another one can export
+/// that then.
 pub struct Exported {
     pub address: SocketAddr,
     stop: Stop,

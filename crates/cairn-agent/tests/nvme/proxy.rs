@@ -23,19 +23,22 @@ pub enum Harm {
     SilenceForEver,
     /// From the start, and always: what the target asks for does not arrive.
     Deafness,
-    /// As long as it is armed: the target refuses what is written to logical blocks from this one on.
+    /// As long as it is armed: the target refuses what is written to logical blocks from this one
+    /// on.
     Refusal { first: u64 },
     /// As long as it is armed: the target refuses what is to be read.
     #[allow(dead_code)] // Not by every test program.
     RefusalToRead,
-    /// As long as it is armed: what is written to logical blocks from this one on does not arrive yet.
+    /// As long as it is armed: what is written to logical blocks from this one on does not arrive
+    /// yet.
     #[allow(dead_code)] // Not by every test program.
     Delay { first: u64 },
 }
 
 /// Type of the PDU that carries a command (NVMe/TCP 1.0).
 const COMMAND: u8 = 4;
-/// Flush, Write and Read (NVM command set), and where a PDU of the latter two has the number of the first block.
+/// Flush, Write and Read (NVM command set), and where a PDU of the latter two has the number of the
+/// first block.
 const FLUSH: u8 = 0;
 const WRITE: u8 = 1;
 const READ: u8 = 2;
@@ -149,7 +152,8 @@ impl State {
         *self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Both ends find the connection closed when this returns, and with it the other direction ends.
+    /// Both ends find the connection closed when this returns, and with it the other direction
+    /// ends.
     fn pass(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut buffer = Vec::new();
         while receive(&mut from, &mut buffer).is_ok() {

@@ -1,4 +1,5 @@
-//! Targets whose machine is started again: what was written, and not made durable, may be gone. Only Cairn's target says so.
+//! Targets whose machine is started again: what was written, and not made durable, may be gone.
+//! Only Cairn's target says so.
 
 use crate::peer::{Exported, Peer, pattern, settings, subsystem};
 use crate::proxy::{Harm, Proxy};
@@ -30,7 +31,8 @@ impl Machine {
         Machine { path, exported: Some(exported), proxy }
     }
 
-    /// Ends the target, lets the machine forget what the file has got since, and starts another target there.
+    /// Ends the target, lets the machine forget what the file has got since, and starts another
+    /// target there.
     fn is_started_again(&mut self, start: u8, on_disk: &[u8]) {
         self.exported.take().expect("there is always one").end();
         std::fs::write(&self.path, on_disk).expect("has room");
@@ -78,9 +80,10 @@ fn read_anyway(host: &mut Host) -> (bool, Vec<u8>) {
     (doubt.expect("reads"), found)
 }
 
-/// Mechanism: a flush on a new connection knew nothing of what its target's machine had forgotten with its memory. Consequence: it
-/// succeeded, and what had stood there before was read as what had been written. Fix: the target says which start of its machine it
-/// is of, and a host that has used it before another one reads nothing it would have to believe, and makes nothing durable.
+/// Mechanism: a flush on a new connection knew nothing of what its target's machine had forgotten
+/// with its memory. Consequence: it succeeded, and what had stood there before was read as what had
+/// been written. Fix: the target says which start of its machine it is of, and a host that has used
+/// it before another one reads nothing it would have to believe, and makes nothing durable.
 #[test]
 fn what_a_target_had_in_memory_when_its_machine_was_started_again_is_not_believed() {
     if !Peer::is_ours() {
@@ -119,8 +122,10 @@ fn what_a_target_had_in_memory_is_believed_when_it_was_started_again_on_the_same
     assert_eq!(read_anyway(&mut host), (false, bytes));
 }
 
-/// Mechanism: a target that is told to end answers requests for events, and that answer was taken for a refusal of the command at hand.
-/// Consequence: programs got EIO for good whenever a target was ended in an orderly way, but not when it was killed.
+/// Mechanism: a target that is told to end answers requests for events, and that answer was taken
+/// for a refusal of the command at hand.
+/// Consequence: programs got EIO for good whenever a target was ended in an orderly way, but not
+/// when it was killed.
 #[test]
 fn target_that_says_that_it_ends_is_waited_for() {
     let mut machine = Machine::new("ends");

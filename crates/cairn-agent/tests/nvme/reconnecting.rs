@@ -19,8 +19,8 @@ fn remote(address: SocketAddr) -> Remote<TcpFabric> {
 /// Bytes that connecting takes, more or less.
 const CONNECTING_BYTES: i64 = 20_000;
 
-/// Does everything once, in a part of the namespace, while harm is done somewhere in the middle of it, at another place each
-/// time.
+/// Does everything once, in a part of the namespace, while harm is done somewhere in the middle of
+/// it, at another place each time.
 fn survive(harm: Harm, part: u64, first: i64) {
     let peer = Peer::start();
     let bytes = pattern(11, 300 << 10);

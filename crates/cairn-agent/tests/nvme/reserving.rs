@@ -1,4 +1,5 @@
-//! Hosts that claim one namespace. Only against Cairn's target: other tests use that of another peer at the same time.
+//! Hosts that claim one namespace. Only against Cairn's target: other tests use that of another
+//! peer at the same time.
 
 use crate::peer::{Exported, Peer, pattern, settings, subsystem};
 use crate::proxy::{Harm, Proxy};
@@ -34,7 +35,8 @@ fn wanting(claim: Claim) -> Settings {
     Settings { claim, ..settings() }
 }
 
-/// Whether it was refused, or who has lost its connection is told whose the namespace is when it connects again.
+/// Whether it was refused, or who has lost its connection is told whose the namespace is when it
+/// connects again.
 fn is_reserved(result: &Result<(), Error>) -> bool {
     match result {
         Err(Error::Refused { status, .. }) => status.code() == Status::RESERVATION_CONFLICT,
@@ -165,9 +167,11 @@ fn late_write_of_a_host_whose_namespace_was_taken_over_is_refused() {
     assert!(again == new);
 }
 
-/// Mechanism: who connects anew claims anew, and found nobody who has the namespace when whoever had put it out was gone, too.
-/// Consequence: it went on writing onto what was emptied, or was somebody else's by then. Fix: it remembers its key, and a target that
-/// was not started again and does not know that key has put it out.
+/// Mechanism: who connects anew claims anew, and found nobody who has the namespace when whoever
+/// had put it out was gone, too.
+/// Consequence: it went on writing onto what was emptied, or was somebody else's by then. Fix: it
+/// remembers its key, and a target that was not started again and does not know that key has put it
+/// out.
 #[test]
 fn host_that_was_put_out_while_it_was_away_does_not_claim_the_namespace_again() {
     let Some(peer) = Peer::limited(Limits::default()) else { return };
@@ -183,8 +187,9 @@ fn host_that_was_put_out_while_it_was_away_does_not_claim_the_namespace_again() 
     connect(peer.address, &wanting(Claim::Exclusive)).expect("nobody has claimed it");
 }
 
-/// Mechanism: who was put out kept its connection, and on that anybody writes when nobody has the namespace. Consequence: a host that
-/// noticed nothing wrote onto what was emptied. Fix: its connections end, and who connects anew finds that it was put out.
+/// Mechanism: who was put out kept its connection, and on that anybody writes when nobody has the
+/// namespace. Consequence: a host that noticed nothing wrote onto what was emptied. Fix: its
+/// connections end, and who connects anew finds that it was put out.
 #[test]
 fn host_that_stays_connected_while_it_is_put_out_does_not_write_when_nobody_has_the_namespace() {
     let Some(peer) = Peer::limited(Limits::default()) else { return };
@@ -220,8 +225,9 @@ fn host_whose_target_was_started_again_claims_the_namespace_again() {
     std::fs::remove_file(&path).expect("is there");
 }
 
-/// Mechanism: who connected anew claimed the namespace before it looked whether it was still its own. Consequence: after a namespace was
-/// taken over and its target started again, who had been put out had it for a moment, and the heir failed that connected just then.
+/// Mechanism: who connected anew claimed the namespace before it looked whether it was still its
+/// own. Consequence: after a namespace was taken over and its target started again, who had been
+/// put out had it for a moment, and the heir failed that connected just then.
 /// Fix: it looks first, and claims nothing that is not its own.
 #[test]
 fn host_that_was_put_out_claims_nothing_of_a_target_that_was_started_again() {
@@ -256,8 +262,9 @@ fn host_that_was_put_out_claims_nothing_of_a_target_that_was_started_again() {
     std::fs::remove_file(&path).expect("is there");
 }
 
-/// Mechanism: who was slower than another host stayed registered. Consequence: when a target had as many hosts as it takes, nobody
-/// could claim any more. Fix: who has lost the race gives its registration back.
+/// Mechanism: who was slower than another host stayed registered. Consequence: when a target had as
+/// many hosts as it takes, nobody could claim any more. Fix: who has lost the race gives its
+/// registration back.
 #[test]
 fn host_that_has_lost_the_race_for_a_namespace_does_not_stay_registered() {
     let Some(peer) = Peer::limited(Limits::default()) else { return };
@@ -278,8 +285,9 @@ fn host_that_has_lost_the_race_for_a_namespace_does_not_stay_registered() {
     assert_eq!(hosts, [winner.host_id]);
 }
 
-/// Mechanism: a process that was refused gave back the registration of its host, whichever process had made it. Consequence: one that
-/// took the namespace over at that moment lost it again. Fix: it gives back only what it has registered itself.
+/// Mechanism: a process that was refused gave back the registration of its host, whichever process
+/// had made it. Consequence: one that took the namespace over at that moment lost it again. Fix: it
+/// gives back only what it has registered itself.
 #[test]
 fn process_that_was_refused_leaves_its_host_what_another_process_took_over() {
     let Some(peer) = Peer::limited(Limits::default()) else { return };

@@ -82,8 +82,9 @@ fn children_have_connections_of_their_own_and_leave_that_of_their_parent_alone()
     let before = ports(&remote);
     let children: Vec<i32> = (41..44)
         .map(|seed| {
-            // SAFETY: the child uses the namespace and ends. No other thread of this test holds a lock of the allocator
-            // that the child could wait for: glibc makes its locks usable in children.
+            // SAFETY: the child uses the namespace and ends. No other thread of this test holds a
+            // lock of the allocator that the child could wait for: glibc makes its locks usable in
+            // children.
             match unsafe { libc::fork() } {
                 0 => {
                     let is_fine = use_it(&remote, seed);
@@ -106,8 +107,9 @@ fn children_have_connections_of_their_own_and_leave_that_of_their_parent_alone()
     assert_eq!(ports(&remote), before, "the parent's connection was never broken");
 }
 
-/// Mechanism: a process that had a connection kept it until its end. Consequence: where the target gives no more, another one failed
-/// after half a minute, however little it wanted. Fix: who has had a connection for a while gives it up to those who wait in line.
+/// Mechanism: a process that had a connection kept it until its end. Consequence: where the target
+/// gives no more, another one failed after half a minute, however little it wanted. Fix: who has
+/// had a connection for a while gives it up to those who wait in line.
 #[test]
 fn connection_is_given_up_to_who_waits_for_one_and_made_again() {
     // Room for the two of one host.
@@ -163,8 +165,9 @@ fn known(peer: &Peer, address: SocketAddr, claim: Claim) -> SharedRemote {
         .expect("prepared")
 }
 
-/// Mechanism: a process looked once whether the namespace is what was known of it. Consequence: after its connection had broken it went on
-/// writing onto one that was another store's by then. Fix: it looks on every connection.
+/// Mechanism: a process looked once whether the namespace is what was known of it. Consequence:
+/// after its connection had broken it went on writing onto one that was another store's by then.
+/// Fix: it looks on every connection.
 #[test]
 fn namespace_is_looked_at_on_every_connection_before_it_is_used() {
     let peer = Peer::start();
@@ -196,8 +199,9 @@ fn joined(path: &Path) -> u64 {
     u64::from_le_bytes(*bytes.first_chunk().expect("a word"))
 }
 
-/// Mechanism: a process whose connection broke made another one without joining the line. Consequence: it passed those who waited, or
-/// never had its turn where the target took no more. Fix: every connection is made in turn.
+/// Mechanism: a process whose connection broke made another one without joining the line.
+/// Consequence: it passed those who waited, or never had its turn where the target took no more.
+/// Fix: every connection is made in turn.
 #[test]
 fn who_has_lost_its_connection_joins_the_line_of_those_who_wait() {
     let peer = Peer::start();

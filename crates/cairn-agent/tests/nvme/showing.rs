@@ -1,4 +1,5 @@
-//! Pages of a namespace that programs have mapped: what is written, stored and read at the same time, and what comes and goes.
+//! Pages of a namespace that programs have mapped: what is written, stored and read at the same
+//! time, and what comes and goes.
 
 use crate::peer::{Peer, SUBSYSTEM};
 use crate::proxy::{Harm, Proxy};
@@ -203,9 +204,9 @@ fn what_was_stored_reaches_the_namespace_when_it_is_written_back_or_goes() {
     assert_eq!(shared.read(0, 0..4), b"one\0");
 }
 
-/// Mechanism: that no mapped file had a block was taken for that no file was mapped. Consequence: pages that came late, of a file
-/// that had been emptied meanwhile, stood there unknown to all, and were another file's when that had their blocks. Fix: it goes by
-/// files.
+/// Mechanism: that no mapped file had a block was taken for that no file was mapped. Consequence:
+/// pages that came late, of a file that had been emptied meanwhile, stood there unknown to all, and
+/// were another file's when that had their blocks. Fix: it goes by files.
 #[test]
 fn file_without_blocks_is_mapped_as_long_as_somebody_has_it_mapped() {
     let Some(shared) = Shared::new() else { return };
@@ -262,8 +263,9 @@ fn write_that_fails_into_pages_that_are_shown_is_everybodys_and_reaches_the_name
     expected(&shared);
 }
 
-/// Mechanism: the pages of who had died were brought back, and no Flush followed. Consequence: an `fsync` that found nothing mapped any
-/// more, and its note durable, returned before they were. Fix: they are flushed before nothing counts as mapped.
+/// Mechanism: the pages of who had died were brought back, and no Flush followed. Consequence: an
+/// `fsync` that found nothing mapped any more, and its note durable, returned before they were.
+/// Fix: they are flushed before nothing counts as mapped.
 #[test]
 fn what_was_brought_back_is_flushed_before_nothing_counts_as_mapped() {
     let Some((shared, proxy)) = Shared::harmed() else { return };
@@ -278,7 +280,8 @@ fn what_was_brought_back_is_flushed_before_nothing_counts_as_mapped() {
     assert!(proxy.flushes() > before);
 }
 
-/// Mechanism: who put pages away ended at the first that could not be brought back. Consequence: no memory behind it was given back.
+/// Mechanism: who put pages away ended at the first that could not be brought back. Consequence: no
+/// memory behind it was given back.
 /// Fix: it goes on, and says so at its end. And it went on although the agent was to end.
 #[test]
 fn pages_that_cannot_be_brought_back_keep_no_others_and_nothing_goes_when_it_is_to_end() {
@@ -298,8 +301,10 @@ fn pages_that_cannot_be_brought_back_keep_no_others_and_nothing_goes_when_it_is_
     assert_eq!(shared.read(0, 0..6), b"stored");
 }
 
-/// Mechanism: files without blocks of the tier stood as empty ranges among the others, in which a search for a page found nothing then.
-/// Consequence: mapped pages went under their mappings, and what was stored later went nowhere. Fix: empty ranges are left out.
+/// Mechanism: files without blocks of the tier stood as empty ranges among the others, in which a
+/// search for a page found nothing then.
+/// Consequence: mapped pages went under their mappings, and what was stored later went nowhere.
+/// Fix: empty ranges are left out.
 #[test]
 fn pages_of_several_mapped_files_stay() {
     const FILE: usize = 64 << 10;
@@ -319,8 +324,8 @@ fn pages_of_several_mapped_files_stay() {
     assert_eq!(shared.read(0, 0..10), b"kept later");
 }
 
-/// Mechanism: what could not be brought back kept the pages behind it in the same piece that nobody had stored to. Consequence: up to
-/// 1 MiB for each such page was not given back. Fix: they go.
+/// Mechanism: what could not be brought back kept the pages behind it in the same piece that nobody
+/// had stored to. Consequence: up to 1 MiB for each such page was not given back. Fix: they go.
 #[test]
 fn page_that_cannot_be_brought_back_keeps_no_unchanged_ones_beside_it() {
     const LARGE: usize = 1 << 20;
@@ -334,8 +339,9 @@ fn page_that_cannot_be_brought_back_keeps_no_unchanged_ones_beside_it() {
     assert_eq!(shared.read(1, 0..6), b"stored");
 }
 
-/// Mechanism: who put pages away tried all that could not be brought back, and counted them as gone. Consequence: a look took as long
-/// as hundreds of refusals, and behind enough of them no memory was given back. Fix: it ends after some, and the next begins there.
+/// Mechanism: who put pages away tried all that could not be brought back, and counted them as
+/// gone. Consequence: a look took as long as hundreds of refusals, and behind enough of them no
+/// memory was given back. Fix: it ends after some, and the next begins there.
 #[test]
 fn pages_that_cannot_be_brought_back_are_tried_in_turn() {
     const LARGE: usize = 1 << 20;
@@ -361,7 +367,8 @@ fn pages_that_cannot_be_brought_back_are_tried_in_turn() {
     assert!(!shared.device(0).mappable().expect("a place").copies);
 }
 
-/// Mechanism: pages that could not be read kept the memory that they were to have, and no mark. Consequence: nobody ever gave it back.
+/// Mechanism: pages that could not be read kept the memory that they were to have, and no mark.
+/// Consequence: nobody ever gave it back.
 /// Fix: who wanted to show them does.
 #[test]
 fn pages_that_cannot_be_shown_take_no_memory() {
@@ -389,7 +396,8 @@ fn range_outside_of_the_tier_is_not_shown() {
     }
 }
 
-/// Each page has bytes of three: two write and read, one maps, stores and unmaps, all the while pages are put away.
+/// Each page has bytes of three: two write and read, one maps, stores and unmaps, all the while
+/// pages are put away.
 #[test]
 fn writers_readers_and_stores_meet_in_pages_that_come_and_go() {
     const PAGES: usize = 8;
@@ -458,9 +466,9 @@ fn reader_of_pages_that_come_and_go_sees_what_they_had() {
     });
 }
 
-/// Mechanism: who read began anew whenever any page of the tier had gone meanwhile, and gave up. Consequence: while the agent put away
-/// a large mapping, reads of everything on the tier failed. Fix: only what stood in shown pages is read again, in a turn at them when
-/// that was in vain.
+/// Mechanism: who read began anew whenever any page of the tier had gone meanwhile, and gave up.
+/// Consequence: while the agent put away a large mapping, reads of everything on the tier failed.
+/// Fix: only what stood in shown pages is read again, in a turn at them when that was in vain.
 #[test]
 fn reads_succeed_while_other_pages_go_all_the_time() {
     const BYTES: usize = 1 << 20;

@@ -1,4 +1,5 @@
-//! Connections to a target of which a test sees every command before it is sent, and how long each answer is waited for.
+//! Connections to a target of which a test sees every command before it is sent, and how long each
+//! answer is waited for.
 
 use cairn_device::nvme::Error;
 use cairn_device::nvme::controller::Fabric;

@@ -1,8 +1,11 @@
-//! Running the dynamic linker that a program names, to be told which libraries it finds: a file may be anybody's, may name
-//! anything as its dynamic linker, and may have that execute code of a library (`DT_AUDIT`).
+//! Running the dynamic linker that a program names, to be told which libraries it finds: a file may
+//! be anybody's, may name anything as its dynamic linker, and may have that execute code of a
+//! library (`DT_AUDIT`).
 //!
-//! So it is confined: it may read files, have memory, and write to its standard output and error, for some seconds.
-//! Must stay true: what is not listed here is refused by the kernel (seccomp), whatever the file is.
+//! So it is confined: it may read files, have memory, and write to its standard output and error,
+//! for some seconds.
+//! Must stay true: what is not listed here is refused by the kernel (seccomp), whatever the file
+//! is.
 
 use crate::check::seccomp::{self, Filter, Forbidden};
 use std::io::{self, Read};
@@ -80,7 +83,8 @@ pub fn output(command: &mut Command) -> Result<String, Failure> {
         seccomp::install(&filter, 0).map(drop)
     };
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // SAFETY: between fork and exec the closure only makes system calls, on memory that was made before.
+    // SAFETY: between fork and exec the closure only makes system calls, on memory that was made
+    // before.
     unsafe { command.pre_exec(confine) };
     let mut child = command.spawn()?;
     let texts = texts(&mut child);

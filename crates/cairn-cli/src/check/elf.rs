@@ -1,6 +1,7 @@
 //! What an ELF file says about the program in it, without running it.
 //!
-//! Must stay true: the file may be anybody's; what cannot be read as it should be is an error or left out, never believed.
+//! Must stay true: the file may be anybody's; what cannot be read as it should be is an error or
+//! left out, never believed.
 //! Does not judge; `check.rs` does.
 
 use crate::check::confined::{self, Failure};
@@ -30,7 +31,8 @@ const MACHINE: u16 = elf::EM_AARCH64;
 
 type File<'data> = ElfFile<'data, FileHeader64<Endianness>>;
 
-/// Instructions that enter the kernel, by the call they make; none if that is not chosen just before.
+/// Instructions that enter the kernel, by the call they make; none if that is not chosen just
+/// before.
 pub type RawCalls = BTreeMap<Option<&'static str>, u64>;
 
 /// A program or a library.
@@ -119,7 +121,8 @@ const fn elf_class() -> usize {
     MAGIC.len()
 }
 
-/// How much of a file is left to be read, if no two of its parts are the same bytes: else a small file could take hours.
+/// How much of a file is left to be read, if no two of its parts are the same bytes: else a small
+/// file could take hours.
 struct Budget(u64);
 
 impl Budget {
@@ -134,7 +137,8 @@ fn overlapping() -> Unreadable {
     Unreadable::Damaged("its parts are larger than the file".to_owned())
 }
 
-/// Calls of the kernel in the code, section by section. False: there is more code than the file has bytes.
+/// Calls of the kernel in the code, section by section. False: there is more code than the file has
+/// bytes.
 fn find_raw_calls(file: &File, budget: &mut Budget, calls: &mut RawCalls) -> object::Result<bool> {
     for section in file.sections() {
         let SectionFlags::Elf { sh_flags } = section.flags() else { continue };
@@ -153,7 +157,8 @@ fn find_raw_calls(file: &File, budget: &mut Budget, calls: &mut RawCalls) -> obj
     Ok(true)
 }
 
-/// The name of a call that is about files, or none if the number is not known; nothing if it is about something else.
+/// The name of a call that is about files, or none if the number is not known; nothing if it is
+/// about something else.
 fn name_of(number: Option<i64>) -> Option<Option<&'static str>> {
     match number {
         None => Some(None),
@@ -161,9 +166,10 @@ fn name_of(number: Option<i64>) -> Option<Option<&'static str>> {
     }
 }
 
-/// Tells `found` of each instruction that enters the kernel, with the number of the call if an instruction shortly before it
-/// says that. Decoded from the beginning of the code, as a disassembler does: bytes of data or of other instructions that
-/// look like such a one are not taken for it, unless there is data in the code.
+/// Tells `found` of each instruction that enters the kernel, with the number of the call if an
+/// instruction shortly before it says that. Decoded from the beginning of the code, as a
+/// disassembler does: bytes of data or of other instructions that look like such a one are not
+/// taken for it, unless there is data in the code.
 #[cfg(target_arch = "x86_64")]
 fn find_calls(code: &[u8], found: &mut impl FnMut(Option<i64>)) {
     use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Register};
@@ -223,7 +229,8 @@ pub struct Library {
     pub path: PathBuf,
 }
 
-/// What a program needs, directly or not, as its dynamic linker finds it. Errors: those of `confined::output`.
+/// What a program needs, directly or not, as its dynamic linker finds it. Errors: those of
+/// `confined::output`.
 pub fn libraries(interpreter: &Path, program: &Path) -> Result<Vec<Library>, Failure> {
     let mut command = Command::new(interpreter);
     let text = confined::output(command.arg("--list").arg(program).env_remove("LD_PRELOAD"))?;
@@ -232,7 +239,8 @@ pub fn libraries(interpreter: &Path, program: &Path) -> Result<Vec<Library>, Fai
     Ok(found.filter(|library| library.path != interpreter && library.path.is_file()).collect())
 }
 
-/// A line of the dynamic linker: `NAME => PATH (ADDRESS)`, or `PATH (ADDRESS)` for what is asked for by its path.
+/// A line of the dynamic linker: `NAME => PATH (ADDRESS)`, or `PATH (ADDRESS)` for what is asked
+/// for by its path.
 fn library(line: &str) -> Option<Library> {
     let (found, _) = line.trim().rsplit_once(" (")?;
     let (name, path) = found.split_once(" => ").unwrap_or((found, found));
@@ -288,7 +296,8 @@ mod tests {
     }
 
     /// Mechanism: every section that says it is code was decoded, wherever it lies in the file.
-    /// Consequence: a file of thousands of sections that are all the same megabytes was decoded for hours.
+    /// Consequence: a file of thousands of sections that are all the same megabytes was decoded for
+    /// hours.
     /// Fix: no more is read than the file has bytes.
     #[test]
     fn sections_that_are_the_same_bytes_are_not_read_again_and_again() {
@@ -323,7 +332,8 @@ mod tests {
         let whole = std::fs::read(std::env::current_exe().expect("this program")).expect("reads");
         let own = Image::read(&whole).expect("this program is one");
         assert!(own.interpreter.is_some() && !own.is_go && own.imports.contains("malloc"));
-        // The headers, with one byte changed at a time; the code is in debug builds too much to decode so often.
+        // The headers, with one byte changed at a time; the code is in debug builds too much to
+        // decode so often.
         let head: Vec<u8> = whole.iter().copied().take(4096).collect();
         for index in 0..head.len() {
             for change in [0x01, 0x80, 0xff] {

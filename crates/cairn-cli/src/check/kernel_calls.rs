@@ -1,7 +1,8 @@
-//! Calls of the kernel that are about files: their numbers, and which of their arguments are paths and descriptors.
+//! Calls of the kernel that are about files: their numbers, and which of their arguments are paths
+//! and descriptors.
 //!
-//! What programs do past the C library is recognised by this. A call that is not here, such as `futex`, is about no file, or
-//! takes a descriptor of another kind.
+//! What programs do past the C library is recognised by this. A call that is not here, such as
+//! `futex`, is about no file, or takes a descriptor of another kind.
 
 /// A call of the kernel.
 pub struct KernelCall {

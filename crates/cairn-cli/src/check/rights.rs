@@ -1,5 +1,5 @@
-//! Rights that a program gains by being executed. The dynamic linker then takes nothing from the environment, so that Cairn's
-//! library is not in it.
+//! Rights that a program gains by being executed. The dynamic linker then takes nothing from the
+//! environment, so that Cairn's library is not in it.
 
 use std::ffi::CString;
 use std::fs;
@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What rights a program gains when this user executes it: then the dynamic linker takes nothing from the environment.
+/// What rights a program gains when this user executes it: then the dynamic linker takes nothing
+/// from the environment.
 pub fn rights_gained(path: &Path) -> Option<&'static str> {
     let found = fs::metadata(path).ok()?;
     let is_ignored = rustix::fs::statvfs(path)

@@ -54,7 +54,8 @@ impl Filter {
         self.0.extend([step(JUMP_IF_EQUAL, 0, 1, number as u32), step(RETURN, 0, 0, action)]);
     }
 
-    /// Calls of this number end in `refusal` if their argument at `place` is forbidden, else they are carried out.
+    /// Calls of this number end in `refusal` if their argument at `place` is forbidden, else they
+    /// are carried out.
     pub fn rule_unless(
         &mut self,
         number: libc::c_long,
@@ -82,14 +83,15 @@ impl Filter {
     }
 }
 
-/// Sets the filter for this thread and all that it starts, which gain no rights any more. What the kernel answers: 0, or the
-/// descriptor that `flags` ask for.
+/// Sets the filter for this thread and all that it starts, which gain no rights any more. What the
+/// kernel answers: 0, or the descriptor that `flags` ask for.
 pub fn install(steps: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<libc::c_long> {
     let program = libc::sock_fprog {
         len: u16::try_from(steps.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         filter: steps.as_ptr().cast_mut(),
     };
-    // SAFETY: the call takes numbers; the filter and its steps live for the second one, which only reads them.
+    // SAFETY: the call takes numbers; the filter and its steps live for the second one, which only
+    // reads them.
     let answer = unsafe {
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
             return Err(io::Error::last_os_error());
@@ -99,7 +101,8 @@ pub fn install(steps: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }
 
-/// Whether the kernel, or a container's filter, lets this process set filters at all. Errors: what it answers.
+/// Whether the kernel, or a container's filter, lets this process set filters at all. Errors: what
+/// it answers.
 pub fn try_out() -> io::Result<()> {
     let everything = Filter::new(libc::SECCOMP_RET_ALLOW).finish(libc::SECCOMP_RET_ALLOW);
     // A filter is the thread's that set it, and ends with it.

@@ -1,7 +1,9 @@
-//! `cairn check --self`: whether this installation serves programs here, found out by one: which C library, which library of
-//! ours and from where, which of its functions stand in front of the C library's, and whether files below the prefix are ours.
+//! `cairn check --self`: whether this installation serves programs here, found out by one: which C
+//! library, which library of ours and from where, which of its functions stand in front of the C
+//! library's, and whether files below the prefix are ours.
 //!
-//! Must stay true: what could not be found out is trouble, and said; no store but one in memory, which is removed, is used.
+//! Must stay true: what could not be found out is trouble, and said; no store but one in memory,
+//! which is removed, is used.
 //! Does not look at the user's programs; the rest of `check.rs` does.
 
 use crate::Context;
@@ -35,9 +37,11 @@ pub struct Found {
     loaded: Option<PathBuf>,
     /// How many functions of ours stand in front of all others.
     in_front: usize,
-    /// Functions of ours that are not reached, and whose are instead; none if nobody has one of that name.
+    /// Functions of ours that are not reached, and whose are instead; none if nobody has one of
+    /// that name.
     displaced: BTreeMap<String, Option<PathBuf>>,
-    /// Functions that this C library does not have, nor any other that is loaded, so that no program calls them.
+    /// Functions that this C library does not have, nor any other that is loaded, so that no
+    /// program calls them.
     absent: Vec<String>,
     /// Why files below the prefix are not served.
     trouble: Option<String>,

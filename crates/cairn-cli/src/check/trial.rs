@@ -1,7 +1,9 @@
-//! Trying a program out: a run in a store in memory, of which nothing is kept, with its calls counted and a net below it.
+//! Trying a program out: a run in a store in memory, of which nothing is kept, with its calls
+//! counted and a net below it.
 //!
-//! Must stay true: nothing that the user has said for real runs is used or touched but the mount prefix: no job, no tier in
-//! a file, no persist directory. The program itself and files elsewhere are the real ones.
+//! Must stay true: nothing that the user has said for real runs is used or touched but the mount
+//! prefix: no job, no tier in a file, no persist directory. The program itself and files elsewhere
+//! are the real ones.
 
 use crate::Context;
 use crate::check::watch::{Catch, Made, Net};
@@ -51,7 +53,8 @@ pub fn claim(context: &Context, mount: Option<String>, command: &[OsString]) -> 
     Claim::create(&context.roots, &request, &words)
 }
 
-/// If `report_is_output`, what the program prints goes to standard error, beside the report and not into it.
+/// If `report_is_output`, what the program prints goes to standard error, beside the report and not
+/// into it.
 fn try_out(
     claim: &Claim,
     library: &Path,
@@ -84,7 +87,8 @@ fn try_out(
     Ok(Trial { exit_code: exit_code(ran.status), calls, gaining, blind })
 }
 
-/// A call that went past the C library, or through a function of it that Cairn does not stand before.
+/// A call that went past the C library, or through a function of it that Cairn does not stand
+/// before.
 fn missed(catch: Catch, made: Made) -> Calls {
     let text = |text: &str| crate::output::escaped(text.as_bytes());
     Calls {

@@ -1,11 +1,13 @@
-//! A net below a program that is tried out: which of its calls of the kernel concern files of the store. Those that Cairn
-//! serves never get there, so what is caught here was missed.
+//! A net below a program that is tried out: which of its calls of the kernel concern files of the
+//! store. Those that Cairn serves never get there, so what is caught here was missed.
 //!
-//! The kernel lets a filter stop the program's calls about files (seccomp user notification) until we have looked at their
-//! arguments, and then carries them out as they are: nothing is changed. That costs some microseconds a call.
+//! The kernel lets a filter stop the program's calls about files (seccomp user notification) until
+//! we have looked at their arguments, and then carries them out as they are: nothing is changed.
+//! That costs some microseconds a call.
 //! Must stay true: every call that is stopped is let go, whatever looking at it gave.
-//! Does not see: paths relative to a directory of ours, what a ring does once it is set up, what the C library itself writes
-//! to a descriptor of ours. A program under a filter gains no rights when it is executed; those that would are noted.
+//! Does not see: paths relative to a directory of ours, what a ring does once it is set up, what
+//! the C library itself writes to a descriptor of ours. A program under a filter gains no rights
+//! when it is executed; those that would are noted.
 
 use crate::check::kernel_calls::{self, KERNEL_CALLS, KernelCall};
 use crate::check::rights::rights_gained;
@@ -34,7 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const KERNEL_OLDEST: (u32, u32) = (5, 5);
 /// Longest path that is looked at.
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
-/// Libraries whose calls on descriptors of ours are part of serving them, or of finding out that they are ours.
+/// Libraries whose calls on descriptors of ours are part of serving them, or of finding out that
+/// they are ours.
 const SERVING: [&str; 2] = ["libcairn_preload.so", "libc.so.6"];
 
 /// A call that reached the kernel.
@@ -76,14 +79,15 @@ pub struct Net {
 }
 
 impl Net {
-    /// Puts a net below `command`, which must be dropped once it was started. `mount` is the prefix, `store` the directory
-    /// of the store.
+    /// Puts a net below `command`, which must be dropped once it was started. `mount` is the
+    /// prefix, `store` the directory of the store.
     pub fn below(command: &mut Command, mount: &str, store: &Path) -> io::Result<Net> {
         check_kernel()?;
         let (ours, theirs) = UnixDatagram::pair()?;
         let filter = filter();
         let set = move || {
-            // A system that does not allow it is told to the other side; the program runs all the same.
+            // A system that does not allow it is told to the other side; the program runs all the
+            // same.
             match set_filter(&filter) {
                 Ok(listener) => send_descriptor(&theirs, listener.as_raw_fd()),
                 Err(error) => {
@@ -91,7 +95,8 @@ impl Net {
                 }
             }
         };
-        // SAFETY: between fork and exec the closure only makes system calls, on memory that was made before.
+        // SAFETY: between fork and exec the closure only makes system calls, on memory that was
+        // made before.
         unsafe { command.pre_exec(set) };
         let is_over = Arc::new(AtomicBool::new(false));
         let catcher = Catcher {
@@ -105,7 +110,8 @@ impl Net {
         Ok(Net { caught, is_over })
     }
 
-    /// What was caught, now that the command has ended; what it has left running has a moment to end, too.
+    /// What was caught, now that the command has ended; what it has left running has a moment to
+    /// end, too.
     pub fn haul(self) -> Caught {
         self.is_over.store(true, Ordering::Relaxed);
         // Not longer: a kernel may let the catcher wait for a call whose caller was killed.
@@ -134,7 +140,8 @@ fn filter() -> Vec<libc::sock_filter> {
     filter.finish(libc::SECCOMP_RET_ALLOW)
 }
 
-/// Sets the filter for this thread and all that it starts; calls that it stops are told to the descriptor.
+/// Sets the filter for this thread and all that it starts; calls that it stops are told to the
+/// descriptor.
 fn set_filter(steps: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     let listener = seccomp::install(steps, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
     let listener = RawFd::try_from(listener).map_err(|_| io::ErrorKind::InvalidData)?;
@@ -142,7 +149,8 @@ fn set_filter(steps: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(listener) })
 }
 
-/// Room for one descriptor beside a message: a header of 16 bytes, and 4 in as many as it is aligned to.
+/// Room for one descriptor beside a message: a header of 16 bytes, and 4 in as many as it is
+/// aligned to.
 #[repr(C, align(8))]
 struct Control([u8; 24]);
 
@@ -162,7 +170,8 @@ fn send_descriptor(socket: &UnixDatagram, descriptor: RawFd) -> io::Result<()> {
     let mut bytes = libc::iovec { iov_base: zero.as_mut_ptr().cast(), iov_len: zero.len() };
     let mut control = Control([0; 24]);
     let message = message(&mut bytes, &mut control);
-    // SAFETY: the message has room for one header and one descriptor behind it; all parts live for the call.
+    // SAFETY: the message has room for one header and one descriptor behind it; all parts live for
+    // the call.
     let sent = unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         (*header).cmsg_level = libc::SOL_SOCKET;
@@ -252,7 +261,8 @@ impl Catcher {
         // SAFETY: plain data, for which zero is a value; the kernel demands it.
         let mut stopped: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         let receive = libc::SECCOMP_IOCTL_NOTIF_RECV;
-        // SAFETY: the request fills one such structure. A caller that was killed meanwhile is an error.
+        // SAFETY: the request fills one such structure. A caller that was killed meanwhile is an
+        // error.
         if unsafe { libc::ioctl(listener.as_raw_fd(), receive, &raw mut stopped) } != 0 {
             return;
         }
@@ -271,7 +281,8 @@ impl Catcher {
         };
     }
 
-    /// The call and the path in it, if it concerns a file of the store. What the caller does meanwhile can only make us see too little.
+    /// The call and the path in it, if it concerns a file of the store. What the caller does
+    /// meanwhile can only make us see too little.
     fn examine(&self, stopped: &libc::seccomp_notif) -> Option<(Catch, Option<PathBuf>)> {
         let data = &stopped.data;
         let call = kernel_calls::of_number(data.nr.into())?;

@@ -54,7 +54,8 @@ pub struct Arguments {
     /// From a failure until the job goes on [default: as long as a checkpoint takes]
     #[arg(long, value_name = "TIME", value_parser = duration::argument)]
     restart_cost: Option<f64>,
-    /// How much longer the program waits for a checkpoint that also goes to the parallel file system
+    /// How much longer the program waits for a checkpoint that also goes to the parallel file
+    /// system
     #[arg(long, value_name = "TIME", value_parser = duration::argument, requires = "pfs_failures")]
     pfs_cost: Option<f64>,
     /// Share of the failures after which only what is there is left, from 0 to 1
@@ -66,7 +67,8 @@ pub struct Arguments {
     /// The interval to compare with [default: that of the job]
     #[arg(long, value_name = "TIME", value_parser = duration::argument)]
     interval: Option<f64>,
-    /// Each so many checkpoints go to the parallel file system [default: the best for that interval]
+    /// Each so many checkpoints go to the parallel file system [default: the best for that
+    /// interval]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "pfs_cost")]
     pfs_every: Option<u32>,
 }
@@ -158,7 +160,8 @@ fn measure(context: &Context, job: Option<&str>) -> Result<Measured> {
     measured(&checkpoints).ok_or(Error::NotMeasured { job: store.job.job })
 }
 
-/// The medians over checkpoints that all who began them completed; none if there is no such checkpoint.
+/// The medians over checkpoints that all who began them completed; none if there is no such
+/// checkpoint.
 fn measured(checkpoints: &[Checkpoint]) -> Option<Measured> {
     let complete: Vec<&Checkpoint> =
         checkpoints.iter().filter(|one| one.begun > 0 && one.begun == one.ended).collect();

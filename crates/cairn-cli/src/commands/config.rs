@@ -1,7 +1,7 @@
 //! `cairn config`: what a compiler and a linker are told to make a program that has Cairn in it.
 //!
-//! Must stay true: the functions that `--static` diverts are exactly the hooks of the archive; a test of cairn-preload
-//! compares the list with the library.
+//! Must stay true: the functions that `--static` diverts are exactly the hooks of the archive; a
+//! test of cairn-preload compares the list with the library.
 
 use crate::error::{Error, Result};
 use crate::output::{self, quoted};
@@ -31,7 +31,8 @@ pub struct Arguments {
     /// For the linker, before the libraries: where they are, and which functions are diverted
     #[arg(long, group = "what")]
     ldflags: bool,
-    /// For the linker, last: the library, and what --ldflags prints if that is not asked for as well
+    /// For the linker, last: the library, and what --ldflags prints if that is not asked for as
+    /// well
     #[arg(long, group = "what")]
     libs: bool,
     /// The archive libcairn.a instead of libcairn.so

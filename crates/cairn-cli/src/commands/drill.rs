@@ -1,9 +1,10 @@
-//! `cairn drill`: kills a run at random times and starts it again, to see before a long campaign that it comes back.
+//! `cairn drill`: kills a run at random times and starts it again, to see before a long campaign
+//! that it comes back.
 //!
-//! Must stay true: the drill has a job, a store, tiers and, where it drains, a directory of its own, and no archive: nothing of
-//! real runs is touched; the program is killed and started as a user's would be, by `cairn run` on the command line; the seed
-//! says when.
-//! Whoever ends the drill ends the run. Does not judge what the program computes, but how it ends.
+//! Must stay true: the drill has a job, a store, tiers and, where it drains, a directory of its
+//! own, and no archive: nothing of real runs is touched; the program is killed and started as a
+//! user's would be, by `cairn run` on the command line; the seed says when. Whoever ends the drill
+//! ends the run. Does not judge what the program computes, but how it ends.
 
 use crate::Context;
 use crate::create::claim::claim_existing;
@@ -32,7 +33,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether processes have gone, and whether the program has if nobody says so.
+/// How often it is looked whether processes have gone, and whether the program has if nobody says
+/// so.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How long processes that were killed may take to go.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
@@ -169,7 +171,8 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// The directory of the drill. Errors: it is not empty; or there is none, and the drill would drain to that of real runs.
+/// The directory of the drill. Errors: it is not empty; or there is none, and the drill would drain
+/// to that of real runs.
 fn persist(context: &Context, arguments: &Arguments) -> Result<Option<PathBuf>> {
     let refused = |path: &Path, problem: &str| Error::Persist {
         path: path.to_path_buf(),
@@ -191,8 +194,8 @@ fn persist(context: &Context, arguments: &Arguments) -> Result<Option<PathBuf>> 
     }
 }
 
-/// Errors: a tier that is configured holds something already, which the drill would recover, write to and remove; or another
-/// machine has it.
+/// Errors: a tier that is configured holds something already, which the drill would recover, write
+/// to and remove; or another machine has it.
 fn check_tiers(of_runs: &RunSettings) -> Result<()> {
     let said = |name: &str| std::env::var(name).ok();
     let list = |text: String| text.split(',').map(str::to_string).collect();
@@ -342,7 +345,8 @@ impl Kill {
     }
 }
 
-/// Waits for the end of the program, at most so long; none if it goes on. Errors: the drill is to end; the program was killed.
+/// Waits for the end of the program, at most so long; none if it goes on. Errors: the drill is to
+/// end; the program was killed.
 fn wait(
     child: &mut Child,
     limit: Option<Duration>,
@@ -364,7 +368,8 @@ fn wait(
 
 /// Kills the program with everything in its process group.
 fn kill(child: &mut Child) -> Result<()> {
-    // SAFETY: the child was not waited for successfully yet, so the number of its group is still its own.
+    // SAFETY: the child was not waited for successfully yet, so the number of its group is still
+    // its own.
     unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
     child.wait().map(drop).map_err(Error::file("wait for", Path::new("the command")))
 }

@@ -1,8 +1,9 @@
-//! `cairn fsck`: what a durable tier's file or device holds, what is damaged, what is lost by it; and repairs.
+//! `cairn fsck`: what a durable tier's file or device holds, what is damaged, what is lost by it;
+//! and repairs.
 //!
-//! Must stay true: only what is there twice is repaired, and nothing at all if something is lost, so that whoever
-//! knows better finds everything as it was. The file is opened for writing only when something is repaired. What the
-//! repairs led to is looked at again.
+//! Must stay true: only what is there twice is repaired, and nothing at all if something is lost,
+//! so that whoever knows better finds everything as it was. The file is opened for writing only
+//! when something is repaired. What the repairs led to is looked at again.
 //! Does not read the data of files; `cairn verify` does.
 
 use crate::Context;
@@ -41,8 +42,8 @@ Data is not read; cairn verify file:/nvme/cairn compares every block with its ch
 Exit codes, as of fsck(8): 0 clean; 1 repaired; 4 damage is left: it cannot be repaired, or not
 with --dry-run or on a read-only device; 2 refused: no tier, in use, of another size or version.";
 
-/// What can be done about damage that loses something. What is left of files is not to be trusted: their blocks may
-/// have been used for others since.
+/// What can be done about damage that loses something. What is left of files is not to be trusted:
+/// their blocks may have been used for others since.
 const ADVICE: &str = "restart from what was drained, with another tier";
 /// Exit code: everything that was damaged was repaired.
 const EXIT_REPAIRED: i32 = 1;
@@ -283,7 +284,8 @@ fn carry_out(findings: &[Finding], tier: &mut TierFile) -> cairn_core::Result<()
                 file.write_label(Label { bytes, identity, ..Label::default() })?;
             }
             "snapshot" => {
-                // Recovery ends with a new snapshot, in the slot that does not hold the one it began with.
+                // Recovery ends with a new snapshot, in the slot that does not hold the one it
+                // began with.
                 let words = superblock.geometry.segment_bytes() as usize / 8;
                 recover(file, &Workspace::new(words)?, crc32c)?;
             }

@@ -1,7 +1,8 @@
 //! `cairn gc`: stores that nobody uses any more are removed.
 //!
-//! Must stay true: a store is removed only by whoever has its run lock, and after it was looked at again under that lock; one
-//! with files that are nowhere else, or checkpoints that its archive lacks, only if that was said twice; what is damaged or somebody else's is named and left alone.
+//! Must stay true: a store is removed only by whoever has its run lock, and after it was looked at
+//! again under that lock; one with files that are nowhere else, or checkpoints that its archive
+//! lacks, only if that was said twice; what is damaged or somebody else's is named and left alone.
 
 use crate::Context;
 use crate::commands::rm::take_for_removal;
@@ -119,7 +120,8 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
 }
 
-/// Removes a store if it may be removed, or says how many checkpoints would be archived before. Errors: why it stays.
+/// Removes a store if it may be removed, or says how many checkpoints would be archived before.
+/// Errors: why it stays.
 fn collect(row: &StoreRow, older_than: Duration, arguments: &Arguments) -> Result<u64, String> {
     match refusal(row, older_than, arguments.force) {
         Some(why) => Err(why),
@@ -129,7 +131,8 @@ fn collect(row: &StoreRow, older_than: Duration, arguments: &Arguments) -> Resul
     }
 }
 
-/// How many checkpoints of a store its archive lacks. Errors: the archive cannot be asked; then the store would stay.
+/// How many checkpoints of a store its archive lacks. Errors: the archive cannot be asked; then the
+/// store would stay.
 fn to_archive(row: &StoreRow) -> Result<u64, String> {
     if row.contents.is_none_or(|contents| contents.files == 0) {
         return Ok(0);
@@ -184,7 +187,8 @@ fn advice(row: &StoreRow) -> String {
     }
 }
 
-/// Takes a store and removes it, unless something changed since it was looked at. Else says why not.
+/// Takes a store and removes it, unless something changed since it was looked at. Else says why
+/// not.
 fn remove(row: &StoreRow, force: bool) -> Result<(), String> {
     let text = |error: Error| error.to_string();
     if row.state == State::Removed {

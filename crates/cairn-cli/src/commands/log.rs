@@ -1,7 +1,7 @@
 //! `cairn log`: what the agent of a job says of its work, as it goes on if that is wanted.
 //!
-//! Must stay true: what stands in the store's directory is never waited for, and shown as text that no terminal obeys; a line
-//! that the agent gave another file while this looked is shown once.
+//! Must stay true: what stands in the store's directory is never waited for, and shown as text that
+//! no terminal obeys; a line that the agent gave another file while this looked is shown once.
 
 use crate::Context;
 use crate::error::Result;
@@ -108,8 +108,8 @@ struct Tail {
 }
 
 impl Tail {
-    /// Adds the file at `path` behind the others, if there is one and it is not among them. Of one that is too large to be a
-    /// log only the end is taken.
+    /// Adds the file at `path` behind the others, if there is one and it is not among them. Of one
+    /// that is too large to be a log only the end is taken.
     fn take(&mut self, path: &Path) {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(opened) = rustix::fs::open(path, flags, Mode::empty()) else { return };
@@ -125,7 +125,8 @@ impl Tail {
         }
     }
 
-    /// Gives the lines that were added since the last time; nothing more is written to any file but the last.
+    /// Gives the lines that were added since the last time; nothing more is written to any file but
+    /// the last.
     fn read(&mut self, mut show: impl FnMut(&[u8])) {
         let last = self.files.len().saturating_sub(1);
         for (number, (file, rest)) in self.files.iter_mut().enumerate() {
@@ -151,8 +152,8 @@ struct Form {
 }
 
 impl Form {
-    /// A line as it is printed; None if it does not matter enough. What is no line of the agent's was printed by its process as it
-    /// failed.
+    /// A line as it is printed; None if it does not matter enough. What is no line of the agent's
+    /// was printed by its process as it failed.
     fn shown(&self, text: &[u8]) -> Option<String> {
         let line = serde_json::from_slice::<Line>(text).ok();
         let level = line.as_ref().map_or(Level::Error, |line| line.level);

@@ -46,12 +46,12 @@ pub struct Arguments {
     /// Also what is in directories below
     #[arg(long, short)]
     recursive: bool,
-    /// The stores on this machine, those of killed runs included: whose, how long unused, how large, and what in them is not
-    /// safe anywhere else
+    /// The stores on this machine, those of killed runs included: whose, how long unused, how
+    /// large, and what in them is not safe anywhere else
     #[arg(long, conflicts_with_all = ["target", "recursive", "newest"])]
     jobs: bool,
-    /// Print only the path of the newest clean file that matches, as the program sees it; with --checkpoints, those of all
-    /// files of the newest complete checkpoint with a file that matches
+    /// Print only the path of the newest clean file that matches, as the program sees it; with
+    /// --checkpoints, those of all files of the newest complete checkpoint with a file that matches
     #[arg(long, value_name = "GLOB")]
     newest: Option<String>,
     /// List checkpoints instead of files: step, files, bytes, age, and where each is safe
@@ -81,7 +81,8 @@ struct Row {
     version: u64,
     /// Target of a symbolic link.
     target: Option<Bytes>,
-    /// What programs said of how it is to be treated: `persistent`, `reusable` or `temporary`; `preload` or `offload`.
+    /// What programs said of how it is to be treated: `persistent`, `reusable` or `temporary`;
+    /// `preload` or `offload`.
     hints: Vec<&'static str>,
     /// In the store.
     #[serde(skip)]

@@ -1,6 +1,7 @@
 //! `cairn plan`: which process of a job would write to which remote device.
 //!
-//! Must stay true: the same request gives the same plan; what a single failure would take is said, never passed over.
+//! Must stay true: the same request gives the same plan; what a single failure would take is said,
+//! never passed over.
 //! Does not decide anything; `cairn_agent::balancer` does.
 
 pub mod description;
@@ -119,7 +120,8 @@ pub struct PlanReport {
     coefficient_of_variation: f64,
     /// Single failures that take processes and their data; empty if there are none.
     exposures: Vec<ExposureReport>,
-    /// Machines with processes or devices in use of which the topology says nothing: what they share with others is not known.
+    /// Machines with processes or devices in use of which the topology says nothing: what they
+    /// share with others is not known.
     unknown: Vec<String>,
 }
 

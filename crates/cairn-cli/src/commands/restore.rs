@@ -1,4 +1,5 @@
-//! `cairn restore`: a new store from what was drained or archived, for a restart on another node or another day.
+//! `cairn restore`: a new store from what was drained or archived, for a restart on another node or
+//! another day.
 
 use crate::Context;
 use crate::commands::verify::{check_drained, jobs_in, missing_manifest};

@@ -51,7 +51,8 @@ pub struct Arguments {
     /// Remove the whole store, even if files in it are nowhere else
     #[arg(long)]
     discard: bool,
-    /// Before the whole store is removed, read every copy back and compare it with what was drained; one that is damaged is made again
+    /// Before the whole store is removed, read every copy back and compare it with what was
+    /// drained; one that is damaged is made again
     #[arg(long, conflicts_with = "discard")]
     verify: bool,
 }
@@ -129,7 +130,8 @@ fn remove_store(store: OpenStore, arguments: &Arguments, report: &mut RemoveRepo
         return Err(Error::WouldLose { job, files: files as usize });
     }
     let processes = match survey::programs(&claim.store) {
-        // A store that cannot be opened any more can be discarded; not one that a program holds which is stopped.
+        // A store that cannot be opened any more can be discarded; not one that a program holds
+        // which is stopped.
         Err(ref error) if discard && error.holder().is_none() => Vec::new(),
         processes => processes?,
     };
@@ -141,8 +143,9 @@ fn remove_store(store: OpenStore, arguments: &Arguments, report: &mut RemoveRepo
     Ok(())
 }
 
-/// Takes a store that is to be removed. How many of its files are nowhere else, when what can be drained was: unless `discard`,
-/// then that does not matter. With `verify` every copy is read back. Errors: a run has it, or the archive lacks a checkpoint.
+/// Takes a store that is to be removed. How many of its files are nowhere else, when what can be
+/// drained was: unless `discard`, then that does not matter. With `verify` every copy is read back.
+/// Errors: a run has it, or the archive lacks a checkpoint.
 pub fn take_for_removal(store: OpenStore, discard: bool, verify: bool) -> Result<(Claim, u64)> {
     if discard {
         return Ok((claim_existing(store)?, 0));
@@ -157,7 +160,8 @@ pub fn take_for_removal(store: OpenStore, discard: bool, verify: bool) -> Result
     Ok((claim, files))
 }
 
-/// Drains and archives what can be, and counts the files that are nowhere else. Errors: the archive lacks a checkpoint.
+/// Drains and archives what can be, and counts the files that are nowhere else. Errors: the archive
+/// lacks a checkpoint.
 fn files_at_risk(store: &OpenStore, verify: bool) -> Result<u64> {
     if Look::at(store)?.contents.files == 0 {
         return Ok(0);
@@ -181,7 +185,8 @@ fn files_at_risk(store: &OpenStore, verify: bool) -> Result<u64> {
     }
 }
 
-/// Whether all files of the store are as they are in the directory that `cairn drain` makes of a job whose run failed.
+/// Whether all files of the store are as they are in the directory that `cairn drain` makes of a
+/// job whose run failed.
 fn is_left(store: &OpenStore) -> Result<bool> {
     let Some(persist) = &store.job.persist else { return Ok(false) };
     let directory = persist.join(left_name(&store.job.job));

@@ -70,7 +70,8 @@ pub struct StoreReport {
     created: u64,
     /// The command it was made for.
     command: Vec<String>,
-    /// Where its metadata stand; null if that was left open: in its first tier, if that is durable, else in memory.
+    /// Where its metadata stand; null if that was left open: in its first tier, if that is durable,
+    /// else in memory.
     meta: Option<MetaReport>,
     /// Its tiers with data, in order of preference.
     tiers: Vec<TierReport>,
@@ -94,7 +95,8 @@ pub struct StoreReport {
     checkpoints: Vec<Checkpoint>,
     /// Complete checkpoints, as the agent found them last, oldest first.
     sets: Vec<SetReport>,
-    /// Families of which checkpoints went before the drain had copied them, since the newest one outside.
+    /// Families of which checkpoints went before the drain had copied them, since the newest one
+    /// outside.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     behind: Vec<Behind>,
     /// Its agent; null if none is needed or none could be started.
@@ -153,7 +155,8 @@ struct TierReport {
     /// The log of a durable tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     log: Option<LogReport>,
-    /// Of a file that is mapped: whether that is persistent memory, which the processor makes durable; else the kernel does.
+    /// Of a file that is mapped: whether that is persistent memory, which the processor makes
+    /// durable; else the kernel does.
     #[serde(skip_serializing_if = "Option::is_none")]
     map_sync: Option<bool>,
     /// What writing to it failed to do, as long as the store lives.
@@ -190,7 +193,8 @@ pub struct FileCounts {
     /// The writer died, or could not write all, or a part is lost with a tier in memory.
     pub unclean: u64,
     pub unclean_bytes: u64,
-    /// Of the drained ones, those whose data are yet to be brought in from where they were drained to.
+    /// Of the drained ones, those whose data are yet to be brought in from where they were drained
+    /// to.
     #[serde(default)]
     pub absent: u64,
     #[serde(default)]
@@ -231,7 +235,8 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     followed
 }
 
-/// How the store of a job stands, or every store. Errors: there is no such store, or it cannot be used.
+/// How the store of a job stands, or every store. Errors: there is no such store, or it cannot be
+/// used.
 pub fn reports(roots: &Roots, job: Option<&str>) -> Result<Vec<StoreReport>> {
     Ok(stores(roots, job)?.iter().map(report).collect())
 }
@@ -320,7 +325,8 @@ fn report(store: &OpenStore) -> StoreReport {
     report
 }
 
-/// The complete checkpoints, but for those that a repair is about; none if their list cannot be read, of which the agent complains.
+/// The complete checkpoints, but for those that a repair is about; none if their list cannot be
+/// read, of which the agent complains.
 fn sets(store: &OpenStore) -> Vec<SetReport> {
     let register = Register::load(store.directory()).unwrap_or_default();
     let repair = Repair::load(store.directory()).ok().flatten().map(|repair| repair.places());
@@ -344,7 +350,8 @@ fn is_zero(bytes: &u64) -> bool {
 }
 
 impl StoreReport {
-    /// Whether the tiers are half full and more, of blocks that are nearly empty and cannot be shared: metadata are durable.
+    /// Whether the tiers are half full and more, of blocks that are nearly empty and cannot be
+    /// shared: metadata are durable.
     fn is_full_of_small_files(&self) -> bool {
         let bytes: u64 = self.tiers.iter().map(|tier| tier.spec.bytes).sum();
         let has_log = |tier: &TierReport| tier.log.is_some();

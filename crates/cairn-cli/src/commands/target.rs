@@ -1,4 +1,5 @@
-//! `cairn target`: memory, files or devices of this machine as namespaces that others reach over NVMe/TCP.
+//! `cairn target`: memory, files or devices of this machine as namespaces that others reach over
+//! NVMe/TCP.
 
 mod configuration;
 mod export;
@@ -264,7 +265,8 @@ fn of_command_line(arguments: &Arguments) -> Result<Configuration> {
     Ok(Configuration { subsystems, ..Configuration::default() })
 }
 
-/// What it may use of this machine; as many descriptors as are allowed, because each connection has one.
+/// What it may use of this machine; as many descriptors as are allowed, because each connection has
+/// one.
 fn resources(arguments: &Arguments, configuration: &Configuration) -> Result<Resources> {
     let Configuration { file, memory_bytes, .. } = configuration;
     let given = arguments.memory.as_ref().map(|text| {

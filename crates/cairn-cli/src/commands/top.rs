@@ -1,7 +1,8 @@
 //! `cairn top`: a live picture of stores, from the answers that `cairn status` gives.
 //!
-//! Must stay true: the screen answers to keys whatever the agent does, because answers are asked for elsewhere; a terminal is
-//! given back as it was; what a store's files and programs are called moves no cursor.
+//! Must stay true: the screen answers to keys whatever the agent does, because answers are asked
+//! for elsewhere; a terminal is given back as it was; what a store's files and programs are called
+//! moves no cursor.
 //! Does not find anything out itself.
 
 mod screen;
@@ -71,8 +72,8 @@ fn ask(roots: &Roots, job: Option<&str>) -> Result<Answer> {
 /// What came back, and how long after the last time.
 type Answered = (Result<Answer, String>, Duration);
 
-/// Asks from a thread of its own: an agent that does not answer must not stop the screen. The thread ends with the process, or
-/// when nobody listens.
+/// Asks from a thread of its own: an agent that does not answer must not stop the screen. The
+/// thread ends with the process, or when nobody listens.
 fn start_asking(roots: Roots, job: Option<String>, every: Duration) -> Receiver<Answered> {
     let (sender, answers) = mpsc::channel();
     let mut asked = Instant::now();

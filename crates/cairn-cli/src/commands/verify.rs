@@ -64,15 +64,18 @@ pub struct VerifyReport {
     /// Blocks without a checksum yet: somebody is writing to them (of a store), or was when the
     /// node's memory was lost (of a tier).
     pub open_blocks: u64,
-    /// Files, intact, whose writer died or could not write all, or of which a part is lost (of a store).
+    /// Files, intact, whose writer died or could not write all, or of which a part is lost (of a
+    /// store).
     pub unclean_files: u64,
-    /// Files whose data were not brought into the store yet (of a store or a tier): there is nothing to compare.
+    /// Files whose data were not brought into the store yet (of a store or a tier): there is
+    /// nothing to compare.
     pub absent_files: u64,
     /// Whether the manifests say that they are complete (of a persist directory).
     complete: Option<bool>,
     /// What is not what it was: files; of a tier, blocks of files.
     pub damaged: Vec<Damaged>,
-    /// Jobs whose stores still have files with damaged copies, and how many: these are drained again (of a persist directory).
+    /// Jobs whose stores still have files with damaged copies, and how many: these are drained
+    /// again (of a persist directory).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     again: BTreeMap<String, u64>,
 }
@@ -222,8 +225,8 @@ fn verify_persist(context: &Context, persist: &Path, job: Option<&str>) -> Resul
     Ok(report)
 }
 
-/// Tells the agent of the store that the manifest is of which copies are damaged, so that they are made again. How many of these files
-/// that store has.
+/// Tells the agent of the store that the manifest is of which copies are damaged, so that they are
+/// made again. How many of these files that store has.
 fn tell(
     context: &Context,
     persist: &Path,

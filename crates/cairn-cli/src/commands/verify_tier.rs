@@ -1,6 +1,8 @@
-//! `cairn verify` of the files of durable tiers that no store uses: every block of every file against its checksum.
+//! `cairn verify` of the files of durable tiers that no store uses: every block of every file
+//! against its checksum.
 //!
-//! Must stay true: the file is not written to; a block that differs or cannot be read ends neither its file nor the rest.
+//! Must stay true: the file is not written to; a block that differs or cannot be read ends neither
+//! its file nor the rest.
 
 use crate::Context;
 use crate::commands::verify::{Damaged, VerifyReport};
@@ -34,7 +36,8 @@ struct Tiers {
     checksums: Vec<Option<u32>>,
 }
 
-/// Part of a file that lies in one piece on the tier; both ends of it at the boundary of a block, or the file's end.
+/// Part of a file that lies in one piece on the tier; both ends of it at the boundary of a block,
+/// or the file's end.
 struct Piece<'a> {
     path: &'a FilePath,
     inode: InodeId,
@@ -46,8 +49,10 @@ struct Piece<'a> {
     bytes: u64,
 }
 
-/// Compares every file of the store whose metadata are in the file at `path`, and whose other files are `further`.
-/// Errors: it is no such tier, it is in use, its metadata is damaged; another file belongs to it, or one does not.
+/// Compares every file of the store whose metadata are in the file at `path`, and whose other files
+/// are `further`.
+/// Errors: it is no such tier, it is in use, its metadata is damaged; another file belongs to it,
+/// or one does not.
 pub fn verify(context: &Context, path: &Path, further: &[String]) -> Result<VerifyReport> {
     let damaged = offline::unusable(path);
     let mut tiers = Tiers::open(path, further)?;
@@ -82,7 +87,8 @@ pub fn verify(context: &Context, path: &Path, further: &[String]) -> Result<Veri
     Ok(report)
 }
 
-/// Opens the files among `paths` that are tiers behind the first one, which is at `first`, in their order.
+/// Opens the files among `paths` that are tiers behind the first one, which is at `first`, in their
+/// order.
 fn open_further(
     first: &Path,
     superblock: &Superblock,

@@ -1,7 +1,8 @@
-//! What the machine has for the tiers of a new store: sizes for those that the user gave none, and refusal of those that
-//! do not fit.
+//! What the machine has for the tiers of a new store: sizes for those that the user gave none, and
+//! refusal of those that do not fit.
 //!
-//! Must stay true: everything is refused before anything is made; tiers that share a file system share its room.
+//! Must stay true: everything is refused before anything is made; tiers that share a file system
+//! share its room.
 //! Does not make tiers, and does not know one that an earlier store has left.
 
 use crate::error::{Error, Result};
@@ -17,7 +18,8 @@ use std::path::Path;
 
 /// Part of what is free that a tier has unless the user says otherwise: one in so many.
 const DEFAULT_SHARE: u64 = 2;
-/// Most that a file has unless the user says otherwise: its space is taken at once, perhaps from many users.
+/// Most that a file has unless the user says otherwise: its space is taken at once, perhaps from
+/// many users.
 const FILE_BYTES_DEFAULT_MAX: u64 = 1 << 40;
 /// Sizes that nobody chose are multiples of this, to be read easily.
 const MIB: u64 = 1 << 20;
@@ -57,7 +59,8 @@ impl<'a> Room<'a> {
         Ok(spec)
     }
 
-    /// Gives room to a file that is to be made at `path`. Errors: it cannot be made, or not so large.
+    /// Gives room to a file that is to be made at `path`. Errors: it cannot be made, or not so
+    /// large.
     pub fn for_file(&mut self, tier: &TierRequest, path: &Path, mount: &str) -> Result<TierSpec> {
         let directory = tier::directory_of(path);
         let free = self.free_in(directory)?;

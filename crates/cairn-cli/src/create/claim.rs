@@ -66,7 +66,8 @@ const NAME_STEM_MAX: usize = 16;
 pub struct Claim {
     /// The store.
     pub store: OpenStore,
-    /// It was made by this process, and not from what an earlier store has left: nothing is lost with it.
+    /// It was made by this process, and not from what an earlier store has left: nothing is lost
+    /// with it.
     pub is_new: bool,
     lock: File,
     /// Those of its tiers, when its agent has ended.
@@ -169,7 +170,8 @@ impl Claim {
         // Refuses a damaged or newer namespace before anything runs on it.
         let volumes = claim.store.volumes()?;
         if !joins {
-            // What processes that were killed had open is to count as they left it, and some may be dying still.
+            // What processes that were killed had open is to count as they left it, and some may be
+            // dying still.
             survey::programs(&claim.store)?;
             volumes.iter().try_for_each(|volume| reaper::visit(volume).map(drop))?;
             restart_check::settle(&claim, &volumes)?;
@@ -225,7 +227,8 @@ impl Claim {
         recovery_report::say(self, request.stage)
     }
 
-    /// Notes that another run begins, unless this one joins one that others began, and what is new about it.
+    /// Notes that another run begins, unless this one joins one that others began, and what is new
+    /// about it.
     fn begin_run(&mut self, request: &Request, command: &[String]) -> Result<()> {
         let mut job = self.store.job.clone();
         job.runs += u64::from(!lock::is_shared(&self.lock));
@@ -241,7 +244,8 @@ impl Claim {
         self.save(job)
     }
 
-    /// Whether a run of `command` ends the job when it succeeds: no earlier run of another executable has failed since.
+    /// Whether a run of `command` ends the job when it succeeds: no earlier run of another
+    /// executable has failed since.
     pub fn may_end_by(&self, command: &[String]) -> bool {
         let pending = self.store.job.pending.as_ref();
         pending.is_none_or(|pending| Job::executable(command).as_ref() == Some(pending))
@@ -350,7 +354,8 @@ impl Claim {
             if !claim.is_new {
                 let volumes = claim.store.volumes()?;
                 restart_check::settle(&claim, &volumes)?;
-                // Nobody knows how the run ended that left the tier: what it left unfinished stays so.
+                // Nobody knows how the run ended that left the tier: what it left unfinished stays
+                // so.
                 checkpoints::begin_run(&claim.store, &volumes)?;
                 claim.begin_run(request, command)?;
             }
@@ -438,8 +443,8 @@ impl Claim {
         Ok(geometry)
     }
 
-    /// The file with the metadata, if it holds what an earlier store kept there. Errors: that had another prefix, or other
-    /// tiers.
+    /// The file with the metadata, if it holds what an earlier store kept there. Errors: that had
+    /// another prefix, or other tiers.
     fn kept_media(&self, request: &Request) -> Result<Option<Kept<'_>>> {
         let job = &self.store.job;
         let Some((media, kind, path)) = job
@@ -471,7 +476,8 @@ impl Claim {
         &self.lock
     }
 
-    /// Ends the agent; false if it does not end. What it had locked of the tiers this has until the store is removed.
+    /// Ends the agent; false if it does not end. What it had locked of the tiers this has until the
+    /// store is removed.
     pub fn end_agent(&self) -> Result<bool> {
         if self.locks.get().is_none() {
             let _ = self.locks.set(Store::open(self.store.directory())?.lock_tiers());
@@ -481,7 +487,8 @@ impl Claim {
         Ok(self.stop_agent_until(has_ended)?.is_some())
     }
 
-    /// Ends the agent, and keeps another one from beginning as long as the file that is returned is open. Errors: it does not end.
+    /// Ends the agent, and keeps another one from beginning as long as the file that is returned is
+    /// open. Errors: it does not end.
     pub fn without_agent(&self) -> Result<File> {
         let directory = self.store.directory();
         let lock = self.stop_agent_until(|| Ok(lock::try_lock(directory, AGENT_LOCK)?))?;
@@ -614,7 +621,8 @@ fn too_small(tier: &TierSpec, least_bytes: u64) -> Error {
     Error::MetaTooSmall { given: tier::shown(tier), least: size::exact(least) }
 }
 
-/// Where metadata and data stand that the superblock in `media` names; how they are called, it does not know.
+/// Where metadata and data stand that the superblock in `media` names; how they are called, it does
+/// not know.
 fn kept_tiers(
     job: &Job,
     media: &TierSpec,
@@ -751,7 +759,8 @@ fn random_bytes<const COUNT: usize>() -> [u8; COUNT] {
     bytes
 }
 
-/// Where files of a new store of `job` land: as those that an earlier one drained to the same directory. Errors: `Contradiction`.
+/// Where files of a new store of `job` land: as those that an earlier one drained to the same
+/// directory. Errors: `Contradiction`.
 fn mapping(request: &Request, job: &str) -> Result<Mapping> {
     // The agent says what is wrong with the directory.
     let found = request.persist.as_ref().and_then(|persist| {

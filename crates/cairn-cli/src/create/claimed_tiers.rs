@@ -1,7 +1,8 @@
-//! Devices, and namespaces on other machines, looked at for the last time and claimed because a run is about to use them.
+//! Devices, and namespaces on other machines, looked at for the last time and claimed because a run
+//! is about to use them.
 //!
-//! Must stay true: what a run has claimed, and nobody had for this machine before, is given back if nothing comes of the run. So whoever
-//! claims has looked at everything else before.
+//! Must stay true: what a run has claimed, and nobody had for this machine before, is given back if
+//! nothing comes of the run. So whoever claims has looked at everything else before.
 
 use crate::create::request::Request;
 use crate::error::Result;
@@ -12,7 +13,8 @@ use cairn_device::medium;
 use cairn_device::nvme::shared::RemotePath;
 use std::path::{Path, PathBuf};
 
-/// Looks at all devices of a store that is made, which are kept as they are if its metadata are. Errors: one cannot be used.
+/// Looks at all devices of a store that is made, which are kept as they are if its metadata are.
+/// Errors: one cannot be used.
 pub fn check(job: &Job, request: &Request, roots: &Roots, are_kept: bool) -> Result<()> {
     let mut devices = job.all_tiers().filter_map(tier::device);
     devices.try_for_each(|path| tier::check_device(path, are_kept, request.licence(path), roots))
@@ -23,8 +25,8 @@ pub fn check(job: &Job, request: &Request, roots: &Roots, are_kept: bool) -> Res
 pub struct ClaimedTiers(Vec<PathBuf>);
 
 impl ClaimedTiers {
-    /// Claims those of a store that is made. What nobody has finished on a device goes, unless all is kept. Errors: another machine has
-    /// one, and is not to be put out.
+    /// Claims those of a store that is made. What nobody has finished on a device goes, unless all
+    /// is kept. Errors: another machine has one, and is not to be put out.
     pub fn claim(&mut self, job: &Job, request: &Request, are_kept: bool) -> Result<()> {
         for path in job.all_tiers().filter_map(tier::device).filter(|_| !are_kept) {
             let cleared = medium::clear_unfinished(path, request.licence(path).takes_over);
@@ -33,7 +35,8 @@ impl ClaimedTiers {
         self.claim_if(job, request, |_| true)
     }
 
-    /// Claims those of a store that is there which are to be taken over; its processes claim the others when they use them.
+    /// Claims those of a store that is there which are to be taken over; its processes claim the
+    /// others when they use them.
     pub fn take_over(&mut self, job: &Job, request: &Request) -> Result<()> {
         self.claim_if(job, request, |licence| licence.takes_over)
     }
@@ -61,7 +64,8 @@ impl ClaimedTiers {
         Ok(())
     }
 
-    /// Claims what is at `path`, if that is a namespace, for as long as the result is there. Errors: another machine has it.
+    /// Claims what is at `path`, if that is a namespace, for as long as the result is there.
+    /// Errors: another machine has it.
     pub fn for_now(path: &Path) -> Result<ClaimedTiers> {
         let mut claimed = ClaimedTiers::default();
         if RemotePath::is_one(path) {
@@ -79,7 +83,8 @@ impl ClaimedTiers {
 impl Drop for ClaimedTiers {
     fn drop(&mut self) {
         for path in &self.0 {
-            // The error that is reported is the first one. What cannot be given back now can be taken over.
+            // The error that is reported is the first one. What cannot be given back now can be
+            // taken over.
             let _ = medium::give_back(path);
         }
     }

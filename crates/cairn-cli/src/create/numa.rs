@@ -1,4 +1,5 @@
-//! Which memory nodes back a tier in memory, as the user writes and reads it: `local`, `interleave`, `node:N`.
+//! Which memory nodes back a tier in memory, as the user writes and reads it: `local`,
+//! `interleave`, `node:N`.
 //!
 //! Does not know what they mean; `cairn-core` (parts.rs) and `cairn-device` (numa.rs) do.
 

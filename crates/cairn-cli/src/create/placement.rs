@@ -1,7 +1,8 @@
-//! Where this node's store has its part of remote devices: what `cairn plan` would say, with one store per node.
+//! Where this node's store has its part of remote devices: what `cairn plan` would say, with one
+//! store per node.
 //!
-//! Must stay true: it follows from the launcher's variables and the file alone, so every node of a job computes the same, and
-//! nobody has to ask anybody.
+//! Must stay true: it follows from the launcher's variables and the file alone, so every node of a
+//! job computes the same, and nobody has to ask anybody.
 
 use crate::commands::plan::description::Cluster;
 use crate::error::{Error, Result};
@@ -19,13 +20,15 @@ struct Nodes {
     ranks: u32,
 }
 
-/// The part of a namespace that this node has if all nodes of the job share it; None if it is alone.
+/// The part of a namespace that this node has if all nodes of the job share it; None if it is
+/// alone.
 pub fn shared_part() -> Option<Part> {
     let count = number("SLURM_STEP_NUM_NODES").filter(|&count| count > 1)?;
     Part::new(number("SLURM_NODEID")?, count)
 }
 
-/// The tier, as on the command line, that the plan for the devices in the file at `path` gives this node.
+/// The tier, as on the command line, that the plan for the devices in the file at `path` gives this
+/// node.
 pub fn planned_tier(path: &Path) -> Result<String> {
     let mut cluster = Cluster::read(path, None)?;
     let nodes = Nodes::of_launcher()?;

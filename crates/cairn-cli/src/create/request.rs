@@ -52,41 +52,47 @@ const META_INODES_MIN: u32 = 1024;
 /// Options that describe a store.
 #[derive(Args, Debug, Default)]
 pub struct StoreArguments {
-    /// Name of the job; if it has a store, that is resumed [default: made from the command, another one each time]
+    /// Name of the job; if it has a store, that is resumed [default: made from the command, another
+    /// one each time]
     #[arg(long, value_name = "NAME", env = "CAIRN_RUN_JOB")]
     pub job: Option<String>,
     /// Prefix below which the program finds the store [default: /cairn]
     #[arg(long, value_name = "PREFIX", env = "CAIRN_RUN_MOUNT")]
     pub mount: Option<String>,
-    /// What holds the data: ram, file:PATH, block:DEVICE, dax:PATH, a file that is mapped, for persistent memory, each also
-    /// with :SIZE; or nvme-tcp://HOST:PORT/NQN?nsid=N&size=SIZE&auth=FILE, a namespace of another machine, where port,
-    /// number, size and FILE, which holds the secret of this host, may be left out, part=2/8 is the second of eight equal
-    /// parts (under srun on several nodes each has its own by itself), and take-over=yes takes it from a machine that is dead;
-    /// or nvme-tcp:CLUSTER.toml, the part of one of its targets that cairn plan gives this node; repeated, or a list with commas: the next takes what does not fit into those before it. Without a
-    /// size it is half of what is free: of memory, under the limit of the job and in the file system of the store; of the
-    /// file system of PATH, at most 1 TiB; but all of a DEVICE or namespace. A file name that contains a colon is followed
-    /// by a size [default: ram]
+    /// What holds the data: ram, file:PATH, block:DEVICE, dax:PATH, a file that is mapped, for
+    /// persistent memory, each also with :SIZE; or
+    /// nvme-tcp://HOST:PORT/NQN?nsid=N&size=SIZE&auth=FILE, a namespace of another machine, where
+    /// port, number, size and FILE, which holds the secret of this host, may be left out, part=2/8
+    /// is the second of eight equal parts (under srun on several nodes each has its own by itself),
+    /// and take-over=yes takes it from a machine that is dead; or nvme-tcp:CLUSTER.toml, the part
+    /// of one of its targets that cairn plan gives this node; repeated, or a list with commas: the
+    /// next takes what does not fit into those before it. Without a size it is half of what is
+    /// free: of memory, under the limit of the job and in the file system of the store; of the file
+    /// system of PATH, at most 1 TiB; but all of a DEVICE or namespace. A file name that contains a
+    /// colon is followed by a size [default: ram]
     #[arg(long, value_name = "TIER", env = "CAIRN_RUN_TIER", value_delimiter = ',')]
     pub tier: Vec<String>,
-    /// Where metadata stand: as a tier, but a file needs a size. In a file or on a device they survive the loss of the node's
-    /// memory, with what such tiers hold; they need 2 MiB, 4 MiB for each GiB of the tiers, and 750 bytes for each file. In
-    /// memory they need 145 KiB for each GiB and 400 bytes for each file [default: in the first tier, if that is not ram;
-    /// else ram]
+    /// Where metadata stand: as a tier, but a file needs a size. In a file or on a device they
+    /// survive the loss of the node's memory, with what such tiers hold; they need 2 MiB, 4 MiB for
+    /// each GiB of the tiers, and 750 bytes for each file. In memory they need 145 KiB for each GiB
+    /// and 400 bytes for each file [default: in the first tier, if that is not ram; else ram]
     #[arg(long, value_name = "TIER", env = "CAIRN_RUN_META_TIER")]
     pub meta_tier: Option<String>,
-    /// When what is written survives the loss of the node's memory, unless metadata stand there: when a file is closed or
-    /// synced, or when each operation returns [default: fsync]
+    /// When what is written survives the loss of the node's memory, unless metadata stand there:
+    /// when a file is closed or synced, or when each operation returns [default: fsync]
     #[arg(long, value_name = "WHEN", env = "CAIRN_RUN_DURABILITY")]
     pub durability: Option<DurabilityArgument>,
     /// Directory that closed files are drained to, as plain files [default: nothing is drained]
     #[arg(long, value_name = "DIR", env = "CAIRN_RUN_PERSIST")]
     pub persist: Option<PathBuf>,
-    /// Directory of the store, as the program sees it or relative to the prefix, and the place below the persist directory where
-    /// its files land, as in /cairn/out=results/run7 or out=results/run7; may be repeated [default: everything lands as it lies in the store]
+    /// Directory of the store, as the program sees it or relative to the prefix, and the place
+    /// below the persist directory where its files land, as in /cairn/out=results/run7 or
+    /// out=results/run7; may be repeated [default: everything lands as it lies in the store]
     #[arg(long, value_name = "FROM=TO", env = "CAIRN_RUN_MAP", value_delimiter = ',')]
     pub map: Vec<String>,
-    /// Drain to --persist also where files of other jobs are, or of an earlier start of this one: nothing there is replaced that this
-    /// job did not put there; where two files have one name both stay, and the exit code is 75
+    /// Drain to --persist also where files of other jobs are, or of an earlier start of this one:
+    /// nothing there is replaced that this job did not put there; where two files have one name
+    /// both stay, and the exit code is 75
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_SHARED", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub shared: Option<bool>,
     /// Who shares a tree of files: all processes of the node, or only those of a rank [default:
@@ -96,23 +102,27 @@ pub struct StoreArguments {
     /// Mount even where this hides an existing file or directory
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_FORCE", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub force: Option<bool>,
-    /// Take a device for a new tier even if it holds something, which is lost; and go on with what is durable in a store to whose tier
-    /// writing failed, even if complete files with data in memory are lost
+    /// Take a device for a new tier even if it holds something, which is lost; and go on with what
+    /// is durable in a store to whose tier writing failed, even if complete files with data in
+    /// memory are lost
     #[arg(long)]
     pub yes: bool,
     /// Use huge pages where the system grants them [default: auto]
     #[arg(long, value_name = "WHEN", env = "CAIRN_RUN_HUGE_PAGES")]
     pub huge_pages: Option<HugePages>,
-    /// Least room that a file takes: 4K, 8K, 16K or 32K. With 4K many small files take an eighth of what they take else, and large ones are
-    /// written up to a quarter slower. A store, and a tier that an earlier one has left, keeps what it was made with [default: 32K]
+    /// Least room that a file takes: 4K, 8K, 16K or 32K. With 4K many small files take an eighth of
+    /// what they take else, and large ones are written up to a quarter slower. A store, and a tier
+    /// that an earlier one has left, keeps what it was made with [default: 32K]
     #[arg(long, value_name = "SIZE", env = "CAIRN_RUN_BLOCK_SIZE")]
     pub block_size: Option<String>,
-    /// Which memory nodes of a machine that has several back the tier in memory: that of the thread that writes (local),
-    /// all in turn (interleave), or one (node:N); the others when that is full [default: local]
+    /// Which memory nodes of a machine that has several back the tier in memory: that of the thread
+    /// that writes (local), all in turn (interleave), or one (node:N); the others when that is full
+    /// [default: local]
     #[arg(long, value_name = "POLICY", env = "CAIRN_RUN_NUMA")]
     pub numa: Option<String>,
-    /// Move what is read on a tier to an earlier one that has room, in the background, so that the next read is faster; a
-    /// quarter of each tier is left to writes. Only with metadata in memory: what is durable stays where it is
+    /// Move what is read on a tier to an earlier one that has room, in the background, so that the
+    /// next read is faster; a quarter of each tier is left to writes. Only with metadata in memory:
+    /// what is durable stays where it is
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_PROMOTE", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub promote: Option<bool>,
 }
@@ -319,8 +329,9 @@ impl Request {
         }
     }
 
-    /// The tiers with data of a new store below `root` at `mount`, if there is room for them and for metadata, and what to
-    /// tell the user about sizes that were not given. What an earlier store has left keeps its size.
+    /// The tiers with data of a new store below `root` at `mount`, if there is room for them and
+    /// for metadata, and what to tell the user about sizes that were not given. What an earlier
+    /// store has left keeps its size.
     pub fn tiers_for(
         &self,
         (root, roots): (&Path, &Roots),
@@ -424,7 +435,8 @@ impl Request {
     }
 }
 
-/// What `--map` says; none if it says nothing. `mount` is the prefix that directories of the store may begin with.
+/// What `--map` says; none if it says nothing. `mount` is the prefix that directories of the store
+/// may begin with.
 fn mapping(values: &[String], mount: &str) -> Result<Option<Mapping>> {
     let rule = |value: &String| {
         let refuse = |problem: &str| Error::Map { value: value.clone(), problem: problem.into() };
@@ -531,7 +543,8 @@ pub fn address_space_bytes() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::As).current
 }
 
-/// Allows for so many files as `bytes` of memory have room for. Errors: the least that is enough for a few.
+/// Allows for so many files as `bytes` of memory have room for. Errors: the least that is enough
+/// for a few.
 pub fn fit_metadata(geometry: &mut Geometry, bytes: u64) -> core::result::Result<(), u64> {
     let with = |inode_capacity| Geometry { inode_capacity, ..geometry.clone() };
     let fits = |inodes: u32| with(inodes).segment_bytes() <= bytes;

@@ -1,8 +1,9 @@
 //! Bringing drained or archived files into a new store, several at a time.
 //!
-//! Must stay true: every file is compared with the manifest on its way, and what is not what it says is left out; a checkpoint
-//! of which a file is left out is left out as a whole, and the next older one takes its place where only the newest is wanted;
-//! a store in which this was cut off is never taken for whole.
+//! Must stay true: every file is compared with the manifest on its way, and what is not what it
+//! says is left out; a checkpoint of which a file is left out is left out as a whole, and the next
+//! older one takes its place where only the newest is wanted; a store in which this was cut off is
+//! never taken for whole.
 //! Does not change where the files come from.
 
 pub mod archived;
@@ -45,7 +46,8 @@ use std::time::SystemTime;
 const WORKERS_MAX: usize = 4;
 /// What owners of directories are to have while files are brought into them.
 const ALL_RIGHTS: u32 = 0o700;
-/// Stands in the store's directory from before it is one until it is filled, if nothing was in it before.
+/// Stands in the store's directory from before it is one until it is filled, if nothing was in it
+/// before.
 pub const MARK: &str = "staging";
 
 /// What a new store gets of what a job drained earlier.
@@ -117,7 +119,8 @@ pub trait Origin: Sync {
         false
     }
 
-    /// Brings a file into a store under the name `inner`. False, and nothing is there, if it is not what `copy` says.
+    /// Brings a file into a store under the name `inner`. False, and nothing is there, if it is not
+    /// what `copy` says.
     /// Errors: others could not be brought, either.
     fn bring(
         &self,
@@ -169,7 +172,8 @@ impl Origin for Destination {
     }
 }
 
-/// What came of a file; false, as if it were not what it should be, if the error is of that file alone.
+/// What came of a file; false, as if it were not what it should be, if the error is of that file
+/// alone.
 fn or_damaged(brought: Result<bool>, directory: &Destination) -> Result<bool> {
     match brought {
         Err(Error::Agent(cairn_agent::Error::File { source, .. }) | Error::File { source, .. })
@@ -181,8 +185,8 @@ fn or_damaged(brought: Result<bool>, directory: &Destination) -> Result<bool> {
     }
 }
 
-/// Whether an error in reading a file says something of that file alone: not that the directory is gone, nor that there is
-/// nothing left to read with.
+/// Whether an error in reading a file says something of that file alone: not that the directory is
+/// gone, nor that there is nothing left to read with.
 pub fn is_of_one_file(error: &io::Error, directory: &Destination) -> bool {
     const OF_ALL: [i32; 10] = [
         libc::ESTALE,
@@ -215,7 +219,8 @@ pub fn was_cut_off(directory: &Path) -> bool {
     directory.join(MARK).symlink_metadata().is_ok()
 }
 
-/// To be called before a directory becomes a store, so that it is not taken for one before it has what `stage` says.
+/// To be called before a directory becomes a store, so that it is not taken for one before it has
+/// what `stage` says.
 pub fn announce(directory: &Path, stage: Stage) -> Result<()> {
     match stage {
         // Somebody else who was killed may have announced it.
@@ -227,7 +232,8 @@ pub fn announce(directory: &Path, stage: Stage) -> Result<()> {
     }
 }
 
-/// The store is filled, or is not to be: what an earlier one has left in a tier is only there, and never given up.
+/// The store is filled, or is not to be: what an earlier one has left in a tier is only there, and
+/// never given up.
 pub fn withdraw(directory: &Path) -> Result<()> {
     let mark = directory.join(MARK);
     match fs::remove_file(&mark) {
@@ -236,8 +242,9 @@ pub fn withdraw(directory: &Path) -> Result<()> {
     }
 }
 
-/// Before the first program runs in a new store: brings in what is wanted from the persist directory, or, if that has nothing,
-/// from the archive; or says what could be brought from the directory.
+/// Before the first program runs in a new store: brings in what is wanted from the persist
+/// directory, or, if that has nothing, from the archive; or says what could be brought from the
+/// directory.
 /// Errors: the directory, its manifest or the archive cannot be read, the store cannot be filled.
 pub fn before_run(claim: &Claim, stage: Stage) -> Result<()> {
     match stage {
@@ -259,8 +266,8 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
         // Whoever wants the newest checkpoint only finds it in its place.
         let wants_image = extent == Extent::All || manifest.is_none();
         if !ended_well && wants_image {
-            // All files of one moment, rather than each as it was drained last. What another store has drained since goes on from a
-            // later state.
+            // All files of one moment, rather than each as it was drained last. What another store
+            // has drained since goes on from a later state.
             let drained = fs::metadata(persist.join(manifest_name(&job.job)));
             let drained = drained.and_then(|found| found.modified()).ok();
             let is_of_it = |image: &Manifest, finished| {
@@ -301,7 +308,8 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
     Ok(())
 }
 
-/// Brings what the last image has, and nothing else. Errors: there is none, although the job has drained something.
+/// Brings what the last image has, and nothing else. Errors: there is none, although the job has
+/// drained something.
 fn bring_last_image(claim: &Claim) -> Result<()> {
     let job = &claim.store.job;
     let Some(persist) = &job.persist else { return Err(Error::NothingToStage) };
@@ -378,8 +386,8 @@ fn newer_than(image: &Manifest, manifest: &Manifest) -> Option<String> {
     image.whole().iter().all(is_older).then(|| newest.name.to_string())
 }
 
-/// Fills the new store with what is wanted; `is_on_demand`: with files whose data come later. Errors: the store cannot be filled;
-/// then it is not whole.
+/// Fills the new store with what is wanted; `is_on_demand`: with files whose data come later.
+/// Errors: the store cannot be filled; then it is not whole.
 pub fn fill(
     claim: &Claim,
     source: &Source,
@@ -413,7 +421,8 @@ pub fn fill(
     let staged = staging.staged;
     if source.origin.is_persist_of(&claim.store.job) {
         let tied = tie::tie(&claim.store, &volumes, &staged);
-        // What is whole needs no copy: the agent compares it with that, and says what is wrong with the directory.
+        // What is whole needs no copy: the agent compares it with that, and says what is wrong with
+        // the directory.
         if is_on_demand {
             tied?;
         }
@@ -458,7 +467,8 @@ struct Staging<'a> {
     quiet: bool,
     /// Files that had several names in the store they come from.
     linked: HashSet<Version>,
-    /// A name of each that is in the new store, if it is one file where it comes from, too: of which that is the number.
+    /// A name of each that is in the new store, if it is one file where it comes from, too: of
+    /// which that is the number.
     names: HashMap<(Version, u64), &'a FilePath>,
     staged: Staged,
 }
@@ -548,8 +558,9 @@ impl<'a> Staging<'a> {
         Ok(())
     }
 
-    /// Removes the empty directories of checkpoints that are not there, unless `all` is those included of which only a directory was
-    /// drained: a program might take the last one for the newest.
+    /// Removes the empty directories of checkpoints that are not there, unless `all` is those
+    /// included of which only a directory was drained: a program might take the last one for the
+    /// newest.
     fn tidy(&self, all: bool) -> Result<()> {
         let known = self.checkpoints().into_iter();
         let known =
@@ -603,7 +614,8 @@ impl<'a> Staging<'a> {
         chosen.collect()
     }
 
-    /// Notes whether a checkpoint that was brought in is whole; if not, takes what there is of it away again.
+    /// Notes whether a checkpoint that was brought in is whole; if not, takes what there is of it
+    /// away again.
     fn judge(&mut self, known: &Checkpoint) -> Result<bool> {
         let is_damaged = known.files.iter().any(|file| self.staged.damaged.contains(&file.path));
         if !is_damaged {
@@ -744,8 +756,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// Mechanism: every error in reading a file of the persist directory counted as damage of that file.
-    /// Consequence: when the directory vanished while a store was filled, all checkpoints were left out, and the program began anew.
+    /// Mechanism: every error in reading a file of the persist directory counted as damage of that
+    /// file.
+    /// Consequence: when the directory vanished while a store was filled, all checkpoints were left
+    /// out, and the program began anew.
     /// Fix: what is not of one file ends the filling.
     #[test]
     fn directory_that_vanishes_is_no_damage_of_its_files() {

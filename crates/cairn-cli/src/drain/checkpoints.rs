@@ -1,8 +1,8 @@
-//! `cairn ls --checkpoints`: the checkpoints of a job, those in its store and those only in the persist directory; and the
-//! newest one that can be restarted from.
+//! `cairn ls --checkpoints`: the checkpoints of a job, those in its store and those only in the
+//! persist directory; and the newest one that can be restarted from.
 //!
-//! Must stay true: it is looked at the files now, not at what the agent last wrote down; nothing is changed by looking; a
-//! checkpoint is offered only if the checksums of all its files hold.
+//! Must stay true: it is looked at the files now, not at what the agent last wrote down; nothing is
+//! changed by looking; a checkpoint is offered only if the checksums of all its files hold.
 
 use crate::Context;
 use crate::error::{Error, Result};
@@ -63,7 +63,8 @@ fn groves<'a>(volumes: &'a [Volume], trees: &'a [Tree]) -> Vec<Grove<'a>> {
     volumes.iter().map(Volume::prefix).zip(trees).collect()
 }
 
-/// Before another run begins in a store without an agent: notes what the one before it left unfinished.
+/// Before another run begins in a store without an agent: notes what the one before it left
+/// unfinished.
 pub fn begin_run(store: &OpenStore, volumes: &[Volume]) -> Result<()> {
     let trees = trees(volumes)?;
     Ok(Checkpoints::open(store.directory(), &store.job)?.begin_run(&groves(volumes, &trees))?)
@@ -120,7 +121,8 @@ struct Row {
     bytes: u64,
     /// Seconds since the last change of its files; null if it is not complete.
     age_s: Option<f64>,
-    /// Where it is: `node`, `pfs` (in the persist directory as well), `pfs-only`; null if it is not complete.
+    /// Where it is: `node`, `pfs` (in the persist directory as well), `pfs-only`; null if it is not
+    /// complete.
     level: Option<&'static str>,
     /// Where it is to be: `node` or `pfs`.
     wanted: Option<&'static str>,
@@ -132,14 +134,16 @@ struct Row {
     reason: Option<String>,
 }
 
-/// Carries out the command: all checkpoints, or the files of the newest with a file that matches `newest`.
+/// Carries out the command: all checkpoints, or the files of the newest with a file that matches
+/// `newest`.
 pub fn list(
     context: &Context,
     store: &OpenStore,
     volumes: &[Volume],
     newest: Option<&str>,
 ) -> Result<()> {
-    // First what is outside: the agent writes the register before the manifest, so what is named there is known here by then.
+    // First what is outside: the agent writes the register before the manifest, so what is named
+    // there is known here by then.
     let outside = if newest.is_none() { outside(store)? } else { None };
     let found = Found::look(store, volumes)?;
     if let Some(pattern) = newest {
@@ -294,8 +298,8 @@ fn cells(row: &Row) -> [String; 7] {
     ]
 }
 
-/// The files of the newest checkpoint with one that matches `pattern`, if the data of all are what was written; else of the
-/// one before it.
+/// The files of the newest checkpoint with one that matches `pattern`, if the data of all are what
+/// was written; else of the one before it.
 fn newest_files(
     store: &OpenStore,
     volumes: &[Volume],

@@ -1,4 +1,5 @@
-//! How far the drain of a store has got, from the store alone: nobody is asked, and nothing is waited for.
+//! How far the drain of a store has got, from the store alone: nobody is asked, and nothing is
+//! waited for.
 
 use crate::error::Result;
 use crate::output::count;

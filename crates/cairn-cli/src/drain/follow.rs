@@ -1,6 +1,7 @@
 //! `cairn status --wait`: following a drain and an archive that go on in the background.
 //!
-//! Must stay true: asking changes nothing: the agent is watched, not told; whoever stops watching stops nothing.
+//! Must stay true: asking changes nothing: the agent is watched, not told; whoever stops watching
+//! stops nothing.
 
 use crate::drain::drain_state::Standing;
 use crate::drain::left;
@@ -18,7 +19,8 @@ use std::time::Duration;
 /// How often the agent is asked. Within that time it has seen whatever was closed before.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// Watches what the agent of `store` drains and archives until it has nothing to do, or can do nothing for now.
+/// Watches what the agent of `store` drains and archives until it has nothing to do, or can do
+/// nothing for now.
 /// Errors: `NoPersist`, `NotDrained` with what is left.
 pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
     let label = match (&store.job.persist, &store.job.archive) {
@@ -58,7 +60,8 @@ pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
     }
 }
 
-/// What to say of a checkpoint that nothing but time can make complete, while the agent has nothing else to do.
+/// What to say of a checkpoint that nothing but time can make complete, while the agent has nothing
+/// else to do.
 fn awaited(store: &OpenStore, status: &Status) -> Option<String> {
     let mut unfinished = status.last.unfinished.iter().filter(|one| one.waits);
     let is_idle = status.phase == Phase::Idle && !status.settled;

@@ -8,8 +8,8 @@ use std::path::Path;
 
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 
-/// The families of the store in `directory` of which something was missed, as the agent found last; none if it cannot be read, of which
-/// the agent complains.
+/// The families of the store in `directory` of which something was missed, as the agent found last;
+/// none if it cannot be read, of which the agent complains.
 pub fn of(directory: &Path) -> Vec<Behind> {
     Register::load(directory).unwrap_or_default().lags().behind()
 }

@@ -8,8 +8,9 @@ const DAY: f64 = 24.0 * HOUR;
 /// Of the calendar, on average.
 const YEAR: f64 = 365.25 * DAY;
 
-/// Reads a length of time, in seconds: numbers, perhaps with decimals, each with a unit (`ms`, `s`, `m` or `min`, `h`, `d`, `w`,
-/// `y`), as in `90s` or `1h30m`; a number alone is seconds. For the command line: errors say what was expected.
+/// Reads a length of time, in seconds: numbers, perhaps with decimals, each with a unit (`ms`, `s`,
+/// `m` or `min`, `h`, `d`, `w`, `y`), as in `90s` or `1h30m`; a number alone is seconds. For the
+/// command line: errors say what was expected.
 pub fn argument(text: &str) -> Result<f64, String> {
     let seconds = parse(text).filter(|seconds| Duration::try_from_secs_f64(*seconds).is_ok());
     seconds.ok_or_else(|| "write a number and a unit, as in 12s, 1h30m or 5y".to_string())

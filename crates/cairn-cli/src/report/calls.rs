@@ -1,9 +1,10 @@
-//! `cairn calls`: how often the programs of a job called which function about files, and how that ended; and the file in
-//! the store that they count in.
+//! `cairn calls`: how often the programs of a job called which function about files, and how that
+//! ended; and the file in the store that they count in.
 //!
-//! Must stay true: what programs wrote into that file is checked when it is read, and shown as text that no terminal obeys.
-//! A call is *refused* if it failed in a way that `cairn_posix::process::decisions` lists; an errno that the call would have on any
-//! file system, such as ENOENT, is just how it ended.
+//! Must stay true: what programs wrote into that file is checked when it is read, and shown as text
+//! that no terminal obeys. A call is *refused* if it failed in a way that
+//! `cairn_posix::process::decisions` lists; an errno that the call would have on any file system,
+//! such as ENOENT, is just how it ended.
 
 use crate::Context;
 use crate::error::{Error, Result};
@@ -95,7 +96,8 @@ pub struct CallReport {
     pub passed: u64,
     /// Refused or missed.
     pub not_served: u64,
-    /// Made by instructions that are not the C library's, and caught; those of them that were served are among those, too.
+    /// Made by instructions that are not the C library's, and caught; those of them that were
+    /// served are among those, too.
     pub caught: u64,
     /// More than there was room to count by function.
     pub uncounted: u64,
@@ -103,8 +105,8 @@ pub struct CallReport {
     pub calls: Vec<Calls>,
 }
 
-/// Makes the file that programs count in, if the store has none yet. Of several who make it at once the first one's stays:
-/// programs may be counting in it.
+/// Makes the file that programs count in, if the store has none yet. Of several who make it at once
+/// the first one's stays: programs may be counting in it.
 pub fn prepare(store: &OpenStore) -> Result<()> {
     let path = file_of(store);
     if path.exists() {

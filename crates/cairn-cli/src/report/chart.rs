@@ -1,8 +1,9 @@
 //! Charts over time, in SVG: curves, bars, and rows of processes.
 //!
-//! Drawn here rather than by a library: those that are kept up draw with scripts (`charming`), or with fixed colours and without
-//! text for who cannot see the picture (`plotters`); this needs rectangles, a path and two axes. Colours are classes, which the page
-//! gives for light and dark; what a colour says, a dash, a place or a word says, too.
+//! Drawn here rather than by a library: those that are kept up draw with scripts (`charming`), or
+//! with fixed colours and without text for who cannot see the picture (`plotters`); this needs
+//! rectangles, a path and two axes. Colours are classes, which the page gives for light and dark;
+//! what a colour says, a dash, a place or a word says, too.
 
 use super::series::Row;
 use crate::output::duration;

@@ -1,7 +1,7 @@
 //! The page of `cairn report`: all that was recorded of a job, in one file.
 //!
-//! Must stay true: the page asks for nothing from elsewhere and runs nothing; what programs and users named is text in it; each
-//! picture is said in words, too.
+//! Must stay true: the page asks for nothing from elsewhere and runs nothing; what programs and
+//! users named is text in it; each picture is said in words, too.
 
 use super::Report;
 use super::chart::{Bar, Chart, Curve, Unit};

@@ -1,7 +1,8 @@
 //! A timeline as what is drawn of it: rates in columns of time, rows of processes, and checkpoints.
 //!
-//! Must stay true: a sample's bytes are spread evenly over the columns that it covers, and none gets lost; there are no more
-//! columns and rows than a picture has room for, however long and wide a job was.
+//! Must stay true: a sample's bytes are spread evenly over the columns that it covers, and none
+//! gets lost; there are no more columns and rows than a picture has room for, however long and wide
+//! a job was.
 
 use cairn_agent::checkpoint::sets::register::Level;
 use cairn_agent::timeline::{Sample, Set, Timeline};
@@ -29,7 +30,8 @@ pub struct Series {
     pub exposed: Vec<f64>,
     /// Who wrote and read when.
     pub rows: Vec<Row>,
-    /// Checkpoints: what the agent found complete, else what programs announced, else bursts of writing.
+    /// Checkpoints: what the agent found complete, else what programs announced, else bursts of
+    /// writing.
     pub checkpoints: Vec<Checkpoint>,
     /// Sums of bytes.
     pub totals: Totals,
@@ -213,8 +215,8 @@ fn totals(samples: &[Sample]) -> Totals {
     totals
 }
 
-/// In which row each process is, and what the rows are called: ranks in order, then others as they came; only those that read
-/// or wrote.
+/// In which row each process is, and what the rows are called: ranks in order, then others as they
+/// came; only those that read or wrote.
 fn rows(timeline: &Timeline) -> (BTreeMap<u32, usize>, Vec<String>) {
     let shares = timeline.samples.iter().flat_map(|sample| &sample.shares);
     let active: BTreeMap<u32, ()> =
@@ -236,8 +238,8 @@ fn rows(timeline: &Timeline) -> (BTreeMap<u32, usize>, Vec<String>) {
     (rows_of, labels.collect())
 }
 
-/// Checkpoints that were found complete, in the order in which they were begun; else announced ones that are complete, else bursts
-/// of writing.
+/// Checkpoints that were found complete, in the order in which they were begun; else announced ones
+/// that are complete, else bursts of writing.
 fn checkpoints(timeline: &Timeline) -> Vec<Checkpoint> {
     if !timeline.sets.is_empty() {
         let mut sets: Vec<Checkpoint> = timeline.sets.values().map(complete).collect();
@@ -316,7 +318,8 @@ mod tests {
         Process { number, pid: 70 + number, start_time: 1, name: "lmp".into(), rank, launch: None }
     }
 
-    /// Two ranks that write for two seconds, compute for eight while that is drained, and write again.
+    /// Two ranks that write for two seconds, compute for eight while that is drained, and write
+    /// again.
     fn timeline() -> Timeline {
         let mut timeline = Timeline::new("melt", "s", &[]);
         timeline.processes = [process(0, Some(1)), process(1, Some(0)), process(2, None)]

@@ -1,7 +1,8 @@
-//! Stores that earlier runs left and that a run with a new one may be meant to go on in: said before it begins.
+//! Stores that earlier runs left and that a run with a new one may be meant to go on in: said
+//! before it begins.
 //!
-//! Must stay true: nothing is said where nothing is wrong, and nothing to the ranks of a launcher, whose nodes may drain to one
-//! directory.
+//! Must stay true: nothing is said where nothing is wrong, and nothing to the ranks of a launcher,
+//! whose nodes may drain to one directory.
 
 use crate::create::request::Request;
 use crate::store::{OpenStore, Roots};

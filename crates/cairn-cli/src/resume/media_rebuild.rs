@@ -1,9 +1,10 @@
-//! A store whose media failed, made again from what is on them: as after the loss of the node's memory, but for its description and
-//! what the agent has said of it.
+//! A store whose media failed, made again from what is on them: as after the loss of the node's
+//! memory, but for its description and what the agent has said of it.
 //!
-//! Must stay true: nobody uses the store meanwhile, and every file that was complete is on the media or elsewhere, unless the user gives
-//! it up; what is lost is named. Up to the moment when the segments go nothing has changed, and from then on the next run goes on with
-//! it. The store is another one afterwards, to the persist directory and the archive: what they have of it stays.
+//! Must stay true: nobody uses the store meanwhile, and every file that was complete is on the
+//! media or elsewhere, unless the user gives it up; what is lost is named. Up to the moment when
+//! the segments go nothing has changed, and from then on the next run goes on with it. The store is
+//! another one afterwards, to the persist directory and the archive: what they have of it stays.
 
 use crate::create::claim::random_hex;
 use crate::create::request::Request;
@@ -43,7 +44,8 @@ pub struct Failed {
 /// Files that are in memory and not on the media.
 #[derive(Default)]
 struct Missing {
-    /// Those that are complete: the media know of them, and their data are in memory and nowhere else.
+    /// Those that are complete: the media know of them, and their data are in memory and nowhere
+    /// else.
     complete: Vec<String>,
     /// Those that were closed, which failed.
     closed: Vec<String>,
@@ -56,8 +58,9 @@ struct Missing {
 }
 
 impl Failed {
-    /// None if nothing failed. What can be drained is drained first. Errors: programs still use the store, its media cannot be read, or
-    /// would lose what is complete, unless that may be given up.
+    /// None if nothing failed. What can be drained is drained first. Errors: programs still use the
+    /// store, its media cannot be read, or would lose what is complete, unless that may be given
+    /// up.
     pub fn find(store: &OpenStore, request: &Request) -> Result<Option<Failed>> {
         let job = &store.job.job;
         let volumes = store.volumes()?;
@@ -109,7 +112,8 @@ impl Failed {
     }
 }
 
-/// Takes away what goes with the segments of a store, and these last. Nobody uses it, nor its agent.
+/// Takes away what goes with the segments of a store, and these last. Nobody uses it, nor its
+/// agent.
 pub fn forget_segments(store: &mut OpenStore, device_store: &Store) -> Result<()> {
     let directory = store.directory().to_path_buf();
     // What is missing now was not removed by the job.
@@ -182,7 +186,8 @@ fn on_media(path: &Path) -> Result<HashMap<u32, Vec<(FilePath, Attributes)>>> {
     Ok(files)
 }
 
-/// Whether the media know of a file what memory does; of one that is not complete, of as many bytes.
+/// Whether the media know of a file what memory does; of one that is not complete, of as many
+/// bytes.
 fn has(there: &Attributes, node: &Node) -> bool {
     match node.unclean || node.open {
         true => there.size >= node.bytes,

@@ -1,7 +1,8 @@
-//! A new store and a persist directory that has files already: whether they are this job's to go on from, or somebody else's.
+//! A new store and a persist directory that has files already: whether they are this job's to go on
+//! from, or somebody else's.
 //!
-//! Must stay true: a run that would replace what an earlier start, or another job, has drained is refused before any program starts,
-//! with the ways on.
+//! Must stay true: a run that would replace what an earlier start, or another job, has drained is
+//! refused before any program starts, with the ways on.
 
 use crate::create::request::{Request, waited_for};
 use crate::create::staging::Stage;

@@ -1,5 +1,6 @@
-//! What a run says whose store was made from what an earlier one has left in a durable tier: how much is there again, what of it is
-//! lost with the node's memory, and how copies outside come back.
+//! What a run says whose store was made from what an earlier one has left in a durable tier: how
+//! much is there again, what of it is lost with the node's memory, and how copies outside come
+//! back.
 //!
 //! Changes nothing: which of the two is worth more only the user knows.
 

@@ -1,10 +1,12 @@
-//! Before a program goes on in a store that has been there: the newest checkpoint of each family is compared with its checksums.
+//! Before a program goes on in a store that has been there: the newest checkpoint of each family is
+//! compared with its checksums.
 //!
-//! Must stay true: what a program finds as its newest checkpoint is what was written. What is damaged is put right from its verified
-//! copy in the persist directory, or else its checkpoint is set aside, never removed, and the one before it is compared. What a run
-//! that was killed in this has begun is ended first. Where it cannot be found out what is damaged, no program starts.
-//! Does not look at files of no checkpoint, nor at data that are still elsewhere: the agent compares those when they come, and
-//! notes which are lost.
+//! Must stay true: what a program finds as its newest checkpoint is what was written. What is
+//! damaged is put right from its verified copy in the persist directory, or else its checkpoint is
+//! set aside, never removed, and the one before it is compared. What a run that was killed in this
+//! has begun is ended first. Where it cannot be found out what is damaged, no program starts.
+//! Does not look at files of no checkpoint, nor at data that are still elsewhere: the agent
+//! compares those when they come, and notes which are lost.
 
 mod repair;
 pub mod rollback;
@@ -67,8 +69,8 @@ struct Damage {
     found: String,
 }
 
-/// Ends what a run that was killed has begun to put right or to set aside. Nobody else has the store. Errors: it cannot be ended;
-/// then all is as it was found.
+/// Ends what a run that was killed has begun to put right or to set aside. Nobody else has the
+/// store. Errors: it cannot be ended; then all is as it was found.
 pub fn settle(claim: &Claim, volumes: &[Volume]) -> Result<()> {
     let not_settled = |error: Error| Error::NotSettled {
         job: claim.store.job.job.clone(),
@@ -88,7 +90,8 @@ pub fn settle(claim: &Claim, volumes: &[Volume]) -> Result<()> {
     settle().map_err(not_settled)
 }
 
-/// One line for people: what a program can go on from, of each family the newest, and what is not complete; None if there is neither.
+/// One line for people: what a program can go on from, of each family the newest, and what is not
+/// complete; None if there is neither.
 pub fn line(claim: &Claim) -> Result<Option<String>> {
     let volumes = claim.store.volumes()?;
     let found = checkpoints::Found::look(&claim.store, &volumes)?;
@@ -143,7 +146,8 @@ fn few(all: impl ExactSizeIterator<Item = String>) -> Option<String> {
     (!named.is_empty()).then(|| named.join(", ") + &rest)
 }
 
-/// Compares, and puts right or sets aside what is damaged. Errors: `NotCompared`; then nothing was changed, or the next run ends it.
+/// Compares, and puts right or sets aside what is damaged. Errors: `NotCompared`; then nothing was
+/// changed, or the next run ends it.
 pub fn verify(claim: &Claim, quiet: bool) -> Result<()> {
     compare(claim, quiet).map_err(|error| Error::NotCompared {
         job: claim.store.job.job.clone(),
@@ -201,8 +205,8 @@ impl<'a> Reader<'a> {
         Reader { volumes, progress, buffer: Buffer::default() }
     }
 
-    /// Files of a checkpoint whose data are not what was written, or cannot be read although others on the same tier can. Errors: it
-    /// cannot be found out.
+    /// Files of a checkpoint whose data are not what was written, or cannot be read although others
+    /// on the same tier can. Errors: it cannot be found out.
     fn damaged(&mut self, known: &Checkpoint) -> Result<Vec<Damage>> {
         let mut damaged = Vec::new();
         for file in &known.files {
@@ -247,7 +251,8 @@ enum Verdict {
 
 fn verdict(error: &cairn_agent::Error, volume: &Volume) -> Verdict {
     match error {
-        // A program that outlived its run changes it, an agent did it, or its data are still elsewhere.
+        // A program that outlived its run changes it, an agent did it, or its data are still
+        // elsewhere.
         cairn_agent::Error::Changed { .. }
         | cairn_agent::Error::Store { source: cairn_core::Error::NotFound, .. } => Verdict::Nothing,
         cairn_agent::Error::Store { source: cairn_core::Error::Absent { inode }, .. } => {

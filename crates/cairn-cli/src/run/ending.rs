@@ -64,7 +64,8 @@ impl Safety {
     /// After a drain that was carried out.
     pub fn of(job: &Job, report: DrainReport) -> Safety {
         match (&job.persist, report.files) {
-            // Links and directories are to be outside, too, and what was removed is not to be there.
+            // Links and directories are to be outside, too, and what was removed is not to be
+            // there.
             (None, 0) if report.outcome.unclean.is_empty() => Safety::Empty,
             (_, 0) if report.outcome.unclean.is_empty() && report.outcome.complete => Safety::Empty,
             (None, _) => Safety::StoreOnly(report),
@@ -88,7 +89,8 @@ impl Safety {
         }
     }
 
-    /// Whether every file is verified in the persist directory that is to be there, or there is none.
+    /// Whether every file is verified in the persist directory that is to be there, or there is
+    /// none.
     pub fn is_complete(&self) -> bool {
         match self {
             Safety::Discarded | Safety::Empty => true,
@@ -101,7 +103,8 @@ impl Safety {
         }
     }
 
-    /// Whether everything is where it belongs as far as can be said: also what a failed run has left unfinished.
+    /// Whether everything is where it belongs as far as can be said: also what a failed run has
+    /// left unfinished.
     pub fn is_delivered(&self) -> bool {
         match self {
             Safety::Drained(_) => self.needs_no_store(),

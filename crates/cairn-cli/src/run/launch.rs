@@ -43,7 +43,8 @@ pub fn find_library() -> Result<PathBuf> {
     }
 }
 
-/// The command `words`, set up to run in the job of `store`; its calls are counted there if that is wanted.
+/// The command `words`, set up to run in the job of `store`; its calls are counted there if that is
+/// wanted.
 pub fn command(
     store: &OpenStore,
     library: &Path,
@@ -65,7 +66,8 @@ pub fn command(
     command
 }
 
-/// Says in the store where a run is started, for core files. Without it a program leaves none when it dies in a directory of ours.
+/// Says in the store where a run is started, for core files. Without it a program leaves none when
+/// it dies in a directory of ours.
 pub fn note_directory(store: &OpenStore) {
     let link = store.directory().join(OsStr::from_bytes(cwd::LAUNCH_LINK.to_bytes()));
     let unfinished = link.with_extension(format!("{}.new", std::process::id()));
@@ -78,8 +80,8 @@ pub fn note_directory(store: &OpenStore) {
     }
 }
 
-/// Whether calls of the kernel that programs make by instructions of their own are served: the kernel can show them to us, and nobody
-/// has said that they are to pass.
+/// Whether calls of the kernel that programs make by instructions of their own are served: the
+/// kernel can show them to us, and nobody has said that they are to pass.
 pub fn catches_raw_calls() -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
     let is_wanted = std::env::var_os("CAIRN_RAW_CALLS").is_none_or(|what| what != "pass");
@@ -88,8 +90,8 @@ pub fn catches_raw_calls() -> bool {
     cfg!(target_arch = "x86_64") && is_wanted && can()
 }
 
-/// The value of `LD_PRELOAD`: our library first, then what was there; but a sanitizer before us, so that it sees the
-/// program's calls on files of ours, too.
+/// The value of `LD_PRELOAD`: our library first, then what was there; but a sanitizer before us, so
+/// that it sees the program's calls on files of ours, too.
 fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
     let others = before.map(OsStr::as_bytes).unwrap_or_default();
     let others = others.split(|byte| matches!(byte, b':' | b' ')).filter(|other| !other.is_empty());

@@ -1,11 +1,14 @@
-//! `cairn run` as a launcher's task: `srun -n4 cairn run -- ./program` starts one on each node for each of its ranks there. These
-//! are company: the first one makes the store, all run their command in it, and the last one ends it.
+//! `cairn run` as a launcher's task: `srun -n4 cairn run -- ./program` starts one on each node for
+//! each of its ranks there. These are company: the first one makes the store, all run their command
+//! in it, and the last one ends it.
 //!
-//! Who is of a company says the launcher (`cairn_posix::process::rank::seat`). Who came and how they ended stands in a file of the store,
-//! which is changed by whoever holds the run lock; between coming and going each shares in that lock, so that no other run, no
-//! removal and no agent takes the store for unused, however they end.
-//! Must stay true: nobody waits for ranks that do not come for longer than `ARRIVAL_PATIENCE`, and everybody for the one that
-//! fills the store, however long that takes; a company whose members were killed hinders no later one.
+//! Who is of a company says the launcher (`cairn_posix::process::rank::seat`). Who came and how
+//! they ended stands in a file of the store, which is changed by whoever holds the run lock;
+//! between coming and going each shares in that lock, so that no other run, no removal and no agent
+//! takes the store for unused, however they end.
+//! Must stay true: nobody waits for ranks that do not come for longer than `ARRIVAL_PATIENCE`, and
+//! everybody for the one that fills the store, however long that takes; a company whose members
+//! were killed hinders no later one.
 
 use crate::create::claim::{Claim, Entrance};
 use crate::create::request::Request;
@@ -30,10 +33,11 @@ use std::time::{Duration, Instant};
 /// The file in the store.
 const FILE: &str = "company.json";
 const FILE_BYTES_MAX: usize = 1 << 20;
-/// How long after its own coming a rank whose command has ended waits for others that have not come yet: launchers start
-/// them at the same time.
+/// How long after its own coming a rank whose command has ended waits for others that have not come
+/// yet: launchers start them at the same time.
 const ARRIVAL_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the run lock is waited for that nobody of the company has: the last one of a company before drains the store.
+/// How long the run lock is waited for that nobody of the company has: the last one of a company
+/// before drains the store.
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a rank's next run waits for the others to end the last one.
 const ROUND_PATIENCE: Duration = Duration::from_secs(600);
@@ -77,8 +81,8 @@ pub struct Last {
 }
 
 impl Company {
-    /// This process's company; none if it is the only rank of its node, or no rank, or in the company's job already: then a
-    /// run is one of its own.
+    /// This process's company; none if it is the only rank of its node, or no rank, or in the
+    /// company's job already: then a run is one of its own.
     pub fn of_this_process(request: &Request) -> Option<Company> {
         let seat = rank::seat().filter(|seat| seat.local_size > 1)?;
         let job = request.job.clone().unwrap_or_else(|| job_name(&seat.launch, &node()));
@@ -140,7 +144,8 @@ impl Company {
         }
     }
 
-    /// Goes; `code` is the command's exit code. What is left to do if it is the last one, who then has the store to itself.
+    /// Goes; `code` is the command's exit code. What is left to do if it is the last one, who then
+    /// has the store to itself.
     pub fn leave(&self, claim: &Claim, code: Option<i32>) -> Result<Option<Last>> {
         let directory = claim.store.directory();
         self.wait_for_others(directory);
@@ -278,7 +283,8 @@ fn is_in(lock: &File, directory: &Path) -> io::Result<bool> {
     Ok(of(lock.metadata()?) == of(fs::metadata(directory.join(RUN_LOCK))?))
 }
 
-/// What to tell before a launcher is started that takes its tasks to other nodes, where the store is not.
+/// What to tell before a launcher is started that takes its tasks to other nodes, where the store
+/// is not.
 pub fn other_nodes(program: &OsStr, mount: &str) -> Option<String> {
     let is_launcher = Path::new(program).file_name().is_some_and(|name| name == "srun");
     let is_only_node = std::env::var_os("SLURMD_NODENAME").is_some()
@@ -298,8 +304,8 @@ fn node() -> String {
     named.unwrap_or_else(host).split('.').next().unwrap_or_default().to_owned()
 }
 
-/// A name for the job of a company that was given none: what tells the launcher's start from others, and the node, because the
-/// nodes may all drain to one directory.
+/// A name for the job of a company that was given none: what tells the launcher's start from
+/// others, and the node, because the nodes may all drain to one directory.
 fn job_name(launch: &str, node: &str) -> String {
     let plain = |letter: char| match letter {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '_' => letter,

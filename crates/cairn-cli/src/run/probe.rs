@@ -1,7 +1,8 @@
-//! Whether programs that are started in a job are served, found out before the job starts: a process of ours, which the library is
-//! loaded into as into any other, looks at the prefix.
+//! Whether programs that are started in a job are served, found out before the job starts: a
+//! process of ours, which the library is loaded into as into any other, looks at the prefix.
 //!
-//! Must stay true: nothing is written to the store, which may be full or fail. The command says what is wrong and what to do; the library itself cannot.
+//! Must stay true: nothing is written to the store, which may be full or fail. The command says
+//! what is wrong and what to do; the library itself cannot.
 //! Does not look at the job's own program; `cairn check` does.
 
 use crate::check::self_test;
@@ -108,8 +109,8 @@ pub fn glibc() -> String {
 /// `cairn_prefix` of `cairn.h`.
 type Prefix = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
 
-/// Whether this process has a store at `mount`, whose files it can look at. Nothing is written: a store may be full, or its device
-/// gone, and programs are served.
+/// Whether this process has a store at `mount`, whose files it can look at. Nothing is written: a
+/// store may be full, or its device gone, and programs are served.
 fn look_at(mount: &Path, prefix: Prefix) -> io::Result<()> {
     let mut text = [0_u8; libc::PATH_MAX as usize];
     // SAFETY: the function stores at most so many bytes.

@@ -1,5 +1,5 @@
-//! What lies at the mount prefix in the real file system: nothing, unless a program reached it past Cairn, or the user had the prefix
-//! hide it.
+//! What lies at the mount prefix in the real file system: nothing, unless a program reached it past
+//! Cairn, or the user had the prefix hide it.
 
 use crate::output::{count, escaped};
 use std::fs;

@@ -15,8 +15,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What is passed on besides the signals for real time: whatever ends a program that does not know it, but for what a program does to
-/// itself. Batch systems announce limits by several of them (SIGXCPU, SIGUSR2, SIGALRM).
+/// What is passed on besides the signals for real time: whatever ends a program that does not know
+/// it, but for what a program does to itself. Batch systems announce limits by several of them
+/// (SIGXCPU, SIGUSR2, SIGALRM).
 const FORWARDED: [libc::c_int; 13] = [
     libc::SIGINT,
     libc::SIGTERM,
@@ -32,14 +33,16 @@ const FORWARDED: [libc::c_int; 13] = [
     libc::SIGPWR,
     libc::SIGSTKFLT,
 ];
-/// What the terminal sends; other signals of the kernel are of timers and limits of this process alone.
+/// What the terminal sends; other signals of the kernel are of timers and limits of this process
+/// alone.
 const OF_TERMINALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP];
 /// How long a signal to the group may take from us to the witness.
 const GROUP_PATIENCE: Duration = Duration::from_millis(20);
 /// How long the witness may take to answer: as long as it waits for a processor.
 const WITNESS_PATIENCE: Duration = Duration::from_secs(2);
-/// Asks the witness whether it has reported everything, and is its answer: of the signals that wait for a process the
-/// kernel gives it that with the lowest number first, and this is the highest one.
+/// Asks the witness whether it has reported everything, and is its answer: of the signals that wait
+/// for a process the kernel gives it that with the lowest number first, and this is the highest
+/// one.
 const ASK: i32 = 64;
 /// A report of the witness that belongs to no signal of ours is forgotten after this time.
 const REPORT_LIFE: Duration = Duration::from_secs(1);

@@ -1,4 +1,5 @@
-//! Programs that ran in the job but that nothing of it was served to: what the library noted when they were executed.
+//! Programs that ran in the job but that nothing of it was served to: what the library noted when
+//! they were executed.
 
 use crate::output::escaped;
 use cairn_agent::model::store_file;
@@ -24,7 +25,8 @@ pub fn programs(store: &Path) -> Vec<String> {
     paths
 }
 
-/// The library, or program, of which calls of the kernel could not be caught. None: there is no such.
+/// The library, or program, of which calls of the kernel could not be caught. None: there is no
+/// such.
 pub fn uncaught(store: &Path) -> Option<String> {
     let note =
         store.join(NOTES.to_string_lossy().as_ref()).join(UNCAUGHT.to_string_lossy().as_ref());

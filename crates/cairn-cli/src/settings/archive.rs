@@ -1,7 +1,8 @@
-//! Where complete checkpoints are archived: the options of `cairn run` and the section `[archive]`, waiting for it at the end
-//! of a run, and what is said of it.
+//! Where complete checkpoints are archived: the options of `cairn run` and the section `[archive]`,
+//! waiting for it at the end of a run, and what is said of it.
 //!
-//! Must stay true: a place that means nothing is refused before anything is created; credentials are no options.
+//! Must stay true: a place that means nothing is refused before anything is created; credentials
+//! are no options.
 
 use crate::error::{Error, Result};
 use crate::output::progress::Progress;
@@ -21,12 +22,13 @@ const REGION_DEFAULT: &str = "us-east-1";
 /// Options about the archive.
 #[derive(Args, Debug, Default)]
 pub struct ArchiveArguments {
-    /// Archive complete checkpoints in this object store: s3://BUCKET/PREFIX, each file as the object PREFIX/JOB/path. Who we
-    /// are there comes from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or ~/.aws/credentials
+    /// Archive complete checkpoints in this object store: s3://BUCKET/PREFIX, each file as the
+    /// object PREFIX/JOB/path. Who we are there comes from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
+    /// and AWS_SESSION_TOKEN, or ~/.aws/credentials
     #[arg(long, value_name = "URL", env = "CAIRN_ARCHIVE_URL")]
     pub archive: Option<String>,
-    /// How often a checkpoint is archived: one of so many (10), or one in such a time (1h). The newest one is in any case
-    /// when the command ends [default: 1]
+    /// How often a checkpoint is archived: one of so many (10), or one in such a time (1h). The
+    /// newest one is in any case when the command ends [default: 1]
     #[arg(long, value_name = "COUNT|TIME", env = "CAIRN_ARCHIVE_EVERY")]
     pub archive_every: Option<String>,
     #[command(flatten)]
@@ -105,7 +107,8 @@ fn refused(option: &'static str, problem: &str) -> Error {
     Error::Option { option, problem: problem.to_string() }
 }
 
-/// Whether this is an address of a server: no place for a password, nor for a path, which would be left out of requests.
+/// Whether this is an address of a server: no place for a password, nor for a path, which would be
+/// left out of requests.
 fn is_server(endpoint: &str) -> bool {
     let rest = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
     let rest = rest.map(|rest| rest.strip_suffix('/').unwrap_or(rest));
@@ -116,7 +119,8 @@ fn variable(names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
-/// Has the agent of `store` archive what is missing, the newest checkpoint, too; None if nothing is archived.
+/// Has the agent of `store` archive what is missing, the newest checkpoint, too; None if nothing is
+/// archived.
 pub fn archive_with(store: &OpenStore, quiet: bool) -> Result<Option<ArchiveStatus>> {
     let Some(policy) = &store.job.archive else { return Ok(None) };
     let mut progress = Progress::new(&format!("archiving in {}", policy.url), 0, quiet);

@@ -1,4 +1,5 @@
-//! What `cairn run` is told of checkpoints and files: options, environment, the sections `[checkpoint]` and `[files]`.
+//! What `cairn run` is told of checkpoints and files: options, environment, the sections
+//! `[checkpoint]` and `[files]`.
 //!
 //! Must stay true: a pattern that means nothing is refused here, before anything is created.
 
@@ -13,21 +14,24 @@ use serde::Deserialize;
 /// Options about checkpoints and files.
 #[derive(Args, Debug, Default)]
 pub struct CheckpointArguments {
-    /// Which files are one checkpoint: a path with {step} for its number, {rank} for that of a process, {any} for what does
-    /// not matter, and the wildcards *, ? and **; if the step is in the name of a directory, all in it. Repeated. Numbered
-    /// files and the usual directories (checkpoint-100, global_step100, ...) are found without. To be said where each process
-    /// writes files of its own, whose numbers neither MPI nor words (rank3, part-00007) tell from steps: 'state.{rank}'
+    /// Which files are one checkpoint: a path with {step} for its number, {rank} for that of a
+    /// process, {any} for what does not matter, and the wildcards *, ? and **; if the step is in
+    /// the name of a directory, all in it. Repeated. Numbered files and the usual directories
+    /// (checkpoint-100, global_step100, ...) are found without. To be said where each process
+    /// writes files of its own, whose numbers neither MPI nor words (rank3, part-00007) tell from
+    /// steps: 'state.{rank}'
     #[arg(long, value_name = "PATTERN", env = "CAIRN_CHECKPOINT_PATTERN")]
     pub checkpoint_pattern: Vec<String>,
-    /// How often a checkpoint goes to the persist directory: one of so many (10), or one in such a time (15m). The newest one
-    /// does in any case when the command ends [default: 1]
+    /// How often a checkpoint goes to the persist directory: one of so many (10), or one in such a
+    /// time (15m). The newest one does in any case when the command ends [default: 1]
     #[arg(long, value_name = "COUNT|TIME", env = "CAIRN_CHECKPOINT_PFS_EVERY")]
     pub pfs_every: Option<String>,
-    /// Files of a checkpoint of which nothing tells that it is complete are copied when none of them has changed for so long
-    /// [default: 5s]
+    /// Files of a checkpoint of which nothing tells that it is complete are copied when none of
+    /// them has changed for so long [default: 5s]
     #[arg(long, value_name = "TIME", env = "CAIRN_CHECKPOINT_SETTLE")]
     pub settle: Option<String>,
-    /// Files that are drained in any case; wildcards as a shell has them, for the path below the prefix. Repeated
+    /// Files that are drained in any case; wildcards as a shell has them, for the path below the
+    /// prefix. Repeated
     #[arg(long, value_name = "GLOB", env = "CAIRN_FILES_PERSISTENT")]
     pub persistent: Vec<String>,
     /// Files that stay in the store and are not drained, because they can be had again. Repeated

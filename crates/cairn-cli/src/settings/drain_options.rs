@@ -1,7 +1,7 @@
 //! The options of `cairn run` about its drain, and the section `[drain]` of `cairn.toml`.
 //!
-//! Must stay true: what is not said leaves a store that exists as it is; everything that is wrong is refused before
-//! anything is made.
+//! Must stay true: what is not said leaves a store that exists as it is; everything that is wrong
+//! is refused before anything is made.
 
 use crate::error::{Error, Result};
 use crate::output::duration;
@@ -15,32 +15,36 @@ use serde::Deserialize;
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Options of the drain")]
 pub struct DrainArguments {
-    /// What becomes of files that are not drained when the command has ended: wait for them, drain them in the
-    /// background, or none, leave them in the store [default: wait]
+    /// What becomes of files that are not drained when the command has ended: wait for them, drain
+    /// them in the background, or none, leave them in the store [default: wait]
     #[arg(long, value_name = "HOW", env = "CAIRN_DRAIN_END")]
     pub drain: Option<EndArgument>,
-    /// When the job's time is over: 14:30, +2h or 2026-05-01T14:30:00Z. Before that the limits of the drain are lifted in
-    /// time and nobody waits for it any more; what will not be safe by then is said; none for no end [default: what Slurm says]
+    /// When the job's time is over: 14:30, +2h or 2026-05-01T14:30:00Z. Before that the limits of
+    /// the drain are lifted in time and nobody waits for it any more; what will not be safe by then
+    /// is said; none for no end [default: what Slurm says]
     #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_UNTIL")]
     pub until: Option<String>,
-    /// While the command runs, copy all of the store, as it is at one moment, open files included, to cairn-image.JOB.0 and .1 in turn,
-    /// so long after the last was begun: 30s, 10m; --stage goes on from the newest if the node was lost. auto: after 10 s if something
-    /// has arrived or was synced, and every 10 minutes, but not with --pfs-every; none for not at all [default: auto]
+    /// While the command runs, copy all of the store, as it is at one moment, open files included,
+    /// to cairn-image.JOB.0 and .1 in turn, so long after the last was begun: 30s, 10m; --stage
+    /// goes on from the newest if the node was lost. auto: after 10 s if something has arrived or
+    /// was synced, and every 10 minutes, but not with --pfs-every; none for not at all [default:
+    /// auto]
     #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_IMAGE_EVERY")]
     pub image_every: Option<String>,
-    /// Copy at most so many bytes a second, as in 500M, and let programs write their checkpoints first; none for no
-    /// limit [default: none]
+    /// Copy at most so many bytes a second, as in 500M, and let programs write their checkpoints
+    /// first; none for no limit [default: none]
     #[arg(long, value_name = "RATE", env = "CAIRN_DRAIN_RATE")]
     pub drain_rate: Option<String>,
-    /// Of the time in which programs write, work at most so many percent, and let them write their checkpoints first;
-    /// none for no limit [default: none]
+    /// Of the time in which programs write, work at most so many percent, and let them write their
+    /// checkpoints first; none for no limit [default: none]
     #[arg(long, value_name = "PERCENT", env = "CAIRN_DRAIN_SHARE")]
     pub drain_share: Option<String>,
     /// Take only what programs leave of processors and disks, or as much as they do [default: idle]
     #[arg(long, value_name = "PRIORITY", env = "CAIRN_DRAIN_PRIORITY")]
     pub drain_priority: Option<PriorityArgument>,
-    /// Read each copy back from its device and compare it, or take the file system's word that it wrote what it was given;
-    /// what is read from the store is compared with its checksums in any case [default: read]
+    /// Read each copy back from its device and compare it, or take the file system's word that it
+    /// wrote what it was given; what is read from the store is compared with its checksums in any
+    /// case [default: read]
     #[arg(long, value_name = "HOW", env = "CAIRN_DRAIN_VERIFY")]
     pub drain_verify: Option<VerifyArgument>,
 }

@@ -1,4 +1,5 @@
-//! Where the value of a setting came from that turned out to be wrong: the command line, a variable, or a line of `cairn.toml`.
+//! Where the value of a setting came from that turned out to be wrong: the command line, a
+//! variable, or a line of `cairn.toml`.
 //!
 //! Must stay true: looked up only for a message; whatever cannot be found out is left unsaid.
 
@@ -62,8 +63,9 @@ fn of(setting: &str, command: &Command, given: &ArgMatches) -> Option<Origin> {
     }
 }
 
-/// The variable that an option had its value from which could not be read, if it is not among `words`, those of the command line.
-/// `shown`: the option as it is in messages, perhaps with what it takes.
+/// The variable that an option had its value from which could not be read, if it is not among
+/// `words`, those of the command line. `shown`: the option as it is in messages, perhaps with what
+/// it takes.
 pub fn of_unread(
     shown: &str,
     command: &Command,

@@ -1,4 +1,5 @@
-//! Options about the space of a store: what is kept in it, how long a write waits for room, and how much it may take at all.
+//! Options about the space of a store: what is kept in it, how long a write waits for room, and how
+//! much it may take at all.
 //!
 //! Must stay true: everything that can be refused is refused here, before anything is created.
 
@@ -17,17 +18,19 @@ const RETAIN_SHAPE: &str = "what stays, as in count=3, bytes=20G or age=2h, or s
 /// Options about space.
 #[derive(Args, Debug, Default)]
 pub struct SpaceArguments {
-    /// Which complete checkpoints stay in the store: the newest N of those whose names differ in numbers only (count=N), up to
-    /// so many bytes (bytes=20G), for so long (age=2h); all of what is given. Older ones leave it once they are drained and
-    /// verified, and the program finds them no more; their copies stay. The newest always stays. Without --persist nothing
-    /// leaves, also what is archived [default: all]
+    /// Which complete checkpoints stay in the store: the newest N of those whose names differ in
+    /// numbers only (count=N), up to so many bytes (bytes=20G), for so long (age=2h); all of what
+    /// is given. Older ones leave it once they are drained and verified, and the program finds them
+    /// no more; their copies stay. The newest always stays. Without --persist nothing leaves, also
+    /// what is archived [default: all]
     #[arg(long, value_name = "WHAT", env = "CAIRN_SPACE_RETAIN", value_delimiter = ',')]
     pub retain: Vec<String>,
-    /// How long a write waits for space, where --retain lets something leave, before it fails with ENOSPC; 0: not at all
-    /// [default: 30s]
+    /// How long a write waits for space, where --retain lets something leave, before it fails with
+    /// ENOSPC; 0: not at all [default: 30s]
     #[arg(long, value_name = "PERIOD", env = "CAIRN_SPACE_WAIT")]
     pub space_wait: Option<String>,
-    /// How much the tiers may hold together: larger ones are refused, and those without a size have no more than that
+    /// How much the tiers may hold together: larger ones are refused, and those without a size have
+    /// no more than that
     #[arg(long, value_name = "SIZE", env = "CAIRN_SPACE_QUOTA")]
     pub quota: Option<String>,
 }
@@ -134,7 +137,8 @@ impl Quota {
         Ok(Some(Quota { all_bytes, left_bytes }))
     }
 
-    /// Lets a tier of which no size was said have no more than what is left. Errors: that is too little.
+    /// Lets a tier of which no size was said have no more than what is left. Errors: that is too
+    /// little.
     pub fn limit(&mut self, wanted: &TierRequest, tier: TierSpec) -> Result<TierSpec> {
         if wanted.bytes.is_some() {
             return Ok(tier);

@@ -1,6 +1,7 @@
 //! Variables of the environment that were meant for settings, and have the name of none.
 //!
-//! Must stay true: nothing is said of a variable that a setting has, nor of those that Cairn's own programs tell each other.
+//! Must stay true: nothing is said of a variable that a setting has, nor of those that Cairn's own
+//! programs tell each other.
 
 use crate::output;
 use cairn_posix::process::rank;
@@ -9,7 +10,8 @@ use std::collections::BTreeSet;
 
 /// What all names begin with.
 const OURS: &str = "CAIRN_";
-/// Variables that are no options: what programs of a job are told, and what whoever mends an installation says.
+/// Variables that are no options: what programs of a job are told, and what whoever mends an
+/// installation says.
 const OTHERS: [&str; 8] = [
     "CAIRN_CALLS",
     "CAIRN_JOB",
@@ -107,7 +109,8 @@ mod tests {
         );
     }
 
-    /// Every variable that a program of Cairn's names, but for those above, is a setting, or known not to be.
+    /// Every variable that a program of Cairn's names, but for those above, is a setting, or known
+    /// not to be.
     #[test]
     fn variables_of_all_programs_are_known() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

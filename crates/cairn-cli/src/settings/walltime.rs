@@ -1,7 +1,8 @@
-//! The end of the job's time: what the user or the batch system says of it, and what follows from it.
+//! The end of the job's time: what the user or the batch system says of it, and what follows from
+//! it.
 //!
-//! Must stay true: nothing is waited for that would end too late to be of use; whoever is told to end by the batch
-//! system ends by himself before it is done to him.
+//! Must stay true: nothing is waited for that would end too late to be of use; whoever is told to
+//! end by the batch system ends by himself before it is done to him.
 
 use crate::error::{Error, Result};
 use crate::output::duration;
@@ -15,7 +16,8 @@ use std::time::{Duration, Instant, SystemTime};
 const SLURM_END: &str = "SLURM_JOB_END_TIME";
 /// Time that Slurm gives between SIGTERM and SIGKILL, unless told otherwise.
 const GRACE: Duration = Duration::from_secs(30);
-/// How long an agent is listened to while the command runs: signals are for the command, and are not to wait.
+/// How long an agent is listened to while the command runs: signals are for the command, and are
+/// not to wait.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Kept of it for what follows the drain.
 const RESERVE: Duration = Duration::from_secs(5);
@@ -23,7 +25,8 @@ const RESERVE: Duration = Duration::from_secs(5);
 const NEAR_S: u64 = 120;
 const DAY_S: i64 = 86_400;
 
-/// When the job's time is over: as `said`, of which `none` is never, else as Slurm says; seconds since the epoch.
+/// When the job's time is over: as `said`, of which `none` is never, else as Slurm says; seconds
+/// since the epoch.
 pub fn until(said: Option<String>) -> Result<Option<u64>> {
     let Some(text) = said else {
         return Ok(std::env::var(SLURM_END).ok().and_then(|end| end.parse().ok()));

@@ -1,7 +1,8 @@
 //! Moving whole files between a store and ordinary directories, for `cp` and `restore`.
 //!
-//! Must stay true: on either side a file appears under its name only when it is whole, unless a link leads to it; what comes out of
-//! the store was compared with its checksums, and so was what a manifest describes when it goes in.
+//! Must stay true: on either side a file appears under its name only when it is whole, unless a
+//! link leads to it; what comes out of the store was compared with its checksums, and so was what a
+//! manifest describes when it goes in.
 
 use crate::error::{Error, Result};
 use crate::output::progress::Progress;
@@ -21,7 +22,8 @@ use std::path::Path;
 /// Bytes read from a local file at a time.
 const READ_BYTES: usize = 4 << 20;
 
-/// Copies a regular file out of the store to `target` below `destination`. One whose data are still elsewhere is waited for.
+/// Copies a regular file out of the store to `target` below `destination`. One whose data are still
+/// elsewhere is waited for.
 pub fn copy_out(
     volume: &Volume,
     inner: &FilePath,
@@ -52,7 +54,8 @@ pub fn copy_out(
     Ok(temporary.publish()?)
 }
 
-/// Writes a regular file out of the store into what is at `path` and is no regular file: a device, a FIFO, or what a link leads to.
+/// Writes a regular file out of the store into what is at `path` and is no regular file: a device,
+/// a FIFO, or what a link leads to.
 pub fn write_out(
     volume: &Volume,
     inner: &FilePath,
@@ -128,8 +131,8 @@ pub fn copy_in(
     Ok(true)
 }
 
-/// Length of the hole at `offset` of a local file of so many `bytes`, and where the data behind it end; the file's offset is where they
-/// begin. Where the file system knows no holes there are none.
+/// Length of the hole at `offset` of a local file of so many `bytes`, and where the data behind it
+/// end; the file's offset is where they begin. Where the file system knows no holes there are none.
 fn next_data(file: &File, offset: u64, bytes: u64) -> (u64, u64) {
     use rustix::fs::SeekFrom;
     let begin = match rustix::fs::seek(file, SeekFrom::Data(offset)) {

@@ -1,7 +1,8 @@
-//! A durable tier's file or device that no store uses: opened, and its namespace made again in memory of our own.
+//! A durable tier's file or device that no store uses: opened, and its namespace made again in
+//! memory of our own.
 //!
-//! Must stay true: nothing here writes to the file; while it is open nobody else uses it. A file that is no such tier
-//! is refused with one line.
+//! Must stay true: nothing here writes to the file; while it is open nobody else uses it. A file
+//! that is no such tier is refused with one line.
 
 use crate::error::{Error, Result};
 use crate::output::size;
@@ -30,8 +31,8 @@ const LABEL_BYTES: u64 = MEDIA_BLOCK_BYTES as u64;
 /// Depth at which a tree is taken for a damaged one.
 const DEPTH_MAX: usize = 1024;
 
-/// The file or device that `text` names: `file:PATH`, `dax:PATH`, `block:PATH` or `nvme-tcp://…`, also with a size as a tier is given,
-/// or `PATH`.
+/// The file or device that `text` names: `file:PATH`, `dax:PATH`, `block:PATH` or `nvme-tcp://…`,
+/// also with a size as a tier is given, or `PATH`.
 pub fn path_of(text: &str) -> PathBuf {
     if let Ok((path, _)) = remote_path(text) {
         return path;
@@ -55,7 +56,8 @@ fn is_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.file_type().is_block_device())
 }
 
-/// Whether `text` names a file rather than a job: no job has such a name, or there is none and a file is.
+/// Whether `text` names a file rather than a job: no job has such a name, or there is none and a
+/// file is.
 pub fn is_file(text: &str, roots: &Roots) -> bool {
     let cannot_be_a_job = text.contains(['/', ':']);
     cannot_be_a_job || (roots.find(text).is_none() && Path::new(text).is_file())
@@ -69,7 +71,8 @@ pub struct TierFile {
     pub label_is_damaged: bool,
 }
 
-/// Opens the file of a tier. Errors: it is none, it is in use, it has another size, it cannot be opened for `access`.
+/// Opens the file of a tier. Errors: it is none, it is in use, it has another size, it cannot be
+/// opened for `access`.
 pub fn open(path: &Path, access: Access) -> Result<TierFile> {
     let opened = MediaFile::open_to_check(path, access);
     let has_no_label = match &opened {
@@ -154,7 +157,8 @@ pub fn tree(fs: &Microfs) -> cairn_core::Result<Vec<(FilePath, Attributes)>> {
     Ok(found)
 }
 
-/// The superblock of the file at `path`, if there is one. Errors: the file does not have the size it says.
+/// The superblock of the file at `path`, if there is one. Errors: the file does not have the size
+/// it says.
 fn checked_size(path: &Path) -> Result<Option<Superblock>> {
     // Anything else may wait for somebody when it is opened.
     let is_device = is_device(path);

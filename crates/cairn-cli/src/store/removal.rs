@@ -1,7 +1,7 @@
 //! What is left of stores that were removed: tiers that stay, and removals that were cut off.
 //!
-//! Must stay true: a removal that was begun is finished, by the next run of the job or by a command that removes; nobody takes what
-//! is left for a store.
+//! Must stay true: a removal that was begun is finished, by the next run of the job or by a command
+//! that removes; nobody takes what is left for a store.
 
 use crate::create::claim::{LOOK_EVERY, SAID_AFTER};
 use crate::error::{Error, Result};
@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 /// How long somebody may take who is at it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// As `finish_earlier`, before a new store is made: what cannot be finished is said, and hinders nobody.
+/// As `finish_earlier`, before a new store is made: what cannot be finished is said, and hinders
+/// nobody.
 pub fn finish_before(roots: &Roots, job: &str) {
     if let Err(error) = finish_earlier(roots, job) {
         crate::output::say!(
@@ -25,7 +26,8 @@ pub fn finish_before(roots: &Roots, job: &str) {
     }
 }
 
-/// Finishes what was begun with earlier stores of `job`; whether there was one. Errors: it fails, or somebody is at it for a minute.
+/// Finishes what was begun with earlier stores of `job`; whether there was one. Errors: it fails,
+/// or somebody is at it for a minute.
 pub fn finish_earlier(roots: &Roots, job: &str) -> Result<bool> {
     let removed = roots.removed(job);
     removed.iter().try_for_each(|path| finish(job, path))?;

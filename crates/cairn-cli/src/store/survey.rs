@@ -1,7 +1,7 @@
 //! Every store on this machine, looked at without using it: for `cairn ls --jobs` and `cairn gc`.
 //!
-//! Must stay true: no agent is started and nothing is changed; what cannot be opened, or lies where a store should be and is
-//! none, is named and nothing is claimed of it.
+//! Must stay true: no agent is started and nothing is changed; what cannot be opened, or lies where
+//! a store should be and is none, is named and nothing is claimed of it.
 
 use crate::create::claim;
 use crate::error::Result;
@@ -82,8 +82,8 @@ pub struct StoreRow {
     pub held_bytes: u64,
     /// Its regular files; null if nothing can be said.
     pub contents: Option<Amount>,
-    /// Those of them that are nowhere else: not verified in the persist directory in their newest version, or not there any more;
-    /// null if nothing can be said.
+    /// Those of them that are nowhere else: not verified in the persist directory in their newest
+    /// version, or not there any more; null if nothing can be said.
     pub not_safe: Option<Amount>,
     /// How many of these for which reason.
     pub reasons: BTreeMap<Lack, u64>,
@@ -102,8 +102,8 @@ impl StoreRow {
     }
 }
 
-/// Everything that lies where stores are kept, in the order of jobs; also of other users, as far as their directories can be
-/// read.
+/// Everything that lies where stores are kept, in the order of jobs; also of other users, as far as
+/// their directories can be read.
 pub fn survey(roots: &Roots) -> Vec<StoreRow> {
     let mut rows: Vec<StoreRow> = Vec::new();
     for directory in roots.users() {
@@ -123,7 +123,8 @@ pub fn survey(roots: &Roots) -> Vec<StoreRow> {
     rows
 }
 
-/// Why what has the name of a user's directory of stores is none: in `/tmp`, say, anybody can make something of that name.
+/// Why what has the name of a user's directory of stores is none: in `/tmp`, say, anybody can make
+/// something of that name.
 fn planted(directory: &Path) -> Option<String> {
     let found = directory.symlink_metadata().ok()?;
     if !found.is_dir() {
@@ -235,8 +236,9 @@ impl Look {
     }
 }
 
-/// Processes of programs that use a store, as their ids, in their own pid namespaces: not this one, nor those of which nobody knows whether
-/// they live. Those that are just ending are waited for. Errors: as `Look::at`.
+/// Processes of programs that use a store, as their ids, in their own pid namespaces: not this one,
+/// nor those of which nobody knows whether they live. Those that are just ending are waited for.
+/// Errors: as `Look::at`.
 pub fn programs(store: &OpenStore) -> Result<Vec<u32>> {
     let (own, here) = (std::process::id(), process::pid_namespace());
     let (volumes, started) = (store.volumes()?, Instant::now());

@@ -1,9 +1,11 @@
 //! What a store is made of, as the user writes it: `ram[:SIZE]`, `file:PATH[:SIZE]`,
-//! `dax:PATH[:SIZE]`, `block:DEVICE[:SIZE]`, `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&part=I/N][&size=SIZE][&auth=FILE][&take-over=yes]`.
+//! `dax:PATH[:SIZE]`, `block:DEVICE[:SIZE]`,
+//! `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&part=I/N][&size=SIZE][&auth=FILE][&take-over=yes]`.
 //!
-//! Must stay true: what can be refused is refused with one line that names the tier, before anything is made. A path
-//! is made absolute here, because every process of the job opens it from wherever it is. What follows a colon in the last
-//! component of a file's path is a size, and nothing else: a mistyped size never becomes part of a name.
+//! Must stay true: what can be refused is refused with one line that names the tier, before
+//! anything is made. A path is made absolute here, because every process of the job opens it from
+//! wherever it is. What follows a colon in the last component of a file's path is a size, and
+//! nothing else: a mistyped size never becomes part of a name.
 //! Does not make tiers.
 
 use crate::commands::discover::resolve;
@@ -25,7 +27,8 @@ use std::path::{Path, PathBuf};
 /// Smallest tier.
 pub const TIER_BYTES_MIN: u64 = 1 << 20;
 
-/// File systems that write what is overwritten to another place (linux/magic.h; ZFS, which is not in there).
+/// File systems that write what is overwritten to another place (linux/magic.h; ZFS, which is not
+/// in there).
 const COPYING: [(u32, &str); 3] =
     [(0x9123_683e, "btrfs"), (0xca45_1a4e, "bcachefs"), (0x2fc1_2fc1, "ZFS")];
 
@@ -165,8 +168,9 @@ fn block(text: &str) -> Result<TierRequest> {
     Ok(TierRequest { device, path, bytes, takes_over: false })
 }
 
-/// Reads `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&part=I/N][&size=SIZE][&auth=FILE][&take-over=yes]`. Without a size as a device. Where
-/// a launcher starts the command on several nodes, and no part is named, each has its own.
+/// Reads `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&part=I/N][&size=SIZE][&auth=FILE][&take-over=yes]`.
+/// Without a size as a device. Where a launcher starts the command on several nodes, and no part is
+/// named, each has its own.
 fn remote(text: &str) -> Result<TierRequest> {
     let shared = placement::shared_part().filter(|_| !text.contains("part="));
     let text = shared.map_or(text.to_string(), |part| placement::with_part(text, part));
@@ -182,8 +186,8 @@ fn remote(text: &str) -> Result<TierRequest> {
     Ok(TierRequest { device, path, bytes, takes_over })
 }
 
-/// Where `nvme-tcp:…` is, with the address of the host and not its name, which every process would have to look up; and
-/// the size, if it says one.
+/// Where `nvme-tcp:…` is, with the address of the host and not its name, which every process would
+/// have to look up; and the size, if it says one.
 pub fn remote_path(text: &str) -> Result<(PathBuf, Option<String>)> {
     remote_tier(text).map(|tier| (tier.path, tier.size))
 }
@@ -239,8 +243,9 @@ fn whole_blocks(bytes: u64) -> u64 {
     bytes / block_bytes * block_bytes
 }
 
-/// What the metadata say of the namespace that an earlier store has left at `path`; none if it has left nothing, or what is
-/// on a device is damaged and may be overwritten. Errors: it is none of ours, damaged, or in use.
+/// What the metadata say of the namespace that an earlier store has left at `path`; none if it has
+/// left nothing, or what is on a device is damaged and may be overwritten. Errors: it is none of
+/// ours, damaged, or in use.
 pub fn kept_namespace(
     kind: MediumKind,
     path: &Path,
@@ -338,7 +343,8 @@ pub fn directory_of(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new("/"))
 }
 
-/// Refuses a file that cannot be made: something is there already, the mount would hide it, or `free` bytes are not enough.
+/// Refuses a file that cannot be made: something is there already, the mount would hide it, or
+/// `free` bytes are not enough.
 pub fn check_new_file(path: &Path, bytes: u64, free: u64, mount: &str) -> Result<()> {
     let refused = |problem: String, advice| Err(refused(path, problem, advice));
     if path.starts_with(mount) {
@@ -364,8 +370,8 @@ pub fn check_new_file(path: &Path, bytes: u64, free: u64, mount: &str) -> Result
     Ok(())
 }
 
-/// Refuses to map a file on a file system that looks for new space whenever bytes are overwritten: a write finds none there
-/// as an error, a mapping as a signal.
+/// Refuses to map a file on a file system that looks for new space whenever bytes are overwritten:
+/// a write finds none there as an error, a mapping as a signal.
 pub fn check_mappable(path: &Path) -> Result<()> {
     let directory = directory_of(path);
     let found = rustix::fs::statfs(directory).map_err(Error::file("look at", directory))?;
@@ -379,9 +385,10 @@ pub fn check_mappable(path: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a device that cannot be used for a new store: it is taken, or holds something that may not be overwritten.
-/// What an earlier store has left there is not lost, if its metadata `are_kept`: the new one recovers it. A tier that was never finished
-/// is begun anew, unless a store has it.
+/// Refuses a device that cannot be used for a new store: it is taken, or holds something that may
+/// not be overwritten. What an earlier store has left there is not lost, if its metadata
+/// `are_kept`: the new one recovers it. A tier that was never finished is begun anew, unless a
+/// store has it.
 pub fn check_device(path: &Path, are_kept: bool, licence: Licence, roots: &Roots) -> Result<()> {
     match medium::contents(path, licence.takes_over).map_err(refused_device)? {
         Contents::Nothing => Ok(()),

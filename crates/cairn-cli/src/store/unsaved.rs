@@ -1,4 +1,5 @@
-//! What would be lost with a store: files that are nowhere else, and why they are not. For `cairn ls --jobs` and `cairn gc`.
+//! What would be lost with a store: files that are nowhere else, and why they are not. For `cairn
+//! ls --jobs` and `cairn gc`.
 //!
 //! Must stay true: nothing is changed and no agent is asked; what cannot be looked at is not safe.
 

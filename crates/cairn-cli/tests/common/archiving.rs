@@ -86,7 +86,8 @@ pub fn is_said_to_be_there(server: &ObjectStore, step: &str) -> bool {
     manifests(server).iter().any(|name| name.starts_with(&stem))
 }
 
-/// That both checkpoints are there, as the persist directory has them, and nothing is left of what was begun.
+/// That both checkpoints are there, as the persist directory has them, and nothing is left of what
+/// was begun.
 pub fn assert_archived(sandbox: &Sandbox, server: &ObjectStore) {
     for name in ["state.100", "state.200"] {
         let there = server.object(&format!("{OBJECTS}{name}")).expect("is there");

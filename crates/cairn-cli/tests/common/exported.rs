@@ -11,7 +11,8 @@ use std::process::{Child, Command, Stdio};
 /// What is exported.
 pub const NAME: &str = "nqn.2026-11.test:remote";
 
-/// Where another target is, with a namespace 2 of the name that the tests of `cairn-agent` expect, which may hold anything.
+/// Where another target is, with a namespace 2 of the name that the tests of `cairn-agent` expect,
+/// which may hold anything.
 const PEER_VARIABLE: &str = "CAIRN_NVME_PEER";
 
 /// A target that is ended with the test.

@@ -1,10 +1,12 @@
-//! Commands for which the kernel refuses a call (seccomp), as other kernels, containers and file systems do.
+//! Commands for which the kernel refuses a call (seccomp), as other kernels, containers and file
+//! systems do.
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Has the kernel refuse `call` to the command, and to what it starts, with `errno`; but not where its second argument is `but_for`.
+/// Has the kernel refuse `call` to the command, and to what it starts, with `errno`; but not where
+/// its second argument is `but_for`.
 pub fn refuse(
     command: &mut Command,
     call: libc::c_long,

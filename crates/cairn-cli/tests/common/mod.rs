@@ -139,7 +139,8 @@ impl Sandbox {
         files.into_iter().find(|entry| entry["path"] == path).unwrap_or(Value::Null)
     }
 
-    /// Names in the persist directory but the manifests and what killed jobs left, sorted, with those below.
+    /// Names in the persist directory but the manifests and what killed jobs left, sorted, with
+    /// those below.
     pub fn drained_names(&self) -> Vec<String> {
         let mut names = Vec::new();
         collect(&self.out(), "", &mut names);
@@ -151,7 +152,8 @@ impl Sandbox {
         names
     }
 
-    /// Has something stand outside where a file of `job` is to be, that cannot be set aside; its path.
+    /// Has something stand outside where a file of `job` is to be, that cannot be set aside; its
+    /// path.
     pub fn obstruct(&self, job: &str, name: &str) -> PathBuf {
         let obstacle = self.out().join(name);
         fs::create_dir(&obstacle).expect("makes an obstacle");

@@ -1,10 +1,10 @@
-//! Files whose data are still elsewhere: everything about them is as it will be, only that whoever wants the data waits until
-//! somebody has brought them (`cairn run --stage=on-demand`).
+//! Files whose data are still elsewhere: everything about them is as it will be, only that whoever
+//! wants the data waits until somebody has brought them (`cairn run --stage=on-demand`).
 //!
-//! Must stay true: what was brought in part is never read: nobody opens an absent file but to empty it, to name it, or to bring it,
-//! and who brings it writes only as long as it is absent. A crash leaves it absent. Bringing changes nothing that `stat` shows.
-//! Absence ends when the data are there, or when the file is emptied.
-//! Has no clock, and does not know where data come from.
+//! Must stay true: what was brought in part is never read: nobody opens an absent file but to empty
+//! it, to name it, or to bring it, and who brings it writes only as long as it is absent. A crash
+//! leaves it absent. Bringing changes nothing that `stat` shows. Absence ends when the data are
+//! there, or when the file is emptied. Has no clock, and does not know where data come from.
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{
@@ -88,9 +88,10 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Says that the file that `handle` has open for writing is of `size` bytes with this CRC32C, which are not here yet.
-    /// Errors: `Invalid` unless it is empty, and open for writing alone and nowhere else; `NotSupported` on media of a version
-    /// before 4.
+    /// Says that the file that `handle` has open for writing is of `size` bytes with this CRC32C,
+    /// which are not here yet.
+    /// Errors: `Invalid` unless it is empty, and open for writing alone and nowhere else;
+    /// `NotSupported` on media of a version before 4.
     pub fn make_absent(
         &self,
         caller: &Caller,
@@ -117,9 +118,10 @@ impl Microfs {
         })
     }
 
-    /// Opens an absent file to bring its data: they are written through the description, at any offset below its size. What was
-    /// brought before is dropped.
-    /// Errors: `NotFound` if it is not absent, or has no name any more; `Busy` if somebody else brings it.
+    /// Opens an absent file to bring its data: they are written through the description, at any
+    /// offset below its size. What was brought before is dropped.
+    /// Errors: `NotFound` if it is not absent, or has no name any more; `Busy` if somebody else
+    /// brings it.
     pub fn open_absent(&self, caller: &Caller, inode: InodeId) -> Result<HandleId> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
@@ -144,8 +146,8 @@ impl Microfs {
         })
     }
 
-    /// The data of the absent file that `handle` brings are there, as they should be. False if that is nobody's any more: the file
-    /// was emptied meanwhile.
+    /// The data of the absent file that `handle` brings are there, as they should be. False if that
+    /// is nobody's any more: the file was emptied meanwhile.
     pub fn end_absence(&self, caller: &Caller, handle: HandleId) -> Result<bool> {
         self.transact(|tx| {
             let inode = tx.handle(handle)?.file(tx, MAY_WRITE)?;
@@ -168,8 +170,8 @@ impl Microfs {
         self.transact_unlogged(|tx| Ok(tx.inode(inode)?.absence(tx)))
     }
 
-    /// Somebody waits for the data of a file: they are to be brought next, even if that has failed before. What is known of them;
-    /// `None` if the file is not absent.
+    /// Somebody waits for the data of a file: they are to be brought next, even if that has failed
+    /// before. What is known of them; `None` if the file is not absent.
     pub fn want_absent(&self, inode: InodeId) -> Result<Option<Absence>> {
         let found = self.transact_unlogged(|tx| {
             let inode = tx.inode(inode)?;
@@ -183,7 +185,8 @@ impl Microfs {
         Ok(found)
     }
 
-    /// Begins an attempt to bring the data of an absent file: if it fails, that is nothing to those who begin to wait from now on.
+    /// Begins an attempt to bring the data of an absent file: if it fails, that is nothing to those
+    /// who begin to wait from now on.
     pub fn try_absent(&self, inode: InodeId) -> Result<()> {
         self.transact_unlogged(|tx| {
             tx.inode(inode)?.clear_flags(tx, ASKED);
@@ -191,9 +194,10 @@ impl Microfs {
         })
     }
 
-    /// Says that the data of an absent file could not be had in the attempt that began last; `damaged`: what is there of them is not
-    /// what it should be, so it is of no use to try again. False, and nobody is told, if somebody began to wait since, who is owed
-    /// another attempt. For who brings them.
+    /// Says that the data of an absent file could not be had in the attempt that began last;
+    /// `damaged`: what is there of them is not what it should be, so it is of no use to try again.
+    /// False, and nobody is told, if somebody began to wait since, who is owed another attempt. For
+    /// who brings them.
     pub fn fail_absent(&self, inode: InodeId, damaged: bool) -> Result<bool> {
         self.transact_unlogged(|tx| {
             let inode = tx.inode(inode)?;

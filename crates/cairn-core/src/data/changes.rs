@@ -1,18 +1,21 @@
-//! Which blocks of files have other bytes than they had at the last cut of an image, so that who copies one image after another need not
-//! read what is the same.
+//! Which blocks of files have other bytes than they had at the last cut of an image, so that who
+//! copies one image after another need not read what is the same.
 //!
 //! ```text
 //! page     words: interval | a bit for each block
 //! ```
-//! The *interval* of a page is the number of the image that was last begun when a bit of it was set: bits of an earlier one mean nothing
-//! any more, and are cleared before the next one is set. So a cut costs nothing here.
+//! The *interval* of a page is the number of the image that was last begun when a bit of it was
+//! set: bits of an earlier one mean nothing any more, and are cleared before the next one is set.
+//! So a cut costs nothing here.
 //!
-//! Must stay true: before a byte of a file changes, a block with its end in the middle of it is cut off, or a block becomes part of the
-//! file, the block's bit is set in that interval. What is written behind the end changes no byte of the file, and sets no bit: whoever
-//! goes by the bits takes as unchanged only what is before the end that the file had. Whoever copies waits for writes that were planned
-//! before the cut ([`Microfs::image_is_settled`]).
-//! A bit stays set though its transaction be undone: it says no more than that bytes may be others.
-//! Does not know what stores to mapped files change: of a file that programs can store to at either end of an interval nothing is known.
+//! Must stay true: before a byte of a file changes, a block with its end in the middle of it is cut
+//! off, or a block becomes part of the file, the block's bit is set in that interval. What is
+//! written behind the end changes no byte of the file, and sets no bit: whoever goes by the bits
+//! takes as unchanged only what is before the end that the file had. Whoever copies waits for
+//! writes that were planned before the cut ([`Microfs::image_is_settled`]). A bit stays set though
+//! its transaction be undone: it says no more than that bytes may be others.
+//! Does not know what stores to mapped files change: of a file that programs can store to at either
+//! end of an interval nothing is known.
 
 use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
@@ -33,7 +36,8 @@ pub(crate) fn changed_words(blocks: u32) -> usize {
     blocks.div_ceil(BLOCKS_PER_PAGE) as usize * PAGE_WORDS
 }
 
-/// The parts of a run of blocks in a page each: where that page is, the first bit in it, how many there are.
+/// The parts of a run of blocks in a page each: where that page is, the first bit in it, how many
+/// there are.
 fn parts(region: TierRegion, run: BlockRun) -> impl Iterator<Item = (usize, u32, u32)> {
     let mut block = run.first;
     std::iter::from_fn(move || {
@@ -77,7 +81,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Clears the bits of a page. A death in the middle leaves the earlier interval, and the next one clears them again.
+    /// Clears the bits of a page. A death in the middle leaves the earlier interval, and the next
+    /// one clears them again.
     #[cold]
     fn begin_interval(&mut self, page: usize, interval: u64) {
         self.keep_pages(page, 1);
@@ -112,8 +117,10 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Of the view of an image: puts the blocks of a file whose bytes are those that they had at the cut of the image before, up to where
-    /// the file ended then, into `found`, in order and neighbours together. Holes are not among them. Nothing is known of stores by mappings. Errors: `ImageLost`.
+    /// Of the view of an image: puts the blocks of a file whose bytes are those that they had at
+    /// the cut of the image before, up to where the file ended then, into `found`, in order and
+    /// neighbours together. Holes are not among them. Nothing is known of stores by mappings.
+    /// Errors: `ImageLost`.
     pub fn unchanged_blocks(&self, inode: InodeId, found: &mut Vec<Range<u32>>) -> Result<()> {
         found.clear();
         let mut next = Some(0);

@@ -1,16 +1,18 @@
 //! Coalescing: one record for many writes through one description (NVMe-CR, section III-E).
 //!
-//! Two patterns need no record of their own: a write that begins where the last one ended, and *strides*, pieces of equal
-//! length and equally far apart, as the processes write that share one file. Either way the blocks that are added continue
-//! those of the record on the tier.
-//! Invariant: both kinds of records have as many words, so the one may become the other in its place.
+//! Two patterns need no record of their own: a write that begins where the last one ended, and
+//! *strides*, pieces of equal length and equally far apart, as the processes write that share one
+//! file. Either way the blocks that are added continue those of the record on the tier.
+//! Invariant: both kinds of records have as many words, so the one may become the other in its
+//! place.
 //! Does not know where a record is, or whether it may still be changed; `oplog.rs` does.
 
 use crate::data::map::Extent;
 use crate::format::record::Operation;
 use crate::space::pool::{BlockRun, RUN_BLOCKS_MAX};
 
-/// Parameters of either kind of record. Both have the inode, offset, length and packed run in the same places.
+/// Parameters of either kind of record. Both have the inode, offset, length and packed run in the
+/// same places.
 pub(crate) type Parameters = [u64; 6];
 
 /// A write, as records say it.
@@ -44,7 +46,8 @@ impl Written {
     }
 }
 
-/// The record that says what the one of `operation` said and `next` besides; `None` if there is none.
+/// The record that says what the one of `operation` said and `next` besides; `None` if there is
+/// none.
 pub(crate) fn continued(
     operation: Operation,
     old: &Parameters,
@@ -89,7 +92,8 @@ fn joined(run: BlockRun, next: BlockRun) -> Option<BlockRun> {
     joins.then_some(BlockRun { count, ..run })
 }
 
-/// Pieces of whole hugeblocks, each of the same length and as far from the one before; the last one may be shorter.
+/// Pieces of whole hugeblocks, each of the same length and as far from the one before; the last one
+/// may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strides {
     /// File block of the first piece.
@@ -103,8 +107,8 @@ pub(crate) struct Strides {
 }
 
 impl Strides {
-    /// What the record says, if it makes sense: there is more than one piece, they do not touch, and all of them have numbers
-    /// that file blocks and blocks of a tier may have.
+    /// What the record says, if it makes sense: there is more than one piece, they do not touch,
+    /// and all of them have numbers that file blocks and blocks of a tier may have.
     pub(crate) fn decode(parameters: &Parameters, hugeblock_shift: u32) -> Option<Strides> {
         let [_, offset, length, stride, run, piece] = *parameters;
         let blocks = |bytes: u64| {
@@ -142,7 +146,8 @@ impl Strides {
         Strides { first, piece: run.count, stride, run }.and(next, hugeblock_shift)
     }
 
-    /// These, and what is written next: the rest of the last piece or a part of that, or the next piece.
+    /// These, and what is written next: the rest of the last piece or a part of that, or the next
+    /// piece.
     fn and(self, next: &Written, hugeblock_shift: u32) -> Option<Strides> {
         let added = next.whole_blocks(hugeblock_shift)?;
         let (pieces, filled) = (self.run.count / self.piece, self.run.count % self.piece);

@@ -1,7 +1,8 @@
 //! Which blocks hold which part of a file.
 //!
 //! An extent is one tree entry: high word = map number and file block, low word = packed block run.
-//! Invariant: extents of a map do not overlap; `held` of the inode is the number of blocks they hold.
+//! Invariant: extents of a map do not overlap; `held` of the inode is the number of blocks they
+//! hold.
 
 use crate::engine::inode::{Inode, LOST, MAPPED, MAYBE_STALE};
 use crate::engine::transaction::Transaction;
@@ -64,8 +65,8 @@ fn end(map: u32, file_block: u32) -> Key {
     key(u64::from(map) << 32 | u64::from(file_block), u64::MAX)
 }
 
-/// The extent in a tree entry, if it is one of `map`. It is not empty and lies within its tier and below the highest
-/// file block, so that nobody else has to check that.
+/// The extent in a tree entry, if it is one of `map`. It is not empty and lies within its tier and
+/// below the highest file block, so that nobody else has to check that.
 fn decode(tx: &Transaction, map: u32, found: Key) -> Option<Extent> {
     if (high(found) >> 32) as u32 != map {
         return None;
@@ -162,8 +163,8 @@ impl Transaction<'_> {
         Ok(Some(Extent { file_block: extent.file_block + keep, blocks: gone }))
     }
 
-    /// Frees what the file has at or past `from_block`, a bounded part of it; true if more is left. Only while nobody
-    /// else uses the namespace.
+    /// Frees what the file has at or past `from_block`, a bounded part of it; true if more is left.
+    /// Only while nobody else uses the namespace.
     pub(crate) fn drop_extents(&mut self, inode: Inode, from_block: u32) -> Result<bool> {
         for _ in 0..EXTENT_BATCH {
             if !self.has_room() {
@@ -177,7 +178,8 @@ impl Transaction<'_> {
         Ok(true)
     }
 
-    /// Frees what the file has on tiers that are `gone`; false if that is nothing. Only while nobody else uses the namespace.
+    /// Frees what the file has on tiers that are `gone`; false if that is nothing. Only while
+    /// nobody else uses the namespace.
     pub(crate) fn drop_lost_extents(&mut self, inode: Inode, gone: &dyn Fn(u8) -> bool) -> bool {
         let map = inode.map(self);
         let held = inode.held(self);
@@ -200,7 +202,8 @@ impl Transaction<'_> {
         inode.set_held(self, held.saturating_sub(extent.blocks.count));
     }
 
-    /// Puts `blocks` where the file has others from `file_block` on, which follow each other, and frees those.
+    /// Puts `blocks` where the file has others from `file_block` on, which follow each other, and
+    /// frees those.
     pub(crate) fn replace_blocks(
         &mut self,
         inode: Inode,
@@ -214,8 +217,9 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Puts blocks in the places of those of `replaced.inode` that are in an image. Those are free once no write in flight
-    /// that was planned since may still store into them, and the image has ended.
+    /// Puts blocks in the places of those of `replaced.inode` that are in an image. Those are free
+    /// once no write in flight that was planned since may still store into them, and the image has
+    /// ended.
     pub(crate) fn redirect(
         &mut self,
         replaced: &mut Replaced,
@@ -241,7 +245,8 @@ impl Transaction<'_> {
         self.attach(orphan, Extent { file_block, blocks: old })
     }
 
-    /// Puts `blocks` where the file has others from `file_block` on, which follow each other, and returns those.
+    /// Puts `blocks` where the file has others from `file_block` on, which follow each other, and
+    /// returns those.
     fn exchange_blocks(
         &mut self,
         inode: Inode,
@@ -338,7 +343,8 @@ impl Transaction<'_> {
     /// Frees the file's blocks if it has only a few extents; false, and nothing done, otherwise.
     fn free_few_extents(&mut self, inode: Inode, slot: Option<Slot>) -> bool {
         let map = inode.map(self);
-        // On a durable tier a block is used again only when the record that freed it is on the media.
+        // On a durable tier a block is used again only when the record that freed it is on the
+        // media.
         if self.layout.durable || inode.held(self) > INLINE_FREE_BLOCKS {
             return false;
         }
@@ -366,8 +372,8 @@ impl Transaction<'_> {
         true
     }
 
-    /// Takes file blocks from `range.0` to before `range.1` out of the file, last first, at most [`EXTENT_BATCH`] pieces;
-    /// true if more may be left.
+    /// Takes file blocks from `range.0` to before `range.1` out of the file, last first, at most
+    /// [`EXTENT_BATCH`] pieces; true if more may be left.
     pub(crate) fn take_out(
         &mut self,
         inode: Inode,
@@ -395,8 +401,8 @@ impl Transaction<'_> {
         Ok(true)
     }
 
-    /// Takes what the last extent that reaches into the range holds of it out of the file; what it holds before and behind
-    /// stays.
+    /// Takes what the last extent that reaches into the range holds of it out of the file; what it
+    /// holds before and behind stays.
     fn take_within(&mut self, inode: Inode, (from, end): (u32, u32)) -> Result<Option<Extent>> {
         let map = inode.map(self);
         let last = end.checked_sub(1).filter(|_| from < end);
@@ -430,8 +436,8 @@ impl Transaction<'_> {
         inode.pins(self) != 0 || inode.flags(self) & MAPPED != 0
     }
 
-    /// An inode for what leaves `inode`, that waits for being freed, stamped with the pins that may still write to its
-    /// blocks.
+    /// An inode for what leaves `inode`, that waits for being freed, stamped with the pins that may
+    /// still write to its blocks.
     fn new_orphan(&mut self, inode: Inode, caller: &Caller) -> Result<Inode> {
         let orphan = self.new_inode(MODE_REGULAR, caller)?;
         // The record of the cut follows in this transaction.
@@ -444,8 +450,8 @@ impl Transaction<'_> {
         Ok(orphan)
     }
 
-    /// The blocks of `orphan` were those of `origin`. `freed_at` is where the log must be durable to for them to be free
-    /// after a crash, too.
+    /// The blocks of `orphan` were those of `origin`. `freed_at` is where the log must be durable
+    /// to for them to be free after a crash, too.
     fn stamp_orphan(&mut self, orphan: Inode, origin: Inode, freed_at: u64) {
         let epoch = self.next_pin_epoch();
         orphan.set_origin(self, u64::from(origin.id.0));
@@ -460,7 +466,8 @@ impl Transaction<'_> {
 
     /// Frees `inode` if nothing refers to it any more: at once if it is small, else in batches.
     pub(crate) fn dispose_inode(&mut self, inode: Inode, slot: Option<Slot>) {
-        // A read that a close in another thread overtook must not take what is in these blocks next.
+        // A read that a close in another thread overtook must not take what is in these blocks
+        // next.
         inode.note_move(self);
         self.leave_pack(inode, slot);
         if inode.pins(self) == 0 && self.free_few_extents(inode, slot) {
@@ -473,7 +480,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether a write to the file whose blocks an orphan has was planned before they left it, and is in flight.
+    /// Whether a write to the file whose blocks an orphan has was planned before they left it, and
+    /// is in flight.
     fn is_written_to(&self, orphan: Inode) -> bool {
         let (origin, epoch) = (InodeId(orphan.origin(self) as u32), orphan.written_end(self));
         let is_written = |file: Inode| file.pins(self) > 0;
@@ -482,7 +490,8 @@ impl Transaction<'_> {
             && self.pins_of(origin).any(|pin| pin.epoch(self) <= epoch)
     }
 
-    /// The first orphan whose blocks may be used again, of a few, and the one before it in the list.
+    /// The first orphan whose blocks may be used again, of a few, and the one before it in the
+    /// list.
     fn first_ready_orphan(&self) -> Result<Option<(Option<Inode>, Inode)>> {
         let (mut before, mut next) = (None, self.get(ORPHAN_FIRST) as u32);
         for _ in 0..ORPHANS_LOOKED_AT {
@@ -498,7 +507,8 @@ impl Transaction<'_> {
         Ok(None)
     }
 
-    /// Frees up to [`EXTENT_BATCH`] extents of an orphan that nothing holds back; true if more may be freed at once.
+    /// Frees up to [`EXTENT_BATCH`] extents of an orphan that nothing holds back; true if more may
+    /// be freed at once.
     pub(crate) fn reclaim_batch(&mut self, slot: Option<Slot>) -> Result<bool> {
         let Some((before, orphan)) = self.first_ready_orphan()? else { return Ok(false) };
         for _ in 0..EXTENT_BATCH {
@@ -521,7 +531,8 @@ impl Transaction<'_> {
         Ok(self.get(ORPHAN_FIRST) != 0)
     }
 
-    /// Offset of the next data at or after `from`. A hole that may be a loss counts as data: reading it says so.
+    /// Offset of the next data at or after `from`. A hole that may be a loss counts as data:
+    /// reading it says so.
     pub(crate) fn next_data(&self, inode: Inode, from: u64, size: u64) -> Option<u64> {
         let shift = self.layout.hugeblock_shift;
         let block = (from >> shift) as u32;

@@ -1,11 +1,14 @@
 //! Mapped files: what stays where it is while programs have a file in their address space.
 //!
-//! A mapping is an open-file description of its own: it outlives close and unlink, a forked child inherits it, the end of
-//! its process ends it, and a death leaves a file unclean that might have been stored to.
-//! Invariants: blocks that leave a mapped file are not used again before its last mapping ends; they wait in *limbo*. While
-//! a file is mapped to be stored to, nobody says of its blocks that their checksums are valid, and what is behind its end
-//! counts as its tail, because a store can reach it.
-//! Does not map anything, and does not tell mappings of what happens to the file: their processes look.
+//! A mapping is an open-file description of its own: it outlives close and unlink, a forked child
+//! inherits it, the end of its process ends it, and a death leaves a file unclean that might have
+//! been stored to.
+//! Invariants: blocks that leave a mapped file are not used again before its last mapping ends;
+//! they wait in *limbo*. While a file is mapped to be stored to, nobody says of its blocks that
+//! their checksums are valid, and what is behind its end counts as its tail, because a store can
+//! reach it.
+//! Does not map anything, and does not tell mappings of what happens to the file: their processes
+//! look.
 
 use crate::data::map::Stretch;
 use crate::data::read::{Lost, ReadPlan};
@@ -131,8 +134,8 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Maps the file behind `handle`, which the caller has found to allow that, for `slot`; `to_store` if programs may write
-    /// to the mapping. It ends with [`Microfs::release`].
+    /// Maps the file behind `handle`, which the caller has found to allow that, for `slot`;
+    /// `to_store` if programs may write to the mapping. It ends with [`Microfs::release`].
     /// Errors: `Io`: blocks of a file that is to be stored to are lost; `Packed`.
     pub fn map_file(&self, caller: &Caller, handle: HandleId, to_store: bool) -> Result<HandleId> {
         self.transact(|tx| {
@@ -166,7 +169,8 @@ impl Microfs {
         })
     }
 
-    /// Where the bytes are that a mapping shows. If it is one that may be stored to, their checksums are void from now on.
+    /// Where the bytes are that a mapping shows. If it is one that may be stored to, their
+    /// checksums are void from now on.
     /// Errors: `Io`: what stood there is lost.
     pub fn plan_mapping(
         &self,
@@ -193,7 +197,8 @@ impl Microfs {
         Ok(plan)
     }
 
-    /// Errors: `Busy` while writes are in flight that were planned before the mapping might be stored to, and do not know of it.
+    /// Errors: `Busy` while writes are in flight that were planned before the mapping might be
+    /// stored to, and do not know of it.
     pub fn await_writes_before(&self, mapping: HandleId) -> Result<()> {
         self.transact(|tx| {
             let (handle, inode) = tx.mapping(mapping)?;
@@ -242,8 +247,8 @@ impl Microfs {
         })
     }
 
-    /// Where the bytes of a file are, for whoever reads it without having it open; nothing is noted. Errors: `NotFound`; `IsDirectory`;
-    /// `Absent`; `Io`: what stood there is lost.
+    /// Where the bytes of a file are, for whoever reads it without having it open; nothing is
+    /// noted. Errors: `NotFound`; `IsDirectory`; `Absent`; `Io`: what stood there is lost.
     pub fn plan_read_of(&self, inode: InodeId, offset: u64, length: u64) -> Result<ReadPlan> {
         self.transact(|tx| {
             let inode = tx.recalled_inode(inode)?;
@@ -259,8 +264,8 @@ impl Microfs {
         })
     }
 
-    /// Says that bytes of the file may have been stored by way of a mapping, so that the next [`Microfs::sync`] makes them
-    /// durable; false, and nothing done, if nobody can store to it.
+    /// Says that bytes of the file may have been stored by way of a mapping, so that the next
+    /// [`Microfs::sync`] makes them durable; false, and nothing done, if nobody can store to it.
     pub fn note_mapped_stores(&self, caller: &Caller, inode: InodeId) -> Result<bool> {
         self.transact(|tx| {
             let inode = tx.recalled_inode(inode)?;
@@ -272,8 +277,9 @@ impl Microfs {
         })
     }
 
-    /// The memory is no longer mapped in this process, and in no other that inherited it: what is left is an open file, to be
-    /// sealed if this says which, and released. `None`: others have it still, or nothing was stored.
+    /// The memory is no longer mapped in this process, and in no other that inherited it: what is
+    /// left is an open file, to be sealed if this says which, and released. `None`: others have it
+    /// still, or nothing was stored.
     pub fn end_mapping(
         &self,
         slot: SlotId,

@@ -1,14 +1,17 @@
-//! Packing: where there is no room, files that need little of their hugeblock share one, so that small files take what they hold.
+//! Packing: where there is no room, files that need little of their hugeblock share one, so that
+//! small files take what they hold.
 //!
-//! The first file of a *pack* gives its hugeblock to an inode of its own without a name, and others' bytes are put behind its own.
-//! A packed file has no blocks; it says where in which pack its bytes are, and what the checksum of its block was. A pack
-//! has a link for each of its files, and goes with the last one. Files do not move within a pack; where one was that has left, others
-//! find room, and what is left in the emptiest pack is put into another one. So what small files take is what they hold, but for
-//! room that is too small for each of them.
-//! Must stay true: a packed file is neither open for writing, nor mapped, nor cut but to nothing: who wants that has it
-//! unpacked before (`Packed`). A packer holds the pack open while it copies into it, so that the block is nobody else's; a pack is filled
-//! further only if who filled it last said that it is done with it, and where files were only if no image has them.
-//! Not where metadata are durable: the log has no record of it. Does not decide when, and does not move bytes.
+//! The first file of a *pack* gives its hugeblock to an inode of its own without a name, and
+//! others' bytes are put behind its own. A packed file has no blocks; it says where in which pack
+//! its bytes are, and what the checksum of its block was. A pack has a link for each of its files,
+//! and goes with the last one. Files do not move within a pack; where one was that has left, others
+//! find room, and what is left in the emptiest pack is put into another one. So what small files
+//! take is what they hold, but for room that is too small for each of them.
+//! Must stay true: a packed file is neither open for writing, nor mapped, nor cut but to nothing:
+//! who wants that has it unpacked before (`Packed`). A packer holds the pack open while it copies
+//! into it, so that the block is nobody else's; a pack is filled further only if who filled it last
+//! said that it is done with it, and where files were only if no image has them. Not where metadata
+//! are durable: the log has no record of it. Does not decide when, and does not move bytes.
 
 use crate::data::map::{Extent, Stretch};
 use crate::data::quiet::Quiet;
@@ -32,7 +35,8 @@ const SMALL_SHARE: u64 = 2;
 const ROOM_SHARE: u32 = 128;
 /// Inodes looked at under one lock.
 const INODES_BATCH: u32 = 1024;
-/// Inodes looked at for one more file of a pack: not all, or each new small file in a full store costs as much as there are.
+/// Inodes looked at for one more file of a pack: not all, or each new small file in a full store
+/// costs as much as there are.
 const LOOKS_FOR_NEXT: u32 = 4096;
 /// Flags of a pack.
 const PACK: u32 = PACKED | NAMELESS;
@@ -74,7 +78,8 @@ impl Pack {
         fitting.min_by_key(|(_, room)| room.len()).map(|(index, _)| index)
     }
 
-    /// Whether the file may be put into it: one that has a block, or one of the pack that is to be emptied.
+    /// Whether the file may be put into it: one that has a block, or one of the pack that is to be
+    /// emptied.
     fn takes(&self, file: &SmallFile) -> bool {
         (file.pack.is_none() || file.pack == self.victim) && self.room_for(file.bytes).is_some()
     }
@@ -170,7 +175,8 @@ impl Inode {
 }
 
 impl Transaction<'_> {
-    /// The pack of a packed file, and from which byte on its bytes are there; none, and the namespace is corrupt, if there is none.
+    /// The pack of a packed file, and from which byte on its bytes are there; none, and the
+    /// namespace is corrupt, if there is none.
     pub(crate) fn pack_of(&self, inode: Inode) -> Option<(Inode, u64)> {
         let place = inode.appended_end(self);
         let pack = self.inode(InodeId((place >> 32) as u32)).ok();
@@ -224,7 +230,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// The inode as something to pack: a file on `tier` that is small and quiet, with a block of its own or in a pack.
+    /// The inode as something to pack: a file on `tier` that is small and quiet, with a block of
+    /// its own or in a pack.
     fn small_file(&mut self, id: InodeId, tier: u8) -> Result<Option<SmallFile>> {
         let Ok(inode) = self.inode(id) else { return Ok(None) };
         let is_packed = inode.is_packed(self);
@@ -261,8 +268,9 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Begins to fill a pack: the one that was filled last, one that the block of a small file becomes, or one that has room where files
-    /// were. With the file that is to be copied next; `None` if nothing can be packed. It is ended by [`Microfs::end_pack`].
+    /// Begins to fill a pack: the one that was filled last, one that the block of a small file
+    /// becomes, or one that has room where files were. With the file that is to be copied next;
+    /// `None` if nothing can be packed. It is ended by [`Microfs::end_pack`].
     pub fn begin_pack(&self, caller: &Caller) -> Result<Option<(Pack, SmallFile)>> {
         if self.layout().durable {
             return Ok(None);
@@ -305,7 +313,8 @@ impl Microfs {
 
     /// With the block of a file, if there is another file.
     fn begin_new_pack(&self, caller: &Caller, tier: u8) -> Result<Option<(Pack, SmallFile)>> {
-        // Nothing is copied, and no checksum found, of the first one; what is behind it is overwritten.
+        // Nothing is copied, and no checksum found, of the first one; what is behind it is
+        // overwritten.
         let is_first =
             |file: &SmallFile| file.pack.is_none() && file.crc32c.is_some() && !file.in_image;
         while let Some(first) = self.find_small(tier, u32::MAX, is_first)? {
@@ -430,15 +439,17 @@ impl Microfs {
         }
     }
 
-    /// Where the bytes of a file go that it takes: a tier, and a byte offset on it. Errors: `Invalid`: it does not take it.
+    /// Where the bytes of a file go that it takes: a tier, and a byte offset on it. Errors:
+    /// `Invalid`: it does not take it.
     pub fn pack_target(&self, pack: &Pack, file: &SmallFile) -> Result<(u8, u64)> {
         let room = pack.room_for(file.bytes).ok_or(Error::Invalid)?;
         let start = u64::from(pack.block) << self.layout().hugeblock_shift;
         Ok((pack.tier, start + u64::from(pack.room[room].start)))
     }
 
-    /// Has the file, whose bytes with this checksum were copied, be in the pack, and frees what it had; false, and nothing done, if it
-    /// changed. One that is damaged stays so: it keeps the checksum that its bytes should have.
+    /// Has the file, whose bytes with this checksum were copied, be in the pack, and frees what it
+    /// had; false, and nothing done, if it changed. One that is damaged stays so: it keeps the
+    /// checksum that its bytes should have.
     pub fn put_in_pack(
         &self,
         caller: &Caller,
@@ -471,7 +482,8 @@ impl Microfs {
         Ok(is_in)
     }
 
-    /// The pack stays as it is. `is_sound`: nothing is being copied into it any more, so that it may be filled further.
+    /// The pack stays as it is. `is_sound`: nothing is being copied into it any more, so that it
+    /// may be filled further.
     pub fn end_pack(&self, caller: &Caller, pack: &Pack, is_sound: bool) -> Result<()> {
         let said = self.transact(|tx| {
             if is_sound {
@@ -516,7 +528,8 @@ impl Microfs {
             // The checksum of a pack's block stays what that of its first file was.
             let crc32c = inode.packed_checksum(tx);
             let is_as_it_was = at == 0 && tx.checksum(run.tier, run.first) == crc32c;
-            // Nobody copies into it any more, as a thread may whose process has just ended, and no image has what is behind the file.
+            // Nobody copies into it any more, as a thread may whose process has just ended, and no
+            // image has what is behind the file.
             let is_left_alone = pack.links(tx) == 1
                 && pack.opens(tx) == 0
                 && pack.appended_end(tx) == 0
@@ -541,8 +554,8 @@ impl Microfs {
         })
     }
 
-    /// Gives the file the block that its bytes were copied to, whose checksum is stored; false, and nothing done, if it changed. The
-    /// unpacking is over unless this fails.
+    /// Gives the file the block that its bytes were copied to, whose checksum is stored; false, and
+    /// nothing done, if it changed. The unpacking is over unless this fails.
     pub fn commit_unpacking(&self, caller: &Caller, unpacking: &Unpacking) -> Result<bool> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
@@ -573,8 +586,8 @@ impl Microfs {
         })
     }
 
-    /// The next file to pack that `is_meant`, of so many inodes behind that of the one that was found last, wherever that was done;
-    /// each is looked at once at most.
+    /// The next file to pack that `is_meant`, of so many inodes behind that of the one that was
+    /// found last, wherever that was done; each is looked at once at most.
     fn find_small(
         &self,
         tier: u8,
@@ -626,7 +639,8 @@ impl Transaction<'_> {
             && inode.is_packed(self) == found.pack.is_some()
     }
 
-    /// The block of a pack is that of its last file again, with which it begins, and its checksum that of the file.
+    /// The block of a pack is that of its last file again, with which it begins, and its checksum
+    /// that of the file.
     fn take_block_back(&mut self, inode: Inode, pack: Inode, (slot, run): (Slot, BlockRun)) {
         let (map, held, inode_map) = (pack.map(self), pack.held(self), inode.map(self));
         pack.set_map(self, inode_map);

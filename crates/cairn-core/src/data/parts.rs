@@ -1,9 +1,11 @@
-//! Parts of the tier in memory: where a machine has several memory nodes (NUMA), each node backs one.
+//! Parts of the tier in memory: where a machine has several memory nodes (NUMA), each node backs
+//! one.
 //!
-//! A write takes blocks from the part of the node that its thread runs on, and from the others, siblings first, when that
-//! is full. The node is asked for when blocks are taken, not for each byte that is written to them.
-//! Must stay true: parts follow from the static header alone, are of equal size but for the last, and count their used
-//! blocks. A tier that is not divided is one part, and costs nothing.
+//! A write takes blocks from the part of the node that its thread runs on, and from the others,
+//! siblings first, when that is full. The node is asked for when blocks are taken, not for each
+//! byte that is written to them.
+//! Must stay true: parts follow from the static header alone, are of equal size but for the last,
+//! and count their used blocks. A tier that is not divided is one part, and costs nothing.
 //! Does not know which node backs what; `cairn-device` binds the memory.
 
 use crate::engine::fs::Microfs;
@@ -14,7 +16,8 @@ use crate::format::types::TIERS_MAX;
 use crate::space::pool::{BARRED, BlockRun, TOUCHED};
 use std::ops::Range;
 
-/// Parts are multiples of this, so that no word of a bitmap belongs to two; of default blocks it is a huge page.
+/// Parts are multiples of this, so that no word of a bitmap belongs to two; of default blocks it is
+/// a huge page.
 const PART_BLOCKS_UNIT: u32 = 64;
 
 /// Which memory nodes of a machine back a tier in memory.
@@ -31,7 +34,8 @@ pub struct Placement {
 /// What is taken from which memory node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NumaPolicy {
-    /// Blocks of the node that the writing thread runs on, as long as it has any: the tier is divided.
+    /// Blocks of the node that the writing thread runs on, as long as it has any: the tier is
+    /// divided.
     #[default]
     Local = 0,
     /// Pages of all nodes in turn.
@@ -120,8 +124,9 @@ pub(crate) fn part_blocks(geometry: &Geometry) -> Option<u32> {
 }
 
 impl Microfs {
-    /// From now on the last blocks of each part of the tier in memory, so many as `blocks` says, are not handed out but where
-    /// they were before: there is no memory for them. It is as if the tier were full earlier.
+    /// From now on the last blocks of each part of the tier in memory, so many as `blocks` says,
+    /// are not handed out but where they were before: there is no memory for them. It is as if the
+    /// tier were full earlier.
     pub fn bar(&self, blocks: &[u32]) -> Result<()> {
         self.transact_unlogged(|tx| {
             for (part, &blocks) in tx.layout.parts(tx.layout.placement.tier).zip(blocks) {
@@ -138,7 +143,8 @@ impl Geometry {
         part_blocks(self).is_some()
     }
 
-    /// The memory nodes among which the tier in memory is divided, and the hugeblocks of each; none if it is not.
+    /// The memory nodes among which the tier in memory is divided, and the hugeblocks of each; none
+    /// if it is not.
     pub fn parts(&self) -> impl Iterator<Item = (u32, Range<u32>)> {
         let layout = Layout::new(self);
         let tier = self.placement.tier;
@@ -181,8 +187,8 @@ impl Layout {
         (0..self.part_count(tier)).map(move |number| self.part(tier, number))
     }
 
-    /// The parts of a tier for a thread on memory node `node`, its own first. Numbers that differ in the lowest bits alone
-    /// come next: those of nodes in one socket.
+    /// The parts of a tier for a thread on memory node `node`, its own first. Numbers that differ
+    /// in the lowest bits alone come next: those of nodes in one socket.
     fn parts_from(&self, tier: u8, node: u32) -> impl Iterator<Item = Part> {
         let count = self.part_count(tier);
         let nodes = self.placement.nodes;
@@ -201,7 +207,8 @@ impl<'m> Transaction<'m> {
         layout.parts_from(tier, node)
     }
 
-    /// Counts the blocks of `run` as used, or as free again, in the parts of a tier that is divided.
+    /// Counts the blocks of `run` as used, or as free again, in the parts of a tier that is
+    /// divided.
     pub(crate) fn count_in_parts(&mut self, run: BlockRun, used: bool) {
         let layout = self.layout;
         if layout.part_count(run.tier) < 2 {

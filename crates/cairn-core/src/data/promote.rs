@@ -1,11 +1,15 @@
-//! Promotion: blocks that were read on a slower tier move to a faster one that has room, so that the next read finds them there.
+//! Promotion: blocks that were read on a slower tier move to a faster one that has room, so that
+//! the next read finds them there.
 //!
-//! A reader leaves a note in shared memory. Whoever promotes, the agent, takes it, plans, copies outside the lock and
-//! commits: the blocks change places only if nothing was written to the file, and nothing moved in it, since the plan.
-//! Must stay true: nobody waits for a promotion, and it waits for nobody: its pin reserves blocks, but is none of the file's.
-//! Writes keep a share of each tier. What is promoted has a checksum, which the copy is compared with. Not where metadata
-//! are durable: a file there would lose with the memory what stood in a file before.
-//! Does not decide when; notes may be lost or mixed up, which costs a transfer and never a wrong byte.
+//! A reader leaves a note in shared memory. Whoever promotes, the agent, takes it, plans, copies
+//! outside the lock and commits: the blocks change places only if nothing was written to the file,
+//! and nothing moved in it, since the plan.
+//! Must stay true: nobody waits for a promotion, and it waits for nobody: its pin reserves blocks,
+//! but is none of the file's. Writes keep a share of each tier. What is promoted has a checksum,
+//! which the copy is compared with. Not where metadata are durable: a file there would lose with
+//! the memory what stood in a file before.
+//! Does not decide when; notes may be lost or mixed up, which costs a transfer and never a wrong
+//! byte.
 
 use crate::data::map::Stretch;
 use crate::data::quiet::Quiet;
@@ -38,7 +42,8 @@ pub struct Promotion {
     pub file_block: u32,
     /// How many.
     pub count: u32,
-    /// Bytes of them that belong to the file; what the last one has behind them is zeros in the copy.
+    /// Bytes of them that belong to the file; what the last one has behind them is zeros in the
+    /// copy.
     pub bytes: u64,
     /// Tier and first block from which to copy.
     pub from: (u8, u32),
@@ -67,7 +72,8 @@ impl Microfs {
         Ok(())
     }
 
-    /// Notes what a plan reads on slower tiers than the first, if somebody wants to know. Takes no lock.
+    /// Notes what a plan reads on slower tiers than the first, if somebody wants to know. Takes no
+    /// lock.
     pub fn note_read(&self, plan: &ReadPlan) {
         let is_slower = plan.runs().iter().any(|run| run.source.is_some_and(|(tier, _)| tier > 0));
         if !is_slower || self.note_word(PROMOTES).load(Ordering::Relaxed) == 0 {
@@ -114,8 +120,9 @@ impl Microfs {
         (self.note_word(at), self.note_word(at + 1))
     }
 
-    /// Plans to move the first of these file blocks that stand on a slower tier than there is room on. None if there are
-    /// none, or if somebody writes to the file. Errors: `NoSpace`: there is no room; `Invalid`: metadata are durable.
+    /// Plans to move the first of these file blocks that stand on a slower tier than there is room
+    /// on. None if there are none, or if somebody writes to the file. Errors: `NoSpace`: there is
+    /// no room; `Invalid`: metadata are durable.
     pub fn plan_promotion(
         &self,
         caller: &Caller,
@@ -142,8 +149,8 @@ impl Microfs {
         Ok(None)
     }
 
-    /// Gives the file the blocks that were copied, whose checksums are stored, for those it had; false, and nothing done, if
-    /// the file changed. The promotion is over unless this fails.
+    /// Gives the file the blocks that were copied, whose checksums are stored, for those it had;
+    /// false, and nothing done, if the file changed. The promotion is over unless this fails.
     pub fn commit_promotion(&self, caller: &Caller, promotion: &Promotion) -> Result<bool> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;

@@ -1,6 +1,7 @@
 //! Holes made in a file: blocks in its middle leave it, one bounded step at a time.
 //!
-//! Only where metadata is in memory: no record of the log says that a file lost blocks and kept its size.
+//! Only where metadata is in memory: no record of the log says that a file lost blocks and kept its
+//! size.
 
 use crate::data::truncate::Truncation;
 use crate::engine::fs::Microfs;
@@ -10,10 +11,11 @@ use crate::format::record::Operation;
 use crate::format::types::{Caller, InodeId};
 
 impl Microfs {
-    /// Takes what a regular file holds of the blocks from file block `from` to before `end` out of it; they read as zeros
-    /// from then on. Parts of blocks are not punched, nor is what lies behind the end of the file. The caller has checked
-    /// the right to write. Errors: `Invalid` for other files, and if the namespace is durable; `Busy` if the file
-    /// is mapped: a mapping that may be stored to keeps its blocks.
+    /// Takes what a regular file holds of the blocks from file block `from` to before `end` out of
+    /// it; they read as zeros from then on. Parts of blocks are not punched, nor is what lies
+    /// behind the end of the file. The caller has checked the right to write. Errors: `Invalid` for
+    /// other files, and if the namespace is durable; `Busy` if the file is mapped: a mapping that
+    /// may be stored to keeps its blocks.
     pub fn punch(
         &self,
         caller: &Caller,

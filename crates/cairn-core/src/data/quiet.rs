@@ -1,4 +1,5 @@
-//! A file that nobody changes while its bytes are copied: looked at before the copy, and again before it counts.
+//! A file that nobody changes while its bytes are copied: looked at before the copy, and again
+//! before it counts.
 
 use crate::engine::inode::{
     ABSENT, HAS_WAITING, Inode, LOST, MAPPED, ORPHAN, SETTLING, WANTS_SETTLE,
@@ -13,7 +14,8 @@ pub(crate) struct Quiet {
 }
 
 impl Quiet {
-    /// None while somebody changes the file, or has it mapped: a mapping shows the blocks where they are.
+    /// None while somebody changes the file, or has it mapped: a mapping shows the blocks where
+    /// they are.
     pub(crate) fn of(tx: &Transaction, inode: Inode) -> Option<Quiet> {
         const CHANGES: u32 =
             ORPHAN | SETTLING | WANTS_SETTLE | HAS_WAITING | LOST | MAPPED | ABSENT;

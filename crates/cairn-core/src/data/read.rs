@@ -1,8 +1,10 @@
-//! Reading: plan under the lock, let the caller copy the bytes, look afterwards whether they were the file's.
+//! Reading: plan under the lock, let the caller copy the bytes, look afterwards whether they were
+//! the file's.
 //!
-//! A read plan names the blocks and pins nothing. A reader checks one word when it has copied: blocks that left the file
-//! meanwhile counted as a move, and it plans again. Bytes that were never written read as zeros, unless they may have been
-//! written and be lost with a tier: then they cannot be read.
+//! A read plan names the blocks and pins nothing. A reader checks one word when it has copied:
+//! blocks that left the file meanwhile counted as a move, and it plans again. Bytes that were never
+//! written read as zeros, unless they may have been written and be lost with a tier: then they
+//! cannot be read.
 
 use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
@@ -32,7 +34,8 @@ pub struct ReadPlan {
     pub inode: InodeId,
     /// First byte.
     pub offset: u64,
-    /// Bytes covered; fewer than asked at the end of the file, or when the file is scattered. 0 at the end.
+    /// Bytes covered; fewer than asked at the end of the file, or when the file is scattered. 0 at
+    /// the end.
     pub length: u64,
     moves_word: usize,
     moves: u64,
@@ -70,7 +73,8 @@ pub(crate) enum Lost {
 }
 
 impl Transaction<'_> {
-    /// Plans where up to `length` bytes of a file from `offset` on are. Errors: `Io`: the first one is lost.
+    /// Plans where up to `length` bytes of a file from `offset` on are. Errors: `Io`: the first one
+    /// is lost.
     pub(crate) fn plan_bytes(
         &self,
         inode: Inode,
@@ -102,7 +106,8 @@ impl Microfs {
         Ok(plan)
     }
 
-    /// As `plan_read`, in the place of another plan: a small read takes as long as copying a plan a few times.
+    /// As `plan_read`, in the place of another plan: a small read takes as long as copying a plan a
+    /// few times.
     pub fn plan_read_into(
         &self,
         caller: &Caller,
@@ -125,7 +130,8 @@ impl Microfs {
             if at == Position::Cursor {
                 handle.set_cursor(tx, plan.offset + plan.length);
             }
-            // As `relatime`: only the first read after a change is recorded, even one that found the end.
+            // As `relatime`: only the first read after a change is recorded, even one that found
+            // the end.
             if length > 0 && inode.accessed(tx) <= inode.modified(tx) {
                 inode.set_accessed(tx, caller.now);
             }
@@ -133,7 +139,8 @@ impl Microfs {
         })
     }
 
-    /// Whether the bytes just copied by `plan` were the file's: false if its blocks moved meanwhile.
+    /// Whether the bytes just copied by `plan` were the file's: false if its blocks moved
+    /// meanwhile.
     pub fn read_is_valid(&self, plan: &ReadPlan) -> bool {
         fence(Ordering::Acquire);
         let layout = self.memory().words()[plan.moves_word].load(Ordering::Relaxed);

@@ -1,8 +1,9 @@
-//! Where the bytes of a file stand, for whoever copies them past the store: CRUISE's data region and list of chunks
-//! (section III-D), with a generation, so that the copy need not stop the writers.
+//! Where the bytes of a file stand, for whoever copies them past the store: CRUISE's data region
+//! and list of chunks (section III-D), with a generation, so that the copy need not stop the
+//! writers.
 //!
-//! Invariant: of two looks at a file that give the same even generation, nothing has changed a byte or a place between. Odd: a
-//! write is in flight, or a mapping may be stored to.
+//! Invariant: of two looks at a file that give the same even generation, nothing has changed a byte
+//! or a place between. Odd: a write is in flight, or a mapping may be stored to.
 
 use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
@@ -55,7 +56,8 @@ pub struct Survey {
     pub undrained_files: u64,
     /// Their bytes.
     pub undrained_bytes: u64,
-    /// Of the undrained ones, those that never will be: the writer died, or found no room, or a part is lost.
+    /// Of the undrained ones, those that never will be: the writer died, or found no room, or a
+    /// part is lost.
     pub unclean_files: u64,
     /// Files whose data are still where they were drained to; they count as drained.
     pub absent_files: u64,
@@ -112,7 +114,8 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// The regions of a file from the hugeblock on in which `offset` is, holes left out, at most 256 of them.
+    /// The regions of a file from the hugeblock on in which `offset` is, holes left out, at most
+    /// 256 of them.
     /// Errors: `NotFound`; `IsDirectory`; `Io`: a part of the file is lost; `Absent`; `Packed`.
     pub fn regions(&self, inode: InodeId, offset: u64, found: &mut [Region]) -> Result<Look> {
         // What the caller has copied before was read before the words that are looked at now.
@@ -133,7 +136,8 @@ impl Microfs {
         })
     }
 
-    /// Counts what is drained, in batches: what changes meanwhile may be counted as before or after.
+    /// Counts what is drained, in batches: what changes meanwhile may be counted as before or
+    /// after.
     pub fn survey(&self) -> Result<Survey> {
         self.survey_since(Timestamp(i64::MAX), &mut |_| {})
     }

@@ -1,9 +1,9 @@
 //! Settling: zeroing a file's tail, so that the file can grow over it.
 //!
-//! Invariant: bytes past the end of the file within its last block count as zeros, in checksums, too. Where they may not
-//! be zeros the inode has a *tail*, which is settled before the file grows over it, while no write to the file is in
-//! flight and none begins.
-//! A last block that is in an image is not zeroed: a copy of it that has zeros there takes its place (image.rs).
+//! Invariant: bytes past the end of the file within its last block count as zeros, in checksums,
+//! too. Where they may not be zeros the inode has a *tail*, which is settled before the file grows
+//! over it, while no write to the file is in flight and none begins. A last block that is in an
+//! image is not zeroed: a copy of it that has zeros there takes its place (image.rs).
 
 use crate::data::map::{Extent, Replaced, Stretch};
 use crate::engine::fs::Microfs;
@@ -34,8 +34,8 @@ pub struct SettlePlan {
 }
 
 impl Microfs {
-    /// Plans the zeroing of a file's tail; `None` if it has none. `Busy` while writes to it are in flight; no new
-    /// ones begin meanwhile.
+    /// Plans the zeroing of a file's tail; `None` if it has none. `Busy` while writes to it are in
+    /// flight; no new ones begin meanwhile.
     pub fn plan_settle(&self, caller: &Caller, inode: InodeId) -> Result<Option<SettlePlan>> {
         let planned = self.plan_settle_once(caller, inode);
         match planned.as_ref().err() == Some(&Error::NoSpace) && self.give_image_up_for_room()? {
@@ -117,7 +117,8 @@ impl Microfs {
         Ok(Some(plan))
     }
 
-    /// The tail was zeroed, or that failed. Nothing more if the file was cut meanwhile: it has another tail then.
+    /// The tail was zeroed, or that failed. Nothing more if the file was cut meanwhile: it has
+    /// another tail then.
     pub fn commit_settle(&self, caller: &Caller, plan: &SettlePlan, zeroed: bool) -> Result<()> {
         let done = self.commit_settled(caller, plan, zeroed);
         match self.goes_on_without_image(plan.image, &done) {
@@ -155,7 +156,8 @@ impl Microfs {
 }
 
 impl Transaction<'_> {
-    /// The copy takes the place of the last block. What is behind the end counts as zeros in both, so it has its checksum.
+    /// The copy takes the place of the last block. What is behind the end counts as zeros in both,
+    /// so it has its checksum.
     fn take_settled(
         &mut self,
         inode: Inode,

@@ -1,11 +1,13 @@
 //! Streams: where the next blocks for each open description of a process come from.
 //!
-//! A log record covers blocks that follow each other, and so does a mapping of the kernel's: what is written through one
-//! description should get such blocks, whatever is written in between through others. All take their first blocks from the
-//! stretch that the process shares (pool.rs); small files stay there. One that finds others' blocks behind its own gets a
-//! stretch for itself, as long as its file is: on a durable tier an unbroken one, in memory what the process has at hand.
-//! Like the runs of a slot's ring, what is set apart is a hint: it is free, and others take it when nothing else is left.
-//! A description that must share the place of its stream with another one goes without.
+//! A log record covers blocks that follow each other, and so does a mapping of the kernel's: what
+//! is written through one description should get such blocks, whatever is written in between
+//! through others. All take their first blocks from the stretch that the process shares (pool.rs);
+//! small files stay there. One that finds others' blocks behind its own gets a stretch for itself,
+//! as long as its file is: on a durable tier an unbroken one, in memory what the process has at
+//! hand. Like the runs of a slot's ring, what is set apart is a hint: it is free, and others take
+//! it when nothing else is left. A description that must share the place of its stream with another
+//! one goes without.
 
 use crate::engine::fields::fields;
 use crate::engine::inode::Inode;
@@ -63,7 +65,8 @@ impl Slot {
         (stream.handle(tx) == u64::from(handle.0)).then_some(stream)
     }
 
-    /// The process does not refer to `handle` any more; others of its descriptions may have what was set apart.
+    /// The process does not refer to `handle` any more; others of its descriptions may have what
+    /// was set apart.
     pub(crate) fn end_stream(self, tx: &mut Transaction, handle: HandleId) {
         let stream = self.place_of(handle);
         if stream.handle(tx) != u64::from(handle.0) {
@@ -122,7 +125,8 @@ impl Transaction<'_> {
         stream.set_packed_rest(self, rest.pack());
     }
 
-    /// A stretch for one file: as long as that is, within the bounds of stretches, and of whole writes.
+    /// A stretch for one file: as long as that is, within the bounds of stretches, and of whole
+    /// writes.
     fn stretch_for(&mut self, slot: Slot, inode: Inode, wanted: u32) -> Option<BlockRun> {
         let held = inode.held(self);
         if !self.layout.durable {
@@ -130,7 +134,8 @@ impl Transaction<'_> {
                 u64::from(region.blocks).saturating_sub(self.get(region.counters))
             };
             let room: u64 = self.layout.tiers.iter().map(room).sum();
-            // No more than a process takes at a time: what nobody has touched is touched for what is written only.
+            // No more than a process takes at a time: what nobody has touched is touched for what
+            // is written only.
             let longest = (room / SHARE_IN_MEMORY).min(u64::from(STRETCH_BLOCKS)) as u32;
             let length = held.min(longest).max(STRETCH_BLOCKS_IN_MEMORY).max(wanted);
             return self.find_shared(slot, length);

@@ -1,8 +1,8 @@
 //! Giving a file another size, one bounded step at a time.
 //!
-//! Blocks past the new end leave the file; what is left behind the end in the last block becomes the file's tail
-//! (`settle.rs`), so a truncation moves no byte. Emptying takes one step whatever the size: the file swaps its map with
-//! an orphan's.
+//! Blocks past the new end leave the file; what is left behind the end in the last block becomes
+//! the file's tail (`settle.rs`), so a truncation moves no byte. Emptying takes one step whatever
+//! the size: the file swaps its map with an orphan's.
 
 use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
@@ -57,7 +57,8 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Gives a regular file a new size, one bounded step at a time. The caller has checked the right to write.
+    /// Gives a regular file a new size, one bounded step at a time. The caller has checked the
+    /// right to write.
     /// Errors: `Unsettled`: settle the tail first; `Absent` unless `size` is 0.
     pub fn truncate(&self, caller: &Caller, inode: InodeId, size: u64) -> Result<Truncation> {
         self.transact(|tx| {

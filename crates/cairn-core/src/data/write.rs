@@ -1,15 +1,17 @@
 //! Writing, first half: what a write will do and to which blocks, planned under the lock.
 //!
-//! A plan reserves fresh blocks for holes and pins everything that will be written. Fresh blocks become part of the file
-//! at commit (`commit.rs`), so a reader never sees a byte that was not written.
+//! A plan reserves fresh blocks for holes and pins everything that will be written. Fresh blocks
+//! become part of the file at commit (`commit.rs`), so a reader never sees a byte that was not
+//! written.
 //!
-//! Invariant: bytes at or past `written_end` of the inode were never planned to be written, so writing them *fills* zeros
-//! and the block's checksum follows by linearity; a block that is otherwise overwritten in part is stale until it is
-//! sealed.
-//! Blocks that are in an image are not written to: fresh ones take their places at commit, with what is not written copied
-//! from them (a *redirect*). So a file never waits for whoever reads the image, and first come, first served: who finds other
-//! blocks at commit plans again.
-//! Does not move bytes, and does not zero what lies past the end of the file; `settle.rs` plans that.
+//! Invariant: bytes at or past `written_end` of the inode were never planned to be written, so
+//! writing them *fills* zeros and the block's checksum follows by linearity; a block that is
+//! otherwise overwritten in part is stale until it is sealed. Blocks that are in an image are not
+//! written to: fresh ones take their places at commit, with what is not written copied from them (a
+//! *redirect*). So a file never waits for whoever reads the image, and first come, first served:
+//! who finds other blocks at commit plans again.
+//! Does not move bytes, and does not zero what lies past the end of the file; `settle.rs` plans
+//! that.
 
 use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
@@ -50,8 +52,8 @@ pub(crate) const PIECE_IN_PLACE: WritePiece = WritePiece {
 /// What the caller does with one hugeblock of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteKind {
-    /// A block nobody else sees: copy and zero what the piece says, store the checksum of the whole block, taking all that
-    /// is neither written nor copied for zeros.
+    /// A block nobody else sees: copy and zero what the piece says, store the checksum of the whole
+    /// block, taking all that is neither written nor copied for zeros.
     Fresh,
     /// Zeros are written over: hand the checksum term to [`WritePlan::fold`].
     Fill,
@@ -72,7 +74,8 @@ pub struct WritePiece {
     pub length: u32,
     /// Bytes to zero at the start of the block.
     pub zero_before: u32,
-    /// Tier and block from which is copied what stands there before the piece, and some bytes after it.
+    /// Tier and block from which is copied what stands there before the piece, and some bytes after
+    /// it.
     pub copy_from: Option<(u8, u32)>,
     /// Bytes to copy after the piece.
     pub copy_after: u32,
@@ -167,7 +170,8 @@ impl WritePlan {
         self.is_stored_to
     }
 
-    /// Whether the write brings data of an absent file. If not, the file was emptied since it was opened for that.
+    /// Whether the write brings data of an absent file. If not, the file was emptied since it was
+    /// opened for that.
     pub fn brings(&self) -> bool {
         self.brings
     }
@@ -220,8 +224,10 @@ impl Transaction<'_> {
 
 impl Microfs {
     /// Plans a write of up to `length` > 0 bytes.
-    /// Errors: `NoSpace` if no byte of it fits (if a program is told so, `note_lack`); `FileTooLarge`; `Io` if blocks of the file are lost; `Busy` if too many writes of this process are in
-    /// flight or the file's tail is being settled: try again; `Unsettled`: settle the tail first.
+    /// Errors: `NoSpace` if no byte of it fits (if a program is told so, `note_lack`);
+    /// `FileTooLarge`; `Io` if blocks of the file are lost; `Busy` if too many writes of this
+    /// process are in flight or the file's tail is being settled: try again; `Unsettled`: settle
+    /// the tail first.
     pub fn plan_write(
         &self,
         caller: &Caller,
@@ -405,7 +411,8 @@ fn collect_runs(
     }
 }
 
-/// Until the bytes are there, the checksum of an overwritten block is void. True if there is such a block.
+/// Until the bytes are there, the checksum of an overwritten block is void. True if there is such a
+/// block.
 fn mark_overwritten_stale(tx: &mut Transaction, inode: Inode, plan: &WritePlan) -> bool {
     let shift = plan.hugeblock_shift;
     let mut overwrites = false;

@@ -45,7 +45,8 @@ impl MediaCheck {
         MediaCheck { superblock, checksum, epoch }
     }
 
-    /// Whether another store recovered the media; not of media that hold no snapshot any more. Errors: `Io`.
+    /// Whether another store recovered the media; not of media that hold no snapshot any more.
+    /// Errors: `Io`.
     pub fn was_recovered(&self, media: &dyn Media) -> Result<bool> {
         let found = snapshot::epoch(media, &self.superblock, self.checksum)?;
         Ok(found.is_some() && found != self.epoch)
@@ -86,7 +87,8 @@ impl Microfs {
         tx.commit()
     }
 
-    /// What the namespace in `memory` was formatted with: whether it is durable says how to open it. Errors: as `open`.
+    /// What the namespace in `memory` was formatted with: whether it is durable says how to open
+    /// it. Errors: as `open`.
     pub fn geometry_in(memory: &dyn Memory, checksum: Checksum) -> Result<Geometry> {
         layout::read_header(memory, checksum)
     }
@@ -102,14 +104,15 @@ impl Microfs {
     }
 
     /// Opens an existing namespace whose first tier is not durable.
-    /// Errors: `Corrupt` or `UnsupportedVersion` if the header is not one this build can use; `Invalid` if its first
-    /// tier is durable.
+    /// Errors: `Corrupt` or `UnsupportedVersion` if the header is not one this build can use;
+    /// `Invalid` if its first tier is durable.
     pub fn open(memory: Box<dyn Memory>, checksum: Checksum) -> Result<Microfs> {
         Microfs::open_any(memory, checksum, None)
     }
 
-    /// Opens an existing namespace, which was made by [`recover`](crate::recovery::recover::recover()) from this media. Those of its
-    /// `further` tiers, as far as they have any, hold their data.
+    /// Opens an existing namespace, which was made by
+    /// [`recover`](crate::recovery::recover::recover()) from this media. Those of its `further`
+    /// tiers, as far as they have any, hold their data.
     /// Errors: as `open`; `Invalid` if the namespace is not durable.
     pub fn open_durable(
         memory: Box<dyn Memory>,
@@ -123,7 +126,8 @@ impl Microfs {
         check.check(first.as_ref()).map(|()| fs)
     }
 
-    /// As `open_durable`, of media that cannot be looked at yet. Before anything on them is used they must pass the check.
+    /// As `open_durable`, of media that cannot be looked at yet. Before anything on them is used
+    /// they must pass the check.
     pub fn open_unseen(
         memory: Box<dyn Memory>,
         checksum: Checksum,
@@ -136,8 +140,9 @@ impl Microfs {
         Ok((Microfs::open_any(memory, checksum, Some(durable))?, check))
     }
 
-    /// Opens what [`recover_read_only`](crate::recover_read_only) made, to look at. What is changed is changed in this
-    /// memory alone. Errors: as `open`; `Invalid` if the namespace is not durable.
+    /// Opens what [`recover_read_only`](crate::recover_read_only) made, to look at. What is changed
+    /// is changed in this memory alone. Errors: as `open`; `Invalid` if the namespace is not
+    /// durable.
     pub fn open_recovered(memory: Box<dyn Memory>, checksum: Checksum) -> Result<Microfs> {
         let geometry = layout::read_header(memory.as_ref(), checksum)?;
         match geometry.durability {
@@ -146,8 +151,9 @@ impl Microfs {
         }
     }
 
-    /// Opens the image that a namespace holds, to look at. What is changed is changed in this memory alone, and tiers are not to
-    /// be written to. Errors: as `open`; every operation: `ImageLost`, once the image has ended or was given up.
+    /// Opens the image that a namespace holds, to look at. What is changed is changed in this
+    /// memory alone, and tiers are not to be written to. Errors: as `open`; every operation:
+    /// `ImageLost`, once the image has ended or was given up.
     pub fn open_image(memory: ImageMemory, checksum: Checksum) -> Result<Microfs> {
         let geometry = layout::read_header(&memory, checksum)?;
         let fs = Microfs::over(Box::new(memory), checksum, geometry, None)?;
@@ -193,8 +199,8 @@ impl Microfs {
         Ok(Microfs { memory, geometry, layout, checksum, local, checksum_pages, durable })
     }
 
-    /// A view through which nothing is logged, to measure what the log costs; of a namespace in memory, whose log nobody
-    /// else reads.
+    /// A view through which nothing is logged, to measure what the log costs; of a namespace in
+    /// memory, whose log nobody else reads.
     #[doc(hidden)]
     pub fn without_log(mut self) -> Microfs {
         assert!(self.durable.is_none(), "a durable namespace is what its log says");
@@ -202,8 +208,8 @@ impl Microfs {
         self
     }
 
-    /// Lets `node` say on which memory node the calling thread runs, which decides where the blocks of a divided tier come
-    /// from. It is called under the lock.
+    /// Lets `node` say on which memory node the calling thread runs, which decides where the blocks
+    /// of a divided tier come from. It is called under the lock.
     pub fn with_nodes(mut self, node: fn() -> u32) -> Microfs {
         self.local.node = node;
         self
@@ -248,7 +254,8 @@ impl Microfs {
         &self.layout
     }
 
-    /// Runs `change` under the lock. If it fails, or the segment proves corrupt, nothing was changed.
+    /// Runs `change` under the lock. If it fails, or the segment proves corrupt, nothing was
+    /// changed.
     pub(crate) fn transact<R>(
         &self,
         change: impl FnOnce(&mut Transaction) -> Result<R>,

@@ -1,9 +1,11 @@
 //! Inodes: attributes of a file and the counters that decide when its blocks may go.
 //!
-//! A file's extents are keyed by its *map* number, not by its inode number. Emptying a file swaps its map with
-//! that of a fresh *orphan* inode, so that truncation to 0 takes constant time; orphans are freed in bounded
-//! batches. Map numbers are a permutation of inode numbers and stay with the record while it is free.
-//! Invariant: `moves` never decreases, even across reuse of the record, and each file that has the record is born later than the last.
+//! A file's extents are keyed by its *map* number, not by its inode number. Emptying a file swaps
+//! its map with that of a fresh *orphan* inode, so that truncation to 0 takes constant time;
+//! orphans are freed in bounded batches. Map numbers are a permutation of inode numbers and stay
+//! with the record while it is free.
+//! Invariant: `moves` never decreases, even across reuse of the record, and each file that has the
+//! record is born later than the last.
 
 use crate::data::write::lease::LEASES_PER_SLOT;
 use crate::engine::fields::fields;
@@ -28,9 +30,11 @@ pub(crate) const WANTS_SETTLE: u32 = 8;
 pub(crate) const SETTLING: u32 = 16;
 /// Some append has to be planned again and keeps its place meanwhile.
 pub(crate) const HAS_WAITING: u32 = 32;
-/// The log says that blocks may be overwritten in place: after a crash none of the checksums is to be trusted.
+/// The log says that blocks may be overwritten in place: after a crash none of the checksums is to
+/// be trusted.
 pub(crate) const OPENED: u32 = 64;
-/// Blocks stood on a tier that is gone: a hole may be what is left of them. Ends when the file is emptied.
+/// Blocks stood on a tier that is gone: a hole may be what is left of them. Ends when the file is
+/// emptied.
 pub(crate) const LOST: u32 = 128;
 /// Some process has the file mapped: what leaves it is not used again meanwhile.
 pub(crate) const MAPPED: u32 = 256;
@@ -106,13 +110,14 @@ fields!(Inode {
     layout, set_layout: word 6;
     moves, set_moves: high 6;
     adds, set_adds: low 6;
-    // Every byte at or past this was never planned to be written since the file was last cut. Of a packed file: its checksum; of a pack:
-    // bytes of it that files have.
+    // Every byte at or past this was never planned to be written since the file was last cut. Of a
+    // packed file: its checksum; of a pack: bytes of it that files have.
     written_end, set_written_end: word 7;
-    // Of a removed directory: version of the directory it was in, which tells whether that still is the same.
+    // Of a removed directory: version of the directory it was in, which tells whether that still is
+    // the same.
     parent_version, set_parent_version: word 7;
-    // End of the furthest committed append. Of a packed file: the pack << 32 | from which byte on it is there; of a pack: 1 if somebody
-    // fills it, or did not say that he had done.
+    // End of the furthest committed append. Of a packed file: the pack << 32 | from which byte on
+    // it is there; of a pack: 1 if somebody fills it, or did not say that he had done.
     appended_end, set_appended_end: word 8;
     // Of an orphan: where the log ends with the record that freed its blocks, or further.
     freed_at, set_freed_at: word 8;
@@ -211,7 +216,8 @@ impl Inode {
         tx.set_unlogged(self.at + 9, version.wrapping_add(1));
     }
 
-    /// The data was changed by `caller`. Whoever is not root takes the right to run as the owner away with that.
+    /// The data was changed by `caller`. Whoever is not root takes the right to run as the owner
+    /// away with that.
     pub(crate) fn touch_data(self, tx: &mut Transaction, caller: &Caller) {
         self.next_version(tx);
         self.set_modified(tx, caller.now);
@@ -256,8 +262,8 @@ impl Inode {
         self.set_moves(tx, moves.wrapping_add(1));
     }
 
-    /// Offset from which on the last block holds bytes that are nobody's: they were never written, or cut off.
-    /// They count as zeros, and are made zeros before the file grows over them.
+    /// Offset from which on the last block holds bytes that are nobody's: they were never written,
+    /// or cut off. They count as zeros, and are made zeros before the file grows over them.
     pub(crate) fn tail(self, tx: &Transaction) -> Option<u64> {
         let start = u64::from(self.tail_block(tx)) << tx.layout.hugeblock_shift;
         match self.tail_byte(tx) {
@@ -395,8 +401,8 @@ impl Transaction<'_> {
         Ok(inode)
     }
 
-    /// A new inode that is to get a name in `parent`. If that has the set-group-ID bit, what is made in it has its group, and a
-    /// directory the bit.
+    /// A new inode that is to get a name in `parent`. If that has the set-group-ID bit, what is
+    /// made in it has its group, and a directory the bit.
     pub(crate) fn new_inode_in(
         &mut self,
         parent: Inode,

@@ -1,11 +1,13 @@
-//! One checksum over the metadata of a namespace that nobody is changing, so that a bit of it that changes by itself does not lead to
-//! files that are not there, or are others.
+//! One checksum over the metadata of a namespace that nobody is changing, so that a bit of it that
+//! changes by itself does not lead to files that are not there, or are others.
 //!
-//! Must stay true: the first transaction that changes what is covered takes the checksum away before it does so, and is the only one
-//! to pay for that. Nobody but who makes it uses the namespace then, so nothing changes without a transaction.
-//! Covered is what files are found by, and what they are: names, inodes, trees, which blocks are in use, their checksums, and the roots and
-//! counters of all these. Not covered: who uses the namespace (processes, open files, writes in flight), notes and claims, the log, the
-//! undo area, and the header, which has a checksum of its own.
+//! Must stay true: the first transaction that changes what is covered takes the checksum away
+//! before it does so, and is the only one to pay for that. Nobody but who makes it uses the
+//! namespace then, so nothing changes without a transaction. Covered is what files are found by,
+//! and what they are: names, inodes, trees, which blocks are in use, their checksums, and the roots
+//! and counters of all these. Not covered: who uses the namespace (processes, open files, writes in
+//! flight), notes and claims, the log, the undo area, and the header, which has a checksum of its
+//! own.
 //! Does not say what is damaged, and does not mend it.
 
 use crate::engine::fs::Microfs;
@@ -25,7 +27,8 @@ const SUMMED: u64 = 1 << 32;
 /// Kinds of records that are covered.
 const KINDS: [SlabKind; 3] = [SlabKind::Inode, SlabKind::Name, SlabKind::Node];
 
-/// Of the counters in page 0, those that are covered. What lies between them counts processes and what is on its way.
+/// Of the counters in page 0, those that are covered. What lies between them counts processes and
+/// what is on its way.
 fn counters() -> [Range<usize>; 4] {
     [
         SLAB_HEADERS + KINDS[0] as usize * crate::format::layout::SLAB_HEADER_WORDS..PIN_COUNT + 1,
@@ -55,7 +58,8 @@ impl Layout {
 }
 
 impl Transaction<'_> {
-    /// Some of `count` words from `at` on are about to change: if it covers them, there is no checksum any more.
+    /// Some of `count` words from `at` on are about to change: if it covers them, there is no
+    /// checksum any more.
     #[cold]
     pub(crate) fn break_sum(&mut self, at: usize, count: usize) {
         if (at..at.saturating_add(count)).any(|at| self.layout.is_summed_word(at)) {
@@ -110,8 +114,8 @@ impl Sum<'_, '_> {
 }
 
 impl Microfs {
-    /// Makes the checksum, if only the process in `slot`, or none, uses the namespace and nothing is being written. One that is there
-    /// stays.
+    /// Makes the checksum, if only the process in `slot`, or none, uses the namespace and nothing
+    /// is being written. One that is there stays.
     pub fn sum_metadata(&self, slot: Option<SlotId>) -> Result<()> {
         if self.has_metadata_sum() {
             return Ok(());
@@ -131,7 +135,8 @@ impl Microfs {
         self.memory().words()[META_SUM].load(Ordering::Acquire) & SUMMED != 0
     }
 
-    /// Compares the metadata with their checksum, if there is one. Errors: `Corrupt`: they have changed by themselves.
+    /// Compares the metadata with their checksum, if there is one. Errors: `Corrupt`: they have
+    /// changed by themselves.
     pub fn check_metadata(&self) -> Result<()> {
         if !self.has_metadata_sum() {
             return Ok(());

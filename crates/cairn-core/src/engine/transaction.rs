@@ -1,12 +1,13 @@
 //! Changes under the lock, undone as a whole unless committed.
 //!
-//! Before a word is changed its old value goes to the undo area, whose length is one atomic word written before
-//! the change. Whoever takes the lock after its owner died, or drops a transaction that did not finish, copies the
-//! old values back, newest first. So a transaction either happens or does not, whatever kills the process.
+//! Before a word is changed its old value goes to the undo area, whose length is one atomic word
+//! written before the change. Whoever takes the lock after its owner died, or drops a transaction
+//! that did not finish, copies the old values back, newest first. So a transaction either happens
+//! or does not, whatever kills the process.
 //!
-//! Invariant: between two transactions the undo length is 0.
-//! A word index from the segment may be anything: reads outside it give 0, writes nothing, and both mark the
-//! transaction corrupt, so that it is rolled back and reported instead of committed.
+//! Invariant: between two transactions the undo length is 0. A word index from the segment may be
+//! anything: reads outside it give 0, writes nothing, and both mark the transaction corrupt, so
+//! that it is rolled back and reported instead of committed.
 
 use crate::data::write::lease::Leases;
 use crate::format::error::{Error, Result};
@@ -38,8 +39,8 @@ pub(crate) struct Transaction<'m> {
     pub checksum: Checksum,
     pub local: &'m Local,
     undo_used: usize,
-    /// Words of the undo area after which a change is not a plain one, which only goes there: 0 while an image is held or the
-    /// metadata have a checksum, and where undo is forgone.
+    /// Words of the undo area after which a change is not a plain one, which only goes there: 0
+    /// while an image is held or the metadata have a checksum, and where undo is forgone.
     plain_until: usize,
     /// The image that the namespace holds.
     pub image: Option<Held<'m>>,
@@ -49,7 +50,8 @@ pub(crate) struct Transaction<'m> {
     /// Whether records were given back: the next ones taken may be these.
     pub gave_back: bool,
     pub holds_lock: bool,
-    /// The metadata have a checksum, which the first change that it covers takes away (`meta_sum.rs`).
+    /// The metadata have a checksum, which the first change that it covers takes away
+    /// (`meta_sum.rs`).
     is_summed: bool,
 }
 
@@ -102,7 +104,8 @@ impl Local {
 }
 
 impl<'m> Transaction<'m> {
-    /// A transaction that is still to begin, where it stays: moving it would take longer than taking the lock.
+    /// A transaction that is still to begin, where it stays: moving it would take longer than
+    /// taking the lock.
     #[inline(always)]
     pub(crate) fn new(
         memory: &'m dyn Memory,
@@ -160,7 +163,8 @@ impl<'m> Transaction<'m> {
         self.corruption().map_or(Ok(()), Err)
     }
 
-    /// For a segment that is thrown away if anything fails: changes it faster, and cannot be undone.
+    /// For a segment that is thrown away if anything fails: changes it faster, and cannot be
+    /// undone.
     pub(crate) fn forgo_undo(&mut self) {
         self.plain_until = 0;
     }
@@ -243,21 +247,22 @@ impl<'m> Transaction<'m> {
         self.plain_until == 0 && self.image.is_none() && !self.is_summed
     }
 
-    /// From now on changes are plain ones, or, while an image is held, not. Nor are they as long as the
-    /// metadata have a checksum.
+    /// From now on changes are plain ones, or, while an image is held, not. Nor are they as long as
+    /// the metadata have a checksum.
     pub(crate) fn set_plain(&mut self, is_plain: bool) {
         self.plain_until = if is_plain && !self.is_summed { PLAIN_UNTIL } else { 0 };
     }
 
-    /// Changes one half of the word at `at`, while others may change the other half without the lock.
+    /// Changes one half of the word at `at`, while others may change the other half without the
+    /// lock.
     pub(crate) fn set_half(&mut self, at: usize, high: bool, value: u32) {
         if self.record_undo_of(at, 1, if high { HIGH_HALF } else { LOW_HALF }) {
             store_half(&self.words[at], high, value);
         }
     }
 
-    /// Changes a word whose old value nobody needs, because what makes it reachable is changed by `set`; nor does an image, of
-    /// which it is no part, or which has been told by `keep_pages`.
+    /// Changes a word whose old value nobody needs, because what makes it reachable is changed by
+    /// `set`; nor does an image, of which it is no part, or which has been told by `keep_pages`.
     pub(crate) fn set_unlogged(&mut self, at: usize, value: u64) {
         if self.is_summed {
             self.break_sum(at, 1);
@@ -268,8 +273,9 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// Changes words of a record just taken, but not its first, which says whether the record is free: as long as it is,
-    /// the others are nobody's. Their old values are kept only if the record may have been in use before this transaction.
+    /// Changes words of a record just taken, but not its first, which says whether the record is
+    /// free: as long as it is, the others are nobody's. Their old values are kept only if the
+    /// record may have been in use before this transaction.
     #[inline]
     pub(crate) fn set_fresh(&mut self, at: usize, values: &[u64]) {
         if self.gave_back {
@@ -284,8 +290,8 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// Clears bits of a word that others change without the lock, and returns what it was. It stays as it is when the
-    /// transaction is undone.
+    /// Clears bits of a word that others change without the lock, and returns what it was. It stays
+    /// as it is when the transaction is undone.
     pub(crate) fn clear_bits(&self, at: usize, bits: u64) -> u64 {
         match self.words.get(at) {
             Some(word) => word.fetch_and(!bits, Ordering::AcqRel),
@@ -311,7 +317,8 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// Whether another step of a batch fits: every step of a batch changes fewer words than half the undo area.
+    /// Whether another step of a batch fits: every step of a batch changes fewer words than half
+    /// the undo area.
     pub(crate) fn has_room(&self) -> bool {
         self.undo_used < UNDO_WORDS / 2 && self.may_keep_more()
     }
@@ -444,7 +451,8 @@ fn back_ahead(memory: &dyn Memory, region: &SlabRegion, backed: &Backed) -> Resu
         return Ok(());
     }
     if have == 0 && high_water * region.record_words > MAPPED_AT_ONCE_WORDS {
-        // Somebody backed these when they were first used; mapping them all would delay a short-lived process.
+        // Somebody backed these when they were first used; mapping them all would delay a
+        // short-lived process.
         have = high_water;
     }
     let step_words = (high_water * region.record_words / 4).clamp(STEP_WORDS_MIN, STEP_WORDS_MAX);

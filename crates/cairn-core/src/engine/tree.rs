@@ -1,14 +1,15 @@
 //! B+tree of 128-bit keys in 2 KiB nodes; the key is the whole entry.
 //!
-//! Names and extents are both such trees (NVMe-CR, section III-E keeps names in a B+tree). A node that becomes
-//! empty is freed at once; nodes are not merged otherwise, so an entry is removed without touching siblings.
+//! Names and extents are both such trees (NVMe-CR, section III-E keeps names in a B+tree). A node
+//! that becomes empty is freed at once; nodes are not merged otherwise, so an entry is removed
+//! without touching siblings.
 //!
 //! ```text
 //! word 0   entry count | level << 16      (level 0 = leaf)
 //! word 2.. leaf:  (high, low) × 127       inner: (high, low, child) × 84
 //! ```
-//! Invariant: keys ascend within a node; every key in child i of an inner node is >= key i and < key i+1. Key 0 of
-//! an inner node counts as minus infinity and is never read.
+//! Invariant: keys ascend within a node; every key in child i of an inner node is >= key i and <
+//! key i+1. Key 0 of an inner node counts as minus infinity and is never read.
 
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
@@ -80,8 +81,9 @@ impl Node {
 
     /// Number of entries <= `wanted`; key 0 of an inner node always is.
     ///
-    /// The branch on the comparison is meant: speculation then fetches the next key, and a tree that is larger
-    /// than the cache is bound by such fetches (a branchless search measured 15 % slower at 100 000 names).
+    /// The branch on the comparison is meant: speculation then fetches the next key, and a tree
+    /// that is larger than the cache is bound by such fetches (a branchless search measured 15 %
+    /// slower at 100 000 names).
     fn upper_bound(&self, tx: &Transaction, wanted: Key) -> usize {
         let (mut from, mut to) = (usize::from(self.level > 0), self.count);
         while from < to {
@@ -100,8 +102,8 @@ impl Node {
     }
 }
 
-/// The place in a leaf in front of the entry that a search ended at. What sorts between that entry and the one before
-/// it in the leaf belongs there.
+/// The place in a leaf in front of the entry that a search ended at. What sorts between that entry
+/// and the one before it in the leaf belongs there.
 #[derive(Clone, Copy)]
 pub(crate) struct Gap {
     leaf: u32,
@@ -198,8 +200,8 @@ impl Tree {
         self.insert_splitting(tx, &path, entry)
     }
 
-    /// Adds `entry`, which must be absent, in `gap` if that is where it belongs; false, and nothing done, otherwise. The
-    /// gap must have been found in this tree since any tree was changed.
+    /// Adds `entry`, which must be absent, in `gap` if that is where it belongs; false, and nothing
+    /// done, otherwise. The gap must have been found in this tree since any tree was changed.
     pub(crate) fn insert_into(self, tx: &mut Transaction, gap: Gap, entry: Key) -> bool {
         let Some(mut leaf) = load(tx, gap.leaf) else { return false };
         let inside = leaf.level == 0 && gap.position > 0 && gap.position < leaf.count;
@@ -240,8 +242,9 @@ impl Tree {
         true
     }
 
-    /// Replaces `old`, which must be there, by `new`, which must sort to the same place among the entries. In place where
-    /// the separators above allow it: one of them may be an earlier entry that lay between the two.
+    /// Replaces `old`, which must be there, by `new`, which must sort to the same place among the
+    /// entries. In place where the separators above allow it: one of them may be an earlier entry
+    /// that lay between the two.
     pub(crate) fn replace(self, tx: &mut Transaction, old: Key, new: Key) -> Result<()> {
         let Some(path) = self.descend(tx, old) else {
             tx.mark_corrupt("entry to be replaced is not in its tree");
@@ -388,7 +391,8 @@ impl Iterator for Ascent<'_, '_> {
     }
 }
 
-/// `found`, unless it stands on the wrong side of what was searched: whoever walks along the tree relies on progress.
+/// `found`, unless it stands on the wrong side of what was searched: whoever walks along the tree
+/// relies on progress.
 #[inline]
 fn in_order(tx: &Transaction, holds: bool, found: Key) -> Option<Key> {
     if !holds {

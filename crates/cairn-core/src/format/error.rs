@@ -55,9 +55,11 @@ pub enum Error {
     },
     /// `.`, `..` and the root cannot be removed or renamed.
     InUse,
-    /// The last block has bytes past the end that must become zeros first: see `Microfs::plan_settle`.
+    /// The last block has bytes past the end that must become zeros first: see
+    /// `Microfs::plan_settle`.
     Unsettled,
-    /// The data of the file are still elsewhere: wait until they were brought, see `Microfs::want_absent`.
+    /// The data of the file are still elsewhere: wait until they were brought, see
+    /// `Microfs::want_absent`.
     Absent {
         /// The file.
         inode: InodeId,

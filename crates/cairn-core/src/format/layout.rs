@@ -7,8 +7,8 @@
 //! tier tables   per tier: used bitmap, full-word bitmap, stale bitmap, changed bitmap, checksums
 //! slabs         handles, process slots, inodes, names, tree nodes
 //! ```
-//! Invariant: every region starts on a page and is derived from the static header alone; the header is
-//! checked against its CRC and against the segment's length before anything else is read.
+//! Invariant: every region starts on a page and is derived from the static header alone; the header
+//! is checked against its CRC and against the segment's length before anything else is read.
 
 use crate::data::changes::changed_words;
 use crate::data::parts::{self, Placement};
@@ -71,24 +71,27 @@ pub(crate) const LIMBO_FIRST: usize = 106;
 pub(crate) const EXTENDED_ROOT: usize = 107;
 /// Open-file descriptions on their way between processes.
 pub(crate) const FLIGHT_COUNT: usize = 108;
-/// Number of the image that the namespace holds, 0 for none; and how many it has held. See `image.rs`.
+/// Number of the image that the namespace holds, 0 for none; and how many it has held. See
+/// `image.rs`.
 pub(crate) const IMAGE: usize = 109;
 pub(crate) const IMAGE_COUNT: usize = 110;
-/// Checksum of the metadata while nobody changes them, see `meta_sum.rs`; 0: none. Every transaction looks at it, and at `IMAGE`.
+/// Checksum of the metadata while nobody changes them, see `meta_sum.rs`; 0: none. Every
+/// transaction looks at it, and at `IMAGE`.
 pub(crate) const META_SUM: usize = 111;
 /// Of a cache line.
 const LINE_WORDS: usize = 8;
 const _: () = assert!(IMAGE / LINE_WORDS == META_SUM / LINE_WORDS && META_SUM < TIER_COUNTERS);
 /// The pin epoch at an image's cut.
 pub(crate) const IMAGE_PINS: usize = 143;
-/// The image that was given up, and why: number << 8 | reason; and how often mapped files were brought to where they survive.
+/// The image that was given up, and why: number << 8 | reason; and how often mapped files were
+/// brought to where they survive.
 pub(crate) const IMAGE_LOST: usize = 224;
 pub(crate) const IMAGE_BARRIERS: usize = 225;
 pub(crate) const SYNCS: usize = 226;
 /// Where the log ended when a file was last opened for changes in place, or further.
 pub(crate) const OPENED_AT: usize = 135;
-/// Log positions in words: all before is on the media; a flush in progress covers all before, and nothing before is
-/// changed any more; recovery starts here.
+/// Log positions in words: all before is on the media; a flush in progress covers all before, and
+/// nothing before is changed any more; recovery starts here.
 pub(crate) const LOG_DURABLE: usize = 128;
 pub(crate) const LOG_FROZEN: usize = 129;
 pub(crate) const LOG_START: usize = 130;
@@ -106,8 +109,8 @@ pub(crate) const SNAPSHOT_CLAIM: usize = 140;
 /// Not 0: readers note what they read on slower tiers, see `promote.rs`; how many notes they left.
 pub(crate) const PROMOTES: usize = 144;
 pub(crate) const READS_NOTED: usize = 145;
-/// Inode from which on files to pack are looked for; a pack that may be filled further; one that somebody fills: see `pack.rs`. All
-/// are hints.
+/// Inode from which on files to pack are looked for; a pack that may be filled further; one that
+/// somebody fills: see `pack.rs`. All are hints.
 pub(crate) const PACKED_TO: usize = 146;
 pub(crate) const LAST_PACK: usize = 147;
 pub(crate) const FILLED_PACK: usize = 189;
@@ -116,12 +119,13 @@ pub(crate) const PROMOTED: usize = 148;
 /// The notes: two words each, inode << 32 | first file block, and the end.
 pub(crate) const READ_NOTES: usize = 152;
 pub(crate) const READ_PLACES: usize = 16;
-/// Milliseconds that it is worth waiting for space, when space was last said to be made, and from when on it was looked for in
-/// vain; a word for each of those that wait. See `space.rs`.
+/// Milliseconds that it is worth waiting for space, when space was last said to be made, and from
+/// when on it was looked for in vain; a word for each of those that wait. See `space.rs`.
 pub(crate) const SPACE_PATIENCE: usize = 184;
 pub(crate) const SPACE_BEAT: usize = 185;
 pub(crate) const SPACE_IN_VAIN: usize = 186;
-/// When files whose data are elsewhere were last said to be brought, and how often somebody began to wait for one: see `absent.rs`.
+/// When files whose data are elsewhere were last said to be brought, and how often somebody began
+/// to wait for one: see `absent.rs`.
 pub(crate) const ABSENCE_BEAT: usize = 187;
 pub(crate) const ABSENCE_WISHES: usize = 188;
 pub(crate) const SPACE_WAITERS: usize = 192;
@@ -133,7 +137,8 @@ const _: () = assert!(SPACE_WAITERS + SPACE_PLACES <= IMAGE_LOST && SYNCS < PART
 pub(crate) const TIER_COUNTERS: usize = 112;
 const TIER_COUNTER_WORDS: usize = 4;
 pub(crate) const TIER_COUNTERS_END: usize = TIER_COUNTERS + TIERS_MAX * TIER_COUNTER_WORDS;
-/// As those of a tier, for each part of the one in memory where it has several; up to the end of the page.
+/// As those of a tier, for each part of the one in memory where it has several; up to the end of
+/// the page.
 pub(crate) const PART_COUNTERS: usize = 256;
 pub(crate) const PART_COUNTER_WORDS: usize = 4;
 const _: () = assert!(PART_COUNTERS + u64::BITS as usize * PART_COUNTER_WORDS <= PAGE_WORDS);
@@ -143,7 +148,8 @@ const _: () = assert!(PART_COUNTERS + u64::BITS as usize * PART_COUNTER_WORDS <=
 pub struct Geometry {
     /// Unit of allocation in bytes, a power of two.
     pub hugeblock_bytes: u32,
-    /// Hugeblocks of each tier, in order of preference; 0 = absent, or, of a durable first one, for metadata alone.
+    /// Hugeblocks of each tier, in order of preference; 0 = absent, or, of a durable first one, for
+    /// metadata alone.
     pub tier_blocks: [u32; TIERS_MAX],
     /// Largest number of inodes.
     pub inode_capacity: u32,
@@ -232,7 +238,8 @@ pub(crate) struct Layout {
     pub undo: usize,
     pub log: usize,
     pub tiers: [TierRegion; TIERS_MAX],
-    /// The tier in memory and its memory nodes; and blocks of each part but the last, where it is divided (parts.rs).
+    /// The tier in memory and its memory nodes; and blocks of each part but the last, where it is
+    /// divided (parts.rs).
     pub placement: Placement,
     pub part_blocks: Option<u32>,
     pub slabs: [SlabRegion; SLAB_KINDS.len()],
@@ -242,7 +249,8 @@ pub(crate) struct Layout {
 pub(crate) const HANDLE_WORDS: usize = 8;
 pub(crate) const HANDLES_MAX: u32 = 32 << 10;
 pub(crate) const SLOT_WORDS: usize = 1024;
-/// Processes that use the namespace at the same time: ranks of the largest nodes, each with some helpers.
+/// Processes that use the namespace at the same time: ranks of the largest nodes, each with some
+/// helpers.
 pub(crate) const SLOTS_MAX: u32 = 4096;
 pub(crate) const INODE_WORDS: usize = 16;
 pub(crate) const NAME_WORDS: usize = 8;
@@ -267,7 +275,8 @@ impl Geometry {
         Layout::new(self).segment_words as u64 * 8
     }
 
-    /// Size in bytes to create the sparse shadow of the meta segment with, where pages are saved while an image is held.
+    /// Size in bytes to create the sparse shadow of the meta segment with, where pages are saved
+    /// while an image is held.
     pub fn shadow_bytes(&self) -> u64 {
         shadow_words(Layout::new(self).segment_words) as u64 * 8
     }

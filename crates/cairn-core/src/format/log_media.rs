@@ -3,10 +3,11 @@
 //! ```text
 //! word 0  "cairnlog"    1  sequence    2  CRC32C << 32 | words used    3  brand    4.. 508 words of the stream
 //! ```
-//! Block *n* of the stream stands in the ring at *n* modulo its length, once it is full; it is then immutable. The last, partly
-//! filled block is written whole to two other places in turn, so that a torn write leaves the version before.
-//! Invariant: the stream ends at the first block that is missing, damaged or of another brand, and a record counts
-//! only if all its blocks do.
+//! Block *n* of the stream stands in the ring at *n* modulo its length, once it is full; it is then
+//! immutable. The last, partly filled block is written whole to two other places in turn, so that a
+//! torn write leaves the version before.
+//! Invariant: the stream ends at the first block that is missing, damaged or of another brand, and
+//! a record counts only if all its blocks do.
 
 use crate::format::error::Result;
 use crate::format::layout::Checksum;
@@ -36,8 +37,8 @@ fn sum(block: &[u64], checksum: Checksum) -> u32 {
     sum_words(checksum, 0, block.iter().enumerate().map(without_crc))
 }
 
-/// Writes the words from `block_start(from)` to `to`, which `word` gives by position. The partial block at the end
-/// goes to the place that is its `turn`. Not durable before a flush.
+/// Writes the words from `block_start(from)` to `to`, which `word` gives by position. The partial
+/// block at the end goes to the place that is its `turn`. Not durable before a flush.
 pub(crate) fn write(
     media: &dyn Media,
     superblock: &Superblock,

@@ -1,7 +1,9 @@
-//! What survives the loss of the node's memory, as the core sees it: blocks that are read, written and flushed.
+//! What survives the loss of the node's memory, as the core sees it: blocks that are read, written
+//! and flushed.
 //!
-//! A crash keeps any subset of the sectors written since the last flush; a sector is either the old or the new one
-//! as a whole. Of persistent memory it keeps any subset of the words. Everything else is an error or a fault that checksums must find.
+//! A crash keeps any subset of the sectors written since the last flush; a sector is either the old
+//! or the new one as a whole. Of persistent memory it keeps any subset of the words. Everything
+//! else is an error or a fault that checksums must find.
 //! Does not move the bytes of files; `cairn-device` does, on the same media.
 
 use crate::format::error::Result;
@@ -26,12 +28,12 @@ pub trait Media: Send + Sync {
     /// Stores bytes; durable only after `flush`. Errors: as `read`.
     fn write(&self, offset: u64, source: &[u8]) -> Result<()>;
 
-    /// Returns when everything written before, by any process, is durable. Errors: `Io`: it may or may not be, and
-    /// must be written again.
+    /// Returns when everything written before, by any process, is durable. Errors: `Io`: it may or
+    /// may not be, and must be written again.
     fn flush(&self) -> Result<()>;
 
-    /// Lets `owner`, which does what the caller waits for, get on; `round` counts the calls. True if `owner` does not
-    /// exist any more.
+    /// Lets `owner`, which does what the caller waits for, get on; `round` counts the calls. True
+    /// if `owner` does not exist any more.
     fn wait_for(&self, owner: ProcessIdentity, round: u32) -> bool {
         let _ = (owner, round);
         std::thread::yield_now();

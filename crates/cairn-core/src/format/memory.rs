@@ -1,8 +1,10 @@
 //! The shared words a namespace lives in, and what guards them.
 //!
-//! All metadata is a slice of 64-bit words reached by index. Processes that map the same segment see the same
-//! words; every access is atomic, so a word is never torn, and the lock gives the ordering.
-//! Does not know how the segment is mapped or how the lock detects a dead owner; `cairn-device` does.
+//! All metadata is a slice of 64-bit words reached by index. Processes that map the same segment
+//! see the same words; every access is atomic, so a word is never torn, and the lock gives the
+//! ordering.
+//! Does not know how the segment is mapped or how the lock detects a dead owner; `cairn-device`
+//! does.
 
 use crate::format::error::{Error, Result};
 use crate::image::{PrivateWords, shadow_words};
@@ -35,16 +37,16 @@ pub trait Memory: Send + Sync {
     /// Releases the lock; the calling thread must hold it.
     fn unlock(&self);
 
-    /// Allocates the pages of these words and maps them here, so that no later access to them faults.
-    /// Called without the lock. Errors: `NoSpace`.
+    /// Allocates the pages of these words and maps them here, so that no later access to them
+    /// faults. Called without the lock. Errors: `NoSpace`.
     fn back(&self, first_word: usize, word_count: usize) -> Result<()>;
 
-    /// Lets these words come into the cache while the caller does something else, where that can be asked for. Any index
-    /// is allowed.
+    /// Lets these words come into the cache while the caller does something else, where that can be
+    /// asked for. Any index is allowed.
     fn prefetch(&self, _first_word: usize, _word_count: usize) {}
 
-    /// Where pages are saved while an image is held (`image.rs`); empty if none can be. As many words as
-    /// `Geometry::shadow_bytes` says, or fewer, if fewer pages may be saved.
+    /// Where pages are saved while an image is held (`image.rs`); empty if none can be. As many
+    /// words as `Geometry::shadow_bytes` says, or fewer, if fewer pages may be saved.
     fn shadow(&self) -> &[AtomicU64] {
         &[]
     }
@@ -54,8 +56,8 @@ pub trait Memory: Send + Sync {
         Err(Error::NoSpace)
     }
 
-    /// Gives the memory of the shadow from a word on back: it is zeros from now on. Called without the lock, while no image is
-    /// held.
+    /// Gives the memory of the shadow from a word on back: it is zeros from now on. Called without
+    /// the lock, while no image is held.
     fn clear_shadow(&self, _first_word: usize) {}
 }
 

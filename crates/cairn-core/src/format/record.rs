@@ -1,10 +1,12 @@
-//! Records: one change of a namespace each, in the words that stand in the log and in snapshots (docs/FORMAT.md).
+//! Records: one change of a namespace each, in the words that stand in the log and in snapshots
+//! (docs/FORMAT.md).
 //!
 //! ```text
 //! 0  CRC32C << 32 | length in words << 16 | operation
 //! 1  LSN     2  time     3..  parameters     then  name length, name bytes, zero padded
 //! ```
-//! Invariant: what decodes has the checksum, the length and the number of parameters of its operation.
+//! Invariant: what decodes has the checksum, the length and the number of parameters of its
+//! operation.
 //! Does not know what a record means; `replay.rs` does.
 
 use crate::format::layout::Checksum;
@@ -15,7 +17,8 @@ use crate::format::types::{PATH_BYTES_MAX, Timestamp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Operation {
-    /// inode, version, flags (1 unclean, 2 others have it open for writing): a description open for writing was closed.
+    /// inode, version, flags (1 unclean, 2 others have it open for writing): a description open for
+    /// writing was closed.
     Close = 1,
     /// directory, inode, mode, owner << 32 | group; name.
     Create = 2,
@@ -31,7 +34,8 @@ pub enum Operation {
     Target = 7,
     /// inode, size.
     Truncate = 8,
-    /// inode, offset, length, first file block, packed run of the blocks added (0 = none), seal of the file's last block.
+    /// inode, offset, length, first file block, packed run of the blocks added (0 = none), seal of
+    /// the file's last block.
     Write = 9,
     /// inode, mode, owner, group, access and modification time.
     Attributes = 10,
@@ -39,29 +43,34 @@ pub enum Operation {
     Evict = 11,
     /// inode, version: drained and verified.
     Drained = 12,
-    /// directory, inode, other directory, other inode; name, a zero byte, other name. They changed places.
+    /// directory, inode, other directory, other inode; name, a zero byte, other name. They changed
+    /// places.
     Exchange = 13,
     /// inode: blocks of it may be overwritten in place from now on, so their checksums are void.
     Opened = 14,
     /// inode, seal of its last block: all its blocks have valid checksums again.
     Sealed = 15,
-    /// In snapshots. inode, mode << 32 | flags, links, owner << 32 | group, parent directory, size, version, drained
-    /// version, access, modification, change and birth time, seal of the last block.
+    /// In snapshots. inode, mode << 32 | flags, links, owner << 32 | group, parent directory, size,
+    /// version, drained version, access, modification, change and birth time, seal of the last
+    /// block.
     Inode = 16,
     /// In snapshots. directory, inode; name.
     Name = 17,
     /// In snapshots. inode, file block, packed run.
     Extent = 18,
-    /// inode, offset, bytes written in all, bytes from piece to piece, packed run of the blocks added, bytes of a piece. A write
-    /// of pieces, as `coalesce.rs` has them.
+    /// inode, offset, bytes written in all, bytes from piece to piece, packed run of the blocks
+    /// added, bytes of a piece. A write of pieces, as `coalesce.rs` has them.
     Strides = 19,
-    /// inode; all its extended attributes, as `extended.rs` has them. In snapshots, too, and not empty there.
+    /// inode; all its extended attributes, as `extended.rs` has them. In snapshots, too, and not
+    /// empty there.
     Extended = 20,
-    /// inode, size, CRC32C of the data, version: the data are elsewhere, and what was here of them is gone.
+    /// inode, size, CRC32C of the data, version: the data are elsewhere, and what was here of them
+    /// is gone.
     Absent = 21,
     /// inode: its data are here.
     Present = 22,
-    /// As `Write`, of blocks that took the places of others, which are free now. Of no bytes: only that happened.
+    /// As `Write`, of blocks that took the places of others, which are free now. Of no bytes: only
+    /// that happened.
     Replace = 23,
 }
 
@@ -124,12 +133,14 @@ impl Operation {
     }
 }
 
-/// Longest record: two names, a symbolic link's target, or a file's extended attributes, and a few parameters.
+/// Longest record: two names, a symbolic link's target, or a file's extended attributes, and a few
+/// parameters.
 pub(crate) const RECORD_WORDS_MAX: usize = 600;
 /// Words before the parameters.
 pub(crate) const FIXED_WORDS: usize = 3;
 
-/// Bytes summed by one call of the checksum routine: nearly every record, and an eighth of a media block.
+/// Bytes summed by one call of the checksum routine: nearly every record, and an eighth of a media
+/// block.
 const SUMMED_BYTES: usize = 512;
 
 /// Continues the checksum `crc` over words, little-endian.
@@ -174,7 +185,8 @@ pub(crate) struct Record<'w> {
 pub(crate) type NameBuffer = [u8; PATH_BYTES_MAX + 1];
 
 impl<'w> Record<'w> {
-    /// The record at the start of `words`, and its length; `None` if there is no whole and valid one.
+    /// The record at the start of `words`, and its length; `None` if there is no whole and valid
+    /// one.
     pub(crate) fn decode(words: &'w [u64], checksum: Checksum) -> Option<(usize, Record<'w>)> {
         let shape = *words.first()?;
         let operation = Operation::decode(shape as u16)?;

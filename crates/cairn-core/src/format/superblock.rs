@@ -1,12 +1,13 @@
-//! The superblock: what a durable tier's media is, and where everything stands on it (docs/FORMAT.md).
+//! The superblock: what a durable tier's media is, and where everything stands on it
+//! (docs/FORMAT.md).
 //!
 //! ```text
 //! superblock | copy | log tails (2 blocks) | log ring | snapshot slot 0 | slot 1 | checksums of each tier | data
 //! ```
-//! The media hold all metadata of a namespace, and the data of its first tier, if that has any. The tiers behind it have
-//! media of their own, or are memory, and then are gone with it.
-//! Invariant: everything follows from the superblock, which is written once and never changed; it is used only if its
-//! checksum is right and every region lies inside the media.
+//! The media hold all metadata of a namespace, and the data of its first tier, if that has any. The
+//! tiers behind it have media of their own, or are memory, and then are gone with it.
+//! Invariant: everything follows from the superblock, which is written once and never changed; it
+//! is used only if its checksum is right and every region lies inside the media.
 
 use crate::format::error::{Error, Result};
 use crate::format::layout::{Checksum, Durability, Geometry, LOG_WORDS};
@@ -39,9 +40,10 @@ const LOG_BLOCKS_MAX: u64 = (256 << 20) / BLOCK;
 const BYTES_PER_INODE: u64 = 64 << 10;
 const INODES_MIN: u64 = 1024;
 const INODES_MAX: u64 = 4 << 20;
-/// Bytes of a snapshot slot for an inode with its names, of which there are two at most on average or one of two
-/// records, and for an extent in the worst case, one to a block: a snapshot always fits, so the log can always be cut.
-/// Extended attributes are in records of names, too, and take no more for each.
+/// Bytes of a snapshot slot for an inode with its names, of which there are two at most on average
+/// or one of two records, and for an extent in the worst case, one to a block: a snapshot always
+/// fits, so the log can always be cut. Extended attributes are in records of names, too, and take
+/// no more for each.
 const SLOT_BYTES_PER_INODE: u64 = 352;
 const SLOT_BYTES_PER_BLOCK: u64 = 56;
 /// Beyond this a slot does not grow with the number of blocks: long extents are the rule.
@@ -126,12 +128,14 @@ pub struct Superblock {
     pub slot_blocks: u64,
     /// Where the first hugeblock stands, bytes.
     pub data_offset: u64,
-    /// What tells the media of the tiers behind the first one from others; `None`: memory, or no tier.
+    /// What tells the media of the tiers behind the first one from others; `None`: memory, or no
+    /// tier.
     pub further: [Option<[u64; 2]>; TIERS_MAX - 1],
 }
 
 impl Superblock {
-    /// Lays out a media of `bytes`. Errors: `NoSpace` if that is too little to hold anything; `Invalid` options.
+    /// Lays out a media of `bytes`. Errors: `NoSpace` if that is too little to hold anything;
+    /// `Invalid` options.
     pub fn plan(bytes: u64, options: &MediaOptions) -> Result<Superblock> {
         let hugeblock = u64::from(options.hugeblock_bytes);
         if !options.hugeblock_bytes.is_power_of_two() || hugeblock < BLOCK {
@@ -216,7 +220,8 @@ impl Superblock {
         }
     }
 
-    /// Whether files may have extended attributes: older builds that use the media know what that is.
+    /// Whether files may have extended attributes: older builds that use the media know what that
+    /// is.
     pub(crate) fn holds_extended(&self) -> bool {
         self.version >= VERSION_OF_EXTENDED
     }
@@ -338,7 +343,8 @@ impl Superblock {
         }
     }
 
-    /// Whether all regions follow each other inside the media, which are large enough for so many inodes.
+    /// Whether all regions follow each other inside the media, which are large enough for so many
+    /// inodes.
     fn fits(&self, media_bytes: u64) -> bool {
         let hugeblock = u64::from(self.geometry.hugeblock_bytes);
         let blocks = u64::from(self.geometry.tier_blocks[0]);
@@ -357,8 +363,8 @@ impl Superblock {
                 .is_some_and(|end| end <= self.bytes.min(media_bytes))
     }
 
-    /// What is mixed into the checksums of log blocks and snapshots: those of another store, or of before the last
-    /// recovery, are not taken for ours.
+    /// What is mixed into the checksums of log blocks and snapshots: those of another store, or of
+    /// before the last recovery, are not taken for ours.
     pub(crate) fn brand(&self, epoch: u64) -> u64 {
         self.identity[0]
             ^ self.identity[1].rotate_left(32)

@@ -1,5 +1,5 @@
-//! Text as 64-bit words: little-endian, the last one padded with zeros. Names are hashed, compared, stored and logged
-//! in such words, and paths are searched in them.
+//! Text as 64-bit words: little-endian, the last one padded with zeros. Names are hashed, compared,
+//! stored and logged in such words, and paths are searched in them.
 
 /// The words of a text.
 pub(crate) fn words(text: &[u8]) -> Words<'_> {
@@ -35,7 +35,8 @@ pub(crate) fn find_slash(path: &[u8]) -> Option<usize> {
     const HIGH: u64 = ONES << 7;
     let mut start = 0;
     for word in words(path) {
-        // The bytes that are slashes are 0 in this word, and the first 0 is the lowest byte whose high bit is left.
+        // The bytes that are slashes are 0 in this word, and the first 0 is the lowest byte whose
+        // high bit is left.
         let other = word ^ (ONES * u64::from(b'/'));
         let slashes = other.wrapping_sub(ONES) & !other & HIGH;
         if slashes != 0 {

@@ -1,6 +1,7 @@
 //! Identifiers, attributes and options that cross the boundary of the crate.
 //!
-//! Different things have different types: an inode number is not a handle, a file block is not a tier block.
+//! Different things have different types: an inode number is not a handle, a file block is not a
+//! tier block.
 
 /// Number of an inode within its namespace; 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -9,9 +10,9 @@ pub struct InodeId(pub u32);
 /// The root directory of every namespace.
 pub const ROOT: InodeId = InodeId(1);
 
-/// One opening of a file within its namespace: in the low half the number of its description, in the high half which
-/// opening of that number it is. So it never stands for what has the number after a close, until 65 536 openings later.
-/// Neither 0 nor `u32::MAX` is one.
+/// One opening of a file within its namespace: in the low half the number of its description, in
+/// the high half which opening of that number it is. So it never stands for what has the number
+/// after a close, until 65 536 openings later. Neither 0 nor `u32::MAX` is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleId(pub u32);
 
@@ -26,8 +27,9 @@ impl HandleId {
     }
 }
 
-/// One use of a process slot within its namespace: its number in the low half, in the high half which use of that
-/// number it is. So it never stands for the slot of a process that comes later, until 65 536 uses later. 0 is none.
+/// One use of a process slot within its namespace: its number in the low half, in the high half
+/// which use of that number it is. So it never stands for the slot of a process that comes later,
+/// until 65 536 uses later. 0 is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(pub u32);
 
@@ -49,7 +51,8 @@ pub struct Timestamp(pub i64);
 impl Timestamp {
     const PER_SECOND: i64 = 1_000_000_000;
 
-    /// The time that is so many seconds and nanoseconds after the epoch, or the nearest one that there is.
+    /// The time that is so many seconds and nanoseconds after the epoch, or the nearest one that
+    /// there is.
     pub fn from_parts(seconds: i64, nanoseconds: i64) -> Timestamp {
         let exact = i128::from(seconds) * i128::from(Self::PER_SECOND) + i128::from(nanoseconds);
         Timestamp(exact.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
@@ -148,8 +151,8 @@ pub struct Attributes {
     pub unclean: bool,
     /// Was unclean since it was last truncated to 0: what is in it may be torn.
     pub torn: bool,
-    /// Blocks of it are lost with a tier, so it is unclean, too: reading what is missing and writing give `Io` until it is
-    /// truncated to 0.
+    /// Blocks of it are lost with a tier, so it is unclean, too: reading what is missing and
+    /// writing give `Io` until it is truncated to 0.
     pub lost: bool,
     /// The data are still elsewhere: opening the file to read or write gives `Absent`.
     pub absence: Option<Absence>,
@@ -159,8 +162,8 @@ pub struct Attributes {
     pub opens: u32,
     /// Has extended attributes.
     pub extended: bool,
-    /// A directory that got its name by `rename`, in which nothing was made, and of which nothing was taken, since. Not known any
-    /// more once the namespace was recovered.
+    /// A directory that got its name by `rename`, in which nothing was made, and of which nothing
+    /// was taken, since. Not known any more once the namespace was recovered.
     pub renamed: bool,
 }
 
@@ -193,7 +196,8 @@ pub const PATH_BYTES_MAX: usize = 4095;
 pub const TIERS_MAX: usize = 4;
 
 impl Attributes {
-    /// Whether nobody may write to it and its newest version is drained. An absent file is, though who brings it writes to it.
+    /// Whether nobody may write to it and its newest version is drained. An absent file is, though
+    /// who brings it writes to it.
     pub fn is_drained(&self) -> bool {
         self.absence.is_some() || self.writers == 0 && self.drained_version == self.version
     }
@@ -230,7 +234,8 @@ pub struct ProcessIdentity {
 pub enum Position {
     /// At the shared cursor, which is moved past it at once.
     Cursor,
-    /// At this offset; a write through an appending handle goes to the end all the same, as in Linux.
+    /// At this offset; a write through an appending handle goes to the end all the same, as in
+    /// Linux.
     At(u64),
     /// Exactly here: the repetition of a plan that could not be committed.
     Again(u64),
@@ -259,7 +264,8 @@ pub struct OpenOptions {
     pub unless_written: bool,
     /// Fail if the last component is a symbolic link (`O_NOFOLLOW`).
     pub no_follow: bool,
-    /// Only name the file, neither read nor write (`O_PATH`): only `directory`, `no_follow` and `bounds` have an effect then.
+    /// Only name the file, neither read nor write (`O_PATH`): only `directory`, `no_follow` and
+    /// `bounds` have an effect then.
     pub path_only: bool,
     /// Which ways the path may take.
     pub bounds: PathBounds,
@@ -272,7 +278,8 @@ pub struct PathBounds {
     pub above: Above,
     /// No symbolic link is followed.
     pub no_links: bool,
-    /// No link to an absolute path is, unless that stays: the root of all is on another file system (`RESOLVE_NO_XDEV`).
+    /// No link to an absolute path is, unless that stays: the root of all is on another file system
+    /// (`RESOLVE_NO_XDEV`).
     pub one_device: bool,
 }
 

@@ -6,11 +6,11 @@
 //! list     for each place: which page is there
 //! places   the pages
 //! ```
-//! Invariant: a page is whole in its place, and in the list, before the count covers it, and counted before the table names
-//! it. Only what the table names may have changed. So a death in between costs a place and no more.
-//! The table of an earlier image means nothing to the next one, which has another number.
-//! Not saved: the undo area and the log, which nobody reads in an image, and checksums, which do not change for blocks that
-//! are in it.
+//! Invariant: a page is whole in its place, and in the list, before the count covers it, and
+//! counted before the table names it. Only what the table names may have changed. So a death in
+//! between costs a place and no more. The table of an earlier image means nothing to the next one,
+//! which has another number. Not saved: the undo area and the log, which nobody reads in an image,
+//! and checksums, which do not change for blocks that are in it.
 
 use super::{ImageLoss, LOSS_BITS};
 use crate::engine::transaction::Transaction;
@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const PAGES_PER_TRANSACTION_MAX: usize = 256;
 /// Places backed at a time.
 const STEP: usize = 2 * PAGES_PER_TRANSACTION_MAX;
-/// Places whose memory stays from one image to the next: who has mapped them once finds them backed at the first change after
-/// a cut, which costs as many page faults otherwise.
+/// Places whose memory stays from one image to the next: who has mapped them once finds them backed
+/// at the first change after a cut, which costs as many page faults otherwise.
 const PLACES_KEPT: usize = STEP;
 /// Places beyond one for each page: for pages that were saved twice because their process died.
 const SPARE_PLACES: usize = 1024;
@@ -45,7 +45,8 @@ pub fn shadow_words(segment_words: usize) -> usize {
     PAGE_WORDS + tables + places * PAGE_WORDS
 }
 
-/// What of the shadow this process has backed and mapped: for which image, in the high half, and how many places.
+/// What of the shadow this process has backed and mapped: for which image, in the high half, and
+/// how many places.
 #[derive(Default)]
 pub(crate) struct ShadowHere(AtomicU64);
 
@@ -133,12 +134,14 @@ impl<'m> Shadow<'m> {
         self.put(NUMBER, number);
     }
 
-    /// Words from its beginning whose memory stays when an image ends: the table, the list, and the first places.
+    /// Words from its beginning whose memory stays when an image ends: the table, the list, and the
+    /// first places.
     pub(crate) fn words_kept(&self) -> usize {
         self.place(PLACES_KEPT.min(self.places))
     }
 
-    /// Backs what a transaction may need of it that joins the image `number`. Without the lock. Errors: `NoSpace`.
+    /// Backs what a transaction may need of it that joins the image `number`. Without the lock.
+    /// Errors: `NoSpace`.
     pub(crate) fn back(&self, memory: &dyn Memory, here: &ShadowHere, number: u64) -> Result<()> {
         if self.is_backed(here, number) {
             return Ok(());
@@ -214,8 +217,8 @@ impl<'m> Shadow<'m> {
 }
 
 impl<'m> Transaction<'m> {
-    /// The lock is held, and the namespace holds an image: sees to it that pages can be saved, for which the lock may have to
-    /// be given up for a while. If they cannot, the image is given up.
+    /// The lock is held, and the namespace holds an image: sees to it that pages can be saved, for
+    /// which the lock may have to be given up for a while. If they cannot, the image is given up.
     #[cold]
     pub(crate) fn join_image(&mut self) -> Result<()> {
         let shadow = Shadow::of(self.memory);
@@ -255,7 +258,8 @@ impl<'m> Transaction<'m> {
         self.set_plain(true);
     }
 
-    /// A word of this page is about to change: saves the page as it is, if an image is held and has not saved it yet.
+    /// A word of this page is about to change: saves the page as it is, if an image is held and has
+    /// not saved it yet.
     pub(crate) fn keep_page(&mut self, at: usize) {
         let Some(Held { number, shadow, pages_kept }) = self.image else { return };
         let page = at / PAGE_WORDS;
@@ -270,7 +274,8 @@ impl<'m> Transaction<'m> {
         self.image = Some(Held { number, shadow, pages_kept: pages_kept + 1 });
     }
 
-    /// Whether another step of a batch may save pages: each saves fewer than half of what a transaction may.
+    /// Whether another step of a batch may save pages: each saves fewer than half of what a
+    /// transaction may.
     pub(crate) fn may_keep_more(&self) -> bool {
         self.image.is_none_or(|held| held.pages_kept < PAGES_PER_TRANSACTION_MAX / 2)
     }

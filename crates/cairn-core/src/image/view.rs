@@ -1,9 +1,11 @@
-//! What a reader of an image sees: the segment in private, with the pages that were saved in their places.
+//! What a reader of an image sees: the segment in private, with the pages that were saved in their
+//! places.
 //!
-//! Invariant: who holds the lock of the view holds that of the namespace, the image is held, and every page that was saved
-//! stands in the view as it was at the cut; every other page of the segment is as it was then. So each operation that only
-//! reads finds, under the lock, the namespace of the cut. What it says is of the image if the image is held still.
-//! Who changes something in the view changes it for himself alone.
+//! Invariant: who holds the lock of the view holds that of the namespace, the image is held, and
+//! every page that was saved stands in the view as it was at the cut; every other page of the
+//! segment is as it was then. So each operation that only reads finds, under the lock, the
+//! namespace of the cut. What it says is of the image if the image is held still. Who changes
+//! something in the view changes it for himself alone.
 
 use super::shadow::Shadow;
 use crate::engine::transaction::{Local, Transaction};
@@ -23,8 +25,8 @@ pub trait PrivateWords: Send + Sync {
     /// All of them.
     fn words(&self) -> &[AtomicU64];
 
-    /// Whether a page to which nothing was stored shows what the segment has there at any time. If not, all of them are zeros at
-    /// first, and are copied.
+    /// Whether a page to which nothing was stored shows what the segment has there at any time. If
+    /// not, all of them are zeros at first, and are copied.
     fn shows_segment(&self) -> bool;
 }
 
@@ -46,13 +48,15 @@ pub struct ImageMemory {
     checksum: Checksum,
     local: Local,
     number: u64,
-    /// Saved pages that are in their places; and whose places are this process's own, so that no touch of them faults.
+    /// Saved pages that are in their places; and whose places are this process's own, so that no
+    /// touch of them faults.
     installed: AtomicUsize,
     touched: AtomicUsize,
 }
 
 impl ImageMemory {
-    /// The image that the namespace in `live` holds. Errors: `ImageLost`: it holds none; as `Microfs::open`.
+    /// The image that the namespace in `live` holds. Errors: `ImageLost`: it holds none; as
+    /// `Microfs::open`.
     pub fn new(
         live: Arc<dyn Memory>,
         view: Box<dyn PrivateWords>,
@@ -115,13 +119,15 @@ impl ImageMemory {
         Ok(())
     }
 
-    /// Makes a page of the view this process's own: what it shows is still to be replaced, or is as it was at the cut.
+    /// Makes a page of the view this process's own: what it shows is still to be replaced, or is as
+    /// it was at the cut.
     fn touch(&self, page: usize) {
         self.view.words()[page * PAGE_WORDS].fetch_or(0, Ordering::Relaxed);
     }
 
-    /// Puts pages in their places that were saved since, of those that were touched. The lock is held. What is to be touched
-    /// before others can be goes to `next`; returns of which places these are the pages, none if all are where they belong.
+    /// Puts pages in their places that were saved since, of those that were touched. The lock is
+    /// held. What is to be touched before others can be goes to `next`; returns of which places
+    /// these are the pages, none if all are where they belong.
     fn install(&self, next: &mut [usize; BATCH]) -> Result<Range<usize>> {
         let shadow = self.shadow()?;
         let (count, touched) = (shadow.count(self.number), self.touched.load(Ordering::Relaxed));

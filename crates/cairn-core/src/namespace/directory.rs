@@ -1,7 +1,7 @@
 //! Directories: make, remove, list, and the way from one up to the root.
 //!
-//! Invariant: a directory knows its parent. A removed one that is still open keeps the number of its parent and the
-//! version that tells it from later users of that number.
+//! Invariant: a directory knows its parent. A removed one that is still open keeps the number of
+//! its parent and the version that tells it from later users of that number.
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, PERMISSION_BITS, READ};
@@ -117,8 +117,8 @@ impl Microfs {
         })
     }
 
-    /// Visits the entries of `directory` after position `after` (0 = from the start) until `visit` returns false.
-    /// `.` and `..` are not among them. The visitor runs without the lock.
+    /// Visits the entries of `directory` after position `after` (0 = from the start) until `visit`
+    /// returns false. `.` and `..` are not among them. The visitor runs without the lock.
     pub fn list(
         &self,
         caller: &Caller,

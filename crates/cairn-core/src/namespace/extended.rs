@@ -1,4 +1,5 @@
-//! Extended attributes: short values by name, of regular files and directories; those of the kernel's namespace `user.`.
+//! Extended attributes: short values by name, of regular files and directories; those of the
+//! kernel's namespace `user.`.
 //!
 //! All attributes of a file are one text (names.rs), which a tree of its own finds:
 //!
@@ -6,10 +7,11 @@
 //! tree entry   high: inode     low: name record that the text begins with
 //! text         each attribute, ascending by name: length of name (1 byte), length of value (2 bytes), name, value
 //! ```
-//! So a change is one record of the log, whatever it changes, and what a file has in all is bounded as in a file system
-//! that keeps it in one block.
-//! Invariant: an inode has the flag [`EXTENDED`] if and only if the tree has an entry of it, which is one and whose text is
-//! not empty. The flag stands beside the mode: a file without attributes costs nothing.
+//! So a change is one record of the log, whatever it changes, and what a file has in all is bounded
+//! as in a file system that keeps it in one block.
+//! Invariant: an inode has the flag [`EXTENDED`] if and only if the tree has an entry of it, which
+//! is one and whose text is not empty. The flag stands beside the mode: a file without attributes
+//! costs nothing.
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{EXTENDED, Inode, READ, WRITE};
@@ -35,7 +37,8 @@ pub const EXTENDED_VALUE_BYTES_MAX: usize = 64 << 10;
 const STICKY: u32 = 0o1000;
 const HEAD_BYTES: usize = 3;
 
-/// The attributes of a file, as they stand in its text. 4 KiB, so that nothing is allocated under the lock.
+/// The attributes of a file, as they stand in its text. 4 KiB, so that nothing is allocated under
+/// the lock.
 #[derive(Clone)]
 pub struct ExtendedAttributes {
     bytes: [u8; PATH_BYTES_MAX],
@@ -64,7 +67,8 @@ impl ExtendedAttributes {
         &self.bytes[..self.length]
     }
 
-    /// Gives `name` a value. Errors: `Exists`, `NoData` as `update` says; `NoSpace` if all are larger than a text can be.
+    /// Gives `name` a value. Errors: `Exists`, `NoData` as `update` says; `NoSpace` if all are
+    /// larger than a text can be.
     fn set(&mut self, name: &[u8], value: &[u8], update: ExtendedUpdate) -> Result<()> {
         let place = self.place(name);
         if update.create && !place.is_empty() {
@@ -213,9 +217,10 @@ impl Transaction<'_> {
 
 impl Microfs {
     /// Gives `inode` the attribute `name`, as `setxattr(2)`.
-    /// Errors: `NotSupported` for a namespace other than `user.`, and on media of a version before 3; `NotPermitted` if this
-    /// is neither a file nor a directory, or a sticky directory of somebody else; `Exists`, `NoData` as `update` says;
-    /// `NoSpace` if the file has more than fits.
+    /// Errors: `NotSupported` for a namespace other than `user.`, and on media of a version before
+    /// 3; `NotPermitted` if this is neither a file nor a directory, or a sticky directory of
+    /// somebody else; `Exists`, `NoData` as `update` says; `NoSpace` if the file has more than
+    /// fits.
     pub fn set_extended(
         &self,
         caller: &Caller,
@@ -258,7 +263,8 @@ impl Microfs {
         })
     }
 
-    /// The value of the attribute `name`. Errors: `NoData` if there is none; `AccessDenied`, `NotSupported`.
+    /// The value of the attribute `name`. Errors: `NoData` if there is none; `AccessDenied`,
+    /// `NotSupported`.
     pub fn extended(&self, caller: &Caller, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
         check_name(name)?;
         let mut attributes = ExtendedAttributes::default();
@@ -281,7 +287,8 @@ impl Microfs {
         Ok(attributes)
     }
 
-    /// Older builds would take the record of an attribute on media of theirs for the end of the log.
+    /// Older builds would take the record of an attribute on media of theirs for the end of the
+    /// log.
     fn permit_on_media(&self) -> Result<()> {
         match self.durable.as_ref().is_none_or(|durable| durable.superblock.holds_extended()) {
             true => Ok(()),
@@ -299,7 +306,8 @@ fn check_name(name: &[u8]) -> Result<()> {
     }
 }
 
-/// Whether `caller` may read or write the attribute `name`; errors in the order in which Linux finds them.
+/// Whether `caller` may read or write the attribute `name`; errors in the order in which Linux
+/// finds them.
 fn permit(tx: &Transaction, inode: Inode, caller: &Caller, name: &[u8], wanted: u32) -> Result<()> {
     if OTHER_NAMESPACES.iter().any(|namespace| name.starts_with(namespace)) {
         return Err(Error::NotSupported);

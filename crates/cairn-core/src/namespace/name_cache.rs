@@ -1,9 +1,10 @@
 //! Names this process has met, in front of the tree of all names.
 //!
-//! A slot holds the name record where a (directory, name) was last found, and the inode it named then. The record itself says
-//! what it names, so a slot that is out of date is seen to be (names.rs) and nothing ever has to be taken out; the inode
-//! serves only to have it fetched meanwhile. Slots are as many to a set as fit into a cache line. The table is private
-//! to the process and grows with the number of names it meets, never under the lock.
+//! A slot holds the name record where a (directory, name) was last found, and the inode it named
+//! then. The record itself says what it names, so a slot that is out of date is seen to be
+//! (names.rs) and nothing ever has to be taken out; the inode serves only to have it fetched
+//! meanwhile. Slots are as many to a set as fit into a cache line. The table is private to the
+//! process and grows with the number of names it meets, never under the lock.
 
 use crate::format::types::InodeId;
 use std::sync::OnceLock;
@@ -37,7 +38,8 @@ struct Set {
 
 const _: () = assert!(size_of::<Set>() == 64);
 
-/// Where a (directory, name) belongs: the number picks the set, its high half tells names that share one apart.
+/// Where a (directory, name) belongs: the number picks the set, its high half tells names that
+/// share one apart.
 #[derive(Clone, Copy)]
 pub(crate) struct Place(u64);
 

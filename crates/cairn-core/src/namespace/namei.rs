@@ -1,7 +1,7 @@
 //! Names given and taken: unlink, link, symbolic links, and what all operations on names share.
 //!
-//! Invariant: an inode counts its names; it is retired when neither a name nor an open description is left.
-//! Opening, directories, renaming and attributes have rooms of their own.
+//! Invariant: an inode counts its names; it is retired when neither a name nor an open description
+//! is left. Opening, directories, renaming and attributes have rooms of their own.
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{EXECUTE, Inode, NAMELESS, RENAMED, WRITE};
@@ -107,7 +107,8 @@ impl Microfs {
         self.remove_file(caller, base, path, Operation::Evict, None)
     }
 
-    /// The same if it names `inode`, whose data have this version, and nobody may write to that. Errors: `Busy` if not.
+    /// The same if it names `inode`, whose data have this version, and nobody may write to that.
+    /// Errors: `Busy` if not.
     pub fn evict_unchanged(
         &self,
         caller: &Caller,
@@ -241,7 +242,8 @@ impl Microfs {
         })
     }
 
-    /// Reads the target of a symbolic link into `target`, whose capacity should be [`PATH_BYTES_MAX`].
+    /// Reads the target of a symbolic link into `target`, whose capacity should be
+    /// [`PATH_BYTES_MAX`].
     pub fn read_link(
         &self,
         caller: &Caller,

@@ -1,4 +1,5 @@
-//! Directory entries: a B+tree keyed by (directory, hash of the name), with the name in a chain of records.
+//! Directory entries: a B+tree keyed by (directory, hash of the name), with the name in a chain of
+//! records.
 //!
 //! ```text
 //! tree entry   high: directory << 32 | hash 61..32     low: hash 31..0 << 32 | name record
@@ -6,11 +7,11 @@
 //! continuation word 0: next record                     words 1-7: 56 bytes
 //! ```
 //! A name whose hash is taken by another name of the directory takes the next free hash, at most
-//! [`PROBES`] further; so (directory, hash) is unique and serves as the position of a directory stream, which stays
-//! valid while other names come and go.
-//! Targets of symbolic links and extended attributes (extended.rs) are stored in the same chains, with directory 0.
-//! Invariant: a record in use as a name has its directory and an inode, one that is not lacks one of them; so a record
-//! says by itself whether it still is what somebody remembers (name_cache.rs).
+//! [`PROBES`] further; so (directory, hash) is unique and serves as the position of a directory
+//! stream, which stays valid while other names come and go. Targets of symbolic links and extended
+//! attributes (extended.rs) are stored in the same chains, with directory 0.
+//! Invariant: a record in use as a name has its directory and an inode, one that is not lacks one
+//! of them; so a record says by itself whether it still is what somebody remembers (name_cache.rs).
 
 use crate::engine::transaction::Transaction;
 use crate::engine::tree::{Gap, Key, Tree, high, key, low};
@@ -134,8 +135,8 @@ impl Transaction<'_> {
         Some(Entry { inode: self.named_inode(record), hash, record })
     }
 
-    /// The entries of `directory` whose positions are greater than `after`, in order, as many as `batch` takes. Looking at
-    /// their names and inodes next is fast: the fetches overlap.
+    /// The entries of `directory` whose positions are greater than `after`, in order, as many as
+    /// `batch` takes. Looking at their names and inodes next is fast: the fetches overlap.
     pub(crate) fn next_names<'b>(
         &self,
         directory: InodeId,
@@ -268,7 +269,8 @@ impl Transaction<'_> {
         self.text_records(entry.record)
     }
 
-    /// Copies a stored text to the front of `target` and returns its length. Up to seven bytes behind it may change, too.
+    /// Copies a stored text to the front of `target` and returns its length. Up to seven bytes
+    /// behind it may change, too.
     pub(crate) fn copy_text(&self, record: u32, target: &mut [u8]) -> usize {
         let length = self.text_length(record).min(target.len());
         let mut at = 0;
@@ -289,14 +291,15 @@ impl Transaction<'_> {
             && self.text_at_equals(self.record(SlabKind::Name, record), name)
     }
 
-    /// Whether the text that begins with the record at `at`, which is as long as `name`, is the same.
+    /// Whether the text that begins with the record at `at`, which is as long as `name`, is the
+    /// same.
     fn text_at_equals(&self, at: usize, name: &[u8]) -> bool {
         let mut wanted = text::words(name);
         self.for_text_words(at, name.len(), |word, _| Some(word) == wanted.next())
     }
 
-    /// Visits the text that begins with the record at `at` in words, each with the number of its bytes that are text;
-    /// false if `visit` stopped it.
+    /// Visits the text that begins with the record at `at` in words, each with the number of its
+    /// bytes that are text; false if `visit` stopped it.
     fn for_text_words(
         &self,
         mut at: usize,

@@ -95,9 +95,10 @@ impl Microfs {
 }
 
 impl Microfs {
-    /// Makes a file without a name in the directory at `path` and opens it as `options` say. It goes
-    /// with its last description, unless it is `linkable` and [`Microfs::link`] gave it a name. The log knows it only from
-    /// then on. Errors: `Invalid` if it is to be linkable and the namespace is durable: its blocks would not be in the log.
+    /// Makes a file without a name in the directory at `path` and opens it as `options` say. It
+    /// goes with its last description, unless it is `linkable` and [`Microfs::link`] gave it a
+    /// name. The log knows it only from then on. Errors: `Invalid` if it is to be linkable and the
+    /// namespace is durable: its blocks would not be in the log.
     pub fn open_nameless(
         &self,
         caller: &Caller,

@@ -183,7 +183,8 @@ fn exchange(
     Ok(())
 }
 
-/// A directory has another name, and all that was in it. Not on media: after a crash nobody knows it.
+/// A directory has another name, and all that was in it. Not on media: after a crash nobody knows
+/// it.
 fn note_renamed(tx: &mut Transaction, moved: Inode) {
     if moved.is_directory(tx) {
         moved.add_flags(tx, RENAMED);

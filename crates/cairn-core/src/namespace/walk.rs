@@ -1,8 +1,9 @@
 //! From a path to an inode: one walk, under one lock, symbolic links included.
 //!
-//! A path is relative to a directory of the namespace. `..` of the root and absolute link targets outside the
-//! mount prefix leave the namespace: the walk then ends with `Error::Escapes`, and `Microfs::escape_path` says where.
-//! A walk within bounds ends with `Error::OutOfBounds` instead, or stays.
+//! A path is relative to a directory of the namespace. `..` of the root and absolute link targets
+//! outside the mount prefix leave the namespace: the walk then ends with `Error::Escapes`, and
+//! `Microfs::escape_path` says where. A walk within bounds ends with `Error::OutOfBounds` instead,
+//! or stays.
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{EXECUTE, Inode};
@@ -208,7 +209,8 @@ impl Transaction<'_> {
                     if bounds.given.no_links {
                         return Err(Error::SymlinkLoop);
                     }
-                    // A slash after the link asks for the directory behind it; keep it for the next round.
+                    // A slash after the link asks for the directory behind it; keep it for the next
+                    // round.
                     let tail = &rest[component.len()..];
                     return Ok(Step::Symlink { directory, link, rest: tail });
                 }
@@ -348,8 +350,9 @@ impl Microfs {
         tx.walk(&self.geometry().mount, caller, path, last, bounds, spare)
     }
 
-    /// Where a path leads that leaves the namespace: an absolute path outside the mount prefix, to be handed to
-    /// the kernel. Call after an operation failed with `Escapes`. Errors: `Invalid` if the path does not leave.
+    /// Where a path leads that leaves the namespace: an absolute path outside the mount prefix, to
+    /// be handed to the kernel. Call after an operation failed with `Escapes`. Errors: `Invalid` if
+    /// the path does not leave.
     pub fn escape_path(
         &self,
         caller: &Caller,
@@ -399,8 +402,8 @@ impl Microfs {
     }
 }
 
-/// Builds `<mount>/../<rest>` for a path that climbs above the root: everything up to the `..` of the root is
-/// resolved already, the kernel resolves what follows.
+/// Builds `<mount>/../<rest>` for a path that climbs above the root: everything up to the `..` of
+/// the root is resolved already, the kernel resolves what follows.
 fn climb_out(tx: &Transaction, mount: &[u8], base: Inode, path: &[u8], outside: &mut Vec<u8>) {
     let mut directory = base;
     let mut rest = skip_slashes(path);

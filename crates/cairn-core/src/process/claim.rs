@@ -1,7 +1,8 @@
 //! Duties that one process at a time has: flushing the log, writing a snapshot.
 //!
-//! A claim is three words, the identity of the process that has the duty. Whoever wants it next waits, and takes it
-//! over from a process that does not exist any more: what it was doing can be done again from the start.
+//! A claim is three words, the identity of the process that has the duty. Whoever wants it next
+//! waits, and takes it over from a process that does not exist any more: what it was doing can be
+//! done again from the start.
 
 use crate::engine::transaction::Transaction;
 use crate::format::layout::{FLUSH_CLAIM, SNAPSHOT_CLAIM};

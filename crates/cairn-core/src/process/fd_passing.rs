@@ -1,6 +1,8 @@
-//! Open-file descriptions on their way between processes: in a message that was sent and not received yet.
+//! Open-file descriptions on their way between processes: in a message that was sent and not
+//! received yet.
 //!
-//! Such a description has one reference more, which no process slot owns, however many messages it is in.
+//! Such a description has one reference more, which no process slot owns, however many messages it
+//! is in.
 //! Does not know whether one still is: `cairn_device::flight` asks the kernel.
 
 use core::sync::atomic::Ordering;
@@ -12,8 +14,8 @@ use crate::format::types::{HandleId, Timestamp};
 use crate::process::handle::IN_FLIGHT;
 
 impl Microfs {
-    /// Before `handle` is sent: it stays open until [`Microfs::land`]. `token` is the kernel inode number by which the receiver
-    /// recognises it.
+    /// Before `handle` is sent: it stays open until [`Microfs::land`]. `token` is the kernel inode
+    /// number by which the receiver recognises it.
     pub fn launch(&self, handle: HandleId, token: u64) -> Result<()> {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
@@ -28,8 +30,9 @@ impl Microfs {
         })
     }
 
-    /// `handle` is on its way no more, in no message. If nobody has received it, it is closed; an orderly end, unless a
-    /// process that had it died before. Nothing is done if it was not on its way. Errors: as [`Microfs::release`].
+    /// `handle` is on its way no more, in no message. If nobody has received it, it is closed; an
+    /// orderly end, unless a process that had it died before. Nothing is done if it was not on its
+    /// way. Errors: as [`Microfs::release`].
     pub fn land(&self, handle: HandleId, now: Timestamp) -> Result<()> {
         let wrote = self.transact(|tx| {
             let found = tx.handle(handle).ok().filter(|found| found.flags(tx) & IN_FLIGHT != 0);

@@ -1,9 +1,10 @@
 //! Open-file descriptions, shared by every process that inherited one.
 //!
-//! A handle has a cursor, flags and a reference count; each process of the job counts once, however many
-//! descriptors it has. Two things stay with the record while it is free: the inode number of the handle's placeholder,
-//! because the placeholder file does, and the count of its openings, which is part of the handle's id: a call that goes
-//! on after a close in another thread does not take the description that has the number now for its own.
+//! A handle has a cursor, flags and a reference count; each process of the job counts once, however
+//! many descriptors it has. Two things stay with the record while it is free: the inode number of
+//! the handle's placeholder, because the placeholder file does, and the count of its openings,
+//! which is part of the handle's id: a call that goes on after a close in another thread does not
+//! take the description that has the number now for its own.
 
 use crate::engine::fields::fields;
 use crate::engine::fs::Microfs;
@@ -74,7 +75,8 @@ fields!(Handle {
     stored_to_since, set_stored_to_since: word 5;
     // Of any other description: what it lacks, see `Lack`; else 0.
     lacking, set_lacking: word 5;
-    // Leases in a row that were recalled before they were used; and writes until there may be another one.
+    // Leases in a row that were recalled before they were used; and writes until there may be
+    // another one.
     vain_leases, set_vain_leases: high 6;
     lease_after, set_lease_after: low 6;
     // Kernel inode number of what travels for it, see `flight.rs`.
@@ -130,7 +132,8 @@ impl Transaction<'_> {
         self.log(Operation::Close, now, &parameters, &[]);
     }
 
-    /// The handle `id`. Errors: `BadHandle` if it is not open, even if a later opening has its number.
+    /// The handle `id`. Errors: `BadHandle` if it is not open, even if a later opening has its
+    /// number.
     pub(crate) fn handle(&self, id: HandleId) -> Result<Handle> {
         let handle = self.handle_numbered(id.number())?;
         match handle.id == id {
@@ -195,10 +198,11 @@ impl Transaction<'_> {
     }
 
     /// Drops the reference of `slot`. The last one closes the description; `clean` false says that
-    /// its process died without an orderly end, which marks the file, if it was written to through this, as unclean, whether
-    /// others have the description or not; so does a write that was refused for want of room and not repeated, unless the file was cut since and
-    /// ends before it. Closed in order, a description that was opened after the file became unclean
-    /// ends that. True: a description through which was written is closed.
+    /// its process died without an orderly end, which marks the file, if it was written to through
+    /// this, as unclean, whether others have the description or not; so does a write that was
+    /// refused for want of room and not repeated, unless the file was cut since and ends before it.
+    /// Closed in order, a description that was opened after the file became unclean ends that.
+    /// True: a description through which was written is closed.
     pub(crate) fn release_handle(
         &mut self,
         slot: Slot,
@@ -215,8 +219,8 @@ impl Transaction<'_> {
         self.drop_reference(handle, Some(slot), clean, now)
     }
 
-    /// Drops the reference of what is on its way. Result as [`Transaction::release_handle`]; a process that died before
-    /// makes the end of the description unclean.
+    /// Drops the reference of what is on its way. Result as [`Transaction::release_handle`]; a
+    /// process that died before makes the end of the description unclean.
     pub(crate) fn land_handle(&mut self, handle: Handle, now: Timestamp) -> Result<bool> {
         let flags = handle.flags(self);
         handle.set_flags(self, flags & !IN_FLIGHT);
@@ -286,8 +290,9 @@ impl Microfs {
         })
     }
 
-    /// This process's last descriptor of `handle` was closed. What was written through it is durable when this
-    /// returns, if the first tier is. Errors: `Io`: it is closed, but not durable.
+    /// This process's last descriptor of `handle` was closed. What was written through it is
+    /// durable when this returns, if the first tier is. Errors: `Io`: it is closed, but not
+    /// durable.
     pub fn release(&self, slot: SlotId, handle: HandleId, now: Timestamp) -> Result<()> {
         let wrote = self.transact(|tx| {
             let slot = tx.slot(slot)?;
@@ -346,8 +351,8 @@ impl Microfs {
         })
     }
 
-    /// Says, before it happens, that the data is changed through this handle otherwise than by writing: if the
-    /// process dies from now on, the file is unclean.
+    /// Says, before it happens, that the data is changed through this handle otherwise than by
+    /// writing: if the process dies from now on, the file is unclean.
     pub fn note_change(&self, handle: HandleId) -> Result<()> {
         self.transact(|tx| {
             tx.handle(handle)?.add_flags(tx, WROTE);
@@ -355,8 +360,9 @@ impl Microfs {
         })
     }
 
-    /// What a program wanted to write through this handle at `offset` was refused for want of room, or because the tier failed: unless
-    /// that is repeated, or the file is cut before it, the file is unclean once the handle is closed.
+    /// What a program wanted to write through this handle at `offset` was refused for want of room,
+    /// or because the tier failed: unless that is repeated, or the file is cut before it, the file
+    /// is unclean once the handle is closed.
     pub fn note_lack(&self, handle: HandleId, offset: u64) -> Result<()> {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
@@ -401,8 +407,8 @@ impl Microfs {
         })
     }
 
-    /// Sets the shared cursor from `from` back to `to`: fewer bytes were read than planned. Nothing happens if somebody else
-    /// has moved it meanwhile.
+    /// Sets the shared cursor from `from` back to `to`: fewer bytes were read than planned. Nothing
+    /// happens if somebody else has moved it meanwhile.
     pub fn step_back(&self, handle: HandleId, from: u64, to: u64) -> Result<()> {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
@@ -413,7 +419,8 @@ impl Microfs {
         })
     }
 
-    /// Sets the shared cursor. `whence` is `SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or `SEEK_HOLE`.
+    /// Sets the shared cursor. `whence` is `SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or
+    /// `SEEK_HOLE`.
     pub fn seek(&self, handle: HandleId, offset: i64, whence: i32) -> Result<u64> {
         const SEEK_SET: i32 = 0;
         const SEEK_CUR: i32 = 1;

@@ -1,12 +1,15 @@
 //! Pins: writes between plan and commit.
 //!
-//! A pin records in the writer's slot which bytes of which file it is about to write, and which blocks it
-//! reserved for that. The blocks are nobody else's until the commit attaches them; if the process dies, `reap`
-//! frees them. Blocks taken from a file while it has active pins wait in an orphan until every pin of that file that
-//! could still write to them is gone, which an epoch tells. A promotion (`promote.rs`) and who unpacks a file (`pack.rs`) reserve blocks in the same way, for no file.
+//! A pin records in the writer's slot which bytes of which file it is about to write, and which
+//! blocks it reserved for that. The blocks are nobody else's until the commit attaches them; if the
+//! process dies, `reap` frees them. Blocks taken from a file while it has active pins wait in an
+//! orphan until every pin of that file that could still write to them is gone, which an epoch
+//! tells. A promotion (`promote.rs`) and who unpacks a file (`pack.rs`) reserve blocks in the same
+//! way, for no file.
 //!
-//! An append that has to be planned again leaves a *waiting* pin: no blocks, only its place in the file. So no
-//! other append is put there, and what was appended behind it stays invisible until the place is filled or given up.
+//! An append that has to be planned again leaves a *waiting* pin: no blocks, only its place in the
+//! file. So no other append is put there, and what was appended behind it stays invisible until the
+//! place is filled or given up.
 
 use crate::data::write::lease::LEASES_PER_SLOT;
 use crate::engine::fields::fields;
@@ -21,7 +24,8 @@ use std::ops::Range;
 
 /// Concurrent writes of one process that were planned under the lock.
 const WRITES_PER_SLOT: usize = 7;
-/// One pin more is there to zero a tail with: appends that keep their places may need that before they can go on.
+/// One pin more is there to zero a tail with: appends that keep their places may need that before
+/// they can go on.
 const SETTLING_PER_SLOT: usize = 1;
 /// From this one on pins are those of leases.
 const LEASED_FIRST: usize = WRITES_PER_SLOT + SETTLING_PER_SLOT;
@@ -78,7 +82,8 @@ pub(crate) struct PinnedRun {
     pub replaces: Replaces,
 }
 
-/// Blocks whose places others take: their tier and the first of them, if there are any. Small, because plans are copied.
+/// Blocks whose places others take: their tier and the first of them, if there are any. Small,
+/// because plans are copied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replaces {
     tier: [u8; 1],
@@ -176,7 +181,8 @@ pub(crate) struct Reservation {
 }
 
 impl Transaction<'_> {
-    /// Keeps blocks that were just allocated for what is copied to them. Errors: `Busy` as `free_pin`.
+    /// Keeps blocks that were just allocated for what is copied to them. Errors: `Busy` as
+    /// `free_pin`.
     pub(crate) fn reserve(&mut self, slot: Slot, blocks: BlockRun) -> Result<Reservation> {
         const NOBODY: InodeId = InodeId(0);
         let (index, pin) = self.free_pin(slot)?;
@@ -201,12 +207,14 @@ impl Transaction<'_> {
         }
     }
 
-    /// A pin of `slot` for a write. Errors: `Busy` when all are in use; they become free as writes commit.
+    /// A pin of `slot` for a write. Errors: `Busy` when all are in use; they become free as writes
+    /// commit.
     pub(crate) fn free_pin(&self, slot: Slot) -> Result<(usize, Pin)> {
         self.unused_pin(slot, WRITES_PER_SLOT)
     }
 
-    /// A pin of `slot` to zero a tail with. Errors: `Busy` when all are in use; one becomes free as others finish that.
+    /// A pin of `slot` to zero a tail with. Errors: `Busy` when all are in use; one becomes free as
+    /// others finish that.
     pub(crate) fn free_settling_pin(&self, slot: Slot) -> Result<(usize, Pin)> {
         self.unused_pin(slot, LEASED_FIRST)
     }
@@ -224,7 +232,8 @@ impl Transaction<'_> {
             .ok_or(Error::Busy)
     }
 
-    /// The pin of `slot` that keeps the place of an append to be planned again, ready to be used again.
+    /// The pin of `slot` that keeps the place of an append to be planned again, ready to be used
+    /// again.
     pub(crate) fn take_waiting_pin(
         &mut self,
         slot: Slot,
@@ -241,8 +250,8 @@ impl Transaction<'_> {
         Some(found)
     }
 
-    /// Fills a pin and returns its ticket. Its words are written unlogged: they mean nothing until the flags say
-    /// active.
+    /// Fills a pin and returns its ticket. Its words are written unlogged: they mean nothing until
+    /// the flags say active.
     pub(crate) fn activate_pin(&mut self, pin: Pin, request: &PinRequest) -> Result<u64> {
         let ticket = pin.ticket(self).wrapping_add(1);
         self.begin_pin(pin, request)?;
@@ -293,7 +302,8 @@ impl Transaction<'_> {
             .filter(|pin| pin.is_active(self))
     }
 
-    /// Places in a file that are taken: by writes in flight, and by appends that wait to be planned again.
+    /// Places in a file that are taken: by writes in flight, and by appends that wait to be planned
+    /// again.
     pub(crate) fn places_in(&self, inode: InodeId) -> impl Iterator<Item = Pin> {
         self.slots()
             .flat_map(|slot| (0..PINS_PER_SLOT).map(move |index| Pin { at: slot.pin_at(index) }))
@@ -319,8 +329,8 @@ impl Transaction<'_> {
         self.get(PIN_COUNT) != 0 && self.pins().any(|pin| pin.epoch(self) <= epoch)
     }
 
-    /// Gives up the unfinished writes of a dead process. What it reserved is freed; what it was overwriting
-    /// may hold anything, so its checksums must be recomputed.
+    /// Gives up the unfinished writes of a dead process. What it reserved is freed; what it was
+    /// overwriting may hold anything, so its checksums must be recomputed.
     pub(crate) fn abandon_pins(&mut self, slot: Slot) -> Result<()> {
         for index in 0..PINS_PER_SLOT {
             let pin = Pin { at: slot.pin_at(index) };
@@ -377,8 +387,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Ends a pin that came to nothing, as far as the file it was for can tell. `keeps_place`: it waits to be
-    /// planned again.
+    /// Ends a pin that came to nothing, as far as the file it was for can tell. `keeps_place`: it
+    /// waits to be planned again.
     fn forget_write(&mut self, pin: Pin, keeps_place: bool) {
         let flags = pin.flags(self);
         let id = InodeId(pin.inode(self));

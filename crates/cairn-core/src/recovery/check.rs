@@ -1,4 +1,5 @@
-//! Consistency of a whole namespace, read under one lock: for tests, `cairn verify` and after a crash.
+//! Consistency of a whole namespace, read under one lock: for tests, `cairn verify` and after a
+//! crash.
 //!
 //! Holds the lock for as long as the namespace is large; not for use on a path of the application.
 
@@ -69,7 +70,8 @@ fn require(holds: bool, what: &'static str) -> Result<()> {
 }
 
 impl Microfs {
-    /// Checks every invariant of the namespace. Errors: `Corrupt`, naming the first one that does not hold.
+    /// Checks every invariant of the namespace. Errors: `Corrupt`, naming the first one that does
+    /// not hold.
     pub fn check(&self) -> Result<Report> {
         self.transact(|tx| check(tx))
     }
@@ -231,7 +233,8 @@ fn check_mappings(tx: &Transaction) -> Result<()> {
     Ok(())
 }
 
-/// Every extended attribute is one, and every text is somebody's: a name, the target of a symbolic link, or attributes.
+/// Every extended attribute is one, and every text is somebody's: a name, the target of a symbolic
+/// link, or attributes.
 fn check_texts(tx: &Transaction) -> Result<()> {
     let (mut records, mut with_attributes) = (0, 0);
     let mut attributes = ExtendedAttributes::default();

@@ -1,12 +1,13 @@
 //! Taking the log to the media: group commit (DESIGN decision 3, order on media).
 //!
-//! One process flushes for all: it takes everything appended so far, writes the checksums that changed, flushes them
-//! together with the data, writes the log, and flushes again. The others wait, and find their records durable.
-//! Invariants: what a flush has taken is not changed any more (`LOG_FROZEN`), so a flush that died is repeated with the
-//! same words; a record is on the media only after the data and checksums it refers to.
-//! After a failed write or flush nobody knows what is on the media: nothing becomes durable any more, and every
-//! later call says so; so nothing may become durable between a flush that failed and the note of it. Hence whoever
-//! flushes has the duty, whatever it flushes for.
+//! One process flushes for all: it takes everything appended so far, writes the checksums that
+//! changed, flushes them together with the data, writes the log, and flushes again. The others
+//! wait, and find their records durable.
+//! Invariants: what a flush has taken is not changed any more (`LOG_FROZEN`), so a flush that died
+//! is repeated with the same words; a record is on the media only after the data and checksums it
+//! refers to. After a failed write or flush nobody knows what is on the media: nothing becomes
+//! durable any more, and every later call says so; so nothing may become durable between a flush
+//! that failed and the note of it. Hence whoever flushes has the duty, whatever it flushes for.
 
 use crate::engine::fs::Microfs;
 use crate::engine::transaction::Transaction;
@@ -105,7 +106,8 @@ impl Durable {
 }
 
 impl Microfs {
-    /// Says who this process is. Duties it had under this identity are void: whatever thread had them is gone.
+    /// Says who this process is. Duties it had under this identity are void: whatever thread had
+    /// them is gone.
     pub fn introduce(&self, identity: ProcessIdentity) -> Result<()> {
         let Some(durable) = &self.durable else { return Ok(()) };
         durable.set_identity(identity);
@@ -120,8 +122,8 @@ impl Microfs {
         })
     }
 
-    /// Returns when every operation that returned before survives the loss of this node's memory; at once if the
-    /// first tier is not durable. Errors: `Io`: the media failed, now or before.
+    /// Returns when every operation that returned before survives the loss of this node's memory;
+    /// at once if the first tier is not durable. Errors: `Io`: the media failed, now or before.
     pub fn sync(&self) -> Result<()> {
         let Some(durable) = &self.durable else { return Ok(()) };
         let wanted = self.log_head();
@@ -189,7 +191,8 @@ impl Microfs {
         Ok(())
     }
 
-    /// Ends the duty of a process that does not exist any more. The checksums it was writing are written again.
+    /// Ends the duty of a process that does not exist any more. The checksums it was writing are
+    /// written again.
     fn take_over(&self, claim: Claim, dead: ProcessIdentity) -> Result<()> {
         self.transact_unlogged(|tx| {
             if claim.owner(tx) == Some(dead) {
@@ -269,8 +272,8 @@ impl Microfs {
         })
     }
 
-    /// Writes a snapshot of what is durable and lets the log begin there. It is made from the media alone, beside
-    /// everything that goes on. Errors: `NoSpace` if the slot is too small; `Io`.
+    /// Writes a snapshot of what is durable and lets the log begin there. It is made from the media
+    /// alone, beside everything that goes on. Errors: `NoSpace` if the slot is too small; `Io`.
     pub fn write_snapshot(&self) -> Result<()> {
         let Some(durable) = &self.durable else { return Ok(()) };
         let before = self.transact_unlogged(|tx| Ok(tx.get(SNAPSHOT_NUMBER)))?;

@@ -1,8 +1,9 @@
 //! What state each part of a durable tier's media is in: for `cairn fsck`.
 //!
-//! Reads every block of metadata and changes nothing; `repair_superblock` is the one exception.
-//! A crash leaves a torn last flush and a snapshot that was being written; neither is damage, and what was promised
-//! is there all the same. Whether the parts together lead to a namespace is for recovery to say.
+//! Reads every block of metadata and changes nothing; `repair_superblock` is the one exception. A
+//! crash leaves a torn last flush and a snapshot that was being written; neither is damage, and
+//! what was promised is there all the same. Whether the parts together lead to a namespace is for
+//! recovery to say.
 
 use crate::format::error::{Error, Result};
 use crate::format::layout::Checksum;
@@ -21,7 +22,8 @@ pub enum Condition {
     Blank,
     /// The block that says what the part is does not have its checksum.
     Damaged,
-    /// Only the records of a snapshot do not: they are damaged, or a crash interrupted the next one.
+    /// Only the records of a snapshot do not: they are damaged, or a crash interrupted the next
+    /// one.
     RecordsDamaged,
 }
 
@@ -36,12 +38,14 @@ pub struct Inspection {
     pub slots: [SlotState; 2],
     /// The log after the newest snapshot whose first block is intact; none without such a snapshot.
     pub log: Option<LogState>,
-    /// What is damaged is a snapshot newer than all others: the log that went on after it is on the media.
+    /// What is damaged is a snapshot newer than all others: the log that went on after it is on the
+    /// media.
     pub lost_snapshot: bool,
 }
 
 impl Inspection {
-    /// Whether something that was flushed is missing from what recovery can make of the media; recovery refuses it.
+    /// Whether something that was flushed is missing from what recovery can make of the media;
+    /// recovery refuses it.
     pub fn has_lost(&self) -> bool {
         self.lost_snapshot || self.log.is_some_and(|log| matches!(log.end, LogEnd::Broken { .. }))
     }
@@ -85,7 +89,8 @@ pub struct LogState {
 pub enum LogEnd {
     /// Nothing of it stands behind its end.
     Whole,
-    /// Its last flush did not arrive whole: an ordinary crash, or damage that cannot be told from one.
+    /// Its last flush did not arrive whole: an ordinary crash, or damage that cannot be told from
+    /// one.
     Torn {
         /// Where on the media, bytes.
         offset: u64,
@@ -99,7 +104,8 @@ pub enum LogEnd {
     },
 }
 
-/// Looks at all metadata of `media`, which nobody else may use meanwhile; none if there is no superblock at all.
+/// Looks at all metadata of `media`, which nobody else may use meanwhile; none if there is no
+/// superblock at all.
 /// Errors: `Corrupt`: superblock and copy are damaged; `UnsupportedVersion`; `Io`.
 pub fn inspect(media: &dyn Media, checksum: Checksum) -> Result<Option<Inspection>> {
     let copies = COPIES.map(|offset| Superblock::read_at(media, checksum, offset));
@@ -130,8 +136,8 @@ pub fn inspect(media: &dyn Media, checksum: Checksum) -> Result<Option<Inspectio
     Ok(Some(Inspection { superblock, superblocks, slots, log, lost_snapshot }))
 }
 
-/// Errors: `Corrupt`: what was flushed went on after `rebuilt`, which is all that recovery can make of the media. That
-/// state is not only old: blocks of its files have been used for others since.
+/// Errors: `Corrupt`: what was flushed went on after `rebuilt`, which is all that recovery can make
+/// of the media. That state is not only old: blocks of its files have been used for others since.
 pub(crate) fn refuse_loss(
     media: &dyn Media,
     superblock: &Superblock,
@@ -211,8 +217,8 @@ fn end_of(superblock: &Superblock, end: u64, survey: &Survey) -> LogEnd {
     let tails = survey.tails;
     let behind = || survey.full.iter().chain(tails.iter().flatten()).filter(|&&at| at > end);
     let offset = superblock.log_block(end);
-    // Of two partial blocks the older one was durable before the newer one was written, and all before it; and a flush
-    // reaches only so far.
+    // Of two partial blocks the older one was durable before the newer one was written, and all
+    // before it; and a flush reaches only so far.
     let flushed = matches!(tails, [Some(one), Some(other)] if one.min(other) > end)
         || behind().any(|&at| at > end + BLOCKS_SPARE);
     match (flushed, behind().count() as u64, survey.torn_tail) {

@@ -1,10 +1,10 @@
 //! Operation log: what happened, in order, one compact record per change (NVMe-CR, section III-E).
 //!
-//! The log is a ring in the meta segment that the agent tails; on a durable tier `flush.rs` takes the same words to the
-//! media. Writes through one handle extend its last record while nothing else came between (record coalescing; which
-//! ones, `coalesce.rs` says).
-//! Invariant: a record is whole before `LOG_HEAD` covers it; only writes are extended, across nothing but other
-//! writes, and never once a flush has taken them.
+//! The log is a ring in the meta segment that the agent tails; on a durable tier `flush.rs` takes
+//! the same words to the media. Writes through one handle extend its last record while nothing else
+//! came between (record coalescing; which ones, `coalesce.rs` says).
+//! Invariant: a record is whole before `LOG_HEAD` covers it; only writes are extended, across
+//! nothing but other writes, and never once a flush has taken them.
 //! Does not decide when anything is flushed.
 
 use crate::data::coalesce::{Parameters, Written, continued};
@@ -29,7 +29,8 @@ const READ_BATCH: usize = 128;
 /// Words that one transaction may append: a symbolic link's two records.
 pub(crate) const APPEND_WORDS_MAX: u64 = 2 * RECORD_WORDS_MAX as u64;
 
-/// A record as read back: operation, LSN and the first parameter, which names the inode or directory.
+/// A record as read back: operation, LSN and the first parameter, which names the inode or
+/// directory.
 #[derive(Clone, Copy, Debug)]
 pub struct LogRecord {
     /// What happened.
@@ -105,7 +106,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// The file that the last record names may be changed in place once that record is on the media.
+    /// The file that the last record names may be changed in place once that record is on the
+    /// media.
     pub(crate) fn note_opened(&mut self) {
         let head = self.get(LOG_HEAD);
         self.set(OPENED_AT, head);
@@ -120,8 +122,9 @@ impl Transaction<'_> {
         }
     }
 
-    /// `inode` is about to grow. If the checksum of its last block is void, and the log does not say so, as after a
-    /// recovery without its seal, then it has to: what is not the last block is trusted otherwise.
+    /// `inode` is about to grow. If the checksum of its last block is void, and the log does not
+    /// say so, as after a recovery without its seal, then it has to: what is not the last block is
+    /// trusted otherwise.
     pub(crate) fn open_stale_last_block(&mut self, inode: Inode, now: Timestamp) {
         let size = inode.size(self);
         if !self.layout.durable || size & (self.layout.hugeblock_bytes - 1) == 0 {
@@ -145,22 +148,24 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether blocks of `inode` may be changed in place: on a durable tier only when the media says so, so that
-    /// nobody trusts their checksums after a crash.
+    /// Whether blocks of `inode` may be changed in place: on a durable tier only when the media
+    /// says so, so that nobody trusts their checksums after a crash.
     pub(crate) fn may_change_in_place(&self, inode: Inode) -> bool {
         !self.layout.durable
             || inode.flags(self) & OPENED == 0
             || self.get(OPENED_AT) <= self.get(LOG_DURABLE)
     }
 
-    /// Whether the ring takes what a transaction may append without losing words that are not on the media.
+    /// Whether the ring takes what a transaction may append without losing words that are not on
+    /// the media.
     pub(crate) fn log_has_room(&self) -> bool {
         let kept = block_start(self.get(LOG_DURABLE));
         self.checked_log_head().saturating_sub(kept) + APPEND_WORDS_MAX <= LOG_WORDS as u64
     }
 
-    /// The checksum of a file's last block if it is partly filled and has a valid one: 1 << 32 | CRC32C, else 0. It
-    /// changes with every append, so the table on the media cannot be trusted for it.
+    /// The checksum of a file's last block if it is partly filled and has a valid one: 1 << 32 |
+    /// CRC32C, else 0. It changes with every append, so the table on the media cannot be trusted
+    /// for it.
     pub(crate) fn last_block_seal(&self, inode: Inode, end: u64) -> u64 {
         if end & (self.layout.hugeblock_bytes - 1) == 0 {
             return 0;
@@ -248,8 +253,8 @@ impl Transaction<'_> {
         true
     }
 
-    /// Whether the record of a write at `position` may be changed: no flush has taken it, nothing but writes came after it,
-    /// and it is not so old that a reader of the ring loses it soon.
+    /// Whether the record of a write at `position` may be changed: no flush has taken it, nothing
+    /// but writes came after it, and it is not so old that a reader of the ring loses it soon.
     fn may_extend(&self, position: u64) -> bool {
         let head = self.checked_log_head();
         position < head
@@ -290,8 +295,8 @@ impl Microfs {
         self.memory().words()[LOG_HEAD].load(Ordering::Relaxed)
     }
 
-    /// Visits the records from `cursor` on and moves it past them. Start with the `log_head` of the moment from
-    /// which changes matter. A cursor that was overrun is moved to the end.
+    /// Visits the records from `cursor` on and moves it past them. Start with the `log_head` of the
+    /// moment from which changes matter. A cursor that was overrun is moved to the end.
     pub fn read_log(&self, cursor: &mut u64, visit: &mut dyn FnMut(LogRecord)) -> Result<LogRead> {
         let mut records = Vec::with_capacity(READ_BATCH);
         loop {

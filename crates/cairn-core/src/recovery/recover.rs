@@ -1,9 +1,10 @@
 //! Making a durable namespace, and making it again from its media after the node's memory was lost.
 //!
-//! Recovery: superblock → newest valid snapshot → log after it → what stood in memory is lost → checksums of the blocks in
-//! use. Then a new snapshot
-//! under a new epoch, so that nothing a crash left behind the end of the log is ever taken for a part of it.
-//! Invariant: until that snapshot is durable, recovery changes nothing that another attempt would read.
+//! Recovery: superblock → newest valid snapshot → log after it → what stood in memory is lost →
+//! checksums of the blocks in use. Then a new snapshot under a new epoch, so that nothing a crash
+//! left behind the end of the log is ever taken for a part of it.
+//! Invariant: until that snapshot is durable, recovery changes nothing that another attempt would
+//! read.
 
 use crate::data::parts::Placement;
 use crate::engine::transaction::store_half;
@@ -36,7 +37,8 @@ pub struct Recovered {
     pub lsn: u64,
 }
 
-/// Makes an empty durable namespace on `media`, whose root directory belongs to `owner`. Whatever was there is lost.
+/// Makes an empty durable namespace on `media`, whose root directory belongs to `owner`. Whatever
+/// was there is lost.
 /// Errors: `NoSpace` if the media is too small; `Invalid` options; `Io`.
 pub fn format_media(
     media: &dyn Media,
@@ -62,13 +64,15 @@ pub fn format_media(
     Ok(superblock)
 }
 
-/// Rebuilds the namespace of `media` in zeroed `memory` and makes it the one that is written to from now on.
-/// Nobody else may use the media meanwhile. Errors: `Corrupt`, `UnsupportedVersion`, `Io`, `NoSpace`.
+/// Rebuilds the namespace of `media` in zeroed `memory` and makes it the one that is written to
+/// from now on. Nobody else may use the media meanwhile. Errors: `Corrupt`, `UnsupportedVersion`,
+/// `Io`, `NoSpace`.
 pub fn recover(media: &dyn Media, memory: &dyn Memory, checksum: Checksum) -> Result<Recovered> {
     recover_placed(media, memory, checksum, Placement::default())
 }
 
-/// As `recover`, and says which memory nodes back the tier in memory from now on: the media do not know.
+/// As `recover`, and says which memory nodes back the tier in memory from now on: the media do not
+/// know.
 pub fn recover_placed(
     media: &dyn Media,
     memory: &dyn Memory,
@@ -89,8 +93,9 @@ pub fn recover_placed(
     Ok(Recovered::of(&image, &rebuilt))
 }
 
-/// As `recover`, but only to look at: the media is not written to, and must not be through this namespace. Makes what it
-/// can of damaged media; whether that is all of it, [`inspect`](crate::recovery::inspect::inspect()) says.
+/// As `recover`, but only to look at: the media is not written to, and must not be through this
+/// namespace. Makes what it can of damaged media; whether that is all of it,
+/// [`inspect`](crate::recovery::inspect::inspect()) says.
 pub fn recover_read_only(
     media: &dyn Media,
     memory: &dyn Memory,

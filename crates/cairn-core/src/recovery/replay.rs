@@ -1,13 +1,14 @@
 //! Replaying records: a namespace made again from what was written about it.
 //!
-//! The same code rebuilds a namespace after a crash and keeps the image a snapshot is written from. Records say which
-//! inode and which blocks an operation took, so nothing is decided anew.
-//! Invariants: nobody else uses the memory; a record is applied as a whole or, if it contradicts the image, is an error, and
-//! the image is good for nothing. A right checksum is no reason to believe a record: whatever it says, an image that was a
-//! namespace stays one or is refused.
-//! Changes of a file that has no name any more are ignored: nobody can open it after a crash.
-//! What records do to names is `names.rs`, to the data of files `data.rs`; those of a snapshot are `restore.rs`.
-//! Until [`Image::settle`] ran, an image has no free list of inodes, and the tail fields hold the seal of the last block.
+//! The same code rebuilds a namespace after a crash and keeps the image a snapshot is written from.
+//! Records say which inode and which blocks an operation took, so nothing is decided anew.
+//! Invariants: nobody else uses the memory; a record is applied as a whole or, if it contradicts
+//! the image, is an error, and the image is good for nothing. A right checksum is no reason to
+//! believe a record: whatever it says, an image that was a namespace stays one or is refused.
+//! Changes of a file that has no name any more are ignored: nobody can open it after a crash. What
+//! records do to names is `names.rs`, to the data of files `data.rs`; those of a snapshot are
+//! `restore.rs`. Until [`Image::settle`] ran, an image has no free list of inodes, and the tail
+//! fields hold the seal of the last block.
 
 mod data;
 mod names;
@@ -33,7 +34,8 @@ const WRITING: u32 = 1 << 16;
 const HAS_SEAL: u32 = 1 << 17;
 /// What a snapshot keeps of an inode's flags.
 const KEPT_FLAGS: u32 = UNCLEAN | TORN | OPENED | LOST | ABSENT | WRITING;
-/// Pieces of a strided write attached in one transaction: each may split a node of every level of the tree.
+/// Pieces of a strided write attached in one transaction: each may split a node of every level of
+/// the tree.
 const PIECES_BATCH: usize = 16;
 /// Inodes backed at a time.
 const BACKED_INODES: u32 = 4096;
@@ -123,9 +125,9 @@ impl<'m> Image<'m> {
         }
     }
 
-    /// Applies the records in `words` until they end or break off, and returns how many words that were.
-    /// A symbolic link counts only with its target.
-    /// Log records follow each other in LSN; those of a snapshot (`ordered` false) have none.
+    /// Applies the records in `words` until they end or break off, and returns how many words that
+    /// were. A symbolic link counts only with its target. Log records follow each other in LSN;
+    /// those of a snapshot (`ordered` false) have none.
     pub(crate) fn replay(&mut self, words: &[u64], ordered: bool) -> Result<usize> {
         let mut at = 0;
         let mut buffer: NameBuffer = [0; PATH_BYTES_MAX + 1];
@@ -153,7 +155,8 @@ impl<'m> Image<'m> {
         Ok(at)
     }
 
-    /// Whether the target of a symbolic link comes next. A torn write may have left the one record without the other.
+    /// Whether the target of a symbolic link comes next. A torn write may have left the one record
+    /// without the other.
     fn target_follows(&self, words: &[u64], link: &Record) -> bool {
         Record::decode(words, self.checksum).is_some_and(|(_, next)| {
             next.operation == Operation::Target
@@ -230,7 +233,8 @@ impl<'m> Image<'m> {
         ]
     }
 
-    /// What a tier held that is `gone` with the node's memory is lost: files that had a part of it say so from now on.
+    /// What a tier held that is `gone` with the node's memory is lost: files that had a part of it
+    /// say so from now on.
     pub(crate) fn lose(&self, gone: &dyn Fn(u8) -> bool) -> Result<()> {
         for id in self.inodes()? {
             self.transact(|tx| {
@@ -245,8 +249,9 @@ impl<'m> Image<'m> {
         Ok(())
     }
 
-    /// Makes the image a namespace that can be used: what a crash left open is unclean, blocks without a trustworthy
-    /// checksum are stale, what stands behind the ends of files is their tails. Returns the seals of last blocks.
+    /// Makes the image a namespace that can be used: what a crash left open is unclean, blocks
+    /// without a trustworthy checksum are stale, what stands behind the ends of files is their
+    /// tails. Returns the seals of last blocks.
     pub(crate) fn settle(&self) -> Result<Vec<Seal>> {
         let mut seals = Vec::new();
         for id in self.inodes()? {
@@ -369,7 +374,8 @@ fn apply(tx: &mut Transaction, record: &Record, name: &[u8]) -> Result<Option<Re
     }
 }
 
-/// The file whose data the record changes; `None` if there is nothing to change: it lost its last name before.
+/// The file whose data the record changes; `None` if there is nothing to change: it lost its last
+/// name before.
 fn file_of(tx: &Transaction, record: &Record) -> Result<Option<Inode>> {
     match tx.inode(InodeId(record.parameters[0] as u32)) {
         Ok(inode) if inode.is_regular(tx) => Ok(Some(inode)),

@@ -1,12 +1,14 @@
-//! Snapshots: the namespace as of some place in the log, so that recovery begins there (NVMe-CR, section III-F).
+//! Snapshots: the namespace as of some place in the log, so that recovery begins there (NVMe-CR,
+//! section III-F).
 //!
 //! ```text
 //! first block   0 "cairnsnp"  1 number  2 CRC32C  3 brand  4 position in the log  5 LSN  6 words  7 CRC32C of them  8 epoch
 //! then          records, as in the log: every inode, every name and link target, every extent, extended attributes
 //! ```
-//! Two slots take turns. A snapshot is made from an *image* that was replayed from the media, never from the memory that
-//! programs work on, so nobody waits for it.
-//! Invariant: a slot's first block is written only when the records are durable; the newest valid slot counts.
+//! Two slots take turns. A snapshot is made from an *image* that was replayed from the media, never
+//! from the memory that programs work on, so nobody waits for it.
+//! Invariant: a slot's first block is written only when the records are durable; the newest valid
+//! slot counts.
 
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
@@ -96,7 +98,8 @@ fn sum(block: &[u64], checksum: Checksum) -> u32 {
 }
 
 /// The headers of the valid slots, newest first. The records of a slot may be damaged all the same.
-/// Errors: `Io`: one that cannot be read may be the newest, and to go on from the other would lose what came between.
+/// Errors: `Io`: one that cannot be read may be the newest, and to go on from the other would lose
+/// what came between.
 fn headers(media: &dyn Media, superblock: &Superblock, checksum: Checksum) -> Result<Vec<Header>> {
     let mut found = Vec::new();
     for slot in 0..2 {
@@ -149,13 +152,14 @@ pub(crate) struct Rebuilt {
     pub newest: Header,
     /// Where the log ends.
     pub end: u64,
-    /// The newest snapshot's records are damaged: the one before and the log between led to the same state.
+    /// The newest snapshot's records are damaged: the one before and the log between led to the
+    /// same state.
     pub fell_back: bool,
 }
 
 impl Rebuilt {
-    /// The next snapshot, up to `position`. Its slot is not the one that was read from, which is needed until the new
-    /// one is durable.
+    /// The next snapshot, up to `position`. Its slot is not the one that was read from, which is
+    /// needed until the new one is durable.
     pub(crate) fn next(&self, position: u64) -> Header {
         let number = self.newest.number + if self.fell_back { 2 } else { 1 };
         Header { number, position, ..self.newest }
@@ -236,7 +240,8 @@ pub(crate) fn write(
     image: &Image<'_>,
     mut header: Header,
 ) -> Result<Header> {
-    // The newest one may be of a writer that died before it was durable, and this one replaces the other.
+    // The newest one may be of a writer that died before it was durable, and this one replaces the
+    // other.
     media.flush()?;
     let mut writer = Writer {
         media,

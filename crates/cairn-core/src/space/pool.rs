@@ -1,11 +1,12 @@
 //! Hugeblock pools: one bitmap per tier, and per process the runs it freed last.
 //!
-//! The bitmap alone is the truth. Each process slot keeps a small ring of *warm runs*, blocks it freed most
-//! recently and therefore has mapped and cached; they are handed out first (DESIGN decision 13). A run in a ring is
-//! a hint: whatever is no longer free is skipped. When the ring is empty, a stretch is taken from the circular
-//! cursor of the tier and put into the ring, so that processes allocate apart from each other, as do the descriptions of
-//! one process (streams.rs); where a tier has parts, each has a cursor (parts.rs).
-//! While an image is held, blocks that are in it are not handed out, free or not (image.rs).
+//! The bitmap alone is the truth. Each process slot keeps a small ring of *warm runs*, blocks it
+//! freed most recently and therefore has mapped and cached; they are handed out first (DESIGN
+//! decision 13). A run in a ring is a hint: whatever is no longer free is skipped. When the ring is
+//! empty, a stretch is taken from the circular cursor of the tier and put into the ring, so that
+//! processes allocate apart from each other, as do the descriptions of one process (streams.rs);
+//! where a tier has parts, each has a cursor (parts.rs). While an image is held, blocks that are in
+//! it are not handed out, free or not (image.rs).
 
 use crate::data::parts::Part;
 use crate::engine::inode::Inode;
@@ -18,11 +19,12 @@ use crate::process::Slot;
 pub(crate) const WARM_RUNS: usize = 128;
 /// Blocks claimed from the circular cursor at a time.
 pub(crate) const STRETCH_BLOCKS: u32 = 256;
-/// The same on a durable tier, where each stretch costs a record; but, if that is more, only so small a share of the tier.
+/// The same on a durable tier, where each stretch costs a record; but, if that is more, only so
+/// small a share of the tier.
 const DURABLE_STRETCH_BLOCKS: u32 = 8192;
 const DURABLE_STRETCH_SHARE: u32 = 64;
-/// Words after a tier's number of used blocks: where its cursor stands, the end of what was ever handed out, and how many
-/// blocks at its end are not to be handed out for now.
+/// Words after a tier's number of used blocks: where its cursor stands, the end of what was ever
+/// handed out, and how many blocks at its end are not to be handed out for now.
 const CURSOR: usize = 1;
 pub(crate) const TOUCHED: usize = 2;
 pub(crate) const BARRED: usize = 3;
@@ -96,8 +98,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Takes up to `wanted` consecutive free blocks from the first tier that has any, for a write of `inode` through
-    /// `handle`.
+    /// Takes up to `wanted` consecutive free blocks from the first tier that has any, for a write
+    /// of `inode` through `handle`.
     pub(crate) fn allocate(
         &mut self,
         slot: Slot,
@@ -113,7 +115,8 @@ impl Transaction<'_> {
         self.find_shared(slot, wanted).inspect(|&found| self.mark_used(found))
     }
 
-    /// Up to `wanted` consecutive free blocks of what the descriptions of a process share, which do not belong to that any more.
+    /// Up to `wanted` consecutive free blocks of what the descriptions of a process share, which do
+    /// not belong to that any more.
     pub(crate) fn find_shared(&mut self, slot: Slot, wanted: u32) -> Option<BlockRun> {
         (0..TIERS_MAX as u8).find_map(|tier| self.find_on(slot, tier, wanted))
     }
@@ -208,7 +211,8 @@ impl Transaction<'_> {
         })
     }
 
-    /// A word of the bitmap of blocks that are not to be handed out: in use, or in the image that is held.
+    /// A word of the bitmap of blocks that are not to be handed out: in use, or in the image that
+    /// is held.
     #[inline]
     fn taken_word(&self, region: &TierRegion, word: usize) -> u64 {
         let used = self.get(region.used + word);
@@ -268,7 +272,8 @@ impl Transaction<'_> {
         (page * WORDS..end).any(|word| self.get(region.used + word) != 0)
     }
 
-    /// Moves the pages of checksums that differ from the media's, each with its tier, into `pages`, which has room for all.
+    /// Moves the pages of checksums that differ from the media's, each with its tier, into `pages`,
+    /// which has room for all.
     pub(crate) fn take_dirty_checksums(&mut self, pages: &mut Vec<(u8, usize)>) {
         for (tier, region) in (0..).zip(self.layout.tiers) {
             let count = (region.blocks as usize).div_ceil(CHECKSUMS_PER_PAGE);
@@ -341,8 +346,9 @@ impl Transaction<'_> {
         }
     }
 
-    /// How many free blocks are set apart for single descriptions, and on a durable tier for processes. In memory those do
-    /// not count: better another process's share than a page that was never touched.
+    /// How many free blocks are set apart for single descriptions, and on a durable tier for
+    /// processes. In memory those do not count: better another process's share than a page that was
+    /// never touched.
     fn blocks_set_apart(&self, region: &TierRegion) -> u32 {
         let shared = match self.layout.durable {
             true => self.stretch_blocks(region) * self.records_in_use(SlabKind::Slot) as u32,
@@ -356,8 +362,9 @@ impl Transaction<'_> {
         self.preferred_parts(tier).find_map(|part| self.next_stretch_in(tier, part, wanted))
     }
 
-    /// The next free stretch of up to `wanted` blocks after the part's cursor, which is moved past it. The cursor circles
-    /// where the part was used before, whose memory exists already, as long as an eighth of that is free.
+    /// The next free stretch of up to `wanted` blocks after the part's cursor, which is moved past
+    /// it. The cursor circles where the part was used before, whose memory exists already, as long
+    /// as an eighth of that is free.
     fn next_stretch_in(&mut self, tier: u8, part: Part, wanted: u32) -> Option<BlockRun> {
         let region = self.layout.tiers[tier as usize];
         let distance = |at: usize| (self.get(part.counters + at) as u32).min(part.blocks);

@@ -1,8 +1,9 @@
 //! Fixed-size records addressed by index, with a free list.
 //!
-//! Header of a slab, four words: records ever used (high-water mark), first free record, records in use.
-//! Word 0 of a free record is the index of the next free one. Index 0 is never handed out: it means "none".
-//! The other words of a record keep their values while it is free (generations rely on this).
+//! Header of a slab, four words: records ever used (high-water mark), first free record, records in
+//! use. Word 0 of a free record is the index of the next free one. Index 0 is never handed out: it
+//! means "none". The other words of a record keep their values while it is free (generations rely
+//! on this).
 
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
@@ -65,8 +66,8 @@ impl Transaction<'_> {
         self.set(header + IN_USE, in_use.wrapping_sub(1));
     }
 
-    /// Takes the record `index`, whose place the free list does not know. Only while a namespace is rebuilt, before
-    /// [`Transaction::rebuild_free_list`].
+    /// Takes the record `index`, whose place the free list does not know. Only while a namespace is
+    /// rebuilt, before [`Transaction::rebuild_free_list`].
     pub(crate) fn claim_record(&mut self, kind: SlabKind, index: u32) -> bool {
         let region = *self.layout.slab(kind);
         if index == 0 || index >= region.capacity {
@@ -86,7 +87,8 @@ impl Transaction<'_> {
         self.set(header + IN_USE, in_use.wrapping_sub(1));
     }
 
-    /// Makes the free list anew: it holds the records from `indices`, which are all that are not in use.
+    /// Makes the free list anew: it holds the records from `indices`, which are all that are not in
+    /// use.
     pub(crate) fn rebuild_free_list(&mut self, kind: SlabKind, indices: impl Iterator<Item = u32>) {
         let header = self.layout.slab(kind).header;
         let mut first = 0;
@@ -98,8 +100,8 @@ impl Transaction<'_> {
         self.set(header + FREE_FIRST, first);
     }
 
-    /// First word of a record. An index that was never handed out marks the transaction corrupt and gives
-    /// the record 0 of the slab, which is used by nobody.
+    /// First word of a record. An index that was never handed out marks the transaction corrupt and
+    /// gives the record 0 of the slab, which is used by nobody.
     pub(crate) fn record(&self, kind: SlabKind, index: u32) -> usize {
         self.find_record(kind, index).unwrap_or_else(|| {
             self.mark_corrupt("record index out of range");

@@ -1,4 +1,5 @@
-//! What keeps a namespace in order besides the programs that use it: sealing blocks, freeing orphans, counting.
+//! What keeps a namespace in order besides the programs that use it: sealing blocks, freeing
+//! orphans, counting.
 
 use crate::data::map::Stretch;
 use crate::data::parts::PartUsage;
@@ -60,8 +61,9 @@ pub struct Usage {
 }
 
 impl Microfs {
-    /// Names blocks of `inode` whose checksums are void, at most 64, and the version of the data they belong to. None of a file
-    /// that some mapping may be stored to, nor those whose checksums an image has as they were: they stay void.
+    /// Names blocks of `inode` whose checksums are void, at most 64, and the version of the data
+    /// they belong to. None of a file that some mapping may be stored to, nor those whose checksums
+    /// an image has as they were: they stay void.
     pub fn stale_blocks(&self, inode: InodeId, found: &mut Vec<StaleBlock>) -> Result<u64> {
         found.clear();
         found.reserve(STALE_BATCH);
@@ -129,8 +131,8 @@ impl Microfs {
         }
     }
 
-    /// Seals blocks with checksums computed from their bytes; false, and nothing done, if the data changed since
-    /// `version` or is being written.
+    /// Seals blocks with checksums computed from their bytes; false, and nothing done, if the data
+    /// changed since `version` or is being written.
     pub fn seal(&self, inode: InodeId, version: u64, blocks: &[(StaleBlock, u32)]) -> Result<bool> {
         let may_begin = self.transact(|tx| Ok(tx.may_change_in_place(tx.inode(inode)?)))?;
         if !may_begin {
@@ -163,8 +165,8 @@ impl Microfs {
         })
     }
 
-    /// Checksums of consecutive file blocks; `None` for holes and stale blocks. Bytes past the end of the file count
-    /// as zeros, whatever the last block holds there.
+    /// Checksums of consecutive file blocks; `None` for holes and stale blocks. Bytes past the end
+    /// of the file count as zeros, whatever the last block holds there.
     pub fn checksums(
         &self,
         inode: InodeId,
@@ -209,8 +211,8 @@ impl Microfs {
         })
     }
 
-    /// Frees a bounded batch of orphaned blocks, warm for `slot`; true if more can be freed at once. On a durable tier
-    /// blocks wait until a `sync` has made durable that they are free.
+    /// Frees a bounded batch of orphaned blocks, warm for `slot`; true if more can be freed at
+    /// once. On a durable tier blocks wait until a `sync` has made durable that they are free.
     pub fn reclaim(&self, slot: Option<SlotId>) -> Result<bool> {
         self.transact(|tx| {
             let slot = slot.map(|slot| tx.slot(slot)).transpose()?;
@@ -224,8 +226,8 @@ impl Microfs {
         self.memory().words()[ORPHAN_COUNT].load(Ordering::Relaxed)
     }
 
-    /// Records that `version` of the file is drained and verified, if it is that still: the file may be gone, and its record be another
-    /// one's. That of an absent file is in any case.
+    /// Records that `version` of the file is drained and verified, if it is that still: the file
+    /// may be gone, and its record be another one's. That of an absent file is in any case.
     pub fn mark_drained(&self, inode: InodeId, version: u64, now: Timestamp) -> Result<()> {
         self.transact(|tx| {
             let inode = tx.inode(inode)?;

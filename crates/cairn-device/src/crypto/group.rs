@@ -1,7 +1,8 @@
-//! Diffie-Hellman in the groups of RFC 7919: two who exchange public values know a value that who listens does not.
+//! Diffie-Hellman in the groups of RFC 7919: two who exchange public values know a value that who
+//! listens does not.
 //!
-//! Must stay true: time and memory accesses do not depend on exponents, nor on what is computed with them. Values of others
-//! are accepted only from 2 to the prime less 2.
+//! Must stay true: time and memory accesses do not depend on exponents, nor on what is computed
+//! with them. Values of others are accepted only from 2 to the prime less 2.
 
 use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
 use crypto_bigint::{BoxedUint, Odd};
@@ -9,7 +10,8 @@ use zeroize::Zeroizing;
 
 use super::wiped::Wiped;
 
-/// Length of an exponent. More than twice the strength of the largest group, as RFC 7919 asks in its section 5.2.
+/// Length of an exponent. More than twice the strength of the largest group, as RFC 7919 asks in
+/// its section 5.2.
 const EXPONENT_BYTES: usize = 64;
 const LIMB_BITS: usize = u64::BITS as usize;
 
@@ -40,7 +42,8 @@ impl Group {
         }
     }
 
-    /// What is added in the formula of RFC 7919 (appendix A) so that the result is prime, and half of it, too.
+    /// What is added in the formula of RFC 7919 (appendix A) so that the result is prime, and half
+    /// of it, too.
     const fn addend(self) -> u64 {
         match self {
             Group::Ffdhe2048 => 560_316,
@@ -51,7 +54,8 @@ impl Group {
         }
     }
 
-    /// The prime, lowest limb first: 2^b - 2^(b-64) + (floor(2^(b-130) e) + addend) 2^64 - 1 for b bits.
+    /// The prime, lowest limb first: 2^b - 2^(b-64) + (floor(2^(b-130) e) + addend) 2^64 - 1 for b
+    /// bits.
     fn prime(self) -> Vec<u64> {
         let count = self.bytes() / size_of::<u64>();
         let euler = euler(count);
@@ -123,7 +127,8 @@ impl Exchange {
         &self.public
     }
 
-    /// What both know then, as long as elements of the group; none if `public` is no value that the other one can have.
+    /// What both know then, as long as elements of the group; none if `public` is no value that the
+    /// other one can have.
     pub fn agree(&self, public: &[u8]) -> Option<Wiped> {
         let one = BoxedUint::one_with_precision(self.field.bits_precision());
         let greatest = self.field.modulus().as_ref().wrapping_sub(&one);

@@ -11,7 +11,8 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::sys::{self, SysResult};
 
-/// Bytes that are overwritten with zeros when they are dropped. They do not grow: what they outgrow would stay behind.
+/// Bytes that are overwritten with zeros when they are dropped. They do not grow: what they outgrow
+/// would stay behind.
 #[derive(Clone)]
 pub struct Wiped(Zeroizing<Box<[u8]>>);
 

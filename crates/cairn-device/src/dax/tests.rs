@@ -1,5 +1,6 @@
-//! What a power failure leaves of a mapped file: the lines that were written back, and no others. There is no such memory
-//! here, so the mapping of an ordinary file is taken for it, and the lines are copied when they are written back.
+//! What a power failure leaves of a mapped file: the lines that were written back, and no others.
+//! There is no such memory here, so the mapping of an ordinary file is taken for it, and the lines
+//! are copied when they are written back.
 
 use super::*;
 use std::cell::RefCell;
@@ -114,8 +115,8 @@ fn power_fails_then_everything_is_there_whose_store_had_returned() {
     memory.tier.flush().unwrap();
 }
 
-/// Mechanism: a program maps a file and stores there itself; a flush had nothing to do in persistent memory, because whoever
-/// stores by way of a call has written it back before.
+/// Mechanism: a program maps a file and stores there itself; a flush had nothing to do in
+/// persistent memory, because whoever stores by way of a call has written it back before.
 /// Consequence: the power failed, and what was stored before fsync had returned was lost.
 /// Fix: where a file may be stored to by way of mappings, fsync has the kernel flush the tier.
 #[test]
@@ -130,10 +131,11 @@ fn flush_of_the_tier_is_the_kernels_too_and_that_of_metadata_is_not() {
     assert_eq!(flushes(), before + 1);
 }
 
-/// Mechanism: who writes is killed between its copy and writing back what it copied. Others see the bytes; one that finds
-/// the block without a checksum sums it, and from then on the log says what the block holds.
-/// Consequence: the power fails, the bytes are lost, and with a checksum that does not fit what others had synced in that
-/// block was refused, too.
+/// Mechanism: who writes is killed between its copy and writing back what it copied. Others see the
+/// bytes; one that finds the block without a checksum sums it, and from then on the log says what
+/// the block holds.
+/// Consequence: the power fails, the bytes are lost, and with a checksum that does not fit what
+/// others had synced in that block was refused, too.
 /// Fix: who sums a block where it stands writes it back.
 #[test]
 fn writer_dies_in_its_copy_then_what_it_stored_is_durable_once_somebody_has_summed_it() {

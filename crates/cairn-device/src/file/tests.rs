@@ -102,9 +102,10 @@ fn range_outside_the_tier_is_refused_everywhere() {
     }
 }
 
-/// Two threads write the two halves of one page, again and again, with a third that writes the pages on both sides
-/// of it. Each looks at what it has written, and in the end nothing of anybody's is lost: neither
-/// to a read-modify-write of the page nor to a cached copy of its neighbours.
+/// Two threads write the two halves of one page, again and again, with a third that writes the
+/// pages on both sides of it. Each looks at what it has written, and in the end nothing of
+/// anybody's is lost: neither to a read-modify-write of the page nor to a cached copy of its
+/// neighbours.
 #[test]
 fn writers_of_neighbouring_bytes_and_pages_do_not_undo_each_other() {
     const ROUNDS: u64 = 400;
@@ -149,10 +150,12 @@ fn writers_of_neighbouring_bytes_and_pages_do_not_undo_each_other() {
     }
 }
 
-/// Mechanism: parts of a page went through the page cache and whole pages past it. Where both happen at once to one page,
-/// file systems keep them apart; for block devices the kernel does not.
-/// Consequence: the cache wrote the old rest of the page over the new one, or the next flush failed for good.
-/// Fix: nothing that is written to a device goes through the cache, and a page has one writer at a time.
+/// Mechanism: parts of a page went through the page cache and whole pages past it. Where both
+/// happen at once to one page, file systems keep them apart; for block devices the kernel does not.
+/// Consequence: the cache wrote the old rest of the page over the new one, or the next flush failed
+/// for good.
+/// Fix: nothing that is written to a device goes through the cache, and a page has one writer at a
+/// time.
 #[test]
 fn writers_of_a_page_and_of_a_part_of_it_undo_nothing_of_each_other() {
     const ROUNDS: u32 = 400;
@@ -189,7 +192,8 @@ fn whoever_reads_a_device_beside_us_undoes_nothing() {
     let part = |round: usize| (round * 3001) % (64 << 10);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Reads ahead and leaves in the cache what it likes, as any program that looks at devices.
+            // Reads ahead and leaves in the cache what it likes, as any program that looks at
+            // devices.
             while !is_over.load(Ordering::Relaxed) {
                 let mut device = std::fs::File::open(place.tier()).unwrap();
                 let mut bytes = vec![0; (DATA + (256 << 10)) as usize];
@@ -264,7 +268,8 @@ fn cached(tier: &FileTier) -> Vec<usize> {
         crate::sys::mmap(BYTES as usize, libc::PROT_READ, libc::MAP_SHARED, descriptor, offset);
     let start = start.unwrap();
     let mut present = vec![0_u8; pages];
-    // SAFETY: the mapping is ours, `present` has a byte for each of its pages, and nothing refers to it after.
+    // SAFETY: the mapping is ours, `present` has a byte for each of its pages, and nothing refers
+    // to it after.
     unsafe {
         assert_eq!(libc::mincore(start.cast(), BYTES as usize, present.as_mut_ptr()), 0);
         crate::sys::munmap(start, BYTES as usize).unwrap();
@@ -299,9 +304,10 @@ impl Drop for StoppedWhenDropped<'_> {
     }
 }
 
-/// Whole pages were written past the page cache while a program stored to them through a mapping. The kernel could not drop
-/// a page that had become dirty again, kept the old bytes of it, and said so with an error at the next flush, at which the
-/// namespace gives up its media. Bytes of mapped files go through the cache.
+/// Whole pages were written past the page cache while a program stored to them through a mapping.
+/// The kernel could not drop a page that had become dirty again, kept the old bytes of it, and said
+/// so with an error at the next flush, at which the namespace gives up its media. Bytes of mapped
+/// files go through the cache.
 #[test]
 fn writes_under_stores_through_a_mapping_are_exact_and_break_no_flush() {
     const PAGES: usize = 16;

@@ -1,4 +1,5 @@
-//! Whole pages, and what else is not cut any more, read from and written to a file, a device or a namespace on another machine.
+//! Whole pages, and what else is not cut any more, read from and written to a file, a device or a
+//! namespace on another machine.
 //!
 //! Must stay true: all of a range is transferred, or it is an error.
 
@@ -78,8 +79,8 @@ pub(crate) unsafe fn read_all(
     })
 }
 
-/// Repeats `transfer`, which is told how much is done, until `length` bytes are. What it did of a page is done again:
-/// direct I/O goes on at a page only.
+/// Repeats `transfer`, which is told how much is done, until `length` bytes are. What it did of a
+/// page is done again: direct I/O goes on at a page only.
 pub(super) fn transfer_all(
     length: usize,
     mut transfer: impl FnMut(usize) -> SysResult<usize>,

@@ -1,14 +1,14 @@
-//! Pages of a namespace on another machine that programs have mapped: they are shown in shared memory, in the file of the
-//! area for what is on its way.
+//! Pages of a namespace on another machine that programs have mapped: they are shown in shared
+//! memory, in the file of the area for what is on its way.
 //!
 //! ```text
 //! area │ a mark for each page │ the pages, each as far from the first as it is in the namespace
 //! ```
-//! While a page stands there, it is what the namespace has: every process of this machine reads it there, and writes to
-//! both. What programs store in it the namespace gets when it is written back.
-//! Must stay true: a page comes and goes, is written and written back in a turn at it; its mark is set when all of it is
-//! there, and goes before it does. Who reads has no turn, so it looks afterwards whether pages have gone, and reads again, in a turn if
-//! pages go all the time.
+//! While a page stands there, it is what the namespace has: every process of this machine reads it
+//! there, and writes to both. What programs store in it the namespace gets when it is written back.
+//! Must stay true: a page comes and goes, is written and written back in a turn at it; its mark is
+//! set when all of it is there, and goes before it does. Who reads has no turn, so it looks
+//! afterwards whether pages have gone, and reads again, in a turn if pages go all the time.
 //! Does not know which pages programs have mapped.
 
 use core::ops::Range;
@@ -28,19 +28,23 @@ use crate::transit::{AREA_BYTES, Transit};
 
 const MARKS_AT: u64 = AREA_BYTES as u64;
 const PIECE_PAGES: usize = STAGING_BYTES / PAGE;
-/// Marks looked at together by whoever puts pages away, how many of these it puts away at most, and of how many pieces in vain.
+/// Marks looked at together by whoever puts pages away, how many of these it puts away at most, and
+/// of how many pieces in vain.
 const MARKS: usize = PAGE;
 const PUT_AWAY_MAX: usize = 1024 * PIECE_PAGES;
 const FAILURES_MAX: usize = 16;
-/// Of the memory for shared files, in which other stores may be, one part in so many is left free, and at most this much.
+/// Of the memory for shared files, in which other stores may be, one part in so many is left free,
+/// and at most this much.
 const LEFT_FREE: u64 = 8;
 const LEFT_FREE_MAX: u64 = 1 << 30;
 /// How often it looks which ones are mapped.
 const LOOKS_MAX: usize = 100;
-/// How often somebody reads pages of which some may have gone meanwhile before it takes a turn at them.
+/// How often somebody reads pages of which some may have gone meanwhile before it takes a turn at
+/// them.
 const READS_MAX: usize = 3;
 
-/// What the mark of a page says: that it is not there; that it is; that programs may have stored to it, too.
+/// What the mark of a page says: that it is not there; that it is; that programs may have stored to
+/// it, too.
 const ABSENT: u8 = 0;
 const SHOWN: u8 = 1;
 const STORED_TO: u8 = 2;
@@ -84,15 +88,16 @@ impl Drop for View {
 }
 
 impl MediaFile {
-    /// The descriptor of the file in which pages are shown, and where the first one has its place; none if this is no
-    /// namespace on another machine, or has no area.
+    /// The descriptor of the file in which pages are shown, and where the first one has its place;
+    /// none if this is no namespace on another machine, or has no area.
     pub fn shown_at(&self) -> Option<(i32, u64)> {
         let transit = self.transit.as_ref().filter(|_| self.remote.is_some())?;
         Some((transit.descriptor(), self.pages_at()))
     }
 
-    /// Has whole pages shown that a program will map, and store to if it `may_be_stored_to`; elsewhere, prepares for a mapping of
-    /// the file itself. Errors: as `Media::flush`; as `load`; `NoSpace`; `FileTooLarge` past the process's limit.
+    /// Has whole pages shown that a program will map, and store to if it `may_be_stored_to`;
+    /// elsewhere, prepares for a mapping of the file itself. Errors: as `Media::flush`; as `load`;
+    /// `NoSpace`; `FileTooLarge` past the process's limit.
     pub fn show(&self, offset: u64, length: usize, may_be_stored_to: bool) -> Result<()> {
         self.check(offset, length)?;
         let Some(remote) = self.remote.as_ref().filter(|_| self.transit.is_some()) else {
@@ -128,7 +133,8 @@ impl MediaFile {
             return Err(Error::NoSpace);
         }
         view.populate(place as usize, length, Populate::Write)?;
-        // SAFETY: `populate` found the range in the mapping; nobody looks at pages that are not marked.
+        // SAFETY: `populate` found the range in the mapping; nobody looks at pages that are not
+        // marked.
         let target = unsafe { view.address().as_ptr().add(place as usize) };
         // SAFETY: as above.
         Ok(unsafe { Pages::Remote(remote).read(target, length, pages.start) }?)
@@ -149,7 +155,8 @@ impl MediaFile {
         Ok(())
     }
 
-    /// Writes pages to the namespace as they stand here. By way of a buffer: what is sent must not change meanwhile.
+    /// Writes pages to the namespace as they stand here. By way of a buffer: what is sent must not
+    /// change meanwhile.
     fn bring_pages(&self, remote: &SharedRemote, pages: &Range<u64>) -> Result<()> {
         let (buffer, length) = (self.staging.take()?, (pages.end - pages.start) as usize);
         let address = in_buffer(&buffer, pages.start);
@@ -161,9 +168,10 @@ impl MediaFile {
         Ok(())
     }
 
-    /// Brings back what is shown and lies in none of the ranges that are `mapped`, and lets its memory go, a bounded part of
-    /// it, while `goes_on` says so. `mapped` is asked again when there is one more mapping. Errors: those of `mapped`; as `store`,
-    /// of the first pages that stay because they could not be brought back.
+    /// Brings back what is shown and lies in none of the ranges that are `mapped`, and lets its
+    /// memory go, a bounded part of it, while `goes_on` says so. `mapped` is asked again when there
+    /// is one more mapping. Errors: those of `mapped`; as `store`, of the first pages that stay
+    /// because they could not be brought back.
     pub fn put_away(
         &self,
         mapped: &dyn Fn() -> Result<Vec<Range<u64>>>,
@@ -188,8 +196,8 @@ impl MediaFile {
         Ok(())
     }
 
-    /// Puts away what is shown beside these ranges, as `joined` gives them. False: not all, as there is too much, one more mapping, or no time;
-    /// the next call begins where this one ends.
+    /// Puts away what is shown beside these ranges, as `joined` gives them. False: not all, as
+    /// there is too much, one more mapping, or no time; the next call begins where this one ends.
     fn put_away_all_but(
         &self,
         mapped: &[Range<u64>],
@@ -232,8 +240,8 @@ impl MediaFile {
         failed.map(|()| transit.mappings() == mappings)
     }
 
-    /// Calls `act` with the first and the number of pages that are shown and not kept, at most a piece's, until it says no.
-    /// Returns those at which it did.
+    /// Calls `act` with the first and the number of pages that are shown and not kept, at most a
+    /// piece's, until it says no. Returns those at which it did.
     fn each_shown(
         &self,
         pages: Range<u64>,
@@ -264,8 +272,9 @@ impl MediaFile {
         Ok(None)
     }
 
-    /// Brings pages back, at most a piece's, and lets their memory go; nothing if there have been more mappings. From the first ones
-    /// that cannot be brought back on only those go that need not be.
+    /// Brings pages back, at most a piece's, and lets their memory go; nothing if there have been
+    /// more mappings. From the first ones that cannot be brought back on only those go that need
+    /// not be.
     fn let_go(&self, first: u64, count: usize, mappings: u64) -> Result<()> {
         let Some((remote, transit)) = self.shown() else { return Ok(()) };
         let view = self.view()?;
@@ -333,8 +342,8 @@ impl MediaFile {
         let length = (pages.end - pages.start) as usize;
         // Until the namespace has them they may be here alone, and who sends them may fail or die.
         set_marks(view, &pages, STORED_TO).map_err(|_| Errno(libc::ENOSPC))?;
-        // SAFETY: `check` found the range in the mapping, and its pages are there as long as our turn lasts; those of the piece in
-        // memory are the caller's.
+        // SAFETY: `check` found the range in the mapping, and its pages are there as long as our
+        // turn lasts; those of the piece in memory are the caller's.
         unsafe {
             if !copy_out(view.address().as_ptr().add(place), address, bytes) {
                 return Err(Errno(libc::EFAULT));
@@ -480,7 +489,8 @@ fn set_marks(view: &Mapping, pages: &Range<u64>, mark: u8) -> Result<()> {
     let first = MARKS_AT as usize + pages.start as usize / PAGE;
     view.populate(first, count, Populate::Write)?;
     for index in first..first + count {
-        // SAFETY: `populate` found the range in the mapping and made it present; all other access is the kernel's.
+        // SAFETY: `populate` found the range in the mapping and made it present; all other access
+        // is the kernel's.
         let place = unsafe { AtomicU8::from_ptr(view.address().as_ptr().add(index)) };
         place.store(mark, Ordering::Release);
     }
@@ -504,8 +514,8 @@ mod tests {
         assert_eq!(joined(ranges), [1..9, 20..30]);
     }
 
-    /// Mechanism: an eighth was left free of any memory. Consequence: nothing could be mapped where many gigabytes were free of
-    /// hundreds. Fix: no more than one is.
+    /// Mechanism: an eighth was left free of any memory. Consequence: nothing could be mapped where
+    /// many gigabytes were free of hundreds. Fix: no more than one is.
     #[test]
     fn eighth_of_the_memory_stays_free_and_a_gigabyte_of_a_large_one() {
         const MIB: u64 = 1 << 20;

@@ -1,4 +1,5 @@
-//! Making, refusing and removing a tier's file; its contents on file systems with and without direct I/O.
+//! Making, refusing and removing a tier's file; its contents on file systems with and without
+//! direct I/O.
 
 use super::*;
 use crate::namespace::removal;
@@ -22,8 +23,8 @@ thread_local! {
 /// Size of a device.
 const DEVICE_BYTES: u64 = 64 << 20;
 
-/// A directory on the disk that `cargo test` builds on, or in memory, whose file may be mapped; or a device over a file
-/// there. With an area for what is on its way, which nobody serves.
+/// A directory on the disk that `cargo test` builds on, or in memory, whose file may be mapped; or
+/// a device over a file there. With an area for what is on its way, which nobody serves.
 pub(crate) struct Place {
     pub path: PathBuf,
     device: Option<LoopDevice>,

@@ -1,7 +1,8 @@
-//! Bytes to and from a tier's file or device: cut into pieces, by way of a buffer, an area, or a mapping.
+//! Bytes to and from a tier's file or device: cut into pieces, by way of a buffer, an area, or a
+//! mapping.
 //!
-//! Must stay true: whole pages travel by direct I/O; a part of a page of a file goes through the page cache, and one of a device is
-//! written with the rest of its page, in a turn at that page.
+//! Must stay true: whole pages travel by direct I/O; a part of a page of a file goes through the
+//! page cache, and one of a device is written with the rest of its page, in a turn at that page.
 //! Does not open anything, nor know labels.
 
 use core::sync::atomic::AtomicBool;
@@ -23,10 +24,11 @@ use crate::transit::{Transit, Turn};
 const AHEAD_BYTES: usize = 4 * STAGING_BYTES;
 
 impl MediaFile {
-    /// Stores `length` bytes from `offset` on. `fill` puts them where it is told, piece after piece: an address, how
-    /// many bytes came before, how many to put there. With write-behind they may be on their way still when this returns.
-    /// Errors: `NoSpace` or `Io` (nothing or a part was stored), `FileTooLarge` past the process's limit, `Corrupt` for a
-    /// range outside.
+    /// Stores `length` bytes from `offset` on. `fill` puts them where it is told, piece after
+    /// piece: an address, how many bytes came before, how many to put there. With write-behind they
+    /// may be on their way still when this returns.
+    /// Errors: `NoSpace` or `Io` (nothing or a part was stored), `FileTooLarge` past the process's
+    /// limit, `Corrupt` for a range outside.
     pub fn store(
         &self,
         offset: u64,
@@ -80,9 +82,9 @@ impl MediaFile {
         Ok(())
     }
 
-    /// As `store`, for bytes that programs may store to through a mapping meanwhile. All of it goes through the page cache: a
-    /// direct write cannot drop a page that becomes dirty under it, which the next flush reports as an error. Where the file
-    /// itself is mapped nothing goes past it.
+    /// As `store`, for bytes that programs may store to through a mapping meanwhile. All of it goes
+    /// through the page cache: a direct write cannot drop a page that becomes dirty under it, which
+    /// the next flush reports as an error. Where the file itself is mapped nothing goes past it.
     pub fn store_mapped(
         &self,
         offset: u64,
@@ -109,15 +111,16 @@ impl MediaFile {
         Ok(())
     }
 
-    /// What lets this thread write a piece: on a device, nobody else writes to its pages as long as the turn lasts.
+    /// What lets this thread write a piece: on a device, nobody else writes to its pages as long as
+    /// the turn lasts.
     /// Errors: `Busy`.
     pub(super) fn turn(&self, at: u64, bytes: usize) -> Result<Option<Turn<'_>>> {
         let needed = self.transit.as_ref().filter(|_| self.kind.is_device());
         needed.map(|transit| transit.turn(&pages_of(at, bytes))).transpose()
     }
 
-    /// Writes a piece that stands at `address`, as far into a page as in the file. What stands around it in its first and
-    /// last page of memory may change.
+    /// Writes a piece that stands at `address`, as far into a page as in the file. What stands
+    /// around it in its first and last page of memory may change.
     fn put(&self, address: *mut u8, at: u64, bytes: usize) -> SysResult<()> {
         match (&self.remote, &self.direct) {
             (Some(remote), _) => self.put_beyond(remote, address, at, bytes),
@@ -152,7 +155,8 @@ impl MediaFile {
             // SAFETY: the buffer is longer than a page.
             unsafe { device.read(buffer.address(), PAGE, pages.start + page as u64)? };
             for margin in margins {
-                // SAFETY: a part of that page, of which the piece has nothing; the buffer is another one.
+                // SAFETY: a part of that page, of which the piece has nothing; the buffer is
+                // another one.
                 unsafe {
                     let known = buffer.address().add(margin.start - page);
                     core::ptr::copy_nonoverlapping(known, first.add(margin.start), margin.len());
@@ -175,7 +179,8 @@ impl MediaFile {
         Ok(())
     }
 
-    /// Fetches `length` bytes from `offset` on and hands them to `take`, piece after piece, as `store` asks for them.
+    /// Fetches `length` bytes from `offset` on and hands them to `take`, piece after piece, as
+    /// `store` asks for them.
     /// Errors: as `store`.
     pub fn load(
         &self,
@@ -218,7 +223,8 @@ impl MediaFile {
         Ok(())
     }
 
-    /// Does something that can be done later as well, unless it is on another machine that does not answer: see `SharedRemote`.
+    /// Does something that can be done later as well, unless it is on another machine that does not
+    /// answer: see `SharedRemote`.
     pub fn unless_away<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
         match &self.remote {
             Some(remote) => remote.unless_away(act),
@@ -236,8 +242,8 @@ impl MediaFile {
         self.remote.as_ref().is_some_and(SharedRemote::is_gone)
     }
 
-    /// As `load`, for who compares what he is handed with a checksum, though what was stored may be lost: what the target has, and
-    /// nothing that is on its way.
+    /// As `load`, for who compares what he is handed with a checksum, though what was stored may be
+    /// lost: what the target has, and nothing that is on its way.
     pub fn load_doubted(
         &self,
         offset: u64,
@@ -257,13 +263,14 @@ impl MediaFile {
         Ok(())
     }
 
-    /// Whether this process has found out that what was stored on another machine, and not made durable, may be gone.
+    /// Whether this process has found out that what was stored on another machine, and not made
+    /// durable, may be gone.
     pub fn is_doubted(&self) -> bool {
         self.remote.as_ref().is_some_and(SharedRemote::is_doubted)
     }
 
-    /// What became of an access, after which every process of the store knows if what was stored before may be gone: then nothing
-    /// becomes durable any more.
+    /// What became of an access, after which every process of the store knows if what was stored
+    /// before may be gone: then nothing becomes durable any more.
     fn noted<T>(&self, result: Result<T>) -> Result<T> {
         if let (Err(_), Some(transit), true) = (&result, &self.transit, self.is_doubted()) {
             transit.lose();
@@ -292,8 +299,8 @@ impl MediaFile {
         self.transit.is_some()
     }
 
-    /// Reads a piece to `address`, as far into a page as in the file. What stands around it in its first and last page of
-    /// memory may change.
+    /// Reads a piece to `address`, as far into a page as in the file. What stands around it in its
+    /// first and last page of memory may change.
     fn get(&self, address: *mut u8, at: u64, bytes: usize) -> SysResult<()> {
         if let Some(remote) = &self.remote {
             return self.get_beyond(remote, address, at, bytes);
@@ -307,10 +314,12 @@ impl MediaFile {
         Ok(())
     }
 
-    /// Writes what was staged and reads what is wanted, until `stop` is set. Returns at once where nothing is.
+    /// Writes what was staged and reads what is wanted, until `stop` is set. Returns at once where
+    /// nothing is.
     pub fn serve(&self, stop: &AtomicBool) {
         if let Some(remote) = &self.remote {
-            // Whoever serves others has a connection before they have taken all; one that cannot be made now is made when it is needed.
+            // Whoever serves others has a connection before they have taken all; one that cannot be
+            // made now is made when it is needed.
             let _ = remote.reach();
         }
         if let Some(transit) = &self.transit {
@@ -318,8 +327,9 @@ impl MediaFile {
         }
     }
 
-    /// How many threads `serve` takes: a disk that is given the next transfer before it has done the last is never idle, and more
-    /// than that makes some slower (docs/BENCHMARKS.md); a connection is one thread's at a time.
+    /// How many threads `serve` takes: a disk that is given the next transfer before it has done
+    /// the last is never idle, and more than that makes some slower (docs/BENCHMARKS.md); a
+    /// connection is one thread's at a time.
     pub fn servers(&self) -> usize {
         match (&self.transit, &self.remote) {
             (None, _) => 0,
@@ -333,7 +343,8 @@ impl MediaFile {
         self.transit.as_ref().is_some_and(Transit::has_lost) || self.is_doubted()
     }
 
-    /// From now on a write is in the file when it returns, and so is every one before. Errors: as `Media::flush`.
+    /// From now on a write is in the file when it returns, and so is every one before. Errors: as
+    /// `Media::flush`.
     pub fn settle_for_mapping(&self) -> Result<()> {
         match &self.transit {
             Some(transit) => transit.settle_for_mapping(&self.putter()),
@@ -393,8 +404,8 @@ impl MediaFile {
         }
     }
 
-    /// The parts of `bytes` at `at`, none of them empty, and what each goes through: a part of a page, whole pages, a
-    /// part of a page.
+    /// The parts of `bytes` at `at`, none of them empty, and what each goes through: a part of a
+    /// page, whole pages, a part of a page.
     fn parts(
         &self,
         at: u64,
@@ -410,7 +421,8 @@ impl MediaFile {
     }
 }
 
-/// Parts of a range that fit into a buffer: where each is, how many bytes come before, how many there are.
+/// Parts of a range that fit into a buffer: where each is, how many bytes come before, how many
+/// there are.
 pub(super) fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let mut done = 0;
     core::iter::from_fn(move || {

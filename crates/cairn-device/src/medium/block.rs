@@ -1,8 +1,10 @@
-//! A block device as the medium of a tier: it is there before and after, others may use it, and it may hold anything.
+//! A block device as the medium of a tier: it is there before and after, others may use it, and it
+//! may hold anything.
 //!
-//! Must stay true: nothing is written to a device that holds anything, unless whoever asks says so, and nothing at all to
-//! one that is mounted or otherwise taken. While Cairn has a device, nobody can mount it. What a tier leaves behind is
-//! what a new device looks like where anybody looks: zeros at both ends.
+//! Must stay true: nothing is written to a device that holds anything, unless whoever asks says so,
+//! and nothing at all to one that is mounted or otherwise taken. While Cairn has a device, nobody
+//! can mount it. What a tier leaves behind is what a new device looks like where anybody looks:
+//! zeros at both ends.
 
 use core::ffi::CStr;
 use std::ops::Range;
@@ -47,8 +49,9 @@ fn label_at(device_bytes: u64) -> u64 {
     (device_bytes / PAGE * PAGE).saturating_sub(PAGE)
 }
 
-/// Opens a device so that it cannot be mounted meanwhile. One process at a time can do that; those of Cairn know each
-/// other by a lock on the first byte. Waits a moment for a process that is ending. Errors: somebody else has it (`EBUSY`).
+/// Opens a device so that it cannot be mounted meanwhile. One process at a time can do that; those
+/// of Cairn know each other by a lock on the first byte. Waits a moment for a process that is
+/// ending. Errors: somebody else has it (`EBUSY`).
 pub(super) fn claim(path: &Path, name: &CStr, flags: i32) -> StoreResult<Descriptor> {
     let failed = |errno| StoreError::new("open tier", path, errno);
     let open = |flags| Descriptor::open(libc::AT_FDCWD, name, flags, 0);
@@ -97,15 +100,16 @@ pub enum Contents {
     Nothing,
     /// A tier of Cairn.
     Tier(Label),
-    /// One of this machine, or of one that is given up, in which nothing stands, not even metadata: a store has those elsewhere, or
-    /// whoever made the tier has died.
+    /// One of this machine, or of one that is given up, in which nothing stands, not even metadata:
+    /// a store has those elsewhere, or whoever made the tier has died.
     Unfinished(Label),
     /// Something else, as in "it holds …".
     Foreign(&'static str),
 }
 
-/// What the device at `path` holds, which nobody uses at the moment. Errors: it is none, not for this user, read-only,
-/// mounted or used by a store, or by another machine unless this `takes_over`; it holds a tier that is damaged or too new.
+/// What the device at `path` holds, which nobody uses at the moment. Errors: it is none, not for
+/// this user, read-only, mounted or used by a store, or by another machine unless this
+/// `takes_over`; it holds a tier that is damaged or too new.
 pub fn contents(path: &Path, takes_over: bool) -> StoreResult<Contents> {
     let access = if takes_over { Access::Read } else { Access::Look };
     let (device, label) = open_alone(path, access)?;
@@ -122,8 +126,8 @@ pub fn contents(path: &Path, takes_over: bool) -> StoreResult<Contents> {
     }
 }
 
-/// Makes the device at `path` blank if what it holds is an unfinished tier: see `Contents`. Errors: it is in use, or another machine's
-/// unless this `takes_over`.
+/// Makes the device at `path` blank if what it holds is an unfinished tier: see `Contents`. Errors:
+/// it is in use, or another machine's unless this `takes_over`.
 pub fn clear_unfinished(path: &Path, takes_over: bool) -> StoreResult<()> {
     let Contents::Unfinished(label) = contents(path, takes_over)? else { return Ok(()) };
     if RemotePath::is_one(path) {
@@ -144,7 +148,8 @@ pub struct DeviceSize {
     pub tier_bytes: Option<u64>,
 }
 
-/// Measures the device at `path`, whoever uses it. Errors: it is no block device, or this user may not read it.
+/// Measures the device at `path`, whoever uses it. Errors: it is no block device, or this user may
+/// not read it.
 pub fn measure(path: &Path) -> StoreResult<DeviceSize> {
     if RemotePath::is_one(path) {
         let device = Medium::open(path, Access::Read)?;
@@ -210,8 +215,9 @@ fn contents_of(
 }
 
 impl MediaFile {
-    /// Makes the device at `path` a tier of `bytes`. Errors: as `contents`; it holds something (`EEXIST`, advice says what)
-    /// and that may not be overwritten; it is too small (`ENOSPC`); `bytes` is not a positive number of pages.
+    /// Makes the device at `path` a tier of `bytes`. Errors: as `contents`; it holds something
+    /// (`EEXIST`, advice says what) and that may not be overwritten; it is too small (`ENOSPC`);
+    /// `bytes` is not a positive number of pages.
     pub fn create_on_device(
         path: &Path,
         bytes: u64,
@@ -252,14 +258,16 @@ impl MediaFile {
         }
     }
 
-    /// Makes the device look as if nobody had ever used it. What it does not hold any more it may forget.
+    /// Makes the device look as if nobody had ever used it. What it does not hold any more it may
+    /// forget.
     pub(crate) fn empty(&self) -> SysResult<()> {
         // Not every device can.
         let _ = self.discard_all();
         self.clear_ends(self.device_bytes()?)
     }
 
-    /// Zeros the beginning, and then the end of the first `bytes`: until the label is gone, it can be done again.
+    /// Zeros the beginning, and then the end of the first `bytes`: until the label is gone, it can
+    /// be done again.
     fn clear_ends(&self, bytes: u64) -> SysResult<()> {
         for end in ends(bytes) {
             let zeros = vec![0; (end.end - end.start) as usize];

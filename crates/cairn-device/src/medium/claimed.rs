@@ -1,11 +1,13 @@
-//! Whose a tier on another machine is, where no reservation says that: of parts of a namespace, and of whole ones on targets
-//! without reservations.
+//! Whose a tier on another machine is, where no reservation says that: of parts of a namespace, and
+//! of whole ones on targets without reservations.
 //!
-//! Who wants it looks at the label, writes one with a claim of its own over it, waits, and looks again (Fischer's algorithm).
-//! Must stay true: from looking to having written takes less than is waited: it is tried once, on the connection on which was looked. So, when somebody looks again, all have
-//! written who saw the label as it was before, and only the last of them finds its own claim.
-//! Does not fence: a machine that was put out, or whose write was held up on the way for longer than that, is not kept from
-//! writing.
+//! Who wants it looks at the label, writes one with a claim of its own over it, waits, and looks
+//! again (Fischer's algorithm).
+//! Must stay true: from looking to having written takes less than is waited: it is tried once, on
+//! the connection on which was looked. So, when somebody looks again, all have written who saw the
+//! label as it was before, and only the last of them finds its own claim.
+//! Does not fence: a machine that was put out, or whose write was held up on the way for longer
+//! than that, is not kept from writing.
 
 use core::time::Duration;
 use std::path::Path;
@@ -38,7 +40,8 @@ pub(super) fn taken(path: &Path, holder: Holder) -> StoreError {
     StoreError::new("open tier", path, Errno(libc::EBUSY)).advise(TAKEN).held_by(holder)
 }
 
-/// How the label is to be before this host may use the tier; None: as it is. Errors: the tier is another host's.
+/// How the label is to be before this host may use the tier; None: as it is. Errors: the tier is
+/// another host's.
 fn wanted(
     label: &Label,
     host: &[u8; 16],
@@ -57,7 +60,8 @@ fn wanted(
 }
 
 impl MediaFile {
-    /// Makes sure that a tier is this machine's where its label, which was just read, says whose it is; whether it was not before.
+    /// Makes sure that a tier is this machine's where its label, which was just read, says whose it
+    /// is; whether it was not before.
     /// Errors: it is another one's (`EBUSY`).
     pub(crate) fn claim(&self, path: &Path, label: &Label, takes_over: bool) -> StoreResult<bool> {
         let Some(host) = self.claims_by_label() else { return Ok(false) };
@@ -72,7 +76,8 @@ impl MediaFile {
         Ok(true)
     }
 
-    /// Whether a tier with this label is this machine's, which had claimed it before, or has the device.
+    /// Whether a tier with this label is this machine's, which had claimed it before, or has the
+    /// device.
     pub(super) fn is_claimed_here(&self, label: &Label) -> bool {
         match self.claims_by_label() {
             Some(host) => label.claim.is_some_and(|claim| claim.holder.host == host),
@@ -97,8 +102,8 @@ impl MediaFile {
         put.and_then(|()| self.sync()).map_err(|errno| StoreError::new("disclaim", path, errno))
     }
 
-    /// Has the label of a tier that was recovered say from which start of the target's machine on it is as it is known. Errors: as
-    /// `claim`, where the label says whose it is.
+    /// Has the label of a tier that was recovered say from which start of the target's machine on
+    /// it is as it is known. Errors: as `claim`, where the label says whose it is.
     pub(crate) fn begin_again(&self, path: &Path) -> StoreResult<()> {
         let start = self.start();
         let with_start = |label: Label| (label.start != start).then_some(Label { start, ..label });
@@ -112,8 +117,8 @@ impl MediaFile {
         put.and_then(|()| self.sync()).map_err(|errno| StoreError::new("write label", path, errno))
     }
 
-    /// Makes a device that holds nothing, or nothing that counts, a tier of this machine. Errors: another one was faster
-    /// (`EBUSY`).
+    /// Makes a device that holds nothing, or nothing that counts, a tier of this machine. Errors:
+    /// another one was faster (`EBUSY`).
     pub(super) fn make_claimed_label(
         &self,
         path: &Path,
@@ -169,7 +174,8 @@ impl MediaFile {
         })
     }
 
-    /// Marks the namespace of a part as divided. Whoever makes a label there waits as for that, and has `check_divided` look again.
+    /// Marks the namespace of a part as divided. Whoever makes a label there waits as for that, and
+    /// has `check_divided` look again.
     pub(super) fn divide(&self, path: &Path, may_overwrite: bool) -> StoreResult<()> {
         let Some(part) = self.part() else { return Ok(()) };
         let looked = Instant::now();

@@ -1,11 +1,13 @@
-//! What the processes of a store know of a namespace on another machine, since one of them was connected to it: `<ns>.known<tier>`, a
-//! file of the store. With it a process opens the tier without a connection, and looks at the namespace itself before it first uses it.
+//! What the processes of a store know of a namespace on another machine, since one of them was
+//! connected to it: `<ns>.known<tier>`, a file of the store. With it a process opens the tier
+//! without a connection, and looks at the namespace itself before it first uses it.
 //!
 //! ```text
 //! magic, checksum, traits | description of the namespace (Identify) | label | superblock        a page each
 //! ```
 //! Behind the traits is the line of processes that wait for a connection (`nvme/line.rs`).
-//! Must stay true: a file that is damaged, or was not written whole, says nothing; who finds none connects.
+//! Must stay true: a file that is damaged, or was not written whole, says nothing; who finds none
+//! connects.
 
 use core::ffi::CStr;
 

@@ -1,4 +1,5 @@
-//! A regular file as the medium of a tier: made with all its space, private, and removed with the tier.
+//! A regular file as the medium of a tier: made with all its space, private, and removed with the
+//! tier.
 //!
 //! Does not create a file in place of one that exists.
 
@@ -30,7 +31,8 @@ pub(super) fn medium(path: &Path, ordinary: Descriptor, stat: &libc::stat) -> St
     Ok(Medium { kind: MediumKind::File, ordinary, label_at, unit_bytes, remote: None })
 }
 
-/// Whether at `path` is what `MediaFile::create` makes first: an empty file of this user's, and nobody else's.
+/// Whether at `path` is what `MediaFile::create` makes first: an empty file of this user's, and
+/// nobody else's.
 pub(crate) fn is_begun(path: &Path) -> bool {
     let stat = c_path(path)
         .and_then(|path| sys::fstatat(libc::AT_FDCWD, &path, libc::AT_SYMLINK_NOFOLLOW));
@@ -46,8 +48,9 @@ pub(crate) fn remove_file(path: &Path) -> StoreResult<()> {
 }
 
 impl MediaFile {
-    /// Makes the file for `bytes`, 0600. Errors: something of that name exists (`EEXIST`, advice says what), no
-    /// space (`ENOSPC`), `bytes` is not a positive number of pages. What failed leaves nothing behind.
+    /// Makes the file for `bytes`, 0600. Errors: something of that name exists (`EEXIST`, advice
+    /// says what), no space (`ENOSPC`), `bytes` is not a positive number of pages. What failed
+    /// leaves nothing behind.
     pub fn create(
         path: &Path,
         bytes: u64,
@@ -70,7 +73,8 @@ impl MediaFile {
             Err(Errno(libc::EEXIST)) => return Err(in_the_way(path)),
             result => result.map_err(failed)?,
         };
-        // The label first: what a creator that dies leaves behind can be told from anybody else's file.
+        // The label first: what a creator that dies leaves behind can be told from anybody else's
+        // file.
         let made = sys::fchmod(file.raw(), 0o600)
             .and_then(|()| {
                 put(&file, bytes, &label::encode(&Label { bytes, identity, ..Label::default() }))
@@ -88,7 +92,8 @@ impl MediaFile {
         })
     }
 
-    /// Takes the space that the file lacks, as one does whose copier left out zeros. Errors: there is none (`ENOSPC`).
+    /// Takes the space that the file lacks, as one does whose copier left out zeros. Errors: there
+    /// is none (`ENOSPC`).
     pub(crate) fn take_missing_space(&self) -> SysResult<()> {
         loop {
             match sys::fallocate(self.ordinary(), 0, 0, Media::bytes(self)) {
@@ -101,8 +106,8 @@ impl MediaFile {
     }
 }
 
-/// Takes the space of the first `bytes`; nothing of it if there is less: a file system that finds that out at the end has none for
-/// anybody else until then.
+/// Takes the space of the first `bytes`; nothing of it if there is less: a file system that finds
+/// that out at the end has none for anybody else until then.
 fn allocate(file: &Descriptor, bytes: u64) -> SysResult<()> {
     let state = sys::fstatfs(file.raw())?;
     let unit = if state.f_frsize > 0 { state.f_frsize } else { state.f_bsize };

@@ -1,11 +1,12 @@
-//! A namespace on another machine as the medium of a tier: `nvme-tcp://ADDRESS:PORT/NQN?nsid=N`. As a device it is there
-//! before and after, and may hold anything.
+//! A namespace on another machine as the medium of a tier: `nvme-tcp://ADDRESS:PORT/NQN?nsid=N`. As
+//! a device it is there before and after, and may hold anything.
 //!
-//! Must stay true: stores on this machine do not use one at the same time; files that are locked in its stead say so: one named by
-//! where the namespace is, and, because that can be said in several ways, one named by the tier that it holds. They have no bytes,
-//! and go when the tier is removed.
-//! Stores on other machines, and of other users here, are kept from writing by a reservation, which all processes of a user share. Of parts of a namespace, and
-//! where the target has none, the label says whose it is: see `claimed`. Who looks at one, and does not use it, claims nothing.
+//! Must stay true: stores on this machine do not use one at the same time; files that are locked in
+//! its stead say so: one named by where the namespace is, and, because that can be said in several
+//! ways, one named by the tier that it holds. They have no bytes, and go when the tier is removed.
+//! Stores on other machines, and of other users here, are kept from writing by a reservation, which
+//! all processes of a user share. Of parts of a namespace, and where the target has none, the label
+//! says whose it is: see `claimed`. Who looks at one, and does not use it, claims nothing.
 
 use core::ffi::CStr;
 use std::ffi::CString;
@@ -42,8 +43,8 @@ const UNREADABLE: &str = "the secret cannot be read";
 const SHARED_MEMORY: &CStr = c"/dev/shm";
 const BOOT: &CStr = c"/proc/sys/kernel/random/boot_id";
 
-/// Connects to the namespace at `path`. Errors: it is none, cannot be reached or used, is read-only and `access` is not; no
-/// room for a label.
+/// Connects to the namespace at `path`. Errors: it is none, cannot be reached or used, is read-only
+/// and `access` is not; no room for a label.
 pub(super) fn medium(path: &Path, access: Access) -> StoreResult<Medium> {
     let place = RemotePath::parse(path).ok_or_else(|| refused(path, ADVICE))?;
     let ordinary = locked_in_place_of(path, &place, access)?;
@@ -67,7 +68,8 @@ pub(super) fn medium(path: &Path, access: Access) -> StoreResult<Medium> {
     Ok(over(remote, ordinary))
 }
 
-/// The namespace at `path`, of which others of this store have found out what it is. Does not connect. Errors: no memory or descriptors.
+/// The namespace at `path`, of which others of this store have found out what it is. Does not
+/// connect. Errors: no memory or descriptors.
 pub(super) fn known(path: &Path, traits: &Traits) -> StoreResult<Medium> {
     let place = RemotePath::parse(path).ok_or_else(|| refused(path, ADVICE))?;
     let ordinary = locked_in_place_of(path, &place, Access::ReadWrite)?;
@@ -98,8 +100,9 @@ fn not_locked(path: &Path, errno: Errno) -> StoreError {
     StoreError::new("lock", path, errno).advise("see /dev/shm")
 }
 
-/// Claims the namespace at `path`, and the tier that it holds, if it does; whether this machine had not done so before. One that has it
-/// is put out if this `takes_over`, and never writes there again. Errors: another machine has it (`EBUSY`).
+/// Claims the namespace at `path`, and the tier that it holds, if it does; whether this machine had
+/// not done so before. One that has it is put out if this `takes_over`, and never writes there
+/// again. Errors: another machine has it (`EBUSY`).
 pub fn claim(path: &Path, takes_over: bool) -> StoreResult<bool> {
     let place = RemotePath::parse(path).ok_or_else(|| refused(path, ADVICE))?;
     let has_put_out = takes_over && put_out(path, &place)?;
@@ -113,7 +116,8 @@ pub fn claim(path: &Path, takes_over: bool) -> StoreResult<bool> {
     Ok(by_label? || is_reserved)
 }
 
-/// Puts out the machine that has reserved the whole namespace; whether this one has reserved it now, which it does not for a part.
+/// Puts out the machine that has reserved the whole namespace; whether this one has reserved it
+/// now, which it does not for a part.
 fn put_out(path: &Path, place: &RemotePath) -> StoreResult<bool> {
     let is_taken = || {
         let beside = SharedRemote::open(place, host_id_for(path)?, Claim::Beside);
@@ -129,7 +133,8 @@ fn put_out(path: &Path, place: &RemotePath) -> StoreResult<bool> {
     }
 }
 
-/// Lets other machines have the namespace at `path`, which this one has claimed and nobody here uses.
+/// Lets other machines have the namespace at `path`, which this one has claimed and nobody here
+/// uses.
 pub fn give_back(path: &Path) -> StoreResult<()> {
     let (file, label) = MediaFile::open_unclaimed(path, libc::LOCK_EX, Access::ReadWrite)?;
     label.map_or(Ok(()), |label| file.disclaim(path, &label))?;
@@ -144,8 +149,8 @@ fn host_id_for(path: &Path) -> StoreResult<[u8; 16]> {
     host_id().map_err(|errno| StoreError::new("find a name for this machine", path, errno))
 }
 
-/// What all have in common who lock the same files in /dev/shm until the machine starts again: how it was started, the
-/// file system there, and the user.
+/// What all have in common who lock the same files in /dev/shm until the machine starts again: how
+/// it was started, the file system there, and the user.
 fn host_id() -> Result<[u8; 16], Errno> {
     let file = Descriptor::open(libc::AT_FDCWD, BOOT, libc::O_RDONLY, 0)?;
     let mut text = [0; 36];
@@ -167,7 +172,8 @@ fn host_id_of(mut boot: [u8; 16], device: u64, user: u32) -> [u8; 16] {
     boot
 }
 
-/// A file that is locked in place of a namespace. Who only looks makes none: without one nobody here uses the namespace.
+/// A file that is locked in place of a namespace. Who only looks makes none: without one nobody
+/// here uses the namespace.
 fn stand_in(path: &CStr, access: Access) -> Result<Descriptor, Errno> {
     let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let open = |path: &CStr, more| Descriptor::open(libc::AT_FDCWD, path, flags | more, 0o600);
@@ -181,7 +187,8 @@ fn stand_in(path: &CStr, access: Access) -> Result<Descriptor, Errno> {
     if is_ours { Ok(file) } else { Err(Errno(libc::EPERM)) }
 }
 
-/// The file that is locked in place of the namespace at `path` because it holds that tier, however else it is called.
+/// The file that is locked in place of the namespace at `path` because it holds that tier, however
+/// else it is called.
 pub(crate) fn stand_in_of_tier(
     path: &Path,
     identity: &Identity,
@@ -190,15 +197,17 @@ pub(crate) fn stand_in_of_tier(
     stand_in(&tier_path(identity), access).map_err(|errno| not_locked(path, errno))
 }
 
-/// The files that are locked in place of the namespace at `path`, and of that tier on it, as far as they are there.
+/// The files that are locked in place of the namespace at `path`, and of that tier on it, as far as
+/// they are there.
 pub(super) fn stand_ins(path: &Path, identity: &Identity) -> Vec<Descriptor> {
     let place = RemotePath::parse(path).map(|place| place_path(&place));
     let names = place.into_iter().chain([tier_path(identity)]);
     names.filter_map(|name| stand_in(&name, Access::Read).ok()).collect()
 }
 
-/// Removes the files that stand in for the namespace at `path` and for its tier, which the caller has open, if nobody else here
-/// uses them. Who opened one before finds that it has no name any more: see `MediaFile::open_unclaimed`.
+/// Removes the files that stand in for the namespace at `path` and for its tier, which the caller
+/// has open, if nobody else here uses them. Who opened one before finds that it has no name any
+/// more: see `MediaFile::open_unclaimed`.
 pub(crate) fn remove_stand_ins(path: &Path, file: &Descriptor, tier: &Descriptor, of: &Identity) {
     let remove = |file: &Descriptor, name: &CStr| {
         if sys::flock(file.raw(), libc::LOCK_EX | libc::LOCK_NB).is_ok() {

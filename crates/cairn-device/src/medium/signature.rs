@@ -1,6 +1,8 @@
-//! What a block device holds, told by the marks that file systems, volume managers and partition tables leave.
+//! What a block device holds, told by the marks that file systems, volume managers and partition
+//! tables leave.
 //!
-//! Must stay true: only zeros at both ends are nothing; what is not known by name is data of somebody.
+//! Must stay true: only zeros at both ends are nothing; what is not known by name is data of
+//! somebody.
 //! Does not read a device.
 
 use super::claimed::DIVIDED;

@@ -1,8 +1,9 @@
 //! The tiers of a store that is removed: emptied, as far as they are still its own.
 //!
-//! Must stay true: while a tier is compared and emptied it is locked, if only beside processes of the same store. Who recovers one
-//! has it for itself, so nobody does meanwhile; and who has done so before has begun another epoch. Without a meta segment there is
-//! nothing to compare that with: then nobody else may have the tier. Those behind the first one stay where it stays.
+//! Must stay true: while a tier is compared and emptied it is locked, if only beside processes of
+//! the same store. Who recovers one has it for itself, so nobody does meanwhile; and who has done
+//! so before has begun another epoch. Without a meta segment there is nothing to compare that with:
+//! then nobody else may have the tier. Those behind the first one stay where it stays.
 
 use std::path::Path;
 
@@ -70,7 +71,8 @@ pub(super) fn empty_tiers(
     locks: Vec<Descriptor>,
     is_of_dead: bool,
 ) -> StoreResult<Vec<LeftTier>> {
-    // Of a damaged list nothing is known to be ours. One that was not finished named no file yet that was made.
+    // Of a damaged list nothing is known to be ours. One that was not finished named no file yet
+    // that was made.
     let places = tiers::read(directory, &names.tiers).unwrap_or_default();
     let memory = MetaSegment::open(directory, &names.meta).ok();
     let geometry =
@@ -124,7 +126,8 @@ pub(super) fn empty_tiers(
     Ok(left)
 }
 
-/// Whether another store has recovered the media that go with this memory. Errors: nobody can tell; `Io`.
+/// Whether another store has recovered the media that go with this memory. Errors: nobody can tell;
+/// `Io`.
 fn was_recovered(memory: &dyn Memory, file: &MediaFile) -> cairn_core::Result<bool> {
     let superblock = Superblock::read(file, checksum::crc32c)?;
     MediaCheck::new(memory, superblock, checksum::crc32c).was_recovered(file)

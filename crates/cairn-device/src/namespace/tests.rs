@@ -214,7 +214,8 @@ fn file_of_another_store_is_not_taken_for_ones_own() {
     assert!(path.exists(), "it is not ours to remove");
 }
 
-/// A durable namespace on the files `meta` and `tier` beside the store, and in memory, as far as they have blocks.
+/// A durable namespace on the files `meta` and `tier` beside the store, and in memory, as far as
+/// they have blocks.
 fn durable(scratch: &Scratch, tier_blocks: [u32; TIERS_MAX], metadata_bytes: u64) -> Creation {
     let file = |name| TierPlace::new(MediumKind::File, &scratch.0.path().join(name)).unwrap();
     let places = [file("meta"), TierPlace::Ram, file("tier")];
@@ -294,7 +295,8 @@ fn durable_namespace_of_any_tiers_is_made_again_from_its_files() {
     }
 }
 
-/// Mechanism: a tier was told by its identity alone when it was removed, which it keeps when another store recovers it.
+/// Mechanism: a tier was told by its identity alone when it was removed, which it keeps when
+/// another store recovers it.
 /// Consequence: the removal of a store emptied the tier under the one that had recovered it.
 /// Fix: the epoch is compared, too, under the tier's lock.
 #[test]
@@ -385,9 +387,10 @@ fn too_few_bytes_for_metadata_are_refused_and_nothing_is_left() {
     create(&store, "node", creation).unwrap();
 }
 
-/// Mechanism: whoever makes a namespace removes what a creator that died has left, by the list of its tiers; a creator that
-/// makes it again from files lists those, too.
-/// Consequence: it was killed, the next one removed the files with all they kept, and began with empty ones.
+/// Mechanism: whoever makes a namespace removes what a creator that died has left, by the list of
+/// its tiers; a creator that makes it again from files lists those, too.
+/// Consequence: it was killed, the next one removed the files with all they kept, and began with
+/// empty ones.
 /// Fix: files that hold a namespace, and those of its further tiers, stay.
 #[test]
 fn creator_dies_while_it_recovers_then_the_next_one_recovers() {

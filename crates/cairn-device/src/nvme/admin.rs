@@ -1,6 +1,7 @@
 //! An admin queue: one command at a time, beside a request that is answered when something happens.
 //!
-//! Must stay true: the event request is sent again whenever it was answered; an event that has come is kept until somebody asks.
+//! Must stay true: the event request is sent again whenever it was answered; an event that has come
+//! is kept until somebody asks.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -145,7 +146,8 @@ impl<T: Transport> Admin<T> {
         }
     }
 
-    /// Lets the controller know that we are there, if half of the time is over after which it would forget us.
+    /// Lets the controller know that we are there, if half of the time is over after which it would
+    /// forget us.
     pub fn keep_alive(&mut self) -> Result<()> {
         let interval = self.keep_alive / 2;
         match !interval.is_zero() && self.last_contact.elapsed() >= interval {
@@ -234,9 +236,10 @@ mod tests {
         Completion { command_id, result, ..Completion::default() }
     }
 
-    /// Mechanism: there was room for one event that had come. Consequence: when another one came before anybody asked, the first was
-    /// forgotten; the controller does not tell it again before its log page was read, and a namespace that had become smaller was
-    /// used on. Fix: each is kept.
+    /// Mechanism: there was room for one event that had come. Consequence: when another one came
+    /// before anybody asked, the first was forgotten; the controller does not tell it again before
+    /// its log page was read, and a namespace that had become smaller was used on. Fix: each is
+    /// kept.
     #[test]
     fn events_that_come_before_anybody_asks_are_all_told_once() {
         let limit = Limit { each: Duration::from_secs(1), all: None };

@@ -1,4 +1,5 @@
-//! DH-HMAC-CHAP (Base 8.13.5): host and controller prove to each other that they know a secret, without telling it.
+//! DH-HMAC-CHAP (Base 8.13.5): host and controller prove to each other that they know a secret,
+//! without telling it.
 //!
 //! ```text
 //! host  AUTH_Negotiate ───────────────────────────────► controller     which hashes and groups
@@ -7,8 +8,9 @@
 //!       ◄──────────── Success1: R2
 //!       Success2 ─────────────────────────────────────►                R2 is right
 //! ```
-//! Must stay true: nothing goes on before the proof that is to come was compared, whole. Proofs of hosts and of controllers
-//! differ in what is hashed, so that neither can be sent back; challenges are random, so that no proof is right twice.
+//! Must stay true: nothing goes on before the proof that is to come was compared, whole. Proofs of
+//! hosts and of controllers differ in what is hashed, so that neither can be sent back; challenges
+//! are random, so that no proof is right twice.
 //! Does not protect what follows on the connection.
 
 use crate::crypto::{Exchange, Group, Hash, Wiped};
@@ -81,7 +83,8 @@ impl Proof<'_> {
     }
 }
 
-/// Does what is needed after Connect, which has returned `connected`. `execute` has a command of the queue done.
+/// Does what is needed after Connect, which has returned `connected`. `execute` has a command of
+/// the queue done.
 pub(super) fn settle(
     connected: u64,
     subsystem: &Nqn,

@@ -1,5 +1,6 @@
-//! A target that does not answer: for how long, and who asks it meanwhile. Calls that have to be done wait for it; those that can be
-//! done later as well, as the drain's, ask it now and then, one thread once, and fail at once otherwise.
+//! A target that does not answer: for how long, and who asks it meanwhile. Calls that have to be
+//! done wait for it; those that can be done later as well, as the drain's, ask it now and then, one
+//! thread once, and fail at once otherwise.
 //!
 //! Does not connect, and does not decide which calls can wait.
 

@@ -1,7 +1,8 @@
 //! A namespace claimed for one machine: by a reservation, which all processes of the machine share.
 //!
-//! Must stay true: a claim succeeds only if the reservation is this host's when it is made; whose it is is never taken over
-//! without being asked to. Who is put out is refused by the controller from then on, and fails when it claims again.
+//! Must stay true: a claim succeeds only if the reservation is this host's when it is made; whose
+//! it is is never taken over without being asked to. Who is put out is refused by the controller
+//! from then on, and fails when it claims again.
 //! Does nothing where the controller has no reservations.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -44,8 +45,8 @@ pub struct Own {
 }
 
 impl Own {
-    /// Whether another host has put this one out since then, and may be gone as well. Not if the target was started again: then
-    /// it has begun to count anew.
+    /// Whether another host has put this one out since then, and may be gone as well. Not if the
+    /// target was started again: then it has begun to count anew.
     fn was_put_out(&self, host: &[u8; 16], report: &Report) -> bool {
         let changes = report.generation.wrapping_sub(self.generation);
         report.key_of(host).is_none() && (1..=u32::MAX / 2).contains(&changes)
@@ -79,8 +80,9 @@ impl core::fmt::Display for Holder {
     }
 }
 
-/// Makes the namespace of a queue this host's, which has claimed it `before` or not; what it is to remember of that. Unless it is, has
-/// `look` say first whether it may be. Errors: `Reserved` if it is another one's; it was another one's since then; those of `look`.
+/// Makes the namespace of a queue this host's, which has claimed it `before` or not; what it is to
+/// remember of that. Unless it is, has `look` say first whether it may be. Errors: `Reserved` if it
+/// is another one's; it was another one's since then; those of `look`.
 pub fn claim<T: Transport>(
     queue: &mut Queue<T>,
     host: &[u8; 16],
@@ -101,7 +103,8 @@ pub fn claim<T: Transport>(
                 return Ok(Some(Own { generation: report.generation, is_new: round > 1 }));
             }
             Some(Registrant { host: other, key, .. }) if !may_put_out => {
-                // Not what another process of this host has registered, which may be about to take the namespace over.
+                // Not what another process of this host has registered, which may be about to take
+                // the namespace over.
                 leave(queue, report.key_of(host).filter(|&key| registered == Some(key)));
                 return Err(Error::Reserved { holder: Holder { host: other, key } });
             }

@@ -1,8 +1,9 @@
-//! A controller on another machine: from the first connection to its identity, its namespaces and its I/O queues (Base 3.5).
+//! A controller on another machine: from the first connection to its identity, its namespaces and
+//! its I/O queues (Base 3.5).
 //!
-//! Must stay true: a controller that was connected is enabled, and its pages were understood; where there is a secret, each
-//! of its queues knows it. The keep-alive timer is
-//! the caller's to serve: `keep_alive` more often than that. While a queue is waited for, it is served.
+//! Must stay true: a controller that was connected is enabled, and its pages were understood; where
+//! there is a secret, each of its queues knows it. The keep-alive timer is the caller's to serve:
+//! `keep_alive` more often than that. While a queue is waited for, it is served.
 //! Does not read or write namespaces; `queue` does. Does not reconnect; `remote` does.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,7 +50,8 @@ pub trait Fabric {
     /// A queue's connection.
     type Transport: Transport;
 
-    /// Connects what is to be the queue of that number, 0 for the admin queue. Errors: it is not so far at `deadline`.
+    /// Connects what is to be the queue of that number, 0 for the admin queue. Errors: it is not so
+    /// far at `deadline`.
     fn connect(
         &self,
         queue: u16,
@@ -76,7 +78,8 @@ pub struct Settings {
     pub without_flow_control: bool,
     /// How namespaces are wanted.
     pub claim: Claim,
-    /// Where it is read who we are and how we prove that; controllers that do not want a proof are refused then.
+    /// Where it is read who we are and how we prove that; controllers that do not want a proof are
+    /// refused then.
     pub secrets: Option<KeptSecrets>,
 }
 
@@ -276,8 +279,8 @@ impl<F: Fabric> Controller<F> {
         }
     }
 
-    /// Lets the controller know that we are there, if half of the time is over after which it would forget us. Whether
-    /// namespaces have changed since the last call.
+    /// Lets the controller know that we are there, if half of the time is over after which it would
+    /// forget us. Whether namespaces have changed since the last call.
     pub fn keep_alive(&mut self) -> Result<bool> {
         let mut admin = self.admin();
         admin.keep_alive()?;
@@ -345,7 +348,8 @@ fn execute(
     data: Data,
     deadline: Instant,
 ) -> Result<u64> {
-    // SAFETY: whoever made `data` lent it until this returns; without an answer the transport is abandoned.
+    // SAFETY: whoever made `data` lent it until this returns; without an answer the transport is
+    // abandoned.
     unsafe { transport.submit(command.encode(), data) }?;
     match transport.poll(deadline)? {
         Some(ended) => check_status(name, &ended).map(|()| ended.result),

@@ -1,7 +1,8 @@
-//! Those who wait for a place at a target, in the order in which they came: a few words in memory that the processes of a store share.
+//! Those who wait for a place at a target, in the order in which they came: a few words in memory
+//! that the processes of a store share.
 //!
-//! Must stay true: nobody waits for who is gone. Whoever is first says so again and again; who has not for a while is passed over, which
-//! costs it nothing but its place.
+//! Must stay true: nobody waits for who is gone. Whoever is first says so again and again; who has
+//! not for a while is passed over, which costs it nothing but its place.
 //! Does not know what there is a place for.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +38,8 @@ pub struct Place<'a> {
 }
 
 impl Line {
-    /// The line in those words of the first page, which is present. It is as long as whoever wrote there last has left it.
+    /// The line in those words of the first page, which is present. It is as long as whoever wrote
+    /// there last has left it.
     pub fn new(mapping: Mapping, first_word: usize) -> Line {
         assert!((first_word + WORDS) * size_of::<u64>() <= PAGE_BYTES.min(mapping.bytes()));
         Line { mapping, first_word }
@@ -68,14 +70,15 @@ impl Line {
 
     fn word(&self, index: usize) -> &AtomicU64 {
         let first = self.mapping.address().as_ptr().cast::<AtomicU64>();
-        // SAFETY: the words lie in the first page, as `new` has made sure; it is mapped as long as `self` lives, and all access is
-        // atomic.
+        // SAFETY: the words lie in the first page, as `new` has made sure; it is mapped as long as
+        // `self` lives, and all access is atomic.
         unsafe { &*first.add(self.first_word + index) }
     }
 }
 
 impl Place<'_> {
-    /// Whether it is the first one now; to be asked more often than `SILENCE_MAX`. Passes over a first one that says nothing.
+    /// Whether it is the first one now; to be asked more often than `SILENCE_MAX`. Passes over a
+    /// first one that says nothing.
     pub fn is_first(&self, now: Duration) -> bool {
         let (line, now) = (self.line, milliseconds(now));
         let gone = line.load(GONE);

@@ -1,6 +1,8 @@
-//! Parts of a namespace that stores have each for itself: equal ones, in order, as the balancer plans them.
+//! Parts of a namespace that stores have each for itself: equal ones, in order, as the balancer
+//! plans them.
 //!
-//! Must stay true: parts of the same count do not overlap, and none reaches the last page of the namespace.
+//! Must stay true: parts of the same count do not overlap, and none reaches the last page of the
+//! namespace.
 
 use core::num::NonZeroU32;
 

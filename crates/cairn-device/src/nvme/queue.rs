@@ -1,7 +1,7 @@
 //! An I/O queue: a namespace read and written over one transport.
 //!
-//! Must stay true: a call that returns has let go of its memory, whatever it returns. Ranges are checked against the namespace
-//! before anything is sent.
+//! Must stay true: a call that returns has let go of its memory, whatever it returns. Ranges are
+//! checked against the namespace before anything is sent.
 //! Does not reconnect; `remote` does.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,8 @@ use super::wire::fabrics::INVALID_HOST_ID;
 use super::wire::identify;
 use super::wire::{Completion, Status};
 
-/// How much a controller is told to forget at a time: no more than it does in the time of a command.
+/// How much a controller is told to forget at a time: no more than it does in the time of a
+/// command.
 const DISCARD_BYTES_MAX: u64 = 1 << 30;
 
 const IMPOSTOR: &str = "the target knows this machine by another name, under which it is connected or has claimed a namespace: \
@@ -49,7 +50,8 @@ pub struct Queue<T> {
     alive: Alive<T>,
 }
 
-/// What keeps the controller from forgetting us while commands are under way, of which it takes no notice.
+/// What keeps the controller from forgetting us while commands are under way, of which it takes no
+/// notice.
 #[derive(Debug)]
 pub(super) struct Alive<T> {
     admin: Arc<Mutex<Admin<T>>>,
@@ -80,7 +82,8 @@ impl<T: Transport> Alive<T> {
 }
 
 impl<T: Transport> Queue<T> {
-    /// The queue that was connected over `transport`. A command that is not answered in time ends the connection.
+    /// The queue that was connected over `transport`. A command that is not answered in time ends
+    /// the connection.
     pub(super) fn new(transport: T, traits: Traits, limit: Limit, alive: Alive<T>) -> Queue<T> {
         Queue { transport, traits, limit, alive }
     }
@@ -133,7 +136,8 @@ impl<T: Transport> Queue<T> {
         unsafe { self.transport.submit(write.encode(), Data::Out { address: source, length }) }
     }
 
-    /// The next command that ended. Errors: none did in time; then the connection has ended, and with it all commands.
+    /// The next command that ended. Errors: none did in time; then the connection has ended, and
+    /// with it all commands.
     pub fn wait(&mut self) -> Result<Completion> {
         let mut now = Instant::now();
         let deadline = self.limit.deadline(now);
@@ -201,8 +205,9 @@ impl<T: Transport> Queue<T> {
         }
     }
 
-    /// Makes whole blocks read as zeros: by a command without data, or, where the controller has none or says that it does not
-    /// work there, by writing them. (Linux says so of files on file systems without that operation.)
+    /// Makes whole blocks read as zeros: by a command without data, or, where the controller has
+    /// none or says that it does not work there, by writing them. (Linux says so of files on file
+    /// systems without that operation.)
     pub fn write_zeroes(&mut self, offset: u64, length: u64, may_deallocate: bool) -> Result<()> {
         self.check(offset, length)?;
         let most = u64::from(command::BLOCKS_MAX) << self.traits.shape.block_shift;
@@ -231,7 +236,8 @@ impl<T: Transport> Queue<T> {
         Ok(())
     }
 
-    /// Tells the controller that nobody needs what whole blocks hold. Errors: `Unsuitable` if it does not listen.
+    /// Tells the controller that nobody needs what whole blocks hold. Errors: `Unsuitable` if it
+    /// does not listen.
     pub fn discard(&mut self, offset: u64, length: u64) -> Result<()> {
         if !self.traits.can_deallocate {
             return Err(Error::Unsuitable { why: "the controller cannot deallocate" });
@@ -249,7 +255,8 @@ impl<T: Transport> Queue<T> {
         Ok(())
     }
 
-    /// Ends another controller of this host: when this returns nothing that it was sent changes the namespace any more.
+    /// Ends another controller of this host: when this returns nothing that it was sent changes the
+    /// namespace any more.
     pub fn end_controller(&mut self, instance: u64) -> Result<()> {
         let namespace = self.traits.namespace;
         let end = Command::EndController { namespace, instance };
@@ -273,7 +280,8 @@ impl<T: Transport> Queue<T> {
         check_status(name, &self.wait()?)
     }
 
-    /// Has `submit` send the pieces of a range, as many at a time as the queue takes, and waits for all of them.
+    /// Has `submit` send the pieces of a range, as many at a time as the queue takes, and waits for
+    /// all of them.
     fn in_pieces(
         &mut self,
         name: &'static str,

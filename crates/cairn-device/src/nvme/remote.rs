@@ -1,13 +1,15 @@
-//! A namespace on another machine, as a tier sees it: bytes that are read and written in calls, however often the connection
-//! breaks meanwhile.
+//! A namespace on another machine, as a tier sees it: bytes that are read and written in calls,
+//! however often the connection breaks meanwhile.
 //!
-//! Must stay true: a call succeeds only if all of it was done on one connection; what is repeated is the same bytes at the
-//! same place. After a new connection the namespace is the same one, still this host's, and looked at, or nothing is read or written
-//! any more. Once the target's machine was started again nothing is read, written or flushed, but by who does not believe what he reads:
-//! what was not flushed before may be gone.
-//! Does not notice that where a target does not say which start of its machine it is of.
-//! Where a target takes `Command::EndController`, as ours does, nothing that was sent on a connection is done once there is the next one.
-//! Elsewhere, and between processes, nothing fences without a claim: a write that was under way may still be done, for as long as the network and the target
+//! Must stay true: a call succeeds only if all of it was done on one connection; what is repeated
+//! is the same bytes at the same place. After a new connection the namespace is the same one, still
+//! this host's, and looked at, or nothing is read or written any more. Once the target's machine
+//! was started again nothing is read, written or flushed, but by who does not believe what he
+//! reads: what was not flushed before may be gone.
+//! Does not notice that where a target does not say which start of its machine it is of. Where a
+//! target takes `Command::EndController`, as ours does, nothing that was sent on a connection is
+//! done once there is the next one. Elsewhere, and between processes, nothing fences without a
+//! claim: a write that was under way may still be done, for as long as the network and the target
 //! hold it. Whoever writes other bytes there must be the one who repeats it, and repeats it first.
 
 use std::sync::Arc;
@@ -25,8 +27,8 @@ use super::wire::{Nqn, Status};
 /// How long is waited before connecting again, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How often the controller is asked what has happened, and told that we are there, if it is time: not with each command, for which
-/// that would be one system call more.
+/// How often the controller is asked what has happened, and told that we are there, if it is time:
+/// not with each command, for which that would be one system call more.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
 const FORGOTTEN: Error = Error::Unsuitable {
@@ -52,10 +54,12 @@ pub struct Remote<F: Fabric> {
     connection: Option<Connection<F>>,
     /// What is remembered of the claim.
     own: Option<Own>,
-    /// The controller whose connection broke, if nobody has had it ended yet: what it was sent may still be on its way.
+    /// The controller whose connection broke, if nobody has had it ended yet: what it was sent may
+    /// still be on its way.
     broken: Option<u64>,
     look: Option<Look<F>>,
-    /// Where processes wait for a connection when the target gives no more, and for how long one may be silent then.
+    /// Where processes wait for a connection when the target gives no more, and for how long one
+    /// may be silent then.
     line: Option<(Arc<Line>, Duration)>,
 }
 
@@ -77,8 +81,8 @@ struct Connection<F: Fabric> {
 }
 
 impl<F: Fabric> Connection<F> {
-    /// Makes all of it in the time of a command, has the controller ended whose connection is `broken`, and lets `check` have a look at
-    /// what was claimed `before`.
+    /// Makes all of it in the time of a command, has the controller ended whose connection is
+    /// `broken`, and lets `check` have a look at what was claimed `before`.
     fn new(
         fabric: F,
         subsystem: &Nqn,
@@ -153,7 +157,8 @@ impl<F: Fabric + Clone> Remote<F> {
         }
     }
 
-    /// Has each connection that is made from now on look at the namespace before it is used. A first one that did not is left.
+    /// Has each connection that is made from now on look at the namespace before it is used. A
+    /// first one that did not is left.
     pub(super) fn look_first(&mut self, look: &Look<F>) {
         if self.look.is_none() {
             self.connection = None;
@@ -161,7 +166,8 @@ impl<F: Fabric + Clone> Remote<F> {
         }
     }
 
-    /// Makes connections in the order in which processes have tried. The target may forget one that had to wait after so much silence.
+    /// Makes connections in the order in which processes have tried. The target may forget one that
+    /// had to wait after so much silence.
     pub(super) fn wait_in(&mut self, line: &Arc<Line>, idle: Duration) {
         self.line = Some((Arc::clone(line), idle));
     }
@@ -196,7 +202,8 @@ impl<F: Fabric + Clone> Remote<F> {
         self.insist(|queue| queue.write(offset, source))
     }
 
-    /// Writes whole blocks on the connection that there is, and not again. Errors: they were not written at `deadline`.
+    /// Writes whole blocks on the connection that there is, and not again. Errors: they were not
+    /// written at `deadline`.
     pub fn write_once(&mut self, offset: u64, source: &[u8], deadline: Instant) -> Result<()> {
         let Some(connection) = &mut self.connection else { return Err(Error::Closed) };
         if connection.is_doubted {
@@ -221,7 +228,8 @@ impl<F: Fabric + Clone> Remote<F> {
         self.insist(|queue| unsafe { queue.read_to(offset, target, length) })
     }
 
-    /// As `read_to`, for who compares what he reads with what he knows of it; whether it may be older than what was written there.
+    /// As `read_to`, for who compares what he reads with what he knows of it; whether it may be
+    /// older than what was written there.
     ///
     /// # Safety
     /// As `read_to`.
@@ -361,8 +369,8 @@ impl<F: Fabric + Clone> Remote<F> {
         }
     }
 
-    /// Connects, if that does not succeed at once then in the order in which processes have tried. Errors: it has not succeeded at
-    /// `deadline`, or never will.
+    /// Connects, if that does not succeed at once then in the order in which processes have tried.
+    /// Errors: it has not succeeded at `deadline`, or never will.
     fn connect_in_turn(&mut self, line: &Line, idle: Duration, deadline: Instant) -> Result<()> {
         let mut place: Option<Place<'_>> = None;
         loop {

@@ -1,9 +1,9 @@
-//! Secrets by which hosts and controllers prove who they are: `DHHC-1:HH:…:` as `nvme gen-dhchap-key` makes them (Base 8.13.5.8),
-//! and where they are kept.
+//! Secrets by which hosts and controllers prove who they are: `DHHC-1:HH:…:` as `nvme
+//! gen-dhchap-key` makes them (Base 8.13.5.8), and where they are kept.
 //!
-//! Must stay true: a secret is in no message, and is wiped when it is not needed any more. A file of secrets that others than
-//! its owner could read is refused.
-//! Who connects again needs what was read for the first connection: a program may have changed its user or environment since.
+//! Must stay true: a secret is in no message, and is wiped when it is not needed any more. A file
+//! of secrets that others than its owner could read is refused. Who connects again needs what was
+//! read for the first connection: a program may have changed its user or environment since.
 
 use std::ffi::CString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -76,7 +76,8 @@ impl Secret {
         }
     }
 
-    /// The representation of a new one, which is transformed with SHA-256. Errors: there is nothing random.
+    /// The representation of a new one, which is transformed with SHA-256. Errors: there is nothing
+    /// random.
     pub fn generate() -> SysResult<Wiped> {
         const LENGTH: usize = 32;
         let bytes = Wiped::random(LENGTH)?;
@@ -113,8 +114,8 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Reads up to three lines: the host's name, its secret, the controller's secret. Without a name it is that of this
-    /// machine. Empty lines and those with # do not count.
+    /// Reads up to three lines: the host's name, its secret, the controller's secret. Without a
+    /// name it is that of this machine. Empty lines and those with # do not count.
     pub fn parse(text: &[u8]) -> Result<Secrets> {
         let refused = |why| Error::Unauthenticated { why };
         let mut lines = lines(text).peekable();
@@ -146,7 +147,8 @@ fn machine_name() -> Option<Nqn> {
 pub struct HostSecrets(Vec<Secrets>);
 
 impl HostSecrets {
-    /// Reads a line for each host: its name, its secret, and, if it asks for that, the target's secret.
+    /// Reads a line for each host: its name, its secret, and, if it asks for that, the target's
+    /// secret.
     pub fn parse(text: &[u8]) -> Result<HostSecrets> {
         let hosts = lines(text).map(HostSecrets::parse_line).collect::<Result<Vec<_>>>()?;
         let why = "there is no host in the file; each line reads: HOSTNQN SECRET [TARGETSECRET]";

@@ -1,10 +1,12 @@
-//! A namespace on another machine for all threads of a process, and for its children after `fork`: each process has a
-//! connection of its own, made when it first needs one. What is known of the namespace already needs none.
+//! A namespace on another machine for all threads of a process, and for its children after `fork`:
+//! each process has a connection of its own, made when it first needs one. What is known of the
+//! namespace already needs none.
 //!
-//! Must stay true: one thread at a time uses the connection. A child never touches the one it inherited, neither its
-//! sockets nor its memory: what says whose it is names its parent. Who has waited while others failed does not try as long as they did.
-//! The sockets have the same two numbers for as long
-//! as this lives, so that whoever keeps the application from closing them needs to be told once.
+//! Must stay true: one thread at a time uses the connection. A child never touches the one it
+//! inherited, neither its sockets nor its memory: what says whose it is names its parent. Who has
+//! waited while others failed does not try as long as they did. The sockets have the same two
+//! numbers for as long as this lives, so that whoever keeps the application from closing them needs
+//! to be told once.
 //! Does not make concurrent calls fast.
 
 use core::cell::UnsafeCell;
@@ -37,14 +39,15 @@ use super::wire::{Nqn, Status};
 const PAGE_BYTES: u64 = 4096;
 /// For how long a call tries before it fails.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often who waits for the connection lets others run before it sleeps, and for how long it sleeps.
+/// How often who waits for the connection lets others run before it sleeps, and for how long it
+/// sleeps.
 const YIELDS: u32 = 50;
 const WAIT: Duration = Duration::from_micros(50);
 
 /// For how long a connection is kept though others wait for one.
 const TURN: Duration = Duration::from_millis(50);
-/// Who is silent for so long on a connection that it had to wait for, and need not keep, loses it to the next one: the target
-/// sees to that.
+/// Who is silent for so long on a connection that it had to wait for, and need not keep, loses it
+/// to the next one: the target sees to that.
 const TURN_IDLE: Duration = Duration::from_secs(3);
 
 /// Looks whether a namespace is still what was known of it.
@@ -54,8 +57,8 @@ const CHANGED: Error = Error::Unsuitable {
     why: "the tier is another one than this store's, or was recovered by another store",
 };
 
-/// Where a namespace is, as a path: `//ADDRESS:PORT/NQN?nsid=N&part=I/N&auth=SOURCE`. As a text it is that without the source: which
-/// namespace it is does not depend on who asks.
+/// Where a namespace is, as a path: `//ADDRESS:PORT/NQN?nsid=N&part=I/N&auth=SOURCE`. As a text it
+/// is that without the source: which namespace it is does not depend on who asks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemotePath {
     /// The target.
@@ -118,7 +121,8 @@ pub struct SharedRemote {
     traits: Traits,
     /// Numbers of the sockets: admin and I/O.
     numbers: [Descriptor; 2],
-    /// The generations of the processes one thread of which uses the connection, whose it is, and that keeps it whoever waits.
+    /// The generations of the processes one thread of which uses the connection, whose it is, and
+    /// that keeps it whoever waits.
     locked: AtomicU64,
     owner: AtomicU64,
     keeper: AtomicU64,
@@ -174,7 +178,8 @@ impl SharedRemote {
     ) -> Result<SharedRemote> {
         let failed = |errno| Error::System { action: "prepare a connection", errno };
         let secrets = place.secrets.clone().map(KeptSecrets::from);
-        // Where they cannot be read it fails when it connects. Later the program may have changed its environment.
+        // Where they cannot be read it fails when it connects. Later the program may have changed
+        // its environment.
         let host_id = match secrets.as_ref().map(KeptSecrets::get) {
             Some(Ok(secrets)) => host_id_under(&secrets.name, host_id),
             _ => host_id,
@@ -211,15 +216,16 @@ impl SharedRemote {
         &self.traits
     }
 
-    /// Has each connection looked at, before anything is read or written there, whether the namespace, or the part of it, is still
-    /// what was known of it. The first such call counts.
+    /// Has each connection looked at, before anything is read or written there, whether the
+    /// namespace, or the part of it, is still what was known of it. The first such call counts.
     pub fn check_first(&self, check: Check) {
         let range = self.range;
         // One is there already.
         let _ = self.look.set(Arc::new(move |queue| look(queue, range, &check)));
     }
 
-    /// Has processes that the target gives no connection wait there for those that have one. The first such call counts.
+    /// Has processes that the target gives no connection wait there for those that have one. The
+    /// first such call counts.
     pub fn wait_in(&self, line: Line) {
         // One is there already.
         let _ = self.line.set(Arc::new(line));
@@ -257,7 +263,8 @@ impl SharedRemote {
         self.with(|remote| remote.read(at, page))
     }
 
-    /// Writes that page, if it can be written at once. Errors: it was not at `deadline`, or the connection broke.
+    /// Writes that page, if it can be written at once. Errors: it was not at `deadline`, or the
+    /// connection broke.
     pub fn write_last_page(
         &self,
         page: &[u8; PAGE_BYTES as usize],
@@ -312,7 +319,8 @@ impl SharedRemote {
         self.with(|remote| unsafe { remote.read_to(at, target, length) })
     }
 
-    /// As `read`, for who compares what he reads with what he knows of it; whether it may be older than what was stored there.
+    /// As `read`, for who compares what he reads with what he knows of it; whether it may be older
+    /// than what was stored there.
     ///
     /// # Safety
     /// As `read`.
@@ -322,8 +330,8 @@ impl SharedRemote {
         self.with(|remote| unsafe { remote.read_doubted(at, target, length) })
     }
 
-    /// Does something that can be done later as well. Errors: the target has not answered, and is not to be asked again yet; it did not
-    /// answer now, though it was tried only once after that.
+    /// Does something that can be done later as well. Errors: the target has not answered, and is
+    /// not to be asked again yet; it did not answer now, though it was tried only once after that.
     pub fn unless_away<T>(
         &self,
         act: impl FnOnce() -> cairn_core::Result<T>,
@@ -344,7 +352,8 @@ impl SharedRemote {
         self.away.has_not()
     }
 
-    /// Whether this process has found out that what was stored and not made durable may be gone: then nothing is fetched or stored.
+    /// Whether this process has found out that what was stored and not made durable may be gone:
+    /// then nothing is fetched or stored.
     pub fn is_doubted(&self) -> bool {
         self.is_doubted.load(Ordering::Relaxed)
     }
@@ -403,7 +412,8 @@ impl SharedRemote {
             let (subsystem, settings) = (&self.place.subsystem, &self.settings);
             let fabric = fabric(&self.place, &self.numbers);
             let remote = Remote::known(fabric, subsystem, settings, self.patience, &self.traits);
-            // SAFETY: this thread alone has the connection. What stood there is the parent's and is not dropped.
+            // SAFETY: this thread alone has the connection. What stood there is the parent's and is
+            // not dropped.
             unsafe { connection.write(ManuallyDrop::new(Connection { remote, failure: None })) };
             self.owner.store(generation, Ordering::Relaxed);
         }
@@ -443,7 +453,8 @@ impl SharedRemote {
         done
     }
 
-    /// For whoever waits for another process, which may itself wait for a connection: gives ours up as after a call.
+    /// For whoever waits for another process, which may itself wait for a connection: gives ours up
+    /// as after a call.
     pub fn step_aside(&self) {
         let generation = process::generation();
         // Whoever has it now gives it up itself.
@@ -474,7 +485,8 @@ fn uptime_ms() -> u64 {
     sys::uptime().as_millis() as u64
 }
 
-/// The identifier of a host that proves such a name: whoever proves another one is another host to targets.
+/// The identifier of a host that proves such a name: whoever proves another one is another host to
+/// targets.
 fn host_id_under(name: &Nqn, host_id: [u8; 16]) -> [u8; 16] {
     let hash = Hash::Sha256.of(&[&host_id, name.as_str().as_bytes()]);
     *hash.first_chunk().expect("it has 32 bytes")
@@ -546,7 +558,8 @@ impl Media for View<'_> {
 struct Turn<'a>(&'a AtomicU64);
 
 impl Turn<'_> {
-    /// Takes it if no thread of the process with this generation has it: that of another one, whose child this is, never gives it back.
+    /// Takes it if no thread of the process with this generation has it: that of another one, whose
+    /// child this is, never gives it back.
     fn try_take(locked: &AtomicU64, generation: u64) -> Option<Turn<'_>> {
         let found = locked.load(Ordering::Relaxed);
         let (taken, failed) = (Ordering::Acquire, Ordering::Relaxed);
@@ -609,8 +622,9 @@ mod tests {
         remote
     }
 
-    /// Mechanism: each of the threads that waited for one another tried for as long as a call may. Consequence: the last of N failed
-    /// after N times that long. Fix: who has waited while another one tried in vain fails with it.
+    /// Mechanism: each of the threads that waited for one another tried for as long as a call may.
+    /// Consequence: the last of N failed after N times that long. Fix: who has waited while another
+    /// one tried in vain fails with it.
     #[test]
     fn call_that_has_waited_while_another_one_failed_fails_with_it() {
         let remote = unreachable();
@@ -625,8 +639,9 @@ mod tests {
         assert_eq!(remote.with_since(began, |_| Ok(8)), Ok(8), "it has been reached since");
     }
 
-    /// Mechanism: a machine had one identifier, whatever names it proved. Consequence: a target that knows a host by both took two
-    /// of its names for impostors of each other. Fix: a name that is proven has an identifier of its own.
+    /// Mechanism: a machine had one identifier, whatever names it proved. Consequence: a target
+    /// that knows a host by both took two of its names for impostors of each other. Fix: a name
+    /// that is proven has an identifier of its own.
     #[test]
     fn host_has_another_identifier_under_another_name_and_the_same_one_in_each_process() {
         let id_of = |name: &str, number: u32| {

@@ -1,8 +1,9 @@
 //! NVMe/TCP, the host's side of one connection, which is one queue (TCP 3).
 //!
-//! Must stay true: data go from and to the memory of their command without a copy of ours, but for what a read happens to
-//! bring behind a header; what the controller sends is believed only as far as it fits to a command under way. After an
-//! error the connection is closed and no command's memory is touched any more.
+//! Must stay true: data go from and to the memory of their command without a copy of ours, but for
+//! what a read happens to bring behind a header; what the controller sends is believed only as far
+//! as it fits to a command under way. After an error the connection is closed and no command's
+//! memory is touched any more.
 //! Does not know what commands mean.
 
 mod commands;
@@ -95,13 +96,13 @@ struct Arrival {
     is_success: bool,
 }
 
-// SAFETY: the pointers are to memory of which the submitters of commands promised that nobody else uses it; which thread
-// moves the bytes does not matter.
+// SAFETY: the pointers are to memory of which the submitters of commands promised that nobody else
+// uses it; which thread moves the bytes does not matter.
 unsafe impl Send for TcpTransport {}
 
 impl TcpTransport {
-    /// Connects and agrees on terms; the socket takes a `number` that was reserved for it. Errors: it is not so far at
-    /// `deadline`.
+    /// Connects and agrees on terms; the socket takes a `number` that was reserved for it. Errors:
+    /// it is not so far at `deadline`.
     pub fn connect(
         address: &SocketAddr,
         number: Option<i32>,
@@ -234,8 +235,8 @@ impl TcpTransport {
             }
             _ => (core::ptr::null_mut(), 0),
         };
-        // SAFETY: the target is what the command's memory has for these data; while data are expected the buffer is empty,
-        // because `digest` moves what it has.
+        // SAFETY: the target is what the command's memory has for these data; while data are
+        // expected the buffer is empty, because `digest` moves what it has.
         let received = broken("receive", unsafe { self.receiver.receive(socket, target, count) })?;
         let Some((in_target, total)) = received else { return Ok(false) };
         if total == 0 {
@@ -513,8 +514,8 @@ pub struct TcpFabric {
     pub header_digest: bool,
     /// Digests of data, if the controller can.
     pub data_digest: bool,
-    /// Numbers, made by `reserve`, that the sockets of the admin queue and of the one I/O queue are to have; they stay
-    /// open when a connection ends.
+    /// Numbers, made by `reserve`, that the sockets of the admin queue and of the one I/O queue are
+    /// to have; they stay open when a connection ends.
     pub numbers: Option<[i32; 2]>,
 }
 

@@ -1,7 +1,8 @@
-//! What carries commands and their data: the same for TCP now, for RDMA and a controller in this machine later.
+//! What carries commands and their data: the same for TCP now, for RDMA and a controller in this
+//! machine later.
 //!
-//! Must stay true: a command that was submitted ends once, by `poll`, or with all others when an error is returned; only
-//! then does the transport let go of its memory.
+//! Must stay true: a command that was submitted ends once, by `poll`, or with all others when an
+//! error is returned; only then does the transport let go of its memory.
 
 use std::time::{Duration, Instant};
 
@@ -81,12 +82,13 @@ pub trait Transport {
     /// How many are.
     fn under_way(&self) -> usize;
 
-    /// Sends a command, at the latest when `poll` is called while none has ended. There must be fewer under way than `depth`. Errors: all
-    /// commands have ended, and the queue is of no use any more.
+    /// Sends a command, at the latest when `poll` is called while none has ended. There must be
+    /// fewer under way than `depth`. Errors: all commands have ended, and the queue is of no use
+    /// any more.
     ///
     /// # Safety
-    /// Nobody else accesses the data's memory until `poll` returns the command, `poll` or `submit` fails, or the transport
-    /// is abandoned or dropped; of data that are sent others may read.
+    /// Nobody else accesses the data's memory until `poll` returns the command, `poll` or `submit`
+    /// fails, or the transport is abandoned or dropped; of data that are sent others may read.
     unsafe fn submit(&mut self, entry: Entry, data: Data) -> Result<CommandId>;
 
     /// The next command that ended; waits for one until `deadline`. Errors: as `submit`.

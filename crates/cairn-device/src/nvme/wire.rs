@@ -1,9 +1,12 @@
-//! What NVMe over TCP puts on the wire, as values: PDUs, commands, completions and the pages they carry.
+//! What NVMe over TCP puts on the wire, as values: PDUs, commands, completions and the pages they
+//! carry.
 //!
-//! References: "TCP" is the NVMe TCP Transport Specification 1.0, "Base" the NVMe Base Specification 2.0, "NVM" the NVM Command
-//! Set Specification 1.0. Field names in capitals are theirs.
-//! Must stay true: no I/O, no clock, no panic on any input; all numbers are little-endian; what a peer may get wrong is
-//! checked where it is decoded. Reserved fields are sent as zeros and ignored when received, as the specifications demand.
+//! References: "TCP" is the NVMe TCP Transport Specification 1.0, "Base" the NVMe Base
+//! Specification 2.0, "NVM" the NVM Command Set Specification 1.0. Field names in capitals are
+//! theirs.
+//! Must stay true: no I/O, no clock, no panic on any input; all numbers are little-endian; what a
+//! peer may get wrong is checked where it is decoded. Reserved fields are sent as zeros and ignored
+//! when received, as the specifications demand.
 
 pub mod auth;
 pub mod command;

@@ -1,8 +1,10 @@
-//! Reading ahead: bytes of the file that a program will ask for next, read while it works on those before.
+//! Reading ahead: bytes of the file that a program will ask for next, read while it works on those
+//! before.
 //!
-//! Must stay true: what is handed out is what the file had at some time during the call that asks. So whoever stores
-//! bytes forgets, before it returns, what was read of that range before; and whoever reads ahead marks its slot before
-//! it looks for bytes on their way into the file. One of the two sees the other.
+//! Must stay true: what is handed out is what the file had at some time during the call that asks.
+//! So whoever stores bytes forgets, before it returns, what was read of that range before; and
+//! whoever reads ahead marks its slot before it looks for bytes on their way into the file. One of
+//! the two sees the other.
 //! Does not decide what will be asked for.
 
 use core::ops::Range;
@@ -17,14 +19,16 @@ use super::{CHECK_EVERY, SLOTS, Transit, W_STAGED, W_WRITTEN, WAITER_SLEEP};
 const READ_SLOTS: usize = SLOTS / 2;
 /// For how long somebody waits for a transfer that does not end, before it reads the bytes itself.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// Looks at slots that change all the time, or say what no slot says, after which somebody reads the bytes itself.
+/// Looks at slots that change all the time, or say what no slot says, after which somebody reads
+/// the bytes itself.
 const ROUNDS: u32 = 1000;
 
 /// Reads bytes of the file from an offset on to an address.
 pub type Get<'a> = &'a dyn Fn(*mut u8, u64, usize) -> Result<()>;
 
 impl Transit {
-    /// Has a range read, as far as there are slots. Nothing is read that was before and is still there.
+    /// Has a range read, as far as there are slots. Nothing is read that was before and is still
+    /// there.
     pub fn want(&self, range: Range<u64>) {
         if !self.is_served() {
             return;
@@ -50,8 +54,8 @@ impl Transit {
         }
     }
 
-    /// Hands out bytes from `at` on that were read ahead, `most` at most, and says how many; 0 if none were. Waits for those
-    /// that are being read.
+    /// Hands out bytes from `at` on that were read ahead, `most` at most, and says how many; 0 if
+    /// none were. Waits for those that are being read.
     pub fn hand_out(
         &self,
         at: u64,

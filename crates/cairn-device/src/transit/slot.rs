@@ -1,7 +1,7 @@
 //! One slot of an area: the bytes of one range of the file, and what is being done to them.
 //!
-//! Must stay true: only who owns a slot changes its range or its bytes. What stands in shared memory is checked before it
-//! is used.
+//! Must stay true: only who owns a slot changes its range or its bytes. What stands in shared
+//! memory is checked before it is used.
 //! Does not know what the bytes are for.
 
 use core::cell::Cell;
@@ -39,7 +39,8 @@ pub(super) const TAKEN: u64 = 8;
 /// Owned, reading or taken: what was read is no longer what the file has.
 pub(super) const SPOILED: u64 = 9;
 pub(super) const KIND: u64 = 15;
-/// Of a slot that could not be written: it stays until it can, so that nobody takes what the file has for its bytes.
+/// Of a slot that could not be written: it stays until it can, so that nobody takes what the file
+/// has for its bytes.
 pub(super) const LOST: u64 = WRITING;
 
 /// Bits of a thread id and of its start time.
@@ -112,7 +113,8 @@ impl Slot<'_> {
         PAGE_BYTES + self.index * STAGING_BYTES
     }
 
-    /// Where the byte of an offset of the file stands that begins its range: as far into a page as there.
+    /// Where the byte of an offset of the file stands that begins its range: as far into a page as
+    /// there.
     pub(super) fn address(&self, offset: u64) -> *mut u8 {
         let at = self.start() + offset as usize % PAGE_BYTES;
         // SAFETY: inside the mapping, which is as long as all slots.
@@ -135,7 +137,8 @@ pub(super) fn room_at(offset: u64) -> usize {
     STAGING_BYTES - offset as usize % PAGE_BYTES
 }
 
-/// What the calling thread owns slots with in a pid namespace; none if others could not tell whether it lives.
+/// What the calling thread owns slots with in a pid namespace; none if others could not tell
+/// whether it lives.
 pub(super) fn claim(pid_namespace: u64) -> Option<u64> {
     thread_local! {
         /// `process::generation`, and the identity of this thread that is right for it.
@@ -156,7 +159,8 @@ pub(super) fn claim(pid_namespace: u64) -> Option<u64> {
     (fits && identity.pid_namespace == pid_namespace).then_some(owner << KIND.count_ones())
 }
 
-/// Whether the thread that owns a slot in such a state is gone. A slot that nobody owns has no such thread.
+/// Whether the thread that owns a slot in such a state is gone. A slot that nobody owns has no such
+/// thread.
 pub(super) fn is_bereft(state: u64, pid_namespace: u64) -> bool {
     let owner = state >> KIND.count_ones();
     let identity = ProcessIdentity {

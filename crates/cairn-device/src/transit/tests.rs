@@ -79,7 +79,8 @@ pub fn unwanted(_: *mut u8, _: u64, _: usize) -> Result<()> {
     panic!("nobody wants anything")
 }
 
-/// Runs `body` in a child that is then killed, or ends if that returns, waits for its end and gives its status.
+/// Runs `body` in a child that is then killed, or ends if that returns, waits for its end and gives
+/// its status.
 pub fn in_a_child(body: impl FnOnce()) -> i32 {
     // SAFETY: the child uses only what it inherited and never returns.
     let child = unsafe { libc::fork() };

@@ -1,10 +1,11 @@
-//! Turns of those who write to a device: each of its pages has one writer at a time, who may therefore read what it has of
-//! a page around the bytes it is to write.
+//! Turns of those who write to a device: each of its pages has one writer at a time, who may
+//! therefore read what it has of a page around the bytes it is to write.
 //!
-//! Who writes takes a seat, says there which pages it means, then draws a ticket, and waits for those with an earlier one
-//! whose pages meet its own (Lamport's bakery).
-//! Must stay true: pages are said before a ticket is drawn, so who draws later sees them. A seat is held by a lock that the
-//! kernel takes from a thread that dies, whatever its pid namespace, and no sooner than its transfer has ended.
+//! Who writes takes a seat, says there which pages it means, then draws a ticket, and waits for
+//! those with an earlier one whose pages meet its own (Lamport's bakery).
+//! Must stay true: pages are said before a ticket is drawn, so who draws later sees them. A seat is
+//! held by a lock that the kernel takes from a thread that dies, whatever its pid namespace, and no
+//! sooner than its transfer has ended.
 //! Does not put writes to the same bytes that are made at the same time into any order.
 
 use core::ops::Range;
@@ -43,8 +44,8 @@ struct Seat<'a> {
 }
 
 impl Transit {
-    /// Waits until nobody else writes to any of these `pages`, whose number of bytes is not 0. Errors: `Busy` if this thread
-    /// has a turn, or holds the lock of a namespace.
+    /// Waits until nobody else writes to any of these `pages`, whose number of bytes is not 0.
+    /// Errors: `Busy` if this thread has a turn, or holds the lock of a namespace.
     pub fn turn(&self, pages: &Range<u64>) -> Result<Turn<'_>> {
         let turn = Turn { seat: self.take_seat()? };
         let ticket = turn.seat.draw(pages);
@@ -107,8 +108,8 @@ impl<'a> Seat<'a> {
         ticket
     }
 
-    /// Whether somebody sits there whose turn at some of these pages comes before that of a ticket, or may; `looks`, whether
-    /// who sits there exists.
+    /// Whether somebody sits there whose turn at some of these pages comes before that of a ticket,
+    /// or may; `looks`, whether who sits there exists.
     fn is_before(&self, ticket: u64, pages: &Range<u64>, looks: bool) -> bool {
         let read = |word| self.word(word).load(Ordering::SeqCst);
         let meets = read(S_FIRST) < pages.end && pages.start < read(S_END);

@@ -1,9 +1,10 @@
-//! Write-behind: a write to a tier in a file ends when its bytes are staged, in shared memory, where they survive the
-//! program. The agent brings them to the file while the program goes on; so does whoever cannot wait for the agent.
+//! Write-behind: a write to a tier in a file ends when its bytes are staged, in shared memory,
+//! where they survive the program. The agent brings them to the file while the program goes on; so
+//! does whoever cannot wait for the agent.
 //!
-//! Must stay true: of a range that is staged or being written the file has old bytes, so nobody touches the file there
-//! before `settle`. Whoever writes a slot is in a system call that ends before its thread is gone; so what a dead one
-//! was writing can be written again.
+//! Must stay true: of a range that is staged or being written the file has old bytes, so nobody
+//! touches the file there before `settle`. Whoever writes a slot is in a system call that ends
+//! before its thread is gone; so what a dead one was writing can be written again.
 //! Does not say which of two writes to one range that are made at the same time is the last.
 
 use core::ops::Range;
@@ -19,13 +20,16 @@ use super::{
 
 /// How often somebody who waits lets others run before it sleeps.
 const YIELDS: u32 = 20;
-/// Rounds without anybody writing anything after which a program does not wait for a slot any longer.
+/// Rounds without anybody writing anything after which a program does not wait for a slot any
+/// longer.
 const IDLE_ROUNDS: u32 = 25;
-/// Rounds without anybody writing anything, half a minute at least, after which somebody who may not write gives up.
+/// Rounds without anybody writing anything, half a minute at least, after which somebody who may
+/// not write gives up.
 const PATIENCE: u32 = if cfg!(test) { 100 } else { 30_000 };
 
-/// Writes bytes at an address to an offset of the file; what stands around them in the slot is its to change. Errors:
-/// `FileTooLarge`, `Fault` or `Busy` if only this process cannot; else the bytes are lost.
+/// Writes bytes at an address to an offset of the file; what stands around them in the slot is its
+/// to change. Errors: `FileTooLarge`, `Fault` or `Busy` if only this process cannot; else the bytes
+/// are lost.
 pub type Put<'a> = &'a dyn Fn(*mut u8, u64, usize) -> Result<()>;
 
 /// What somebody who waits for a slot could do about it.
@@ -39,8 +43,9 @@ enum Step {
 }
 
 impl Transit {
-    /// Takes `length` bytes for `offset` of the file, at most `STAGING_BYTES` less the offset within a page; `fill`
-    /// puts them where it is told. False, and nothing done: the caller has to write them itself.
+    /// Takes `length` bytes for `offset` of the file, at most `STAGING_BYTES` less the offset
+    /// within a page; `fill` puts them where it is told. False, and nothing done: the caller has to
+    /// write them itself.
     /// Errors: `Io` if bytes that were staged earlier are lost.
     pub fn stage(
         &self,
@@ -69,20 +74,22 @@ impl Transit {
         Ok(true)
     }
 
-    /// Returns when the file has what was staged for a range. Errors: `Io` if it is lost, or if it is not for this process
-    /// to write and nobody else does.
+    /// Returns when the file has what was staged for a range. Errors: `Io` if it is lost, or if it
+    /// is not for this process to write and nobody else does.
     pub fn settle(&self, range: Range<u64>, put: Put) -> Result<()> {
         self.wait_until_written(put, |slot| slot.overlaps(&range))
     }
 
-    /// Returns when the file has everything that was staged before. Errors: as `settle`, for any of it.
+    /// Returns when the file has everything that was staged before. Errors: as `settle`, for any of
+    /// it.
     pub fn settle_all(&self, put: Put) -> Result<()> {
         let limit = self.load(W_TICKETS);
         self.wait_until_written(put, |slot| slot.ticket() < limit)?;
         self.check()
     }
 
-    /// From now on a write is in the file when it returns, and nothing is read ahead. For files that are mapped.
+    /// From now on a write is in the file when it returns, and nothing is read ahead. For files
+    /// that are mapped.
     pub fn settle_for_mapping(&self, put: Put) -> Result<()> {
         self.word(W_MAPPED).fetch_add(1, Ordering::SeqCst);
         self.forget(&(0..u64::MAX));
@@ -103,8 +110,8 @@ impl Transit {
         if self.has_lost() { Err(Error::Io) } else { Ok(()) }
     }
 
-    /// The staged slot that ends where a range begins, if it has room for that, and how much it has; from now on it is
-    /// this thread's.
+    /// The staged slot that ends where a range begins, if it has room for that, and how much it
+    /// has; from now on it is this thread's.
     fn grow(&self, claim: u64, offset: u64, length: usize) -> Option<(Slot<'_>, usize)> {
         let before = |slot: &Slot| {
             let (start, before) = slot.sound_range()?;
@@ -126,8 +133,8 @@ impl Transit {
         }
     }
 
-    /// A slot, as soon as there is one: the device is to have no more to do at a time than those who serve it give it. None
-    /// if nobody serves it any more, or if there is no memory.
+    /// A slot, as soon as there is one: the device is to have no more to do at a time than those
+    /// who serve it give it. None if nobody serves it any more, or if there is no memory.
     fn take_in_time(&self, claim: u64) -> Option<Slot<'_>> {
         let mut idle = 0;
         while idle < IDLE_ROUNDS {
@@ -173,8 +180,8 @@ impl Transit {
         Ok(())
     }
 
-    /// Does what can be done for a slot that is waited for; `looks`, whether who writes it exists. What could not be written
-    /// is tried again: the device may be back. Errors: `Io`: it is lost.
+    /// Does what can be done for a slot that is waited for; `looks`, whether who writes it exists.
+    /// What could not be written is tried again: the device may be back. Errors: `Io`: it is lost.
     fn advance(&self, slot: &Slot, put: Put, looks: bool) -> Result<Step> {
         let Some(claim) = self.claim() else { return Ok(Step::Stuck) };
         let state = slot.state();

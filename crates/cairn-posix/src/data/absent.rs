@@ -1,8 +1,10 @@
-//! A call that needs data which are still elsewhere waits until the agent has brought them (`cairn run --stage=on-demand`).
+//! A call that needs data which are still elsewhere waits until the agent has brought them (`cairn
+//! run --stage=on-demand`).
 //!
-//! Must stay true: a signal handler ends the wait as it ends that for a slow device: `EINTR`, or the wait goes on if the handler
-//! was installed so. Data that cannot be had, or that nobody brings any more, are `EIO`. Nothing is left behind by whoever dies or
-//! jumps out of it but a descriptor of its own process, and that the file is brought before others.
+//! Must stay true: a signal handler ends the wait as it ends that for a slow device: `EINTR`, or
+//! the wait goes on if the handler was installed so. Data that cannot be had, or that nobody brings
+//! any more, are `EIO`. Nothing is left behind by whoever dies or jumps out of it but a descriptor
+//! of its own process, and that the file is brought before others.
 
 use std::time::Duration;
 
@@ -18,8 +20,8 @@ use crate::mount::Mount;
 /// How often is looked whether the data are there.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What `attempt` gives once it needs no data that are absent, and no file that is packed. Errors: `EINTR`, `EIO`; `ENOSPC` for a
-/// packed file that cannot have a block of its own.
+/// What `attempt` gives once it needs no data that are absent, and no file that is packed. Errors:
+/// `EINTR`, `EIO`; `ENOSPC` for a packed file that cannot have a block of its own.
 pub fn wait<T>(
     mount: &Mount,
     mut attempt: impl FnMut() -> cairn_core::Result<T>,

@@ -1,7 +1,8 @@
-//! Copying between descriptors where the kernel cannot: `copy_file_range` and `sendfile` with a file of ours.
+//! Copying between descriptors where the kernel cannot: `copy_file_range` and `sendfile` with a
+//! file of ours.
 //!
-//! The bytes go through a small buffer on the stack. Invariant: bytes that were read but could not be written are
-//! given back to the source's cursor.
+//! The bytes go through a small buffer on the stack. Invariant: bytes that were read but could not
+//! be written are given back to the source's cursor.
 
 pub mod check;
 
@@ -123,8 +124,8 @@ fn give_back(source: End, offset: Option<&mut i64>, bytes: usize) -> Result<()> 
     }
 }
 
-/// Copies a whole file of ours into an anonymous file of the kernel, which an exec does not close; returns its
-/// descriptor.
+/// Copies a whole file of ours into an anonymous file of the kernel, which an exec does not close;
+/// returns its descriptor.
 pub fn to_memory(handle: HandleId) -> Result<i32> {
     let memory = kernel::memfd_create_executable(c"cairn")?;
     let mut offset = 0;

@@ -1,7 +1,7 @@
 //! Reading and writing: plan, transfer, commit, until the whole request is served.
 //!
-//! Invariant: after a failure that follows a success the count of the success is returned, as POSIX asks. Nothing
-//! here allocates.
+//! Invariant: after a failure that follows a success the count of the success is returned, as POSIX
+//! asks. Nothing here allocates.
 //! Does not know where bytes are; the core plans, `transfer.rs` moves.
 
 use cairn_core::{
@@ -89,8 +89,9 @@ fn at_end(mount: &Mount, handle: HandleId, at: At, wanted: usize) -> Result<usiz
     }
 }
 
-/// Transfers one plan to its end, where the cursor stands. One that was made again, because blocks moved, may reach less far: then
-/// the rest has plans of its own, and what of it is not to be had is left to the next read.
+/// Transfers one plan to its end, where the cursor stands. One that was made again, because blocks
+/// moved, may reach less far: then the rest has plans of its own, and what of it is not to be had
+/// is left to the next read.
 fn read_planned(
     mount: &Mount,
     caller: &Caller,
@@ -151,8 +152,8 @@ fn read_as_planned(
     Err(Errno(libc::EIO))
 }
 
-/// After a plan failed: lets it end where the buffers do, and the cursor with it. Errors: `EFAULT` if they have no place at
-/// all; what the plan failed with, if it was not for them.
+/// After a plan failed: lets it end where the buffers do, and the cursor with it. Errors: `EFAULT`
+/// if they have no place at all; what the plan failed with, if it was not for them.
 #[cold]
 fn shorten(
     mount: &Mount,
@@ -178,12 +179,14 @@ fn shorten(
     Ok(mount.fs().plan_read_into(caller, handle, Position::Again(plan.offset), length, plan)?)
 }
 
-/// Writes from `buffers`. Errors: as `write(2)`; `EDEADLK` from a signal handler that interrupted a call of ours.
+/// Writes from `buffers`. Errors: as `write(2)`; `EDEADLK` from a signal handler that interrupted a
+/// call of ours.
 pub fn write(handle: HandleId, buffers: Buffers, at: At) -> Result<usize> {
     write_for(Some(handle), handle, buffers, at)
 }
 
-/// As `write`; what finds no room, or a tier that fails, is missed by whoever wrote through `owner`.
+/// As `write`; what finds no room, or a tier that fails, is missed by whoever wrote through
+/// `owner`.
 fn write_for(
     owner: Option<HandleId>,
     handle: HandleId,
@@ -213,8 +216,8 @@ fn write_for(
     Ok(written)
 }
 
-/// Writes to the end of the file, wherever the cursor is and however it was opened (`RWF_APPEND`). If it `moves` the cursor, that
-/// is behind what was written. Errors: as `write`.
+/// Writes to the end of the file, wherever the cursor is and however it was opened (`RWF_APPEND`).
+/// If it `moves` the cursor, that is behind what was written. Errors: as `write`.
 pub fn append(handle: HandleId, buffers: Buffers, moves: bool) -> Result<usize> {
     let (mount, info) = (mount::current()?, file::opened(handle)?);
     if !info.write {
@@ -231,7 +234,8 @@ pub fn append(handle: HandleId, buffers: Buffers, moves: bool) -> Result<usize> 
     })
 }
 
-/// How many bytes are left to write when some of the first `most` cannot be read. Errors: `EFAULT` for none, `EBADF`.
+/// How many bytes are left to write when some of the first `most` cannot be read. Errors: `EFAULT`
+/// for none, `EBADF`.
 #[cold]
 fn readable(handle: HandleId, buffers: &Buffers, most: usize) -> Result<usize> {
     let wanted = buffers.remaining().min(most);
@@ -303,7 +307,8 @@ fn write_bytes(
     Ok(done)
 }
 
-/// Whether what a program wanted to write, and was told that it cannot, is missed in the file: the tier has no room, or failed.
+/// Whether what a program wanted to write, and was told that it cannot, is missed in the file: the
+/// tier has no room, or failed.
 fn leaves_lack(failed: Errno) -> bool {
     matches!(failed, Errno(libc::ENOSPC | libc::EIO))
 }
@@ -319,7 +324,8 @@ fn note_lack(owner: Option<HandleId>, handle: HandleId, at: Position) -> Result<
     Ok(mount.fs().note_lack(owner, offset)?)
 }
 
-/// How much of a write the process's limit on file sizes leaves. Errors: `EFBIG`, with the signal that goes with it.
+/// How much of a write the process's limit on file sizes leaves. Errors: `EFBIG`, with the signal
+/// that goes with it.
 #[cold]
 fn within_limit(
     mount: &Mount,
@@ -426,7 +432,8 @@ impl Request<'_> {
         self.give_up(&plan, start, reached, Errno(libc::EIO))
     }
 
-    /// Ends a slice of which only the part up to `reached` is in the file; that part counts if there is one.
+    /// Ends a slice of which only the part up to `reached` is in the file; that part counts if
+    /// there is one.
     fn give_up(&self, plan: &WritePlan, start: u64, reached: u64, errno: Errno) -> Result<usize> {
         // An append that was to be planned again holds its place until then.
         let _ = self.mount.fs().abort_write(self.caller, plan);

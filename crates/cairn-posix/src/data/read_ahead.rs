@@ -1,7 +1,9 @@
-//! Which bytes a program will read next, so that a device fetches them while the program works on those before.
+//! Which bytes a program will read next, so that a device fetches them while the program works on
+//! those before.
 //!
-//! Who reads a file from front to back is followed, ever farther ahead the longer it does. The notes are this process's
-//! own and may be lost or mixed up: a wrong one costs a transfer, never a wrong byte.
+//! Who reads a file from front to back is followed, ever farther ahead the longer it does. The
+//! notes are this process's own and may be lost or mixed up: a wrong one costs a transfer, never a
+//! wrong byte.
 //! Does not read; devices do, those that can.
 
 use core::sync::atomic::{AtomicU64, Ordering};

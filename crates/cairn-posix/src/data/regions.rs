@@ -1,7 +1,8 @@
 //! Where the bytes of a file stand in memory, for programs that copy them past the store.
 //!
-//! A tier in memory is mapped once more when it is first asked for, to be read only, and stays mapped: addresses that were handed
-//! out stay valid, whoever uses the blocks meanwhile. A generation tells whether what was copied is the file.
+//! A tier in memory is mapped once more when it is first asked for, to be read only, and stays
+//! mapped: addresses that were handed out stay valid, whoever uses the blocks meanwhile. A
+//! generation tells whether what was copied is the file.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -34,7 +35,8 @@ pub struct Placed {
     pub padded_length: u32,
 }
 
-/// The regions of an open file from `offset` on; `take` gets each, as many as it wants. Errors: `EISDIR`; `EIO`; `ENOMEM`; `ENOSPC` and `EINTR` of a packed file.
+/// The regions of an open file from `offset` on; `take` gets each, as many as it wants. Errors:
+/// `EISDIR`; `EIO`; `ENOMEM`; `ENOSPC` and `EINTR` of a packed file.
 pub fn regions(
     handle: HandleId,
     offset: u64,
@@ -69,7 +71,8 @@ pub fn generation(handle: HandleId) -> Result<u64> {
     Ok(absent::wait(mount, || mount.fs().regions(inode, 0, &mut []))??.generation)
 }
 
-/// A new descriptor, to be read, of the file that a tier in memory is. Errors: `EINVAL`: there is no such tier, or it is not memory.
+/// A new descriptor, to be read, of the file that a tier in memory is. Errors: `EINVAL`: there is
+/// no such tier, or it is not memory.
 pub fn segment(tier: u32) -> Result<i32> {
     let mount = mount::current()?;
     let tier = u8::try_from(tier).map_err(|_| Errno(libc::EINVAL))?;
@@ -98,7 +101,8 @@ fn base(mount: &Mount, tier: u8) -> Result<*mut u8> {
     let bytes = usize::try_from(device.bytes()).map_err(|_| Errno(libc::ENOMEM))?;
     let (shared, file) = (libc::MAP_SHARED, memory.descriptor);
     let new = unlocked::map(bytes, libc::PROT_READ, shared, file, memory.offset)?;
-    // SAFETY: the new mapping is ours; leaving it out of core dumps changes nothing else. If that fails, they are larger.
+    // SAFETY: the new mapping is ours; leaving it out of core dumps changes nothing else. If that
+    // fails, they are larger.
     let _ = unsafe { sys::madvise(new, bytes, libc::MADV_DONTDUMP) };
     place.store(new, Ordering::Release);
     Ok(new)

@@ -1,8 +1,10 @@
-//! A write that finds no space has small files share blocks, and waits for the agent to make some, if that has offered to.
+//! A write that finds no space has small files share blocks, and waits for the agent to make some,
+//! if that has offered to.
 //!
-//! Must stay true: the wait is bounded, and a signal handler ends it as it ends that for a slow device: what was written
-//! before counts, else it is `EINTR`, or the wait goes on if the handler was installed so. Nothing is left behind by whoever
-//! dies or jumps out of it but a descriptor of its own process. Without an offer nothing waits.
+//! Must stay true: the wait is bounded, and a signal handler ends it as it ends that for a slow
+//! device: what was written before counts, else it is `EINTR`, or the wait goes on if the handler
+//! was installed so. Nothing is left behind by whoever dies or jumps out of it but a descriptor of
+//! its own process. Without an offer nothing waits.
 
 use std::time::Duration;
 
@@ -18,11 +20,12 @@ const FULL: Errno = Errno(libc::ENOSPC);
 /// How often space is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Who does not wait for space to be made waits so long for what the agent only holds, which it lets go at its next look.
+/// Who does not wait for space to be made waits so long for what the agent only holds, which it
+/// lets go at its next look.
 const HELD_MS: u32 = 100;
 
-/// Tries again what found no space until it finds some. Errors: `ENOSPC` when there is no hope any more, `EINTR`, those of
-/// `attempt`.
+/// Tries again what found no space until it finds some. Errors: `ENOSPC` when there is no hope any
+/// more, `EINTR`, those of `attempt`.
 #[cold]
 pub fn wait<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
     wait_at_most(u32::MAX, mount, attempt)

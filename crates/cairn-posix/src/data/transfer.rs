@@ -1,7 +1,8 @@
 //! Moves bytes between the application's memory and the tiers, as a plan of the core says.
 //!
-//! Invariant: of a block that a plan calls fresh every byte that the plan does not leave to the file's tail is written
-//! before the plan is committed, and the checksum that is stored is of the bytes that were stored.
+//! Invariant: of a block that a plan calls fresh every byte that the plan does not leave to the
+//! file's tail is written before the plan is committed, and the checksum that is stored is of the
+//! bytes that were stored.
 //! Does not take the lock and does not allocate.
 
 use core::marker::PhantomData;
@@ -36,8 +37,8 @@ impl<'a> Buffers<'a> {
     /// The buffers of `list`.
     ///
     /// # Safety
-    /// `list` points to `count` initialised entries that stay unchanged for 'a; each describes memory of the
-    /// application that may be accessed as the call it is used for implies.
+    /// `list` points to `count` initialised entries that stay unchanged for 'a; each describes
+    /// memory of the application that may be accessed as the call it is used for implies.
     /// Errors: `EINVAL` and `EFAULT` as `readv(2)`.
     pub unsafe fn new(list: *const libc::iovec, count: i32) -> Result<Buffers<'a>> {
         let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
@@ -60,7 +61,8 @@ impl<'a> Buffers<'a> {
     /// One buffer.
     ///
     /// # Safety
-    /// The entry describes memory of the application that may be accessed as the call it is used for implies.
+    /// The entry describes memory of the application that may be accessed as the call it is used
+    /// for implies.
     pub unsafe fn one(entry: &'a libc::iovec) -> Buffers<'a> {
         Buffers { list: entry, count: 1, consumed: 0, lifetime: PhantomData }
     }
@@ -238,8 +240,8 @@ fn continues(first: &WritePiece, count: u32, next: &WritePiece, block_bytes: u32
         && (next.tier, next.block, next.kind) == (first.tier, first.block + count, first.kind)
 }
 
-/// Writes all of `source`, at most `SMALL_BYTES_MAX`, at the cursor under one lock. False, and nothing done, if the
-/// file is not simply being continued.
+/// Writes all of `source`, at most `SMALL_BYTES_MAX`, at the cursor under one lock. False, and
+/// nothing done, if the file is not simply being continued.
 pub fn write_small(
     mount: &Mount,
     caller: &Caller,
@@ -251,8 +253,8 @@ pub fn write_small(
     let mut copied = 0;
     let mut raw = 0;
     { *source }.for_each(length, |start, bytes| {
-        // SAFETY: `for_each` hands out `length` bytes in all, which is at most the size of `room`; the buffer is the
-        // application's, given to be read by this call.
+        // SAFETY: `for_each` hands out `length` bytes in all, which is at most the size of `room`;
+        // the buffer is the application's, given to be read by this call.
         let sum = unsafe { copy_crc(room.as_mut_ptr().add(copied).cast(), start, bytes) };
         let sum = sum.ok_or(Errno(libc::EFAULT))?;
         raw = checksum::join(raw, sum, bytes as u64);
@@ -290,8 +292,8 @@ fn zero_again(device: &dyn Device, piece: &WritePiece, block_bytes: u32) -> Resu
     Ok(device.zero(start, piece.length as usize)?)
 }
 
-/// Writes all of `source`, at most `SMALL_BYTES_MAX`, at an offset under one lock. False, and nothing done, if that is not
-/// simply over bytes that were written over before.
+/// Writes all of `source`, at most `SMALL_BYTES_MAX`, at an offset under one lock. False, and
+/// nothing done, if that is not simply over bytes that were written over before.
 pub fn overwrite_small(
     mount: &Mount,
     caller: &Caller,
@@ -303,8 +305,8 @@ pub fn overwrite_small(
     let mut room = [const { MaybeUninit::<u8>::uninit() }; SMALL_BYTES_MAX];
     let mut copied = 0;
     { *source }.for_each(length, |start, bytes| {
-        // SAFETY: `for_each` hands out `length` bytes in all, which is at most the size of `room`; the buffer is the
-        // application's, given to be read by this call.
+        // SAFETY: `for_each` hands out `length` bytes in all, which is at most the size of `room`;
+        // the buffer is the application's, given to be read by this call.
         unsafe { address::fetch(room.as_mut_ptr().add(copied).cast(), start, bytes) }?;
         copied += bytes;
         Ok(())
@@ -332,14 +334,16 @@ fn write_blocks(mount: &Mount, first: &WritePiece, count: u32, source: &mut Buff
         Ok(())
     };
     let device = mount.tier(first.tier)?;
-    // SAFETY: the buffer is the application's, given to be read by this call, and has so many bytes at hand.
+    // SAFETY: the buffer is the application's, given to be read by this call, and has so many bytes
+    // at hand.
     let written = unsafe {
         device.write_blocks(offset, start, block_bytes as usize, count as usize, &mut store)
     };
     Ok(written?)
 }
 
-/// Copies what stands before a piece from the block whose place it takes, and returns the raw checksum of that.
+/// Copies what stands before a piece from the block whose place it takes, and returns the raw
+/// checksum of that.
 #[inline]
 fn copy_before(mount: &Mount, device: &dyn Device, piece: &WritePiece) -> Result<u32> {
     match piece.copy_from {

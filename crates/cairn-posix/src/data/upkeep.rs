@@ -1,4 +1,5 @@
-//! What a process does for its files beyond its own calls: sealing blocks, releasing handles, freeing blocks.
+//! What a process does for its files beyond its own calls: sealing blocks, releasing handles,
+//! freeing blocks.
 
 use cairn_core::{HandleId, InodeId};
 
@@ -38,7 +39,8 @@ pub fn seal_handle(mount: &Mount, handle: HandleId) -> Result<()> {
     Ok(())
 }
 
-/// Recomputes the checksums of the file's stale blocks. Gives up quietly while others write to it: they seal.
+/// Recomputes the checksums of the file's stale blocks. Gives up quietly while others write to it:
+/// they seal.
 pub(crate) fn seal(mount: &Mount, inode: InodeId) -> Result<()> {
     let mut stale = Vec::new();
     let mut sealed = Vec::new();

@@ -1,7 +1,7 @@
 //! Duplicating and closing descriptor numbers, ours and those that take the place of ours.
 //!
-//! Invariant: the kernel and the table agree after every call: a number that is replaced leaves the table before the
-//! kernel replaces it, a duplicate of ours enters it afterwards.
+//! Invariant: the kernel and the table agree after every call: a number that is replaced leaves the
+//! table before the kernel replaces it, a duplicate of ours enters it afterwards.
 
 use cairn_core::HandleId;
 use cairn_device::sys;
@@ -34,13 +34,15 @@ pub fn duplicate(descriptor: i32, lowest: i32, close_on_exec: bool) -> Result<i3
     }
 }
 
-/// Counts one more number of what is behind a descriptor of ours. Errors: `EBADF`, also if another thread is closing it.
+/// Counts one more number of what is behind a descriptor of ours. Errors: `EBADF`, also if another
+/// thread is closing it.
 fn share(descriptor: i32) -> Result<HandleId> {
     table::lookup(descriptor).filter(|&handle| table::share(handle)).ok_or(Errno(libc::EBADF))
 }
 
-/// Enters a duplicate that was made of `from` when it referred to `handle`. Errors: `EBADF` if it does so no more: it was
-/// closed meanwhile, and perhaps before; `EMFILE`. The number is then closed.
+/// Enters a duplicate that was made of `from` when it referred to `handle`. Errors: `EBADF` if it
+/// does so no more: it was closed meanwhile, and perhaps before; `EMFILE`. The number is then
+/// closed.
 fn keep(from: i32, duplicate: i32, handle: HandleId) -> Result<()> {
     let kept = match table::lookup(from) == Some(handle) {
         true => table::put(duplicate, handle),
@@ -61,7 +63,8 @@ fn keep(from: i32, duplicate: i32, handle: HandleId) -> Result<()> {
     }
 }
 
-/// As `dup3(2)` where `from` or `to` is ours, or `to` is a number Cairn uses itself (`EBUSY` if it must keep it).
+/// As `dup3(2)` where `from` or `to` is ours, or `to` is a number Cairn uses itself (`EBUSY` if it
+/// must keep it).
 pub fn duplicate_to(from: i32, to: i32, flags: i32) -> Result<i32> {
     if from == to {
         return Err(Errno(libc::EINVAL));
@@ -94,7 +97,8 @@ pub fn duplicate_to(from: i32, to: i32, flags: i32) -> Result<i32> {
     Ok(to)
 }
 
-/// The kernel gave `descriptor` to something that is not ours; forgets what we knew about the number.
+/// The kernel gave `descriptor` to something that is not ours; forgets what we knew about the
+/// number.
 #[inline]
 pub fn claimed(descriptor: i32) {
     if descriptor >= 0 && table::in_use() {
@@ -107,7 +111,8 @@ pub fn claimed(descriptor: i32) {
     }
 }
 
-/// As `close_range(2)` without flags: closes ours properly, spares Cairn's own, lets the kernel close the rest.
+/// As `close_range(2)` without flags: closes ours properly, spares Cairn's own, lets the kernel
+/// close the rest.
 pub fn close_range(first: u32, last: u32) -> Result<()> {
     if first > last {
         return Err(Errno(libc::EINVAL));

@@ -1,8 +1,9 @@
 //! Descriptors of ours that travel over sockets.
 //!
-//! The sender puts a token in the place of each, see `cairn_device::Namespace::launch`; what is received becomes a placeholder
-//! again before the application knows its number.
-//! Invariant: a description has a reference all the way: its sender's, its own on the way, its receiver's.
+//! The sender puts a token in the place of each, see `cairn_device::Namespace::launch`; what is
+//! received becomes a placeholder again before the application knows its number.
+//! Invariant: a description has a reference all the way: its sender's, its own on the way, its
+//! receiver's.
 
 use core::sync::atomic::{AtomicI32, Ordering};
 
@@ -14,7 +15,8 @@ use crate::descriptors::{descriptor, placeholder, table};
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
 
-/// Tokens of this process that a forked child is to let go of; of further ones it has copies until it ends or executes.
+/// Tokens of this process that a forked child is to let go of; of further ones it has copies until
+/// it ends or executes.
 const HELD_MAX: usize = 256;
 
 /// Number + 1 of each token that is being sent; 0 is free.
@@ -27,7 +29,8 @@ pub struct Token {
 }
 
 impl Token {
-    /// A token for what `descriptor` refers to. Errors: `EBADF` if it is not ours, `EMFILE`, `ENFILE`.
+    /// A token for what `descriptor` refers to. Errors: `EBADF` if it is not ours, `EMFILE`,
+    /// `ENFILE`.
     pub fn of(descriptor: i32) -> Result<Token> {
         let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
         let descriptor = mount::current()?.launch(handle)?;
@@ -62,7 +65,8 @@ pub(crate) fn forked() {
     }
 }
 
-/// The kernel gave `descriptor` to something that was received from another process; if it is ours, it is entered.
+/// The kernel gave `descriptor` to something that was received from another process; if it is ours,
+/// it is entered.
 pub fn received(descriptor: i32) {
     descriptor::claimed(descriptor);
     placeholder::classify(descriptor);
@@ -73,7 +77,8 @@ pub(crate) fn is_token(mode: u32, device: u64) -> bool {
     mode & libc::S_IFMT == libc::S_IFIFO && placeholder::store_device() == Some(device)
 }
 
-/// Enters a token that was received, and puts a placeholder in its place. Errors: `EBADF` if it is of another namespace.
+/// Enters a token that was received, and puts a placeholder in its place. Errors: `EBADF` if it is
+/// of another namespace.
 pub(crate) fn take(mount: &Mount, descriptor: i32, token: u64) -> Result<HandleId> {
     let found = mount.fs().handle_by_token(token)?;
     let handle = found.ok_or(Errno(libc::EBADF))?;

@@ -1,13 +1,14 @@
-//! File locks within a node: the kernel keeps them, on a lock file of the store for each file that was ever locked. Another file of the
-//! same inode number has another one: whoever held locks on the last may be just about to end. The agent removes those of files that
-//! are gone.
+//! File locks within a node: the kernel keeps them, on a lock file of the store for each file that
+//! was ever locked. Another file of the same inode number has another one: whoever held locks on
+//! the last may be just about to end. The agent removes those of files that are gone.
 //!
-//! `fcntl` locks belong to the process: one descriptor of the lock file per inode, closed (which drops them) when the
-//! process closes any descriptor of the file, as POSIX has it. `flock` and open-file-description locks belong to the
-//! description: one descriptor of the lock file per handle, inherited by children, closed with the handle's last
-//! number. Invariant: while a program is executed, a lock descriptor is close-on-exec exactly if its locks go with the numbers that are.
-//! Weaker than a local file system: processes that inherited a description before it was first locked lock it
-//! apart; ranks in scope `rank` have nothing to lock against each other.
+//! `fcntl` locks belong to the process: one descriptor of the lock file per inode, closed (which
+//! drops them) when the process closes any descriptor of the file, as POSIX has it. `flock` and
+//! open-file-description locks belong to the description: one descriptor of the lock file per
+//! handle, inherited by children, closed with the handle's last number. Invariant: while a program
+//! is executed, a lock descriptor is close-on-exec exactly if its locks go with the numbers that
+//! are. Weaker than a local file system: processes that inherited a description before it was first
+//! locked lock it apart; ranks in scope `rank` have nothing to lock against each other.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -66,8 +67,8 @@ impl Descriptors {
     }
 }
 
-/// Lets the list stay as it is until what is returned is dropped, in this process and in a child that is forked meanwhile. Errors:
-/// `EDEADLK`.
+/// Lets the list stay as it is until what is returned is dropped, in this process and in a child
+/// that is forked meanwhile. Errors: `EDEADLK`.
 pub fn quiet() -> Result<Held<'static>> {
     DESCRIPTORS.latch.hold()
 }
@@ -115,15 +116,17 @@ pub(crate) fn number_closed(mount: &Mount, handle: HandleId) {
     }
 }
 
-/// The last number of `handle` in this process was closed: so is its share of the description's locks.
+/// The last number of `handle` in this process was closed: so is its share of the description's
+/// locks.
 pub(crate) fn handle_closed(handle: HandleId) {
     if !DESCRIPTORS.is_empty() {
         release(|owner| owner == Owner::Description(handle));
     }
 }
 
-/// A program is about to be executed: which locks go is decided by the numbers that are closed then. Those of the process on
-/// a file go with the first of its numbers, those of a description with its last.
+/// A program is about to be executed: which locks go is decided by the numbers that are closed
+/// then. Those of the process on a file go with the first of its numbers, those of a description
+/// with its last.
 pub(crate) fn before_exec(mount: &Mount) {
     if DESCRIPTORS.is_empty() {
         return;
@@ -138,7 +141,8 @@ pub(crate) fn before_exec(mount: &Mount) {
         Owner::Process(inode) => numbers.iter().any(|&(of, _, closes)| of == inode && closes),
         Owner::Description(handle) => numbers.iter().all(|&(_, of, closes)| of != handle || closes),
     };
-    // A list that cannot be had is that of a call which a handler interrupted: its locks stay as they are.
+    // A list that cannot be had is that of a call which a handler interrupted: its locks stay as
+    // they are.
     let _ = DESCRIPTORS.with(|list| {
         for (owner, lock) in list {
             let flags = if goes(*owner) { libc::FD_CLOEXEC } else { 0 };

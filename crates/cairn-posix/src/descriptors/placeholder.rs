@@ -1,9 +1,10 @@
 //! Kernel descriptors that stand for open files of ours.
 //!
-//! Each open-file description has a socket inode in the store, `handles/<namespace>.<number>`; a descriptor of ours
-//! is an O_PATH descriptor of it. So numbers, dup, fork, exec and descriptor passing behave as the kernel makes them,
-//! and a call that nobody intercepted fails with EBADF instead of reaching the wrong object. The inode number tells
-//! which description an unknown descriptor belongs to. Placeholder files stay when their description is closed.
+//! Each open-file description has a socket inode in the store, `handles/<namespace>.<number>`; a
+//! descriptor of ours is an O_PATH descriptor of it. So numbers, dup, fork, exec and descriptor
+//! passing behave as the kernel makes them, and a call that nobody intercepted fails with EBADF
+//! instead of reaching the wrong object. The inode number tells which description an unknown
+//! descriptor belongs to. Placeholder files stay when their description is closed.
 //! Invariant: a parked descriptor refers to the placeholder of the handle it is parked for.
 
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -21,8 +22,8 @@ use crate::mount::{self, Mount};
 
 /// Placeholders kept at hand: opening again is then one dup.
 const PARKED_MAX: usize = 64;
-/// Numbers Cairn uses itself: the parked ones, those of the store, and locks. Locks beyond that are not protected
-/// from the application.
+/// Numbers Cairn uses itself: the parked ones, those of the store, and locks. Locks beyond that are
+/// not protected from the application.
 const INTERNAL_MAX: usize = PARKED_MAX + 192;
 /// Where parked descriptors start, if the limit on open files allows.
 const HIGH_NUMBER: u64 = 512;
@@ -30,8 +31,8 @@ const HIGH_NUMBER: u64 = 512;
 /// Limit on open files below which none are parked: the application needs the numbers.
 const LIMIT_MIN: u64 = 512;
 
-/// Parked placeholders, each as [`Parked::pack`] has it; a handle's place is its number modulo the length. 0 is free, or in use by
-/// another thread at this moment.
+/// Parked placeholders, each as [`Parked::pack`] has it; a handle's place is its number modulo the
+/// length. 0 is free, or in use by another thread at this moment.
 static PARKED: [AtomicU64; PARKED_MAX] = [const { AtomicU64::new(0) }; PARKED_MAX];
 /// Lowest number that Cairn itself uses in this process.
 static INTERNAL_FLOOR: AtomicI32 = AtomicI32::new(i32::MAX);
@@ -70,8 +71,8 @@ impl Parked {
     }
 }
 
-/// Gives `handle` the lowest free descriptor number and enters it. Errors: `EMFILE`, `ENFILE` and what creating the
-/// placeholder gives; the handle is then still open.
+/// Gives `handle` the lowest free descriptor number and enters it. Errors: `EMFILE`, `ENFILE` and
+/// what creating the placeholder gives; the handle is then still open.
 pub fn open(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<i32> {
     let place = &PARKED[handle.number() as usize % PARKED_MAX];
     let parked = Parked::unpack(place.swap(0, Ordering::Acquire));
@@ -130,8 +131,8 @@ fn park(place: &AtomicU64, handle: HandleId, descriptor: i32, inode: u64) {
     }
 }
 
-/// In a child just forked, which has the descriptors that its parent had a moment before the memory: what other threads parked
-/// meanwhile is not there, or is something else.
+/// In a child just forked, which has the descriptors that its parent had a moment before the
+/// memory: what other threads parked meanwhile is not there, or is something else.
 pub(crate) fn forked() {
     for place in &PARKED {
         let Some(parked) = Parked::unpack(place.load(Ordering::Relaxed)) else { continue };
@@ -144,7 +145,8 @@ pub(crate) fn forked() {
     }
 }
 
-/// Opens the placeholder file of `handle` and sees to it that the handle knows it; its descriptor and inode number.
+/// Opens the placeholder file of `handle` and sees to it that the handle knows it; its descriptor
+/// and inode number.
 #[cold]
 fn open_file(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<(i32, u64)> {
     let (descriptor, inode) = mount.placeholder(handle)?;
@@ -161,7 +163,8 @@ fn open_file(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<(i3
     }
 }
 
-/// Puts the placeholder of `handle` in the place of `descriptor`, which keeps its flag to be closed by an exec.
+/// Puts the placeholder of `handle` in the place of `descriptor`, which keeps its flag to be closed
+/// by an exec.
 pub(crate) fn replace(mount: &Mount, handle: HandleId, descriptor: i32) -> Result<()> {
     let flags = sys::fcntl(descriptor, libc::F_GETFD, 0)?;
     let close_on_exec = if flags & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
@@ -204,8 +207,9 @@ pub fn may_be_ours(descriptor: i32) -> bool {
     sys::fstat(descriptor).is_ok_and(|stat| is_placeholder(stat.st_mode, stat.st_dev))
 }
 
-/// Whether `descriptor`, which the table does not know, is a placeholder of ours: inherited, or received from another
-/// process. If so it is entered, and the call that failed on it can be tried again. So is a token.
+/// Whether `descriptor`, which the table does not know, is a placeholder of ours: inherited, or
+/// received from another process. If so it is entered, and the call that failed on it can be tried
+/// again. So is a token.
 #[cold]
 pub fn classify(descriptor: i32) -> bool {
     if configuration::get().is_none() || table::is_closing(descriptor) {
@@ -267,7 +271,8 @@ pub(crate) fn is_any_inherited() -> bool {
     listed.is_ok() && is_any
 }
 
-/// Calls `visit` with each descriptor of this process that is a placeholder, and its inode number, until it says false.
+/// Calls `visit` with each descriptor of this process that is a placeholder, and its inode number,
+/// until it says false.
 fn for_each(mut visit: impl FnMut(i32, u64) -> bool) -> Result<()> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     let listing = sys::openat(libc::AT_FDCWD, c"/proc/self/fd", flags, 0)?;
@@ -325,7 +330,8 @@ pub(crate) fn internal_numbers() -> impl Iterator<Item = u32> {
     numbers.into_iter().take(count)
 }
 
-/// Gives up a parked descriptor because the application wants its number. False: the number is needed.
+/// Gives up a parked descriptor because the application wants its number. False: the number is
+/// needed.
 pub fn vacate(descriptor: i32) -> bool {
     for place in &PARKED {
         let word = place.load(Ordering::Relaxed);

@@ -1,8 +1,10 @@
-//! Descriptors by which tiers can be read and not written, not even through a mapping that `mprotect` changes.
+//! Descriptors by which tiers can be read and not written, not even through a mapping that
+//! `mprotect` changes.
 //!
-//! They are opened when they are needed, by a name in /proc that only who has the rights may open. So a process that is about to change its
-//! rights opens them before and keeps them.
-//! Must stay true: a kept one is of the file that the descriptor beside it is of, and is counted among Cairn's own numbers.
+//! They are opened when they are needed, by a name in /proc that only who has the rights may open.
+//! So a process that is about to change its rights opens them before and keeps them.
+//! Must stay true: a kept one is of the file that the descriptor beside it is of, and is counted
+//! among Cairn's own numbers.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::ffi::CString;
@@ -15,7 +17,8 @@ use crate::descriptors::placeholder;
 use crate::error::{Errno, Result};
 use crate::mount::Mount;
 
-/// Of each tier the descriptor that it was opened by, and the one to read by, in a word each; 0: none is kept.
+/// Of each tier the descriptor that it was opened by, and the one to read by, in a word each; 0:
+/// none is kept.
 static KEPT: [AtomicU64; TIERS_MAX] = [const { AtomicU64::new(0) }; TIERS_MAX];
 
 fn kept() -> impl Iterator<Item = (i32, i32)> {
@@ -42,7 +45,8 @@ pub(crate) fn keep(mount: &Mount) {
     }
 }
 
-/// A new descriptor of what `file`, a descriptor of a tier, is open on. Errors: those of opening it.
+/// A new descriptor of what `file`, a descriptor of a tier, is open on. Errors: those of opening
+/// it.
 pub(crate) fn reader(file: i32) -> Result<Descriptor> {
     match kept().find(|&(known, _)| known == file) {
         Some((_, reader)) => {

@@ -1,11 +1,11 @@
 //! Which descriptors of this process are ours, and how many refer to each open-file description.
 //!
-//! One word per descriptor number, in memory that the kernel provides on first touch; a forked child inherits a
-//! copy, as it does the descriptors. Lock-free.
-//! Invariant: a number is entered only while the kernel holds it open on the handle's placeholder; it is taken out
-//! before the kernel frees it, because another thread may get it at once. A handle that is counted here is referred to by the
-//! process's slot: who takes out its last number releases it there while it has what was [`Left`], and until then nobody
-//! counts it anew.
+//! One word per descriptor number, in memory that the kernel provides on first touch; a forked
+//! child inherits a copy, as it does the descriptors. Lock-free.
+//! Invariant: a number is entered only while the kernel holds it open on the handle's placeholder;
+//! it is taken out before the kernel frees it, because another thread may get it at once. A handle
+//! that is counted here is referred to by the process's slot: who takes out its last number
+//! releases it there while it has what was [`Left`], and until then nobody counts it anew.
 //! Does not talk to the store.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -22,15 +22,18 @@ const HANDLES_MAX: usize = 1 << 16;
 
 /// Entry of a number that is being closed: no longer ours, not yet free.
 const CLOSING: u32 = u32::MAX;
-/// Flag in a handle's count: this process overwrote parts of blocks, so checksums are to be recomputed at close.
+/// Flag in a handle's count: this process overwrote parts of blocks, so checksums are to be
+/// recomputed at close.
 const UNSEALED: u32 = 1 << 31;
 
-/// Flag in a handle's count: it was open when this process was forked, so its parent had it open, too.
+/// Flag in a handle's count: it was open when this process was forked, so its parent had it open,
+/// too.
 const INHERITED: u32 = 1 << 30;
 /// Flag in a handle's count: its reference was given up for an exec.
 const GIVEN_UP: u32 = 1 << 29;
-/// In a handle's count, one for each thread that is about to release what was the last number of it, or of another handle that
-/// had its number: one that is released may be another's before the thread is done here.
+/// In a handle's count, one for each thread that is about to release what was the last number of
+/// it, or of another handle that had its number: one that is released may be another's before the
+/// thread is done here.
 const RELEASING: u32 = 1 << 21;
 const ALL_RELEASING: u32 = GIVEN_UP - RELEASING;
 /// Where the numbers themselves are counted.
@@ -72,8 +75,8 @@ fn word(index: usize) -> Option<&'static AtomicU32> {
     if table.is_null() {
         return None;
     }
-    // SAFETY: the mapping holds DESCRIPTORS_MAX + HANDLES_MAX words and is never unmapped; both callers check
-    // their index against their half.
+    // SAFETY: the mapping holds DESCRIPTORS_MAX + HANDLES_MAX words and is never unmapped; both
+    // callers check their index against their half.
     Some(unsafe { &*table.add(index) })
 }
 
@@ -112,8 +115,9 @@ pub fn is_closing(descriptor: i32) -> bool {
     entry(descriptor).is_some_and(|entry| entry.load(Ordering::Relaxed) == CLOSING)
 }
 
-/// Enters a number that the kernel just gave us for `handle`, to which the slot refers. Returns what the table held before, if
-/// the number was closed behind our back. Errors: `EMFILE` if it cannot be represented.
+/// Enters a number that the kernel just gave us for `handle`, to which the slot refers. Returns
+/// what the table held before, if the number was closed behind our back. Errors: `EMFILE` if it
+/// cannot be represented.
 pub fn enter(descriptor: i32, handle: HandleId) -> Result<Option<Left>> {
     prepare()?;
     // Before it is counted.
@@ -122,8 +126,8 @@ pub fn enter(descriptor: i32, handle: HandleId) -> Result<Option<Left>> {
     put(descriptor, handle)
 }
 
-/// Enters a number whose handle was counted before, by [`share`] or [`refer`]. Result and errors as [`enter`]; with an error it
-/// is not counted any more.
+/// Enters a number whose handle was counted before, by [`share`] or [`refer`]. Result and errors as
+/// [`enter`]; with an error it is not counted any more.
 pub fn put(descriptor: i32, handle: HandleId) -> Result<Option<Left>> {
     let Some(entry) = entry(descriptor) else {
         drop(drop_count(handle));
@@ -136,7 +140,8 @@ pub fn put(descriptor: i32, handle: HandleId) -> Result<Option<Left>> {
     }
 }
 
-/// Counts one more number of a handle that has some; false if it has none any more. Then [`put`] it, or [`unshare`].
+/// Counts one more number of a handle that has some; false if it has none any more. Then [`put`]
+/// it, or [`unshare`].
 pub fn share(handle: HandleId) -> bool {
     let more = |before: u32| (before & NUMBERS > 0).then(|| before + 1);
     count(handle)
@@ -148,8 +153,8 @@ pub fn unshare(handle: HandleId) -> Left {
     drop_count(handle)
 }
 
-/// Counts one more number of a handle and has the slot refer to it by `retain`, once whoever was releasing it has done so. Then
-/// [`put`] it. Errors: `EMFILE`; those of `retain`.
+/// Counts one more number of a handle and has the slot refer to it by `retain`, once whoever was
+/// releasing it has done so. Then [`put`] it. Errors: `EMFILE`; those of `retain`.
 pub fn refer(handle: HandleId, retain: impl FnOnce() -> Result<()>) -> Result<()> {
     prepare()?;
     let count = countable(handle)?;
@@ -174,8 +179,8 @@ fn countable(handle: HandleId) -> Result<&'static AtomicU32> {
     Ok(count)
 }
 
-/// What taking a number out of the table left behind. As long as one with `last` is there, its handle gets no number but by
-/// [`enter`]: release it before this is dropped.
+/// What taking a number out of the table left behind. As long as one with `last` is there, its
+/// handle gets no number but by [`enter`]: release it before this is dropped.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Left {
@@ -220,7 +225,8 @@ pub fn closed(descriptor: i32) {
     }
 }
 
-/// The number was given to something that is not ours: whatever the table says about it is out of date.
+/// The number was given to something that is not ours: whatever the table says about it is out of
+/// date.
 #[inline]
 pub fn forget(descriptor: i32) -> Option<Left> {
     let entry = entry(descriptor)?;
@@ -256,7 +262,8 @@ pub fn mark_unsealed(handle: HandleId) {
     }
 }
 
-/// Whether [`mark_unsealed`] was called since the handle was entered or last sealed; clears the mark.
+/// Whether [`mark_unsealed`] was called since the handle was entered or last sealed; clears the
+/// mark.
 pub fn take_unsealed(handle: HandleId) -> bool {
     count(handle).is_some_and(|count| {
         count.load(Ordering::Relaxed) & UNSEALED != 0
@@ -269,8 +276,9 @@ pub fn holds(handle: HandleId) -> bool {
     count(handle).is_some_and(|count| count.load(Ordering::Relaxed) & NUMBERS != 0)
 }
 
-/// In a child just forked: all that is open was inherited. What other threads of its parent were about to do is not done here;
-/// since they went on while their memory was copied, it is counted anew.
+/// In a child just forked: all that is open was inherited. What other threads of its parent were
+/// about to do is not done here; since they went on while their memory was copied, it is counted
+/// anew.
 pub(crate) fn forked() {
     let handles = HANDLES_END.load(Ordering::Relaxed).min(HANDLES_MAX as u32);
     for number in 1..handles {
@@ -344,9 +352,10 @@ mod tests {
         assert_eq!(enter(DESCRIPTORS_MAX as i32, handle), Err(Errno(libc::EMFILE)));
     }
 
-    /// Mechanism: what was received was counted, and referred to, while another thread that had closed the last number of
-    /// the same handle was about to release it. Consequence: the number that was received was closed, and so `close` on it
-    /// failed with EBADF. Fix: it is not counted before the release is done.
+    /// Mechanism: what was received was counted, and referred to, while another thread that had
+    /// closed the last number of the same handle was about to release it. Consequence: the number
+    /// that was received was closed, and so `close` on it failed with EBADF. Fix: it is not counted
+    /// before the release is done.
     #[test]
     fn handle_is_referred_to_anew_only_when_its_release_is_done() {
         let handle = HandleId(9);

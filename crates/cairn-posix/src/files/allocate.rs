@@ -1,6 +1,7 @@
 //! Space in files: giving a range blocks, zeroing it, and making holes.
 //!
-//! Does not keep blocks behind the end of a file: a range that goes past it is refused if the size is to stay.
+//! Does not keep blocks behind the end of a file: a range that goes past it is refused if the size
+//! is to stay.
 
 use cairn_core::{HandleId, InodeId, TimeUpdate, Truncation, Usage};
 
@@ -41,7 +42,8 @@ impl Range {
         u64::from(self.mount.fs().geometry().hugeblock_bytes)
     }
 
-    /// Calls `act` with a handle of its own: the cursor of the application's is shared, and looking for holes moves it.
+    /// Calls `act` with a handle of its own: the cursor of the application's is shared, and looking
+    /// for holes moves it.
     fn probe<T>(&self, act: impl FnOnce(HandleId) -> Result<T>) -> Result<T> {
         file::opened_once_more(self.mount, self.inode, false, act)
     }
@@ -52,8 +54,9 @@ impl Range {
         Ok(self.mount.fs().set_times(&caller, self.inode, TimeUpdate::Omit, TimeUpdate::Now)?)
     }
 
-    /// Errors: `EFBIG` if no file can be so large, `ENOSPC` if there is less space than what is behind the end of the
-    /// file needs; else it would be used up, or data be zeroed, before that shows.
+    /// Errors: `EFBIG` if no file can be so large, `ENOSPC` if there is less space than what is
+    /// behind the end of the file needs; else it would be used up, or data be zeroed, before that
+    /// shows.
     fn fits(&self) -> Result<()> {
         if self.end.div_ceil(self.block_bytes()) > u64::from(u32::MAX) {
             return Err(Errno(libc::EFBIG));
@@ -71,7 +74,8 @@ impl Range {
         self.end.saturating_sub(self.size.max(self.start))
     }
 
-    /// The first offset from `at` on where there is data or a hole, as `whence` asks; `end` if there is none before.
+    /// The first offset from `at` on where there is data or a hole, as `whence` asks; `end` if
+    /// there is none before.
     fn next(&self, probe: HandleId, at: u64, end: u64, whence: i32) -> Result<u64> {
         if at >= end {
             return Ok(end);
@@ -171,15 +175,17 @@ impl Range {
     }
 }
 
-/// Overwrites what is data from `start` to before `end` with zeros. The caller has the right to write.
+/// Overwrites what is data from `start` to before `end` with zeros. The caller has the right to
+/// write.
 pub(crate) fn clear(inode: InodeId, start: u64, end: u64) -> Result<()> {
     let mount = mount::current()?;
     let size = mount.fs().attributes(inode)?.size;
     Range { mount, inode, start, end, size }.zero(start, end)
 }
 
-/// As `posix_fallocate(3)`: afterwards the range belongs to the file and holds blocks, so that writing to it cannot
-/// fail for lack of space. Holes are filled with zeros; what others write into one at this moment may be lost.
+/// As `posix_fallocate(3)`: afterwards the range belongs to the file and holds blocks, so that
+/// writing to it cannot fail for lack of space. Holes are filled with zeros; what others write into
+/// one at this moment may be lost.
 pub fn allocate(handle: HandleId, offset: i64, length: i64) -> Result<()> {
     let range = Range::new(handle, offset, length)?;
     range.mount.fs().note_change(handle)?;
@@ -188,8 +194,8 @@ pub fn allocate(handle: HandleId, offset: i64, length: i64) -> Result<()> {
     range.touch()
 }
 
-/// As `fallocate(2)`. Errors: `EOPNOTSUPP` for modes that move data, and if blocks would be kept behind the end of the
-/// file.
+/// As `fallocate(2)`. Errors: `EOPNOTSUPP` for modes that move data, and if blocks would be kept
+/// behind the end of the file.
 pub fn change(handle: HandleId, mode: i32, offset: i64, length: i64) -> Result<()> {
     const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;

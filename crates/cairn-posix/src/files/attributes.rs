@@ -14,8 +14,9 @@ fn block_size(mount: &Mount) -> u32 {
     mount.fs().geometry().hugeblock_bytes.min(BLOCK_SIZE_MAX)
 }
 
-/// Size and 512-byte blocks as they are shown. Space is given out in hugeblocks, but a file is charged for the pages
-/// it fills, as on file systems with small blocks; a directory shows one page.
+/// Size and 512-byte blocks as they are shown. Space is given out in hugeblocks, but a file is
+/// charged for the pages it fills, as on file systems with small blocks; a directory shows one
+/// page.
 fn extent(attributes: &Attributes) -> (u64, u64) {
     const PAGE_BYTES: u64 = 4096;
     let (size, held) = match attributes.is_directory() {

@@ -1,11 +1,13 @@
-//! The current directory, when it is one of ours, and the file mode creation mask: what `CLONE_FS` shares.
+//! The current directory, when it is one of ours, and the file mode creation mask: what `CLONE_FS`
+//! shares.
 //!
-//! The kernel's current directory is then a stand-in: an empty directory of the store that is removed at once, so
-//! that an uncovered relative path fails with ENOENT. What identifies it, recorded in the process's slot, tells
-//! children and executed programs where they are.
-//! Invariants: the directory stays referenced by a handle of this process while it is current. Threads have their process's,
-//! but for one that called `unshare(CLONE_FS)`, and those that it creates. The slot has one record: that of the thread which
-//! forks or executes, which writes it before.
+//! The kernel's current directory is then a stand-in: an empty directory of the store that is
+//! removed at once, so that an uncovered relative path fails with ENOENT. What identifies it,
+//! recorded in the process's slot, tells children and executed programs where they are.
+//! Invariants: the directory stays referenced by a handle of this process while it is current.
+//! Threads have their process's, but for one that called `unshare(CLONE_FS)`, and those that it
+//! creates. The slot has one record: that of the thread which forks or executes, which writes it
+//! before.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_void};
@@ -70,7 +72,8 @@ static SPLIT: AtomicBool = AtomicBool::new(false);
 /// All others than the process's that were ever made; those that no thread has are used again.
 static OTHERS: AtomicPtr<Surroundings> = AtomicPtr::new(ptr::null_mut());
 
-/// The last moves into directories of ours, in any thread: what tells the stand-in from others, and the directory.
+/// The last moves into directories of ours, in any thread: what tells the stand-in from others, and
+/// the directory.
 static MOVES: [Move; MOVES_KEPT] = [const { Move::new() }; MOVES_KEPT];
 static MOVES_MADE: AtomicUsize = AtomicUsize::new(0);
 /// More than other threads make while one is parted from them.
@@ -95,7 +98,8 @@ fn note_move(stand_in: u64, directory: InodeId) {
     at.stand_in.store(stand_in, Ordering::Release);
 }
 
-/// The directory that a stand-in is for: one of the last moves, or where `before` has been for longer.
+/// The directory that a stand-in is for: one of the last moves, or where `before` has been for
+/// longer.
 fn stood_in_for(stand_in: u64, before: &Surroundings) -> Option<InodeId> {
     let of = |(number, directory): (&AtomicU64, &AtomicU32)| {
         let is_it = || number.load(Ordering::Acquire) == stand_in;
@@ -120,7 +124,8 @@ thread_local! {
     static OWN: Cell<Option<&'static Surroundings>> = const { Cell::new(None) };
 }
 
-/// Gives this thread surroundings in which it is counted until it ends, in the place of those it had.
+/// Gives this thread surroundings in which it is counted until it ends, in the place of those it
+/// had.
 fn set_own(user: User) {
     /// Of this key a thread has its surroundings; 0 before it is made.
     static KEY: AtomicU32 = AtomicU32::new(0);
@@ -162,7 +167,8 @@ fn here() -> &'static Surroundings {
 /// What a thread that is being created is to have.
 pub struct Inherited(User);
 
-/// What a thread that this one creates is to begin with ([`begin_with`]); none if that is the process's.
+/// What a thread that this one creates is to begin with ([`begin_with`]); none if that is the
+/// process's.
 pub fn of_new_thread() -> Option<Inherited> {
     let own = SPLIT.load(Ordering::Relaxed).then(|| OWN.get()).flatten()?;
     own.users.fetch_add(1, Ordering::Relaxed);
@@ -195,7 +201,8 @@ impl Split {
         Some(Split(unused()))
     }
 
-    /// After it. Other threads may have gone elsewhere meanwhile, so that the kernel is asked where this one is.
+    /// After it. Other threads may have gone elsewhere meanwhile, so that the kernel is asked where
+    /// this one is.
     pub fn end(self) {
         let own = self.0.0;
         let stand_in = stand_in_number();
@@ -326,8 +333,8 @@ pub fn is_stand_in() -> bool {
     stand_in().is_some()
 }
 
-/// Takes the kernel from a stand-in to where the job was launched, so that it can write a core file. Makes system calls and nothing
-/// else; where we are does not change.
+/// Takes the kernel from a stand-in to where the job was launched, so that it can write a core
+/// file. Makes system calls and nothing else; where we are does not change.
 pub fn move_to_launch_directory() {
     let Some(configuration) = configuration::get().filter(|_| is_stand_in()) else { return };
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
@@ -377,8 +384,8 @@ fn give_up(mount: &Mount, handle: u32) -> Result<()> {
     }
 }
 
-/// In a process whose slot is new to it, a forked child whose creation was not seen: holds on to the current directories, and records
-/// this thread's.
+/// In a process whose slot is new to it, a forked child whose creation was not seen: holds on to
+/// the current directories, and records this thread's.
 pub(crate) fn retain(mount: &Mount, slot: SlotId) {
     for own in all() {
         let handle = own.handle.load(Ordering::Relaxed);
@@ -441,7 +448,8 @@ pub fn left() {
         return;
     }
     if let Some(mount) = mount::holder() {
-        // The process has moved already; a stale record in its slot only keeps the directory longer.
+        // The process has moved already; a stale record in its slot only keeps the directory
+        // longer.
         let _ = note(mount, None);
         let_go(here());
     }

@@ -1,9 +1,10 @@
 //! Directory streams: what `opendir` returns for a directory of ours.
 //!
-//! Streams live in one reserved range of addresses, so that telling ours from the C library's costs two comparisons.
-//! A position is 0 at the start, 1 after `.`, 2 after `..`, and 2 plus the core's cookie after any other entry; it
-//! stays valid while other names come and go.
-//! Invariant: a stream is used under its latch; a closed one is handed out again only after its bit is cleared.
+//! Streams live in one reserved range of addresses, so that telling ours from the C library's costs
+//! two comparisons. A position is 0 at the start, 1 after `.`, 2 after `..`, and 2 plus the core's
+//! cookie after any other entry; it stays valid while other names come and go.
+//! Invariant: a stream is used under its latch; a closed one is handed out again only after its bit
+//! is cleared.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -74,8 +75,8 @@ pub fn stream<'a>(address: *const core::ffi::c_void) -> Option<&'a Stream> {
     }
     let index = distance / size_of::<Stream>();
     let used = USED[index / 64].load(Ordering::Relaxed) & 1 << (index % 64) != 0;
-    // SAFETY: the range holds STREAMS_MAX streams, zeroed by the kernel, which is a valid state, and is never
-    // unmapped.
+    // SAFETY: the range holds STREAMS_MAX streams, zeroed by the kernel, which is a valid state,
+    // and is never unmapped.
     used.then(|| unsafe { &*start.add(index) })
 }
 
@@ -124,7 +125,8 @@ pub fn open(place: &Place) -> PathResult<&'static Stream> {
         .map_err(Into::into)
 }
 
-/// As `fdopendir(3)`: the stream owns the descriptor from now on. Errors: `ENOTDIR`, `EBADF`, `EMFILE`.
+/// As `fdopendir(3)`: the stream owns the descriptor from now on. Errors: `ENOTDIR`, `EBADF`,
+/// `EMFILE`.
 pub fn from_descriptor(descriptor: i32) -> Result<&'static Stream> {
     let directory = mount::current()?.directory_of(descriptor)?;
     let streams = reserve()?;
@@ -146,7 +148,8 @@ impl Stream {
         Ok(act(unsafe { &mut *self.state.get() }))
     }
 
-    /// As `readdir(3)`: the next entry, null at the end. It stays valid until the next call on this stream.
+    /// As `readdir(3)`: the next entry, null at the end. It stays valid until the next call on this
+    /// stream.
     pub fn next(&self) -> Result<*mut libc::dirent64> {
         self.with(|state| {
             if state.start == state.end {
@@ -193,7 +196,8 @@ impl State {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: u64 has no padding and every byte pattern is valid; the length is that of the array.
+        // SAFETY: u64 has no padding and every byte pattern is valid; the length is that of the
+        // array.
         unsafe { core::slice::from_raw_parts_mut(self.entries.as_mut_ptr().cast(), BUFFER_BYTES) }
     }
 
@@ -225,7 +229,8 @@ impl State {
     }
 }
 
-/// Fills `target` with `struct dirent64` records from `position` on, which it advances; 0 at the end.
+/// Fills `target` with `struct dirent64` records from `position` on, which it advances; 0 at the
+/// end.
 /// Errors: `EINVAL` if the next record does not fit.
 pub fn fill(
     mount: &Mount,

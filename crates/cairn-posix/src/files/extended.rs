@@ -6,7 +6,8 @@ pub use cairn_core::{EXTENDED_NAME_BYTES_MAX, EXTENDED_VALUE_BYTES_MAX, InodeId}
 use crate::error::{Errno, Result};
 use crate::mount;
 
-/// What `setxattr(2)` does if the attribute exists, or does not. Errors: `EINVAL` for unknown flags.
+/// What `setxattr(2)` does if the attribute exists, or does not. Errors: `EINVAL` for unknown
+/// flags.
 pub fn update(flags: i32) -> Result<ExtendedUpdate> {
     match flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) {
         0 => Ok(ExtendedUpdate {

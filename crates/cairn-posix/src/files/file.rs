@@ -1,8 +1,9 @@
 //! Files: opening, closing, attributes, size, cursor and status flags.
 //!
-//! Invariant: a descriptor number is in the table exactly while it refers to an open handle that this process holds
-//! a reference to.
-//! Does not read or write data (`io.rs`), give it space (`allocate.rs`) or change names (`names.rs`).
+//! Invariant: a descriptor number is in the table exactly while it refers to an open handle that
+//! this process holds a reference to.
+//! Does not read or write data (`io.rs`), give it space (`allocate.rs`) or change names
+//! (`names.rs`).
 
 use cairn_core::{
     Attributes, Caller, Credentials, Error, HandleId, HandleInfo, InodeId, OpenOptions, Opened,
@@ -61,16 +62,16 @@ fn options(flags: i32) -> Result<OpenOptions> {
     Ok(options.effective())
 }
 
-/// As `open(2)`: returns the lowest free descriptor number. `O_TMPFILE` without `O_EXCL`, whose file may be given a name, is
-/// refused with `EOPNOTSUPP` where metadata is durable; flags
-/// about caching and blocking (`O_DIRECT`, `O_SYNC`, `O_NONBLOCK`, ...) have no effect on memory and are remembered.
-/// A file whose data are still elsewhere is waited for.
+/// As `open(2)`: returns the lowest free descriptor number. `O_TMPFILE` without `O_EXCL`, whose
+/// file may be given a name, is refused with `EOPNOTSUPP` where metadata is durable; flags about
+/// caching and blocking (`O_DIRECT`, `O_SYNC`, `O_NONBLOCK`, ...) have no effect on memory and are
+/// remembered. A file whose data are still elsewhere is waited for.
 pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
     open_within(place, flags, mode, PathBounds::NONE)
 }
 
-/// As [`open`], by a path that may not take every way. Errors: `EXDEV` if it leaves where it must stay; `ELOOP` if it takes a
-/// symbolic link though it may take none.
+/// As [`open`], by a path that may not take every way. Errors: `EXDEV` if it leaves where it must
+/// stay; `ELOOP` if it takes a symbolic link though it may take none.
 pub fn open_within(place: &Place, flags: i32, mode: u32, bounds: PathBounds) -> PathResult<i32> {
     let mount = mount::current()?;
     let options = OpenOptions { bounds, ..options(flags)? };
@@ -354,7 +355,8 @@ pub fn read_ahead(handle: HandleId) -> Result<usize> {
     }
 }
 
-/// What is known of a handle that is more than a name. Errors: `EBADF` if it was opened with `O_PATH`.
+/// What is known of a handle that is more than a name. Errors: `EBADF` if it was opened with
+/// `O_PATH`.
 pub fn opened(handle: HandleId) -> Result<HandleInfo> {
     let info = mount::current()?.fs().handle(handle)?;
     match info.path_only {
@@ -363,7 +365,8 @@ pub fn opened(handle: HandleId) -> Result<HandleInfo> {
     }
 }
 
-/// This process, with the rights to do what was permitted when a file was opened: since then its mode may have changed.
+/// This process, with the rights to do what was permitted when a file was opened: since then its
+/// mode may have changed.
 pub(crate) fn unrestricted(mount: &Mount) -> Caller {
     Caller { credentials: Credentials { uid: 0, gid: 0 }, ..mount.caller() }
 }
@@ -414,7 +417,8 @@ pub fn set_status_flags(handle: HandleId, flags: i32) -> Result<()> {
     Ok(mount.fs().set_append(handle, flags & libc::O_APPEND != 0)?)
 }
 
-/// The bytes from the cursor to the end (`FIONREAD`), negative behind it. Errors: `ENOTTY` for a directory.
+/// The bytes from the cursor to the end (`FIONREAD`), negative behind it. Errors: `ENOTTY` for a
+/// directory.
 pub fn bytes_ahead(handle: HandleId) -> Result<i64> {
     let info = opened(handle)?;
     if info.is_directory {

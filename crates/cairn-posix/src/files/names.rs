@@ -23,7 +23,8 @@ pub fn make_directory(place: &Place, mode: u32) -> PathResult<()> {
     mount.at(place, false, made).map(drop)
 }
 
-/// As `mknod(2)`, for regular files only: `EPERM` for others, as on a file system without special files.
+/// As `mknod(2)`, for regular files only: `EPERM` for others, as on a file system without special
+/// files.
 pub fn make_node(place: &Place, mode: u32) -> PathResult<()> {
     if !matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) {
         return Err(why_no_special_file(place));
@@ -182,8 +183,9 @@ fn below<'a>(mount: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     }
 }
 
-/// Fills the `XXXXXX` before the last `suffix` bytes of `template` with letters until `make` succeeds on the name;
-/// `make` gets the template and answers `EEXIST` to try another. Errors: `EINVAL` if the X are missing.
+/// Fills the `XXXXXX` before the last `suffix` bytes of `template` with letters until `make`
+/// succeeds on the name; `make` gets the template and answers `EEXIST` to try another. Errors:
+/// `EINVAL` if the X are missing.
 pub fn with_temporary_name<T>(
     template: &mut [u8],
     suffix: usize,

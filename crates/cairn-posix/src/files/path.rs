@@ -1,10 +1,10 @@
 //! Is this path ours? The one predicate that decides it.
 //!
-//! Lexical and without allocation: `.`, `..` and repeated slashes are understood, symbolic links outside the mount
-//! are not followed. A path that enters the mount and climbs out again (`/cairn/../etc`) counts as ours here; the
-//! core then says where it leads.
-//! Invariant: for a path that is not ours nothing is called but, where a relative one could lead into the mount, what asks for the
-//! directory that it starts from.
+//! Lexical and without allocation: `.`, `..` and repeated slashes are understood, symbolic links
+//! outside the mount are not followed. A path that enters the mount and climbs out again
+//! (`/cairn/../etc`) counts as ours here; the core then says where it leads.
+//! Invariant: for a path that is not ours nothing is called but, where a relative one could lead
+//! into the mount, what asks for the directory that it starts from.
 
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
@@ -189,7 +189,8 @@ pub unsafe fn route_at<'a>(directory: i32, path: *const c_char) -> Route<'a> {
     }
 }
 
-/// Decides who answers for a relative path from a directory that is not ours: it may be one above the mount.
+/// Decides who answers for a relative path from a directory that is not ours: it may be one above
+/// the mount.
 ///
 /// # Safety
 /// As for [`route`].
@@ -214,8 +215,8 @@ struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// The text at `start`, if it begins there, and its first byte. As many bytes as `prefix_bytes` and [`LOOKED_AT_MAX`] can be
-    /// looked at, or it ends before.
+    /// The text at `start`, if it begins there, and its first byte. As many bytes as `prefix_bytes`
+    /// and [`LOOKED_AT_MAX`] can be looked at, or it ends before.
     ///
     /// # Safety
     /// `start` is NUL-terminated and outlives 'a, or a bad address.
@@ -253,7 +254,8 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// First byte of the first component that is not `.`; none if there are too many of those to tell.
+    /// First byte of the first component that is not `.`; none if there are too many of those to
+    /// tell.
     #[inline]
     fn first_of_relative(self) -> Option<u8> {
         let mut at = 0;
@@ -354,7 +356,8 @@ pub(crate) fn inside<'a>(
     enter(configuration?.mount(), &[], path)
 }
 
-/// Walks `from` and then `path` lexically; returns what is left of `path` once it has reached `mount`.
+/// Walks `from` and then `path` lexically; returns what is left of `path` once it has reached
+/// `mount`.
 fn enter<'a>(mount: &[u8], from: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     let mut walk = Walk { mount, matched: 0, astray: 0 };
     for name in from.split(|&byte| byte == b'/') {

@@ -1,6 +1,8 @@
-//! Addresses that the application passes: the kernel answers a bad one with EFAULT, and touching it would end the process.
+//! Addresses that the application passes: the kernel answers a bad one with EFAULT, and touching it
+//! would end the process.
 //!
-//! Invariant: what is found out about them is found out by `cairn_device::address`, and is EFAULT here.
+//! Invariant: what is found out about them is found out by `cairn_device::address`, and is EFAULT
+//! here.
 //! Does not look at what a tier copies from and to: it finds out itself.
 
 use core::mem::MaybeUninit;
@@ -34,8 +36,8 @@ pub fn check_writable<T>(address: *mut T, length: usize) -> Result<()> {
     good(writable(address, length) == length)
 }
 
-/// Errors: `EFAULT` if the process may not write so many bytes there, which it has given to be overwritten. Some of them become
-/// zeros.
+/// Errors: `EFAULT` if the process may not write so many bytes there, which it has given to be
+/// overwritten. Some of them become zeros.
 #[inline]
 pub fn check_overwritable<T>(address: *mut T, length: usize) -> Result<()> {
     good(overwritable(address, length) == length)
@@ -44,7 +46,8 @@ pub fn check_overwritable<T>(address: *mut T, length: usize) -> Result<()> {
 /// Gives bytes to the application. Errors: `EFAULT`; some of them may have been stored.
 ///
 /// # Safety
-/// No reference of ours to the `length` bytes at `target` is alive; `source` is readable for as many.
+/// No reference of ours to the `length` bytes at `target` is alive; `source` is readable for as
+/// many.
 #[inline]
 pub unsafe fn give(target: *mut u8, source: *const u8, length: usize) -> Result<()> {
     let is_possible = length == 0 || address::is_possible(target);

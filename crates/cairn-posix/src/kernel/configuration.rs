@@ -1,8 +1,9 @@
 //! What the environment says: which store, below which prefix, in which scope.
 //!
-//! Invariant: captured once, without allocation, before the application can change its environment; afterwards
-//! only read. A process without `CAIRN_STORE` and `CAIRN_MOUNT` has no mount, and every path is the C library's. So has one that gained
-//! rights by being executed: its environment is of somebody who does not have them.
+//! Invariant: captured once, without allocation, before the application can change its environment;
+//! afterwards only read. A process without `CAIRN_STORE` and `CAIRN_MOUNT` has no mount, and every
+//! path is the C library's. So has one that gained rights by being executed: its environment is of
+//! somebody who does not have them.
 //! Does not look at the store.
 
 use core::cell::UnsafeCell;
@@ -131,7 +132,8 @@ impl Configuration {
         self.initials[usize::from(byte / 64)] & 1 << (byte % 64) != 0
     }
 
-    /// A text that every path into the mount contains unless it begins with the prefix or is relative to it.
+    /// A text that every path into the mount contains unless it begins with the prefix or is
+    /// relative to it.
     #[inline]
     pub(crate) fn telltale(&self) -> &CStr {
         match self.is_one_component {
@@ -146,7 +148,8 @@ impl Configuration {
         !self.value(CALLS).is_empty()
     }
 
-    /// Whether calls of the kernel that libraries make by instructions of their own are the kernel's, whatever they are about.
+    /// Whether calls of the kernel that libraries make by instructions of their own are the
+    /// kernel's, whatever they are about.
     pub fn passes_raw_calls(&self) -> bool {
         self.value(RAW_CALLS) == b"pass"
     }
@@ -178,8 +181,8 @@ const ABSENT: u8 = 3;
 const RETIRED: u8 = 4;
 
 struct Cell(UnsafeCell<Configuration>);
-// SAFETY: written only by the one thread that moved STATE to READING, from UNREAD or ABSENT, where nobody has what to read;
-// read only while it is PRESENT.
+// SAFETY: written only by the one thread that moved STATE to READING, from UNREAD or ABSENT, where
+// nobody has what to read; read only while it is PRESENT.
 unsafe impl Sync for Cell {}
 
 static STATE: AtomicU8 = AtomicU8::new(UNREAD);
@@ -208,7 +211,8 @@ pub fn get() -> Option<&'static Configuration> {
 }
 
 /// Sets the configuration by hand instead of from the environment, for tests and tools.
-/// Errors: `EBUSY` if it is set already, `EINVAL` if a value is too long or the prefix is not an absolute path.
+/// Errors: `EBUSY` if it is set already, `EINVAL` if a value is too long or the prefix is not an
+/// absolute path.
 pub fn set(store: &[u8], mount: &[u8], scope: Scope) -> Result<()> {
     STATE
         .compare_exchange(UNREAD, READING, Ordering::Acquire, Ordering::Relaxed)
@@ -226,16 +230,18 @@ pub fn set(store: &[u8], mount: &[u8], scope: Scope) -> Result<()> {
     if fits { Ok(()) } else { Err(Errno(libc::EINVAL)) }
 }
 
-/// Gives this process a mount that its environment does not name; `is_by_rank`: each rank has a namespace of its own. To be
-/// undone by [`retire`] if the store cannot be attached.
-/// Errors: `EBUSY` if there is a mount; `EINVAL` as [`set`]; `EXDEV` if it had another one before, which it cannot forget.
+/// Gives this process a mount that its environment does not name; `is_by_rank`: each rank has a
+/// namespace of its own. To be undone by [`retire`] if the store cannot be attached.
+/// Errors: `EBUSY` if there is a mount; `EINVAL` as [`set`]; `EXDEV` if it had another one before,
+/// which it cannot forget.
 pub fn begin(store: &[u8], mount: &[u8], is_by_rank: bool) -> Result<()> {
     // The environment's own, if nobody has asked for it yet, comes first.
     let _ = get();
     let begin = |from| STATE.compare_exchange(from, READING, Ordering::AcqRel, Ordering::Acquire);
     match begin(ABSENT).or_else(|_| begin(RETIRED)) {
         Ok(RETIRED) => {
-            // SAFETY: nobody writes to the cell while STATE is READING but the thread that moved it there.
+            // SAFETY: nobody writes to the cell while STATE is READING but the thread that moved it
+            // there.
             let before = unsafe { &*CONFIGURATION.0.get() };
             let same = before.store() == store && before.mount() == mount;
             STATE.store(if same { PRESENT } else { RETIRED }, Ordering::Release);
@@ -257,8 +263,8 @@ pub fn begin(store: &[u8], mount: &[u8], is_by_rank: bool) -> Result<()> {
     }
 }
 
-/// Ends what [`begin`], or the environment, began; `was_used`: only that may be begun again. No thread uses a file of ours
-/// meanwhile.
+/// Ends what [`begin`], or the environment, began; `was_used`: only that may be begun again. No
+/// thread uses a file of ours meanwhile.
 pub fn retire(was_used: bool) {
     let to = if was_used { RETIRED } else { ABSENT };
     let _ = STATE.compare_exchange(PRESENT, to, Ordering::AcqRel, Ordering::Relaxed);
@@ -276,8 +282,8 @@ pub(crate) fn environment<'a>(name: &CStr) -> Option<&'a [u8]> {
     unsafe { environ.as_ref().and_then(|first| variable(first, name)) }
 }
 
-/// Captures the configuration from an environment, unless that was done before: for code that runs before the C
-/// library knows its environment.
+/// Captures the configuration from an environment, unless that was done before: for code that runs
+/// before the C library knows its environment.
 ///
 /// # Safety
 /// `list` is null or a list of terminated strings that ends with null.
@@ -297,14 +303,16 @@ pub unsafe fn capture_from(list: *const *const c_char) -> Option<&'static Config
     if present { get() } else { None }
 }
 
-/// Decides for the rest of this process's life, unless it was decided already, that there is no mount.
+/// Decides for the rest of this process's life, unless it was decided already, that there is no
+/// mount.
 pub fn decline() {
     let _ = STATE.compare_exchange(UNREAD, ABSENT, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 /// Fills the cell; the caller moved STATE to READING. False: there is no usable mount.
 fn fill<'a>(value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> bool {
-    // SAFETY: STATE is READING and was moved there by this thread: nobody else reads or writes the cell.
+    // SAFETY: STATE is READING and was moved there by this thread: nobody else reads or writes the
+    // cell.
     let configuration = unsafe { &mut *CONFIGURATION.0.get() };
     for (index, name) in INHERITED.into_iter().enumerate() {
         let Some(mut value) = value_of(name) else {

@@ -1,9 +1,10 @@
 //! Keeps the application's signal handlers out of our code.
 //!
-//! A handler that ran in the middle of a call of ours could make another one, which would find the lock held by its own
-//! thread, or leave by `siglongjmp` and hold the lock for ever, for every process of the job. So while a thread is
-//! inside, a handler only notes its signal here, and the signal is sent again when the thread leaves.
-//! Costs two thread-local writes, where blocking signals would cost two system calls.
+//! A handler that ran in the middle of a call of ours could make another one, which would find the
+//! lock held by its own thread, or leave by `siglongjmp` and hold the lock for ever, for every
+//! process of the job. So while a thread is inside, a handler only notes its signal here, and the
+//! signal is sent again when the thread leaves. Costs two thread-local writes, where blocking
+//! signals would cost two system calls.
 //! Does not install handlers; the interposer does, and asks [`defer`].
 
 use core::cell::{Cell, UnsafeCell};
@@ -64,8 +65,9 @@ pub fn outside<R>(wait: impl FnOnce() -> R) -> R {
     })
 }
 
-/// As `outside`, for one of many short calls that a long wait is made of; none if a handler that ends such a wait has run,
-/// no matter whether before the call, which it then could not interrupt, in it or after it.
+/// As `outside`, for one of many short calls that a long wait is made of; none if a handler that
+/// ends such a wait has run, no matter whether before the call, which it then could not interrupt,
+/// in it or after it.
 pub fn outside_unless_interrupted<R>(wait: impl FnOnce() -> R) -> Option<R> {
     GATE.with(|gate| {
         // Those of a wait in whose handler this one is.
@@ -98,8 +100,8 @@ pub fn defer(info: &libc::siginfo_t) -> bool {
             return false;
         }
         let count = gate.count.get();
-        // SAFETY: only this thread touches its gate, and no reference into the list outlives a statement; `send_again`
-        // empties the list before the handler can run again.
+        // SAFETY: only this thread touches its gate, and no reference into the list outlives a
+        // statement; `send_again` empties the list before the handler can run again.
         let list = unsafe { &mut *gate.deferred.get() };
         // SAFETY: the first `count` entries are filled.
         let known =
@@ -122,7 +124,8 @@ pub fn defer(info: &libc::siginfo_t) -> bool {
 #[cold]
 fn send_again(gate: &Gate) {
     while let Some(last) = gate.count.get().checked_sub(1) {
-        // SAFETY: the first `count` entries are filled; a handler that interrupts here finds depth 0 and defers nothing.
+        // SAFETY: the first `count` entries are filled; a handler that interrupts here finds depth
+        // 0 and defers nothing.
         let info = unsafe { (*gate.deferred.get())[last].assume_init_read() };
         gate.count.set(last);
         kernel::send_to_self(&info);
@@ -140,8 +143,9 @@ mod tests {
         info
     }
 
-    /// Mechanism: a write that waits for space sleeps again and again for a moment. A handler that ran between two sleeps, or
-    /// when the moment was over and the thread waited for a processor, interrupted none of them.
+    /// Mechanism: a write that waits for space sleeps again and again for a moment. A handler that
+    /// ran between two sleeps, or when the moment was over and the thread waited for a processor,
+    /// interrupted none of them.
     /// Consequence: the write went on waiting, for as long as it may.
     /// Fix: the handler says that it has run, and whoever waits asks after each sleep.
     #[test]

@@ -1,8 +1,9 @@
 //! A lock between the threads of one process that a fork cannot leave locked.
 //!
-//! Invariant: the word names the process generation in which it was locked; in a forked child, where the owner
-//! does not exist, it counts as free. Held only for rare, short work; waiting threads yield. A signal handler that
-//! interrupted the holder is told so instead of waiting for itself.
+//! Invariant: the word names the process generation in which it was locked; in a forked child,
+//! where the owner does not exist, it counts as free. Held only for rare, short work; waiting
+//! threads yield. A signal handler that interrupted the holder is told so instead of waiting for
+//! itself.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

@@ -1,10 +1,11 @@
 //! Room for our code, which needs more stack than the kernel's: callers may have little.
 //!
-//! Must stay true: who has little, or may have, is served on a stack of ours: small threads, user-level threads, coroutines, and handlers on
-//! alternate stacks. Nothing unwinds from there. Of a thread's stacks each has one user at a time: whoever comes while that waits, or is in
-//! a callback of the application's, which may switch to other contexts, gets another one.
-//! A context whose stack lies in that of its thread is taken for the thread. A stack that was left by a jump is used again by a call from
-//! the same place, and else lost until the thread ends.
+//! Must stay true: who has little, or may have, is served on a stack of ours: small threads,
+//! user-level threads, coroutines, and handlers on alternate stacks. Nothing unwinds from there. Of
+//! a thread's stacks each has one user at a time: whoever comes while that waits, or is in a
+//! callback of the application's, which may switch to other contexts, gets another one. A context
+//! whose stack lies in that of its thread is taken for the thread. A stack that was left by a jump
+//! is used again by a call from the same place, and else lost until the thread ends.
 
 use core::cell::Cell;
 use core::ffi::{c_long, c_void};
@@ -61,7 +62,8 @@ unsafe extern "C" {
     static __libc_stack_end: *const c_void;
 }
 
-/// To be called once, by the program's own thread. Without it all calls are served where they are made.
+/// To be called once, by the program's own thread. Without it all calls are served where they are
+/// made.
 pub fn begin() {
     let mut key: libc::pthread_key_t = 0;
     // SAFETY: the destructor may run in any thread.
@@ -110,7 +112,8 @@ pub fn with_room<R>(act: impl FnOnce() -> R) -> R {
         return act();
     };
     let base = stack.wrapping_add(1).cast::<u8>();
-    // SAFETY: it is ours, has no other user, and stays until it has none. What runs there does not unwind.
+    // SAFETY: it is ours, has no other user, and stays until it has none. What runs there does not
+    // unwind.
     unsafe {
         let result = psm::on_stack(base, STACK_BYTES - size_of::<Stack>(), act);
         (*stack).from = 0;
@@ -158,7 +161,8 @@ fn take(here: &Here) -> Option<*mut Stack> {
         None => map()?,
     };
     let stack = ptr::with_exposed_provenance_mut::<Stack>(start);
-    // SAFETY: it is memory that nobody uses. Handlers that come meanwhile find the list as it was, or as it will be.
+    // SAFETY: it is memory that nobody uses. Handlers that come meanwhile find the list as it was,
+    // or as it will be.
     unsafe { stack.write(Stack { next: here.ours.get(), from: usize::MAX }) };
     here.ours.set(stack);
     // SAFETY: the key was made. If this fails the stacks stay when the thread ends.
@@ -179,7 +183,8 @@ fn map() -> Option<usize> {
     Some(start + GUARD_BYTES)
 }
 
-/// Gives back the stacks of a thread that ends, however it does, but for those that a context which has moved to another thread may be on.
+/// Gives back the stacks of a thread that ends, however it does, but for those that a context which
+/// has moved to another thread may be on.
 extern "C" fn give_back(_: *mut c_void) {
     let mut next = HERE.with(|here| here.ours.replace(ptr::null_mut()));
     while !next.is_null() {

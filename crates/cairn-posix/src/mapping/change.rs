@@ -1,6 +1,7 @@
 //! Calls on addresses that are mapped: protection, `msync`, advice, other pages of the same file.
 //!
-//! Must stay true: advice and changes that would reach the tier's own file never go to the kernel as they came.
+//! Must stay true: advice and changes that would reach the tier's own file never go to the kernel
+//! as they came.
 
 use core::ffi::c_void;
 use core::ops::Range;
@@ -82,7 +83,8 @@ fn allow_stores(list: &mut [Mapping], range: &Range<usize>) -> Result<()> {
     Ok(())
 }
 
-/// Waits for writes that may go to a tier in a file past its page cache, as if there were no mapping.
+/// Waits for writes that may go to a tier in a file past its page cache, as if there were no
+/// mapping.
 pub(super) fn await_writes(mount: &Mount, mapping: HandleId) -> Result<()> {
     if mount.is_in_memory() {
         return Ok(());
@@ -173,7 +175,8 @@ pub unsafe fn advise(start: *mut c_void, length: usize, advice: i32) -> Option<R
     }))
 }
 
-/// Makes the bytes of files that pages of a range show zeros. The tier's blocks keep their memory. Errors: `EACCES`.
+/// Makes the bytes of files that pages of a range show zeros. The tier's blocks keep their memory.
+/// Errors: `EACCES`.
 fn remove(range: &Range<usize>) -> Option<Result<()>> {
     let parts = MAPPINGS.with_any_in(range, |list| {
         let shown = list.iter().filter(|mapping| mapping.overlaps(range));
@@ -190,8 +193,8 @@ fn remove(range: &Range<usize>) -> Option<Result<()>> {
     Some(parts.and_then(|parts| parts.into_iter().try_for_each(clear)))
 }
 
-/// As `remap_file_pages(2)`, with `page` the place in the file. The kernel must not be asked: to it, the file is the tier.
-/// `None`: there is nothing of ours in the range.
+/// As `remap_file_pages(2)`, with `page` the place in the file. The kernel must not be asked: to
+/// it, the file is the tier. `None`: there is nothing of ours in the range.
 ///
 /// # Safety
 /// As for `remap_file_pages`.

@@ -1,7 +1,8 @@
-//! `mmap` of a file of ours: what is asked for is checked, the addresses are reserved and then filled.
+//! `mmap` of a file of ours: what is asked for is checked, the addresses are reserved and then
+//! filled.
 //!
-//! Must stay true: a description belongs to a mapping from before its first page is placed; what a fixed address replaced is
-//! given up before anything of the new mapping is in the list.
+//! Must stay true: a description belongs to a mapping from before its first page is placed; what a
+//! fixed address replaced is given up before anything of the new mapping is in the list.
 
 use core::ffi::c_void;
 
@@ -90,14 +91,16 @@ pub unsafe fn map(handle: HandleId, request: &Request) -> Result<*mut c_void> {
         manner: Manner { protection, shared, stores, flags },
         may_store: info.write,
     };
-    // What is mapped of a tier in a file makes all writes to it wait for the disk: not for pages that may be copied.
+    // What is mapped of a tier in a file makes all writes to it wait for the disk: not for pages
+    // that may be copied.
     if !shared && !mount.is_in_memory() {
         // SAFETY: promised by the caller.
         return unsafe { copy(handle, &wanted.request, offset) };
     }
     // SAFETY: promised by the caller.
     match unsafe { wanted.map(mount) } {
-        // Nothing is executed in place where the tier's file system forbids that, and a small file may have no block of its own.
+        // Nothing is executed in place where the tier's file system forbids that, and a small file
+        // may have no block of its own.
         Err(Errno(libc::EPERM | libc::ENOSPC)) if !shared => {
             // SAFETY: promised by the caller.
             unsafe { copy(handle, &wanted.request, offset) }

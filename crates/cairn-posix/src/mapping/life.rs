@@ -11,13 +11,15 @@ use crate::error::Result;
 use crate::kernel::latch::Held;
 use crate::mount::Mount;
 
-/// Lets no mapping be made known or end until what is returned is dropped, in this process and in a child that is forked
-/// meanwhile: so the child has a list that is whole, and the descriptions that are in it. Errors: `EDEADLK`.
+/// Lets no mapping be made known or end until what is returned is dropped, in this process and in a
+/// child that is forked meanwhile: so the child has a list that is whole, and the descriptions that
+/// are in it. Errors: `EDEADLK`.
 pub fn quiet() -> Result<Held<'static>> {
     MAPPINGS.latch.hold()
 }
 
-/// In a forked child whose creation was not seen: holds on to what it has mapped. A file that is gone leaves zeros.
+/// In a forked child whose creation was not seen: holds on to what it has mapped. A file that is
+/// gone leaves zeros.
 pub(crate) fn retain(mount: &Mount, slot: SlotId) {
     // The list is as the parent left it.
     let _ = MAPPINGS.with(|list| {
@@ -44,9 +46,9 @@ fn detach_pages(mapping: &Mapping) {
     let _ = unsafe { reserve(&request, request.protection) };
 }
 
-/// Before an exec, which ends all mappings. The executed program may never look at the store, so what this process has
-/// inherited no longer counts as open for writing: if the exec fails, the process keeps what it sees, and what it stores is
-/// its own. True: there are mappings.
+/// Before an exec, which ends all mappings. The executed program may never look at the store, so
+/// what this process has inherited no longer counts as open for writing: if the exec fails, the
+/// process keeps what it sees, and what it stores is its own. True: there are mappings.
 pub(crate) fn before_exec(mount: &Mount, slot: SlotId) -> bool {
     if !any() {
         return false;
@@ -74,7 +76,8 @@ pub(crate) fn before_exec(mount: &Mount, slot: SlotId) -> bool {
     true
 }
 
-/// At the end of the process: threads that go on for a moment can no longer store to files. What was stored is sealed.
+/// At the end of the process: threads that go on for a moment can no longer store to files. What
+/// was stored is sealed.
 pub(crate) fn end_all(mount: &Mount, slot: SlotId) {
     if !any() {
         return;

@@ -1,7 +1,9 @@
-//! `mlockall(2)` of a program that has a store: its own memory and its mapped files, as it asks, and not the store.
+//! `mlockall(2)` of a program that has a store: its own memory and its mapped files, as it asks,
+//! and not the store.
 //!
-//! The kernel knows one answer for all that is mapped, and would make every page of every tier present. So what there is
-//! now is locked range by range, and only what follows by the kernel itself (`cairn_device::unlocked`).
+//! The kernel knows one answer for all that is mapped, and would make every page of every tier
+//! present. So what there is now is locked range by range, and only what follows by the kernel
+//! itself (`cairn_device::unlocked`).
 
 use core::ffi::c_void;
 use core::ops::Range;
@@ -15,8 +17,8 @@ use crate::kernel;
 /// Of `mlockall`.
 const FLAGS: i32 = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
 
-/// As `mlockall(2)`, which changes nothing if it fails. Errors: `EINVAL`; `ENOMEM` and `EPERM` if the limit is less than what
-/// the program has.
+/// As `mlockall(2)`, which changes nothing if it fails. Errors: `EINVAL`; `ENOMEM` and `EPERM` if
+/// the limit is less than what the program has.
 pub fn lock_all(flags: i32) -> Result<()> {
     let (current, future) = (flags & libc::MCL_CURRENT != 0, flags & libc::MCL_FUTURE != 0);
     if flags & !FLAGS != 0 || !current && !future {
@@ -24,7 +26,8 @@ pub fn lock_all(flags: i32) -> Result<()> {
     }
     let on_fault = flags & libc::MCL_ONFAULT != 0;
     let Ok(mapped) = mapped() else {
-        // Without /proc nobody says what there is: all of it, and the store with it, is locked as it is touched.
+        // Without /proc nobody says what there is: all of it, and the store with it, is locked as
+        // it is touched.
         kernel::lock_all_pages(flags | libc::MCL_ONFAULT)?;
         unlocked::set_following(future);
         return Ok(());
@@ -67,7 +70,8 @@ fn locked(mapped: &[Range<usize>]) -> Vec<Range<usize>> {
     found
 }
 
-/// The kernel's own look, before anything is locked: so many bytes fit, or this process may lock any number.
+/// The kernel's own look, before anything is locked: so many bytes fit, or this process may lock
+/// any number.
 fn check_limit(bytes: usize) -> Result<()> {
     let limit = sys::soft_limit(libc::RLIMIT_MEMLOCK)?;
     if bytes as u64 <= limit && limit > 0 {
@@ -84,7 +88,8 @@ fn check_limit(bytes: usize) -> Result<()> {
     may
 }
 
-/// What another thread has unmapped since is no error, nor that a page cannot be made present, as with the kernel's own `mlockall`.
+/// What another thread has unmapped since is no error, nor that a page cannot be made present, as
+/// with the kernel's own `mlockall`.
 fn lock(range: &Range<usize>, on_fault: bool) -> Result<()> {
     let (start, bytes) = (core::ptr::without_provenance_mut::<c_void>(range.start), range.len());
     if let Err(errno) = kernel::lock_pages(start, bytes, true) {
@@ -98,7 +103,8 @@ fn lock(range: &Range<usize>, on_fault: bool) -> Result<()> {
     Ok(())
 }
 
-/// The mappings of this process, lowest first, but for those of the library that this code is loaded from, if it is one.
+/// The mappings of this process, lowest first, but for those of the library that this code is
+/// loaded from, if it is one.
 fn mapped() -> Result<Vec<Range<usize>>> {
     let text = kernel::told(libc::AT_FDCWD, c"/proc/self/maps")?;
     let lines = text.split(|&byte| byte == b'\n');

@@ -1,10 +1,12 @@
-//! Puts the pieces of a file where a mapping has them: blocks of a tier, zeros, and what lies behind the end of the file.
+//! Puts the pieces of a file where a mapping has them: blocks of a tier, zeros, and what lies
+//! behind the end of the file.
 //!
-//! Each stretch of blocks is a mapping of the tier's own file, or of that in which it is shown, put over the reservation
-//! with `MAP_FIXED`. To put a piece of a shared mapping where it is already changes nothing that a program can see, so
-//! placing can be repeated at any time.
-//! Invariants: blocks that may be stored to are part of the file and backed by memory, so that a store can neither be lost
-//! nor fail. Whole pages behind the end of the file are those of an empty file: touching one is SIGBUS, as it should be.
+//! Each stretch of blocks is a mapping of the tier's own file, or of that in which it is shown, put
+//! over the reservation with `MAP_FIXED`. To put a piece of a shared mapping where it is already
+//! changes nothing that a program can see, so placing can be repeated at any time.
+//! Invariants: blocks that may be stored to are part of the file and backed by memory, so that a
+//! store can neither be lost nor fail. Whole pages behind the end of the file are those of an empty
+//! file: touching one is SIGBUS, as it should be.
 //! Does not remember what is placed where; `mapping.rs` does.
 
 use core::ffi::c_void;
@@ -143,8 +145,8 @@ impl Place<'_> {
         let length = (piece.bytes as usize).next_multiple_of(PAGE_BYTES);
         device.show(offset, length, self.manner.stores)?;
         let start = self.address(piece.at);
-        // SAFETY: the range lies in the reservation, whose user asked for it: a run ends where the request does or within
-        // the last page of the file.
+        // SAFETY: the range lies in the reservation, whose user asked for it: a run ends where the
+        // request does or within the last page of the file.
         unsafe {
             self.over(start, length, kind, file, tier.offset + offset)?;
             if !tier.in_memory {

@@ -1,7 +1,7 @@
 //! `mremap`: another length for a mapping, or another place.
 //!
-//! Must stay true: addresses that show no file of ours any more are not in the list of mappings, and descriptions that this
-//! ended are given up, whatever fails behind them.
+//! Must stay true: addresses that show no file of ours any more are not in the list of mappings,
+//! and descriptions that this ended are given up, whatever fails behind them.
 
 use core::ffi::c_void;
 use core::ops::Range;
@@ -65,8 +65,8 @@ pub unsafe fn remap(
     Some(moved)
 }
 
-/// Unmaps what is behind the new end of a range, which may have gaps. Returns descriptions that are to be given up. Errors:
-/// `EFAULT` if it does not begin with pages of ours.
+/// Unmaps what is behind the new end of a range, which may have gaps. Returns descriptions that are
+/// to be given up. Errors: `EFAULT` if it does not begin with pages of ours.
 ///
 /// # Safety
 /// As for `mremap`.
@@ -189,7 +189,8 @@ impl Resize {
     }
 }
 
-/// Moves pages that may belong to several mappings of the kernel, which moves pages of one at a time.
+/// Moves pages that may belong to several mappings of the kernel, which moves pages of one at a
+/// time.
 ///
 /// # Safety
 /// As for `kernel::move_pages`.

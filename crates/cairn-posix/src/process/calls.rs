@@ -1,17 +1,18 @@
-//! How often functions of the C library were called, and how that ended: counted by every process of a job in one file of
-//! the store, where `cairn run --report-calls` made such a file.
+//! How often functions of the C library were called, and how that ended: counted by every process
+//! of a job in one file of the store, where `cairn run --report-calls` made such a file.
 //!
 //! ```text
 //! head      magic, calls that found no room
 //! programs  what executes: its name and its file
 //! rows      a function, an outcome, a program, a path for example; how often
 //! ```
-//! Records are found by hashing what they are about and looking at a few places. Who needs one that is not there takes a
-//! free place, fills it, and then says so; a process that dies meanwhile leaves a place that nobody uses, and two that
-//! are at it at once make two records, which the reader adds up. So counts are there when they were made, whoever is killed
-//! when, and nobody waits.
-//! Invariant: the file has its size and its memory before a process maps it. Readers take a copy of it and check what they
-//! find.
+//! Records are found by hashing what they are about and looking at a few places. Who needs one that
+//! is not there takes a free place, fills it, and then says so; a process that dies meanwhile
+//! leaves a place that nobody uses, and two that are at it at once make two records, which the
+//! reader adds up. So counts are there when they were made, whoever is killed when, and nobody
+//! waits.
+//! Invariant: the file has its size and its memory before a process maps it. Readers take a copy of
+//! it and check what they find.
 //! Does not know which outcome is a refusal; `decisions.rs` does.
 
 use core::ffi::CStr;
@@ -29,8 +30,8 @@ pub const VARIABLE: &str = "CAIRN_CALLS";
 /// Size of the file.
 pub const BYTES: usize = size_of::<Table>();
 
-/// Stands for a function where a call was made by an instruction that is not the C library's, and caught: it is counted as what it
-/// was, too, if it was served.
+/// Stands for a function where a call was made by an instruction that is not the C library's, and
+/// caught: it is counted as what it was, too, if it was served.
 pub const BY_INSTRUCTION: &str = "syscall (instruction)";
 
 const MAGIC: u64 = u64::from_le_bytes(*b"cairncl1");
@@ -168,8 +169,8 @@ pub fn is_wanted() -> bool {
     configuration::get().is_some_and(configuration::Configuration::counts_calls)
 }
 
-/// Counts a call of the function `symbol`; `path` is kept as an example if it is the first of its kind. Changes no errno,
-/// and does nothing where there is no file to count in.
+/// Counts a call of the function `symbol`; `path` is kept as an example if it is the first of its
+/// kind. Changes no errno, and does nothing where there is no file to count in.
 #[cold]
 pub fn count(symbol: &str, outcome: Outcome, path: &[u8]) {
     let Some(table) = table() else { return };
@@ -177,7 +178,8 @@ pub fn count(symbol: &str, outcome: Outcome, path: &[u8]) {
 }
 
 impl Table {
-    /// Where such calls are counted: with those that found no room, if there is none for them or their program.
+    /// Where such calls are counted: with those that found no room, if there is none for them or
+    /// their program.
     fn counter(
         &self,
         program: Option<u16>,
@@ -205,12 +207,13 @@ fn table() -> Option<&'static Table> {
         }
         STATE.store(TRIED, Ordering::Release);
     }
-    // SAFETY: null, or a mapping of a whole table that is never unmapped; a table is atomic words, for which every value is
-    // valid, so that it does not matter what other processes write there.
+    // SAFETY: null, or a mapping of a whole table that is never unmapped; a table is atomic words,
+    // for which every value is valid, so that it does not matter what other processes write there.
     unsafe { TABLE.load(Ordering::Acquire).as_ref() }
 }
 
-/// Maps the file; nothing if it is not one of ours. Another thread may do the same: then one mapping stays unused.
+/// Maps the file; nothing if it is not one of ours. Another thread may do the same: then one
+/// mapping stays unused.
 fn map() -> Result<Option<*mut Table>> {
     let Some(configuration) = configuration::get().filter(|found| found.counts_calls()) else {
         return Ok(None);
@@ -390,7 +393,8 @@ mod tests {
     #[test]
     fn calls_of_a_program_that_found_no_room_are_not_forgotten() {
         let mut words = vec![0_u64; BYTES / 8];
-        // SAFETY: a table is as many words, for which every value is valid, and lives as long as they do.
+        // SAFETY: a table is as many words, for which every value is valid, and lives as long as
+        // they do.
         let table = unsafe { &*words.as_mut_ptr().cast::<Table>() };
         let counter = |program| table.counter(program, "open", Outcome::Served, b"");
         assert!(core::ptr::eq(counter(None), &table.head.count));

@@ -1,11 +1,14 @@
-//! What is decided about functions of the C library that the preload library exports no hook for, and which hooks refuse.
+//! What is decided about functions of the C library that the preload library exports no hook for,
+//! and which hooks refuse.
 //!
-//! A function is *served* if the library exports it and no entry of `REFUSED` says otherwise; so there is no list of
-//! those. Names are exact, but a `*` at the end stands for any rest. What is not about files is told by name as
-//! narrowly as the families allow: a function that a new C library adds shall be seen as undecided.
+//! A function is *served* if the library exports it and no entry of `REFUSED` says otherwise; so
+//! there is no list of those. Names are exact, but a `*` at the end stands for any rest. What is
+//! not about files is told by name as narrowly as the families allow: a function that a new C
+//! library adds shall be seen as undecided.
 //!
-//! The tests of `cairn-preload` compare this with what the library exports and write docs/SYMBOLS.md from it; `cairn check`
-//! and what calls were counted (`calls.rs`) are judged by it. Programs of a job never look at it.
+//! The tests of `cairn-preload` compare this with what the library exports and write
+//! docs/SYMBOLS.md from it; `cairn check` and what calls were counted (`calls.rs`) are judged by
+//! it. Programs of a job never look at it.
 
 /// Functions with the reason for what is decided about them.
 pub struct Family {
@@ -242,8 +245,8 @@ pub const PASSED: &[Family] = &[
     },
 ];
 
-/// About streams, and never served for ours: wide characters with any number of arguments, which cannot be received. Nothing
-/// tells that they were called.
+/// About streams, and never served for ours: wide characters with any number of arguments, which
+/// cannot be received. Nothing tells that they were called.
 pub const WIDE: &[Family] = &[Family {
     why: "work on a wide stream, which a stream of ours never is: they give -1",
     names: "fwprintf fwscanf wprintf wscanf __fwprintf_chk __wprintf_chk __isoc99_fwscanf __isoc99_wscanf __isoc23_fwscanf \

@@ -1,8 +1,8 @@
-//! The job as a program can ask for it: attaching to it without the environment that `cairn run` makes, how full its store is
-//! and how much of it is safe, marks and hints.
+//! The job as a program can ask for it: attaching to it without the environment that `cairn run`
+//! makes, how full its store is and how much of it is safe, marks and hints.
 //!
-//! Of the job's description, which is the agent's, only single values are taken here. Waiting looks at the files themselves:
-//! what the agent has verified and renamed it marks in them.
+//! Of the job's description, which is the agent's, only single values are taken here. Waiting looks
+//! at the files themselves: what the agent has verified and renamed it marks in them.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -36,8 +36,9 @@ const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_MOST: Duration = Duration::from_millis(50);
 
 /// Attaches this process to the store of an existing job, below `prefix` or where the job has it.
-/// Errors: `EINVAL` for a name that is none or a prefix that is no absolute path; `ENODEV`: there is no such job; `EBUSY`: the
-/// process has a mount; `EXDEV`: it had another one before; what opening the store gives.
+/// Errors: `EINVAL` for a name that is none or a prefix that is no absolute path; `ENODEV`: there
+/// is no such job; `EBUSY`: the process has a mount; `EXDEV`: it had another one before; what
+/// opening the store gives.
 pub fn attach(job: &[u8], prefix: Option<&[u8]>) -> Result<()> {
     let store = find(job)?;
     let description = description(&store)?;
@@ -79,8 +80,8 @@ fn description_in(directory: i32) -> Result<Vec<u8>> {
     Ok(file.read_up_to(JOB_BYTES_MAX)?)
 }
 
-/// The value of a key of the description, if that is a text. A quotation mark within a value stands behind a backslash, so a
-/// key in quotation marks with a colon is no part of one.
+/// The value of a key of the description, if that is a text. A quotation mark within a value stands
+/// behind a backslash, so a key in quotation marks with a colon is no part of one.
 fn text_value(description: &[u8], key: &str) -> Option<Vec<u8>> {
     let key = format!("\"{key}\":");
     let at = description.windows(key.len()).position(|part| part == key.as_bytes())?;
@@ -100,8 +101,10 @@ fn text_value(description: &[u8], key: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Gives the mount up: every path is the C library's again. The same job may be attached again below the same prefix.
-/// Errors: `ENODEV`: there is none; `EBUSY`: a file of ours is open or mapped, or the current directory is ours.
+/// Gives the mount up: every path is the C library's again. The same job may be attached again
+/// below the same prefix.
+/// Errors: `ENODEV`: there is none; `EBUSY`: a file of ours is open or mapped, or the current
+/// directory is ours.
 pub fn detach() -> Result<()> {
     configuration::get().ok_or(Errno(libc::ENODEV))?;
     if table::all().next().is_some() || mapping::any() || cwd::inode().is_some() {
@@ -173,7 +176,8 @@ fn has_agent(mount: &Mount) -> Result<bool> {
     }
 }
 
-/// Notes what this process says of a checkpoint or of files. Errors: `ENODEV`; `EINVAL` for an empty or too long text; `ENOSPC`.
+/// Notes what this process says of a checkpoint or of files. Errors: `ENODEV`; `EINVAL` for an
+/// empty or too long text; `ENOSPC`.
 pub fn note(kind: Kind, number: u64, text: &[u8]) -> Result<()> {
     let mount = mount::current()?;
     let note = Note {
@@ -194,8 +198,9 @@ pub fn settle() -> Result<()> {
 }
 
 /// Waits until a file, or all, are drained and verified.
-/// Errors: `ENOTSUP`: the job is drained nowhere; `ESRCH`: its agent is dead; `EIO`: a file never will be, because its writer died or found no room
-/// or a part of it is lost; `EISDIR`; `ETIMEDOUT`; `EINTR`: a signal handler is waiting to run.
+/// Errors: `ENOTSUP`: the job is drained nowhere; `ESRCH`: its agent is dead; `EIO`: a file never
+/// will be, because its writer died or found no room or a part of it is lost; `EISDIR`;
+/// `ETIMEDOUT`; `EINTR`: a signal handler is waiting to run.
 pub fn wait_drained(place: Option<&Place>, timeout: Option<Duration>) -> PathResult<()> {
     let mount = mount::current()?;
     if !persists(mount)? {

@@ -1,11 +1,12 @@
-//! Which rank of an MPI program this process is, and what that means to the store: it is announced when MPI is
-//! initialised, and its files are flushed when MPI is finalised.
+//! Which rank of an MPI program this process is, and what that means to the store: it is announced
+//! when MPI is initialised, and its files are flushed when MPI is finalised.
 //!
-//! Everything is read from the environment, where launchers put it. Must stay true: the variables of one launcher are
-//! believed together or not at all, the innermost launcher first (in a batch script of Slurm `SLURM_PROCID` is 0 for everybody,
-//! `mpirun` too); numbers that contradict each other are not used.
-//! Never calls MPI, and needs no agreement: a rank's place in the store is its process slot (blocks of its own to write to, see
-//! `pool.rs` and `streams.rs` of the core) or, in scope `rank`, a namespace with its share of the tiers.
+//! Everything is read from the environment, where launchers put it. Must stay true: the variables
+//! of one launcher are believed together or not at all, the innermost launcher first (in a batch
+//! script of Slurm `SLURM_PROCID` is 0 for everybody, `mpirun` too); numbers that contradict each
+//! other are not used. Never calls MPI, and needs no agreement: a rank's place in the store is its
+//! process slot (blocks of its own to write to, see `pool.rs` and `streams.rs` of the core) or, in
+//! scope `rank`, a namespace with its share of the tiers.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -139,7 +140,8 @@ impl Rank {
         LAUNCHERS.iter().find_map(|launcher| launcher.rank(&value_of))
     }
 
-    /// What tells this start of the program from any other: what the launcher calls it, else who the launcher is.
+    /// What tells this start of the program from any other: what the launcher calls it, else who
+    /// the launcher is.
     fn launch<'a>(&self, value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> String {
         let said: Vec<_> = self.launcher.launch.iter().filter_map(|name| value_of(name)).collect();
         let of_launcher = || {
@@ -166,7 +168,8 @@ pub struct Seat {
     pub local_size: u32,
 }
 
-/// The place of this process, as its environment says; none without a launcher, or one that does not say all of that.
+/// The place of this process, as its environment says; none without a launcher, or one that does
+/// not say all of that.
 pub fn seat() -> Option<Seat> {
     let rank = Rank::find(configuration::environment)?;
     let (local_rank, local_size) = (rank.local_rank?, rank.local_size?);
@@ -193,8 +196,8 @@ struct Announced {
 static ANNOUNCED: OnceLock<Announced> = OnceLock::new();
 static FINALISED: AtomicBool = AtomicBool::new(false);
 
-/// MPI was initialised: attaches the store, which gives this rank its place there, and announces it. Once is enough; what
-/// comes again changes nothing.
+/// MPI was initialised: attaches the store, which gives this rank its place there, and announces
+/// it. Once is enough; what comes again changes nothing.
 /// Errors: those of attaching; the list of ranks cannot be written.
 pub fn initialised() -> Result<()> {
     if ANNOUNCED.get().is_some() {
@@ -226,8 +229,8 @@ pub fn initialised() -> Result<()> {
     Ok(())
 }
 
-/// MPI was finalised: flushes what this process has written, and says in its record that it did, and how that went. Once
-/// is enough.
+/// MPI was finalised: flushes what this process has written, and says in its record that it did,
+/// and how that went. Once is enough.
 /// Errors: those of `fsync` on any of its files; the list of ranks cannot be written.
 pub fn finalised() -> Result<()> {
     let Some(announced) = ANNOUNCED.get() else { return crate::process::flush() };

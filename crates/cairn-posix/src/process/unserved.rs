@@ -1,8 +1,10 @@
-//! Programs of the job that nothing of it is served to, because the system loads nothing of ours into them: those that gain rights
-//! when they are executed. Nobody can be told at that moment, so it is noted in the store, once for each program.
+//! Programs of the job that nothing of it is served to, because the system loads nothing of ours
+//! into them: those that gain rights when they are executed. Nobody can be told at that moment, so
+//! it is noted in the store, once for each program.
 //!
-//! A note is a file of the store, `unserved/DEVICE.INODE`, that holds the path. `cairn run` and `cairn status` read them. Another one,
-//! `unserved/uncaught`, says that calls past the C library cannot be served where the program runs.
+//! A note is a file of the store, `unserved/DEVICE.INODE`, that holds the path. `cairn run` and
+//! `cairn status` read them. Another one, `unserved/uncaught`, says that calls past the C library
+//! cannot be served where the program runs.
 //! Does not keep anything from being executed, and leaves out what cannot be looked at.
 
 use core::ffi::CStr;
@@ -15,14 +17,16 @@ use crate::kernel::configuration::{self, Configuration};
 
 /// Directory of the notes, within the store.
 pub const NOTES: &CStr = c"unserved";
-/// File of the store, in that directory, that says which library makes calls of the kernel that could not be caught.
+/// File of the store, in that directory, that says which library makes calls of the kernel that
+/// could not be caught.
 pub const UNCAUGHT: &CStr = c"uncaught";
 /// Bytes of a program's path that are told.
 const PATH_BYTES: usize = 512;
 /// Where the kernel keeps the capabilities of a file.
 const CAPABILITIES: &CStr = c"security.capability";
 
-/// Notes the program at `path`, which this process is about to execute, if the dynamic linker will not load us into it.
+/// Notes the program at `path`, which this process is about to execute, if the dynamic linker will
+/// not load us into it.
 pub fn note_program(path: &CStr) {
     let Some(configuration) = configuration::get() else { return };
     let Ok(program) = sys::fstatat(libc::AT_FDCWD, path, 0) else { return };
@@ -39,7 +43,8 @@ pub fn note_program(path: &CStr) {
     note(configuration, &name, path);
 }
 
-/// Notes that calls of the kernel which the library at `path` makes by itself cannot be caught here; empty: those of the program.
+/// Notes that calls of the kernel which the library at `path` makes by itself cannot be caught
+/// here; empty: those of the program.
 pub fn note_uncaught(path: &CStr) {
     let Some(configuration) = configuration::get() else { return };
     let mut program = [0; PATH_BYTES];

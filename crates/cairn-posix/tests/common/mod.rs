@@ -1,6 +1,7 @@
 //! A store of its own for each test program, attached in this process as the mount `/cairn`.
 //!
-//! A process has one mount, one table of descriptors and one current directory, so tests of a program take turns.
+//! A process has one mount, one table of descriptors and one current directory, so tests of a
+//! program take turns.
 
 // Each test file is a program of its own and uses a part of this.
 #![allow(dead_code)]

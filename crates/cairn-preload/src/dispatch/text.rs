@@ -1,12 +1,14 @@
 //! Finding instructions that enter the kernel in the text of a library.
 //!
-//! Two bytes may be such an instruction, a part of another one, or data. So the bytes before them are decoded from many places: x86
-//! instructions have different lengths, and a decoder that begins in the middle of one is in step with the others a few instructions
-//! later. Among data there are many things that no program executes.
-//! Must stay true: what cannot be told counts as such an instruction, and as a call about files. Left out are only calls whose number
-//! was last written into its register as one that no file is concerned by, as the text before has it: that saves programs with threads from
-//! being caught whenever one waits for another. Jumps are not followed: a library that makes calls about files would have to make all of
-//! them at places that other calls seem to come to.
+//! Two bytes may be such an instruction, a part of another one, or data. So the bytes before them
+//! are decoded from many places: x86 instructions have different lengths, and a decoder that begins
+//! in the middle of one is in step with the others a few instructions later. Among data there are
+//! many things that no program executes.
+//! Must stay true: what cannot be told counts as such an instruction, and as a call about files.
+//! Left out are only calls whose number was last written into its register as one that no file is
+//! concerned by, as the text before has it: that saves programs with threads from being caught
+//! whenever one waits for another. Jumps are not followed: a library that makes calls about files
+//! would have to make all of them at places that other calls seem to come to.
 
 use core::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8,
@@ -62,7 +64,8 @@ pub fn calls_the_kernel(text: &[u8]) -> bool {
     false
 }
 
-/// Where the next two such bytes are: sixteen places are looked at at a time, for a library may have a hundred megabytes.
+/// Where the next two such bytes are: sixteen places are looked at at a time, for a library may
+/// have a hundred megabytes.
 fn find_entry(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     while text.len() - at > size_of::<__m128i>() {
@@ -104,11 +107,12 @@ fn may_be_about_files(text: &[u8], entry: usize) -> bool {
 }
 
 const RAX: usize = 0;
-/// What a function returns, and what it was given first: rax, rdx, rsi and rdi. Of others that it may change nobody uses what was in them
-/// before; who seems to has come from elsewhere.
+/// What a function returns, and what it was given first: rax, rdx, rsi and rdi. Of others that it
+/// may change nobody uses what was in them before; who seems to has come from elsewhere.
 const CHANGED_BY_CALLS: [usize; 4] = [RAX, 2, 6, 7];
 
-/// Where a function finds the number if what follows is a function that makes any call: rax, rsi and rdi.
+/// Where a function finds the number if what follows is a function that makes any call: rax, rsi
+/// and rdi.
 const FIRST_OF_ANOTHER: [usize; 3] = [RAX, 6, 7];
 /// Those that instructions change without naming them: rax, rcx, rdx, rsi and rdi.
 const CHANGED_BY_OTHERS: [usize; 5] = [RAX, 1, 2, 6, 7];
@@ -154,8 +158,9 @@ impl<'a> Walk<'a> {
         self.at == end
     }
 
-    /// What the registers hold after an instruction. Jumps count as if they were not made: what a compiler holds in a register it holds
-    /// there in all of a function. What is popped at the end of a function is what its caller has there.
+    /// What the registers hold after an instruction. Jumps count as if they were not made: what a
+    /// compiler holds in a register it holds there in all of a function. What is popped at the end
+    /// of a function is what its caller has there.
     fn follow(&mut self, instruction: &Instruction) {
         let operand = |place: u8| match place < instruction.operand_count() {
             true => instruction.operand(place),
@@ -210,7 +215,8 @@ impl<'a> Walk<'a> {
 /// An instruction of AVX-512 begins so. The decoder does not know all of them.
 const VECTOR: u8 = 0x62;
 
-/// Bytes of an instruction of AVX-512 (Intel's manual, volume 2, section 2.7): four of prefix, one of the operation, then operands.
+/// Bytes of an instruction of AVX-512 (Intel's manual, volume 2, section 2.7): four of prefix, one
+/// of the operation, then operands.
 fn vector_length(text: &[u8]) -> usize {
     let byte = |at: usize| text.get(at).copied().unwrap_or(0);
     let (map, operation, operands) = (byte(1) & 7, byte(4), byte(5));

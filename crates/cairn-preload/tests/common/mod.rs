@@ -1,7 +1,8 @@
-//! Small C programs, compiled when the tests run: each case is played in an ordinary directory and below the mount
-//! of `cairn run`, and must not be able to tell the difference.
+//! Small C programs, compiled when the tests run: each case is played in an ordinary directory and
+//! below the mount of `cairn run`, and must not be able to tell the difference.
 //!
-//! Nothing outside a temporary directory is touched. What hangs is ended by `timeout`, and its exit code says so.
+//! Nothing outside a temporary directory is touched. What hangs is ended by `timeout`, and its exit
+//! code says so.
 
 // Each test file is a program of its own and uses a part of this.
 #![allow(dead_code)]
@@ -50,7 +51,8 @@ impl Stage {
         self.directory.join("plain")
     }
 
-    /// A program of `tests/programs`, compiled: once for all tests of this process, where the user may write there.
+    /// A program of `tests/programs`, compiled: once for all tests of this process, where the user
+    /// may write there.
     pub fn compile(&self, name: &str) -> PathBuf {
         static COMPILED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,7 +121,8 @@ impl Drop for Stage {
     }
 }
 
-/// Compiles a program beside where it is to be, so that one of another test that is there already goes on.
+/// Compiles a program beside where it is to be, so that one of another test that is there already
+/// goes on.
 fn compile(name: &str, target: &Path, complaints: Stdio) -> bool {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let source = manifest.join("tests/programs").join(name).with_extension("c");
@@ -200,7 +203,8 @@ const LOADING: [&str; 1] = ["functions_are_patched"];
 /// Cases of programs that are small.
 const SMALL: [&str; 1] = ["little_is_locked"];
 
-/// Plays every case of a program in both places, linked in this way and, if `alone`, without the library that is preloaded.
+/// Plays every case of a program in both places, linked in this way and, if `alone`, without the
+/// library that is preloaded.
 pub fn all_same_when_linked(program: &str, link: Link, alone: bool) {
     let stage = Stage::new();
     let compiled = link.compile(&stage, program);
@@ -243,7 +247,8 @@ pub fn same_on_both(program: &str, case: &str) {
     same_on(&Stage::new(), program, case);
 }
 
-/// The same where a file that replaces another one does not wait until a disk has it, as ext4 makes it.
+/// The same where a file that replaces another one does not wait until a disk has it, as ext4 makes
+/// it.
 pub fn same_in_memory(program: &str, case: &str) {
     same_on(&Stage::in_memory(), program, case);
 }

@@ -1,7 +1,9 @@
-//! Every function of the C library that takes a file, a path, a descriptor or a stream is decided: served, refused, or
-//! passed on for a reason. docs/SYMBOLS.md is what the preload library exports and what `cairn_posix::process::decisions` says.
+//! Every function of the C library that takes a file, a path, a descriptor or a stream is decided:
+//! served, refused, or passed on for a reason. docs/SYMBOLS.md is what the preload library exports
+//! and what `cairn_posix::process::decisions` says.
 //!
-//! `CAIRN_WRITE_SYMBOLS=1 cargo test -p cairn-preload --test symbols` writes the document and the list of wrapped functions anew.
+//! `CAIRN_WRITE_SYMBOLS=1 cargo test -p cairn-preload --test symbols` writes the document and the
+//! list of wrapped functions anew.
 //! Does not show that a hook does what it should; the other tests do.
 
 #[path = "../common/mod.rs"]
@@ -91,8 +93,8 @@ fn no_function_is_decided_twice() {
     }
 }
 
-/// Other names of hooks, by which a static C library calls itself. It must not meet us there: it does in children that share
-/// its memory, or inside functions that we serve as a whole.
+/// Other names of hooks, by which a static C library calls itself. It must not meet us there: it
+/// does in children that share its memory, or inside functions that we serve as a whole.
 const OF_THE_LIBRARY_ITSELF: &str = "_Fork __clone __close __connect __dup2 __fcntl __fork __lseek __open __open64 __poll \
     __pread64 __pwrite64 __read __select __send __sigaction __statfs __vfork __write \
     dlopen dlsym";

@@ -1,11 +1,16 @@
-//! `cairn-proxy`: a job like CoMD's (NVMe-CR, section IV) that computes, writes checkpoints and fails, on any file system.
+//! `cairn-proxy`: a job like CoMD's (NVMe-CR, section IV) that computes, writes checkpoints and
+//! fails, on any file system.
 //!
-//! Its ranks are processes that step together. After every period of computing each writes a file of its own (N-N); of what is there
-//! the newest steps are kept. A failure kills a rank in the middle of whatever it does, and all of them with it, as MPI does; they
-//! start again from the newest step of which every part is whole. So the last state of a job that failed must be that of one that did not.
+//! Its ranks are processes that step together. After every period of computing each writes a file
+//! of its own (N-N); of what is there the newest steps are kept. A failure kills a rank in the
+//! middle of whatever it does, and all of them with it, as MPI does; they start again from the
+//! newest step of which every part is whole. So the last state of a job that failed must be that of
+//! one that did not.
 //!
-//! Must stay true: what is computed depends on nothing but the arguments; a part counts as whole only if its checksum says so.
-//! Does not know Cairn: `cairn run -- cairn-proxy /cairn/job` measures it as `cairn-proxy /tmp/job` measures another place.
+//! Must stay true: what is computed depends on nothing but the arguments; a part counts as whole
+//! only if its checksum says so.
+//! Does not know Cairn: `cairn run -- cairn-proxy /cairn/job` measures it as `cairn-proxy /tmp/job`
+//! measures another place.
 
 use cairn_device::checksum;
 use cairn_testing::random::Random;

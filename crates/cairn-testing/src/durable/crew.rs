@@ -1,7 +1,9 @@
-//! Processes that share a durable namespace, of which one may die in the middle of a flush or a snapshot.
+//! Processes that share a durable namespace, of which one may die in the middle of a flush or a
+//! snapshot.
 //!
-//! A process dies between two accesses to the media: the access unwinds with `Died`, and nothing of it runs any more.
-//! Nobody runs beside anybody: who waits for a living process would wait forever, which is a panic.
+//! A process dies between two accesses to the media: the access unwinds with `Died`, and nothing of
+//! it runs any more. Nobody runs beside anybody: who waits for a living process would wait forever,
+//! which is a panic.
 
 use super::{attach, memory};
 use crate::driver::Process;
@@ -94,7 +96,8 @@ impl Media for Member {
     }
 }
 
-/// Bytes of files move under the segment's lock, whose owner's death is tested elsewhere: nobody dies here.
+/// Bytes of files move under the segment's lock, whose owner's death is tested elsewhere: nobody
+/// dies here.
 impl ByteMedia for Member {
     fn read_bytes(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         self.media.read_bytes(offset, target)
@@ -166,7 +169,8 @@ impl Crew {
         random.below(LIFE_ACCESSES_MAX) + 1
     }
 
-    /// Replaces the last process, which is dead or killed here, by one that dies in its access number `life`.
+    /// Replaces the last process, which is dead or killed here, by one that dies in its access
+    /// number `life`.
     pub fn replace_last(&mut self, life: u64) -> Result<()> {
         if let Some(last) = self.processes.pop() {
             self.processes[0].reap(last.slot)?;

@@ -1,10 +1,11 @@
 //! What programs see of a namespace at a moment, and which of these states a crash may leave.
 //!
-//! After a crash the namespace is one of the states since the last sync: names as of one moment; every file with a size
-//! and content it had at some moment since then. Bytes overwritten in place and not synced may be old or new, one by one;
-//! of a write that was under way the first part may be there; of pieces that several descriptions write to one file, each
-//! description's up to a moment of their own. Of a file that is absent nothing is there in part: it is absent, or whole, or what
-//! was made of it since it was emptied.
+//! After a crash the namespace is one of the states since the last sync: names as of one moment;
+//! every file with a size and content it had at some moment since then. Bytes overwritten in place
+//! and not synced may be old or new, one by one; of a write that was under way the first part may
+//! be there; of pieces that several descriptions write to one file, each description's up to a
+//! moment of their own. Of a file that is absent nothing is there in part: it is absent, or whole,
+//! or what was made of it since it was emptied.
 
 use super::OPEN;
 use crate::driver::Process;
@@ -120,7 +121,8 @@ impl Seen {
         State { names: self.names, files: files.collect() }
     }
 
-    /// For each file of `state` what was found, if names, kinds, links and extended attributes are those of `state`.
+    /// For each file of `state` what was found, if names, kinds, links and extended attributes are
+    /// those of `state`.
     fn matched<'s>(&'s self, state: &State) -> Option<BTreeMap<u64, &'s Content>> {
         let mut files = BTreeMap::new();
         let mut inodes = BTreeSet::new();
@@ -147,7 +149,8 @@ impl Seen {
         Some(files.into_iter().map(|(file, inode)| (file, &self.files[&inode])).collect())
     }
 
-    /// The last state of `window` that fits what was found, with the content that was found. `None` if none does.
+    /// The last state of `window` that fits what was found, with the content that was found. `None`
+    /// if none does.
     pub fn latest_in(&self, window: &[Arc<State>]) -> Option<State> {
         // An exchange of two files leaves the same names: only the content tells.
         let fitting = window.iter().rev().find_map(|state| {
@@ -183,8 +186,8 @@ impl Seen {
         self.check(window, &|_, content| !content.lost)
     }
 
-    /// As `check_all`, but only files that checksums prove: each block has one, and none was overwritten in part, after
-    /// which it is computed anew from what the media say is there.
+    /// As `check_all`, but only files that checksums prove: each block has one, and none was
+    /// overwritten in part, after which it is computed anew from what the media say is there.
     pub fn check_proven(&self, window: &[Arc<State>]) -> std::result::Result<(), String> {
         let overwritten = |file| {
             let mut states = window.iter().filter_map(|state| state.files.get(&file));
@@ -240,7 +243,8 @@ fn file_fits(window: &[Arc<State>], file: u64, found: &Content) -> bool {
             && states.split(|state| state.absent).any(|part| fits_between(part, &found.bytes))
 }
 
-/// Whether `content` is between those of these states; byte by byte if it was overwritten meanwhile.
+/// Whether `content` is between those of these states; byte by byte if it was overwritten
+/// meanwhile.
 fn fits_between(states: &[&FileState], content: &[u8]) -> bool {
     let sized = |one: &FileState, next: &FileState| {
         let (one, next, found) = (one.content.len(), next.content.len(), content.len());

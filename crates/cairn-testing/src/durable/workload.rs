@@ -1,7 +1,9 @@
-//! Random operations of the processes of a namespace, and for each the state that programs would see.
+//! Random operations of the processes of a namespace, and for each the state that programs would
+//! see.
 //!
-//! An operation is prepared, its outcome noted, then carried out; so whatever is interrupted was noted before.
-//! If its process dies in it, the others bury it, and what they see decides which state it left.
+//! An operation is prepared, its outcome noted, then carried out; so whatever is interrupted was
+//! noted before. If its process dies in it, the others bury it, and what they see decides which
+//! state it left.
 
 mod absent;
 
@@ -64,7 +66,8 @@ impl<'w> Workload<'w> {
         workload
     }
 
-    /// A workload in the directory `home`, which is as the last state of `window` says. A crash may leave any of them.
+    /// A workload in the directory `home`, which is as the last state of `window` says. A crash may
+    /// leave any of them.
     pub fn resume(
         crew: Crew,
         setting: &'w Setting,
@@ -99,7 +102,8 @@ impl<'w> Workload<'w> {
         &self.crew
     }
 
-    /// Prepares an operation; `note` is told what may be left from its beginning on; then it is carried out.
+    /// Prepares an operation; `note` is told what may be left from its beginning on; then it is
+    /// carried out.
     /// Errors: whatever the operation gave, which should work if the media do.
     pub fn step(&mut self, note: &mut dyn FnMut(Window)) -> Result<()> {
         let before = self.window.len() - 1;
@@ -126,7 +130,8 @@ impl<'w> Workload<'w> {
         }
     }
 
-    /// The last process died in an operation that began in state `before` of the window. True if what it left is durable.
+    /// The last process died in an operation that began in state `before` of the window. True if
+    /// what it left is durable.
     fn bury(&mut self, before: usize, note: &mut dyn FnMut(Window)) -> Result<bool> {
         let last = self.crew.processes.len() - 1;
         assert_eq!(self.turn, last, "only the last one is mortal");
@@ -179,7 +184,8 @@ impl<'w> Workload<'w> {
         }
     }
 
-    /// From then on what is written goes to other blocks, or no more: then the image is still what was there at the cut.
+    /// From then on what is written goes to other blocks, or no more: then the image is still what
+    /// was there at the cut.
     fn begin_or_end_image(&mut self) -> Result<()> {
         let fs = &self.process().fs;
         match fs.image() {
@@ -339,7 +345,8 @@ impl<'w> Workload<'w> {
         })
     }
 
-    /// Behind the end of a file several descriptions write every n-th piece each, or leave a hole between theirs.
+    /// Behind the end of a file several descriptions write every n-th piece each, or leave a hole
+    /// between theirs.
     fn strides(&mut self) -> Act<'w> {
         const ROUNDS: u64 = 3;
         let (name, file) = match self.file_to_change() {
@@ -375,8 +382,8 @@ impl<'w> Workload<'w> {
         })
     }
 
-    /// What each description wrote is there up to a moment of its own. So any of the pieces may be missing, as if its bytes
-    /// were zeros that were overwritten.
+    /// What each description wrote is there up to a moment of its own. So any of the pieces may be
+    /// missing, as if its bytes were zeros that were overwritten.
     fn note_pieces(&mut self, file: u64, writes: &[(usize, u64, Vec<u8>)]) {
         let end = writes.last().map_or(0, |(_, at, bytes)| *at as usize + bytes.len());
         self.change(file, |content| content.resize(end, 0));

@@ -1,7 +1,8 @@
-//! What a power failure leaves: the durable bytes and any subset of the sectors written since the last flush. In
-//! persistent memory it is words instead of sectors.
+//! What a power failure leaves: the durable bytes and any subset of the sectors written since the
+//! last flush. In persistent memory it is words instead of sectors.
 //!
-//! Must stay true: only an `Effect` changes a disk, so that a recorded run and its replay cannot differ.
+//! Must stay true: only an `Effect` changes a disk, so that a recorded run and its replay cannot
+//! differ.
 
 use super::image::Image;
 use super::pages::Pages;

@@ -7,8 +7,8 @@ use cairn_core::{Media, Memory, Result};
 use cairn_device::Workspace;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The bytes of media. Shares what it has in common with other images; a clone, a change, and a crash image cost
-/// little. Whatever is written is durable at once.
+/// The bytes of media. Shares what it has in common with other images; a clone, a change, and a
+/// crash image cost little. Whatever is written is durable at once.
 pub struct Image {
     pages: Mutex<Pages>,
 }

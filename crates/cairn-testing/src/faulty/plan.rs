@@ -1,7 +1,7 @@
 //! Which access goes wrong, and how.
 //!
-//! Must stay true: a plan is data; the same plan and the same accesses give the same bytes. What each fault means
-//! stands in `faulty.rs`.
+//! Must stay true: a plan is data; the same plan and the same accesses give the same bytes. What
+//! each fault means stands in `faulty.rs`.
 
 use super::survivors::Survivors;
 use crate::random::Random;
@@ -35,7 +35,8 @@ pub enum WriteFault {
 /// What may go wrong with a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushFault {
-    /// It fails with `Io`; these sectors are durable, the others never will be unless they are written again.
+    /// It fails with `Io`; these sectors are durable, the others never will be unless they are
+    /// written again.
     Fails(Survivors),
     /// It succeeds and has done nothing.
     Lies,
@@ -120,7 +121,8 @@ impl Counts {
     }
 }
 
-/// What goes wrong and when. Accesses are counted from 0, each kind by itself, from the making of the media on.
+/// What goes wrong and when. Accesses are counted from 0, each kind by itself, from the making of
+/// the media on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     pub(super) reads: BTreeMap<u64, ReadFault>,
@@ -130,8 +132,8 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// One random fault whose outcome is no worse than `worst`, for a run of so many accesses on media of `bytes`
-    /// bytes. No fault if there are no accesses.
+    /// One random fault whose outcome is no worse than `worst`, for a run of so many accesses on
+    /// media of `bytes` bytes. No fault if there are no accesses.
     pub fn random(seed: u64, worst: Outcome, counts: Counts, bytes: u64) -> FaultPlan {
         let mut random = Random::new(seed);
         let mut faults = Fault::draw_each(&mut random, bytes).to_vec();
@@ -161,7 +163,8 @@ impl FaultPlan {
         reads.chain(writes).chain(flushes)
     }
 
-    /// So many writes and flushes take place; from the next one on everything fails with `Io` and changes nothing.
+    /// So many writes and flushes take place; from the next one on everything fails with `Io` and
+    /// changes nothing.
     pub fn power_fails_at(mut self, operation: u64) -> FaultPlan {
         self.power_fails_at = Some(operation);
         self

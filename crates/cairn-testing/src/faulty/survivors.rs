@@ -1,14 +1,14 @@
 //! Which of the unflushed sectors survive a power failure.
 //!
-//! Small systematic choices first, random ones after them. A choice has a short text, which is part of the name of
-//! a crash point.
+//! Small systematic choices first, random ones after them. A choice has a short text, which is part
+//! of the name of a crash point.
 
 use crate::random::Random;
 use std::fmt;
 use std::str::FromStr;
 
-/// A choice among the sectors written since the last flush, counted from 0 in the order in which they were written.
-/// If a sector was written twice, the last of its survivors is seen.
+/// A choice among the sectors written since the last flush, counted from 0 in the order in which
+/// they were written. If a sector was written twice, the last of its survivors is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survivors {
     /// No sector.

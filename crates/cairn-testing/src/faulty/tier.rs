@@ -1,10 +1,12 @@
-//! The data part of media as the tier that a driver moves bytes to, so that data and metadata crash together.
+//! The data part of media as the tier that a driver moves bytes to, so that data and metadata crash
+//! together.
 
 use crate::tier::Tier;
 use cairn_core::{Media, Result};
 use std::sync::Arc;
 
-/// The way from an object known as another trait's to media; Rust converts the objects itself from 1.86 on.
+/// The way from an object known as another trait's to media; Rust converts the objects itself from
+/// 1.86 on.
 pub trait AsMedia {
     /// The same object.
     fn as_media(self: Arc<Self>) -> Arc<dyn Media>;

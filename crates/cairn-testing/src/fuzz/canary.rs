@@ -1,4 +1,5 @@
-//! Planted bugs. A fuzzer that does not find them within the runs that `scripts/fuzz.sh --canary` gives it is broken.
+//! Planted bugs. A fuzzer that does not find them within the runs that `scripts/fuzz.sh --canary`
+//! gives it is broken.
 
 use super::operations;
 use crate::tier::{HeapTier, Tier};
@@ -8,8 +9,8 @@ use std::sync::Arc;
 /// The text that a record starts with.
 const MAGIC: &[u8] = b"cairn";
 
-/// A reader of records that trusts the length field. By chance alone a record would not be met in a lifetime: only
-/// who sees how far the reader gets can find it.
+/// A reader of records that trusts the length field. By chance alone a record would not be met in a
+/// lifetime: only who sees how far the reader gets can find it.
 pub(super) fn length(input: &[u8]) {
     let mut rest = input.iter();
     for expected in MAGIC {

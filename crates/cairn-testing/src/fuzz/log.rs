@@ -1,7 +1,8 @@
-//! Records that nobody would write, with checksums that are right, in a snapshot and in the log after it.
+//! Records that nobody would write, with checksums that are right, in a snapshot and in the log
+//! after it.
 //!
-//! The input says which: of inodes that are there or not, blocks given away twice, names that are none, directories moved
-//! into themselves, sizes without bound.
+//! The input says which: of inodes that are there or not, blocks given away twice, names that are
+//! none, directories moved into themselves, sizes without bound.
 
 use crate::faulty::Image;
 use crate::random::Random;

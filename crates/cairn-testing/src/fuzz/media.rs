@@ -1,6 +1,8 @@
-//! Media of a store that was in use, changed by what the input says, mostly with checksums that are right again.
+//! Media of a store that was in use, changed by what the input says, mostly with checksums that are
+//! right again.
 //!
-//! Damage is found by checksums, which is not tried here: the reader behind them must take whatever stands there.
+//! Damage is found by checksums, which is not tried here: the reader behind them must take whatever
+//! stands there.
 
 use crate::driver::Process;
 use crate::faulty::Image;

@@ -1,7 +1,8 @@
-//! Damaged metadata: the input patches words of a populated segment, then says which operations are tried.
+//! Damaged metadata: the input patches words of a populated segment, then says which operations are
+//! tried.
 //!
-//! Whatever the words are, an operation answers. An index outside the segment or a sum that overflows panics in the
-//! build that is fuzzed; a loop without end is the fuzzer's to notice.
+//! Whatever the words are, an operation answers. An index outside the segment or a sum that
+//! overflows panics in the build that is fuzzed; a loop without end is the fuzzer's to notice.
 
 use crate::damage::{HEADER, Image, OPERATIONS, UNDO};
 use crate::random::Random;

@@ -1,8 +1,10 @@
 //! Fuzz targets: functions that take any bytes and panic only if Cairn is wrong.
 //!
-//! `src/bin/cairn-fuzz.rs` gives them to the fuzzer, `tests/corpus.rs` replays the inputs kept below `fuzz/`.
-//! Must stay true: the same bytes do the same, and no target waits, sleeps or reads anything but its input.
-//! A new target is a function here, a line in `TARGETS` and a directory `fuzz/corpus/NAME` with an input or more.
+//! `src/bin/cairn-fuzz.rs` gives them to the fuzzer, `tests/corpus.rs` replays the inputs kept
+//! below `fuzz/`.
+//! Must stay true: the same bytes do the same, and no target waits, sleeps or reads anything but
+//! its input. A new target is a function here, a line in `TARGETS` and a directory
+//! `fuzz/corpus/NAME` with an input or more.
 
 mod canary;
 mod log;

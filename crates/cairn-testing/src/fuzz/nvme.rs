@@ -1,7 +1,7 @@
 //! What peers put on the wire of NVMe over TCP: PDUs on any connection, commands, pages.
 //!
-//! Whatever is accepted is consistent, and where it is written again it is read as the same. The first byte of an input
-//! chooses the reader, the second what was agreed on for the connection.
+//! Whatever is accepted is consistent, and where it is written again it is read as the same. The
+//! first byte of an input chooses the reader, the second what was agreed on for the connection.
 
 use cairn_device::checksum::crc32c;
 use cairn_device::nvme::wire::command::{Command, ENTRY_BYTES, Entry, QueueKind};

@@ -1,8 +1,9 @@
-//! A controller that answers the initiator's commands with anything: pages that are nearly right, results, refusals, events that
-//! nobody waits for, and challenges.
+//! A controller that answers the initiator's commands with anything: pages that are nearly right,
+//! results, refusals, events that nobody waits for, and challenges.
 //!
-//! Whatever it answers, the initiator takes it or says what is wrong; what it asks for afterwards is within what it was told;
-//! and it believes no controller that does not know the secret. No answer is late: there is no clock.
+//! Whatever it answers, the initiator takes it or says what is wrong; what it asks for afterwards
+//! is within what it was told; and it believes no controller that does not know the secret. No
+//! answer is late: there is no clock.
 
 use crate::random::Random;
 use cairn_device::crypto::Hash;
@@ -170,7 +171,8 @@ impl Transport for Actor {
         }
         if let Data::In { address, length } = data {
             let length = length.min(page.len());
-            // SAFETY: the initiator has lent so many bytes until the command ends, which it does now.
+            // SAFETY: the initiator has lent so many bytes until the command ends, which it does
+            // now.
             unsafe { core::ptr::copy_nonoverlapping(page.as_ptr(), address, length) };
         }
         if script.choices.below(16) == 15 {

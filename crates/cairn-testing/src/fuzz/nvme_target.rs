@@ -1,9 +1,11 @@
-//! Hosts that do anything to a target: they connect, prove who they are or not, send sound PDUs in any order, damaged ones and
-//! rubbish, reserve namespaces, hang up, and fall silent, while namespaces are granted and revoked.
+//! Hosts that do anything to a target: they connect, prove who they are or not, send sound PDUs in
+//! any order, damaged ones and rubbish, reserve namespaces, hang up, and fall silent, while
+//! namespaces are granted and revoked.
 //!
-//! Whatever they do, the target answers with sound PDUs, gives nobody what needs a secret that was not used, lets nobody write
-//! where another host has the reservation, has all its memory back when they are gone, and serves the next host.
-//! Challenges are random, and nothing but their bytes depends on them; the clock is the input's.
+//! Whatever they do, the target answers with sound PDUs, gives nobody what needs a secret that was
+//! not used, lets nobody write where another host has the reservation, has all its memory back when
+//! they are gone, and serves the next host. Challenges are random, and nothing but their bytes
+//! depends on them; the clock is the input's.
 
 mod line;
 
@@ -209,7 +211,8 @@ impl World {
         self.lines.len() - 1
     }
 
-    /// Sends what there is, all of it or a part, and lets the target, its workers and the host have their turn, or not.
+    /// Sends what there is, all of it or a part, and lets the target, its workers and the host have
+    /// their turn, or not.
     fn go_on(&mut self, at: usize) {
         let turns = self.choices.below(16);
         let most = if turns & 8 != 0 { self.choices.below(256) as usize } else { usize::MAX };
@@ -306,7 +309,8 @@ impl World {
         self.make_queue(at, subsystem, name, queue);
     }
 
-    /// Has the host, under that name, use a connection that was initialized as a queue of its last controller.
+    /// Has the host, under that name, use a connection that was initialized as a queue of its last
+    /// controller.
     fn make_queue(&mut self, at: usize, subsystem: Nqn, name: Nqn, queue: u16) {
         let host = self.lines[at].host;
         let controllers = self.lines.iter().filter(|line| line.host == host);
@@ -333,7 +337,8 @@ impl World {
         }
     }
 
-    /// Proves who the host is, with the right secret or another one, and each message damaged or not.
+    /// Proves who the host is, with the right secret or another one, and each message damaged or
+    /// not.
     fn authenticate(&mut self, at: usize) {
         let line = match (self.choices.below(4), self.granted.last()) {
             (0 | 1, _) => {
@@ -529,7 +534,8 @@ impl World {
         for byte in &mut entry[..] {
             *byte = choices.below(256) as u8;
         }
-        // What is not a Fabrics command has its data described by an SGL, or is refused for that alone.
+        // What is not a Fabrics command has its data described by an SGL, or is refused for that
+        // alone.
         entry[1] = 0x40;
         let data = vec![entry[0]; *choices.pick(&[0, 0, 8, 64, 1024])];
         self.lines[at].entry(Entry(entry), &data, choices);

@@ -1,8 +1,9 @@
-//! A controller that sends anything to the initiator's connection: answers, data and requests for data of commands under way,
-//! ended or never sent, damaged ones and rubbish.
+//! A controller that sends anything to the initiator's connection: answers, data and requests for
+//! data of commands under way, ended or never sent, damaged ones and rubbish.
 //!
-//! Whatever it sends, memory is written where a command under way wants data, and nowhere else; a command ends once; what is
-//! sent is sound, and are the command's own data; after an error nothing goes on.
+//! Whatever it sends, memory is written where a command under way wants data, and nowhere else; a
+//! command ends once; what is sent is sound, and are the command's own data; after an error nothing
+//! goes on.
 
 use crate::random::Random;
 use cairn_device::checksum::crc32c;
@@ -131,8 +132,9 @@ impl World {
             }
             _ => Data::None,
         };
-        // SAFETY: the place lies in memory that outlives the transport, is no other command's until `poll` has returned this
-        // one, and is not accessed until then, but to compare it while the transport is not called.
+        // SAFETY: the place lies in memory that outlives the transport, is no other command's until
+        // `poll` has returned this one, and is not accessed until then, but to compare it while the
+        // transport is not called.
         let submitted = unsafe { self.transport.submit(command.encode(), data) };
         assert_eq!(
             submitted.is_err(),
@@ -340,7 +342,8 @@ fn check_data(transfer: &Transfer, data: &[u8], memory: &[u8], under_way: &[Opti
     }
 }
 
-/// Changes a few bytes, if that is chosen, behind which the digest of such a header may be right again.
+/// Changes a few bytes, if that is chosen, behind which the digest of such a header may be right
+/// again.
 fn damage(bytes: &mut [u8], header_bytes: Option<usize>, choices: &mut Random) {
     if choices.below(8) != 7 {
         return;

@@ -1,7 +1,7 @@
 //! Sequences of operations by several processes, which must give what the reference model gives.
 //!
-//! The input spells the choices that the random model test draws: which process does what, when a write in flight
-//! goes on, who forks and who dies.
+//! The input spells the choices that the random model test draws: which process does what, when a
+//! write in flight goes on, who forks and who dies.
 
 use crate::play::{USERS, act};
 use crate::random::Random;

@@ -1,6 +1,8 @@
-//! What is read as text: manifests, job descriptions, requests and answers of the control socket, paths, sizes.
+//! What is read as text: manifests, job descriptions, requests and answers of the control socket,
+//! paths, sizes.
 //!
-//! Whatever is accepted is written and read again, and must be the same. The first byte of an input chooses the reader.
+//! Whatever is accepted is written and read again, and must be the same. The first byte of an input
+//! chooses the reader.
 
 #[allow(dead_code, reason = "only the parser is of interest here")]
 #[path = "../../../cairn-cli/src/output/size.rs"]

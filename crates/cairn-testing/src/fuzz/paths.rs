@@ -1,9 +1,10 @@
 //! Trees of directories and symbolic links, and walks through them, against the reference model.
 //!
-//! The input spells names and link targets out of parts that matter to a walk: slashes, dots, the mount prefix, names
-//! that exist, names at the limit of length, any byte. A walk that leaves the namespace must say where it leads.
-//! Cairn bounds a path with its links put in, Linux and the model only the number of links. So a run either has links
-//! too short to matter for that, or is not compared.
+//! The input spells names and link targets out of parts that matter to a walk: slashes, dots, the
+//! mount prefix, names that exist, names at the limit of length, any byte. A walk that leaves the
+//! namespace must say where it leads. Cairn bounds a path with its links put in, Linux and the
+//! model only the number of links. So a run either has links too short to matter for that, or is
+//! not compared.
 
 use super::operations;
 use crate::path::MOUNT;
@@ -163,7 +164,8 @@ fn walk(simulation: &mut Simulation, base: Base, path: Vec<u8>, follow: bool) {
     simulation.take(0, &Step::Stat { base, path, follow });
 }
 
-/// A path without zero bytes, of a few parts, perhaps repeated until it is longer than a path may be.
+/// A path without zero bytes, of a few parts, perhaps repeated until it is longer than a path may
+/// be.
 fn path(choices: &mut Random) -> Vec<u8> {
     let mut path = Vec::new();
     for _ in 0..choices.below(PARTS_MAX + 1) {

@@ -6,7 +6,8 @@
 //! agent     reaps the dead, frees blocks, drains closed files, checks the accounts
 //! snapshots the agent's other thread
 //! ```
-//! Must stay true: what was noted of a program is what it may have done, whenever it is interrupted.
+//! Must stay true: what was noted of a program is what it may have done, whenever it is
+//! interrupted.
 
 use super::journal::Journal;
 use super::media::{OpenMedia, Segment, checksum};
@@ -153,7 +154,8 @@ impl Node {
         end_node(End::Done);
     }
 
-    /// What was recovered must be what the last failure may have left; it is what there is from now on.
+    /// What was recovered must be what the last failure may have left; it is what there is from now
+    /// on.
     fn check_recovered(&self, process: &Process) -> Result<()> {
         check_accounts(process).unwrap_or_else(|message| panic!("{message}"));
         for number in 0..self.program_count() {
@@ -171,7 +173,8 @@ impl Node {
         self.programs().iter().all(|program| program.left == 0 && program.process.is_none())
     }
 
-    /// Starts the programs that are not there and not done, once nothing is left of their last process.
+    /// Starts the programs that are not there and not done, once nothing is left of their last
+    /// process.
     fn start_programs(self: &Arc<Self>, process: &Process) -> Result<()> {
         let known = process.fs.processes()?;
         for number in 0..self.program_count() {
@@ -316,7 +319,8 @@ fn write_snapshots(process: &Process) -> Result<()> {
     }
 }
 
-/// Reads every closed file of a directory as the drain does; what has a checksum must have the right one.
+/// Reads every closed file of a directory as the drain does; what has a checksum must have the
+/// right one.
 fn drain(process: &Process, home: InodeId) -> Result<()> {
     let mut files = Vec::new();
     process.fs.list(&process.caller(), home, 0, &mut |entry| {

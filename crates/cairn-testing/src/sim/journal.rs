@@ -1,7 +1,8 @@
 //! A file that all programs append to at the same time.
 //!
-//! Must stay true after every failure: what an append wrote whose durability was promised, by a sync of any program that
-//! began after it, stands where the append said; appends that returned never overlap.
+//! Must stay true after every failure: what an append wrote whose durability was promised, by a
+//! sync of any program that began after it, stands where the append said; appends that returned
+//! never overlap.
 
 use super::scheduler::{draw, pause, tell};
 use crate::driver::Process;
@@ -88,7 +89,8 @@ impl Journal {
         Ok(())
     }
 
-    /// After a recovery: the durable records are there. What is there of the others stays; it is durable.
+    /// After a recovery: the durable records are there. What is there of the others stays; it is
+    /// durable.
     pub fn check_recovered(&self, process: &Process) -> Result<()> {
         let content = read(process)?;
         self.records().retain_mut(|record| {

@@ -1,7 +1,8 @@
-//! The media and the segment as actors reach them: every access takes virtual time and lets others go first.
+//! The media and the segment as actors reach them: every access takes virtual time and lets others
+//! go first.
 //!
-//! What an access does, it does when it begins or when it ends, as the seed says: others see it early or late, and a
-//! process that dies in between has done it or has not.
+//! What an access does, it does when it begins or when it ends, as the seed says: others see it
+//! early or late, and a process that dies in between has done it or has not.
 
 use super::scheduler::{draw, holds_lock, is_alive, pause, release_lock, take_lock, tell};
 use crate::faulty::{ByteMedia, FaultyMedia};
@@ -34,9 +35,10 @@ pub(super) fn checksum(start: u32, bytes: &[u8]) -> u32 {
 /// Media whose accesses take time.
 pub(super) struct SlowMedia(pub Arc<FaultyMedia>);
 
-/// They as one process has opened them: a flush that failed is told once to each process. Linux tells those that have them open then, and
-/// others only if nobody was told before. Who flushed may be dead before it has told anybody; where all others die as well nobody
-/// learns of it there, which nothing above a disk can mend, and is left out here.
+/// They as one process has opened them: a flush that failed is told once to each process. Linux
+/// tells those that have them open then, and others only if nobody was told before. Who flushed may
+/// be dead before it has told anybody; where all others die as well nobody learns of it there,
+/// which nothing above a disk can mend, and is left out here.
 pub(super) struct OpenMedia {
     media: Arc<dyn ByteMedia>,
     faulty: Arc<FaultyMedia>,

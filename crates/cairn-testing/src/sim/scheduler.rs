@@ -1,9 +1,12 @@
-//! Actors that take turns on a virtual clock; who is next, who dies and when the power fails, the seed decides.
+//! Actors that take turns on a virtual clock; who is next, who dies and when the power fails, the
+//! seed decides.
 //!
-//! An actor is a thread, and one of them runs: the one that has the baton. At every switch point it hands the baton to
-//! whoever the seed picks among those whose time has come; if there is nobody, the clock goes on to the next one.
-//! A killed actor is never picked again, so nothing of it runs any more; its thread ends when its node does.
-//! Must stay true: between two switch points nothing waits for another actor; every choice is the seed's.
+//! An actor is a thread, and one of them runs: the one that has the baton. At every switch point it
+//! hands the baton to whoever the seed picks among those whose time has come; if there is nobody,
+//! the clock goes on to the next one. A killed actor is never picked again, so nothing of it runs
+//! any more; its thread ends when its node does.
+//! Must stay true: between two switch points nothing waits for another actor; every choice is the
+//! seed's.
 //! Does not know what actors do.
 
 use super::trace::Trace;
@@ -119,7 +122,8 @@ thread_local! {
     static HOLDS_LOCK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The scheduler and the number of the actor whose thread this is; none outside, and for one that unwinds.
+/// The scheduler and the number of the actor whose thread this is; none outside, and for one that
+/// unwinds.
 fn me() -> Option<(Arc<Scheduler>, usize)> {
     if std::thread::panicking() { None } else { ME.with(|me| me.borrow().clone()) }
 }
@@ -428,7 +432,8 @@ impl State {
         }
     }
 
-    /// Ends all threads of a process. The kernel tells the next owner of a lock that the last one died.
+    /// Ends all threads of a process. The kernel tells the next owner of a lock that the last one
+    /// died.
     fn kill(&mut self, clock: &Clock, identity: ProcessIdentity) {
         self.counts.kills += 1;
         for number in 0..self.actors.len() {

@@ -1,6 +1,7 @@
 //! What happened in a simulation: the last events, and a number that stands for all of them.
 //!
-//! Must stay true: two runs whose traces have the same hash took the same steps at the same virtual times.
+//! Must stay true: two runs whose traces have the same hash took the same steps at the same virtual
+//! times.
 
 use std::collections::VecDeque;
 use std::fmt;

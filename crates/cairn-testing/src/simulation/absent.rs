@@ -1,5 +1,5 @@
-//! Files of a simulation whose data are elsewhere: made so, and brought step by step by a process of its own, which may be
-//! killed at any of them, while others do what they like.
+//! Files of a simulation whose data are elsewhere: made so, and brought step by step by a process
+//! of its own, which may be killed at any of them, while others do what they like.
 
 use super::{Simulation, WRITES_PER_PROCESS, is_exhaustion};
 use crate::driver::{Process, WriteInFlight};
@@ -133,7 +133,8 @@ impl Simulation {
         self.absentees.brought.push(brought);
     }
 
-    /// The next step of bringing a file: so many bytes are planned, moved or made part of it, or it is there. Or it is given up.
+    /// The next step of bringing a file: so many bytes are planned, moved or made part of it, or it
+    /// is there. Or it is given up.
     pub fn go_on_bringing(&mut self, which: usize, part: usize, gives_up: bool) {
         let mut brought = self.absentees.brought.remove(which);
         let goes_on = !gives_up && self.bring_step(&mut brought, part);

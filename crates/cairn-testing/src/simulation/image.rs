@@ -1,5 +1,5 @@
-//! An image that is held while processes go on: it is what the namespace was at the cut; and the blocks that are said to be what they were
-//! in the image before are that.
+//! An image that is held while processes go on: it is what the namespace was at the cut; and the
+//! blocks that are said to be what they were in the image before are that.
 
 use super::{Simulation, facts};
 use crate::content::Content;
@@ -68,7 +68,8 @@ impl Simulation {
     pub fn verify_cut(&mut self) {
         let Some(cut) = &self.cut else { return };
         let state = self.inspector.fs.image();
-        // Blocks that were replaced while writes were in flight needed an inode to wait in, or a program needed what only the image had.
+        // Blocks that were replaced while writes were in flight needed an inode to wait in, or a
+        // program needed what only the image had.
         let may_be_lost = [ImageLoss::NoRecords, ImageLoss::NoSpace];
         if may_be_lost.iter().any(|&why| state == ImageState::Lost(cut.number, why)) {
             return self.end_cut();
@@ -121,7 +122,8 @@ impl Simulation {
         Copied { size, blocks }
     }
 
-    /// Blocks of files that were in the image before are what they were then, if that is said of them.
+    /// Blocks of files that were in the image before are what they were then, if that is said of
+    /// them.
     fn verify_unchanged(&self, image: &Microfs, before: &Copies) {
         let block_bytes = u64::from(image.geometry().hugeblock_bytes);
         let zeros = vec![0; block_bytes as usize];

@@ -1,4 +1,5 @@
-//! Small files that are packed and unpacked, a step at a time, while everything else goes on. Nothing of it can be seen.
+//! Small files that are packed and unpacked, a step at a time, while everything else goes on.
+//! Nothing of it can be seen.
 
 use super::Simulation;
 use crate::step::Place;

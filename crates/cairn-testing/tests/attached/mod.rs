@@ -1,4 +1,5 @@
-//! A store of its own for a test program, under a temporary root, attached in this process as the mount `/cairn`.
+//! A store of its own for a test program, under a temporary root, attached in this process as the
+//! mount `/cairn`.
 //!
 //! A process has one mount, so a test program has one store; the root goes when the program ends.
 

@@ -1,6 +1,8 @@
-//! Media formats 1 to 5 read by their description alone (docs/FORMAT.md), without the code that reads and writes it.
+//! Media formats 1 to 5 read by their description alone (docs/FORMAT.md), without the code that
+//! reads and writes it.
 //!
-//! Must stay true: nothing here uses a constant or function of `cairn-core` that is part of the format.
+//! Must stay true: nothing here uses a constant or function of `cairn-core` that is part of the
+//! format.
 
 use cairn_core::Media;
 use cairn_testing::faulty::Image;
@@ -154,7 +156,8 @@ pub fn log(image: &Image, superblock: &Superblock, snapshot: &Snapshot) -> Opera
     operations
 }
 
-/// The operations of the records in `words`, and how many words are left. LSNs follow `lsn`, or are 0.
+/// The operations of the records in `words`, and how many words are left. LSNs follow `lsn`, or are
+/// 0.
 fn read_records(words: &[u64], mut lsn: Option<u64>) -> (Operations, usize) {
     let mut operations = Operations::new();
     let mut rest = words;

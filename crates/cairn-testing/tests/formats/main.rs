@@ -1,8 +1,10 @@
-//! Images of the formats that were released: each opens with the code of today, and today's are of the newest one.
+//! Images of the formats that were released: each opens with the code of today, and today's are of
+//! the newest one.
 //!
-//! An image holds names of every kind, a log after a snapshot, and a file that was open when the node's memory was lost.
-//! `CAIRN_WRITE_IMAGES=1` writes the image of the current format again; one of an older format is never touched.
-//! A change of the format raises its version, and adds an image here.
+//! An image holds names of every kind, a log after a snapshot, and a file that was open when the
+//! node's memory was lost. `CAIRN_WRITE_IMAGES=1` writes the image of the current format again; one
+//! of an older format is never touched. A change of the format raises its version, and adds an
+//! image here.
 
 mod by_hand;
 mod sparse;
@@ -21,8 +23,9 @@ use cairn_testing::tier::CHECKSUM;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-/// Format 1 has one tier, format 2 further ones, format 3 either and extended attributes, too, format 4 also files whose data are
-/// elsewhere, format 5 also blocks that took the places of others.
+/// Format 1 has one tier, format 2 further ones, format 3 either and extended attributes, too,
+/// format 4 also files whose data are elsewhere, format 5 also blocks that took the places of
+/// others.
 const VERSIONS: [usize; 5] = [1, 2, 3, 4, 5];
 /// What this build writes.
 const NEWEST: usize = 5;
@@ -133,7 +136,8 @@ fn tiers_of(version: usize) -> Tiers {
     if version == 1 { Tiers::One } else { Tiers::Apart }
 }
 
-/// Media as this build makes them: operations of every kind, a snapshot, and again operations of every kind.
+/// Media as this build makes them: operations of every kind, a snapshot, and again operations of
+/// every kind.
 fn written_today(tiers: Tiers) -> Image {
     let image = Image::filled(media_bytes(tiers), 0);
     Setting { tiers, ..Setting::simple() }.make_on(&image);

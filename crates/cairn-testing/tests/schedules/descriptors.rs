@@ -1,6 +1,8 @@
-//! The table of descriptors that are ours, shared by the threads of one process, over a kernel that is a list.
+//! The table of descriptors that are ours, shared by the threads of one process, over a kernel that
+//! is a list.
 //!
-//! Each call on the table is one step: what happens between the instructions of one call is not explored.
+//! Each call on the table is one step: what happens between the instructions of one call is not
+//! explored.
 
 use crate::stage::moment;
 use crate::{explore, find};

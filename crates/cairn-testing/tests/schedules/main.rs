@@ -1,9 +1,10 @@
-//! Explores interleavings of a few processes at the moments that matter: around and inside transactions, and in the
-//! middle of transfers; processes die there, too.
+//! Explores interleavings of a few processes at the moments that matter: around and inside
+//! transactions, and in the middle of transfers; processes die there, too.
 //!
-//! A failure prints its schedule: `CAIRN_TEST_SCHEDULE=<schedule> cargo test -p cairn-testing --test schedules NAME`
-//! replays it, as long as the code takes the same steps. `CAIRN_TEST_SEEDS=n` explores n times 100 schedules, half of
-//! them chosen at random, half by random priorities (PCT); `CAIRN_TEST_SEED=s` repeats one seed.
+//! A failure prints its schedule: `CAIRN_TEST_SCHEDULE=<schedule> cargo test -p cairn-testing
+//! --test schedules NAME` replays it, as long as the code takes the same steps.
+//! `CAIRN_TEST_SEEDS=n` explores n times 100 schedules, half of them chosen at random, half by
+//! random priorities (PCT); `CAIRN_TEST_SEED=s` repeats one seed.
 //! Does not explore what the hardware reorders, nor deaths between two changes of a transaction;
 //! `death_at_every_change.rs` does the latter.
 
@@ -124,8 +125,8 @@ fn patiently<R>(mut act: impl FnMut() -> Result<R>) -> Option<R> {
     None
 }
 
-/// Writes as the POSIX layer does: whoever finds others in the way waits, and keeps the place of an append meanwhile.
-/// Returns how much of it found space.
+/// Writes as the POSIX layer does: whoever finds others in the way waits, and keeps the place of an
+/// append meanwhile. Returns how much of it found space.
 fn write(process: &Process, handle: HandleId, at: Position, bytes: &[u8]) -> usize {
     let caller = process.caller();
     let mut begun = process.begin_leased(&caller, handle, at, bytes);
@@ -388,7 +389,8 @@ fn appending(first_is_mortal: bool) {
     }
     stage.start(writer(1));
     let length_of = |fill: u8| RECORD[usize::from(fill >> 4) - 1];
-    // The fills of the records in a log, in order. What a writer left that died is some of its bytes, then zeros.
+    // The fills of the records in a log, in order. What a writer left that died is some of its
+    // bytes, then zeros.
     let records = move |mut log: &[u8]| {
         let mut fills = Vec::new();
         while let Some(&fill) = log.first() {
@@ -442,7 +444,8 @@ fn appender_dies_then_the_records_of_the_other_are_there() {
     explore(|| appending(true));
 }
 
-/// A mortal goes on appending records under leases, which others recall: one that appends now and then, and a reader.
+/// A mortal goes on appending records under leases, which others recall: one that appends now and
+/// then, and a reader.
 fn continuing(defect: Defect) {
     const RECORD: usize = 600;
     const RECORDS: u8 = 7;
@@ -513,7 +516,8 @@ fn recall_that_overlooks_a_write_under_way_is_found() {
     find(|| continuing(Defect::BusyUnseen));
 }
 
-/// A file that a mortal goes on writing under leases is cut and grown, and its blocks are wanted for another.
+/// A file that a mortal goes on writing under leases is cut and grown, and its blocks are wanted
+/// for another.
 fn cutting() {
     let stage = Stage::new(5, Defect::None);
     let agent = stage.process();
@@ -620,9 +624,10 @@ fn ending() {
     stage.end();
 }
 
-/// Mechanism: the writes of a process that ends were given up before the files it had open, in transactions of their own, so that
-/// another thread could begin a write between. Consequence: it was never given up: its blocks were lost, and nothing that was freed
-/// since was used again. Fix: they are given up in the transaction that frees the slot.
+/// Mechanism: the writes of a process that ends were given up before the files it had open, in
+/// transactions of their own, so that another thread could begin a write between. Consequence: it
+/// was never given up: its blocks were lost, and nothing that was freed since was used again. Fix:
+/// they are given up in the transaction that frees the slot.
 #[test]
 fn process_ends_while_its_threads_write_then_nothing_of_them_is_left() {
     explore(ending);

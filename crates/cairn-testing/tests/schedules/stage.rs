@@ -1,10 +1,11 @@
 //! A namespace whose processes take turns as a scheduler says, and die where it says.
 //!
-//! The scheduler may switch before the lock is taken, while it is held (whenever the core computes the checksum of a
-//! log record), before it is released, and before and in the middle of every transfer. At the same moments a mortal
-//! process may die. The kernel then does to the lock what it does to a robust one: the next owner learns of it.
-//! Must stay true: nothing of `std` that blocks is held where the scheduler may switch; every choice is the
-//! scheduler's, so that a schedule can be replayed.
+//! The scheduler may switch before the lock is taken, while it is held (whenever the core computes
+//! the checksum of a log record), before it is released, and before and in the middle of every
+//! transfer. At the same moments a mortal process may die. The kernel then does to the lock what it
+//! does to a robust one: the next owner learns of it.
+//! Must stay true: nothing of `std` that blocks is held where the scheduler may switch; every
+//! choice is the scheduler's, so that a schedule can be replayed.
 
 use cairn_core::{Acquired, HeapMemory, Memory, Microfs, ProcessIdentity, Result, SlotId};
 use cairn_testing::driver::{Clock, Process};
@@ -22,8 +23,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ord
 const INODES: u32 = 16;
 /// Word that counts the writes in flight (docs/FORMAT.md).
 const PIN_COUNT: usize = 103;
-/// First word of the process slots, where every tier table fits a page; words of a slot; first word and length of its leases;
-/// the bit of a lease's state that says that a write is under way (docs/FORMAT.md).
+/// First word of the process slots, where every tier table fits a page; words of a slot; first word
+/// and length of its leases; the bit of a lease's state that says that a write is under way
+/// (docs/FORMAT.md).
 const SLOTS: usize = 512 + (16 << 10) + (32 << 10) + 6 * 512 + (32 << 10) * 8;
 const SLOT_WORDS: usize = 1024;
 const LEASES: usize = 872;
@@ -326,8 +328,8 @@ impl Stage {
         self.running.borrow_mut().push(thread);
     }
 
-    /// Cleans up after processes as they end or die, as the agent does, until none is left; then checks the
-    /// namespace. Returns how many died.
+    /// Cleans up after processes as they end or die, as the agent does, until none is left; then
+    /// checks the namespace. Returns how many died.
     pub fn settle(&self, agent: &Process) -> usize {
         let started = self.running.borrow().len();
         let (mut gone, mut died) = (0, 0);

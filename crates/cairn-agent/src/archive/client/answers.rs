@@ -1,7 +1,7 @@
 //! What S3 servers answer, as XML (Amazon S3 API reference, 2006-03-01).
 //!
-//! Must stay true: servers leave out what they do not have, and add what nobody asked for: whoever reads takes what it needs. A text that is no
-//! XML, or was cut off, is no answer.
+//! Must stay true: servers leave out what they do not have, and add what nobody asked for: whoever
+//! reads takes what it needs. A text that is no XML, or was cut off, is no answer.
 
 use quick_xml::de;
 use serde::Deserialize;

@@ -1,7 +1,9 @@
-//! Objects that were begun in parts and are not complete: which there are, and which of their parts.
+//! Objects that were begun in parts and are not complete: which there are, and which of their
+//! parts.
 //!
-//! Must stay true: a part that the server has stands for bytes only if what it says of it was compared with them. Servers leave out
-//! what they do not have: a part of which too little is said is none.
+//! Must stay true: a part that the server has stands for bytes only if what it says of it was
+//! compared with them. Servers leave out what they do not have: a part of which too little is said
+//! is none.
 
 use super::answers::{PartOf, Parts, Uploads};
 use super::{Client, PAGES_MAX, Part, checksum_text};
@@ -21,7 +23,8 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// This part, if it is of these bytes. Where the server has no checksum, its ETag is the MD5 of what it has, or it is not.
+    /// This part, if it is of these bytes. Where the server has no checksum, its ETag is the MD5 of
+    /// what it has, or it is not.
     pub fn of(&self, bytes: &[u8]) -> Option<Part> {
         let crc32c = checksum::crc32c(0, bytes);
         let is_it = match &self.crc32c {
@@ -35,8 +38,8 @@ impl Listed {
 }
 
 impl Client<'_> {
-    /// The parts that the server has of an object that was begun, by their numbers. None: there is no such object, or it
-    /// does not say. Errors: it has no time now.
+    /// The parts that the server has of an object that was begun, by their numbers. None: there is
+    /// no such object, or it does not say. Errors: it has no time now.
     pub fn parts(&self, key: &str, upload: &str) -> Result<Option<BTreeMap<u16, Listed>>> {
         let (mut found, mut after) = (BTreeMap::new(), 0);
         loop {
@@ -69,7 +72,8 @@ impl Client<'_> {
         self.send("give up", key, &action, &[], None)?.check(self, "give up", key)
     }
 
-    /// Gives up what somebody who died began and did not complete, of objects whose names begin like this and are `ours`.
+    /// Gives up what somebody who died began and did not complete, of objects whose names begin
+    /// like this and are `ours`.
     pub fn abort_unfinished(
         &self,
         prefix: &str,

@@ -134,7 +134,8 @@ fn bytes_arrive_no_faster_than_the_drain_may_go() {
 /// Bytes of a file that comes in four parts.
 const LARGE: u64 = 4 * PART_BYTES_MIN - 3;
 
-/// A server that has three parts of four of the one file of a checkpoint, which an agent sent that ended then.
+/// A server that has three parts of four of the one file of a checkpoint, which an agent sent that
+/// ended then.
 fn begun(troubles: &[Trouble]) -> (World, ObjectStore, register::Checkpoint) {
     let (world, server) = (World::new(), ObjectStore::start(&[]));
     client(server.url()).put_small("deep/job/cairn-archive", b"job").expect("is written");

@@ -1,11 +1,13 @@
-//! Families whose files of one step lie side by side are one checkpoint, whatever words are in their names: `model.3` and `optim.3`,
-//! `ckpt-3.index` and `ckpt-3.data-00000-of-00001`, the `.coor`, `.vel` and `.xsc` of a step.
+//! Families whose files of one step lie side by side are one checkpoint, whatever words are in
+//! their names: `model.3` and `optim.3`, `ckpt-3.index` and `ckpt-3.data-00000-of-00001`, the
+//! `.coor`, `.vel` and `.xsc` of a step.
 //!
-//! Pure. The steps teach: two families in one directory belong together if most of the steps that either has, but for the newest, which
-//! may be unfinished, and those from before both were there, have files of both, written before those of the next step; or if both have
-//! the newest alone.
-//! Must stay true: a step that lacks what others have stays one with them, so that it is not taken for whole; what is written more often
-//! than every other step of something else is not held back by it.
+//! Pure. The steps teach: two families in one directory belong together if most of the steps that
+//! either has, but for the newest, which may be unfinished, and those from before both were there,
+//! have files of both, written before those of the next step; or if both have the newest alone.
+//! Must stay true: a step that lacks what others have stays one with them, so that it is not taken
+//! for whole; what is written more often than every other step of something else is not held back
+//! by it.
 
 use super::{Draft, Family, Name, newest_ns};
 use crate::model::path::FilePath;

@@ -1,8 +1,9 @@
-//! How far what is outside is behind what was written: the newest checkpoint of each family there, and those that were complete
-//! after it, were wanted outside, and went before they were there.
+//! How far what is outside is behind what was written: the newest checkpoint of each family there,
+//! and those that were complete after it, were wanted outside, and went before they were there.
 //!
 //! Must stay true: one that is outside is none of these, nor is any that is older than one that is.
-//! Does not find out what has gone; `register.rs` does. What came and went between two looks is not known, so a number is the least.
+//! Does not find out what has gone; `register.rs` does. What came and went between two looks is not
+//! known, so a number is the least.
 
 use super::Family;
 use crate::persist::manifest::Manifest;
@@ -37,7 +38,8 @@ pub struct Lags(Vec<Lag>);
 pub struct Behind {
     /// The family.
     pub family: Family,
-    /// How many complete ones, or more, went before they were in the persist directory, since the newest one there.
+    /// How many complete ones, or more, went before they were in the persist directory, since the
+    /// newest one there.
     pub missed: u64,
     /// The newest one there.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,7 +79,8 @@ impl Lags {
         }
     }
 
-    /// Nothing of a family is missed of which there `are` none any more: the program has cleared up.
+    /// Nothing of a family is missed of which there `are` none any more: the program has cleared
+    /// up.
     pub fn forgive(&mut self, are: impl Fn(&Family) -> bool) {
         let cleared = self.0.iter_mut().filter(|lag| !are(&lag.family));
         cleared.for_each(|lag| lag.missed.clear());

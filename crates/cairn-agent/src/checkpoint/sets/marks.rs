@@ -1,8 +1,8 @@
-//! Checkpoints that programs announce themselves (`cairn_checkpoint_begin`, `cairn_checkpoint_end`), and what they say of
-//! files (`cairn_hint`).
+//! Checkpoints that programs announce themselves (`cairn_checkpoint_begin`,
+//! `cairn_checkpoint_end`), and what they say of files (`cairn_hint`).
 //!
-//! Which process wrote a file is not known; a file belongs to the checkpoint during which it was last changed, of several to
-//! the one that began last.
+//! Which process wrote a file is not known; a file belongs to the checkpoint during which it was
+//! last changed, of several to the one that began last.
 //! Must stay true: a note that is damaged is left out, and hides no other.
 
 use super::{Family, Name};
@@ -14,7 +14,8 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 
-/// How many of [`HINTS`], from the first on, say what a file is for: one of them holds. One of the others says when it is needed.
+/// How many of [`HINTS`], from the first on, say what a file is for: one of them holds. One of the
+/// others says when it is needed.
 const PURPOSES: usize = 3;
 
 /// How the wildcards of a shell match paths.

@@ -1,15 +1,19 @@
-//! Files whose names differ in numbers only, `dump.100`, `dump.200`, which are taken for checkpoints without a pattern.
+//! Files whose names differ in numbers only, `dump.100`, `dump.200`, which are taken for
+//! checkpoints without a pattern.
 //!
-//! Pure, and decided from all names at once: a number behind a word for steps is the step, and one behind a word for parts,
-//! `rank3`, is none. Without such words, where one number varies it is the step; where several do, the step is the one
-//! that tells apart what was written together, and one that counts the ranks is the rank. Names that differ in as many
-//! numbers as there are ranks, and no other, are the parts of one checkpoint that is always written to the same names. A date and
-//! time is one number; names that differ in numbers with decimals are no series, because a step is a whole number.
-//! Must stay true: what is known to be a family of checkpoints stays one, down to its last member; what has more members than
-//! anybody keeps checkpoints is data, and no series.
-//! What is the part of a rank where neither a word nor a launcher says so is not known: a pattern tells. Where what varies could count
-//! parts, because it is dense, and another number could be the step, they may be the parts of one checkpoint, `dump.100.0`,
-//! `dump.100.1`, as well as a series of them: then it is said that this is not certain.
+//! Pure, and decided from all names at once: a number behind a word for steps is the step, and one
+//! behind a word for parts, `rank3`, is none. Without such words, where one number varies it is the
+//! step; where several do, the step is the one that tells apart what was written together, and one
+//! that counts the ranks is the rank. Names that differ in as many numbers as there are ranks, and
+//! no other, are the parts of one checkpoint that is always written to the same names. A date and
+//! time is one number; names that differ in numbers with decimals are no series, because a step is
+//! a whole number.
+//! Must stay true: what is known to be a family of checkpoints stays one, down to its last member;
+//! what has more members than anybody keeps checkpoints is data, and no series. What is the part of
+//! a rank where neither a word nor a launcher says so is not known: a pattern tells. Where what
+//! varies could count parts, because it is dense, and another number could be the step, they may be
+//! the parts of one checkpoint, `dump.100.0`, `dump.100.1`, as well as a series of them: then it is
+//! said that this is not certain.
 
 use super::pattern::Position;
 use super::{Family, Ranks};
@@ -58,7 +62,8 @@ const PART_WORDS: &[&str] = &[
     "dp",
 ];
 
-/// Words before a number that tells runs or models apart, and never is a step; and those before which it may stand without a separator.
+/// Words before a number that tells runs or models apart, and never is a step; and those before
+/// which it may stand without a separator.
 const RUN_WORDS: &[&str] = &[
     "run",
     "exp",
@@ -167,7 +172,8 @@ fn directory(path: &[u8]) -> &[u8] {
     &path[..path.iter().rposition(|&byte| byte == b'/').unwrap_or(0)]
 }
 
-/// Whether the word before the number that begins at `start` is one of these, or several of what it means.
+/// Whether the word before the number that begins at `start` is one of these, or several of what it
+/// means.
 fn is_behind(path: &[u8], start: usize, words: &[&str]) -> bool {
     let path = &path[..start];
     let separators = path.iter().rev().take_while(|byte| b"_-.=/".contains(byte)).count();
@@ -194,7 +200,8 @@ fn numbers_in(path: &[u8]) -> Vec<Range<usize>> {
     places
 }
 
-/// How long the date is that `text` begins with, and the time of day behind it: `2026-11-23T17-05-09`, `20261123_170509`.
+/// How long the date is that `text` begins with, and the time of day behind it:
+/// `2026-11-23T17-05-09`, `20261123_170509`.
 fn date_length(text: &[u8]) -> Option<usize> {
     let is_whole = |at: usize, length: usize| {
         let digits = text.get(at..at + length).unwrap_or_default();
@@ -236,7 +243,8 @@ fn number(text: &[u8]) -> u64 {
     digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
 }
 
-/// Whether the number at `place` counts the parts there are, or is one of so many: `model-00001-of-00005`.
+/// Whether the number at `place` counts the parts there are, or is one of so many:
+/// `model-00001-of-00005`.
 fn is_of_count(path: &[u8], place: &Range<usize>) -> bool {
     let (before, behind) = (&path[..place.start], &path[place.end..]);
     let ends = |word: &[u8]| before.ends_with(word);
@@ -329,7 +337,8 @@ impl Roles {
     }
 }
 
-/// Whether what differs in nothing but the number at `index` may be the parts of one step, which is another number then.
+/// Whether what differs in nothing but the number at `index` may be the parts of one step, which is
+/// another number then.
 fn may_be_parts<Key>(members: &[Numbered<'_, Key>], index: usize) -> bool {
     let (path, places) = (members[0].path, &members[0].places);
     let values = values(members, index);
@@ -341,7 +350,8 @@ fn may_be_parts<Key>(members: &[Numbered<'_, Key>], index: usize) -> bool {
     is_dense && !is_said && others.any(|(_, place)| may_be_step(path, place))
 }
 
-/// Whether the number at `place` may be a step: not of a word, such as `resnet50` and `.h5`, of a run, a date or a part.
+/// Whether the number at `place` may be a step: not of a word, such as `resnet50` and `.h5`, of a
+/// run, a date or a part.
 fn may_be_step(path: &[u8], place: &Range<usize>) -> bool {
     let before = &path[..place.start];
     let letters = before.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
@@ -509,8 +519,9 @@ mod tests {
         );
     }
 
-    /// Mechanism: a letter that names may have stood for their numbers, so that names with more numbers than others were of one
-    /// series. Consequence: the agent's drain died of them. Fix: a byte that no name has.
+    /// Mechanism: a letter that names may have stood for their numbers, so that names with more
+    /// numbers than others were of one series. Consequence: the agent's drain died of them. Fix: a
+    /// byte that no name has.
     #[test]
     fn names_with_more_numbers_than_others_are_of_another_series() {
         assert_eq!(found(&[("1#2", 1), ("#1#", 2), ("##3", 3)], None), []);
@@ -529,8 +540,9 @@ mod tests {
         assert_eq!(found(&files, None), [part(10), part(10), part(20), part(20)]);
     }
 
-    /// Mechanism: of the names of one step only the ranks differ, so that these were taken for steps. Consequence: each part was a
-    /// checkpoint; all but one were left out of a restart, or removed as older ones. Fix: words tell.
+    /// Mechanism: of the names of one step only the ranks differ, so that these were taken for
+    /// steps. Consequence: each part was a checkpoint; all but one were left out of a restart, or
+    /// removed as older ones. Fix: words tell.
     #[test]
     fn words_before_numbers_tell_steps_from_parts() {
         let part = |family: &str, step| (family.to_string(), step, None);
@@ -554,9 +566,10 @@ mod tests {
         assert_eq!(found(&files, Some(2))[1], ranked);
     }
 
-    /// Mechanism: of names in which only the parts differ, because there is one step yet, each was a whole checkpoint. Consequence:
-    /// a quarter of one was offered, and `--retain` took the other parts from a program that was about to rename them. Fix: what may
-    /// be either is nothing that is whole.
+    /// Mechanism: of names in which only the parts differ, because there is one step yet, each was
+    /// a whole checkpoint. Consequence: a quarter of one was offered, and `--retain` took the other
+    /// parts from a program that was about to rename them. Fix: what may be either is nothing that
+    /// is whole.
     #[test]
     fn parts_of_the_first_step_are_not_certain_to_be_checkpoints() {
         let is_certain = |names: &[&str]| {
@@ -633,8 +646,9 @@ mod tests {
         assert_eq!(found(&shards, None), [shard.clone(), shard]);
     }
 
-    /// Mechanism: of numbers with decimals, and of dates, one part was taken for the step. Consequence: checkpoints that had this part in
-    /// common were one. Fix: dates are numbers, and decimals are known.
+    /// Mechanism: of numbers with decimals, and of dates, one part was taken for the step.
+    /// Consequence: checkpoints that had this part in common were one. Fix: dates are numbers, and
+    /// decimals are known.
     #[test]
     fn dates_are_numbers_and_numbers_with_decimals_no_steps() {
         let dated = [("c-2026-11-23T17-05-09.pt", 1), ("c-2026-11-23T18-05-40.pt", 9)];
@@ -653,9 +667,10 @@ mod tests {
         }
     }
 
-    /// Mechanism: one file alone was of no series, and what differed in its ranks was taken for steps once one step was left.
-    /// Consequence: it was drained however seldom that was wanted, and parts were checkpoints. Fix: families that had checkpoints are
-    /// known.
+    /// Mechanism: one file alone was of no series, and what differed in its ranks was taken for
+    /// steps once one step was left.
+    /// Consequence: it was drained however seldom that was wanted, and parts were checkpoints. Fix:
+    /// families that had checkpoints are known.
     #[test]
     fn last_member_of_a_family_stays_one() {
         let known = ["dump.{step}", "s.{any}.{step}", "t{step}"];
@@ -711,7 +726,8 @@ mod tests {
         assert_eq!(found(&files(1), Some(2)), [0, 1, 2].map(step));
     }
 
-    /// Mechanism: ranks were numbers below that of ranks on this node. Consequence: on every node but the first parts were steps.
+    /// Mechanism: ranks were numbers below that of ranks on this node. Consequence: on every node
+    /// but the first parts were steps.
     /// Fix: their numbers are known.
     #[test]
     fn ranks_of_a_node_that_is_not_the_first_are_known_by_their_numbers_or_by_their_places() {

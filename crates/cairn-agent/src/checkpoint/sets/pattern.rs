@@ -1,9 +1,12 @@
-//! Which files belong to the same checkpoint, as the user or a default says it: `restart.{step}.{rank}`, `ckpt-{step}/**`.
+//! Which files belong to the same checkpoint, as the user or a default says it:
+//! `restart.{step}.{rank}`, `ckpt-{step}/**`.
 //!
-//! A pattern is matched against the end of a file's path, from the start of a component on; one that begins with `/` against
-//! all of it. `{step}` and `{rank}` stand for a number, `{any}` and `*` for any text in a component, `?` for one byte, `**` for
-//! any text. All that matched but the step, the rank and what `{any}` stands for is the name of the family.
-//! Must stay true: what lies in a directory with a step in its name belongs to that step, as a whole.
+//! A pattern is matched against the end of a file's path, from the start of a component on; one
+//! that begins with `/` against all of it. `{step}` and `{rank}` stand for a number, `{any}` and
+//! `*` for any text in a component, `?` for one byte, `**` for any text. All that matched but the
+//! step, the rank and what `{any}` stands for is the name of the family.
+//! Must stay true: what lies in a directory with a step in its name belongs to that step, as a
+//! whole.
 
 use super::Family;
 use regex::bytes::{Captures, Regex, RegexBuilder, RegexSet, RegexSetBuilder};
@@ -29,8 +32,9 @@ pub struct Pattern {
     expression: Regex,
 }
 
-/// What programs of the field write: PyTorch and Hugging Face, DeepSpeed, Megatron, Lightning, AMReX, GROMACS, LAMMPS with a
-/// file for each processor, and plain numbered directories. Numbered files need no pattern, see [`super::numbered`].
+/// What programs of the field write: PyTorch and Hugging Face, DeepSpeed, Megatron, Lightning,
+/// AMReX, GROMACS, LAMMPS with a file for each processor, and plain numbered directories. Numbered
+/// files need no pattern, see [`super::numbered`].
 const DEFAULTS: &[&str] = &[
     "checkpoint-{step}/**",
     "checkpoint_{step}/**",

@@ -1,6 +1,7 @@
 //! What is done with checkpoints and files, as the user says it: the section `checkpoint` of a job.
 //!
-//! Must stay true: a pattern that cannot be understood was refused when the job was described, not when it runs.
+//! Must stay true: a pattern that cannot be understood was refused when the job was described, not
+//! when it runs.
 
 use super::marks;
 pub use super::marks::MATCHING;
@@ -10,7 +11,8 @@ use glob::Pattern as Glob;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// After so long without a change a checkpoint is taken for complete unless the user says otherwise.
+/// After so long without a change a checkpoint is taken for complete unless the user says
+/// otherwise.
 pub const SETTLE_DEFAULT: Duration = Duration::from_secs(5);
 
 /// What a file is for; decides what becomes of it (echofs, section III).
@@ -121,8 +123,8 @@ impl Rules {
         !self.tags.is_empty() || notes.iter().any(|note| note.kind == Kind::Hint)
     }
 
-    /// What a file is for, if anybody said so: its path below the mount prefix, and as programs see it. What a program said
-    /// of it itself holds.
+    /// What a file is for, if anybody said so: its path below the mount prefix, and as programs see
+    /// it. What a program said of it itself holds.
     pub fn purpose(&self, path: &[u8], seen: &[u8], notes: &[Note]) -> Option<Purpose> {
         let hints = marks::hints(notes, seen);
         let hinted =
@@ -140,8 +142,8 @@ impl Rules {
         self.pfs == Every::default()
     }
 
-    /// Whether the checkpoint with this number in its family, counted from 1, is to be drained; `last` of those that were is
-    /// so old, if there is one.
+    /// Whether the checkpoint with this number in its family, counted from 1, is to be drained;
+    /// `last` of those that were is so old, if there is one.
     pub fn wants_pfs(&self, ordinal: u64, last: Option<Duration>) -> bool {
         match self.pfs {
             Every::Count(count) => ordinal % count.max(1) == 0,

@@ -1,8 +1,10 @@
-//! The complete checkpoints of a store, with their numbers and levels: `checkpoints.json` in the store's directory.
+//! The complete checkpoints of a store, with their numbers and levels: `checkpoints.json` in the
+//! store's directory.
 //!
-//! Must stay true: the file is replaced whole; a checkpoint keeps its number as long as its files stay what they were; what was
-//! unfinished when a run failed stays so until its files change. An agent that lost the file finds the checkpoints again and
-//! gives them new numbers, higher than those that are known outside.
+//! Must stay true: the file is replaced whole; a checkpoint keeps its number as long as its files
+//! stay what they were; what was unfinished when a run failed stays so until its files change. An
+//! agent that lost the file finds the checkpoints again and gives them new numbers, higher than
+//! those that are known outside.
 
 use super::lag::Lags;
 use super::marks::Mark;
@@ -114,12 +116,14 @@ pub struct Register {
     /// Oldest first.
     checkpoints: Vec<Checkpoint>,
     abandoned: Vec<Abandoned>,
-    /// Complete ones whose files were written again or removed since, and are not all of one checkpoint again.
+    /// Complete ones whose files were written again or removed since, and are not all of one
+    /// checkpoint again.
     #[serde(default)]
     rewritten: Vec<Checkpoint>,
     #[serde(default)]
     rests: Vec<Rest>,
-    /// When the last one of a family that is to be in the persist directory was found complete, nanoseconds since the epoch.
+    /// When the last one of a family that is to be in the persist directory was found complete,
+    /// nanoseconds since the epoch.
     #[serde(default)]
     wanted_ns: Vec<(Family, i64)>,
     /// What is outside, and what went before it was.
@@ -171,18 +175,20 @@ impl Register {
         format::parse(&path, &text, REGISTER_FORMAT)
     }
 
-    /// Replaces the register of the store in `directory`. It is as durable as the store's directory, which lies in memory.
+    /// Replaces the register of the store in `directory`. It is as durable as the store's
+    /// directory, which lies in memory.
     pub fn save(&self, directory: &Path) -> Result<()> {
         store_file::replace_json(&directory.join(REGISTER_FILE), self, Outlives::Process)
     }
 
-    /// The complete checkpoints, in the order in which they were found so, which is that of their numbers: the newest is the last,
-    /// whatever the clock said when it was written.
+    /// The complete checkpoints, in the order in which they were found so, which is that of their
+    /// numbers: the newest is the last, whatever the clock said when it was written.
     pub fn checkpoints(&self) -> &[Checkpoint] {
         &self.checkpoints
     }
 
-    /// Says of sets whether they are known to be complete with their files, or with more that are gone.
+    /// Says of sets whether they are known to be complete with their files, or with more that are
+    /// gone.
     pub fn knows(&self) -> impl Fn(&Set) -> bool + '_ {
         let known = self.checkpoints.iter().map(|known| (&known.name, &known.files[..]));
         let known: HashMap<&Name, &[Member]> = known.collect();
@@ -217,7 +223,8 @@ impl Register {
         self.counts.iter().any(|(known, _)| known == family) || self.joined.contains(family)
     }
 
-    /// The newest checkpoint of each family, as it is or was before files of it were written again or removed.
+    /// The newest checkpoint of each family, as it is or was before files of it were written again
+    /// or removed.
     pub fn usual(&self) -> HashMap<&Family, Usual<'_>> {
         let mut known: Vec<_> = self.checkpoints.iter().chain(&self.rewritten).collect();
         known.sort_by_key(|known| known.id);
@@ -258,9 +265,10 @@ impl Register {
         survey(groves, rules.patterns(), &situation)
     }
 
-    /// Takes note of what `sets` are complete at `now_ns`: new ones get a number and the level that `rules` want, those that
-    /// changed or went are dropped. One that has lost files, and has no others, is the same as before, once it counts as complete.
-    /// Those that are nowhere any more, of which not all files are in another.
+    /// Takes note of what `sets` are complete at `now_ns`: new ones get a number and the level that
+    /// `rules` want, those that changed or went are dropped. One that has lost files, and has no
+    /// others, is the same as before, once it counts as complete. Those that are nowhere any more,
+    /// of which not all files are in another.
     pub fn take(&mut self, sets: &[Set], rules: &Rules, now_ns: i64) -> Vec<Checkpoint> {
         self.joined.extend(sets.iter().flat_map(|set| set.families.iter().cloned()));
         let complete: BTreeMap<&Name, &Set> =
@@ -298,7 +306,8 @@ impl Register {
             let before = self.rewritten.iter().find(|known| known.name == set.name);
             let grown = before.filter(|known| is_part(&known.files, &set.members));
             let ordinal = grown.map(|known| known.ordinal);
-            // One that was found complete a little too early stands where it stood, however late that is found out.
+            // One that was found complete a little too early stands where it stood, however late
+            // that is found out.
             let is_later = |known: &Checkpoint, other: &Checkpoint| {
                 other.id > known.id && (set.newest_ns..=now_ns).contains(&other.modified_ns)
             };
@@ -357,8 +366,8 @@ impl Register {
         self.lags.forgive(|family| there.contains(family));
     }
 
-    /// Takes note of `sets` that are whole, oldest first, whatever the times of their files say. One that is known stays what it is:
-    /// somebody who was killed took note of it before.
+    /// Takes note of `sets` that are whole, oldest first, whatever the times of their files say.
+    /// One that is known stays what it is: somebody who was killed took note of it before.
     pub fn adopt(&mut self, sets: &[&Set], rules: &Rules, now_ns: i64) {
         for set in sets {
             let is_it = |known: &Checkpoint| known.name == set.name && known.files == set.members;
@@ -373,7 +382,8 @@ impl Register {
         self.checkpoints.sort_by_key(|known| known.id);
     }
 
-    /// The file at `path` is another one with the same data: what consists of it stays what it is. Whether anything does.
+    /// The file at `path` is another one with the same data: what consists of it stays what it is.
+    /// Whether anything does.
     pub fn note_replaced(&mut self, path: &crate::FilePath, inode: u32, version: u64) -> bool {
         let mut is_part = false;
         let known = self.checkpoints.iter_mut().chain(&mut self.rewritten);
@@ -435,7 +445,8 @@ impl Register {
         self.checkpoints.push(known);
     }
 
-    /// When the last one of a family that is to be in the persist directory was found complete; long ago if none was.
+    /// When the last one of a family that is to be in the persist directory was found complete;
+    /// long ago if none was.
     fn wanted_ns_of(&mut self, family: &Family) -> &mut i64 {
         let known = self.wanted_ns.iter().position(|(known, _)| known == family);
         let index = known.unwrap_or(self.wanted_ns.len());
@@ -486,8 +497,9 @@ impl Register {
         self.succeeded_run = run;
     }
 
-    /// The run failed: those of `sets` that are not complete stay so until their files change. Those of dead writers, too, because
-    /// what is left when somebody has removed the unclean files is no more complete.
+    /// The run failed: those of `sets` that are not complete stay so until their files change.
+    /// Those of dead writers, too, because what is left when somebody has removed the unclean files
+    /// is no more complete.
     pub fn abandon(&mut self, sets: &[Set]) {
         let is_unfinished = |set: &&Set| {
             let is_left =
@@ -503,7 +515,8 @@ impl Register {
         }
     }
 
-    /// The newest checkpoint of each family is wanted in the persist directory, whatever the policy says.
+    /// The newest checkpoint of each family is wanted in the persist directory, whatever the policy
+    /// says.
     pub fn want_newest(&mut self) {
         let known = self.checkpoints.iter().enumerate();
         let newest: BTreeMap<Family, usize> =

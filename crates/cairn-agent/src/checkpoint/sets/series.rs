@@ -1,4 +1,5 @@
-//! Which directories and files are checkpoints by their names: those that differ from known ones only in the step.
+//! Which directories and files are checkpoints by their names: those that differ from known ones
+//! only in the step.
 //!
 //! Must stay true: a directory is none unless a known checkpoint of its family is a directory.
 
@@ -44,8 +45,8 @@ fn find(patterns: &[Pattern], path: &[u8]) -> Option<Name> {
     Some(Name { family: found.family, step: found.step })
 }
 
-/// What is of the same family as a checkpoint with this file, where the family's name has this `end`; None if the file is not. A name that
-/// a program gave says nothing of its files.
+/// What is of the same family as a checkpoint with this file, where the family's name has this
+/// `end`; None if the file is not. A name that a program gave says nothing of its files.
 fn pattern(name: &Name, path: &FilePath, end: &str) -> Option<Pattern> {
     let pattern = Pattern::parse(&format!("/{}{end}", name.family)).ok()?;
     let is_of_it = pattern.position(path.as_bytes()).is_some_and(|found| found.step == name.step);

@@ -39,8 +39,9 @@ impl<'d, 'a> Siblings<'d, 'a> {
         })
     }
 
-    /// Whether all that wrote to this one have gone on: there is another one that has successors of all its files. That is of a later
-    /// step; or all of it was written after this one, and has no more.
+    /// Whether all that wrote to this one have gone on: there is another one that has successors of
+    /// all its files. That is of a later step; or all of it was written after this one, and has no
+    /// more.
     pub(super) fn is_followed(&self, name: &Name) -> bool {
         let (draft, (_, last)) = (&self.drafts[name], span(&self.drafts[name]));
         let members = draft.members();

@@ -196,8 +196,9 @@ fn set_of_a_dead_writer_or_that_a_failed_run_left_is_broken_whatever_follows() {
     assert_eq!(only(&files, &known), Standing::Broken(Reason::Abandoned));
 }
 
-/// Mechanism: time that passed after a run had died counted as quiet, and parts that it had closed counted as all. Consequence:
-/// who looked long enough after the death found what it had left unfinished complete: it was drained, and offered for a restart.
+/// Mechanism: time that passed after a run had died counted as quiet, and parts that it had closed
+/// counted as all. Consequence: who looked long enough after the death found what it had left
+/// unfinished complete: it was drained, and offered for a restart.
 /// Fix: quiet is only as long as programs could have written.
 #[test]
 fn what_a_run_left_does_not_become_complete_after_its_death() {
@@ -243,10 +244,12 @@ fn clock_that_went_back_completes_nothing() {
     assert_eq!(only(&files, &KNOWN), unsettled(5));
 }
 
-/// Mechanism: as many files as the checkpoint before had, or as there are ranks, were taken for all of it, also where files
-/// of the same names were written again one after another.
-/// Consequence: between two of them the store held new ones and old ones; those were drained as one checkpoint.
-/// Fix: what it had when it was complete is known; what is not written again yet is no part of the next one.
+/// Mechanism: as many files as the checkpoint before had, or as there are ranks, were taken for all
+/// of it, also where files of the same names were written again one after another.
+/// Consequence: between two of them the store held new ones and old ones; those were drained as one
+/// checkpoint.
+/// Fix: what it had when it was complete is known; what is not written again yet is no part of the
+/// next one.
 #[test]
 fn files_that_are_written_again_are_complete_when_all_of_them_were() {
     const BEFORE: &[(&str, u32, u64)] = &[("ckpt-7/a", 2, 1), ("ckpt-7/b", 3, 1)];
@@ -282,8 +285,10 @@ fn what_is_left_of_a_set_is_complete_when_it_has_stayed_or_the_run_has_ended_wel
     assert_eq!(first(Known { run: Run::Failed, ..known() }), leaving(60), "which is given up then");
 }
 
-/// Mechanism: a set counted as complete as soon as the next one was begun, also with fewer files than the one before.
-/// Consequence: while some processes had begun the next one and another still wrote to this one, it was drained without that part.
+/// Mechanism: a set counted as complete as soon as the next one was begun, also with fewer files
+/// than the one before.
+/// Consequence: while some processes had begun the next one and another still wrote to this one, it
+/// was drained without that part.
 /// Fix: it waits as any smaller set does.
 #[test]
 fn smaller_set_waits_for_more_though_the_next_one_was_begun() {
@@ -296,8 +301,8 @@ fn smaller_set_waits_for_more_though_the_next_one_was_begun() {
 }
 
 /// Mechanism: a set counted as complete as soon as there was one of a greater step.
-/// Consequence: a program that had gone back to an earlier step, and wrote one again of which a later one was there, had each of
-/// its files taken for a checkpoint as it was closed.
+/// Consequence: a program that had gone back to an earlier step, and wrote one again of which a
+/// later one was there, had each of its files taken for a checkpoint as it was closed.
 /// Fix: the later step has to be as new.
 #[test]
 fn later_step_that_is_older_was_not_begun_after_this_one() {
@@ -347,7 +352,8 @@ fn directory_into_which_old_files_are_linked_is_not_quiet() {
 
 /// Mechanism: a set was complete when each rank had a file in it, and after a while without some.
 /// Consequence: it was so before each had begun its second file, and while a rank was late.
-/// Fix: somebody has to have gone on, and as long as the run goes on the parts of all ranks have to be there.
+/// Fix: somebody has to have gone on, and as long as the run goes on the parts of all ranks have to
+/// be there.
 #[test]
 fn ranks_may_write_more_than_one_file_and_late() {
     let ranks = |count| Known { ranks: Some(count), ..KNOWN };
@@ -407,9 +413,11 @@ fn namespaces_of_ranks_hold_parts_of_the_same_checkpoints() {
     assert_eq!(plain, [(name(1), 2, true), (name(2), 1, false)]);
 }
 
-/// Mechanism: a set of which one file was written again after it had been seen complete was a mixture of two, also when the run had
-/// ended well. Consequence: what a program appended to the last file of its checkpoint, while the agent looked, kept it out of the list
-/// of those that are whole, and `--newest-only` took an older one. Fix: a program that ended well has written what it wanted to.
+/// Mechanism: a set of which one file was written again after it had been seen complete was a
+/// mixture of two, also when the run had ended well. Consequence: what a program appended to the
+/// last file of its checkpoint, while the agent looked, kept it out of the list of those that are
+/// whole, and `--newest-only` took an older one. Fix: a program that ended well has written what it
+/// wanted to.
 #[test]
 fn what_was_written_again_is_whole_once_the_run_has_ended_well() {
     let files = [("ckpt-2/a", file(1, 98)), ("ckpt-2/b", Node { version: 3, ..file(2, 99) })];

@@ -1,7 +1,9 @@
-//! What a checkpoint of a family usually consists of: whether a set has all that the one before it had.
+//! What a checkpoint of a family usually consists of: whether a set has all that the one before it
+//! had.
 //!
-//! Pure. A file has a successor in a set of another step if that has a file of its name, in which numbers that are the old step may
-//! be the new one. Must stay true: other files, however many, do not make up for one that is missing.
+//! Pure. A file has a successor in a set of another step if that has a file of its name, in which
+//! numbers that are the old step may be the new one. Must stay true: other files, however many, do
+//! not make up for one that is missing.
 
 use super::Member;
 use crate::model::path::FilePath;
@@ -18,8 +20,8 @@ pub struct Usual<'a> {
 }
 
 impl Usual<'_> {
-    /// Whether a set of `step` has a successor of each file. The first `depth` components of paths are the directories that the two
-    /// sets are.
+    /// Whether a set of `step` has a successor of each file. The first `depth` components of paths
+    /// are the directories that the two sets are.
     pub fn is_all_in(&self, step: Option<u64>, members: &[Member], depth: usize) -> bool {
         let names: HashSet<Vec<u8>> =
             members.iter().map(|member| name_in(&member.path, depth)).collect();
@@ -38,8 +40,8 @@ fn name_in(path: &FilePath, depth: usize) -> Vec<u8> {
     path.components().skip(depth).collect::<Vec<_>>().join(&b'/')
 }
 
-/// `name` with the number `to` in place of `from`: everywhere, and in each single place, because what is the same number there may
-/// be that of a process.
+/// `name` with the number `to` in place of `from`: everywhere, and in each single place, because
+/// what is the same number there may be that of a process.
 fn successors(name: &[u8], from: u64, to: u64) -> Vec<Vec<u8>> {
     let places: Vec<Range<usize>> =
         numbers(name).filter(|place| value(&name[place.clone()]) == Some(from)).collect();

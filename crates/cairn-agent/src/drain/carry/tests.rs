@@ -249,8 +249,8 @@ impl World {
         }
     }
 
-    /// What a user finds in the persist directory, by its path in the store, apart from the manifest and the places of mapped
-    /// directories, which stay.
+    /// What a user finds in the persist directory, by its path in the store, apart from the
+    /// manifest and the places of mapped directories, which stay.
     fn copies(&self) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
         collect(&self.out(), "", &mut found);
@@ -420,8 +420,9 @@ fn what_an_agent_that_died_has_done_is_finished_and_not_done_again() {
     });
 }
 
-/// Mechanism: the journal was read by agents of its own store alone. Consequence: after the loss of the node what had arrived last was
-/// nobody's: it was not brought back, and kept the next run of the job from putting its own in its place where the directory is shared.
+/// Mechanism: the journal was read by agents of its own store alone. Consequence: after the loss of
+/// the node what had arrived last was nobody's: it was not brought back, and kept the next run of
+/// the job from putting its own in its place where the directory is shared.
 /// Fix: the next store of the job reads it first.
 #[test]
 fn next_store_of_the_job_knows_what_the_last_one_has_placed_and_leaves_nothing_of_it() {
@@ -462,9 +463,11 @@ fn names_that_come_back_after_an_agent_died_are_not_taken_for_drained() {
     assert_eq!(world.copies().into_keys().collect::<Vec<_>>(), ["file", "second"]);
 }
 
-/// Mechanism: who gives attributes to one name of a copy makes another file of it first, and not the one that it has announced. So an agent
-/// that died then was not taken to have done it, and its successor took the copy for what it had been. Consequence: when the program gave
-/// its old attributes back to the file, or went on from an image with these, the copy kept the new ones, with exit code 0.
+/// Mechanism: who gives attributes to one name of a copy makes another file of it first, and not
+/// the one that it has announced. So an agent that died then was not taken to have done it, and its
+/// successor took the copy for what it had been. Consequence: when the program gave its old
+/// attributes back to the file, or went on from an image with these, the copy kept the new ones,
+/// with exit code 0.
 /// Fix: a copy that something was announced about is looked at.
 #[test]
 fn attributes_that_a_copy_got_from_an_agent_that_died_are_seen() {
@@ -685,8 +688,9 @@ fn what_was_closed_since_the_trees_were_read_overtakes_whatever_namespace_it_is_
     assert!(!overtaking.has_come(), "that was said");
 }
 
-/// Mechanism: room was made after a pass alone. Consequence: where many checkpoints were copied in one pass a writer got ENOSPC although
-/// most of them had arrived and were to leave. Fix: the pass ends early for a writer that waits.
+/// Mechanism: room was made after a pass alone. Consequence: where many checkpoints were copied in
+/// one pass a writer got ENOSPC although most of them had arrived and were to leave. Fix: the pass
+/// ends early for a writer that waits.
 #[test]
 fn writer_that_waits_for_space_ends_a_pass_that_has_copied_for_a_while() {
     let world = World::new();
@@ -703,8 +707,9 @@ fn writer_that_waits_for_space_ends_a_pass_that_has_copied_for_a_while() {
     assert!(!overtaking.has_come());
 }
 
-/// Mechanism: a copy of what the file had become since its names were read was not taken for one of it. Consequence: its other name got a
-/// copy of its own, and the link was lost for good, because each had what it should. Fix: a later copy of the file is one.
+/// Mechanism: a copy of what the file had become since its names were read was not taken for one of
+/// it. Consequence: its other name got a copy of its own, and the link was lost for good, because
+/// each had what it should. Fix: a later copy of the file is one.
 #[test]
 fn file_that_is_written_to_while_it_is_copied_keeps_its_names() {
     let world = World::new();
@@ -751,8 +756,10 @@ fn file_in_trouble_that_needs_nothing_any_more_is_not_tried_again() {
     fs.release(world.volume.slot(), opened.handle, now()).expect("closes");
 }
 
-/// Mechanism: the name of a directory was taken for durable once that was asked for, whatever came of it.
-/// Consequence: the next commit named files whose names might not outlast a crash, and emptied the journal.
+/// Mechanism: the name of a directory was taken for durable once that was asked for, whatever came
+/// of it.
+/// Consequence: the next commit named files whose names might not outlast a crash, and emptied the
+/// journal.
 /// Fix: it is asked again, until it succeeds.
 #[test]
 fn directory_that_could_not_be_made_durable_is_tried_again_by_the_next_commit() {
@@ -770,7 +777,8 @@ fn directory_that_could_not_be_made_durable_is_tried_again_by_the_next_commit() 
     assert!(ledger.save().is_err());
 }
 
-/// Mechanism: when a copy could not be renamed, what comes to its old name was copied there all the same.
+/// Mechanism: when a copy could not be renamed, what comes to its old name was copied there all the
+/// same.
 /// Consequence: the data of an absent file were lost, of which that copy was all there is.
 /// Fix: what comes to that name waits.
 #[test]

@@ -1,8 +1,10 @@
 //! Making a copy of a file from an earlier copy of it: only what differs is written, and read back.
 //!
-//! Must stay true: pieces of which nobody knows that they are unchanged are compared byte by byte, because files of many formats have
-//! checksums in them that make those of their parts alike; the copy is under a temporary name meanwhile, and is no copy of anything.
-//! Does not decide which copies are worth it, and does not know what is unchanged (`drain/unchanged.rs`).
+//! Must stay true: pieces of which nobody knows that they are unchanged are compared byte by byte,
+//! because files of many formats have checksums in them that make those of their parts alike; the
+//! copy is under a temporary name meanwhile, and is no copy of anything.
+//! Does not decide which copies are worth it, and does not know what is unchanged
+//! (`drain/unchanged.rs`).
 
 use super::compare_length;
 use crate::drain::meter::Meter;
@@ -19,7 +21,8 @@ use std::sync::Arc;
 
 /// What is compared, and written or not, as a whole.
 const PIECE_BYTES: usize = read::PIECE_BYTES as usize;
-/// After so many parts in a row of which no piece was the same, the file is another one, and no longer compared.
+/// After so many parts in a row of which no piece was the same, the file is another one, and no
+/// longer compared.
 const OTHER_PARTS_MAX: u32 = 4;
 
 /// An earlier copy of a file that becomes the copy of what the file is now.
@@ -85,8 +88,9 @@ impl Earlier {
         Arc::clone(&self.known)
     }
 
-    /// Which bytes of the next part of the file the copy does not have: neighbouring pieces together. What is known is left out: its bytes
-    /// may not be there (`read.rs`). Errors: the copy cannot be read, and something is known.
+    /// Which bytes of the next part of the file the copy does not have: neighbouring pieces
+    /// together. What is known is left out: its bytes may not be there (`read.rs`). Errors: the
+    /// copy cannot be read, and something is known.
     pub(super) fn differing(&mut self, chunk: &Chunk<'_>) -> Result<Vec<Range<usize>>> {
         let count = self.bytes.saturating_sub(chunk.offset).min(chunk.length as u64) as usize;
         if count == 0 && chunk.is_hole {
@@ -160,7 +164,8 @@ mod tests {
     use super::*;
     use crate::store::direct::Aligned;
 
-    /// The pieces of a part at `offset`, all bytes of which are `byte` but for those at `others`, that `earlier` does not have.
+    /// The pieces of a part at `offset`, all bytes of which are `byte` but for those at `others`,
+    /// that `earlier` does not have.
     fn differing(
         earlier: &mut Earlier,
         (offset, pieces): (usize, usize),

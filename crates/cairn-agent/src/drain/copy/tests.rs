@@ -1,4 +1,5 @@
-//! What becomes of a copy that something happens to between its being written and its being published, by how it is verified.
+//! What becomes of a copy that something happens to between its being written and its being
+//! published, by how it is verified.
 
 use super::*;
 use crate::drain::pace::{Clock, Pace};
@@ -142,7 +143,8 @@ fn mark_in_the_middle_of_a_block_is_no_place_to_go_on_at() {
     assert!(world.found("f").is_some_and(|found| found == content("f", LARGE)));
 }
 
-/// What an agent that was killed left of the copy of `name`, of which a byte of what is marked was changed since.
+/// What an agent that was killed left of the copy of `name`, of which a byte of what is marked was
+/// changed since.
 fn leave_damaged(world: &World, name: &str) {
     let (tree, path) = (world.volume.tree().expect("lists"), path(name));
     let &Node { inode, version, bytes, .. } = &tree[&path];

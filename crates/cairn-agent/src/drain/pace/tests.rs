@@ -85,7 +85,8 @@ fn share_is_kept_beside_a_writer_and_free_without() {
         let (meter, clock) = meter(share_of(20));
         let mut lap = Lap::begin(&meter);
         for _ in 0..1000 {
-            // A writer that pauses for longer than a checkpoint does, so that nothing waits for that.
+            // A writer that pauses for longer than a checkpoint does, so that nothing waits for
+            // that.
             meter.pace.limits().wrote_at =
                 writes.then(|| clock.now().saturating_sub(2 * CHECKPOINT));
             clock.pass(Duration::from_millis(1));

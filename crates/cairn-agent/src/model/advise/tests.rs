@@ -1,6 +1,8 @@
-//! The formulas against a simulation that knows none of them: failures at random moments, one event after the other.
+//! The formulas against a simulation that knows none of them: failures at random moments, one event
+//! after the other.
 //!
-//! Each simulation has a seed and so many failures that its own spread is below the tolerances named here.
+//! Each simulation has a seed and so many failures that its own spread is below the tolerances
+//! named here.
 
 use super::*;
 
@@ -33,7 +35,8 @@ struct Simulation<'a> {
     now_s: f64,
     next_failure_s: f64,
     failures: u32,
-    /// Intervals whose checkpoint is on the first level, on the second one, and those that were done in all.
+    /// Intervals whose checkpoint is on the first level, on the second one, and those that were
+    /// done in all.
     first: u64,
     second: u64,
 }
@@ -182,8 +185,9 @@ fn simulation_gets_on_fastest_with_as_many_checkpoints_to_the_second_level_as_ad
     }
 }
 
-/// Daly's interval is within half a per cent of the best one where checkpoints take up to a third of the time between failures,
-/// and Young's only where they take little: both as Daly's paper has it.
+/// Daly's interval is within half a per cent of the best one where checkpoints take up to a third
+/// of the time between failures, and Young's only where they take little: both as Daly's paper has
+/// it.
 #[test]
 fn daly_is_near_the_best_where_young_is_not() {
     for model in models().into_iter().filter(|model| model.second.is_none()) {

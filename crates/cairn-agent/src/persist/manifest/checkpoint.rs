@@ -1,7 +1,9 @@
-//! A checkpoint in the persist directory: files that were all verified there, and belong together; and what is there of others.
+//! A checkpoint in the persist directory: files that were all verified there, and belong together;
+//! and what is there of others.
 //!
-//! Must stay true: it is in a manifest only while each of its files has the copy that it names; a file that is there and part of
-//! one that is not whole is said to be so by the same manifest that names the file.
+//! Must stay true: it is in a manifest only while each of its files has the copy that it names; a
+//! file that is there and part of one that is not whole is said to be so by the same manifest that
+//! names the file.
 
 use super::Manifest;
 use super::{read_number, read_time, write_time};
@@ -44,7 +46,8 @@ pub struct CheckpointFile {
     pub crc32c: u32,
 }
 
-/// A checkpoint of which something is there, or will be soon, and not all: files are missing, or are of an earlier time.
+/// A checkpoint of which something is there, or will be soon, and not all: files are missing, or
+/// are of an earlier time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partial {
     /// What it is called.
@@ -100,7 +103,8 @@ impl Checkpoint {
         })
     }
 
-    /// Whether these are some of the files of `whole`, and no others: the rest is in the store no more.
+    /// Whether these are some of the files of `whole`, and no others: the rest is in the store no
+    /// more.
     pub fn is_rest_of(&self, whole: &Checkpoint) -> bool {
         let has = |file: &CheckpointFile| {
             let found = whole.files.binary_search_by(|known| known.path.cmp(&file.path));

@@ -1,12 +1,15 @@
-//! Which checkpoint of a job is newer, outside of its stores: the one rule for the manifest and the archive.
+//! Which checkpoint of a job is newer, outside of its stores: the one rule for the manifest and the
+//! archive.
 //!
-//! A checkpoint gets its place when it is first said to be there, and keeps it as long as it is the same one: behind all that are
-//! there, but before those of its own store that this numbered higher, because the newest are copied first. So the newest is the
-//! last that the store completed that was the last to add one, be it a store of long ago that was resumed.
-//! Must stay true: no clock is asked; a store numbers what it completes in that order (`sets/register.rs`).
+//! A checkpoint gets its place when it is first said to be there, and keeps it as long as it is the
+//! same one: behind all that are there, but before those of its own store that this numbered
+//! higher, because the newest are copied first. So the newest is the last that the store completed
+//! that was the last to add one, be it a store of long ago that was resumed.
+//! Must stay true: no clock is asked; a store numbers what it completes in that order
+//! (`sets/register.rs`).
 
-/// The place of checkpoint `id` of `store` among `others`, of which store, number and place are said. Others in that place come
-/// behind it.
+/// The place of checkpoint `id` of `store` among `others`, of which store, number and place are
+/// said. Others in that place come behind it.
 pub fn place<'a>(
     store: &str,
     id: u64,

@@ -104,7 +104,8 @@ impl Connection {
         }
     }
 
-    /// Says that so many bytes follow, and that they are all, and, if that is agreed on, that with them the command has ended.
+    /// Says that so many bytes follow, and that they are all, and, if that is agreed on, that with
+    /// them the command has ended.
     fn say_data_follow(&mut self, entry: &Entry, length: usize) {
         let command_id = entry.command_id();
         let transfer = Transfer { command_id, tag: 0, offset: 0, length: length as u32 };

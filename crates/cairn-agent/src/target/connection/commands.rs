@@ -1,6 +1,7 @@
 //! Commands: what each needs before it is done, and who does it.
 //!
-//! Must stay true: before the host has proven who it is, nothing is done for it, and it is asked for no data.
+//! Must stay true: before the host has proven who it is, nothing is done for it, and it is asked
+//! for no data.
 
 use super::{Connection, Data, End, Outcome, Proof, Role};
 use crate::target::event_loop::{Hands, Letter, Mailbox};
@@ -78,8 +79,8 @@ impl Connection {
         }
     }
 
-    /// How many bytes of data the host must be asked for, and how many it is sent. Errors: what the entry says of its data is
-    /// not what the command has.
+    /// How many bytes of data the host must be asked for, and how many it is sent. Errors: what the
+    /// entry says of its data is not what the command has.
     fn placement(
         &self,
         entry: &Entry,
@@ -271,8 +272,9 @@ impl Data<'_> {
 mod tests {
     use super::*;
 
-    /// Mechanism: data that came with a command, and found no buffer free, were written by the loop itself. Consequence: a slow disk
-    /// stopped all hosts of the loop. Fix: a buffer beside the pool, and the host is not heard until it is free.
+    /// Mechanism: data that came with a command, and found no buffer free, were written by the loop
+    /// itself. Consequence: a slow disk stopped all hosts of the loop. Fix: a buffer beside the
+    /// pool, and the host is not heard until it is free.
     #[test]
     fn data_of_a_capsule_leave_the_loop_even_when_the_pool_is_empty() {
         let (workers, mailbox) = (Workers::new(0), Mailbox::new().unwrap());

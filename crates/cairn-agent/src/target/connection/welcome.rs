@@ -169,7 +169,8 @@ impl Connection {
         Ok(())
     }
 
-    /// From now on the host may be silent as long as it said, which is for ever on I/O queues; not where anybody may be.
+    /// From now on the host may be silent as long as it said, which is for ever on I/O queues; not
+    /// where anybody may be.
     fn settle(&mut self) {
         let keep_alive_ms = match &self.role {
             Role::Admin(admin) => admin.controller().keep_alive_ms,

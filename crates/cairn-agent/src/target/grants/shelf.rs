@@ -3,8 +3,9 @@
 //! ```text
 //! cairn-JOB.namespace   the bytes            cairn-JOB.grant   who may use them, with the secrets (JSON)
 //! ```
-//! Must stay true: something is granted if and only if its second file is there, which appears whole and durable, after the first
-//! one, and goes before it. Both have mode 0600, and one target at a time has the directory.
+//! Must stay true: something is granted if and only if its second file is there, which appears
+//! whole and durable, after the first one, and goes before it. Both have mode 0600, and one target
+//! at a time has the directory.
 
 use super::super::Namespace;
 use super::{BLOCK_BYTES, Grant};
@@ -51,7 +52,8 @@ impl Shelf {
         Ok(Shelf { path: path.to_path_buf(), directory })
     }
 
-    /// What was granted, and to which jobs; what was not granted to its end, or not revoked to its end, is removed.
+    /// What was granted, and to which jobs; what was not granted to its end, or not revoked to its
+    /// end, is removed.
     pub(super) fn restore(&self) -> Result<Vec<Restored>> {
         let mut restored = Vec::new();
         for entry in fs::read_dir(&self.path)? {

@@ -18,8 +18,8 @@ fn recorder(directory: &Path) -> Recorder {
 }
 
 /// Mechanism: a process that was new got as its number how many were known.
-/// Consequence: after the line of one of them was damaged, that was the number of another one, which vanished from the timeline, and
-/// whose bytes became the new one's.
+/// Consequence: after the line of one of them was damaged, that was the number of another one,
+/// which vanished from the timeline, and whose bytes became the new one's.
 /// Fix: it gets the number behind the last.
 #[test]
 fn process_has_a_number_of_its_own_though_others_were_lost_from_the_file() {
@@ -39,10 +39,12 @@ fn process_has_a_number_of_its_own_though_others_were_lost_from_the_file() {
     fs::remove_dir_all(directory).expect("removes");
 }
 
-/// Mechanism: what no process was seen to have open was counted by how much all files together had grown; and a file was known by its
-/// number, which the next one gets when it is removed.
-/// Consequence: a run that removed each checkpoint when it had written the next one had written next to nothing.
-/// Fix: each file that changed counts by itself, and is another one when it came to be at another time.
+/// Mechanism: what no process was seen to have open was counted by how much all files together had
+/// grown; and a file was known by its number, which the next one gets when it is removed.
+/// Consequence: a run that removed each checkpoint when it had written the next one had written
+/// next to nothing.
+/// Fix: each file that changed counts by itself, and is another one when it came to be at another
+/// time.
 #[test]
 fn what_was_removed_is_not_taken_from_what_was_written() {
     const BYTES: usize = 5000;
@@ -72,10 +74,11 @@ fn what_was_removed_is_not_taken_from_what_was_written() {
     assert_eq!(sample.unknown, 10 * BYTES as u64);
 }
 
-/// Mechanism: a file was new if its time was after the last look, and at the first look no file was. A call takes the time before it
-/// has the lock, and a busy machine lets it wait in between.
+/// Mechanism: a file was new if its time was after the last look, and at the first look no file
+/// was. A call takes the time before it has the lock, and a busy machine lets it wait in between.
 /// Consequence: what was written to such a file was in no sample.
-/// Fix: the time before the first look begins with the recorder; and what no look has seen may be a little older than the last.
+/// Fix: the time before the first look begins with the recorder; and what no look has seen may be a
+/// little older than the last.
 #[test]
 fn what_a_look_has_not_seen_is_counted_at_the_next() {
     let store = TestStore::new();

@@ -1,4 +1,5 @@
-//! What a cluster has, as files say it: devices in TOML; the topology in the same file, or in one of Slurm's.
+//! What a cluster has, as files say it: devices in TOML; the topology in the same file, or in one
+//! of Slurm's.
 
 use crate::error::{Error, Result};
 use crate::output::size;

@@ -1,4 +1,5 @@
-//! A plan as a picture: domains of processes on the left, those of devices on the right, and what goes from where to where.
+//! A plan as a picture: domains of processes on the left, those of devices on the right, and what
+//! goes from where to where.
 
 use crate::output::markup::escaped;
 use cairn_agent::balancer::{Domain, Plan, Route};

@@ -1,7 +1,8 @@
-//! The file that `cairn target --config` reads: addresses, subsystems, namespaces, and who may use them.
+//! The file that `cairn target --config` reads: addresses, subsystems, namespaces, and who may use
+//! them.
 //!
-//! Must stay true: a key that is unknown is an error; whatever is wrong is said with its line and key. Secrets stand in files
-//! of their own.
+//! Must stay true: a key that is unknown is an error; whatever is wrong is said with its line and
+//! key. Secrets stand in files of their own.
 
 use super::export::{self, Place};
 use super::grant::parse_room;

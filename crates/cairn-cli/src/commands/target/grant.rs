@@ -1,6 +1,8 @@
-//! `cairn target grant`, `revoke` and `list`: what a running target exports is changed, by who runs it.
+//! `cairn target grant`, `revoke` and `list`: what a running target exports is changed, by who runs
+//! it.
 //!
-//! Must stay true: secrets are shown once, to who asked for the grant, on standard output or in a file with mode 0600.
+//! Must stay true: secrets are shown once, to who asked for the grant, on standard output or in a
+//! file with mode 0600.
 
 use crate::Context;
 use crate::error::{Error, Result};
@@ -124,7 +126,8 @@ pub fn run(context: &Context, action: &Action) -> Result<()> {
     }
 }
 
-/// Reads `ram:SIZE` or `dir:DIRECTORY:SIZE`: where what is granted has its room, and how much there is.
+/// Reads `ram:SIZE` or `dir:DIRECTORY:SIZE`: where what is granted has its room, and how much there
+/// is.
 pub fn parse_room(text: &str) -> Option<(Room, u64)> {
     match text.split_once(':')? {
         ("ram", bytes) => Some((Room::Memory, size::parse(bytes)?)),

@@ -1,5 +1,5 @@
-//! SIGTERM and SIGINT have a target finish what it has accepted; a second one ends it at once. SIGHUP has it look how large its
-//! files and devices are by now.
+//! SIGTERM and SIGINT have a target finish what it has accepted; a second one ends it at once.
+//! SIGHUP has it look how large its files and devices are by now.
 //!
 //! Must stay true: all are blocked in every thread of the target, so that none is lost.
 
@@ -13,7 +13,8 @@ pub struct Signals(libc::sigset_t);
 impl Signals {
     /// Blocks them. To be called while this process has one thread.
     pub fn block() -> Signals {
-        // SAFETY: all zeros are a set, which is then made empty; the calls write to it alone, and to the mask of this thread.
+        // SAFETY: all zeros are a set, which is then made empty; the calls write to it alone, and
+        // to the mask of this thread.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);

@@ -1,6 +1,7 @@
 //! What `cairn top` draws, and what it remembers for that.
 //!
-//! Must stay true: what a colour says, a word says, too; nothing is drawn outside of what there is room for.
+//! Must stay true: what a colour says, a word says, too; nothing is drawn outside of what there is
+//! room for.
 
 use crate::commands::status::{FileCounts, SetReport};
 use crate::drain::lag;
@@ -272,7 +273,8 @@ impl Screen {
 fn remember(histories: &mut HashMap<String, History>, store: &Store, since: Duration) {
     let history = histories.entry(store.job.clone()).or_default();
     let done = store.agent.as_ref().map_or(0, |agent| agent.progress.bytes_done);
-    // What was copied before the first answer has taken nobody knows how long; a new pass begins at 0.
+    // What was copied before the first answer has taken nobody knows how long; a new pass begins at
+    // 0.
     let copied = match history.at_risk.is_empty() {
         true => 0,
         false => done.checked_sub(history.done).unwrap_or(done),

@@ -1,7 +1,8 @@
 //! Checkpoints of an archive as files that can be brought into a new store.
 //!
-//! Must stay true: an object has one version, so of two checkpoints that say different things of a file only the newer one
-//! can be whole; what an object says of a checkpoint is believed only if it can be read.
+//! Must stay true: an object has one version, so of two checkpoints that say different things of a
+//! file only the newer one can be whole; what an object says of a checkpoint is believed only if it
+//! can be read.
 
 use super::Origin;
 use crate::error::Result;
@@ -73,7 +74,8 @@ impl Origin for Archived {
     }
 }
 
-/// The same checkpoints as they would stand in a persist directory, and lines about those that a newer one has replaced.
+/// The same checkpoints as they would stand in a persist directory, and lines about those that a
+/// newer one has replaced.
 fn as_drained(job: &str, mut found: Vec<manifest::Manifest>) -> (Manifest, Vec<String>) {
     newest_first(&mut found);
     let mount = found.first().map(|newest| newest.mount.clone()).unwrap_or_default();
@@ -104,8 +106,8 @@ fn as_drained(job: &str, mut found: Vec<manifest::Manifest>) -> (Manifest, Vec<S
     (manifest, replaced)
 }
 
-/// Those that an earlier version wrote have no place in the order: of stores the times of their last ones, in a store their
-/// numbers say which is newer.
+/// Those that an earlier version wrote have no place in the order: of stores the times of their
+/// last ones, in a store their numbers say which is newer.
 fn newest_first(found: &mut [manifest::Manifest]) {
     let mut last: HashMap<String, (u64, i64)> = HashMap::new();
     for one in found.iter() {

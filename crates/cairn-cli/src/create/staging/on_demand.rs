@@ -1,6 +1,8 @@
-//! Files of a persist directory of which all but the data is brought into a new store: those the agent brings while programs run.
+//! Files of a persist directory of which all but the data is brought into a new store: those the
+//! agent brings while programs run.
 //!
-//! Must stay true: what is known to be damaged, or is not as long as it should be, is left out as if its data had been compared.
+//! Must stay true: what is known to be damaged, or is not as long as it should be, is left out as
+//! if its data had been compared.
 
 use super::{Origin, or_damaged};
 use crate::error::Result;

@@ -1,7 +1,9 @@
-//! Saying whose copies the files of a new store are, which came, or will come, from the directory that it drains to.
+//! Saying whose copies the files of a new store are, which came, or will come, from the directory
+//! that it drains to.
 //!
-//! Must stay true: before programs run the manifest says so of absent files, so that the copies go where the programs take the
-//! files; a file is marked as drained only after the manifest names its copy.
+//! Must stay true: before programs run the manifest says so of absent files, so that the copies go
+//! where the programs take the files; a file is marked as drained only after the manifest names its
+//! copy.
 
 use super::Staged;
 use crate::error::Result;
@@ -15,8 +17,9 @@ use cairn_agent::store::node::{Node, Tree};
 use cairn_agent::store::volume::{Volume, now};
 use cairn_core::InodeId;
 
-/// Ties every regular file of a new store to its copy in the persist directory, and says there which
-/// copies were found damaged, and in the register which checkpoints are there. Errors: the directory cannot be read or written.
+/// Ties every regular file of a new store to its copy in the persist directory, and says there
+/// which copies were found damaged, and in the register which checkpoints are there. Errors: the
+/// directory cannot be read or written.
 pub fn tie(store: &OpenStore, volumes: &[Volume], staged: &Staged) -> Result<()> {
     let Some(persist) = &store.job.persist else { return Ok(()) };
     let mut ledger = Ledger::open(persist, &store.job)?;
@@ -29,8 +32,9 @@ pub fn tie(store: &OpenStore, volumes: &[Volume], staged: &Staged) -> Result<()>
     Ok(checkpoints.save()?)
 }
 
-/// Ties every regular file of a new store, which was filled from `image`, to what is in its place in the persist directory: that is its
-/// copy, or is to be replaced by one, and removed if the program removes the file. Of what was `drained` the rest arrived after the image.
+/// Ties every regular file of a new store, which was filled from `image`, to what is in its place
+/// in the persist directory: that is its copy, or is to be replaced by one, and removed if the
+/// program removes the file. Of what was `drained` the rest arrived after the image.
 /// Errors: as `tie`.
 pub fn tie_places(
     store: &OpenStore,

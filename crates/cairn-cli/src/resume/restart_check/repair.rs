@@ -1,9 +1,10 @@
 //! Checkpoints of which something is damaged are put right, or set aside for the one before.
 //!
-//! Must stay true: of a family all that is to take another place is built first, and written down; then it is moved, and the register
-//! is told. A kill before that leaves everything as it was, and one after it everything for the next run to end. A file is put
-//! right from a verified copy of that very version alone. What is set aside is never removed.
-//! Has the store to itself, and keeps agents away.
+//! Must stay true: of a family all that is to take another place is built first, and written down;
+//! then it is moved, and the register is told. A kill before that leaves everything as it was, and
+//! one after it everything for the next run to end. A file is put right from a verified copy of
+//! that very version alone. What is set aside is never removed. Has the store to itself, and keeps
+//! agents away.
 
 mod build;
 pub mod moves;
@@ -47,7 +48,8 @@ struct Built {
 }
 
 impl<'a> Repair<'a> {
-    /// To repair what was found to be damaged. Errors: the register, or the persist directory and its manifest, cannot be read.
+    /// To repair what was found to be damaged. Errors: the register, or the persist directory and
+    /// its manifest, cannot be read.
     pub fn open(claim: &'a Claim, volumes: &'a [Volume], quiet: bool) -> Result<Repair<'a>> {
         let job = &claim.store.job;
         let ledger = job.persist.as_ref().map(|persist| Ledger::open(persist, job)).transpose()?;
@@ -55,8 +57,8 @@ impl<'a> Repair<'a> {
         Ok(Repair { claim, volumes, ledger, checkpoints, quiet })
     }
 
-    /// To end what was begun: the directory may be away, then its copies are compared again by the agent. Errors: the register cannot
-    /// be read.
+    /// To end what was begun: the directory may be away, then its copies are compared again by the
+    /// agent. Errors: the register cannot be read.
     pub fn to_settle(claim: &'a Claim, volumes: &'a [Volume]) -> Result<Repair<'a>> {
         let job = &claim.store.job;
         let ledger = job.persist.as_ref().and_then(|persist| Ledger::open(persist, job).ok());
@@ -72,8 +74,8 @@ impl<'a> Repair<'a> {
         Ok(())
     }
 
-    /// Has the newest checkpoint of a family be one that is intact, if there is one: of those `known`, oldest first, or else of those
-    /// outside. `found` is what is damaged of one of them.
+    /// Has the newest checkpoint of a family be one that is intact, if there is one: of those
+    /// `known`, oldest first, or else of those outside. `found` is what is damaged of one of them.
     pub fn family(
         &mut self,
         family: &Family,
@@ -121,7 +123,8 @@ impl<'a> Repair<'a> {
         Ok(())
     }
 
-    /// Carries out what `note` says, and has register and manifest say so. Errors: it cannot be carried out; then nothing of it is.
+    /// Carries out what `note` says, and has register and manifest say so. Errors: it cannot be
+    /// carried out; then nothing of it is.
     fn finish(&mut self, note: &Note) -> Result<()> {
         let directory = self.claim.store.directory();
         if let Err(error) = moves::carry_out(self.volumes, note) {
@@ -187,7 +190,8 @@ impl<'a> Repair<'a> {
         Reader::new(self.volumes, progress).damaged(known)
     }
 
-    /// Builds what takes the place of what is damaged of a checkpoint; None if not all of that can be had.
+    /// Builds what takes the place of what is damaged of a checkpoint; None if not all of that can
+    /// be had.
     fn put_right(&mut self, damaged: &[Damage]) -> Result<Option<Built>> {
         let mut built = Built::default();
         let mut wanted = Vec::new();
@@ -277,7 +281,8 @@ impl<'a> Repair<'a> {
         Ok(moves)
     }
 
-    /// Builds the newest whole checkpoint of a family that is only outside: its name, what is moved, and its files.
+    /// Builds the newest whole checkpoint of a family that is only outside: its name, what is
+    /// moved, and its files.
     fn bring_older(
         &mut self,
         family: &Family,
@@ -311,8 +316,8 @@ impl<'a> Repair<'a> {
         Ok(None)
     }
 
-    /// How what was built for files of which nothing is there gets to its places: the topmost directories that are missing, as a
-    /// whole, once what is set aside has gone.
+    /// How what was built for files of which nothing is there gets to its places: the topmost
+    /// directories that are missing, as a whole, once what is set aside has gone.
     fn missing(&self, files: &[FilePath], aside: &[Checkpoint]) -> Result<Vec<Move>> {
         let gone: BTreeSet<FilePath> =
             self.set_aside(aside)?.into_iter().map(|one| one.from).collect();
@@ -349,7 +354,8 @@ fn has_place(volumes: &[Volume], located: &[Located<'_>]) -> Result<Option<Obsta
     Ok(None)
 }
 
-/// What is moved so that programs find nothing of the files `own` of a namespace, which are of one checkpoint.
+/// What is moved so that programs find nothing of the files `own` of a namespace, which are of one
+/// checkpoint.
 fn set_aside(volume: &Volume, step: Option<u64>, own: BTreeSet<FilePath>) -> Result<Vec<Move>> {
     if own.is_empty() {
         return Ok(Vec::new());

@@ -1,6 +1,8 @@
-//! A store that is left for its last image: what is in it goes outside, to a directory of its own, verified.
+//! A store that is left for its last image: what is in it goes outside, to a directory of its own,
+//! verified.
 //!
-//! Must stay true: nothing of the store, nor of its images, is removed here, and nobody writes to it meanwhile.
+//! Must stay true: nothing of the store, nor of its images, is removed here, and nobody writes to
+//! it meanwhile.
 
 use crate::create::claim::Claim;
 use crate::drain::drain_with;
@@ -12,7 +14,8 @@ use cairn_agent::image;
 use cairn_agent::model::job::left_name;
 use std::time::Duration;
 
-/// Sets aside all that is in the store. Errors: it has no image, programs still use it, or something could not be copied.
+/// Sets aside all that is in the store. Errors: it has no image, programs still use it, or
+/// something could not be copied.
 pub fn set_aside(claim: &Claim, quiet: bool) -> Result<()> {
     let job = &claim.store.job;
     let name = job.job.clone();

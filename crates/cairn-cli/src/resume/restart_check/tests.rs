@@ -111,9 +111,9 @@ fn path(text: &str) -> FilePath {
     FilePath::parse(text.as_bytes()).expect("a valid path")
 }
 
-/// Mechanism: an error of a device in reading one file ended the comparison of all. Consequence: a bad sector under the newest
-/// checkpoint kept a run from going on, though there was a copy. Fix: a part that cannot be read is damage of its file, unless
-/// nothing of the device can be read.
+/// Mechanism: an error of a device in reading one file ended the comparison of all. Consequence: a
+/// bad sector under the newest checkpoint kept a run from going on, though there was a copy. Fix: a
+/// part that cannot be read is damage of its file, unless nothing of the device can be read.
 #[test]
 fn part_of_a_device_that_cannot_be_read_is_damage_and_a_device_that_is_gone_is_not() {
     let scratch = Scratch::new();

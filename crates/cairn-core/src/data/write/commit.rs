@@ -1,7 +1,8 @@
 //! Writing, second half: the bytes are in place and become part of the file, or are given up.
 //!
-//! If somebody else filled the same hole or moved the file's blocks since the plan, the commit says `Replan`. The
-//! description the plan was made through may be closed by then: what is noted there is left out.
+//! If somebody else filled the same hole or moved the file's blocks since the plan, the commit says
+//! `Replan`. The description the plan was made through may be closed by then: what is noted there
+//! is left out.
 //! Does not decide how often to plan again; the caller does.
 
 use super::WritePlan;
@@ -18,11 +19,11 @@ use crate::space::pool::BlockRun;
 /// What became of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committed {
-    /// It is part of the file. If it repeated a longer append that gave `Replan`, go on at `Position::Again` where this
-    /// part ends, or call `abort_write`.
+    /// It is part of the file. If it repeated a longer append that gave `Replan`, go on at
+    /// `Position::Again` where this part ends, or call `abort_write`.
     Done,
-    /// The file changed underneath: plan again at `Position::Again(plan.offset)` and transfer again, or give the
-    /// write up with `abort_write`. An append keeps its place until then.
+    /// The file changed underneath: plan again at `Position::Again(plan.offset)` and transfer
+    /// again, or give the write up with `abort_write`. An append keeps its place until then.
     Replan,
 }
 
@@ -90,12 +91,14 @@ impl Microfs {
             }
             let flags = inode.flags(tx);
             if flags & ORPHAN != 0 || plan.brings && flags & ABSENT == 0 {
-                // Deleted and closed meanwhile: nobody will read it. Or emptied: what is brought is nobody's.
+                // Deleted and closed meanwhile: nobody will read it. Or emptied: what is brought is
+                // nobody's.
                 tx.abandon_pin(slot, pin);
                 return Ok(Committed::Done);
             }
             let end = plan.offset + plan.length;
-            // Somebody wrote or cut beyond: what this plan left unzeroed, or what was cut off, would show.
+            // Somebody wrote or cut beyond: what this plan left unzeroed, or what was cut off,
+            // would show.
             let reach = inode.written_end(tx).max(inode.size(tx));
             let was_cut = pin.layout(tx) >> 32 != u64::from(inode.moves(tx));
             let stored_end = plan.stored_end();
@@ -122,7 +125,8 @@ impl Microfs {
                 Some(_) => inode.note_add(tx),
                 None => tx.log_write(handle, caller.now, inode, (plan.offset, plan.length), None),
             }
-            // The log may break off behind any of its records: each covers only what there are blocks for by then.
+            // The log may break off behind any of its records: each covers only what there are
+            // blocks for by then.
             let mut from = plan.offset;
             let mut replaced = Replaced::of(inode);
             while let Some(run) = fresh.next() {
@@ -175,8 +179,8 @@ impl Microfs {
         committed
     }
 
-    /// Gives up a write whose transfer failed, or which is not planned again after `Replan`; a cursor it moved goes
-    /// back if nobody else moved it since.
+    /// Gives up a write whose transfer failed, or which is not planned again after `Replan`; a
+    /// cursor it moved goes back if nobody else moved it since.
     pub fn abort_write(&self, caller: &Caller, plan: &WritePlan) -> Result<()> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;

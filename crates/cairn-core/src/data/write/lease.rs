@@ -1,37 +1,41 @@
 //! Leases: writes that continue a file within its last block, without the lock.
 //!
-//! Planning and committing a small write costs more than its copy. So the process that continued a file at the cursor
-//! of a description gets a *lease* on what is left of the file's last block: it may go on there, and says how far it got
-//! in one word, the *state*:
+//! Planning and committing a small write costs more than its copy. So the process that continued a
+//! file at the cursor of a description gets a *lease* on what is left of the file's last block: it
+//! may go on there, and says how far it got in one word, the *state*:
 //!
 //! ```text
 //! live (1 bit) | busy (1) | bytes published under the lease (30) | their checksum term (32)
 //! ```
-//! A write under the lease sets *busy*, moves its bytes and publishes them: clears *busy* and adds its bytes and their
-//! term. Whoever else needs the file's data or attributes *recalls* the lease, under the lock and on the holder's behalf:
-//! it clears *live* and makes what was published part of the file. Both change the state in one step, so one of them
-//! is first:
+//! A write under the lease sets *busy*, moves its bytes and publishes them: clears *busy* and adds
+//! its bytes and their term. Whoever else needs the file's data or attributes *recalls* the lease,
+//! under the lock and on the holder's behalf: it clears *live* and makes what was published part of
+//! the file. Both change the state in one step, so one of them is first:
 //!
-//! - A recall that meets a busy state turns the write under way into an ordinary one: its pin, which the lease keeps
-//!   for this, becomes active. The writer fails to publish, and commits under the lock.
-//! - A recall that meets an idle state leaves nothing behind; the next write is planned under the lock.
+//! - A recall that meets a busy state turns the write under way into an ordinary one: its pin,
+//!   which the lease keeps for this, becomes active. The writer fails to publish, and commits under
+//!   the lock.
+//! - A recall that meets an idle state leaves nothing behind; the next write is planned under the
+//!   lock.
 //!
 //! What must stay true:
 //!
-//! - A file has at most one lease. Whoever reads or changes what a write changes of a file, its cursor included, has
-//!   recalled it in the same transaction; `Inode::size` insists on that.
-//! - Only its holder changes a state that is *live*, except for *live* itself. The words beside it are changed before
-//!   the step that makes them count. So the holder may die at any moment: the next one to recall, at the latest the
-//!   reaper, finds whole writes, and behind them bytes of the file's tail.
-//! - A recall changes nothing else of a lease, and nothing that is not undone but *live*. If its transaction is undone,
-//!   the next recall finds the same.
+//! - A file has at most one lease. Whoever reads or changes what a write changes of a file, its
+//!   cursor included, has recalled it in the same transaction; `Inode::size` insists on that.
+//! - Only its holder changes a state that is *live*, except for *live* itself. The words beside it
+//!   are changed before the step that makes them count. So the holder may die at any moment: the
+//!   next one to recall, at the latest the reaper, finds whole writes, and behind them bytes of the
+//!   file's tail.
+//! - A recall changes nothing else of a lease, and nothing that is not undone but *live*. If its
+//!   transaction is undone, the next recall finds the same.
 //! - A lease owns no block and, unless a write is under way, keeps none from being freed.
 //!
-//! A process has a few leases, each with its pin; what they cover it remembers in private *seats*. Whoever begins a write
-//! under a lease, or gives one, holds its seat meanwhile, so no state begins anew under a thread that still has the last
-//! lease in mind. Threads that write through one description take turns.
-//! An image that is begun recalls all of them, and there are none on blocks that are in it (image.rs).
-//! There are no leases on a durable namespace, whose log must hear of every write.
+//! A process has a few leases, each with its pin; what they cover it remembers in private *seats*.
+//! Whoever begins a write under a lease, or gives one, holds its seat meanwhile, so no state begins
+//! anew under a thread that still has the last lease in mind. Threads that write through one
+//! description take turns. An image that is begun recalls all of them, and there are none on blocks
+//! that are in it (image.rs). There are no leases on a durable namespace, whose log must hear of
+//! every write.
 
 use super::{EMPTY_RUN, PIECE_IN_PLACE, WritePiece, WritePlan};
 use crate::data::map::Stretch;
@@ -63,8 +67,8 @@ const PUBLISHED_MAX: u64 = (1 << 30) - 1;
 const STATE: usize = 0;
 const TIME: usize = 1;
 const CLAIMED: usize = 2;
-/// After leases that were recalled unused, a description waits for the next one twice as long each time, up to 2 to the power of
-/// this writes.
+/// After leases that were recalled unused, a description waits for the next one twice as long each
+/// time, up to 2 to the power of this writes.
 const VAIN_MAX: u32 = 6;
 /// Flags of a file on which there is no lease: who writes to it does more than to continue it.
 const NO_LEASE: u32 = SETTLING | WANTS_SETTLE | HAS_WAITING | LOST | MAPPED_TO_STORE | ABSENT;
@@ -131,7 +135,8 @@ impl LeasedWrite {
         }
     }
 
-    /// The ordinary plan that it became when the lease was recalled. The bytes may be moved once more.
+    /// The ordinary plan that it became when the lease was recalled. The bytes may be moved once
+    /// more.
     pub fn into_plan(self) -> WritePlan {
         let mut runs = [EMPTY_RUN; RUNS_MAX];
         runs[0] = self.lease.run;
@@ -199,7 +204,8 @@ impl Leases {
         Some(TakenSeat { index, handle, lease: lease.try_lock().ok()? })
     }
 
-    /// A seat for a lease to `handle`: that which it has, else one without a live lease, else the next one.
+    /// A seat for a lease to `handle`: that which it has, else one without a live lease, else the
+    /// next one.
     fn take_for(&self, handle: HandleId, words: &[AtomicU64]) -> Option<TakenSeat<'_>> {
         if let Some(index) = self.seat_of(handle) {
             return self.take(index);
@@ -232,8 +238,8 @@ pub(crate) fn keep_lease(seat: Option<TakenSeat>, lease: Option<Lease>) {
 }
 
 impl Microfs {
-    /// Begins a write of `length` bytes at the cursor without the lock, if this process has a lease for it; `None`, and
-    /// nothing done, otherwise: `plan_write` then.
+    /// Begins a write of `length` bytes at the cursor without the lock, if this process has a lease
+    /// for it; `None`, and nothing done, otherwise: `plan_write` then.
     pub fn begin_leased(
         &self,
         caller: &Caller,
@@ -280,8 +286,8 @@ impl Microfs {
         }
     }
 
-    /// Makes a write under a lease part of the file, with the checksum term of its bytes. False: the lease was recalled
-    /// meanwhile, and the plan that the write became must be carried out.
+    /// Makes a write under a lease part of the file, with the checksum term of its bytes. False:
+    /// the lease was recalled meanwhile, and the plan that the write became must be carried out.
     pub fn publish_leased(&self, caller: &Caller, write: &LeasedWrite, term: u32) -> bool {
         let length = u64::from(write.length) << PUBLISHED_SHIFT;
         self.memory().words()[write.lease.record.at + TIME]
@@ -289,8 +295,8 @@ impl Microfs {
         self.end_leased(write, (write.before ^ u64::from(term)) + length)
     }
 
-    /// Gives up a write under a lease. False: the lease was recalled meanwhile, and the plan that the write became must be
-    /// given up.
+    /// Gives up a write under a lease. False: the lease was recalled meanwhile, and the plan that
+    /// the write became must be given up.
     pub fn withdraw_leased(&self, write: &LeasedWrite) -> bool {
         self.end_leased(write, write.before)
     }
@@ -301,7 +307,8 @@ impl Microfs {
         state.compare_exchange(busy, after, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// A seat for the lease that may follow this write; none if it leaves too little room in its block.
+    /// A seat for the lease that may follow this write; none if it leaves too little room in its
+    /// block.
     pub(super) fn lease_seat(&self, plan: &WritePlan) -> Option<TakenSeat<'_>> {
         let end = plan.offset + plan.length;
         let left = end.next_multiple_of(1 << plan.hugeblock_shift) - end;
@@ -311,7 +318,8 @@ impl Microfs {
         }
     }
 
-    /// A seat for a lease to `handle`; none where there are no leases, or if other threads are using them.
+    /// A seat for a lease to `handle`; none where there are no leases, or if other threads are
+    /// using them.
     pub(crate) fn free_lease_seat(&self, handle: HandleId) -> Option<TakenSeat<'_>> {
         match self.layout().durable {
             true => None,
@@ -432,9 +440,9 @@ impl Transaction<'_> {
         handle.set_lease_after(self, if was_vain { 1 << count } else { 0 });
     }
 
-    /// Gives the process a lease on what is left of the block in which a write from `offset` to `end` ended, if it
-    /// continued the file, nobody else has it open for writing and the next one will fit, too. A file's first write gets none, because
-    /// most files have only one.
+    /// Gives the process a lease on what is left of the block in which a write from `offset` to
+    /// `end` ended, if it continued the file, nobody else has it open for writing and the next one
+    /// will fit, too. A file's first write gets none, because most files have only one.
     pub(crate) fn grant_lease(
         &mut self,
         seat: &mut TakenSeat,

@@ -1,5 +1,5 @@
-//! The tree against the collections of the standard library, with keys that cluster, ascend and collide in their high
-//! words.
+//! The tree against the collections of the standard library, with keys that cluster, ascend and
+//! collide in their high words.
 
 use super::*;
 use crate::engine::fs::Microfs;
@@ -83,9 +83,10 @@ fn tree_agrees_with_a_sorted_set_while_it_grows_and_shrinks() {
     assert_eq!(fs.transact(|tx| Ok(tx.records_in_use(SlabKind::Node))), Ok(0));
 }
 
-/// Mechanism: an entry was replaced in place although a separator, an earlier entry with the same high word, lay between
-/// the old and the new one. Consequence: no search found it any more; the blocks of such an extent were given to another
-/// file. Fix: in place only where the separators allow it.
+/// Mechanism: an entry was replaced in place although a separator, an earlier entry with the same
+/// high word, lay between the old and the new one. Consequence: no search found it any more; the
+/// blocks of such an extent were given to another file. Fix: in place only where the separators
+/// allow it.
 #[test]
 fn entry_replaced_past_a_stale_separator_is_found() {
     const HIGH_WORDS: u64 = 600;
@@ -93,7 +94,8 @@ fn entry_replaced_past_a_stale_separator_is_found() {
     let mut expected = BTreeMap::new();
     let mut state = 0x6361_6972_6e32;
     for round in 0..30_000 {
-        // Leaves split while it grows; their separators outlive the entries that go while it shrinks.
+        // Leaves split while it grows; their separators outlive the entries that go while it
+        // shrinks.
         let growing = round / 3_000 % 2 == 0;
         // The low word says nothing about the place of an entry: no other has its high word.
         let (wanted, new) = (next(&mut state) % HIGH_WORDS, next(&mut state) % 16);

@@ -11,7 +11,8 @@ use crate::format::types::Timestamp;
 use crate::namespace::extended::is_well_formed;
 use crate::space::pool::BlockRun;
 
-/// Pieces of a file that one record replaces at most: each may split nodes of every level of the tree.
+/// Pieces of a file that one record replaces at most: each may split nodes of every level of the
+/// tree.
 const REPLACED_PIECES_MAX: usize = 16;
 
 /// As `attach`, from a record.
@@ -160,7 +161,8 @@ pub(super) fn write(tx: &mut Transaction, inode: Inode, p: &[u64], now: Timestam
     }
 }
 
-/// As `write`, of blocks that take the places of others. Of no bytes it changes nothing else: the file holds what it held.
+/// As `write`, of blocks that take the places of others. Of no bytes it changes nothing else: the
+/// file holds what it held.
 fn write_replacement(tx: &mut Transaction, inode: Inode, p: &[u64], now: Timestamp) -> Result<()> {
     let Some(end) = p[1].checked_add(p[2]) else { return contradiction("end of a write") };
     if p[2] > 0 {
@@ -183,7 +185,8 @@ pub(super) fn write_strides(
     Ok(Rest::Pieces { inode: inode.id, strides, attached: 0 })
 }
 
-/// A write ended at `end`, which may be behind that of the file, and left a seal of the block there.
+/// A write ended at `end`, which may be behind that of the file, and left a seal of the block
+/// there.
 pub(super) fn grow(
     tx: &mut Transaction,
     inode: Inode,

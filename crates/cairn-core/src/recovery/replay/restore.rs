@@ -1,7 +1,9 @@
-//! Records of a snapshot: an inode, a name, extended attributes, and whether all of them together are a namespace.
+//! Records of a snapshot: an inode, a name, extended attributes, and whether all of them together
+//! are a namespace.
 //!
-//! Records of the log are checked one by one, against the namespace that they change. Those of a snapshot come in any
-//! order and make sense only together: what they say is taken as it is, and judged when the last one is there.
+//! Records of the log are checked one by one, against the namespace that they change. Those of a
+//! snapshot come in any order and make sense only together: what they say is taken as it is, and
+//! judged when the last one is there.
 
 use super::data::{file_fits, set_extended, set_seal};
 use super::names::permit_name;
@@ -19,8 +21,8 @@ fields!(Inode {
 });
 
 impl Image<'_> {
-    /// Whether the records of a snapshot make a namespace: every inode has as many names as it says, every directory is
-    /// below the root. Errors: `Corrupt`.
+    /// Whether the records of a snapshot make a namespace: every inode has as many names as it
+    /// says, every directory is below the root. Errors: `Corrupt`.
     pub(crate) fn check_snapshot(&self) -> Result<()> {
         self.transact(|tx| directory(tx, u64::from(ROOT.0)).map(drop))?;
         let inodes = self.inodes()?;
@@ -115,7 +117,8 @@ fn check_links(tx: &mut Transaction, inode: Inode) -> Result<()> {
     Ok(())
 }
 
-/// Follows the parents up to a directory that is known to be below the root: then all on the way are.
+/// Follows the parents up to a directory that is known to be below the root: then all on the way
+/// are.
 fn check_ancestors(tx: &Transaction, inode: Inode, is_below_root: &mut [bool]) -> Result<()> {
     let mut way = Vec::new();
     let mut above = inode;

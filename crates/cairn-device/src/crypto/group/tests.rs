@@ -11,8 +11,8 @@ fn digest(bytes: &[u8]) -> String {
     Hash::Sha256.of(&[bytes]).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The expected digests are of the primes as Python computes them from the formula; that of ffdhe2048 was compared with
-/// the text of RFC 7919, too, and for all of them 2^((p-1)/2) is 1.
+/// The expected digests are of the primes as Python computes them from the formula; that of
+/// ffdhe2048 was compared with the text of RFC 7919, too, and for all of them 2^((p-1)/2) is 1.
 #[test]
 fn primes_are_those_of_rfc_7919() {
     let expected = [

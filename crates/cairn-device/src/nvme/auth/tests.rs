@@ -1,4 +1,5 @@
-//! A host and what a controller may try on it. The proofs are those that another implementation computes.
+//! A host and what a controller may try on it. The proofs are those that another implementation
+//! computes.
 
 use super::*;
 use crate::nvme::secret::Secrets;

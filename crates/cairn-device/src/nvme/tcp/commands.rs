@@ -1,7 +1,8 @@
 //! The commands of a queue that are under way: what each of them still has to send or to receive.
 //!
-//! Must stay true: an identifier that a peer names is one of a command under way, or the connection ends. It carries a
-//! count besides the command's place, so that a late or doubled answer does not end the next command in that place.
+//! Must stay true: an identifier that a peer names is one of a command under way, or the connection
+//! ends. It carries a count besides the command's place, so that a late or doubled answer does not
+//! end the next command in that place.
 
 use crate::nvme::transport::{CommandId, Data};
 use crate::nvme::wire::pdu::{Fault, Malformed, Transfer};
@@ -114,7 +115,8 @@ impl Pending {
         Ok(address.wrapping_add(place))
     }
 
-    /// The controller asks for data of the command: where they are. Errors: it may not, or not for these.
+    /// The controller asks for data of the command: where they are. Errors: it may not, or not for
+    /// these.
     pub fn request(
         &mut self,
         transfer: &Transfer,

@@ -1,9 +1,9 @@
-//! What comes from the controller: a stream of bytes, of which headers pass through a buffer here and data go straight
-//! to where they belong.
+//! What comes from the controller: a stream of bytes, of which headers pass through a buffer here
+//! and data go straight to where they belong.
 //!
-//! Must stay true: at most what a frame says is taken for it. Of data only what the buffer happened to hold is copied; the
-//! rest is received in place, and in the same system call the buffer is filled with what follows: with many small PDUs, or
-//! with the beginning of a large one.
+//! Must stay true: at most what a frame says is taken for it. Of data only what the buffer happened
+//! to hold is copied; the rest is received in place, and in the same system call the buffer is
+//! filled with what follows: with many small PDUs, or with the beginning of a large one.
 
 use crate::sys::SysResult;
 
@@ -38,7 +38,8 @@ impl Receiver {
         self.room = if data_bytes < LARGE_BYTES { BUFFER_BYTES } else { BESIDE_LARGE_BYTES };
     }
 
-    /// The next `count` bytes, if so many are here; they stay. `count` is no more than a header has.
+    /// The next `count` bytes, if so many are here; they stay. `count` is no more than a header
+    /// has.
     pub fn peek(&self, count: usize) -> Option<&[u8]> {
         self.buffer[self.start..self.end].get(..count)
     }
@@ -62,8 +63,8 @@ impl Receiver {
         count
     }
 
-    /// Receives what there is: first `count` bytes to `target`, what follows into the buffer. How many went to the target,
-    /// and how many there were; None if there is nothing now.
+    /// Receives what there is: first `count` bytes to `target`, what follows into the buffer. How
+    /// many went to the target, and how many there were; None if there is nothing now.
     ///
     /// # Safety
     /// As `take`, and the buffer has been emptied if `count` is not 0.

@@ -92,8 +92,8 @@ impl Sender {
         while !self.queue.is_empty() {
             let mut parts = [Part { iov_base: core::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
             let (count, bytes) = self.gather(&mut parts);
-            // SAFETY: headers and digests stand in the queue, which does not change meanwhile; the data are the memory of
-            // commands under way, which their submitter vouches for.
+            // SAFETY: headers and digests stand in the queue, which does not change meanwhile; the
+            // data are the memory of commands under way, which their submitter vouches for.
             let mut sent = unsafe { socket.send(&mut parts[..count]) }?;
             let is_all = sent == bytes;
             while let Some(first) = self.queue.front() {

@@ -13,7 +13,8 @@ use crate::sys::{self, Errno, SysResult};
 /// A piece of memory, as the kernel takes it.
 pub type Part = libc::iovec;
 
-/// A connected socket. One with a reserved number ends its connection when it is dropped, but keeps the number.
+/// A connected socket. One with a reserved number ends its connection when it is dropped, but keeps
+/// the number.
 #[derive(Debug)]
 pub struct Socket {
     descriptor: ManuallyDrop<Descriptor>,
@@ -21,7 +22,8 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Connects; takes the place of what has `number`. Errors: the kernel's; `ETIMEDOUT` past `deadline`.
+    /// Connects; takes the place of what has `number`. Errors: the kernel's; `ETIMEDOUT` past
+    /// `deadline`.
     pub fn connect(
         address: &SocketAddr,
         number: Option<i32>,
@@ -104,7 +106,8 @@ impl Socket {
             .map(|sent| sent.unwrap_or(0))
     }
 
-    /// Receives what there is into the parts, one after the other; None if there is nothing now, 0 bytes at the end.
+    /// Receives what there is into the parts, one after the other; None if there is nothing now, 0
+    /// bytes at the end.
     ///
     /// # Safety
     /// The parts are writable, and nobody else uses them.
@@ -139,7 +142,8 @@ impl Socket {
         }
     }
 
-    /// Waits for one of `events` (`POLLIN` and the like), or the end of the connection, until `deadline`, or a signal.
+    /// Waits for one of `events` (`POLLIN` and the like), or the end of the connection, until
+    /// `deadline`, or a signal.
     pub fn wait(&self, events: i16, deadline: Instant) -> SysResult<bool> {
         let mut entry = libc::pollfd { fd: self.descriptor.raw(), events, revents: 0 };
         let left = deadline.saturating_duration_since(Instant::now()).min(LONGEST_SLEEP);

@@ -1,7 +1,7 @@
 //! Messages of DH-HMAC-CHAP (Base 8.13.5), which travel as data of Authentication Send and Receive.
 //!
-//! Must stay true: `Message::decode(message.encode())` is the message; every length in it was checked against the bytes that
-//! are there, and against the hash or group that it belongs to.
+//! Must stay true: `Message::decode(message.encode())` is the message; every length in it was
+//! checked against the bytes that are there, and against the hash or group that it belongs to.
 //! Does not compute proofs; `nvme/auth.rs` does.
 
 use core::fmt;

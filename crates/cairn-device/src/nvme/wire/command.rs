@@ -1,7 +1,8 @@
-//! Commands: submission queue entries (Base 3.3.3.1; Fabrics commands Base 6, NVM commands NVM 3.2).
+//! Commands: submission queue entries (Base 3.3.3.1; Fabrics commands Base 6, NVM commands NVM
+//! 3.2).
 //!
-//! Must stay true: `Command::decode(entry.encode())` is the command; what an entry says about its data is checked before
-//! anybody relies on it.
+//! Must stay true: `Command::decode(entry.encode())` is the command; what an entry says about its
+//! data is checked before anybody relies on it.
 //! Does not choose command identifiers, nor how data travel; the transport does.
 
 use super::reservation::Step;
@@ -174,7 +175,8 @@ pub enum Command {
         queue: u16,
         /// Entries of the submission queue, at least 2.
         entries: u32,
-        /// CATTR bit 2: the controller does not report how far it has come in the queue, so that it may answer by C2HData.
+        /// CATTR bit 2: the controller does not report how far it has come in the queue, so that it
+        /// may answer by C2HData.
         without_flow_control: bool,
         /// KATO, milliseconds; 0 for none, and of I/O queues.
         keep_alive_ms: u32,
@@ -288,8 +290,8 @@ pub enum Command {
         /// How many bytes, a multiple of 4, at least 4.
         bytes: u64,
     },
-    /// Cairn's own: ends another controller of the same host. When it is answered nothing of what that one was sent changes the
-    /// namespace any more.
+    /// Cairn's own: ends another controller of the same host. When it is answered nothing of what
+    /// that one was sent changes the namespace any more.
     EndController {
         /// NSID.
         namespace: u32,
@@ -388,7 +390,8 @@ impl Command {
         }
     }
 
-    /// Reads an entry of such a queue. Errors: how the controller answers one that it does not understand.
+    /// Reads an entry of such a queue. Errors: how the controller answers one that it does not
+    /// understand.
     pub fn decode(entry: &Entry, queue: QueueKind) -> Result<Command, Status> {
         match (queue, entry.opcode()) {
             (_, FABRICS) => Command::decode_fabrics(entry),

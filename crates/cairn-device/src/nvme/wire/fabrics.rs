@@ -1,4 +1,5 @@
-//! What is particular to fabrics: names, the data of Connect, properties, the discovery log (Base 3.1.4, 4.5, 5.16.1.23, 6.3).
+//! What is particular to fabrics: names, the data of Connect, properties, the discovery log (Base
+//! 3.1.4, 4.5, 5.16.1.23, 6.3).
 
 use core::fmt;
 
@@ -13,12 +14,14 @@ pub const CONNECT_DATA_BYTES: usize = 1024;
 /// The controller identifier by which a host asks for a new controller.
 pub const ANY_CONTROLLER: u16 = 0xffff;
 
-/// What the result of Connect says besides the controller if it wants authentication first (AUTHREQ): ASCR and ATR.
+/// What the result of Connect says besides the controller if it wants authentication first
+/// (AUTHREQ): ASCR and ATR.
 pub const AUTHENTICATION_DEMANDED: u64 = 3 << 17;
 /// ATR: authentication, and no TLS.
 pub const AUTHENTICATION_ALONE: u64 = 1 << 17;
 
-/// The result of a Connect that fails with `Status::CONNECT_INVALID` because of HOSTID: IATTR, the data, and IPO, their beginning.
+/// The result of a Connect that fails with `Status::CONNECT_INVALID` because of HOSTID: IATTR, the
+/// data, and IPO, their beginning.
 pub const INVALID_HOST_ID: u64 = 1 << 16;
 
 /// Controller Capabilities (CAP).
@@ -30,7 +33,8 @@ pub const PROPERTY_CONFIGURATION: u32 = 0x14;
 /// Controller Status (CSTS).
 pub const PROPERTY_STATUS: u32 = 0x1c;
 
-/// CC of a controller that is to work: entries of 64 and 16 bytes, pages of 4 KiB, the NVM command set.
+/// CC of a controller that is to work: entries of 64 and 16 bytes, pages of 4 KiB, the NVM command
+/// set.
 pub const CONFIGURATION_ENABLED: u32 = 4 << 20 | 6 << 16 | CONFIGURATION_ENABLE;
 /// CC.EN.
 pub const CONFIGURATION_ENABLE: u32 = 1;

@@ -1,7 +1,7 @@
 //! The pages that Identify returns (Base 5.17.2, NVM 4.1.5), as far as anybody here needs them.
 //!
-//! Must stay true: a page that is accepted describes a controller or namespace that can be used: every size in it is one
-//! that arithmetic elsewhere relies on.
+//! Must stay true: a page that is accepted describes a controller or namespace that can be used:
+//! every size in it is one that arithmetic elsewhere relies on.
 
 use super::{Nqn, array_at, put, u16_at, u32_at, u64_at};
 
@@ -36,10 +36,12 @@ const HAS_RESERVATIONS: u16 = 1 << 5;
 const RESERVATION_TYPES: u8 = 1 << 1 | 1 << 7;
 /// CMIC: asymmetric access is reported.
 const HAS_ASYMMETRIC_ACCESS: u8 = 1 << 3;
-/// What is vendor specific in the page of a controller begins so if it takes `Command::EndController`: "cairnct1".
+/// What is vendor specific in the page of a controller begins so if it takes
+/// `Command::EndController`: "cairnct1".
 const INSTANCE_MAGIC: [u8; 8] = *b"cairnct1";
 const AT_INSTANCE: usize = 3072;
-/// What is vendor specific in the page of a namespace begins so if it says which start of its machine a target is of: "cairnst1".
+/// What is vendor specific in the page of a namespace begins so if it says which start of its
+/// machine a target is of: "cairnst1".
 const START_MAGIC: [u8; 8] = *b"cairnst1";
 const AT_START: usize = 384;
 
@@ -83,12 +85,14 @@ pub struct Controller {
     pub capsule_data_bytes: u32,
     /// MAXCMD: most commands of a queue under way; 0: not said.
     pub commands_max: u16,
-    /// By which its host has it ended (`Command::EndController`): no other controller ever has this number; 0: it cannot.
+    /// By which its host has it ended (`Command::EndController`): no other controller ever has this
+    /// number; 0: it cannot.
     pub instance: u64,
 }
 
 impl Controller {
-    /// Reads the page; none if it is not usable: capsules do not hold an entry, or are not as they are on TCP (ICDOFF).
+    /// Reads the page; none if it is not usable: capsules do not hold an entry, or are not as they
+    /// are on TCP (ICDOFF).
     pub fn decode(page: &Page) -> Option<Controller> {
         let is_discovery = page[111] == 2;
         let capsule = u32_at(page, 1792).checked_mul(16)?;
@@ -181,13 +185,14 @@ pub struct Namespace {
     pub guid: [u8; 16],
     /// ANAGRPID.
     pub access_group: u32,
-    /// Of which start of its machine the target is, by which what was written before and not flushed may be gone; zeros if it does
-    /// not say.
+    /// Of which start of its machine the target is, by which what was written before and not
+    /// flushed may be gone; zeros if it does not say.
     pub start: [u8; 16],
 }
 
 impl Namespace {
-    /// Reads the page; none if the namespace has blocks of a size or with metadata that are not supported, or is not active.
+    /// Reads the page; none if the namespace has blocks of a size or with metadata that are not
+    /// supported, or is not active.
     pub fn decode(page: &Page) -> Option<Namespace> {
         let format = usize::from(page[26] & 0xf | (page[26] >> 5 & 3) << 4);
         let format = u32_at(page, 128 + 4 * format);
@@ -335,7 +340,8 @@ mod tests {
         assert_eq!(Namespace::decode(&page), Some(namespace));
         let silent = Namespace { start: [0; 16], ..namespace };
         assert_eq!(Namespace::decode(&silent.encode()), Some(silent));
-        // Metadata, protection, blocks of 256 bytes and 128 KiB, too many bytes, no bytes, another format.
+        // Metadata, protection, blocks of 256 bytes and 128 KiB, too many bytes, no bytes, another
+        // format.
         for (at, byte) in [(128, 8), (29, 1), (130, 8), (130, 17), (7, 0xff), (26, 0x21)] {
             let mut other = page;
             other[at] = byte;

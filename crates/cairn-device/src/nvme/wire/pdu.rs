@@ -1,12 +1,14 @@
-//! PDUs of NVMe/TCP (TCP 3.6.2): how long each is, what its header says, and what follows the header.
+//! PDUs of NVMe/TCP (TCP 3.6.2): how long each is, what its header says, and what follows the
+//! header.
 //!
 //! ```text
 //! common header (8) | specific header | header digest | padding | data | data digest
 //! └──────── HLEN ───────────────────┘                 PDO┘
 //! └──────────────────────────── PLEN ───────────────────────────────────────────────┘
 //! ```
-//! Must stay true: `Frame::decode` accepts eight bytes only if the lengths in them are consistent with each other, with the
-//! kind of PDU and with what was agreed for the connection; so whoever follows a frame never reads past its end.
+//! Must stay true: `Frame::decode` accepts eight bytes only if the lengths in them are consistent
+//! with each other, with the kind of PDU and with what was agreed for the connection; so whoever
+//! follows a frame never reads past its end.
 //! Does not know which PDU is expected when, nor to which command it belongs.
 
 use super::{Completion, Entry, array_at, put, u16_at, u32_at};
@@ -18,7 +20,8 @@ pub const COMMON_BYTES: usize = 8;
 pub const DIGEST_BYTES: usize = 4;
 /// Longest header of a PDU, with its digest if it has one: that of ICReq and ICResp.
 pub const HEADER_BYTES_MAX: usize = 128;
-/// Longest that precedes the data of a PDU: header and digest of a command, 76 bytes, and padding to an alignment of 72.
+/// Longest that precedes the data of a PDU: header and digest of a command, 76 bytes, and padding
+/// to an alignment of 72.
 pub const START_BYTES_MAX: usize = 144;
 /// Most bytes of an offending header in a terminate request (TCP 3.5).
 pub const TERMINATE_DATA_BYTES_MAX: usize = 128;
@@ -94,7 +97,8 @@ impl Kind {
         }
     }
 
-    /// Whether digests protect it if they were agreed on: not before that, and not when a connection ends.
+    /// Whether digests protect it if they were agreed on: not before that, and not when a
+    /// connection ends.
     fn has_digests(self) -> bool {
         !matches!(self, Kind::InitializeRequest | Kind::InitializeResponse) && !self.is_terminate()
     }
@@ -278,7 +282,8 @@ pub struct Terminate {
     pub information: u32,
 }
 
-/// Which data of which command travel, or may (TCP figures 26 to 28). Offset and length are multiples of 4.
+/// Which data of which command travel, or may (TCP figures 26 to 28). Offset and length are
+/// multiples of 4.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transfer {
     /// CCCID.
@@ -359,8 +364,8 @@ impl Header {
         })
     }
 
-    /// What precedes `data_bytes` of data. Commands and data PDUs have data, and terminate requests, whose data are the header
-    /// that was wrong.
+    /// What precedes `data_bytes` of data. Commands and data PDUs have data, and terminate
+    /// requests, whose data are the header that was wrong.
     pub fn encode(&self, data_bytes: usize, framing: Framing) -> Start {
         let kind = self.kind();
         let may_carry_data = kind.may_carry_data() || kind.is_terminate();

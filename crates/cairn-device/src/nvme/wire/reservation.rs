@@ -1,6 +1,8 @@
-//! Reservations of namespaces (Base 7.2 to 7.5, 8.19): who may write, as keys and reports on the wire.
+//! Reservations of namespaces (Base 7.2 to 7.5, 8.19): who may write, as keys and reports on the
+//! wire.
 //!
-//! Must stay true: a report that is accepted names at most one holder, and as many hosts as it says.
+//! Must stay true: a report that is accepted names at most one holder, and as many hosts as it
+//! says.
 //! Does not know types of reservations but Write Exclusive: the holder writes, everybody reads.
 
 use super::{array_at, put, u16_at, u32_at, u64_at};
@@ -22,7 +24,8 @@ pub const REGISTER: u32 = 0;
 pub const UNREGISTER: u32 = 1;
 /// As above.
 pub const REPLACE: u32 = 2;
-/// RACQA: acquire the reservation, take it from its holder, and the same after which nothing of that host is under way.
+/// RACQA: acquire the reservation, take it from its holder, and the same after which nothing of
+/// that host is under way.
 pub const ACQUIRE: u32 = 0;
 /// As above.
 pub const PREEMPT: u32 = 1;

@@ -163,8 +163,10 @@ fn what_nobody_fetches_gives_way_to_other_readers() {
     assert!((1..100).contains(&place.refusals(&area)));
 }
 
-/// Mechanism: a slot whose reader or server had died counted as used, and only a writer that found no other took it.
-/// Consequence: after the deaths of eight readers nothing was read ahead any more in a job that reads.
+/// Mechanism: a slot whose reader or server had died counted as used, and only a writer that found
+/// no other took it.
+/// Consequence: after the deaths of eight readers nothing was read ahead any more in a job that
+/// reads.
 /// Fix: a reader that is refused takes such a slot.
 #[test]
 fn slots_of_readers_that_died_do_not_keep_others_from_reading_ahead() {
@@ -204,8 +206,8 @@ fn slot_in_a_state_that_does_not_exist_does_not_hold_a_reader_up() {
     }
 }
 
-/// One process writes ever higher numbers, others read with reading ahead: no reader sees a number that is lower than the
-/// last that was written when it asked.
+/// One process writes ever higher numbers, others read with reading ahead: no reader sees a number
+/// that is lower than the last that was written when it asked.
 #[test]
 fn readers_never_see_what_was_written_over_before_they_asked() {
     const ROUNDS: u64 = 2000;

@@ -1,4 +1,5 @@
-//! Writers that meet and writers that do not, one that dies in its turn, and more of them than seats.
+//! Writers that meet and writers that do not, one that dies in its turn, and more of them than
+//! seats.
 
 use core::sync::atomic::AtomicBool;
 use std::sync::Barrier;
@@ -82,7 +83,8 @@ fn turn_of_a_dead_writer_is_over() {
     assert!(area.turn(&(0..PAGE)).is_ok());
 }
 
-/// Writers, more than there are seats, count in words of pages that nothing but their turns protects.
+/// Writers, more than there are seats, count in words of pages that nothing but their turns
+/// protects.
 #[test]
 fn writers_that_take_turns_lose_no_increment() {
     const WRITERS: u64 = SEATS as u64 + 8;

@@ -181,7 +181,8 @@ fn who_may_not_write_that_far_leaves_it_to_others() {
     assert_eq!(place.byte(0), 5);
 }
 
-/// Mechanism: a server that could not write a slot tried at once again, and never looked whether it was to end.
+/// Mechanism: a server that could not write a slot tried at once again, and never looked whether it
+/// was to end.
 /// Consequence: an agent with a limit on file sizes kept its processors busy and could not end.
 /// Fix: such a slot is as good as none.
 #[test]
@@ -215,8 +216,9 @@ fn server_that_is_to_end_takes_no_more() {
 }
 
 /// Mechanism: that a thread could not find out who it is, which needs a descriptor, was remembered.
-/// Consequence: a thread whose first call came while its process had no descriptor left never wrote behind again, and after
-/// the death of the agent could not read what was staged. Fix: only what was found out is remembered.
+/// Consequence: a thread whose first call came while its process had no descriptor left never wrote
+/// behind again, and after the death of the agent could not read what was staged. Fix: only what
+/// was found out is remembered.
 #[test]
 fn thread_that_had_no_descriptor_left_claims_slots_when_it_has() {
     let place = Place::new();
@@ -238,9 +240,10 @@ fn thread_that_had_no_descriptor_left_claims_slots_when_it_has() {
     assert_eq!(libc::WEXITSTATUS(status), 0);
 }
 
-/// Mechanism: who could write a slot neither itself nor tell whether others live waited for others, who may be gone.
-/// Consequence: after the death of the agent a program with a limit on file sizes, or in another pid namespace, hung
-/// in a read. Fix: it gives up when nobody writes anything for long.
+/// Mechanism: who could write a slot neither itself nor tell whether others live waited for others,
+/// who may be gone.
+/// Consequence: after the death of the agent a program with a limit on file sizes, or in another
+/// pid namespace, hung in a read. Fix: it gives up when nobody writes anything for long.
 #[test]
 fn who_cannot_write_a_slot_that_nobody_else_writes_gives_up() {
     let place = Place::new();
@@ -255,8 +258,10 @@ fn who_cannot_write_a_slot_that_nobody_else_writes_gives_up() {
     assert_eq!(place.byte(0), 5);
 }
 
-/// Mechanism: a slot was claimed for its process, which outlives a thread that is ended by an exec of another.
-/// Consequence: whoever needed what that thread was writing hung until the program after the exec ended.
+/// Mechanism: a slot was claimed for its process, which outlives a thread that is ended by an exec
+/// of another.
+/// Consequence: whoever needed what that thread was writing hung until the program after the exec
+/// ended.
 /// Fix: slots belong to threads.
 #[test]
 fn slot_of_a_thread_that_ended_before_its_process_is_written_by_who_needs_it() {
@@ -304,7 +309,8 @@ fn range_whose_bytes_are_lost_is_an_error_and_the_rest_is_not() {
 }
 
 /// Mechanism: a slot that could not be written stayed so though its bytes were still there.
-/// Consequence: what was written just before a device went away was an error for good, though the device came back.
+/// Consequence: what was written just before a device went away was an error for good, though the
+/// device came back.
 /// Fix: whoever needs it tries again.
 #[test]
 fn bytes_that_could_not_be_written_are_there_when_the_device_is_back() {
@@ -345,7 +351,8 @@ fn area_that_is_damaged_is_refused() {
     assert_eq!(error.errno, libc::EIO);
 }
 
-/// Writers each overwrite pages of their own in random order while servers come and go: the last write counts.
+/// Writers each overwrite pages of their own in random order while servers come and go: the last
+/// write counts.
 #[test]
 fn last_write_of_many_counts_and_the_servers_leave_nothing() {
     const WRITERS: u64 = 3;

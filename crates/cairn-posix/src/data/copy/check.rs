@@ -104,7 +104,8 @@ pub fn splice(
     not_before_the_start(target_offset)
 }
 
-/// What `copy_file_range(2)` refuses. `offsets` are where the two ranges begin, after the cursors were looked at.
+/// What `copy_file_range(2)` refuses. `offsets` are where the two ranges begin, after the cursors
+/// were looked at.
 pub fn range(source: End, target: End, offsets: [i64; 2], length: usize) -> Result<()> {
     let (from, to) = (Facts::of(source)?, Facts::of(target)?);
     unless(!from.is(libc::S_IFDIR) && !to.is(libc::S_IFDIR), libc::EISDIR)?;

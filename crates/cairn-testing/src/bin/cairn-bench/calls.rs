@@ -1,6 +1,7 @@
 //! Single calls in time, each against the same call on tmpfs: what interception is worth.
 //!
-//! Here less is better: the figures are nanoseconds a call, and a bar is the most of tmpfs's time that ours may take.
+//! Here less is better: the figures are nanoseconds a call, and a bar is the most of tmpfs's time
+//! that ours may take.
 
 use crate::Places;
 use crate::measure::{Row, nanoseconds_each};

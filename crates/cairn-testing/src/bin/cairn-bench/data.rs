@@ -1,5 +1,5 @@
-//! Data rows: writes and reads of the RAM tier against memcpy into an equally warm shared mapping, and
-//! checkpoint after checkpoint against tmpfs.
+//! Data rows: writes and reads of the RAM tier against memcpy into an equally warm shared mapping,
+//! and checkpoint after checkpoint against tmpfs.
 
 use crate::Places;
 use crate::measure::{Row, gigabytes_per_second};
@@ -95,7 +95,8 @@ pub fn create(path: &Path) -> File {
     File::options().read(true).write(true).create(true).truncate(true).open(path).expect("create")
 }
 
-/// Warm writes: the file is rewritten from its start, as when a checkpoint overwrites the last but one.
+/// Warm writes: the file is rewritten from its start, as when a checkpoint overwrites the last but
+/// one.
 pub fn writes(places: &Places) {
     let state = application_state();
     let mapping = SharedMapping::new(CHECKPOINT_BYTES);
@@ -165,8 +166,8 @@ fn read_exact(file: &File, chunk: &mut [u8]) {
     }
 }
 
-/// What two processes write at the same time, each to a file of its own again and again, against one alone; and the same
-/// for two that copy to memory, which is what the machine can.
+/// What two processes write at the same time, each to a file of its own again and again, against
+/// one alone; and the same for two that copy to memory, which is what the machine can.
 pub fn scaling(places: &Places) {
     const TIMES: usize = 16;
     let part = &application_state()[..64 << 20];
@@ -193,7 +194,8 @@ pub fn scaling(places: &Places) {
     row("write, two processes / one", Some(1.85), &write);
 }
 
-/// New files in memory that nobody used before, some time apart, as a program writes its first checkpoints.
+/// New files in memory that nobody used before, some time apart, as a program writes its first
+/// checkpoints.
 pub fn first_checkpoints(places: &Places) {
     let state = &application_state()[..16 << 20];
     let count = std::cell::Cell::new(0);
@@ -217,7 +219,8 @@ pub fn first_checkpoints(places: &Places) {
     }
 }
 
-/// The same bytes, checkpoint after checkpoint, a fresh file each time; one process, then two at once.
+/// The same bytes, checkpoint after checkpoint, a fresh file each time; one process, then two at
+/// once.
 pub fn checkpoints(places: &Places) {
     let state = application_state();
     let bytes = CHECKPOINT_BYTES / 2;

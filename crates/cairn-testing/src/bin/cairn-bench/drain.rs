@@ -1,9 +1,10 @@
-//! The drain against what people use today: `cp -r` and fsync for many small files, `dd` with O_DIRECT and a second one that
-//! reads for a large one; what a drain costs the program that checkpoints beside it; how soon it begins; what an idle agent
-//! costs.
+//! The drain against what people use today: `cp -r` and fsync for many small files, `dd` with
+//! O_DIRECT and a second one that reads for a large one; what a drain costs the program that
+//! checkpoints beside it; how soon it begins; what an idle agent costs.
 //!
-//! Every part has a store of its own, which `cairn` beside this program makes. Both sides begin with files in memory and end when
-//! the copies are durable; ours are verified by then, those of `cp` are not.
+//! Every part has a store of its own, which `cairn` beside this program makes. Both sides begin
+//! with files in memory and end when the copies are durable; ours are verified by then, those of
+//! `cp` are not.
 
 use serde_json::Value;
 use std::fs::{self, File};
@@ -23,7 +24,8 @@ const SMALL_ROUNDS: usize = 3;
 const CHECKPOINT_BYTES: usize = 256 << 20;
 const CHECKPOINTS: usize = 10;
 const CHECKPOINT_ROUNDS: usize = 7;
-/// Between two checkpoints: time enough for a drain without limit to be in the midst of one when the next begins.
+/// Between two checkpoints: time enough for a drain without limit to be in the midst of one when
+/// the next begins.
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(300);
 const LIMITED: &str = "100M";
 const CLOSES: usize = 40;
@@ -328,8 +330,8 @@ fn make_files(directory: &Path, count: usize, bytes: usize) {
     }
 }
 
-/// Prints the seconds that images took, and what had changed before: 0 all, 1 a hundredth in one place, 2 one page in each of a hundredth of
-/// the blocks.
+/// Prints the seconds that images took, and what had changed before: 0 all, 1 a hundredth in one
+/// place, 2 one page in each of a hundredth of the blocks.
 fn images_of_changes(mount: &Path, job: &str) {
     let options = File::options().read(true).write(true).create(true).truncate(true).clone();
     let file = options.open(mount.join("state")).expect("a file");

@@ -1,6 +1,8 @@
-//! Rows about what the log and snapshots of a durable namespace cost: recovery, records, bytes on the media.
+//! Rows about what the log and snapshots of a durable namespace cost: recovery, records, bytes on
+//! the media.
 //!
-//! The namespaces stand on media in memory and nobody moves the bytes of their files: the core is what is measured.
+//! The namespaces stand on media in memory and nobody moves the bytes of their files: the core is
+//! what is measured.
 
 use crate::Places;
 use crate::measure::report_limit;
@@ -233,8 +235,8 @@ const CHECKPOINT: u64 = 10 * GIBIBYTE;
 /// Bytes of a call.
 const CALL: u64 = MEBIBYTE;
 
-/// Records that a checkpoint of 10 GiB leaves: of one file, of a file for each process, of files that a process writes in
-/// turn, and of one file of which every process writes each n-th piece.
+/// Records that a checkpoint of 10 GiB leaves: of one file, of a file for each process, of files
+/// that a process writes in turn, and of one file of which every process writes each n-th piece.
 pub fn records(_places: &Places) {
     let count = records_of((1, 1), false);
     report_limit("records, 10 GiB in sequence", "", &[count], 100.0);

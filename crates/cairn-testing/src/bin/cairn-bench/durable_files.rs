@@ -1,4 +1,5 @@
-//! Rows about what the log costs writers, how fsyncs share flushes, and how long a snapshot makes anybody wait.
+//! Rows about what the log costs writers, how fsyncs share flushes, and how long a snapshot makes
+//! anybody wait.
 //!
 //! They need a store whose tier is a file (`cairn run --tier file:PATH:SIZE`).
 
@@ -150,8 +151,8 @@ pub fn log_cost(at: &Places) {
     store.remove().expect("remove the store");
 }
 
-/// Writes of 4 KiB, each followed by fsync, to a file per process: against plain files beside the tier, then by several
-/// processes against one, and how many flushes each fsync takes.
+/// Writes of 4 KiB, each followed by fsync, to a file per process: against plain files beside the
+/// tier, then by several processes against one, and how many flushes each fsync takes.
 pub fn fsyncs(at: &Places) {
     let (_, tier) = durable_store().expect("checked before any row");
     let plain = tier.with_file_name(format!("cairn-bench.plain.{}", std::process::id()));
@@ -202,8 +203,8 @@ fn synced_writes(directory: &Path, processes: usize, calls: usize) -> f64 {
     (calls * processes) as f64 / seconds / 1e3
 }
 
-/// The longest of many small writes while another process writes snapshots of many files all the time: on a file in memory,
-/// where nothing but Cairn makes anybody wait, and on the disk.
+/// The longest of many small writes while another process writes snapshots of many files all the
+/// time: on a file in memory, where nothing but Cairn makes anybody wait, and on the disk.
 pub fn waits(at: &Places) {
     let (disk, _) = durable_store().expect("checked before any row");
     let file = File::create(at.cairn.join("written")).expect("create");
@@ -259,7 +260,8 @@ fn child(store: &Store, work: &str) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start a child")
 }
 
-/// How long the longest write in that time took, milliseconds, without what it waited for a core that others were using.
+/// How long the longest write in that time took, milliseconds, without what it waited for a core
+/// that others were using.
 fn longest_write(write: &dyn Fn(u64), time: Duration) -> f64 {
     const WRAP: u64 = 16 << 20;
     let schedule = File::open("/proc/thread-self/schedstat").expect("open");
@@ -287,7 +289,8 @@ fn scheduling_delay(schedule: &File) -> Duration {
     Duration::from_nanos(delay.expect("a number"))
 }
 
-/// The work of a child: makes many files, which need no content to be written into a snapshot. Returns how many.
+/// The work of a child: makes many files, which need no content to be written into a snapshot.
+/// Returns how many.
 pub fn make_names() -> f64 {
     const FILES: usize = 50_000;
     // What was not open for writing is not made durable when it is closed.

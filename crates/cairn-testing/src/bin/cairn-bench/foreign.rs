@@ -1,7 +1,8 @@
-//! Rows about what Cairn costs where it is not wanted: calls on files that are not ours, the start of a process.
+//! Rows about what Cairn costs where it is not wanted: calls on files that are not ours, the start
+//! of a process.
 //!
-//! A process of a job cannot start one that is none, because the library stays in the environment. So this program runs
-//! outside, and `cairn` beside it makes the stores.
+//! A process of a job cannot start one that is none, because the library stays in the environment.
+//! So this program runs outside, and `cairn` beside it makes the stores.
 
 use crate::measure::{nanoseconds_each, report_difference};
 use crate::process::{child_command, number_from};

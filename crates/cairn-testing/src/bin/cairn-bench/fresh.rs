@@ -1,9 +1,10 @@
-//! Rows of stores that nobody has used: checkpoints that are all kept, small files, and writes to one file by two ranks;
-//! against the same in a new directory on tmpfs.
+//! Rows of stores that nobody has used: checkpoints that are all kept, small files, and writes to
+//! one file by two ranks; against the same in a new directory on tmpfs.
 //!
-//! Every slice runs in a store of its own, which `cairn` beside this program makes. Before each, memory is used and given
-//! back: a virtual machine may have to get what was not used for a while from its host first, ten times slower than it clears
-//! it, and which of the two sides meets that is chance.
+//! Every slice runs in a store of its own, which `cairn` beside this program makes. Before each,
+//! memory is used and given back: a virtual machine may have to get what was not used for a while
+//! from its host first, ten times slower than it clears it, and which of the two sides meets that
+//! is chance.
 
 use crate::data::{create, write_all};
 use crate::measure::{PAIRS, Row, gigabytes_per_second, thousands_per_second};
@@ -54,7 +55,8 @@ pub fn rates(arguments: &[String]) {
 
 /// Has the machine's host provide what the next slice will take.
 fn ready_memory() {
-    // SAFETY: a new anonymous mapping, which is touched within its length and unmapped before anybody else knows of it.
+    // SAFETY: a new anonymous mapping, which is touched within its length and unmapped before
+    // anybody else knows of it.
     unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

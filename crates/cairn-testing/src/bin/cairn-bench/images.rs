@@ -1,6 +1,8 @@
-//! Rows about images (`docs/ARCHITECTURE.md`, Images): what a program pays while one is held, and what it takes to begin one.
+//! Rows about images (`docs/ARCHITECTURE.md`, Images): what a program pays while one is held, and
+//! what it takes to begin one.
 //!
-//! The image is held by a process beside, as by an agent, which does not copy it: what copying costs is `drain`'s to say.
+//! The image is held by a process beside, as by an agent, which does not copy it: what copying
+//! costs is `drain`'s to say.
 
 use crate::Places;
 use crate::data::{application_state, create, write_all};
@@ -22,7 +24,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const CHECKPOINT_BYTES: usize = 256 << 20;
-/// Checkpoints that are there at a time; each was written before, so that memory for the next is warm.
+/// Checkpoints that are there at a time; each was written before, so that memory for the next is
+/// warm.
 const GENERATIONS: usize = 4;
 const CALL_BYTES: usize = 1 << 20;
 const SMALL_BYTES: usize = 4096;
@@ -168,7 +171,8 @@ fn write_all_at(file: &File, state: &[u8]) {
     }
 }
 
-/// Thousands of small writes a second at places of one order; how long each took, nanoseconds, if it `notes` them.
+/// Thousands of small writes a second at places of one order; how long each took, nanoseconds, if
+/// it `notes` them.
 fn small_writes(file: &File, waits: &mut Vec<f64>, notes: bool) -> f64 {
     let data = [7u8; SMALL_BYTES];
     let blocks = CHECKPOINT_BYTES / SMALL_BYTES;

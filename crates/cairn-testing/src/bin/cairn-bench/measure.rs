@@ -1,4 +1,5 @@
-//! Paired measurement: ours and the baseline in turn, the median of the ratios with its confidence interval.
+//! Paired measurement: ours and the baseline in turn, the median of the ratios with its confidence
+//! interval.
 
 use std::time::Instant;
 
@@ -6,7 +7,8 @@ use std::time::Instant;
 pub const PAIRS: usize = 11;
 const INTERVAL: (usize, usize) = (1, PAIRS - 2);
 
-/// What ours over the baseline should be. A bar is missed only if the whole interval lies on the wrong side.
+/// What ours over the baseline should be. A bar is missed only if the whole interval lies on the
+/// wrong side.
 enum Bar {
     AtLeast(f64),
     AtMost(f64),
@@ -39,8 +41,8 @@ fn measure_pairs(
 }
 
 impl Row {
-    /// Measures `ours` against `baseline`, each giving a rate (more is better), A B A B. The bar is on
-    /// ours / baseline, if there is one.
+    /// Measures `ours` against `baseline`, each giving a rate (more is better), A B A B. The bar is
+    /// on ours / baseline, if there is one.
     pub fn compare(
         name: impl Into<String>,
         unit: &'static str,
@@ -161,8 +163,8 @@ pub fn report_difference(name: &str, unit: &str, with: &[f64], without: &[f64], 
     );
 }
 
-/// Repeated measurements of one figure, with the least and the greatest; less is better. The bar, if there is one, is in the
-/// same unit, and missed only if all of them lie above it.
+/// Repeated measurements of one figure, with the least and the greatest; less is better. The bar,
+/// if there is one, is in the same unit, and missed only if all of them lie above it.
 pub fn report_limit(name: &str, unit: &str, values: &[f64], bar: impl Into<Option<f64>>) {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(0.0, f64::max);
@@ -173,7 +175,8 @@ pub fn report_limit(name: &str, unit: &str, values: &[f64], bar: impl Into<Optio
     print_limit(name, (median(values), None), unit, &spread, bar.into(), low);
 }
 
-/// The longest wait of each slice, beside something and without it: what counts is the longest of all.
+/// The longest wait of each slice, beside something and without it: what counts is the longest of
+/// all.
 pub fn report_longest(name: &str, unit: &str, beside: &[f64], alone: &[f64], bar: Option<f64>) {
     let longest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
     let shortest = beside.iter().copied().fold(f64::INFINITY, f64::min);

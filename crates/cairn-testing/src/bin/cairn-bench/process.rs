@@ -1,4 +1,5 @@
-//! What a process needs: its first checkpoint, idle memory; and how the benchmark's own processes are run.
+//! What a process needs: its first checkpoint, idle memory; and how the benchmark's own processes
+//! are run.
 
 use crate::Places;
 use crate::measure::gigabytes_per_second;
@@ -10,8 +11,8 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Runs `work(rank)` in `count` forked children at the same time. Seconds from when all are ready until all have done it:
-/// making and ending them does not count.
+/// Runs `work(rank)` in `count` forked children at the same time. Seconds from when all are ready
+/// until all have done it: making and ending them does not count.
 pub fn in_children(count: usize, work: impl Fn(usize)) -> f64 {
     let (mut ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     let children: Vec<libc::pid_t> = (0..count)
@@ -112,7 +113,8 @@ fn first_checkpoint() -> f64 {
     rates[0] / rates[3]
 }
 
-/// Shared memory of a namespace with a tier of 8 GiB that holds nothing and to which one process is attached.
+/// Shared memory of a namespace with a tier of 8 GiB that holds nothing and to which one process is
+/// attached.
 pub fn idle_memory(places: &Places) {
     const TIER_BYTES: u64 = 8 << 30;
     let blocks = (TIER_BYTES / u64::from(cairn_core::HUGEBLOCK_BYTES_DEFAULT)) as u32;

@@ -1,8 +1,9 @@
-//! How fast a job gets on that writes checkpoints: a loop like CoMD's, with each way to keep them (NVMe-CR, table II).
+//! How fast a job gets on that writes checkpoints: a loop like CoMD's, with each way to keep them
+//! (NVMe-CR, table II).
 //!
-//! Each rank computes for a while, writes its part of a checkpoint, and keeps the newest two; of the checkpoints one in ten
-//! goes to a slow, safe place in the background. The progress rate is the time that computing takes alone, by the time
-//! until the last rank has ended.
+//! Each rank computes for a while, writes its part of a checkpoint, and keeps the newest two; of
+//! the checkpoints one in ten goes to a slow, safe place in the background. The progress rate is
+//! the time that computing takes alone, by the time until the last rank has ended.
 
 use std::fs::{self, File};
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! Row about ranks that have a namespace each (`--scope rank`): what a rank creates while others do the same, against one
-//! alone.
+//! Row about ranks that have a namespace each (`--scope rank`): what a rank creates while others do
+//! the same, against one alone.
 //!
 //! Every slice runs in a store of its own, which `cairn` beside this program makes.
 
@@ -31,7 +31,8 @@ fn run(ranks: usize) -> f64 {
     rate.unwrap_or_else(|_| panic!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// The work of a child: starts ranks as a launcher does, lets them begin together, and gives their average.
+/// The work of a child: starts ranks as a launcher does, lets them begin together, and gives their
+/// average.
 pub fn start(ranks: usize) -> f64 {
     let own = std::env::current_exe().expect("own path");
     let start = |rank: usize| {

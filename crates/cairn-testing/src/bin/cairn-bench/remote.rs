@@ -1,8 +1,8 @@
-//! Rows about namespaces on another machine, which is `cairn target` in a process of its own here, against what TCP itself
-//! does on this machine in the same run.
+//! Rows about namespaces on another machine, which is `cairn target` in a process of its own here,
+//! against what TCP itself does on this machine in the same run.
 //!
-//! Host and target have a processor each: initiator and plain stream send from the first, target and sink receive on the
-//! last. Rows about the whole stack let the kernel place everything.
+//! Host and target have a processor each: initiator and plain stream send from the first, target
+//! and sink receive on the last. Rows about the whole stack let the kernel place everything.
 
 use crate::data::{CHECKPOINT_BYTES, application_state, create, write_all};
 use crate::measure::{PAIRS, Row, gigabytes_per_second, nanoseconds_each, thousands_per_second};
@@ -38,7 +38,8 @@ const ROUND_TRIPS: usize = 20_000;
 /// What surrounds data: a command, and the header of what comes back.
 const COMMAND_BYTES: usize = 72;
 const HEADER_BYTES: usize = 24;
-/// The machine of which the bar for small commands was set: its plain stream, and thousands of commands a second.
+/// The machine of which the bar for small commands was set: its plain stream, and thousands of
+/// commands a second.
 const BAR_STREAM: f64 = 5.3;
 const BAR_COMMANDS: f64 = 350.0;
 /// A checkpoint for which the medium and not its beginning and end count.
@@ -112,8 +113,8 @@ fn on_device(path: &Path) {
     same_medium("device", bar, |bytes| (exported(&device, bytes), on_tier(&device, bytes)));
 }
 
-/// The same in a file on this machine's disk. No bar: the page cache takes it, so the processors are compared, of which host
-/// and target have one machine's together, and not what they write to.
+/// The same in a file on this machine's disk. No bar: the page cache takes it, so the processors
+/// are compared, of which host and target have one machine's together, and not what they write to.
 fn in_file(path: &Path) {
     same_medium("file", None, |bytes| {
         take_space(path);
@@ -149,7 +150,8 @@ fn take_space(path: &Path) {
     assert_eq!(errno, 0, "{}", path.display());
 }
 
-/// What a program under `cairn run` says of a checkpoint that replaces another: GB/s until it is durable.
+/// What a program under `cairn run` says of a checkpoint that replaces another: GB/s until it is
+/// durable.
 fn checkpoint_in_store(options: &[&str], bytes: usize) -> f64 {
     let own = std::env::current_exe().expect("own path");
     let mut command = cairn();
@@ -251,7 +253,8 @@ impl Host {
         Host { queue, _controller: controller, memory: vec![7; DEPTH * LARGE] }
     }
 
-    /// `count` commands of `bytes`, `depth` of them under way: one after the other through the namespace, and round again.
+    /// `count` commands of `bytes`, `depth` of them under way: one after the other through the
+    /// namespace, and round again.
     fn transfer(&mut self, direction: Direction, bytes: usize, depth: usize, count: usize) {
         let mut under_way = 0;
         for index in 0..count {
@@ -261,7 +264,8 @@ impl Host {
             }
             let at = (index * bytes % EXPORT_BYTES) as u64;
             let memory = &mut self.memory[index % DEPTH * bytes..][..bytes];
-            // SAFETY: the memory lives until all commands have ended. What several of them have left in it does not matter.
+            // SAFETY: the memory lives until all commands have ended. What several of them have
+            // left in it does not matter.
             let submitted = unsafe {
                 match direction {
                     Direction::Write => self.queue.submit_write(at, memory.as_ptr(), bytes),
@@ -301,7 +305,8 @@ fn plain_stream(processor: usize) -> f64 {
     rate
 }
 
-/// Nanoseconds until so many bytes have gone and so many have come back, where both sides look for them all the time.
+/// Nanoseconds until so many bytes have gone and so many have come back, where both sides look for
+/// them all the time.
 fn ping_pong(processor: usize, out: usize, back: usize) -> f64 {
     let (mut ours, mut theirs) = connection();
     for stream in [&ours, &theirs] {

@@ -1,5 +1,6 @@
-//! Rows of processes that are not in step: each computes for a while, writes a checkpoint as a new file in one call, and renames
-//! it over the one before the last; against as many that copy to memory of their own at such times.
+//! Rows of processes that are not in step: each computes for a while, writes a checkpoint as a new
+//! file in one call, and renames it over the one before the last; against as many that copy to
+//! memory of their own at such times.
 //!
 //! Every slice has processes of its own, in a store of its own, which `cairn` beside this program
 //! makes. What counts are the rounds after the first three, in which each file is made, and of
@@ -72,7 +73,8 @@ fn names(rank: usize) -> [PathBuf; 2] {
     [0, 1].map(|turn| PathBuf::from(format!("rotation.{rank}.{turn}")))
 }
 
-/// The work of a child: its rank, the MiB of a checkpoint, and the directory, if there is one. Its rate in GB/s.
+/// The work of a child: its rank, the MiB of a checkpoint, and the directory, if there is one. Its
+/// rate in GB/s.
 pub fn rotate(arguments: &[String]) -> f64 {
     let number = |at: usize| arguments[at].parse::<usize>().expect("a number");
     let (rank, bytes) = (number(0), number(1) << 20);

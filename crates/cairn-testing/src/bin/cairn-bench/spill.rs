@@ -1,6 +1,7 @@
-//! Rows about checkpoints of which a part does not fit into memory, against what CRUISE's formula expects of a store that
-//! uses one tier after the other: size / (size in memory / rate of memory + size in the file / rate of the file)
-//! (CRUISE, HPDC 2013: "Spill-over to SSD"). And about reading one that stands in the file again, once it was promoted.
+//! Rows about checkpoints of which a part does not fit into memory, against what CRUISE's formula
+//! expects of a store that uses one tier after the other: size / (size in memory / rate of memory +
+//! size in the file / rate of the file) (CRUISE, HPDC 2013: "Spill-over to SSD"). And about reading
+//! one that stands in the file again, once it was promoted.
 //!
 //! Every part is measured in a store of its own, which `cairn` beside this program makes.
 
@@ -11,7 +12,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Parts of a checkpoint that spill, one in so many; 0: none. The paper's, and nothing and everything for the rates.
+/// Parts of a checkpoint that spill, one in so many; 0: none. The paper's, and nothing and
+/// everything for the rates.
 const PARTS: [usize; 7] = [0, 32, 16, 8, 4, 2, 1];
 /// Room beside the checkpoint.
 const SPARE_BYTES: usize = 16 << 20;
@@ -34,7 +36,8 @@ pub fn rates(path: &Path) {
     Row::print("read again, --promote / without", "GB/s", None, &pairs);
 }
 
-/// GB/s of the second read of a checkpoint that was written when the memory was full and is not any more.
+/// GB/s of the second read of a checkpoint that was written when the memory was full and is not any
+/// more.
 fn second_read(options: &[&str], work: &str, path: &Path) -> f64 {
     let memory = format!("ram:{MEMORY_BYTES}");
     let file = format!("file:{}:{}", path.display(), CHECKPOINT_BYTES + SPARE_BYTES);
@@ -91,8 +94,8 @@ pub fn checkpoint() -> f64 {
     gigabytes_per_second(state.len(), write)
 }
 
-/// The work of a child: GB/s of the second read of a checkpoint that stood in the file when it was written. If it is
-/// `promoted`, it is in memory by then.
+/// The work of a child: GB/s of the second read of a checkpoint that stood in the file when it was
+/// written. If it is `promoted`, it is in memory by then.
 pub fn read_again(promoted: bool) -> f64 {
     let mount = std::env::var("CAIRN_MOUNT").expect("CAIRN_MOUNT");
     let mut state = application_state();

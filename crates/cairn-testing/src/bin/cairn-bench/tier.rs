@@ -1,6 +1,8 @@
-//! Rows about the speed of a tier in a file, against fio with direct I/O on the same bytes of the same file.
+//! Rows about the speed of a tier in a file, against fio with direct I/O on the same bytes of the
+//! same file.
 //!
-//! They need a store whose tier is a file, and spoil what that holds: nothing else may be kept in it.
+//! They need a store whose tier is a file, and spoil what that holds: nothing else may be kept in
+//! it.
 
 use crate::Places;
 use crate::data::{CHECKPOINT_BYTES, application_state, create, read_all, write_all};
@@ -20,7 +22,8 @@ const TRIALS: usize = 3;
 struct Fio {
     file: PathBuf,
     data_offset: u64,
-    /// Checkpoints that fit into the tier, and the one that is written next: Cairn goes round in the tier, so fio does.
+    /// Checkpoints that fit into the tier, and the one that is written next: Cairn goes round in
+    /// the tier, so fio does.
     places: u64,
     next: Cell<u64>,
 }
@@ -32,7 +35,8 @@ fn fio_command() -> Command {
     command
 }
 
-/// What fio does: `write` or `read`, in calls of so many bytes, so many of them under way at a time in each process.
+/// What fio does: `write` or `read`, in calls of so many bytes, so many of them under way at a time
+/// in each process.
 #[derive(Clone, Copy)]
 struct Job {
     direction: &'static str,

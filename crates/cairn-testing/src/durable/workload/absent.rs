@@ -1,4 +1,5 @@
-//! Files whose data are elsewhere, among the random operations: made, brought a part at a time with anything in between, disturbed.
+//! Files whose data are elsewhere, among the random operations: made, brought a part at a time with
+//! anything in between, disturbed.
 //!
 //! Must stay true: nothing but the end of it changes what is seen of a file that is brought.
 

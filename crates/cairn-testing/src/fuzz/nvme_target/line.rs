@@ -1,6 +1,7 @@
 //! A host's end of a connection: it sends anything, and believes nothing of what it gets.
 //!
-//! Must stay true: whatever was sent, the target answers with PDUs as they must be, and no command twice.
+//! Must stay true: whatever was sent, the target answers with PDUs as they must be, and no command
+//! twice.
 
 use crate::random::Random;
 use cairn_device::checksum::crc32c;
@@ -94,7 +95,8 @@ impl Line {
         self.unsent.extend(bytes);
     }
 
-    /// Sends a command with data in its capsule, or to be sent when they are asked for, or with room for what comes back.
+    /// Sends a command with data in its capsule, or to be sent when they are asked for, or with
+    /// room for what comes back.
     pub(super) fn command(
         &mut self,
         command: &Command,
@@ -144,7 +146,8 @@ impl Line {
         self.unsent.extend(bytes);
     }
 
-    /// Changes a few bytes, if that is chosen, behind which the digest of the header may be right again.
+    /// Changes a few bytes, if that is chosen, behind which the digest of the header may be right
+    /// again.
     fn damage(&mut self, bytes: &mut [u8], header_bytes: usize, choices: &mut Random) {
         if choices.below(8) != 7 {
             return;

@@ -87,8 +87,9 @@ fn checkpoint_that_is_adopted_twice_is_one_with_the_number_it_had() {
     assert_eq!(known(&register), [(1, 10, Level::Pfs)]);
 }
 
-/// Mechanism: a file that is written in two goes was whole in between, and its checkpoint known; that it had changed was found out
-/// once the next one was known. Consequence: it got a new number, and was the newest. Fix: it has the one that it had.
+/// Mechanism: a file that is written in two goes was whole in between, and its checkpoint known;
+/// that it had changed was found out once the next one was known. Consequence: it got a new number,
+/// and was the newest. Fix: it has the one that it had.
 #[test]
 fn checkpoint_that_was_complete_too_early_is_no_newer_than_the_next_one() {
     let mut register = Register::default();
@@ -109,8 +110,10 @@ fn checkpoint_that_was_complete_too_early_is_no_newer_than_the_next_one() {
     assert_eq!(known(&register), [expected[1], expected[2], (4, 10, Level::Pfs)]);
 }
 
-/// Mechanism: what was left of a checkpoint of which a file was given up was a new one, with the highest number.
-/// Consequence: it was the newest: drained at the end in place of the newest, and offered for a restart.
+/// Mechanism: what was left of a checkpoint of which a file was given up was a new one, with the
+/// highest number.
+/// Consequence: it was the newest: drained at the end in place of the newest, and offered for a
+/// restart.
 /// Fix: it is the one that it was.
 #[test]
 fn checkpoint_that_loses_a_file_stays_where_it_is_in_the_order() {
@@ -177,8 +180,8 @@ fn checkpoint_that_is_written_again_is_another_one_in_the_same_place() {
     assert_eq!(known(&register), [(1, 10, Level::Node), (4, 20, Level::Node)]);
 }
 
-/// Mechanism: a checkpoint that was written again kept its number in its family. Consequence: of a program that writes two
-/// names in turn none was ever wanted outside. Fix: each time is one more.
+/// Mechanism: a checkpoint that was written again kept its number in its family. Consequence: of a
+/// program that writes two names in turn none was ever wanted outside. Fix: each time is one more.
 #[test]
 fn one_in_so_many_is_wanted_outside_also_where_names_are_used_again() {
     let mut register = Register::default();
@@ -196,8 +199,9 @@ fn one_in_so_many_is_wanted_outside_also_where_names_are_used_again() {
     assert_eq!(wanted, [3, 6, 9]);
 }
 
-/// Mechanism: what was left of a checkpoint that a program was removing was complete. Consequence: it replaced the whole one
-/// outside, and the next one was complete with as few files. Fix: it waits for the others to go, too.
+/// Mechanism: what was left of a checkpoint that a program was removing was complete. Consequence:
+/// it replaced the whole one outside, and the next one was complete with as few files. Fix: it
+/// waits for the others to go, too.
 #[test]
 fn rest_of_a_checkpoint_is_none_until_it_stays() {
     let mut register = Register::default();
@@ -267,8 +271,10 @@ fn one_in_so_many_seconds_is_wanted_outside() {
     assert_eq!(wanted, [1, 3, 5]);
 }
 
-/// Mechanism: when a checkpoint was last wanted outside was known from the checkpoints that are there.
-/// Consequence: a program that keeps its newest few had nearly every one drained, and not one in so many seconds.
+/// Mechanism: when a checkpoint was last wanted outside was known from the checkpoints that are
+/// there.
+/// Consequence: a program that keeps its newest few had nearly every one drained, and not one in so
+/// many seconds.
 /// Fix: the register notes it.
 #[test]
 fn one_in_so_many_seconds_is_wanted_outside_also_after_older_ones_went() {
@@ -329,8 +335,9 @@ fn unfinished_set_of_a_failed_run_is_remembered_until_its_files_change() {
     assert_eq!(known(&register), [(1, 10, Level::Pfs)]);
 }
 
-/// Mechanism: which files were left unfinished was compared with all that are there. Consequence: what was left of them when one
-/// was removed, as restart scripts clear up, was a checkpoint some seconds later. Fix: a part of them is no more than they were.
+/// Mechanism: which files were left unfinished was compared with all that are there. Consequence:
+/// what was left of them when one was removed, as restart scripts clear up, was a checkpoint some
+/// seconds later. Fix: a part of them is no more than they were.
 #[test]
 fn unfinished_set_stays_so_when_files_of_it_are_removed() {
     let unclean = FilePath::parse(b"f.10").expect("a path");

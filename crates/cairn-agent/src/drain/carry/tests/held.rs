@@ -31,8 +31,8 @@ fn world() -> (World, register::Checkpoint) {
     (world, known)
 }
 
-/// Lets an agent hold the checkpoint, which is removed then, and carry out `count` of the four steps; what failed after that when the
-/// others were tried though nothing was held any more.
+/// Lets an agent hold the checkpoint, which is removed then, and carry out `count` of the four
+/// steps; what failed after that when the others were tried though nothing was held any more.
 fn copy_held(world: &World, known: &register::Checkpoint, count: usize) -> u64 {
     let tree = world.tree();
     let _holding = hold(&[&world.volume], known).expect("there is room");

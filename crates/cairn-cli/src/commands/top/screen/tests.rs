@@ -4,7 +4,8 @@ use super::*;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-/// Two stores, the first of which is draining: `cairn status --json`, with names and figures put in.
+/// Two stores, the first of which is draining: `cairn status --json`, with names and figures put
+/// in.
 const RECORDED: &str = include_str!("../recorded.json");
 const SECOND: Duration = Duration::from_secs(1);
 

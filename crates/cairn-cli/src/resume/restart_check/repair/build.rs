@@ -1,8 +1,8 @@
-//! Content that is to take the place of something damaged, or missing: copies from the persist directory, compared on their way into
-//! the store, where nobody sees them yet.
+//! Content that is to take the place of something damaged, or missing: copies from the persist
+//! directory, compared on their way into the store, where nobody sees them yet.
 //!
-//! Must stay true: what could not be built for a reason of its own is said, and changes nothing else; a copy that cannot be read now is
-//! not taken for a damaged one.
+//! Must stay true: what could not be built for a reason of its own is said, and changes nothing
+//! else; a copy that cannot be read now is not taken for a damaged one.
 
 use crate::create::staging::is_of_one_file;
 use crate::error::{Error, Result};
@@ -45,7 +45,8 @@ pub fn place_of(inner: &FilePath) -> FilePath {
     building_place().append(inner)
 }
 
-/// Builds the file that `copy` says, from `path` in the persist directory, for `inner`. Errors: others could not be built, either.
+/// Builds the file that `copy` says, from `path` in the persist directory, for `inner`. Errors:
+/// others could not be built, either.
 pub fn build(
     destination: &Destination,
     path: &FilePath,
@@ -108,7 +109,8 @@ fn no_room(path: &FilePath, why: &str) -> Obstacle {
     Obstacle::passing(format!("the store has no room for another /{path}: {why}"))
 }
 
-/// Makes the directories that what is built for `inner` lies in, as `manifest` says those are that it is built for.
+/// Makes the directories that what is built for `inner` lies in, as `manifest` says those are that
+/// it is built for.
 pub fn make_directories(volume: &Volume, inner: &FilePath, manifest: &Manifest) -> Result<()> {
     make_parents(volume, &place_of(inner), &|directory| {
         let inner = directory.strip_prefix(&building_place())?;
@@ -118,7 +120,8 @@ pub fn make_directories(volume: &Volume, inner: &FilePath, manifest: &Manifest) 
     })
 }
 
-/// Makes the directories that `inner` lies in, as far as they are missing, with the rights that `mode` says.
+/// Makes the directories that `inner` lies in, as far as they are missing, with the rights that
+/// `mode` says.
 pub fn make_parents(
     volume: &Volume,
     inner: &FilePath,

@@ -1,7 +1,8 @@
 //! The moves of a repair: each is one rename, and which are done shows in the store.
 //!
-//! Must stay true: they can be carried out, or taken back, by somebody else who finds them done up to any point; what programs have
-//! changed meanwhile stays. Nothing here is removed but what was built, or was replaced by that.
+//! Must stay true: they can be carried out, or taken back, by somebody else who finds them done up
+//! to any point; what programs have changed meanwhile stays. Nothing here is removed but what was
+//! built, or was replaced by that.
 
 use crate::error::Result;
 use crate::store::locate;
@@ -91,8 +92,8 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Removes what was built, or replaced by that, and the directory of what is set aside if that is empty. What cannot be removed now
-/// is later: nobody sees it.
+/// Removes what was built, or replaced by that, and the directory of what is set aside if that is
+/// empty. What cannot be removed now is later: nobody sees it.
 pub fn clear(volumes: &[Volume]) {
     for volume in volumes {
         remove_all(volume, &building_place());
@@ -125,7 +126,8 @@ mod tests {
         FilePath::parse(text.as_bytes()).expect("a valid path")
     }
 
-    /// A file of a checkpoint that is put right, one that is set aside by itself, a directory that is, and one that is brought.
+    /// A file of a checkpoint that is put right, one that is set aside by itself, a directory that
+    /// is, and one that is brought.
     fn prepared() -> (Scratch, Repair) {
         let scratch = Scratch::new();
         for (name, content) in [

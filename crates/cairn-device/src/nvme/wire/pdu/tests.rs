@@ -59,8 +59,10 @@ fn every_header_is_read_back_as_it_was_written() {
     }
 }
 
-/// Mechanism: 128 bytes were taken for the most that can precede data, but a header of 76 bytes and an alignment of 72 make 144.
-/// Consequence: a controller that demanded such an alignment made every write panic. Fix: the most is that of all alignments.
+/// Mechanism: 128 bytes were taken for the most that can precede data, but a header of 76 bytes and
+/// an alignment of 72 make 144.
+/// Consequence: a controller that demanded such an alignment made every write panic. Fix: the most
+/// is that of all alignments.
 #[test]
 fn data_of_every_alignment_have_room_for_what_precedes_them() {
     let mut longest = 0;
