@@ -41,6 +41,8 @@ pub const EXIT_MISSED: i32 = 3;
 
 /// Interpreters that are scripts themselves, as the kernel allows.
 const SCRIPTS_MAX: usize = 4;
+const IS_GO: &str = "is a Go program: it asks the kernel itself, not the C library";
+const IS_STATIC: &str = "is linked statically: no library can be put before its C library";
 /// How much of a file the kernel looks at for its interpreter.
 const SCRIPT_LINE_BYTES: usize = 256;
 /// Where programs are looked for if nothing is said.
@@ -204,6 +206,17 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
 }
 
 /// The program's file, as a shell finds it. Errors: there is none, or it may not be executed.
+/// Why no process of this program can be served, whatever it does, as far as its file tells.
+pub fn out_of_reach(name: &OsStr) -> Option<&'static str> {
+    let bytes = fs::read(find_program(name).ok()?).ok()?;
+    let image = Image::read(&bytes).ok().filter(|image| !image.has_cairn)?;
+    match (&image.interpreter, image.is_go) {
+        (None, true) => Some(IS_GO),
+        (None, false) => Some(IS_STATIC),
+        (Some(_), _) => None,
+    }
+}
+
 fn find_program(name: &OsStr) -> Result<PathBuf> {
     let failed = |errno| {
         let source = io::Error::from_raw_os_error(errno);
@@ -303,8 +316,7 @@ impl CheckReport {
             self.kind = kind;
         }
         if image.is_go {
-            let what = "is a Go program: it asks the kernel itself, not the C library";
-            self.find(Weight::OutOfReach, path, what, "let it write elsewhere");
+            self.find(Weight::OutOfReach, path, IS_GO, "let it write elsewhere");
         }
         let Some(interpreter) = &image.interpreter else {
             if image.has_cairn {
@@ -313,9 +325,8 @@ impl CheckReport {
                 let what = "is linked with libcairn.a: only a trial shows what is refused";
                 self.find(Weight::Note, path, what, "try it out, with --run");
             } else {
-                let what = "is linked statically: no library can be put before its C library";
                 let advice = "link it dynamically, or with libcairn.a (cairn config --help)";
-                self.find(Weight::OutOfReach, path, what, advice);
+                self.find(Weight::OutOfReach, path, IS_STATIC, advice);
             }
             return Ok(());
         };

@@ -19,6 +19,7 @@ use crate::output::progress::Progress;
 use crate::output::size::human;
 use crate::output::{self, count, quoted};
 use crate::settings::archive::{self, archive_with};
+use crate::store::job_name::JobName;
 use crate::store::{OpenStore, Roots};
 use cairn_agent::agent::client::Client;
 use cairn_agent::archive::ArchiveStatus;
@@ -58,8 +59,8 @@ Exit codes: 0 every file is verified there; 75 something is left (said why); 2 r
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The job [default: the one this runs in, or the only one]
-    job: Option<String>,
+    #[command(flatten)]
+    job: JobName,
     /// Drain to this directory from now on
     #[arg(long, value_name = "DIR")]
     persist: Option<PathBuf>,
@@ -235,7 +236,7 @@ fn image(context: &Context, store: &OpenStore) -> Result<()> {
     let persist = store.job.persist.as_ref();
     let persist = persist.ok_or_else(|| Error::NoPersist { job: store.job.job.clone() })?;
     let told = Told { delivery: Delivery::Image, ..Told::default() };
-    let drain = drain_with(store, None, Duration::ZERO, told, context.json).map_err(not_drained)?;
+    let drain = drain_with(store, None, Duration::ZERO, told, context.json).map_err(no_image)?;
     let newest = cairn_agent::image::newest(persist, &drain.job);
     let directory = newest.map(|(place, _)| place).unwrap_or_default();
     let outcome = &drain.outcome;
@@ -330,12 +331,19 @@ pub fn drain_with(
 
 /// A drain that the agent had to give up: the directory as a whole is in trouble.
 fn not_drained(error: Error) -> Error {
-    match error {
+    let advice = "repeat the drain when that is mended, or choose another directory with --persist";
+    given_up("the drain is not complete", advice)(error)
+}
+
+/// The same of an image, which goes beside what was drained.
+fn no_image(error: Error) -> Error {
+    given_up("there is no new image", "repeat it when that is mended")(error)
+}
+
+fn given_up(what: &str, advice: &str) -> impl FnOnce(Error) -> Error {
+    move |error| match error {
         Error::Agent(cairn_agent::Error::AgentRefused { reason }) => Error::NotDrained {
-            summary: format!(
-                "the drain is not complete: {reason}; the store keeps its files: repeat the drain \
-                 when that is mended, or choose another directory with --persist"
-            ),
+            summary: format!("{what}: {reason}; the store keeps its files: {advice}"),
         },
         other => other,
     }

@@ -921,6 +921,7 @@ impl Error {
 
     /// The process's exit code for this error.
     pub fn exit_code(&self) -> i32 {
+        // Every variant is named: whoever adds one decides whether anything was changed by then.
         match self {
             Error::Setting { source, .. } => source.exit_code(),
             Error::Execute { source, .. } if source.kind() == io::ErrorKind::NotFound => {
@@ -953,7 +954,75 @@ impl Error {
             | Error::Remote { .. }
             | Error::File { .. }
             | Error::Agent(_) => EXIT_FAILURE,
-            _ => EXIT_USAGE,
+            Error::Size { .. }
+            | Error::Length { .. }
+            | Error::Tier { .. }
+            | Error::TooManyTiers { .. }
+            | Error::TierTwice { .. }
+            | Error::TierFile { .. }
+            | Error::MetaWithoutSize { .. }
+            | Error::NoSuchNode { .. }
+            | Error::TierTooSmall { .. }
+            | Error::MetaTooSmall { .. }
+            | Error::TierTooLarge { .. }
+            | Error::Quota { .. }
+            | Error::Mount { .. }
+            | Error::MountHides { .. }
+            | Error::Persist { .. }
+            | Error::JobName { .. }
+            | Error::Running { .. }
+            | Error::InUse { .. }
+            | Error::Inhabited { .. }
+            | Error::RenewedUnderPrograms { .. }
+            | Error::NotOnMedia { .. }
+            | Error::Promote { .. }
+            | Error::Contradiction { .. }
+            | Error::DiscardPersist { .. }
+            | Error::DiscardArchive { .. }
+            | Error::NoStore { .. }
+            | Error::NoStores { .. }
+            | Error::WhichStore { .. }
+            | Error::StoreExists { .. }
+            | Error::NotAStore { .. }
+            | Error::Store { .. }
+            | Error::Configuration { .. }
+            | Error::Plan { .. }
+            | Error::MappedOtherwise { .. }
+            | Error::Map { .. }
+            | Error::Value { .. }
+            | Error::Advice(..)
+            | Error::NotMeasured { .. }
+            | Error::NoTerminal
+            | Error::NoTimeline { .. }
+            | Error::NothingRecorded { .. }
+            | Error::Path { .. }
+            | Error::CopySides
+            | Error::IsDirectory { .. }
+            | Error::Target { .. }
+            | Error::Option { .. }
+            | Error::Pattern { .. }
+            | Error::WouldLose { .. }
+            | Error::WouldLoseUnclean { .. }
+            | Error::NotArchived { .. }
+            | Error::NothingToStage
+            | Error::Owned { .. }
+            | Error::StageOfRanks
+            | Error::NoPersist { .. }
+            | Error::NoManifest { .. }
+            | Error::NothingArchived { .. }
+            | Error::OtherManifests { .. }
+            | Error::WhichManifest { .. }
+            | Error::NotCounted { .. }
+            | Error::ExportKind { .. }
+            | Error::Export { .. }
+            | Error::Secrets { .. }
+            | Error::Nqn { .. }
+            | Error::Room { .. }
+            | Error::NqnTaken { .. }
+            | Error::Address { .. }
+            | Error::Damaged { .. }
+            | Error::NoImage { .. }
+            | Error::NotLeft { .. } => EXIT_USAGE,
         }
     }
 

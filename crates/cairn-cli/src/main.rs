@@ -128,8 +128,36 @@ struct Context {
     json: bool,
 }
 
+/// The command line. The help of `cairn run` begins with the options that most people need.
+fn command_line() -> clap::Command {
+    const FIRST: [&str; 10] = [
+        "job",
+        "persist",
+        "stage",
+        "fresh",
+        "discard",
+        "tier",
+        "retain",
+        "pfs_every",
+        "until",
+        "archive",
+    ];
+    let in_order = |argument: clap::Arg| {
+        let place = FIRST.iter().position(|first| argument.get_id() == first);
+        let is_own = argument.get_display_order() < BEHIND_THE_COMMANDS_OWN;
+        match place {
+            Some(place) => argument.help_heading(None::<&str>).display_order(place),
+            None if is_own && argument.get_help_heading().is_none() => {
+                argument.help_heading("More about the store and the run")
+            }
+            None => argument,
+        }
+    };
+    CommandLine::command().mut_subcommand("run", |run| run.mut_args(in_order))
+}
+
 fn main() {
-    let command = CommandLine::command();
+    let command = command_line();
     let given = command.clone().try_get_matches();
     let given = given.unwrap_or_else(|error| refuse_command_line(&error));
     let line = CommandLine::from_arg_matches(&given);
@@ -161,7 +189,7 @@ fn act(line: CommandLine) -> Result<i32> {
     let roots = Roots::new(line.store_root.or_else(|| settings.store.root.clone()));
     let context = Context { roots, settings, json: line.json };
     if line.action.has_settings() && !line.json {
-        variables::warn(&CommandLine::command());
+        variables::warn(&command_line());
     }
     let done = match line.action {
         Action::Run(arguments) => return run::run(&context, *arguments),
@@ -189,10 +217,10 @@ fn act(line: CommandLine) -> Result<i32> {
         Action::Probe(arguments) => return Ok(probe::run(&arguments)),
         Action::Config(arguments) => config::run(&arguments),
         Action::Completions(arguments) => {
-            completions::completions(CommandLine::command(), &arguments);
+            completions::completions(command_line(), &arguments);
             Ok(())
         }
-        Action::Man(arguments) => completions::man(CommandLine::command(), &arguments),
+        Action::Man(arguments) => completions::man(command_line(), &arguments),
     };
     done.map(|()| 0)
 }
@@ -214,7 +242,7 @@ fn refuse_command_line(error: &clap::Error) -> ! {
     let subcommand = command.strip_prefix("cairn ").unwrap_or_default();
     let origin = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(shown)) => {
-            origin::of_unread(shown, &CommandLine::command(), subcommand, words_given())
+            origin::of_unread(shown, &command_line(), subcommand, words_given())
         }
         _ => None,
     };
@@ -261,7 +289,7 @@ fn command_in(text: &str) -> String {
         let is_name = |word: &&str| word.chars().all(|letter| letter.is_ascii_lowercase());
         return usage.split_whitespace().take_while(is_name).collect::<Vec<_>>().join(" ");
     }
-    let line = CommandLine::command();
+    let line = command_line();
     let mut words = words_given();
     match words.find_map(|word| Some(line.find_subcommand(&word)?.get_name().to_string())) {
         Some(name) => format!("cairn {name}"),

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::output;
 use crate::output::size;
 use crate::report::calls::CallReport;
+use crate::store::job_name::JobName;
 use cairn_agent::timeline::{TIMELINE_FILE, Timeline, timeline_name};
 use clap::Args;
 use serde::Serialize;
@@ -38,10 +39,10 @@ and with each drain that is asked for, as at the end of a run, beside the manife
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The job [default: the one this runs in, or the only one]
-    job: Option<String>,
+    #[command(flatten)]
+    job: JobName,
     /// Look in this directory, to which the job was drained, not in its store
-    #[arg(long, value_name = "DIR", requires = "job")]
+    #[arg(long, value_name = "DIR", requires = "JobName")]
     persist: Option<PathBuf>,
     /// Where the page is written to [default: JOB.report.html]
     #[arg(short, long, value_name = "FILE")]
@@ -122,7 +123,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
 
 /// The timeline of the job in its store, or where it was drained to.
 fn find(context: &Context, arguments: &Arguments) -> Result<(Timeline, Option<CallReport>)> {
-    if let (Some(directory), Some(job)) = (&arguments.persist, &arguments.job) {
+    if let (Some(directory), Some(job)) = (&arguments.persist, &*arguments.job) {
         return Ok((load(&directory.join(timeline_name(job)), job)?, None));
     }
     let store = context.roots.choose(arguments.job.as_deref())?;

@@ -12,6 +12,7 @@ pub(crate) mod signals;
 pub(crate) mod unserved;
 
 use crate::Context;
+use crate::check;
 use crate::commands::log::LevelArgument;
 use crate::create::claim::Claim;
 use crate::create::request::{Request, StoreArguments};
@@ -267,6 +268,13 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         crate::output::say!("cairn: {note}");
     }
     let job = &claim.store.job;
+    if let Some(why) = check::out_of_reach(program) {
+        let (name, mount) = (program.to_string_lossy(), &job.mount);
+        crate::output::say!(
+            "cairn: {name} {why}; it sees nothing below {mount}: link it dynamically, or with libcairn.a \
+             (cairn config --help)"
+        );
+    }
     if let Some(note) = space::without_effect(&job.space, job.persist.is_some()) {
         crate::output::say!("cairn: {}: {note}", job.job);
     }

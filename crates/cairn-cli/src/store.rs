@@ -3,6 +3,7 @@
 //! Must stay true: a store that is not ours, not private, of a newer format or damaged is refused
 //! before anything of it is used; nothing here changes a store.
 
+pub(crate) mod job_name;
 pub(crate) mod local;
 pub(crate) mod offline;
 pub(crate) mod removal;

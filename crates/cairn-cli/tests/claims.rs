@@ -327,7 +327,7 @@ fn run_that_is_refused_takes_nothing_over() {
             let options = [&["--tier", &taking], options].concat();
             place.run(0, &options, "true").ends_with(2).says(what);
         };
-        refused(&["--persist", "/nonexistent"], "does not exist");
+        refused(&["--persist", "/nonexistent/dir"], "does not exist");
         refused(&["--tier", "file:/nonexistent/x:10M"], "a directory that does not exist");
         refused(&["--mount", "/etc"], "/etc");
         refused(&["--mount", "/other"], "--mount");

@@ -57,7 +57,7 @@ fn ending(ran: &[Ran], part: &str) -> String {
 /// Mechanism: each `cairn run` of a launcher's tasks made a store of its own, and of those that
 /// were given one name all but one were refused.
 /// Consequence: `srun -n4 cairn run -- ./program` ran, but no rank saw the files of another.
-/// Fix: the runs of one start on a node share one store (`company.rs`).
+/// Fix: the runs of one start on a node share one store (`launcher.rs`).
 #[test]
 fn ranks_of_a_node_share_a_store_that_the_last_one_ends() {
     let sandbox = Sandbox::new();

@@ -36,6 +36,33 @@ fn listing_shows_type_mode_size_state_and_name() {
     sandbox.cairn(&["ls", "kept:/absent"]).ends_with(1).says("cannot look at /absent in the store");
 }
 
+#[test]
+fn several_files_and_patterns_are_copied_into_a_directory() {
+    let sandbox = kept();
+    let out = sandbox.work().join("copied");
+    let target = out.to_str().expect("UTF-8");
+    let several = ["cp", "kept:/restart.[12]", "kept:/run/a", target];
+    sandbox.cairn(&several).ends_with(2).says("several files go into a directory");
+    fs::create_dir(&out).expect("makes");
+    sandbox.cairn(&several).succeeds();
+    let names = ["a", "restart.1", "restart.2"];
+    let mut found: Vec<_> =
+        fs::read_dir(&out).expect("lists").map(|entry| entry.expect("one").file_name()).collect();
+    found.sort();
+    assert_eq!(found, names);
+    sandbox
+        .cairn(&["cp", "kept:/nothing.*", target])
+        .ends_with(2)
+        .says("nothing in the store matches");
+    let [one, other] = ["a", "restart.1"].map(|name| out.join(name).display().to_string());
+    sandbox.cairn(&["cp", &one, &other, "kept:/run/deep"]).succeeds();
+    let listed = sandbox.cairn(&["ls", "--job", "kept", "/run/deep"]).succeeds().stdout;
+    assert!(listed.contains("restart.1"), "{listed}");
+    let status = sandbox.cairn(&["status", "--job", "kept"]).succeeds().stdout;
+    assert!(status.contains("kept"), "{status}");
+    sandbox.cairn(&["status", "kept", "--job", "kept"]).ends_with(2);
+}
+
 /// Mechanism: listings replaced bytes that are not UTF-8, and printed all others as they are.
 /// Consequence: such a name could not be told from another, `--newest` looked for a file that is
 /// not there, and a name with a line break or a control sequence was obeyed by the terminal.

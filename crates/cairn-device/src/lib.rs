@@ -20,8 +20,8 @@ pub mod descriptor;
 pub mod device;
 pub mod directory;
 pub mod dispatch;
+mod fd_passing;
 pub mod file;
-mod flight;
 #[cfg(target_arch = "x86_64")]
 mod fold;
 pub mod huge;

@@ -3,11 +3,13 @@
 //! call it directly.
 //!
 //! ```text
-//! path.rs, table.rs   is this call ours?          file.rs names.rs directory.rs cwd.rs   what it does
-//! placeholder.rs      kernel descriptors          io.rs -> transfer.rs                   moves data
-//! mount.rs            the process's one mount     process.rs flight.rs                   fork, exec, exit; sockets
-//! job.rs              what programs ask of it     regions.rs                             where a file's bytes are
-//! calls.rs            calls counted               decisions.rs                           what of the C library is served
+//! process      fork, exec, exit; MPI ranks; what a program asks of its job; what of libc is served
+//! files        is this path ours? calls on files by name; the current directory
+//! data         calls that move data: io.rs -> transfer.rs
+//! mapping      mmap
+//! descriptors  is this number ours? what stands for it in the kernel; locks; sockets that carry it
+//! mount        the process's one mount
+//! kernel       system calls past the C library
 //! ```
 //! Runs inside other people's programs: no thread, no output, no exit, no allocation to read or
 //! write, and every system call past the C library, because its names may be Cairn's own hooks.

@@ -8,7 +8,7 @@ use common::same_on_both;
 /// it.
 /// Consequence: `EBADF` for a file whose sender closed it, or ended, before.
 /// Fix: what travels is a token with a lock that ends with its last copy; it holds the file open
-/// (`flight.rs`).
+/// (`fd_passing.rs`).
 #[test]
 fn descriptor_that_its_sender_closes_on_the_way_is_open_when_it_arrives() {
     same_on_both("passing", "sender_closes");

@@ -1,7 +1,7 @@
 //! Filters of calls of the kernel (seccomp): what the tools that use one have in common.
 //!
 //! Must stay true: what is called between fork and exec allocates nothing.
-//! Does not decide what is filtered; `net.rs` and `confined.rs` do.
+//! Does not decide what is filtered; `watch.rs` and `confined.rs` do.
 
 use std::io;
 use std::thread;

@@ -13,6 +13,7 @@ use cairn_agent::store::extended::Extended;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Attributes, ROOT};
 use clap::Args;
+use glob::{MatchOptions, Pattern};
 use rustix::fs::FileType;
 use serde::Serialize;
 use std::fs::{self, File};
@@ -23,13 +24,17 @@ use std::path::{Path, PathBuf};
 const EXAMPLES: &str = "\
 Examples:
   cairn cp melt:/restart.100 .              out of the store of job melt, checksums compared
-  cairn cp input.dat melt:/                 into it
+  cairn cp input.dat mesh.h5 melt:/         into it
+  cairn cp 'melt:/restart.*' /scratch/all   those whose names match
   cairn cp --recursive melt:/run1 /scratch/run1
 
 A path in a store is written JOB:/path; with a single store :/path will do. It may be given as the
 program sees it (/cairn/a) or relative to the mount (/a). Mode, time of last change and extended
 attributes are kept; a file that exists is replaced as a whole. What a link leads to, a device or a FIFO is
 written into, and keeps its attributes.";
+
+/// What is wrong with a target that is to get several files.
+const SEVERAL: &str = "several files go into a directory, and this is none";
 
 /// Copy files out of a store or into it.
 #[derive(Args, Debug)]
@@ -38,9 +43,9 @@ pub struct Arguments {
     /// Copy directories with everything in them
     #[arg(long, short)]
     recursive: bool,
-    /// What to copy
-    #[arg(value_name = "SOURCE")]
-    source: String,
+    /// What to copy; in a store `*`, `?` and `[...]` stand for parts of names
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<String>,
     /// Where to: a name, or a directory to copy into
     #[arg(value_name = "TARGET")]
     target: String,
@@ -57,20 +62,76 @@ pub struct CopyReport {
 
 /// Carries out the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
-    let report = match (store_place(&arguments.source), store_place(&arguments.target)) {
-        (Some(place), None) => {
-            copy_out(context, &place, Path::new(&arguments.target), arguments.recursive)?
+    let Arguments { recursive, sources, target } = arguments;
+    let inside = sources.iter().map(|source| store_place(source)).collect::<Option<Vec<_>>>();
+    let is_outside = sources.iter().all(|source| store_place(source).is_none());
+    let mut report = CopyReport::default();
+    match (inside, store_place(&target)) {
+        (Some(places), None) => {
+            let expanded: Vec<Vec<Place>> =
+                places.iter().map(|place| expand(context, place)).collect::<Result<_>>()?;
+            let places: Vec<Place> = expanded.into_iter().flatten().collect();
+            let target = Path::new(&target);
+            if places.len() > 1 && !target.is_dir() {
+                return Err(Error::Target { path: target.display().to_string(), problem: SEVERAL });
+            }
+            for place in &places {
+                copy_out(context, place, target, recursive, &mut report)?;
+            }
         }
-        (None, Some(place)) => {
-            copy_in(context, Path::new(&arguments.source), &place, arguments.recursive)?
+        (None, Some(mut place)) if is_outside => {
+            if sources.len() > 1 && !place.path.ends_with('/') {
+                // So that it is a directory, or becomes an error.
+                place.path.push('/');
+            }
+            for source in &sources {
+                copy_in(context, Path::new(source), &place, recursive, &mut report)?;
+            }
         }
         _ => return Err(Error::CopySides),
-    };
+    }
     if context.json {
         return output::json(&report);
     }
     output::line(&format!("{}, {} copied", count(report.files, "file"), human(report.bytes)));
     Ok(())
+}
+
+/// The places that one with a pattern stands for, in the order of their names; itself if something
+/// has that very name, or if it has no pattern. Errors: nothing matches.
+fn expand(context: &Context, place: &Place) -> Result<Vec<Place>> {
+    if !place.path.contains(['*', '?', '[']) {
+        return Ok(vec![place.clone()]);
+    }
+    let store = context.roots.choose(place.job.as_deref())?;
+    let path = store.path(&place.path)?;
+    let volumes = store.volumes()?;
+    if locate(&volumes, &path).is_some_and(|(volume, inner)| volume.attributes(&inner).is_ok()) {
+        return Ok(vec![place.clone()]);
+    }
+    let pattern = String::from_utf8_lossy(path.as_bytes()).into_owned();
+    let bad = |error: glob::PatternError| Error::Pattern {
+        pattern: pattern.clone(),
+        problem: error.msg.to_string(),
+    };
+    let glob = Pattern::new(&pattern).map_err(bad)?;
+    let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
+    let mut found = Vec::new();
+    for volume in &volumes {
+        for path in volume.tree()?.into_keys() {
+            let text = String::from_utf8_lossy(path.as_bytes()).into_owned();
+            if glob.matches_with(&text, options) {
+                found.push(Place { job: place.job.clone(), path: format!("/{text}") });
+            }
+        }
+    }
+    if found.is_empty() {
+        return Err(Error::Target {
+            path: store.shown(&path),
+            problem: "nothing in the store matches",
+        });
+    }
+    Ok(found)
 }
 
 /// The place in a store that `text` names: only with a colon, and no slash before it.
@@ -84,7 +145,8 @@ fn copy_out(
     place: &Place,
     target: &Path,
     recursive: bool,
-) -> Result<CopyReport> {
+    report: &mut CopyReport,
+) -> Result<()> {
     let store = context.roots.choose(place.job.as_deref())?;
     let path = store.path(&place.path)?;
     let volumes = store.volumes()?;
@@ -110,10 +172,8 @@ fn copy_out(
         false => attributes.size,
     };
     let mut progress = Progress::new("copying", total, context.json);
-    let mut report = CopyReport::default();
-    let mut out = Out { volume, destination: &destination, report: &mut report };
-    out.copy(&inner, &outer, &attributes, &mut progress)?;
-    Ok(report)
+    let mut out = Out { volume, destination: &destination, report };
+    out.copy(&inner, &outer, &attributes, &mut progress)
 }
 
 /// A copy out of a store.
@@ -198,7 +258,13 @@ impl Out<'_> {
     }
 }
 
-fn copy_in(context: &Context, source: &Path, place: &Place, recursive: bool) -> Result<CopyReport> {
+fn copy_in(
+    context: &Context,
+    source: &Path,
+    place: &Place,
+    recursive: bool,
+    report: &mut CopyReport,
+) -> Result<()> {
     let metadata = fs::metadata(source).map_err(Error::file("look at", source))?;
     if metadata.is_dir() && !recursive {
         return Err(Error::IsDirectory { path: source.display().to_string() });
@@ -218,11 +284,9 @@ fn copy_in(context: &Context, source: &Path, place: &Place, recursive: bool) -> 
     }
     let (volume, inner) = find(&store, &volumes, &path)?;
     let mut progress = Progress::new("copying", local_bytes(source)?, context.json);
-    let mut report = CopyReport::default();
     // A link that is named is followed; one that is found below is copied as a link.
     let named = source.canonicalize().map_err(Error::file("look at", source))?;
-    copy_in_path(&named, volume, &inner, &mut report, &mut progress)?;
-    Ok(report)
+    copy_in_path(&named, volume, &inner, report, &mut progress)
 }
 
 fn copy_in_path(

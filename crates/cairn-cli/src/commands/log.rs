@@ -6,6 +6,7 @@
 use crate::Context;
 use crate::error::Result;
 use crate::output::{self, escaped};
+use crate::store::job_name::JobName;
 use cairn_agent::model::log::{FILE_BYTES_MAX, Level, Line, files};
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
@@ -36,8 +37,8 @@ much is said decides cairn run --log-level.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The job [default: the one this runs in, or the only one]
-    job: Option<String>,
+    #[command(flatten)]
+    job: JobName,
     /// Go on with what is added, until the store is removed
     #[arg(short, long)]
     follow: bool,

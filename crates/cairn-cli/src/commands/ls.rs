@@ -43,12 +43,15 @@ pub struct Arguments {
     /// JOB, JOB:/path or /path [default: the job this runs in, or the only one]
     #[arg(value_name = "JOB:/PATH")]
     target: Option<String>,
+    /// The job, where JOB is not said with the path
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
     /// Also what is in directories below
     #[arg(long, short)]
     recursive: bool,
     /// The stores on this machine, those of killed runs included: whose, how long unused, how
     /// large, and what in them is not safe anywhere else
-    #[arg(long, conflicts_with_all = ["target", "recursive", "newest"])]
+    #[arg(long, conflicts_with_all = ["target", "job", "recursive", "newest"])]
     jobs: bool,
     /// Print only the path of the newest clean file that matches, as the program sees it; with
     /// --checkpoints, those of all files of the newest complete checkpoint with a file that matches
@@ -106,7 +109,8 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     if arguments.jobs {
         return jobs::list(context);
     }
-    let place = Place::parse(arguments.target.as_deref().unwrap_or(":"));
+    let mut place = Place::parse(arguments.target.as_deref().unwrap_or(":"));
+    place.job = arguments.job.or(place.job);
     let store = context.roots.choose(place.job.as_deref())?;
     let path = store.path(&place.path)?;
     let volumes = store.volumes()?;

@@ -13,6 +13,7 @@ use crate::output::{self, count, local_time};
 use crate::run::unserved;
 use crate::settings::archive;
 use crate::settings::walltime;
+use crate::store::job_name::JobOrAll;
 use crate::store::{OpenStore, Roots};
 use cairn_agent::agent::client::Client;
 use cairn_agent::checkpoint::quarantine::Repair;
@@ -41,8 +42,8 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The job [default: all]
-    job: Option<String>,
+    #[command(flatten)]
+    job: JobOrAll,
     /// Wait until everything that can be drained and archived is, and say what is left
     #[arg(long)]
     wait: bool,

@@ -12,6 +12,7 @@ use crate::commands::status;
 use crate::error::{Error, Result};
 use crate::output::duration;
 use crate::store::Roots;
+use crate::store::job_name::JobOrAll;
 use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -38,8 +39,8 @@ Keys: left and right choose the store, q ends.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The job [default: all]
-    job: Option<String>,
+    #[command(flatten)]
+    job: JobOrAll,
     /// How often to ask
     #[arg(long, value_name = "TIME", value_parser = duration::argument, default_value = "1s")]
     every: f64,

@@ -518,10 +518,17 @@ pub fn waited_for<T>(path: &Path, first: impl FnOnce() -> T) -> T {
 fn check_persist(path: &Path) -> Result<PathBuf> {
     let refused =
         |problem: String, advice| Error::Persist { path: path.to_path_buf(), problem, advice };
+    // What lies above it is the user's: a path that was mistyped is none.
+    let is_new = std::fs::create_dir(path).is_ok();
+    if is_new {
+        crate::output::say!("cairn: made the directory {}", path.display());
+    }
     let absolute = path.canonicalize().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => {
-            refused("does not exist".to_string(), "create it first, with mkdir -p")
-        }
+        io::ErrorKind::NotFound => refused(
+            "does not exist, nor does the directory above it, or that cannot be written to"
+                .to_string(),
+            "create it first, with mkdir -p",
+        ),
         _ => refused(format!("cannot be used: {}", why(&error)), "choose another"),
     })?;
     if !absolute.is_dir() {

@@ -10,6 +10,7 @@ use crate::Context;
 use crate::error::{Error, Result};
 use crate::output::{self, count, escaped};
 use crate::store::OpenStore;
+use crate::store::job_name::JobName;
 use cairn_agent::model::store_file;
 use cairn_posix::process::calls::{self, Outcome, Row};
 use cairn_posix::process::decisions;
@@ -40,8 +41,8 @@ opening is counted.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The job [default: the one this runs in, or the only one]
-    job: Option<String>,
+    #[command(flatten)]
+    job: JobName,
 }
 
 /// How calls ended, for people.

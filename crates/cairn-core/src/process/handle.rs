@@ -28,7 +28,7 @@ pub(crate) const WROTE: u32 = 16;
 pub(crate) const MAPPED: u32 = 32;
 /// A process that had it died while others had it, too.
 const LOST_ONE: u32 = 64;
-/// On its way between processes, see `flight.rs`.
+/// On its way between processes, see `fd_passing.rs`.
 pub(crate) const IN_FLIGHT: u32 = 128;
 /// The file was unclean when it was opened for writing through this handle, or the processes that
 /// made it so were dead: closing it in order ends that.
@@ -79,7 +79,7 @@ fields!(Handle {
     // another one.
     vain_leases, set_vain_leases: high 6;
     lease_after, set_lease_after: low 6;
-    // Kernel inode number of what travels for it, see `flight.rs`.
+    // Kernel inode number of what travels for it, see `fd_passing.rs`.
     token, set_token: word 7;
 });
 
