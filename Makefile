@@ -83,6 +83,7 @@ install: build ## Install the command, the libraries, cairn.h, manual pages and 
 	install -D -m 755 $(program) $(root)/bin/cairn
 	install -D -m 644 target/release/libcairn_preload.so $(root)/lib/libcairn_preload.so
 	ln -sf libcairn_preload.so $(root)/lib/libcairn.so
+	strip --strip-debug $(root)/bin/cairn $(root)/lib/libcairn_preload.so # target/release keeps the lines of backtraces
 	install -m 644 target/release/libcairn.a $(root)/lib/libcairn.a
 	install -D -m 644 include/cairn.h $(root)/include/cairn.h
 	install -d $(root)/lib/pkgconfig
