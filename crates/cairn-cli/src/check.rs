@@ -29,8 +29,8 @@ use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -41,6 +41,8 @@ pub const EXIT_MISSED: i32 = 3;
 
 /// Interpreters that are scripts themselves, as the kernel allows.
 const SCRIPTS_MAX: usize = 4;
+/// What of a program is read first: its headers stand there.
+const HEAD_BYTES: usize = 4096;
 const IS_GO: &str = "is a Go program: it asks the kernel itself, not the C library";
 const IS_STATIC: &str = "is linked statically: no library can be put before its C library";
 /// How much of a file the kernel looks at for its interpreter.
@@ -205,18 +207,31 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
     Ok(report.exit_code)
 }
 
-/// The program's file, as a shell finds it. Errors: there is none, or it may not be executed.
-/// Why no process of this program can be served, whatever it does, as far as its file tells.
+/// Why this program itself cannot be served, whatever it does, as far as its file tells. Reads no
+/// more than the beginning of one that names a dynamic linker, as most do.
 pub fn out_of_reach(name: &OsStr) -> Option<&'static str> {
-    let bytes = fs::read(find_program(name).ok()?).ok()?;
-    let image = Image::read(&bytes).ok().filter(|image| !image.has_cairn)?;
-    match (&image.interpreter, image.is_go) {
-        (None, true) => Some(IS_GO),
-        (None, false) => Some(IS_STATIC),
-        (Some(_), _) => None,
+    let path = find_program(name).ok()?;
+    // The dynamic linker is no program: what it is told to run has the library.
+    if path.file_name()?.as_bytes().starts_with(b"ld") {
+        return None;
+    }
+    let mut file = File::open(path).ok()?;
+    let mut bytes = vec![0; HEAD_BYTES];
+    let count = file.read(&mut bytes).ok()?;
+    bytes.truncate(count);
+    if elf::names_interpreter(&bytes) != Some(false) {
+        return None;
+    }
+    file.read_to_end(&mut bytes).ok()?;
+    let image = Image::read(&bytes).ok()?;
+    match image {
+        Image { interpreter: Some(_), .. } | Image { has_cairn: true, .. } => None,
+        Image { is_go: true, .. } => Some(IS_GO),
+        _ => Some(IS_STATIC),
     }
 }
 
+/// The program's file, as a shell finds it. Errors: there is none, or it may not be executed.
 fn find_program(name: &OsStr) -> Result<PathBuf> {
     let failed = |errno| {
         let source = io::Error::from_raw_os_error(errno);

@@ -15,7 +15,7 @@ use crate::Context;
 use crate::check;
 use crate::commands::log::LevelArgument;
 use crate::create::claim::Claim;
-use crate::create::request::{Request, StoreArguments};
+use crate::create::request::{self, Request, StoreArguments};
 use crate::create::staging::{Extent, Stage};
 use crate::drain::checkpoints;
 use crate::drain::drain_state::Standing;
@@ -193,6 +193,12 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         (true, Resume::Image) => Stage::Image,
         (true, _) => stage,
     };
+    let job = arguments.store.job.as_ref().or(settings.run.job.as_ref());
+    let begins = stage == Stage::Nothing && job.is_none_or(|job| roots.find(job).is_none());
+    let persist = arguments.store.persist.as_ref().or(settings.run.persist.as_ref());
+    if let Some(path) = persist.filter(|_| begins) {
+        request::make_persist(path);
+    }
     let (checkpoint, files) = (settings.checkpoint.clone(), settings.files.clone());
     let metrics = arguments.metrics_file.or(settings.run.metrics_file.clone());
     let level = checkpoint.levels.archive.clone();

@@ -54,6 +54,8 @@ fn several_files_and_patterns_are_copied_into_a_directory() {
         .cairn(&["cp", "kept:/nothing.*", target])
         .ends_with(2)
         .says("nothing in the store matches");
+    // Where it is said: a name that two of them have.
+    sandbox.cairn(&["cp", "kept:/run/a", "kept:/run/[a]", target]).ends_with(2).says("two sources");
     let [one, other] = ["a", "restart.1"].map(|name| out.join(name).display().to_string());
     sandbox.cairn(&["cp", &one, &other, "kept:/run/deep"]).succeeds();
     let listed = sandbox.cairn(&["ls", "--job", "kept", "/run/deep"]).succeeds().stdout;

@@ -126,20 +126,6 @@ impl Directory {
         self.existing_private(name)
     }
 
-    /// Makes the directory `name`, if need be, and lets everybody in who has a descriptor of it:
-    /// others do not come through this one, which is private. Errors: those of making it; it is a
-    /// file, or not ours.
-    pub fn open_to_all(&self, name: &CStr) -> StoreResult<()> {
-        match sys::mkdirat(self.raw(), name, 0o777) {
-            Ok(()) | Err(Errno(libc::EEXIST)) => {}
-            Err(errno) => return Err(self.error("create directory", name, errno)),
-        }
-        let directory = self.below(name)?;
-        // A file system that refuses it may: then only processes of our user come in.
-        let _ = sys::fchmod(directory.raw(), 0o777);
-        Ok(())
-    }
-
     /// The directory `name` of this one, whoever may enter it.
     fn below(&self, name: &CStr) -> StoreResult<Directory> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;

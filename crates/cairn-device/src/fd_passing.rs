@@ -79,12 +79,19 @@ impl Namespace {
     }
 
     fn make_token(&self, path: &ShortPath) -> SysResult<()> {
-        let directory = self.handles();
-        match sys::mknodat(directory, path, libc::S_IFIFO | 0o666) {
-            // Whatever the application's mask took away.
-            Ok(()) => sys::fchmodat(directory, path, 0o666),
-            Err(Errno(libc::EEXIST)) => Ok(()),
-            Err(errno) => Err(errno),
+        match sys::mknodat(self.handles(), path, libc::S_IFIFO | 0o666) {
+            Ok(()) => {}
+            Err(Errno(libc::EEXIST)) => return Ok(()),
+            Err(errno) => return Err(errno),
+        }
+        // Whatever the application's mask took away; of nothing that another process may have put
+        // in its place.
+        let token = self.open_token(path, libc::O_RDONLY)?;
+        let stat = sys::fstat(token.raw())?;
+        let is_it = stat.st_mode & libc::S_IFMT == libc::S_IFIFO && stat.st_nlink == 1;
+        match is_it && stat.st_uid == sys::geteuid() {
+            true => sys::fchmod(token.raw(), 0o666),
+            false => Err(Errno(libc::EIO)),
         }
     }
 

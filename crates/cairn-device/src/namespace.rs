@@ -565,7 +565,19 @@ impl Namespace {
         sys::unlinkat(self.handles.raw(), path, libc::AT_REMOVEDIR)?;
         let descriptor = opened?;
         let stat = sys::fstat(descriptor.raw())?;
-        Ok((descriptor.into_raw(), stand_in_id(&stat)))
+        // Another one that was put in its place still has a name.
+        match stat.st_nlink {
+            0 => Ok((descriptor.into_raw(), stand_in_id(&stat))),
+            _ => Err(Errno(libc::EIO)),
+        }
+    }
+
+    /// Lets processes of other users in, which have our descriptor of the directory of placeholders:
+    /// nobody else comes there, because the store's directory is its owner's alone. They can put
+    /// their own things in the place of others there, so it is not done before one is needed. Where
+    /// it fails, they make nothing new.
+    pub fn admit_others(&self) {
+        let _ = sys::fchmodat(self.directory.raw(), HANDLES, 0o777);
     }
 
     /// The directory of placeholders, tokens and files to lock, which any process of the job may

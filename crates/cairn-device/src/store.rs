@@ -4,7 +4,8 @@
 //! <root>/cairn-<uid>/<job>/        0700
 //!   <ns>.meta    <ns>.ram0         segments of a namespace (ram0 may be a link into huge/)
 //!   <ns>.tiers                     what its tiers are made of, if not of memory alone
-//!   handles/                       0777: for processes of the job that gave up their rights
+//!   handles/                       0700; 0777 once a process of the job was about to give up its
+//!                                  rights, which has it open
 //!   handles/<ns>.<number>          socket inodes that stand for open-file descriptions
 //!   handles/<ns>.<number>.token    FIFOs that stand for them on their way between processes
 //!   handles/<ns>.lock-<inode>-<time> files on which the kernel keeps locks, see `lock_file.rs`
@@ -213,7 +214,7 @@ fn remove_parent(store: &Path) {
 
 fn make(root: &Directory, job: &CStr) -> StoreResult<Store> {
     let directory = root.private(&user_directory())?.private(job)?;
-    directory.open_to_all(HANDLES)?;
+    directory.private(HANDLES)?;
     Ok(Store { directory })
 }
 

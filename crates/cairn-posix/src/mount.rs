@@ -64,8 +64,7 @@ pub struct Mount {
     pid: AtomicU32,
     /// In a forked child until its first call of ours: `slot` is the one its parent made for it.
     prepared: AtomicBool,
-    /// Effective user (high half) and group.
-    /// Those that calls are made with, and those of the real user.
+    /// User (high half) and group that calls are made with, and the real ones.
     credentials: AtomicU64,
     real_credentials: AtomicU64,
     /// Supplementary groups, never freed; null for none.
@@ -329,6 +328,11 @@ impl Mount {
     /// Descriptor of the store's directory.
     pub(crate) fn store_directory(&self) -> i32 {
         self.namespace.directory().raw()
+    }
+
+    /// As `Namespace::admit_others`.
+    pub(crate) fn admit_others(&self) {
+        self.namespace.admit_others();
     }
 
     /// Descriptor of the store's directory of placeholders.

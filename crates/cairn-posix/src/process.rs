@@ -74,6 +74,7 @@ impl Spawn {
     pub fn child(self) {
         table::forked();
         placeholder::forked();
+        readers::forked();
         fd_passing::forked();
         cwd::forked();
         // What the kernel locks of a process it does not lock of its child.
@@ -203,10 +204,13 @@ fn seal_all(mount: &Mount) {
 /// The process's credentials are about to change: what the store asks of them is asked now. Where
 /// that fails, the first use says so.
 pub fn before_credentials_change() {
-    if configuration::get().is_some() {
-        if let Ok(mount) = mount::current() {
-            readers::keep(mount);
-        }
+    let has_more_than_others = sys::geteuid() == 0 || sys::getuid() != sys::geteuid();
+    if !has_more_than_others || configuration::get().is_none() {
+        return;
+    }
+    if let Ok(mount) = mount::current() {
+        readers::keep(mount);
+        mount.admit_others();
     }
 }
 

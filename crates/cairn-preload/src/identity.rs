@@ -61,7 +61,10 @@ fn before_credentials_change() {
 pub fn change_credentials(real: impl FnOnce() -> c_long) -> c_long {
     before_credentials_change();
     let result = real();
-    process::credentials_changed();
+    // Others keep theirs, and what we know is of the process.
+    if kernel::has_threads() == Some(false) {
+        process::credentials_changed();
+    }
     result
 }
 

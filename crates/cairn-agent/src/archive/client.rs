@@ -236,9 +236,14 @@ impl<'a> Client<'a> {
         let answer = self.send("complete", key, &action, &[], Some(body.as_bytes()))?;
         answer.check(self, "complete", key)?;
         // This one may fail after it was answered.
-        match Failure::of(&answer.text()).code {
+        let text = answer.text();
+        match Failure::of(&text).code {
             Some(code) => Err(self.error("complete", key, code, Refusal::Passing)),
-            None => Ok(()),
+            None if answers::is_whole(&text, "CompleteMultipartUploadResult") => Ok(()),
+            None => {
+                let what = "the answer says neither that it is complete nor that it is not";
+                Err(self.error("complete", key, what.to_string(), Refusal::Passing))
+            }
         }
     }
 

@@ -35,6 +35,28 @@ type File<'data> = ElfFile<'data, FileHeader64<Endianness>>;
 /// before.
 pub type RawCalls = BTreeMap<Option<&'static str>, u64>;
 
+/// Whether a program names its dynamic linker, by its first bytes; none if they are no 64-bit ELF
+/// program of this byte order, or its headers stand elsewhere.
+pub fn names_interpreter(bytes: &[u8]) -> Option<bool> {
+    const MAGIC_64: &[u8] = b"\x7fELF\x02\x01";
+    let number = |at: usize, length: usize| -> Option<usize> {
+        let bytes = bytes.get(at..at.checked_add(length)?)?;
+        Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte)))
+    };
+    // Where the program headers are, how long each is, how many there are (ELF-64, figure 3).
+    let (first, length, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    if !bytes.starts_with(MAGIC_64) {
+        return None;
+    }
+    for header in 0..count {
+        let at = first.checked_add(header * length)?;
+        if number(at, 4)? == elf::PT_INTERP as usize {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
 /// A program or a library.
 #[derive(Debug, Default)]
 pub struct Image {

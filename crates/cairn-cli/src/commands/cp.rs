@@ -16,6 +16,7 @@ use clap::Args;
 use glob::{MatchOptions, Pattern};
 use rustix::fs::FileType;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -68,15 +69,19 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let mut report = CopyReport::default();
     match (inside, store_place(&target)) {
         (Some(places), None) => {
-            let expanded: Vec<Vec<Place>> =
+            let expanded: Vec<Vec<Source>> =
                 places.iter().map(|place| expand(context, place)).collect::<Result<_>>()?;
-            let places: Vec<Place> = expanded.into_iter().flatten().collect();
+            let found: Vec<Source> = expanded.into_iter().flatten().collect();
             let target = Path::new(&target);
-            if places.len() > 1 && !target.is_dir() {
-                return Err(Error::Target { path: target.display().to_string(), problem: SEVERAL });
+            if found.len() > 1 {
+                if !target.is_dir() {
+                    let path = target.display().to_string();
+                    return Err(Error::Target { path, problem: SEVERAL });
+                }
+                differ(found.iter().map(|(_, path)| path.split().map(|(_, name)| name.to_vec())))?;
             }
-            for place in &places {
-                copy_out(context, place, target, recursive, &mut report)?;
+            for (job, path) in &found {
+                copy_out(context, job.as_deref(), path, (target, recursive), &mut report)?;
             }
         }
         (None, Some(mut place)) if is_outside => {
@@ -84,6 +89,10 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
                 // So that it is a directory, or becomes an error.
                 place.path.push('/');
             }
+            let name = |source: &String| {
+                Path::new(source).file_name().map(|name| name.as_bytes().to_vec())
+            };
+            differ(sources.iter().map(name))?;
             for source in &sources {
                 copy_in(context, Path::new(source), &place, recursive, &mut report)?;
             }
@@ -97,39 +106,53 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The places that one with a pattern stands for, in the order of their names; itself if something
-/// has that very name, or if it has no pattern. Errors: nothing matches.
-fn expand(context: &Context, place: &Place) -> Result<Vec<Place>> {
-    if !place.path.contains(['*', '?', '[']) {
-        return Ok(vec![place.clone()]);
-    }
-    let store = context.roots.choose(place.job.as_deref())?;
-    let path = store.path(&place.path)?;
-    let volumes = store.volumes()?;
-    if locate(&volumes, &path).is_some_and(|(volume, inner)| volume.attributes(&inner).is_ok()) {
-        return Ok(vec![place.clone()]);
-    }
-    let pattern = String::from_utf8_lossy(path.as_bytes()).into_owned();
-    let bad = |error: glob::PatternError| Error::Pattern {
-        pattern: pattern.clone(),
-        problem: error.msg.to_string(),
-    };
-    let glob = Pattern::new(&pattern).map_err(bad)?;
-    let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
-    let mut found = Vec::new();
-    for volume in &volumes {
-        for path in volume.tree()?.into_keys() {
-            let text = String::from_utf8_lossy(path.as_bytes()).into_owned();
-            if glob.matches_with(&text, options) {
-                found.push(Place { job: place.job.clone(), path: format!("/{text}") });
-            }
+/// A job, if one is named, and a path in its store.
+type Source = (Option<String>, FilePath);
+
+/// Errors: two sources would be one file of the target.
+fn differ(names: impl Iterator<Item = Option<Vec<u8>>>) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for name in names.flatten() {
+        if let Some(twice) = seen.replace(name) {
+            let path = String::from_utf8_lossy(&twice).into_owned();
+            let problem = "two sources have this name, and one would replace the other";
+            return Err(Error::Target { path, problem });
         }
     }
+    Ok(())
+}
+
+/// The paths that a place stands for, in the order of their names: itself, if something has that
+/// very name or if it is no pattern. Errors: nothing matches.
+fn expand(context: &Context, place: &Place) -> Result<Vec<Source>> {
+    let store = context.roots.choose(place.job.as_deref())?;
+    let path = store.path(&place.path)?;
+    let named = |path: FilePath| (place.job.clone(), path);
+    if !place.path.contains(['*', '?', '[']) {
+        return Ok(vec![named(path)]);
+    }
+    let volumes = store.volumes()?;
+    if locate(&volumes, &path).is_some_and(|(volume, inner)| volume.attributes(&inner).is_ok()) {
+        return Ok(vec![named(path)]);
+    }
+    let pattern = String::from_utf8_lossy(path.as_bytes()).into_owned();
+    let glob = Pattern::new(&pattern)
+        .map_err(|error| Error::Pattern { pattern, problem: error.msg.to_string() })?;
+    // As a shell does it.
+    let options = MatchOptions {
+        require_literal_separator: true,
+        require_literal_leading_dot: true,
+        ..MatchOptions::new()
+    };
+    let mut found = Vec::new();
+    for volume in &volumes {
+        let matches =
+            |path: &FilePath| glob.matches_with(&String::from_utf8_lossy(path.as_bytes()), options);
+        found.extend(volume.tree()?.into_keys().filter(matches).map(named));
+    }
     if found.is_empty() {
-        return Err(Error::Target {
-            path: store.shown(&path),
-            problem: "nothing in the store matches",
-        });
+        let problem = "nothing in the store matches";
+        return Err(Error::Target { path: store.shown(&path), problem });
     }
     Ok(found)
 }
@@ -142,18 +165,17 @@ fn store_place(text: &str) -> Option<Place> {
 
 fn copy_out(
     context: &Context,
-    place: &Place,
-    target: &Path,
-    recursive: bool,
+    job: Option<&str>,
+    path: &FilePath,
+    (target, recursive): (&Path, bool),
     report: &mut CopyReport,
 ) -> Result<()> {
-    let store = context.roots.choose(place.job.as_deref())?;
-    let path = store.path(&place.path)?;
+    let store = context.roots.choose(job)?;
     let volumes = store.volumes()?;
-    let (volume, inner) = find(&store, &volumes, &path)?;
+    let (volume, inner) = find(&store, &volumes, path)?;
     let attributes = volume.attributes(&inner)?;
     if attributes.is_directory() && !recursive {
-        return Err(Error::IsDirectory { path: store.shown(&path) });
+        return Err(Error::IsDirectory { path: store.shown(path) });
     }
     let (directory, name) = match target.is_dir() {
         true => (target.to_path_buf(), inner.split().map(|(_, name)| name.to_vec())),

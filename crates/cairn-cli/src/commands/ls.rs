@@ -110,7 +110,13 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         return jobs::list(context);
     }
     let mut place = Place::parse(arguments.target.as_deref().unwrap_or(":"));
-    place.job = arguments.job.or(place.job);
+    if let Some(job) = arguments.job {
+        if place.job.is_some() {
+            let problem = "the job is named twice: with it, and before the path".to_string();
+            return Err(Error::Option { option: "--job", problem });
+        }
+        place.job = Some(job);
+    }
     let store = context.roots.choose(place.job.as_deref())?;
     let path = store.path(&place.path)?;
     let volumes = store.volumes()?;

@@ -33,6 +33,7 @@ use cairn_device::numa::Topology;
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -515,20 +516,21 @@ pub fn waited_for<T>(path: &Path, first: impl FnOnce() -> T) -> T {
     })
 }
 
+/// Makes the persist directory of a run that begins anew, if the one above it is there. A run that
+/// goes on, or brings in what was drained, finds a directory that has something, or the wrong one.
+pub fn make_persist(path: &Path) {
+    if fs::create_dir(path).is_ok() {
+        crate::output::say!("cairn: made the directory {}", path.display());
+    }
+}
+
 fn check_persist(path: &Path) -> Result<PathBuf> {
     let refused =
         |problem: String, advice| Error::Persist { path: path.to_path_buf(), problem, advice };
-    // What lies above it is the user's: a path that was mistyped is none.
-    let is_new = std::fs::create_dir(path).is_ok();
-    if is_new {
-        crate::output::say!("cairn: made the directory {}", path.display());
-    }
     let absolute = path.canonicalize().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => refused(
-            "does not exist, nor does the directory above it, or that cannot be written to"
-                .to_string(),
-            "create it first, with mkdir -p",
-        ),
+        io::ErrorKind::NotFound => {
+            refused("does not exist".to_string(), "create it first, with mkdir -p")
+        }
         _ => refused(format!("cannot be used: {}", why(&error)), "choose another"),
     })?;
     if !absolute.is_dir() {

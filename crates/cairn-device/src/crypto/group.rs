@@ -2,7 +2,8 @@
 //! listens does not.
 //!
 //! Must stay true: time and memory accesses do not depend on exponents, nor on what is computed
-//! with them. Values of others are accepted only from 2 to the prime less 2.
+//! with them. Values of others are accepted only from 2 to the prime less 2. Exponents and results
+//! are wiped; what `crypto-bigint` computes on the way, powers of a public value, is not.
 
 use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
 use crypto_bigint::{BoxedUint, Odd};

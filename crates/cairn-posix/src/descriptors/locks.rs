@@ -11,6 +11,7 @@
 //! locked lock it apart; ranks in scope `rank` have nothing to lock against each other.
 
 use core::cell::UnsafeCell;
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::ffi::CString;
 
@@ -84,10 +85,7 @@ fn descriptor(mount: &Mount, number: i32, inode: InodeId, owner: Owner) -> Resul
     let born = mount.fs().attributes(inode)?.born;
     let name = CString::new(lock_file::name(mount.name(), inode, born));
     let name = name.map_err(|_| Errno(libc::EINVAL))?;
-    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW;
-    let opened = Descriptor::open(mount.handles_directory(), &name, flags, 0o666)?.raise();
-    // Whatever the application's mask took away. Who did not make it need not.
-    let _ = sys::fchmod(opened.raw(), 0o666);
+    let opened = open_file(mount.handles_directory(), &name)?.raise();
     let inherited = sys::fcntl(number, libc::F_GETFD, 0)? & libc::FD_CLOEXEC;
     sys::fcntl(opened.raw(), libc::F_SETFD, i64::from(inherited))?;
     placeholder::note_internal(opened.raw());
@@ -99,6 +97,27 @@ fn descriptor(mount: &Mount, number: i32, inode: InodeId, owner: Owner) -> Resul
             raw
         })
     })
+}
+
+/// Opens a lock file, which is made if there is none, for all processes of the job.
+fn open_file(directory: i32, name: &CStr) -> Result<Descriptor> {
+    let flags = libc::O_RDWR | libc::O_NOFOLLOW;
+    loop {
+        match Descriptor::open(directory, name, flags | libc::O_CREAT | libc::O_EXCL, 0o666) {
+            Ok(made) => {
+                // Whatever the application's mask took away.
+                let _ = sys::fchmod(made.raw(), 0o666);
+                return Ok(made);
+            }
+            Err(sys::Errno(libc::EEXIST)) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        match Descriptor::open(directory, name, flags, 0) {
+            // Its file was removed a moment ago, and it with that.
+            Err(sys::Errno(libc::ENOENT)) => {}
+            opened => return Ok(opened?),
+        }
+    }
 }
 
 fn release(is_released: impl Fn(Owner) -> bool) {

@@ -38,9 +38,23 @@ pub(crate) fn keep(mount: &Mount) {
         let reader = reader.raise().into_raw();
         placeholder::note_internal(reader);
         let word = u64::from(file as u32) << 32 | u64::from(reader as u32);
-        let before = place.swap(word, Ordering::AcqRel);
-        if before != 0 {
-            let _ = sys::close(before as u32 as i32);
+        // Another thread may be using what another one has kept.
+        if place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            let _ = sys::close(reader);
+        }
+    }
+}
+
+/// In a child just forked, which has the descriptors that its parent had a moment before the memory:
+/// what another thread kept meanwhile is not there, or is something else.
+pub(crate) fn forked() {
+    let identity = |number| sys::fstat(number).map(|stat| (stat.st_dev, stat.st_ino));
+    for place in &KEPT {
+        let word = place.load(Ordering::Relaxed);
+        let (file, reader) = ((word >> 32) as i32, word as u32 as i32);
+        let is_there = || identity(file).is_ok() && identity(file) == identity(reader);
+        if word != 0 && !is_there() {
+            place.store(0, Ordering::Relaxed);
         }
     }
 }

@@ -3,21 +3,60 @@
 //! Must stay true: servers leave out what they do not have, and add what nobody asked for: whoever
 //! reads takes what it needs. A text that is no XML, or was cut off, is no answer.
 
+use quick_xml::Reader;
 use quick_xml::de;
+use quick_xml::events::Event;
 use serde::Deserialize;
 
 /// Why a request was refused.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
+#[derive(Debug, Default)]
 pub(super) struct Failure {
     pub code: Option<String>,
     pub message: Option<String>,
 }
 
 impl Failure {
-    /// What a text says of it; nothing if it says nothing of the kind.
+    /// What a text says of it, however it goes on: one that is no XML behind its code has a code.
     pub fn of(text: &str) -> Failure {
-        de::from_str(text).unwrap_or_default()
+        Failure { code: first(text, b"Code"), message: first(text, b"Message") }
+    }
+}
+
+/// The text at the beginning of the first element of this name.
+fn first(text: &str, name: &[u8]) -> Option<String> {
+    let mut reader = Reader::from_str(text);
+    loop {
+        match reader.read_event().ok()? {
+            Event::Start(element) if element.local_name().as_ref() == name => break,
+            Event::Eof => return None,
+            _ => {}
+        }
+    }
+    match reader.read_event().ok()? {
+        Event::Text(inner) => Some(inner.decode().ok()?.trim().to_owned()),
+        Event::CData(inner) => Some(inner.decode().ok()?.trim().to_owned()),
+        _ => None,
+    }
+}
+
+/// Whether the whole of a text is an element of this name.
+pub(super) fn is_whole(text: &str, name: &str) -> bool {
+    let mut reader = Reader::from_str(text);
+    let (mut depth, mut is_it) = (0_usize, false);
+    loop {
+        match reader.read_event() {
+            Ok(Event::Start(element)) => {
+                is_it |= depth == 0 && element.local_name().as_ref() == name.as_bytes();
+                depth += 1;
+            }
+            Ok(Event::Empty(element)) => {
+                is_it |= depth == 0 && element.local_name().as_ref() == name.as_bytes();
+            }
+            Ok(Event::End(_)) => depth = depth.saturating_sub(1),
+            Ok(Event::Eof) => return is_it && depth == 0,
+            Ok(_) => {}
+            Err(_) => return false,
+        }
     }
 }
 

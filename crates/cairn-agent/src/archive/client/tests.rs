@@ -111,12 +111,23 @@ fn parts_are_named_in_order_with_the_checksums_that_were_compared() {
                  <PartNumber>1</PartNumber></Part>";
     let second = "<Part><ETag>&lt;b&gt;</ETag><PartNumber>2</PartNumber></Part>";
     assert!(body.contains(&format!("{first}{second}")), "{body}");
-    let code = |text| Failure::of(text).code;
+    let code = |text: &str| Failure::of(text).code;
     assert_eq!(code("<Error><Code>SlowDown</Code></Error>").as_deref(), Some("SlowDown"));
-    assert_eq!(
-        (code("<Error/>"), code("no XML <Code>x</Code>"), code("<Error><Code>")),
-        (None, None, None)
-    );
+    assert_eq!((code("<Error/>"), code("<Error><Code>")), (None, None));
+    for odd in
+        ["<Message>x & y</Message></Error>", "<Message>x <b>y</b></Message>", "<Code>B</Code>", ""]
+    {
+        assert_eq!(code(&format!("<Error><Code> A </Code>{odd}")).as_deref(), Some("A"), "{odd}");
+    }
+    let is_whole = |text: &str| answers::is_whole(text, "CompleteMultipartUploadResult");
+    assert!(is_whole("<CompleteMultipartUploadResult/>"));
+    assert!(is_whole(
+        "<?xml version='1.0'?>\n<CompleteMultipartUploadResult xmlns='x'><ETag>1</ETag>\
+         </CompleteMultipartUploadResult>"
+    ));
+    for text in ["<CompleteMultipartUploadResult><ETag>1", "", "<Error/>", "done"] {
+        assert!(!is_whole(text), "{text}");
+    }
     let list = "<ListMultipartUploadsResult><Upload><Key>a&amp;b</Key><UploadId>1</UploadId></Upload>\
                 <Upload><Key>a&amp;lt;c</Key><UploadId>2</UploadId></Upload>\
                 <Upload><Key>alone</Key></Upload></ListMultipartUploadsResult>";
