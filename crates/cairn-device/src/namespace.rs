@@ -572,10 +572,10 @@ impl Namespace {
         }
     }
 
-    /// Lets processes of other users in, which have our descriptor of the directory of placeholders:
-    /// nobody else comes there, because the store's directory is its owner's alone. They can put
-    /// their own things in the place of others there, so it is not done before one is needed. Where
-    /// it fails, they make nothing new.
+    /// Lets processes of other users in, which have our descriptor of the directory of
+    /// placeholders: nobody else comes there, because the store's directory is its owner's alone.
+    /// They can put their own things in the place of others there, so it is not done before one is
+    /// needed. Where it fails, they make nothing new.
     pub fn admit_others(&self) {
         let _ = sys::fchmodat(self.directory.raw(), HANDLES, 0o777);
     }

@@ -115,6 +115,7 @@ const HOUSES: [House; 4] = [
             "create/request -> resume",
             "create/staging -> drain",
             "run/probe -> check",
+            "run/run -> check",
             "run/run -> commands",
             "settings/stage_option -> create",
             "store/removal -> create",

@@ -45,8 +45,8 @@ pub(crate) fn keep(mount: &Mount) {
     }
 }
 
-/// In a child just forked, which has the descriptors that its parent had a moment before the memory:
-/// what another thread kept meanwhile is not there, or is something else.
+/// In a child just forked, which has the descriptors that its parent had a moment before the
+/// memory: what another thread kept meanwhile is not there, or is something else.
 pub(crate) fn forked() {
     let identity = |number| sys::fstat(number).map(|stat| (stat.st_dev, stat.st_ino));
     for place in &KEPT {
