@@ -277,7 +277,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     if let Some(why) = check::out_of_reach(program) {
         let (name, mount) = (program.to_string_lossy(), &job.mount);
         crate::output::say!(
-            "cairn: {name} {why}; it sees nothing below {mount}: link it dynamically, or with libcairn.a \
+            "cairn: {name} {why}; it itself sees nothing below {mount}: link it dynamically, or with libcairn.a \
              (cairn config --help)"
         );
     }

@@ -36,6 +36,30 @@ fn listing_shows_type_mode_size_state_and_name() {
     sandbox.cairn(&["ls", "kept:/absent"]).ends_with(1).says("cannot look at /absent in the store");
 }
 
+/// Mechanism: a run in which nothing could be served ended like any other. Consequence: its output
+/// was looked for below the mount and was nowhere. Fix: it is said before the program starts.
+#[test]
+fn static_program_and_a_persist_directory_that_is_made_are_said() {
+    let sandbox = Sandbox::new();
+    let (source, program) = (sandbox.work().join("p.c"), sandbox.work().join("p"));
+    fs::write(&source, "int main(void) { return 0; }").expect("writes");
+    for (flags, is_static) in [(&["-static"][..], true), (&[], false)] {
+        let compiled = Command::new("cc").args(flags).arg("-o").args([&program, &source]).status();
+        assert!(compiled.expect("there is a C compiler").success());
+        let program = program.to_str().expect("UTF-8");
+        let ran = sandbox.cairn(&["run", "--discard", "--", program]).succeeds();
+        assert_eq!(ran.stderr.contains("is linked statically"), is_static, "{}", ran.stderr);
+    }
+    let new = sandbox.work().join("new");
+    let persist = new.to_str().expect("UTF-8");
+    // What is to be brought in from a directory that is not there was mistyped.
+    let staged = ["run", "--job", "a", "--stage", "--persist", persist, "--", "true"];
+    sandbox.cairn(&staged).refused_with("does not exist");
+    assert!(!new.exists());
+    let ran = sandbox.cairn(&["run", "--job", "a", "--persist", persist, "--", "true"]).succeeds();
+    assert!(ran.stderr.contains("made the directory") && new.is_dir(), "{}", ran.stderr);
+}
+
 #[test]
 fn several_files_and_patterns_are_copied_into_a_directory() {
     let sandbox = kept();
@@ -54,7 +78,16 @@ fn several_files_and_patterns_are_copied_into_a_directory() {
         .cairn(&["cp", "kept:/nothing.*", target])
         .ends_with(2)
         .says("nothing in the store matches");
-    // Where it is said: a name that two of them have.
+    // One would replace the other: the same name, also behind links.
+    for directory in ["x", "y"] {
+        fs::create_dir(sandbox.work().join(directory)).expect("makes");
+        fs::write(sandbox.work().join(directory).join("same"), directory).expect("writes");
+        let link = sandbox.work().join(format!("to-{directory}"));
+        symlink(sandbox.work().join(directory).join("same"), link).expect("links");
+    }
+    let links = ["to-x", "to-y"].map(|name| sandbox.work().join(name).display().to_string());
+    sandbox.cairn(&["cp", &links[0], &links[1], "kept:/run"]).ends_with(2).says("two sources");
+    sandbox.cairn(&["ls", "--job", "kept", "kept:/run"]).ends_with(2).says("named twice");
     sandbox.cairn(&["cp", "kept:/run/a", "kept:/run/[a]", target]).ends_with(2).says("two sources");
     let [one, other] = ["a", "restart.1"].map(|name| out.join(name).display().to_string());
     sandbox.cairn(&["cp", &one, &other, "kept:/run/deep"]).succeeds();

@@ -88,8 +88,7 @@ impl Namespace {
         // in its place.
         let token = self.open_token(path, libc::O_RDONLY)?;
         let stat = sys::fstat(token.raw())?;
-        let is_it = stat.st_mode & libc::S_IFMT == libc::S_IFIFO && stat.st_nlink == 1;
-        match is_it && stat.st_uid == sys::geteuid() {
+        match stat.st_mode & libc::S_IFMT == libc::S_IFIFO && stat.st_nlink == 1 {
             true => sys::fchmod(token.raw(), 0o666),
             false => Err(Errno(libc::EIO)),
         }

@@ -565,9 +565,10 @@ impl Namespace {
         sys::unlinkat(self.handles.raw(), path, libc::AT_REMOVEDIR)?;
         let descriptor = opened?;
         let stat = sys::fstat(descriptor.raw())?;
-        // Another one that was put in its place still has a name.
+        // Another one that was put in its place still has a name. Some file systems count one link
+        // of a directory, whatever it has.
         match stat.st_nlink {
-            0 => Ok((descriptor.into_raw(), stand_in_id(&stat))),
+            0 | 1 => Ok((descriptor.into_raw(), stand_in_id(&stat))),
             _ => Err(Errno(libc::EIO)),
         }
     }

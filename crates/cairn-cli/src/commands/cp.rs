@@ -89,8 +89,10 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
                 // So that it is a directory, or becomes an error.
                 place.path.push('/');
             }
+            // As they are called in the store: what a link leads to.
             let name = |source: &String| {
-                Path::new(source).file_name().map(|name| name.as_bytes().to_vec())
+                let path = Path::new(source).canonicalize().ok()?;
+                path.file_name().map(|name| name.as_bytes().to_vec())
             };
             differ(sources.iter().map(name))?;
             for source in &sources {

@@ -99,10 +99,14 @@ fn descriptor(mount: &Mount, number: i32, inode: InodeId, owner: Owner) -> Resul
     })
 }
 
-/// Opens a lock file, which is made if there is none, for all processes of the job.
+/// How often a lock file is opened that is removed and made again meanwhile.
+const OPEN_TRIES: usize = 64;
+
+/// Opens a lock file, which is made if there is none, for all processes of the job. Errors:
+/// `ENOLCK`: it comes and goes.
 fn open_file(directory: i32, name: &CStr) -> Result<Descriptor> {
     let flags = libc::O_RDWR | libc::O_NOFOLLOW;
-    loop {
+    for _ in 0..OPEN_TRIES {
         match Descriptor::open(directory, name, flags | libc::O_CREAT | libc::O_EXCL, 0o666) {
             Ok(made) => {
                 // Whatever the application's mask took away.
@@ -118,6 +122,7 @@ fn open_file(directory: i32, name: &CStr) -> Result<Descriptor> {
             opened => return Ok(opened?),
         }
     }
+    Err(Errno(libc::ENOLCK))
 }
 
 fn release(is_released: impl Fn(Owner) -> bool) {
