@@ -2,7 +2,7 @@
 # Tries Cairn's NVMe/TCP initiator on the Linux kernel's target, and the kernel's initiator on `cairn target`, on a machine of
 # its own under QEMU.
 #
-#   scripts/interop.sh [TEST…]     those tests of crates/cairn-agent/tests/nvme and crates/cairn-cli/tests/remote.rs, or all
+#   scripts/interop.sh [TEST…]     those tests of crates/cairn-target/tests/nvme and crates/cairn-cli/tests/remote.rs, or all
 #
 # The target exports two namespaces of 64 MiB under the name that the tests expect: a RAM disk with blocks of 512 bytes, and a
 # file in memory with blocks of 4 KiB. Before that the guest writes to a namespace that this machine exports, reads it back and
@@ -10,7 +10,7 @@
 # has fio verify what it writes there, writes files, and finds them when it has mounted it again; e2fsck looks at what it leaves.
 # The guest sees this machine's files read-only, which is where fio is. Under a second name it exports both
 # namespaces to hosts that prove who they are (DH-HMAC-CHAP), one for each hash and group: those of
-# crates/cairn-agent/tests/nvme/authentication.rs. The kernel of Debian 12 cannot do that, and so there it is the kernel of its
+# crates/cairn-target/tests/nvme/authentication.rs. The kernel of Debian 12 cannot do that, and so there it is the kernel of its
 # backports.
 #
 # What must stay true: nothing is written outside target/interop; the guest ends with this script, whatever happens, and by
@@ -271,6 +271,6 @@ done
 cd "$top"
 echo "interop: the kernel's target is at port $port"
 export CAIRN_NVME_PEER=127.0.0.1:$port
-{ ${CARGO:-cargo} test --locked -p cairn-agent --test nvme -- "$@" &&
+{ ${CARGO:-cargo} test --locked -p cairn-target --test nvme -- "$@" &&
     ${CARGO:-cargo} test --locked -p cairn-cli --test remote -- "$@"; } ||
     { tail -n 20 "$work/console.log" >&2; fail 'failed; the last lines of the guest are above'; }

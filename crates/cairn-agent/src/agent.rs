@@ -1,4 +1,4 @@
-//! The agent: its threads, the state they share, its socket, and how it is started.
+//! The agent process: its threads, the state they share, its socket, and its start.
 
 pub(crate) mod activity;
 pub mod client;
@@ -8,7 +8,6 @@ pub(crate) mod mapped_cache;
 pub(crate) mod metrics;
 pub(crate) mod observable;
 pub(crate) mod prefault;
-pub(crate) mod prometheus;
 pub(crate) mod promote;
 pub mod service;
 pub(crate) mod shared;

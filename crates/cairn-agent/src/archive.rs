@@ -1,12 +1,11 @@
-//! The object store that complete checkpoints are archived to, as a job describes it, and how far
-//! that has come.
+//! The object store to which complete checkpoints are archived: its description in a job, and the
+//! status of the work.
 //!
-//! Must stay true: an object that says that a checkpoint is there is written after all that it
-//! names was verified there, and removed before any of that is replaced; credentials are read where
-//! they are used and stand in no file of ours.
-//! Does not decide what a checkpoint is: `sets/register.rs` does. `keeper.rs` is the thread,
-//! `upload.rs` sends a checkpoint, and `begun.rs` knows what of it was begun, `fetch.rs` finds and
-//! reads what is there, `client.rs` talks to the server.
+//! Must stay true: the manifest object of a checkpoint is written after all objects that it names
+//! were verified, and removed before any of them is replaced. Credentials are read where they are
+//! used and stand in no file of Cairn. Does not decide what a checkpoint is; `sets/register.rs`
+//! does. `keeper.rs` is the thread, `upload.rs` sends a checkpoint, `begun.rs` records unfinished
+//! uploads, `fetch.rs` finds and reads objects, `client.rs` talks to the server.
 
 mod begun;
 mod client;
@@ -28,17 +27,17 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Instant;
 
-/// A bucket and what the names of our objects begin with.
+/// A bucket and the common prefix of Cairn's object names in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// The bucket.
+    /// Name of the bucket.
     pub bucket: String,
-    /// What names begin with, without slashes around it; may be empty.
+    /// Prefix of object names, without slashes around it; may be empty.
     pub prefix: String,
 }
 
 impl Location {
-    /// What `s3://BUCKET/PREFIX` names. Errors: what is wrong with it.
+    /// Parses `s3://BUCKET/PREFIX`. Errors: what is wrong with it.
     pub fn parse(url: &str) -> Result<Location, &'static str> {
         let rest = url.strip_prefix("s3://").ok_or("is no s3://BUCKET/PREFIX")?;
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
@@ -57,7 +56,7 @@ impl Location {
         Ok(Location { bucket: bucket.to_string(), prefix: prefix.to_string() })
     }
 
-    /// What the names of all objects begin with.
+    /// Returns the common prefix of all object names, with its slash.
     pub fn root(&self) -> String {
         match self.prefix.as_str() {
             "" => String::new(),
@@ -65,7 +64,7 @@ impl Location {
         }
     }
 
-    /// The name of an object of `job`.
+    /// Returns the name of an object of `job`.
     pub fn key(&self, job: &str, name: &str) -> String {
         format!("{}{job}/{name}", self.root())
     }
@@ -85,59 +84,59 @@ impl fmt::Display for Location {
 pub struct ArchivePolicy {
     /// `s3://BUCKET/PREFIX`.
     pub url: String,
-    /// The server, `http://` or `https://`; None for that of Amazon in the region.
+    /// Server, `http://` or `https://`; None for Amazon's in the region.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// The region.
+    /// Region of the bucket.
     pub region: String,
     /// How often a checkpoint is archived.
     #[serde(default)]
     pub every: Every,
 }
 
-/// What the archive is doing.
+/// Activity of the archive thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// Nothing to do.
     #[default]
     Idle,
-    /// Sending.
+    /// Sending checkpoints.
     Uploading,
     /// Waiting to try the server again.
     Retrying,
 }
 
-/// How the archive stands.
+/// Status of the archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchiveStatus {
-    /// Where checkpoints are archived: `s3://BUCKET/PREFIX`.
+    /// Destination: `s3://BUCKET/PREFIX`.
     pub url: String,
-    /// What it is doing.
+    /// Activity of the archive thread.
     pub phase: Phase,
-    /// Checkpoints of this store that are there, verified.
+    /// Number of checkpoints of this store in the archive, verified.
     pub checkpoints: u64,
-    /// Their bytes.
+    /// Total size of these checkpoints.
     pub bytes: u64,
-    /// Checkpoints that are still to be sent.
+    /// Number of checkpoints still to be sent.
     pub pending: u64,
-    /// Bytes sent of the one under way.
+    /// Bytes sent of the current checkpoint.
     pub sent_bytes: u64,
-    /// Its bytes.
+    /// Size of the current checkpoint.
     pub sending_bytes: u64,
     /// Why the server cannot be used, while `phase` is `retrying`.
     pub reason: Option<String>,
-    /// When it will be tried again, milliseconds from now.
+    /// Time until the next attempt, milliseconds.
     pub retry_in_ms: Option<u64>,
-    /// Checkpoints that cannot be archived, and why.
+    /// Checkpoints that cannot be archived, with the reasons.
     pub failed: Vec<String>,
-    /// Those of them that have left the store, because there was no room.
+    /// Checkpoints that could not be archived and have left the store for want of room.
     #[serde(default)]
     pub abandoned: Vec<String>,
 }
 
 impl ArchiveStatus {
-    /// Whether all that is to be there is.
+    /// Whether everything that is to be archived is there.
     pub fn is_complete(&self) -> bool {
         self.pending == 0 && self.reason.is_none() && self.failed.is_empty()
     }
@@ -148,24 +147,24 @@ pub fn check_credentials() -> crate::model::error::Result<()> {
     credentials::find().map(drop)
 }
 
-/// What is asked of the archive, and how it stands.
+/// Requests to the archive thread, and its status.
 #[derive(Default)]
 pub(crate) struct State {
-    /// Number of rounds that were asked for.
+    /// Number of rounds requested so far.
     pub requested: u64,
-    /// The last request that a finished round answered.
+    /// Number of the last request that a finished round answered.
     pub finished: u64,
-    /// The newest checkpoint of each family is wanted there, whatever the policy says.
+    /// Whether the newest checkpoint of each family is to be archived whatever the policy says.
     pub newest: bool,
-    /// How it stands; None if nothing is archived.
+    /// Status; None if the job archives nothing.
     pub status: Option<ArchiveStatus>,
     /// When the server is tried again.
     pub retry_at: Option<Instant>,
-    /// Something is to be done.
+    /// Whether there is work to do.
     pub is_busy: bool,
-    /// What the job wants archived.
+    /// The job's archive policy.
     pub policy: Option<ArchivePolicy>,
-    /// What was found missing there last; None before it was asked.
+    /// Checkpoints found missing in the archive; None before it was asked.
     pub owed: Option<Owed>,
     /// Checkpoints that could not be archived and have left the store.
     pub abandoned: Vec<String>,
@@ -174,15 +173,15 @@ pub(crate) struct State {
 /// Checkpoints that are to be archived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Owed {
-    /// The newest that was looked at: whether later ones are due is not known yet.
+    /// Id of the newest checkpoint examined. Whether later ones are due is not known yet.
     pub newest_seen: u64,
-    /// Those that are not there.
+    /// Checkpoints that are not in the archive.
     pub missing: BTreeSet<u64>,
-    /// Those of them that cannot be archived, and are not tried again unless somebody asks.
+    /// Missing checkpoints that cannot be archived and are retried only on request.
     pub refused: BTreeSet<u64>,
 }
 
-/// Where those who want something archived meet the thread that does it.
+/// Requests and status, shared with the archive thread.
 pub(crate) type Desk = Board<State>;
 
 impl Desk {
@@ -191,25 +190,25 @@ impl Desk {
         self.state().is_busy
     }
 
-    /// Whether the checkpoint of this number is still to be archived, or may be.
+    /// Whether checkpoint `id` is still to be archived, or may be.
     pub fn may_owe(&self, id: u64) -> bool {
         let state = self.state();
         let may_owe = |owed: &Owed| id > owed.newest_seen || owed.missing.contains(&id);
         state.policy.is_some() && state.owed.as_ref().is_none_or(may_owe)
     }
 
-    /// Whether the checkpoint of this number cannot be archived.
+    /// Whether checkpoint `id` cannot be archived.
     pub fn refuses(&self, id: u64) -> bool {
         self.state().owed.as_ref().is_some_and(|owed| owed.refused.contains(&id))
     }
 
-    /// A checkpoint that cannot be archived has left the store.
+    /// Records that a checkpoint that cannot be archived has left the store.
     pub fn abandon(&self, name: String) {
         self.state().abandoned.push(name);
     }
 
-    /// What the job wants archived from now on. What another archive was found to lack says nothing
-    /// of this one.
+    /// Sets the job's archive policy. A changed policy clears `owed`, which was found for another
+    /// archive.
     pub fn go_by(&self, policy: &Option<ArchivePolicy>) {
         let mut state = self.state();
         if state.policy != *policy {
@@ -218,7 +217,8 @@ impl Desk {
         }
     }
 
-    /// Asks for a round, of the newest checkpoints in any case if that is wanted; its number.
+    /// Requests a round, of the newest checkpoints in any case if `newest` is set. Returns the
+    /// request's number.
     pub fn ask(&self, newest: bool) -> u64 {
         let mut state = self.state();
         state.requested += 1;
@@ -229,7 +229,7 @@ impl Desk {
         ticket
     }
 
-    /// How it stands, for whoever asks.
+    /// Returns the status.
     pub fn status(&self) -> Option<ArchiveStatus> {
         let state = self.state();
         let is_asked = state.requested > state.finished;

@@ -1,13 +1,17 @@
-//! Brings the data of absent files from the persist directory while programs run (`cairn run
+//! Stages in the data of absent files from the persist directory while programs run (`cairn run
 //! --stage=on-demand`).
 //!
-//! Must stay true: what somebody waits for comes first; nothing counts as brought that is not what
-//! it should be, every byte compared; what cannot be had is said, to whoever waits for it at once;
-//! copies are only read. What an agent that died has begun the next one begins anew. Neither the
-//! drain nor its pace have a part in it: threads of its own, which take what programs leave, but
-//! for one that only brings what somebody waits for, and more of its kind where all hang. Which
-//! copy has the data of a file is `source.rs`, what is next `queue.rs`, what has come so far
-//! `part.rs`.
+//! Must stay true:
+//! - Files that somebody waits for come first.
+//! - Data count only after every byte was checked against the file's checksum.
+//! - A file whose data are not available is reported, to its waiters at once.
+//! - Copies are only read.
+//! - Files that a dead agent left half staged are begun anew by the next one.
+//!
+//! The drain and its pace have no part in it. The threads of this module take only the resources
+//! that programs leave, except for one that serves only files that somebody waits for, and more of
+//! its kind when all threads hang. `source.rs` finds the copy with the data of a file, `queue.rs`
+//! orders the files, `part.rs` holds the data staged so far.
 
 mod part;
 mod queue;
@@ -16,17 +20,8 @@ mod standstill;
 #[cfg(test)]
 mod tests;
 
-use crate::agent::shared::Shared;
-use crate::model::error::Result;
-use crate::model::job::Job;
-use crate::model::log::{self, Complaints};
-use crate::model::path::FilePath;
-use crate::model::priority;
-use crate::model::protocol::{Bringing, Failed};
-use crate::store::node::Node;
-use crate::store::volume::Volume;
 use cairn_core::{InodeId, Moment};
-use cairn_device::sys::monotonic_ms;
+use cairn_platform::sys::monotonic_ms;
 use queue::{Item, Key, Queue};
 use source::{Source, Verdict};
 use standstill::Standstill;
@@ -37,32 +32,42 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Files that nobody waits for which are brought at the same time, at most.
+use crate::agent::shared::Shared;
+use crate::model::error::Result;
+use crate::model::job::Job;
+use crate::model::log::{self, Complaints};
+use crate::model::path::FilePath;
+use crate::model::priority;
+use crate::model::protocol::{Bringing, Failed};
+use crate::store::node::Node;
+use crate::store::volume::Volume;
+
+/// Maximum number of files without waiters that are staged in at a time.
 const WORKERS_MAX: usize = 4;
-/// Threads that are started when all that there are hang while somebody waits for other files, at
-/// most.
+/// Maximum number of extra threads, started when all others hang while somebody waits for other
+/// files.
 const MORE_MAX: usize = 32;
-/// How often it is looked whether somebody waits, while files are brought, while there are none
-/// that can be, and where all have their data.
+/// Intervals between looks for waiters: while files are staged in; while none can be; while no file
+/// is absent.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 const LOOK_IDLE: Duration = Duration::from_millis(100);
 const LOOK_UNWANTED: Duration = Duration::from_millis(500);
-/// Failures that are kept for whoever asks.
+/// Maximum number of failures kept for the status.
 const FAILED_MAX: usize = 1000;
 
-/// How it stands.
+/// Progress of staging.
 #[derive(Debug, Default)]
 pub struct BringState {
-    /// All but what has failed.
+    /// Everything but the failures.
     told: Bringing,
     failed: BTreeMap<FailedKey, Failed>,
 }
 
-/// The name of its namespace, and a file.
+/// Name of the namespace, and inode of the file.
 type FailedKey = (String, InodeId);
 
 impl BringState {
-    /// For whoever asks; nothing if there was never anything to bring.
+    /// Returns the status; None if there was never anything to stage in.
     pub fn status(&self) -> Option<Bringing> {
         let failed = self.failed.values().cloned().collect();
         let status = Bringing { failed, ..self.told.clone() };
@@ -85,7 +90,7 @@ impl BringState {
     }
 }
 
-/// Forgets failures of files that are not absent any more.
+/// Forgets failures of files that are no longer absent.
 pub fn forget_failures(shared: &Shared) {
     let failed: Vec<FailedKey> = shared.state().bringing.failed.keys().cloned().collect();
     if failed.is_empty() {
@@ -101,10 +106,10 @@ pub fn forget_failures(shared: &Shared) {
     over.iter().for_each(|key| drop(state.bringing.failed.remove(key)));
 }
 
-/// Brings files until the agent ends, as long as there are absent ones.
+/// Stages in files until the agent ends, whenever some are absent.
 pub fn run(shared: &Shared) {
     let mut complaints = Complaints::default();
-    // Of each namespace, how often somebody had begun to wait when it was looked at last.
+    // Per namespace, the number of waits begun at the last look.
     let mut seen: HashMap<String, u64> = HashMap::new();
     let mut are_absent = true;
     while !shared.is_stopping() {
@@ -133,12 +138,13 @@ fn has_absent(volumes: &[Arc<Volume>]) -> Result<bool> {
     Ok(false)
 }
 
-/// Brings all absent files of these namespaces that can be had; whether there are still any.
+/// Stages in all absent files of these namespaces that are available. Returns whether any are still
+/// absent.
 fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<bool> {
     if !has_absent(volumes)? {
         return Ok(false);
     }
-    // So that there is room for others.
+    // The list of failures is bounded; this makes room for new ones.
     forget_failures(shared);
     let job = Job::load(shared.directory())?;
     let source = match Source::open(&job) {
@@ -157,7 +163,8 @@ fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<bool> {
     has_absent(volumes)
 }
 
-/// Nobody waits in vain while the persist directory cannot be used.
+/// Fails the files that somebody waits for, so that nobody waits in vain while the persist
+/// directory cannot be used.
 fn give_up_wanted(volume: &Volume) -> Result<()> {
     let failed = || volume.error("bring", &FilePath::root());
     for inode in volume.fs().wanted_absent().map_err(failed())? {
@@ -176,13 +183,13 @@ fn beat(volumes: &[Arc<Volume>]) {
     volumes.iter().for_each(|volume| volume.fs().absence_beat(now));
 }
 
-/// Brings the absent files of a store.
+/// Stages in the absent files of a store.
 struct Bringer<'a> {
     shared: &'a Shared,
     volumes: &'a [Arc<Volume>],
     source: Source<'a>,
     queue: Mutex<Queue>,
-    /// Threads that were started because all others hung.
+    /// Number of threads that were started because all others hung.
     more: AtomicUsize,
 }
 
@@ -192,12 +199,12 @@ impl<'a> Bringer<'a> {
         Bringer { shared, volumes, source, queue, more }
     }
 
-    /// A thread that panicked changed only whole values here.
+    /// Locks the queue. A thread that panicked left it consistent.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts every absent file into the queue, newest checkpoint first, then the largest.
+    /// Puts every absent file into the queue: newest checkpoint first, then by size, largest first.
     fn look_for_all(&self) -> Result<()> {
         let mut items = Vec::new();
         for (number, volume) in self.volumes.iter().enumerate() {
@@ -221,7 +228,7 @@ impl<'a> Bringer<'a> {
         Ok(())
     }
 
-    /// Brings what is in the queue, and looks meanwhile who waits.
+    /// Stages in the files of the queue, and looks for waiters meanwhile.
     fn work_off(&self) -> Result<()> {
         let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let workers = WORKERS_MAX.min(processors);
@@ -249,7 +256,7 @@ impl<'a> Bringer<'a> {
                 let rate = if is_over { 0 } else { rate as u64 };
                 self.shared.state().bringing.note_left(left, rate);
                 if is_over {
-                    // The others see that nothing is left, or finish what they have.
+                    // The other threads see that nothing is left, or finish their current file.
                     self.queue().end();
                     return looked;
                 }
@@ -267,7 +274,7 @@ impl<'a> Bringer<'a> {
         })
     }
 
-    /// Says that somebody is at work, and moves forward what somebody waits for.
+    /// Reports that the agent is at work, and moves files that somebody waits for to the front.
     fn look_for_wishes(&self, seen: &mut [Option<u64>]) -> Result<()> {
         beat(self.volumes);
         for (number, volume) in self.volumes.iter().enumerate() {
@@ -292,7 +299,7 @@ impl<'a> Bringer<'a> {
         Ok(())
     }
 
-    /// Puts files into the queue once more that could not be had before, and are waited for.
+    /// Puts files back into the queue that were not available before and that somebody waits for.
     fn add_again(&self, number: usize, inodes: &BTreeSet<InodeId>) -> Result<()> {
         for (path, node) in self.volumes[number].tree()? {
             let Some(item) = item(number, path, &node) else { continue };
@@ -317,7 +324,7 @@ impl<'a> Bringer<'a> {
         self.work(Queue::take_wanted);
     }
 
-    /// Until there is none.
+    /// Runs until no file that somebody waits for is left in the queue.
     fn bring_awaited(&self) {
         while !self.shared.is_stopping() {
             let taken = self.queue().take_wanted();
@@ -340,7 +347,8 @@ impl<'a> Bringer<'a> {
         }
     }
 
-    /// Brings a file. Meanwhile, unless somebody waits for it, whatever somebody waits for.
+    /// Stages in a file. Meanwhile, unless somebody waits for it, stages in files that somebody
+    /// waits for.
     fn bring(&self, item: &Item) {
         let is_wanted = self.queue().is_wanted(item.key);
         let volume: &'a Volume = &self.volumes[item.key.volume];
@@ -351,7 +359,7 @@ impl<'a> Bringer<'a> {
             }
             !self.shared.is_stopping()
         };
-        // Nothing is absent any more under a name that is gone: that is seen by who brings it.
+        // Fails if the file is gone. The attempt below notices that.
         let _ = volume.fs().try_absent(item.key.inode);
         let verdict = self.source.bring(volume, item, &goes_on);
         let has_failed = matches!(verdict, Verdict::Failed { .. });
@@ -363,8 +371,8 @@ impl<'a> Bringer<'a> {
         }
     }
 
-    /// A thread is done with a file that is absent still. It is next again if somebody began to
-    /// wait meanwhile, and comes later if it was put off.
+    /// Records that a thread is done with a file that is still absent. The file is next again if
+    /// somebody began to wait for it meanwhile, and is queued at the end if it was put off.
     fn note_absent(&self, item: &Item, is_put_off: bool) {
         let is_wanted = is_waited_for(&self.volumes[item.key.volume], item.key.inode);
         let mut queue = self.queue();
@@ -380,7 +388,7 @@ impl<'a> Bringer<'a> {
     fn conclude(&self, volume: &Volume, item: &Item, verdict: Verdict) {
         let Item { path, bytes, key, .. } = item;
         match verdict {
-            // It was emptied or removed while its copy was looked for.
+            // The file was emptied or removed while its copy was looked for.
             Verdict::Failed { .. } if !is_absent(volume, key.inode) => {}
             Verdict::Brought => {
                 let mut state = self.shared.state();
@@ -393,10 +401,11 @@ impl<'a> Bringer<'a> {
             Verdict::Failed { reason, damaged } => {
                 log::say(log::Level::Warn, format_args!("/{path} cannot be brought in: {reason}"));
                 let failed = Failed { path: path.clone(), reason, quarantined: damaged };
-                // Whoever is told by the file may ask for the reason at once.
+                // Stored first: a program that gets the error may ask for the reason at once.
                 self.shared.state().bringing.fail(volume, key.inode, failed);
                 part::drop_all(volume, key.inode);
-                // One that was removed meanwhile needs nothing more.
+                // An error means that the file was removed meanwhile; nothing more is to be done.
+                // `false` means that the file is owed another attempt.
                 if volume.fs().fail_absent(key.inode, damaged) == Ok(false) {
                     self.shared.state().bringing.forget(volume, key.inode);
                 }
@@ -405,7 +414,7 @@ impl<'a> Bringer<'a> {
     }
 }
 
-/// What is to be brought at this path of a namespace, if that is absent.
+/// Returns the queue item for this path of a namespace, if its file is absent.
 fn item(number: usize, path: FilePath, node: &Node) -> Option<Item> {
     let absence = node.absence?;
     let key = Key { volume: number, inode: InodeId(node.inode) };
@@ -416,13 +425,13 @@ fn is_absent(volume: &Volume, inode: InodeId) -> bool {
     volume.fs().absence(inode).is_ok_and(|absence| absence.is_some())
 }
 
-/// Whether somebody waits for a file who was not told yet that it cannot be had.
+/// Whether somebody waits for a file and was not told yet that its data are not available.
 fn is_waited_for(volume: &Volume, inode: InodeId) -> bool {
     let known = volume.fs().absence(inode).ok().flatten();
     known.is_some_and(|absence| absence.wanted && !absence.unavailable)
 }
 
-/// Where a file is that was at `known`, for the user; none if it has no name any more.
+/// Returns the current path of a file that was at `known`; None if it has no name any more.
 fn path_of(volume: &Volume, known: &FilePath, inode: InodeId) -> Result<Option<FilePath>> {
     let inner = known.strip_prefix(volume.prefix()).unwrap_or_else(|| known.clone());
     if volume.attributes(&inner).is_ok_and(|found| found.inode == inode) {

@@ -1,4 +1,5 @@
-//! Checkpoints: which files belong together, which are kept, and which are set aside as damaged.
+//! Checkpoints: which files form one, which ones the store retains, and which are quarantined as
+//! damaged.
 
 pub mod quarantine;
 pub mod retention;

@@ -1,9 +1,10 @@
-//! One pass of the drain: compare every namespace with the manifest, carry out the difference, say
-//! how it stands.
+//! One pass of the drain: compares every namespace with the manifest, carries out the difference
+//! and reports the state.
 //!
-//! Must stay true: `complete` is said only after a pass that could read every namespace and left
-//! nothing undone; a pass that somebody asked for trusts no earlier pass: it looks at every copy
+//! Must stay true: `complete` is reported only after a pass that read every namespace and left
+//! nothing undone. A pass that somebody asked for trusts no earlier pass: it looks at every copy
 //! again.
+//!
 //! Does not decide when a pass is due; `service.rs` does.
 
 pub(crate) mod aside;
@@ -24,6 +25,16 @@ pub(crate) mod queue;
 mod tests;
 mod unchanged;
 mod whole;
+
+use cairn_core::InodeId;
+use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+pub use unchanged::Since;
+use unchanged::Unchanged;
+use whole::Whole;
 
 use crate::checkpoint::quarantine::Places;
 use crate::checkpoint::sets::policy::Every;
@@ -51,15 +62,6 @@ use crate::store::node::Kind;
 use crate::store::node::Tree;
 use crate::store::reaper;
 use crate::store::volume::Volume;
-use cairn_core::InodeId;
-use std::cell::OnceCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Instant;
-pub use unchanged::Since;
-use unchanged::Unchanged;
-use whole::Whole;
 
 /// Drains the namespaces of one store.
 pub struct Drainer {
@@ -70,48 +72,48 @@ pub struct Drainer {
     ledger: Option<Ledger>,
     failures: Failures,
     marks: Marks,
-    /// Versions of files whose blocks are known to be sealed, by namespace and inode.
+    /// Versions of the files whose blocks are known to be sealed, by namespace and inode.
     sealed: HashMap<String, HashMap<u32, u64>>,
-    /// Files of which that could not be said in this pass.
+    /// Files that this pass could not seal.
     unsealed: Vec<Failed>,
-    /// When it should be looked again at checkpoints that may be complete by then.
+    /// When the next look at the checkpoints is due: some may be complete by then.
     look_again: Option<Instant>,
     complaints: Complaints,
     turns: Turns,
-    /// What is known of the images that were taken.
+    /// Unchanged ranges of large files between the images taken so far.
     unchanged: Unchanged,
-    /// The last run, as in [`Job::runs`], of which somebody said how it ended.
+    /// Number of the last run, as in [`Job::runs`], whose end was reported to this agent.
     ended_run: u64,
-    /// As [`Checkpoints::run_was_seen`], for the next pass.
+    /// Value of [`Checkpoints::run_was_seen`] for the next pass.
     pub run_was_seen: bool,
-    /// The last pass took the run for one that goes on.
+    /// Whether the last pass assumed that the run goes on.
     pub run_went_on: bool,
 }
 
-/// What is to be outside.
+/// What a pass copies to a directory.
 #[derive(Clone, Copy)]
 struct Contents<'a> {
-    /// The namespaces as they are.
+    /// The namespaces, as they were read.
     trees: &'a [(&'a Arc<Volume>, Tree)],
-    /// These are all of the store.
+    /// Whether these are all namespaces of the store.
     all: bool,
-    /// The last run had ended before they were read: an image has nothing then that is not in them,
-    /// and later.
+    /// Whether the last run had ended before the namespaces were read. If so, no image holds
+    /// anything that is newer or missing here.
     is_over: bool,
-    /// Where else copies of their files may lie.
+    /// Other directories that may hold copies of the same files.
     elsewhere: &'a [Elsewhere<'a>],
-    /// They are of an image.
+    /// The image that the namespaces belong to; None if they are live.
     whole: Option<&'a Whole<'a>>,
 }
 
 /// Why a pass runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Something changed, or it is time to try again.
+    /// Something changed, or a retry is due.
     Routine,
     /// An image is due.
     ImageDue,
-    /// Somebody asked for it: forget delays, look at every copy.
+    /// On request: forget retry delays, and look at every copy.
     Asked(Told),
 }
 
@@ -130,7 +132,7 @@ impl Reason {
 }
 
 impl Drainer {
-    /// A drainer of the store in `store`.
+    /// Returns a drainer of the store in the directory `store`.
     pub fn new(store: &Path, job: Job) -> Drainer {
         Drainer {
             store: store.to_path_buf(),
@@ -152,23 +154,23 @@ impl Drainer {
         }
     }
 
-    /// Where it drains to.
+    /// Persist directory of the job; None if it has none.
     pub fn persist(&self) -> Option<&Path> {
         self.job.persist.as_deref()
     }
 
-    /// When a file that could not be drained is to be tried again.
+    /// When the next retry of a file that could not be drained is due.
     pub fn next_retry(&self) -> Option<Instant> {
         self.failures.next_retry()
     }
 
-    /// When the next pass is due although nothing has changed.
+    /// When the next pass is due even if nothing changes.
     pub fn next_look(&self) -> Option<Instant> {
         self.next_retry().into_iter().chain(self.look_again).min()
     }
 
-    /// One pass over `volumes`, which are all namespaces of the store if `all`.
-    /// Errors: the persist directory cannot be used, a namespace cannot be read, `Stopped`.
+    /// Runs one pass over `volumes`; `all` says that these are all namespaces of the store. Errors:
+    /// the persist directory is unusable, a namespace cannot be read, `Stopped`.
     pub fn pass(
         &mut self,
         volumes: &[Arc<Volume>],
@@ -187,7 +189,7 @@ impl Drainer {
         if let Some(job) = self.description.follow(&self.store)? {
             self.take_up(job);
         }
-        // Who asked waits for all that there was.
+        // A pass on request must finish everything that was there when it began.
         let overtaking = (reason == Reason::Routine).then(|| Overtaking::new(volumes));
         self.unsealed.clear();
         if self.checkpoints.is_none() {
@@ -201,8 +203,8 @@ impl Drainer {
         self.checkpoints()?.note_end(told)?;
         let heads = || volumes.iter().map(|volume| volume.fs().log_head()).collect::<Vec<_>>();
         let (is_over, before, mut trees) = loop {
-            // Before the files are read: what a run that is not there any more has done is to be in
-            // them. Its program may have outlived it.
+            // Ask before the files are read: the trees must include everything that a run did which
+            // has ended. A program of the run may outlive it.
             let goes_on = reaper::any_program(volumes)?;
             let run_was_seen = self.run_was_seen || goes_on;
             let has_run = goes_on || lock::has_run(&self.store, RUN_LOCK)?;
@@ -213,12 +215,14 @@ impl Drainer {
             let (before, trees) = (heads(), read(volumes)?);
             match self.description.follow(&self.store)? {
                 None => break (is_over, before, trees),
-                // A run began, and may have ended: what it did is not what the one before it left.
+                // A run began meanwhile, and may have ended: the trees may not show the state that
+                // the run before it left.
                 Some(job) => self.take_up(job),
             }
         };
         let mut ripe = Vec::new();
-        // What seems complete may be newer than what has become so behind the reader's back.
+        // A set that looks complete may be newer than one that became complete behind the reader.
+        // So the trees are read again if a log moved.
         if heads() != before {
             ripe = self.checkpoints()?.fresh(&groves(&trees))?;
             if !ripe.is_empty() {
@@ -231,7 +235,7 @@ impl Drainer {
         let mut view = self.checkpoints()?.look(&groves(&trees), told, &ripe)?;
         meter.leave_out(std::mem::take(&mut view.unneeded));
         self.look_again = view.look_again;
-        // Others read it: what is there does not depend on the directory.
+        // Save even if the persist directory is unusable: `cairn` commands read the register.
         self.save_checkpoints()?;
         let Some(persist) = self.job.persist.clone() else {
             return Ok(undrained(&trees, view, self.unsealed.clone()));
@@ -254,14 +258,14 @@ impl Drainer {
         let what = Contents { trees: &trees, all, is_over, elsewhere: &[], whole: None };
         let result = self.drain(&persist, what, (reason, overtaking), view, meter);
         if result.is_err() {
-            // Whatever is wrong with the directory, the next pass opens it afresh.
+            // The persist directory may be in any state: the next pass opens the ledger again.
             self.ledger = None;
         }
         result
     }
 
-    /// Takes up what another command wrote into the job's description: a persist directory given
-    /// later, or what a run wants that resumes the store.
+    /// Adopts a job description that another command changed: a persist directory that was given
+    /// later, or the options of a run that resumes the store.
     fn take_up(&mut self, job: Job) {
         if (&job.persist, &job.map) != (&self.job.persist, &self.job.map) {
             self.ledger = None;
@@ -281,31 +285,33 @@ impl Drainer {
         Ok(self.checkpoints.insert(checkpoints))
     }
 
-    /// A store that has no room for what is known of its checkpoints is drained all the more: the
-    /// next pass tries again.
+    /// Saves the register of checkpoints. A failure is only logged: a store too full for the
+    /// register needs draining all the more, and the next pass saves again.
     fn save_checkpoints(&mut self) -> Result<()> {
         let saved = self.checkpoints()?.save();
         self.complaints.note("write down what is known of checkpoints", saved);
         Ok(())
     }
 
-    /// The complete checkpoints as of the last pass.
+    /// Returns the complete checkpoints as of the last pass.
     pub fn known(&self) -> &[Checkpoint] {
         self.checkpoints.as_ref().map_or(&[], Checkpoints::complete)
     }
 
-    /// Whether the last run has ended, though whoever has the store for it may still be there.
+    /// Whether the last run has ended. The process that holds the store for the run may still
+    /// exist.
     pub fn has_run_ended(&self) -> bool {
         let is_said = self.job.runs > 0 && self.ended_run == self.job.runs;
         is_said || self.checkpoints.as_ref().is_some_and(Checkpoints::has_succeeded)
     }
 
-    /// Whether not every checkpoint is wanted outside.
+    /// Whether the policy wants only some checkpoints in the persist directory.
     pub fn is_choosy(&self) -> bool {
         self.job.checkpoint.pfs != Every::default()
     }
 
-    /// Whether the persist directory has a checkpoint of this number, whose name begins so.
+    /// Whether the persist directory holds all of a checkpoint with number `id` whose name begins
+    /// with `name`.
     pub fn has_checkpoint(&self, id: u64, name: &str) -> bool {
         self.ledger.as_ref().map(Ledger::manifest).is_some_and(|manifest| {
             let mut there = manifest.checkpoints.iter().filter(|known| known.id == id);
@@ -314,9 +320,9 @@ impl Drainer {
         })
     }
 
-    /// The checkpoints that may be given up as a whole, as of the last pass: all that are complete;
-    /// where files have purposes of their own, those that are drained. Errors: the register or the
-    /// notes of programs cannot be read.
+    /// Returns the complete checkpoints that may be evicted as a whole, as of the last pass. Where
+    /// files have purposes of their own, each is marked as wanted in the persist directory, so that
+    /// only drained ones can go. Errors: the register or the notes of programs cannot be read.
     pub fn complete(&mut self) -> Result<Vec<Checkpoint>> {
         let checkpoints = self.checkpoints()?;
         let has_purposes = checkpoints.has_purposes()?;
@@ -339,7 +345,7 @@ impl Drainer {
         let manifest = manifest_path(&self.job.job);
         let at_work = meter.at(&manifest);
         let mut ledger = match self.ledger.take() {
-            // A directory that was replaced is not the one we have open.
+            // If the directory was replaced, the open descriptor leads to the old one.
             Some(ledger) if !reason.is_asked() && ledger.destination().is_current() => ledger,
             _ => open_ledger(persist, &self.job, trees, &self.marks)?,
         };
@@ -354,11 +360,12 @@ impl Drainer {
         let mut outcome = Outcome::default();
         let has_succeeded = reason.told().succeeded == Some(true);
         let is_image = whole.is_some();
-        // An image is what it is; so is what somebody wants as it is.
+        // An image is copied as it is, and so is a delivery as it is: neither guards older
+        // checkpoints.
         let is_as_it_is = is_image || reason.told().delivery == Delivery::AsIs;
         let guarded = ledger.manifest().newest_files(|_| !is_as_it_is);
-        // Stores to a mapped file leave no trace: whatever was copied of it before is another
-        // image's.
+        // Stores to a mapped file leave no trace. An earlier copy of such a file belongs to another
+        // image.
         for path in whole.into_iter().flat_map(|whole| &whole.stored_to) {
             ledger.update(path, |entry| entry.damaged = true);
         }
@@ -371,7 +378,7 @@ impl Drainer {
                     log::Level::Info,
                     format_args!("what arrived after the image is in {}", place.display()),
                 ),
-                // It stays where it is.
+                // The files stay where they are.
                 Err(error) => log::say(log::Level::Warn, format_args!("{error}")),
             }
         }
@@ -382,14 +389,14 @@ impl Drainer {
             outcome.unsteady.iter().for_each(|path| ledger.update(path, |entry| entry.torn = true));
         }
         match result.is_ok() {
-            // What an image has is not in its place.
+            // The copies of an image are not in their places, so no checkpoint level changes.
             true if is_image => ledger.name_drained(),
             true => self.checkpoints()?.note_levels(&mut ledger),
             false => {}
         }
         if has_succeeded && matches!(result, Ok(true)) {
-            // What the program removed is to be gone, unless what it has left instead is not
-            // outside.
+            // Remove the copies of files that the program removed. A family keeps its newest copies
+            // if one of its wanted checkpoints is not in the persist directory.
             let lacking = view.lacking(ledger.manifest());
             let guarded = ledger.manifest().newest_files(|family| lacking.contains(family));
             let (look, mut again) = ((&view, &guarded), Outcome::default());
@@ -399,8 +406,8 @@ impl Drainer {
         let guards = match result {
             Ok(guards) => guards && !has_succeeded,
             Err(error) => {
-                // What is verified stays verified; if this fails, too, the next ledger finds it in
-                // the journal.
+                // Verified copies stay verified. If this save fails as well, the next ledger finds
+                // them in the journal.
                 let _ = ledger.save();
                 return Err(error);
             }
@@ -426,7 +433,7 @@ impl Drainer {
         ledger.note_partial(&HashSet::new());
         self.save_checkpoints()?;
         if guards && ledger.manifest().newest_files(|_| true) != guarded {
-            // There is a newer one now: the copies of the other can go.
+            // A newer checkpoint has arrived: the guarded copies can go in the next pass.
             self.look_again = Some(Instant::now());
         }
         let everything = is_of_all && outcome.complete && outcome.unclean.is_empty();
@@ -444,8 +451,9 @@ impl Drainer {
         Ok(outcome)
     }
 
-    /// Whether copies stay that the store has no files for, because they are `guarded`: the newest
-    /// checkpoint outside is not given up before there is a newer one.
+    /// Plans and carries out the difference for all `trees`. Returns whether copies stay that the
+    /// store has no files for, because they are `guarded`: the newest checkpoint outside stays
+    /// until there is a newer one.
     fn drain_into(
         &mut self,
         ledger: &mut Ledger,
@@ -469,8 +477,8 @@ impl Drainer {
             }
             let held = plan.hold(&view.held, tree, view.is_of_all);
             plan.keep_until_replaced(tree);
-            // Where something else comes in the place of a checkpoint, the program has removed
-            // that.
+            // If a file of another kind takes the place of a checkpoint, the program has removed
+            // that checkpoint: it is not guarded.
             let displaced = plan.displaced(tree);
             let guarded = guarded.iter().filter(|path| !lies_in(path, &displaced)).cloned();
             guards |= plan.guard(&guarded.collect());
@@ -483,8 +491,8 @@ impl Drainer {
             plans.push(plan);
         }
         for ((_, tree), plan) in trees.iter().zip(&mut plans) {
-            // Those of directories that were changed by what else was done are tried again by
-            // themselves.
+            // Steps on other paths changed the attributes of these directories, so the plan may not
+            // list them. Retry them here.
             let is_directory =
                 |path: &&FilePath| tree.get(path).is_some_and(|node| node.kind == Kind::Directory);
             for path in self.failures.paths().filter(is_directory) {
@@ -496,7 +504,8 @@ impl Drainer {
         let steps: HashSet<&FilePath> = plans.iter().flat_map(Plan::steps).collect();
         self.failures.retain(|path| steps.contains(path));
         if plans.iter().any(|plan| !plan.is_empty()) {
-            // What an earlier store has left is mostly found to be the same.
+            // Copies that an earlier store left mostly turn out to be identical, so they do not
+            // count as changes.
             let is_known =
                 |path: &&FilePath| !ledger.entry(path).is_some_and(|entry| entry.detached);
             let copied = plans.iter().flat_map(|plan| &plan.copies).filter(is_known);
@@ -539,8 +548,8 @@ impl Drainer {
         Ok(guards)
     }
 
-    /// Seals what writers left open, so that damage can be told from then on. Copying a file tries
-    /// it again, and fails with it.
+    /// Seals files whose blocks their writers left open, so that damage is detected from then on. A
+    /// failure is noted only: copying the file seals it again and reports the error.
     fn seal_closed(&mut self, volume: &Volume, tree: &Tree) {
         let sealed = self.sealed.entry(volume.name().to_string()).or_default();
         for (path, node) in tree {
@@ -552,7 +561,7 @@ impl Drainer {
                 Ok(true) => {
                     sealed.insert(node.inode, node.version);
                 }
-                // Written or removed meanwhile.
+                // The file was written to or removed meanwhile.
                 Ok(false) | Err(Error::Store { source: cairn_core::Error::NotFound, .. }) => {}
                 Err(error) => {
                     let (path, reason) = (path.clone(), error.to_string());
@@ -561,7 +570,8 @@ impl Drainer {
             }
         }
         if sealed.len() > 2 * tree.len() + 1024 {
-            // Mostly files that are gone; the others are found sealed quickly.
+            // Most entries belong to files that are gone. The others are found sealed again at
+            // little cost.
             sealed.clear();
         }
     }
@@ -577,9 +587,8 @@ impl Drainer {
         failed
     }
 
-    /// Notes that copies are not what was drained: of a file that is in the store it is made again,
-    /// by the next pass.
-    /// Errors: the manifest cannot be read or written.
+    /// Marks copies as different from what was drained. The next pass copies those again whose
+    /// files are in the store. Errors: the manifest cannot be read or written.
     pub fn distrust(
         &mut self,
         volumes: &[Arc<Volume>],
@@ -594,7 +603,7 @@ impl Drainer {
         }
     }
 
-    /// Opens the persist directory, of an agent that has not looked yet.
+    /// Opens the persist directory if no pass has opened it yet.
     fn open(&mut self, volumes: &[Arc<Volume>]) -> Result<()> {
         if let (None, Some(persist)) = (&self.ledger, &self.job.persist) {
             self.ledger = Some(open_ledger(persist, &self.job, &read(volumes)?, &self.marks)?);
@@ -603,8 +612,8 @@ impl Drainer {
     }
 }
 
-/// All that there is, each namespace one name after the other: what closes meanwhile may be seen
-/// open although something that was closed later is seen closed.
+/// Reads the trees of all namespaces, name by name. The result is no snapshot: a file may appear
+/// open that was closed before another one that appears closed.
 fn read(volumes: &[Arc<Volume>]) -> Result<Vec<(&Arc<Volume>, Tree)>> {
     volumes.iter().map(|volume| Ok((volume, volume.tree()?))).collect()
 }
@@ -613,7 +622,7 @@ fn groves<'a>(trees: &'a [(&Arc<Volume>, Tree)]) -> Vec<Grove<'a>> {
     trees.iter().map(|(volume, tree)| (volume.prefix(), tree)).collect()
 }
 
-/// How things stand without a persist directory.
+/// Returns the outcome of a pass without a persist directory.
 fn undrained(trees: &[(&Arc<Volume>, Tree)], view: View, failed: Vec<Failed>) -> Outcome {
     let mut outcome = Outcome { unfinished: view.unfinished, failed, ..Outcome::default() };
     for (_, tree) in trees {
@@ -633,7 +642,8 @@ fn open_ledger(
     let ledger = Ledger::open(persist, job)?;
     let find = |path: &FilePath| trees.iter().find_map(|(_, tree)| tree.get(path));
     let kept = marks.retain(ledger.destination(), find);
-    // Where an agent that died may have copied to: also what has left the store since, which goes
+    // An agent that died may have left temporary files in any of these directories: those of the
+    // store, and those that only the manifest knows. A directory of the latter kind can be removed
     // once it is empty.
     let stored = trees.iter().flat_map(|(_, tree)| tree).map(|(path, node)| (path, node.kind));
     let known = ledger.manifest().files.iter().map(|(path, entry)| (path, entry.kind));
@@ -647,9 +657,9 @@ fn open_ledger(
     Ok(ledger)
 }
 
-/// What is to be done for `tree`, where unclean files that are `taken` are copied, and how many
-/// copies are left as they are: their files were renamed while it was read, so that they are
-/// nowhere in it.
+/// Plans what `tree` needs; unclean files in `taken` are copied. Also returns the number of copies
+/// that are left alone: their files were renamed while the tree was read, so the tree shows them
+/// under no name.
 fn planned(
     volume: &Volume,
     tree: &Tree,
@@ -672,13 +682,13 @@ fn planned(
     (plan, renamed.len() as u64)
 }
 
-/// Why a file is not drained that waits for the data of absent ones.
+/// Returns the failure of a file that waits for the data of absent files.
 fn waiting(path: &FilePath) -> Failed {
     let reason = "it waits for files that are yet to be brought in".to_string();
     Failed { path: path.clone(), reason, quarantined: false }
 }
 
-/// Why files are not drained that a repair is about.
+/// Returns the failures of the files that a repair is working on.
 fn being_repaired(repair: &Places, tree: &Tree) -> impl Iterator<Item = Failed> {
     let files = tree.iter().filter(|(_, node)| node.kind == Kind::File);
     let files = files.filter(|(path, _)| repair.have(path));
@@ -688,7 +698,8 @@ fn being_repaired(repair: &Places, tree: &Tree) -> impl Iterator<Item = Failed> 
     })
 }
 
-/// Unclean files that `manifest` has as they are, and those that it has not.
+/// Returns two lists of unclean files: those that `manifest` has in their present version, and the
+/// others.
 fn unclean_files(
     trees: &[(&Arc<Volume>, Tree)],
     manifest: &Manifest,
@@ -709,8 +720,8 @@ fn unclean(tree: &Tree) -> impl Iterator<Item = FilePath> {
     tree.iter().filter(|(_, node)| node.unclean && !node.open).map(|(path, _)| path.clone())
 }
 
-/// Counts what the directory has of the files of `trees`: not older versions of them, nor what the
-/// store has no file of any more.
+/// Counts the files of `trees` that the persist directory has. Copies of older versions do not
+/// count, nor copies of files that have left the store.
 fn count_drained(ledger: &Ledger, trees: &[(&Arc<Volume>, Tree)], outcome: &mut Outcome) {
     let in_store = |path: &FilePath, entry: &Entry| {
         let mut nodes = trees.iter().filter_map(|(_, tree)| tree.get(path));

@@ -1,23 +1,12 @@
-//! An image of a store: all its namespaces as they were at one moment, held while they are copied.
+//! Image of a store: all its namespaces as they were at one moment, held while they are copied.
 //!
-//! Must stay true: what is copied from an image that ended meanwhile, because a program needed its
-//! room, is not taken for one; whoever takes an image ends it; one that a dead agent has left is
-//! ended by the next agent. Bytes of files that programs may store to by mappings are those of the
-//! moment when they are copied; `drain/whole.rs` sees to it that this is seen of them only if
-//! nobody can tell.
-//! Does not decide when an image is taken, nor where it goes.
+//! Must stay true: a copy of an image that was lost meanwhile, because a program needed its space,
+//! does not count as an image. The process that takes an image ends it. An image that a dead agent
+//! left is ended by the next agent. Files that programs may store to through mappings are copied
+//! with their bytes at the moment of the copy; `drain/whole.rs` ensures that the difference is
+//! unobservable, or reports it. Does not decide when an image is taken, nor where it goes.
 
 pub(crate) mod schedule;
-use crate::model::error::{Error, Result};
-use crate::model::job::Job;
-use crate::model::log;
-use crate::model::path::FilePath;
-use crate::persist::destination::Destination;
-use crate::persist::manifest::{Manifest, manifest_name};
-use crate::persist::ownership;
-use crate::store::node::Kind;
-use crate::store::node::Tree;
-use crate::store::volume::Volume;
 use cairn_core::{Barriers, ImageState, InodeId};
 use cairn_device::Store;
 use cairn_device::store::free_bytes;
@@ -28,20 +17,30 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long writes may take that were under way at the cut.
+use crate::model::error::{Error, Result};
+use crate::model::job::Job;
+use crate::model::log;
+use crate::model::path::FilePath;
+use crate::persist::destination::Destination;
+use crate::persist::manifest::{Manifest, manifest_name};
+use crate::persist::ownership;
+use crate::store::node::Kind;
+use crate::store::node::Tree;
+use crate::store::volume::Volume;
+
+/// Time limit for writes that were in flight at the cut.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// How often it is tried to end one: each attempt waits as long as this process has patience for a
-/// lock.
+/// Number of attempts to end an image. Each attempt waits for the lock as long as this process may.
 const END_ATTEMPTS: u32 = 12;
 
-/// Where images of a job lie in its persist directory: each is copied over the last but one, so
-/// that the last stays whole meanwhile.
+/// Returns the two directories for images of a job below its persist directory. A new image
+/// overwrites the older one, so the newest stays intact meanwhile.
 pub(crate) fn places(persist: &Path, job: &str) -> [PathBuf; 2] {
     [0, 1].map(|number| persist.join(format!("cairn-image.{job}.{number}")))
 }
 
-/// The newest whole image of a job in its persist directory, and when it was finished.
+/// Returns the newest complete image of a job in its persist directory, and when it was finished.
 pub fn newest(persist: &Path, job: &str) -> Option<(PathBuf, SystemTime)> {
     let whole = places(persist, job).into_iter().filter_map(|place| {
         let manifest = place.join(manifest_name(job));
@@ -51,8 +50,8 @@ pub fn newest(persist: &Path, job: &str) -> Option<(PathBuf, SystemTime)> {
     whole.max_by_key(|(_, finished)| *finished)
 }
 
-/// What the image is that the one in `directory` follows: nothing changes in it meanwhile. None:
-/// there is none of this store.
+/// Returns the newest complete image, which precedes the one that is written to `directory` and
+/// does not change meanwhile. Returns None if there is none of this store.
 pub(crate) fn last(directory: &Path, job: &Job) -> Result<Option<(Destination, Manifest)>> {
     let persist = directory.parent().unwrap_or(directory);
     let Some((place, _)) = newest(persist, &job.job) else { return Ok(None) };
@@ -62,16 +61,15 @@ pub(crate) fn last(directory: &Path, job: &Job) -> Result<Option<(Destination, M
     Ok(manifest.map(|manifest| (destination, manifest)))
 }
 
-/// Where the next image goes.
+/// Returns the directory for the next image.
 pub fn next(persist: &Path, job: &str) -> PathBuf {
     let newest = newest(persist, job).map(|(place, _)| place);
     let [first, second] = places(persist, job);
     if newest.as_ref() == Some(&first) { second } else { first }
 }
 
-/// Removes the images of a job whose files are all where they belong. What somebody changed in them
-/// stays, and so does, with a warning, what cannot be removed: nobody needs it, nor is anything
-/// amiss with the job.
+/// Removes the images of a job whose files are all in their own places. Files in them that somebody
+/// changed stay. A failure is only logged: nobody needs the images any more, and the job is sound.
 pub fn discard(persist: &Path, job: &Job) {
     places(persist, &job.job)
         .iter()
@@ -85,9 +83,9 @@ fn drop_one(place: &Path, job: &Job) {
     }
 }
 
-/// What became of an image in `place` of which `left_bytes` were still to be copied: if there is no
-/// room for them, what there is of it is removed, because files that are to be drained need the
-/// room, and the error says how much is missing.
+/// Handles an `error` of copying an image to `place` when `left_bytes` were still to be copied. If
+/// the file system there is full, removes the incomplete image, because files to be drained need
+/// the space, and returns an error with the number of bytes missing.
 pub(crate) fn give_up(error: Error, place: &Path, job: &Job, left_bytes: u64) -> Error {
     if !error.is_about_room() {
         return error;
@@ -96,23 +94,23 @@ pub(crate) fn give_up(error: Error, place: &Path, job: &Job, left_bytes: u64) ->
     drop_one(place, job);
     let missing_bytes = left_bytes.saturating_sub(free_bytes);
     match missing_bytes {
-        // A quota, or somebody has made room meanwhile.
+        // A quota is exceeded, or space was freed meanwhile.
         0 => error,
         missing_bytes => Error::NoRoom { place: place.to_path_buf(), missing_bytes },
     }
 }
 
-/// An image that is held until this is dropped.
+/// An image that is held until this value is dropped.
 pub struct Image {
     live: Vec<Arc<Volume>>,
     views: Vec<Arc<Volume>>,
-    /// What each namespace had counted before the cut.
+    /// Barrier count of each namespace before the cut.
     barriers: Vec<Barriers>,
 }
 
 impl Image {
-    /// Of the store in `directory`, whose namespaces are `volumes`. Errors: it cannot hold one; a
-    /// write that was under way at the cut does not end.
+    /// Takes an image of the store in `directory`, whose namespaces are `volumes`. Errors: a
+    /// namespace cannot hold an image; a write in flight at the cut does not end in time.
     pub fn take(directory: &Path, volumes: &[Arc<Volume>]) -> Result<Image> {
         volumes.iter().try_for_each(|volume| Image::end_left(volume))?;
         let store = Store::open(directory)?;
@@ -134,8 +132,8 @@ impl Image {
         Ok(image)
     }
 
-    /// Ends an image that an agent which died held: only agents take any, and there is one at a
-    /// time.
+    /// Ends an image that a dead agent held. Only agents take images, and a store has one agent at
+    /// a time.
     pub fn end_left(volume: &Volume) -> Result<()> {
         match volume.fs().image() {
             ImageState::None => Ok(()),
@@ -152,12 +150,13 @@ impl Image {
         Ok(true)
     }
 
-    /// The namespaces as they were.
+    /// Returns read-only views of the namespaces at the cut.
     pub fn volumes(&self) -> &[Arc<Volume>] {
         &self.views
     }
 
-    /// Its number in each of them. Errors: it is not held any more.
+    /// Returns the image's number in each namespace. Errors: `ImageLost` if it is not held any
+    /// more.
     pub fn numbers(&self) -> Result<Vec<u64>> {
         let number = |volume: &Arc<Volume>| match volume.fs().image() {
             ImageState::Held(number) => Ok(number),
@@ -166,8 +165,8 @@ impl Image {
         self.live.iter().map(number).collect()
     }
 
-    /// The files, of these that are in it, whose bytes it may not have kept because programs have
-    /// them mapped. Errors: it is not held any more.
+    /// Returns the files in `trees` whose bytes the image may not have kept, because programs have
+    /// them mapped. Errors: the image is not held any more.
     pub fn stored_to(&self, trees: &[(&Arc<Volume>, Tree)]) -> Result<HashSet<FilePath>> {
         let mut stored_to = HashSet::new();
         for (live, (_, tree)) in self.live.iter().zip(trees) {
@@ -180,13 +179,13 @@ impl Image {
         Ok(stored_to)
     }
 
-    /// Whether nothing has happened since the cut that orders stores to mapped files: what was
-    /// copied of these until now is no newer than anything that is not in the image.
+    /// Whether no event that orders stores to mapped files has happened since the cut. If so, the
+    /// copies of these files made until this call are no newer than anything outside the image.
     pub fn is_steady(&self) -> bool {
         counted(&self.live) == self.barriers
     }
 
-    /// Errors: it is not held any more, so that what was read since is worth nothing.
+    /// Checks that the image is still held. Errors: it is not, so data read from it are useless.
     pub fn check(&self) -> Result<()> {
         self.views.iter().try_for_each(|view| view.fs().require_image().map_err(failed(view)))
     }
@@ -195,7 +194,7 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         for volume in &self.live {
-            // Somebody may hold the store who is stopped; meanwhile nobody can do anything with it.
+            // A stopped process may hold the lock. While it does, no process can use the namespace.
             let mut ended = volume.fs().end_image();
             for _ in 1..END_ATTEMPTS {
                 if ended.is_ok() {
@@ -228,7 +227,7 @@ mod tests {
         let store = TestStore::new();
         store.write("a", b"state", 0o644, 1);
         let volumes = [Arc::clone(&store.volume)];
-        // As whoever dies: nobody drops it.
+        // Simulates a death of the agent: the image is never dropped.
         std::mem::forget(Image::take(&store.path, &volumes).expect("takes"));
         assert!(matches!(store.volume.fs().image(), ImageState::Held(_)));
         Image::end_left(&store.volume).expect("ends");

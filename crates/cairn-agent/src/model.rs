@@ -1,4 +1,5 @@
-//! Types and formats that all others use: paths, the job, policies, the protocol, files of ours.
+//! Types and formats that all other modules use: paths, the job, policies, the protocol, Cairn's
+//! own files.
 
 pub mod advise;
 pub mod clock;

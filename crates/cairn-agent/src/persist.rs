@@ -1,4 +1,4 @@
-//! The persist directory: the copies in it, and the manifest that says what they are.
+//! The persist directory: its copies, and the manifest that describes them.
 
 pub mod before;
 pub(crate) mod comparison;

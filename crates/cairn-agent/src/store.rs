@@ -1,6 +1,5 @@
 //! The store as the agent and the commands use it: namespaces, whole files, processes.
 
-pub(crate) mod direct;
 pub mod extended;
 pub(crate) mod headroom;
 pub mod living;

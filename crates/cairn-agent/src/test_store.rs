@@ -1,30 +1,31 @@
-//! A store for a test: one namespace in memory, and a job, in a temporary directory that goes with
-//! it.
+//! A store for tests: one namespace in memory, and a job, in a temporary directory that is removed
+//! on drop.
 
-use crate::model::job::{DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
-use crate::model::path::FilePath;
-use crate::store::volume::Volume;
-use crate::store::write::{NewFile, overwrite};
 use cairn_core::Geometry;
 use cairn_device::Store;
-use cairn_device::namespace::create_namespace;
+use cairn_device::store::namespace::create_namespace;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::model::job::{DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
+use crate::model::path::FilePath;
+use crate::store::volume::Volume;
+use crate::store::write::{NewFile, overwrite};
+
 const BLOCKS: u32 = 1024;
 
 pub struct TestStore {
     pub scratch: PathBuf,
-    /// The store's directory.
+    /// Directory of the store.
     pub path: PathBuf,
     pub volume: Arc<Volume>,
     pub job: Job,
 }
 
 impl TestStore {
-    /// One in which nothing is, of a job that drains nowhere, and of which there was no run yet.
+    /// Creates an empty store of a job without persist directory that has had no run.
     pub fn new() -> TestStore {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -63,21 +64,21 @@ impl TestStore {
         TestStore { scratch, path: store.path().to_path_buf(), volume: Arc::new(volume), job }
     }
 
-    /// A directory beside the store.
+    /// Creates a directory beside the store.
     pub fn directory(&self, name: &str) -> PathBuf {
         let directory = self.scratch.join(name);
         fs::create_dir_all(&directory).expect("a directory");
         directory
     }
 
-    /// Makes a file, or another one in place of it.
+    /// Creates a file, or replaces an existing one.
     pub fn write(&self, name: &str, content: &[u8], mode: u32, mtime_seconds: i64) {
         let mut file = NewFile::create(&self.volume, &path(name)).expect("creates");
         file.append(content).expect("writes");
         file.finish(mode, mtime_seconds * 1_000_000_000).expect("finishes");
     }
 
-    /// Writes over bytes of a file, or behind its end.
+    /// Overwrites bytes of a file, or appends behind its end.
     pub fn overwrite(&self, name: &str, offset: u64, content: &[u8]) {
         overwrite(&self.volume, &path(name), offset, content).expect("writes");
     }

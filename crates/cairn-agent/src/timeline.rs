@@ -1,4 +1,5 @@
-//! What a job read, wrote and drained over time, in a small file: for `cairn report`.
+//! Timeline of a job: what it read, wrote and drained over time, in a small file for `cairn
+//! report`.
 //!
 //! ```text
 //! CRC32C JSON                      one line each: of the rest, in hexadecimal
@@ -8,51 +9,51 @@
 //! ........ {"set":{...}}           Set; a later one of the same number replaces it
 //! ........ {"sample":{...}}        Sample
 //! ```
-//! The agent appends to the file in the store; with each drain that somebody asks for it stands
-//! beside the manifest, too.
-//! Must stay true: the file stays below `BYTES_MAX` however long a job takes, by samples that cover
-//! more time each; a line that is damaged, such as the last one of an agent that was killed, is
-//! left out and spoils no other; nothing in it is taken for granted when it is read.
-//! Does not decide what happened; `recorder.rs` finds that out.
+//! The agent appends to the file in the store. With each requested drain, a copy goes beside the
+//! manifest in the persist directory. Must stay true: the file stays below `BYTES_MAX` however long
+//! a job runs, because samples then cover more time each. A damaged line, such as the last one of a
+//! killed agent, is skipped and spoils no other. The content is validated when it is read. Does not
+//! find out what happened; `recorder.rs` does.
 
 pub mod recorder;
 
-use crate::checkpoint::sets::register::Level;
-use crate::model::store_file;
-use cairn_device::checksum::crc32c;
+use cairn_platform::checksum::crc32c;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// Its name in the store's directory.
+use crate::checkpoint::sets::register::Level;
+use crate::model::store_file;
+
+/// Name of the file in the store's directory.
 pub const TIMELINE_FILE: &str = "agent.timeline";
-/// The format that this version writes, and the newest it reads.
+/// Format that this version writes, and the newest it reads.
 pub const TIMELINE_FORMAT: u32 = 1;
-/// Largest file.
+/// Maximum size of the file, bytes.
 pub const BYTES_MAX: usize = 2 << 20;
-/// A file that has grown to `BYTES_MAX` is made so small at least.
+/// Size to which a file of `BYTES_MAX` is reduced.
 const BYTES_COARSE: usize = BYTES_MAX / 2;
-/// Time that one sample covers at first, milliseconds.
+/// Initial time that one sample covers, milliseconds.
 pub const EVERY_MS: u64 = 200;
-/// And at most; longer than anything runs.
+/// Maximum time that one sample covers; longer than any run.
 const EVERY_MS_MAX: u64 = 1 << 40;
-/// A time that is later is none.
+/// Times from this one on are invalid, milliseconds since the epoch.
 const TIME_MS_MAX: u64 = 1 << 50;
-/// Processes that are listed.
+/// Maximum number of processes in a timeline.
 pub const PROCESSES_MAX: usize = 2048;
-/// Marks that are listed.
+/// Maximum number of marks in a timeline.
 pub const MARKS_MAX: usize = 2048;
-/// Bytes that are kept of a mark's name, and of a command.
+/// Maximum length of a mark's name, and of a command, bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 const COMMAND_BYTES_MAX: usize = 4096;
 
-/// Checkpoints that are listed: the newest.
+/// Maximum number of checkpoints in a timeline; the newest are kept.
 pub const SETS_MAX: usize = 1024;
-/// Letters of the name of a checkpoint, at most.
+/// Maximum length of a checkpoint's name, characters.
 pub const SET_NAME_MAX: usize = 128;
 
-/// Its name in the persist directory.
+/// Returns the name of the file in the persist directory.
 pub fn timeline_name(job: &str) -> String {
     format!("cairn-manifest.{job}.timeline")
 }
@@ -60,113 +61,113 @@ pub fn timeline_name(job: &str) -> String {
 /// A timeline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timeline {
-    /// Whose.
+    /// Identity of the job and store.
     pub header: Header,
-    /// Processes that read or wrote, by their number here.
+    /// Processes that read or wrote, by their number in the timeline.
     pub processes: BTreeMap<u32, Process>,
-    /// What programs announced, oldest first.
+    /// Announcements of programs, oldest first.
     pub marks: Vec<Mark>,
-    /// Complete checkpoints, by their number.
+    /// Complete checkpoints, by id.
     pub sets: BTreeMap<u64, Set>,
-    /// What happened, oldest first; times in which nothing did are left out.
+    /// Samples, oldest first. Times in which nothing happened are left out.
     pub samples: Vec<Sample>,
 }
 
-/// Whose timeline it is.
+/// Identity of the job and store of a timeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// Its format.
+    /// Format of the file.
     #[serde(rename = "timeline")]
     pub format: u32,
-    /// The job.
+    /// Name of the job.
     pub job: String,
-    /// Its store, which no other store of the job has in common.
+    /// Store id; no other store of the job has the same.
     pub store: String,
-    /// The command it was made for.
+    /// Command for which the store was made.
     pub command: Vec<String>,
-    /// Time that samples cover, unless less; milliseconds.
+    /// Maximum time that samples cover, milliseconds.
     pub every_ms: u64,
 }
 
 /// A process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// How samples call it.
+    /// Number of the process in samples.
     pub number: u32,
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
-    /// When it started, as the kernel counts.
+    /// Start time, in the kernel's units.
     pub start_time: u64,
-    /// What it is called, as in `ps`.
+    /// Name, as in `ps`.
     pub name: String,
-    /// Its rank, if it is one of an MPI program.
+    /// MPI rank of the process, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Of which start of a program.
+    /// Launch of the program to which the rank belongs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<String>,
 }
 
-/// What a program announced of a checkpoint (`cairn.h`).
+/// An announcement of a program about a checkpoint (`cairn.h`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// When, milliseconds since the epoch.
+    /// Time of the announcement, milliseconds since the epoch.
     pub at_ms: u64,
-    /// Who.
+    /// Process id of the program.
     pub pid: u32,
-    /// It begins, or is complete as far as that process is concerned.
+    /// Whether the process begins the checkpoint; otherwise it is done with it.
     pub begins: bool,
-    /// Its step.
+    /// Step of the checkpoint.
     pub step: u64,
-    /// Its name.
+    /// Name of the checkpoint.
     pub name: String,
 }
 
-/// A complete checkpoint: files that belong together. Times in milliseconds since the epoch.
+/// A complete checkpoint: files that belong together. Times are in milliseconds since the epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Set {
-    /// Its number in the store.
+    /// Id of the checkpoint in the store.
     pub id: u64,
-    /// What it is called, as far as there is room.
+    /// Name, cut to `SET_NAME_MAX` characters.
     pub name: String,
-    /// Its step, if it has one.
+    /// Step, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// How many files.
+    /// Number of files.
     pub files: u64,
-    /// Their bytes.
+    /// Total size of the files.
     pub bytes: u64,
-    /// When the first of them was begun.
+    /// When the first file was begun.
     pub from_ms: u64,
-    /// When the last of them was changed.
+    /// When the last change of a file happened.
     pub written_ms: u64,
-    /// When it was found complete.
+    /// When the checkpoint was found complete.
     pub complete_ms: u64,
     /// When all of it was in the persist directory, verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drained_ms: Option<u64>,
-    /// Where it is safe: in the persist directory, or in the store only as long as it has not left
+    /// Level on which it is safe: in the persist directory, or only in the store until it leaves
     /// that.
     pub level: Level,
-    /// When it left the store: its files were removed or replaced, or given up for space.
+    /// When it left the store: its files were removed, replaced, or dropped for space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_ms: Option<u64>,
 }
 
-/// A stretch of time.
+/// A period of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
-    /// From when, milliseconds since the epoch.
+    /// Begin, milliseconds since the epoch.
     pub from_ms: u64,
-    /// Until when.
+    /// End, milliseconds since the epoch.
     pub to_ms: u64,
-    /// Bytes that were copied to the persist directory.
+    /// Bytes copied to the persist directory.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub drained: u64,
-    /// Bytes of files that were not drained in their newest version, at the end.
+    /// At the end, bytes of files whose newest version was not drained.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub exposed: u64,
-    /// The same, at most.
+    /// Maximum of `exposed` in the period.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub exposed_max: u64,
     /// Bytes of all files at the end.
@@ -175,13 +176,13 @@ pub struct Sample {
     /// Bytes by which files grew that no process was seen to have open.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unknown: u64,
-    /// What processes did, by number.
+    /// Activity of processes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<Share>,
 }
 
-/// What a process did in a sample: its number, bytes written and read, and files it had open, at
-/// most.
+/// Activity of a process in a sample: its number, bytes written, bytes read, and the maximum number
+/// of files it had open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share(pub u32, pub u64, pub u64, pub u32);
 
@@ -208,7 +209,7 @@ enum LineIn {
 }
 
 impl Sample {
-    /// Whether anything happened, or differs from what was after `before`.
+    /// Whether anything happened, or the state differs from that after `before`.
     fn says_more_than(&self, before: Option<&Sample>) -> bool {
         let stands = |sample: &Sample| {
             let open: Vec<(u32, u32)> = sample.shares.iter().map(|one| (one.0, one.3)).collect();
@@ -221,7 +222,7 @@ impl Sample {
             || before.map(stands).unwrap_or_default() != stands(self)
     }
 
-    /// Adds what a process did.
+    /// Adds the activity of a process.
     pub fn add(&mut self, share: Share) {
         match self.shares.iter_mut().find(|known| known.0 == share.0) {
             Some(known) => {
@@ -233,7 +234,7 @@ impl Sample {
         }
     }
 
-    /// Goes on with what happened next.
+    /// Extends this sample by the next one.
     pub fn join(&mut self, next: &Sample) {
         self.to_ms = next.to_ms;
         self.drained = self.drained.saturating_add(next.drained);
@@ -244,14 +245,14 @@ impl Sample {
         next.shares.iter().for_each(|share| self.add(*share));
     }
 
-    /// Whether its times can be.
+    /// Whether its times are valid.
     fn is_plausible(&self) -> bool {
         self.from_ms <= self.to_ms && self.to_ms < TIME_MS_MAX
     }
 }
 
 impl Set {
-    /// Whether its times can be.
+    /// Whether its times are valid.
     fn is_plausible(&self) -> bool {
         let times = [self.from_ms, self.written_ms, self.complete_ms];
         let more = [self.drained_ms, self.left_ms];
@@ -260,11 +261,11 @@ impl Set {
 }
 
 impl Timeline {
-    /// An empty one.
+    /// Returns an empty timeline.
     pub fn new(job: &str, store: &str, command: &[String]) -> Timeline {
         let mut left = COMMAND_BYTES_MAX;
         let fits = |word: &&String| {
-            // A word costs more than its letters.
+            // Each word needs a separator beside its characters.
             left = left.saturating_sub(word.len() + 1);
             left > 0
         };
@@ -278,8 +279,8 @@ impl Timeline {
         Timeline { header, ..Timeline::default() }
     }
 
-    /// Reads a file. Errors: `NotFound`, `InvalidData` (not a timeline, or of a newer format), and
-    /// those of the system.
+    /// Reads a file. Errors: `NotFound`; `InvalidData` if it is not a timeline, or of a newer
+    /// format; those of the system.
     pub fn load(path: &Path) -> io::Result<Timeline> {
         let bytes = store_file::read(path, 2 * BYTES_MAX)?;
         let newer = || io::Error::new(io::ErrorKind::InvalidData, "it is not a timeline");
@@ -293,7 +294,7 @@ impl Timeline {
         }
     }
 
-    /// What stands in a file, as far as it is intact; none without a header. Of a newer format only
+    /// Decodes the intact lines of a file. Returns None without a header. Of a newer format only
     /// the header is read.
     pub fn decode(bytes: &[u8]) -> Option<Timeline> {
         let mut lines = bytes.split(|&byte| byte == b'\n').filter_map(checked);
@@ -320,7 +321,7 @@ impl Timeline {
         Some(timeline)
     }
 
-    /// The bytes of its file.
+    /// Encodes the timeline as the bytes of a file.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = line(&self.header);
         self.processes.values().for_each(|one| bytes.extend(line(&LineOut::Process(one))));
@@ -330,7 +331,7 @@ impl Timeline {
         bytes
     }
 
-    /// Adds a checkpoint, or what is new of it; the oldest goes if there are too many.
+    /// Adds or updates a checkpoint. Drops the oldest if there are too many.
     fn put(&mut self, set: Set) {
         self.sets.insert(set.id, set);
         if self.sets.len() > SETS_MAX {
@@ -338,7 +339,7 @@ impl Timeline {
         }
     }
 
-    /// Makes samples cover more time each, until the file is at most half as large as it may be.
+    /// Merges samples until the file is at most `BYTES_COARSE` long.
     fn coarsen(&mut self) {
         while self.header.every_ms < EVERY_MS_MAX && self.encode().len() > BYTES_COARSE {
             self.header.every_ms *= 2;
@@ -357,7 +358,7 @@ impl Timeline {
     }
 }
 
-/// As much of a text as fits into so many bytes.
+/// Returns the longest beginning of a text that fits into `bytes_max` bytes.
 pub fn beginning(text: &str, bytes_max: usize) -> &str {
     let mut end = text.len().min(bytes_max);
     while !text.is_char_boundary(end) {
@@ -366,13 +367,13 @@ pub fn beginning(text: &str, bytes_max: usize) -> &str {
     &text[..end]
 }
 
-/// A line of the file, with its checksum.
+/// Returns a line of the file, with its checksum.
 fn line(value: &impl Serialize) -> Vec<u8> {
     let json = serde_json::to_string(value).expect("a timeline holds nothing JSON cannot say");
     format!("{:08x} {json}\n", crc32c(0, json.as_bytes())).into_bytes()
 }
 
-/// The JSON of a line whose checksum is right.
+/// Returns the JSON of a line if its checksum is right.
 fn checked(line: &[u8]) -> Option<&[u8]> {
     let (sum, json) = (line.get(..8)?, line.get(9..)?);
     let sum = u32::from_str_radix(std::str::from_utf8(sum).ok()?, 16).ok()?;
@@ -433,7 +434,7 @@ mod tests {
     fn torn_and_damaged_lines_are_left_out() {
         let whole = timeline(4);
         let mut bytes = whole.encode();
-        // As after kill -9 in the middle of the last line, and one damaged before.
+        // The state after kill -9 in the middle of the last line, and one damaged line before it.
         bytes.truncate(bytes.len() - 5);
         let at = bytes.len() - 300;
         bytes[at] ^= 1;

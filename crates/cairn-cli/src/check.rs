@@ -1,10 +1,11 @@
-//! `cairn check`: whether a program's calls about files would be served, before a job relies on it.
+//! `cairn check`: tells whether a program's file calls would be served, before a job relies on it.
 //!
-//! Two views. The files are read: what the program is, which functions it takes from others, what
-//! its own code asks the kernel. And, if the user wants, it is tried out (`trial.rs`): then only
-//! what really happened counts.
-//! Must stay true: the exit code is 0 only if nothing was found that is missed; what cannot be
-//! known is said.
+//! It has two views. The static view reads the files: what the program is, which functions it
+//! imports, which system calls its own code makes. If the user wants, a trial (`trial.rs`) runs the
+//! program; then only what really happened counts.
+//!
+//! Must stay true: the exit code is 0 only if no unserved call was found. The report says what
+//! cannot be known.
 
 pub(crate) mod confined;
 pub(crate) mod elf;
@@ -14,15 +15,6 @@ pub(crate) mod seccomp;
 pub(crate) mod self_test;
 pub(crate) mod trial;
 pub(crate) mod watch;
-use crate::Context;
-use crate::check::confined::Failure;
-use crate::check::elf::{Image, Library, RawCalls, Unreadable};
-use crate::check::rights::rights_gained;
-use crate::check::trial::Trial;
-use crate::error::{Error, Result};
-use crate::output::{self, count, escaped};
-use crate::report::calls::{CallReport, advice};
-use crate::run::launch;
 use cairn_agent::model::error::why;
 use cairn_posix::process::decisions::{self, PAST, WIDE};
 use clap::Args;
@@ -34,29 +26,39 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Nothing of the program's is served.
+use crate::Context;
+use crate::check::confined::Failure;
+use crate::check::elf::{Image, Library, RawCalls, Unreadable};
+use crate::check::rights::rights_gained;
+use crate::check::trial::Trial;
+use crate::error::{Error, Result};
+use crate::output::{self, count, escaped};
+use crate::report::calls::{CallReport, advice};
+use crate::run::launch;
+
+/// Nothing of the program is served.
 pub const EXIT_OUT_OF_REACH: i32 = 4;
-/// Some of it is not served.
+/// Part of the program's calls is not served.
 pub const EXIT_MISSED: i32 = 3;
 
-/// Interpreters that are scripts themselves, as the kernel allows.
+/// Maximum number of interpreters that are scripts themselves, as in the kernel.
 const SCRIPTS_MAX: usize = 4;
-/// What of a program is read first: its headers stand there.
+/// Number of bytes of a program that are read first; they hold its headers.
 const HEAD_BYTES: usize = 4096;
 const IS_GO: &str = "is a Go program: it asks the kernel itself, not the C library";
 const IS_STATIC: &str = "is linked statically: no library can be put before its C library";
-/// How much of a file the kernel looks at for its interpreter.
+/// Number of bytes in which the kernel looks for the interpreter of a script.
 const SCRIPT_LINE_BYTES: usize = 256;
-/// Where programs are looked for if nothing is said.
+/// Search path if `PATH` is not set.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
-/// What is the matter with programs that another C library serves.
+/// Finding about programs that use another C library.
 const OTHER_C_LIBRARY: &str =
     "does not use the GNU C library: Cairn's library cannot be loaded into it";
 const OTHER_C_LIBRARY_ADVICE: &str = "build it with the GNU C library";
-/// Beginnings of the names of dynamic linkers of other C libraries.
+/// Name prefixes of the dynamic linkers of other C libraries.
 const OTHER_LINKERS: [&str; 1] = ["ld-musl"];
-/// Beginnings of the names of libraries whose calls are those that are served, or concern no file
-/// of a program: of the C library, and of Cairn.
+/// Name prefixes of libraries that are not examined: the C library and Cairn. Their calls are
+/// served, or are not about files of a program.
 const NOT_JUDGED: [&str; 10] = [
     "libc.so",
     "ld-linux",
@@ -98,82 +100,81 @@ Exit codes: 0 nothing is missed; 3 some calls are refused or not served, and the
 program is out of reach: none of its calls is served; 126 and 127 as for cairn run; 1 it could not
 be checked; 2 the request was refused.";
 
-/// Tell whether a program's calls about files are served: from its files, or by trying it out.
+/// Tell whether a program's file calls are served, from its files or by trying it out.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Try it out even if there are no arguments
+    /// Try the program out even if there are no arguments
     #[arg(long)]
     run: bool,
-    /// Look at Cairn itself: whether its library is loaded and stands in front of the C library
-    /// here
+    /// Check Cairn itself: whether its library is loaded here and comes before the C library
     #[arg(long = "self", conflicts_with_all = ["run", "command"])]
     of_itself: bool,
-    /// Prefix below which it is to find the store when it is tried out [default: /cairn]
+    /// Prefix below which the program finds the store in a trial [default: /cairn]
     #[arg(long, value_name = "PREFIX")]
     mount: Option<String>,
-    /// The program, and arguments to try it out with
+    /// The program, and arguments with which to try it out
     #[arg(required_unless_present = "of_itself", trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
-/// How much a finding matters.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Weight {
-    /// Nothing of the program's is served.
+    /// Nothing of the program is served.
     OutOfReach,
-    /// Something is not served.
+    /// Some calls are not served.
     Missed,
-    /// Something may not be served; a run has shown, or would.
+    /// Some calls may not be served; a trial has shown which, or would.
     Note,
 }
 
-/// Something that is not served, or may not be.
+/// A problem: some calls are not served, or may not be.
 #[derive(Debug, Serialize)]
 struct Finding {
     weight: Weight,
-    /// What is the matter.
+    /// Description of the problem.
     what: String,
-    /// With which file.
+    /// The file it is about.
     file: String,
-    /// What to do.
+    /// What the user can do.
     advice: String,
-    /// A run would show it, or show that it does not matter.
+    /// Whether a trial can confirm or refute it.
     #[serde(skip)]
     is_shown_by_run: bool,
 }
 
-/// What was found.
+/// Result of the check.
 #[derive(Debug, Serialize)]
 struct CheckReport {
-    /// The program's file.
+    /// File of the program.
     program: PathBuf,
     /// `dynamic`, `static`, `static-pie`, `script` or `unknown`.
     kind: &'static str,
-    /// What loads or interprets it.
+    /// Dynamic linker or interpreters that load it.
     interpreters: Vec<PathBuf>,
-    /// Libraries it needs, directly or not.
+    /// Libraries it needs, directly or indirectly.
     libraries: Vec<PathBuf>,
     findings: Vec<Finding>,
-    /// What it did when it was tried out.
+    /// Result of the trial, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     run: Option<RunReport>,
     exit_code: i32,
 }
 
-/// What a program did.
+/// What the program did in a trial.
 #[derive(Debug, Serialize)]
 struct RunReport {
     exit_code: i32,
     #[serde(flatten)]
     calls: CallReport,
-    /// Why calls past the C library were not looked for.
+    /// Why raw system calls were not observed.
     #[serde(skip_serializing_if = "Option::is_none")]
     blind: Option<String>,
 }
 
-/// Carries out the command; its exit code.
+/// Runs the command. Returns the exit code.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
     if arguments.of_itself {
         return self_test::run(context, arguments.mount.clone());
@@ -207,11 +208,11 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
     Ok(report.exit_code)
 }
 
-/// Why this program itself cannot be served, whatever it does, as far as its file tells. Reads no
-/// more than the beginning of one that names a dynamic linker, as most do.
+/// Returns why Cairn cannot serve the program `name`, as far as its file tells; None if it can.
+/// Reads only the beginning of a file that names a dynamic linker, as most programs do.
 pub fn out_of_reach(name: &OsStr) -> Option<&'static str> {
     let path = find_program(name).ok()?;
-    // The dynamic linker is no program: what it is told to run has the library.
+    // The dynamic linker is not the program: the program it is told to run loads the library.
     if path.file_name()?.as_bytes().starts_with(b"ld") {
         return None;
     }
@@ -231,7 +232,7 @@ pub fn out_of_reach(name: &OsStr) -> Option<&'static str> {
     }
 }
 
-/// The program's file, as a shell finds it. Errors: there is none, or it may not be executed.
+/// Finds the program's file as a shell does. Errors: it does not exist, or is not executable.
 fn find_program(name: &OsStr) -> Result<PathBuf> {
     let failed = |errno| {
         let source = io::Error::from_raw_os_error(errno);
@@ -264,7 +265,7 @@ impl CheckReport {
         self.findings.push(Finding { weight, what, file, advice, is_shown_by_run: true });
     }
 
-    /// Looks at a program that is executed as the interpreter of so many scripts.
+    /// Examines a program that is the interpreter of `depth` nested scripts.
     fn look_at(&mut self, path: &Path, depth: usize) -> Result<()> {
         let bytes = fs::read(path).map_err(Error::file("read", path))?;
         if let Some(interpreter) = interpreter_of(&bytes) {
@@ -335,8 +336,8 @@ impl CheckReport {
         }
         let Some(interpreter) = &image.interpreter else {
             if image.has_cairn {
-                // Which functions it takes is forgotten, and the C library's instructions look like
-                // its own.
+                // The linked file does not show which functions it imported, and the C library's
+                // instructions look like its own.
                 let what = "is linked with libcairn.a: only a trial shows what is refused";
                 self.find(Weight::Note, path, what, "try it out, with --run");
             } else {
@@ -346,8 +347,8 @@ impl CheckReport {
             return Ok(());
         };
         self.interpreters.push(interpreter.clone());
-        // To the linker `$ORIGIN` is where the program is; told its path, it takes that of a link
-        // to it.
+        // For the linker, `$ORIGIN` is the directory of the program. Given a symbolic link, the
+        // linker would use the directory of the link, so the link is resolved first.
         let program = path.canonicalize().map_err(Error::file("look at", path))?;
         match elf::libraries(interpreter, &program) {
             Ok(libraries) => self.look_at_libraries(path, &libraries)?,
@@ -361,8 +362,8 @@ impl CheckReport {
         Ok(())
     }
 
-    /// The dynamic linker, which may be anybody's, is not asked for the libraries unless it can be
-    /// confined.
+    /// Reports that the libraries were not examined: the dynamic linker can be anybody's file and
+    /// runs only under a seccomp filter, which this system does not allow.
     fn miss_libraries(&mut self, program: &Path, interpreter: &Path, refusal: &io::Error) {
         let name = interpreter.file_name().unwrap_or_default().to_string_lossy();
         if OTHER_LINKERS.iter().any(|other| name.starts_with(other)) {
@@ -393,7 +394,7 @@ impl CheckReport {
         Ok(())
     }
 
-    /// What a program or library may do that is not served: a finding for each reason.
+    /// Adds a finding for each reason why calls of a program or library may not be served.
     fn judge(&mut self, path: &Path, image: &Image) {
         let mut by_reason: BTreeMap<(Reason, &str), Vec<&str>> = BTreeMap::new();
         for name in &image.imports {
@@ -414,7 +415,7 @@ impl CheckReport {
 
     fn judge_raw_calls(&mut self, path: &Path, calls: &RawCalls) {
         let catches = launch::catches_raw_calls();
-        // Rings are refused, whoever sees that they are set up.
+        // io_uring is refused even if its set-up is caught.
         let is_caught =
             |name: &Option<&str>| catches && name.is_none_or(|name| !name.starts_with("io_uring"));
         let caught =
@@ -449,8 +450,8 @@ impl CheckReport {
         }
     }
 
-    /// What a run has shown decides, if all of it could be seen, but for what keeps Cairn out of
-    /// the program at all.
+    /// Applies the result of a trial. If all calls were visible, it decides the findings that a
+    /// trial can decide.
     fn learn(&mut self, trial: Trial) {
         let program = self.program.clone();
         if trial.blind.is_none() {
@@ -539,7 +540,7 @@ impl CheckReport {
     }
 }
 
-/// Why a function that a program takes may not be served.
+/// Why a function that a program imports may not be served.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Reason {
     weight: Weight,
@@ -548,8 +549,8 @@ struct Reason {
 }
 
 impl Reason {
-    /// That against `name`, if there is one. What needs a path below the prefix to matter is hardly
-    /// ever given one.
+    /// Returns the reason for the function `name`; None if it is served. Refusals that depend on a
+    /// path below the prefix do not count, because programs hardly ever pass such a path.
     fn against(name: &str) -> Option<Reason> {
         let mut refusals = decisions::refusals(name);
         let always = refusals.find(|refusal| refusal.is_unconditional() && !refusal.is_usual());
@@ -565,7 +566,7 @@ impl Reason {
     }
 }
 
-/// What the first line of a script names: the interpreter, or what `env` is to look for.
+/// Returns the interpreter in the first line of a script, or the name that `env` looks for.
 fn interpreter_of(bytes: &[u8]) -> Option<PathBuf> {
     let line = bytes[..bytes.len().min(SCRIPT_LINE_BYTES)].strip_prefix(b"#!")?;
     let line = line.split(|&byte| byte == b'\n').next()?;

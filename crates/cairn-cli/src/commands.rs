@@ -1,4 +1,4 @@
-//! The subcommands, a file each; `run`, `drain`, `report` and `check` have folders of their own.
+//! The subcommands, one file each. `run`, `drain`, `report` and `check` have folders of their own.
 
 pub(crate) mod advise;
 pub(crate) mod agent;

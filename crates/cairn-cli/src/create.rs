@@ -1,4 +1,5 @@
-//! A store for a run: what kind was asked for, where it has room, made or taken over.
+//! Obtains a store for a run: interprets the request, finds space for it, and creates the store or
+//! takes over an existing one.
 
 pub(crate) mod capacity;
 pub(crate) mod claim;

@@ -1,9 +1,9 @@
-//! `cairn drain`: bring everything that is closed to the persist directory, and complete
-//! checkpoints to the archive, now.
+//! `cairn drain`: drains every closed file to the persist directory, and archives complete
+//! checkpoints, immediately.
 //!
-//! Must stay true: of a job whose run failed or was killed everything can be had. What is sound
-//! goes where it belongs; if anything else is left, all of the store goes to a directory of its
-//! own, or, if that is asked for, in place.
+//! Must stay true: after a failed or killed run, the user can get everything. Sound files go to
+//! their places. If anything else is left, the whole store is copied to a directory of its own, or,
+//! with `--as-is`, the files go to their places as they are.
 
 pub(crate) mod checkpoints;
 pub(crate) mod drain_state;
@@ -11,16 +11,6 @@ pub(crate) mod follow;
 pub(crate) mod lag;
 pub(crate) mod notes;
 pub(crate) mod pace;
-use crate::Context;
-use crate::create::claim::{Claim, claim_existing};
-use crate::create::request::checked_persist;
-use crate::error::{Error, Result};
-use crate::output::progress::Progress;
-use crate::output::size::human;
-use crate::output::{self, count, quoted};
-use crate::settings::archive::{self, archive_with};
-use crate::store::job_name::JobName;
-use crate::store::{OpenStore, Roots};
 use cairn_agent::agent::client::Client;
 use cairn_agent::archive::ArchiveStatus;
 use cairn_agent::drain::checkpoints::{Delivery, Told, Wanted};
@@ -37,6 +27,17 @@ use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use crate::Context;
+use crate::create::claim::{Claim, claim_existing};
+use crate::create::request::checked_persist;
+use crate::error::{Error, Result};
+use crate::output::progress::Progress;
+use crate::output::size::human;
+use crate::output::{self, count, quoted};
+use crate::settings::archive::{self, archive_with};
+use crate::store::job_name::JobName;
+use crate::store::{OpenStore, Roots};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,57 +62,57 @@ Exit codes: 0 every file is verified there; 75 something is left (said why); 2 r
 pub struct Arguments {
     #[command(flatten)]
     job: JobName,
-    /// Drain to this directory from now on
+    /// Drain to this directory, and keep it as the job's persist directory
     #[arg(long, value_name = "DIR")]
     persist: Option<PathBuf>,
-    /// With --persist, drain also where files of other jobs are; where two files have one name both
-    /// stay
+    /// With --persist, drain even if the directory holds files of other jobs; if two files have the
+    /// same name, both stay
     #[arg(long, requires = "persist")]
     shared: bool,
-    /// Read every copy back and compare it with what was drained, also those that were verified
-    /// before; one that is damaged is made again. Takes as long as reading them does
+    /// Read every copy back and compare it with what was drained, even if it was verified before; a
+    /// damaged copy is made again. Takes as long as reading all copies
     #[arg(long)]
     verify: bool,
-    /// Copy all of the store, as it is at one moment, open files included, to cairn-image.JOB.0 or
-    /// .1 in the persist directory while the job goes on; the last image stays until this one is
-    /// whole
+    /// Copy an image of the whole store, as it is at one moment, open files included, to
+    /// cairn-image.JOB.0 or .1 in the persist directory while the job continues. The last image
+    /// stays until the new one is complete
     #[arg(long, conflicts_with = "as_is")]
     image: bool,
-    /// Of a job that no run has: put every file in place as it is, also what was open when its
-    /// writer died
+    /// For a job without a run: drain every file to its place as it is, even if it was open when
+    /// its writer died
     #[arg(long)]
     as_is: bool,
 }
 
-/// What the command came to.
+/// Result of the command.
 #[derive(Serialize)]
 struct Report<'a> {
     #[serde(flatten)]
     drain: &'a DrainReport,
-    /// Directory that all of the store was copied to.
+    /// Directory that the whole store was copied to.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<&'a PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     archive: &'a Option<ArchiveStatus>,
 }
 
-/// What a drain came to.
+/// Result of a drain.
 #[derive(Clone, Debug, Serialize)]
 pub struct DrainReport {
     /// The job.
     pub job: String,
-    /// Where to.
+    /// Persist directory.
     pub persist: Option<PathBuf>,
-    /// Regular files in the store.
+    /// Number of regular files in the store.
     pub files: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     pub bytes: u64,
-    /// What the agent reports.
+    /// Report of the agent.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let mut store = context.roots.choose(arguments.job.as_deref())?;
     if let Some(persist) = arguments.persist {
@@ -124,7 +125,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             });
         }
         let launch = store.job.launch.as_deref();
-        // What cannot be read there the agent says.
+        // An unreadable directory is ignored here, because the agent reports it.
         let owner = ownership::owner(&persist, &store.job.job, launch).unwrap_or_default();
         if let Some(owner) = owner.filter(|owner| *owner != store.job.job && !arguments.shared) {
             return Err(cairn_agent::Error::Owned { path: persist, owner }.into());
@@ -146,12 +147,12 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let told = Told { wanted: Wanted::All, verify: arguments.verify, delivery, ..Told::default() };
     let mut claim = None;
     if arguments.as_is {
-        // No program is to write meanwhile what is taken for the last state.
+        // No program may write while its files count as final.
         claim = Some(claim_at_rest(OpenStore::open(store.directory())?)?);
     }
     let drain =
         drain_with(&store, None, Duration::ZERO, told, context.json).map_err(not_drained)?;
-    // That nobody will end a checkpoint is no reason to say that its files are there.
+    // A checkpoint that nobody completes does not matter if its files are drained.
     let is_outside = drain.outcome.unfinished.iter().all(|one| one.is_outside);
     let is_whole = drain.outcome.complete && drain.outcome.unclean.is_empty() && is_outside;
     let is_at_rest = drain.outcome.open.is_empty() && !lock::has_run(store.directory(), RUN_LOCK)?;
@@ -211,7 +212,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
 }
 
-/// What is said of unclean files that are in place, if there are any.
+/// Returns a message about unclean files that were drained to their places; None if there are none.
 pub fn as_they_are(outcome: &Outcome) -> Option<String> {
     let first = outcome.as_they_are.first()?;
     let files = count(outcome.as_they_are.len() as u64, "file");
@@ -221,7 +222,7 @@ pub fn as_they_are(outcome: &Outcome) -> Option<String> {
     ))
 }
 
-/// What is amiss with an image of which these files are [`Outcome::unsteady`], in one line.
+/// Returns a message about an image with [`Outcome::unsteady`] files; None if there are none.
 pub fn unsteady(paths: &[FilePath]) -> Option<String> {
     let first = paths.first()?;
     let files = count(paths.len() as u64, "file");
@@ -231,7 +232,7 @@ pub fn unsteady(paths: &[FilePath]) -> Option<String> {
     ))
 }
 
-/// Has an image of the store made.
+/// Makes an image of the store.
 fn image(context: &Context, store: &OpenStore) -> Result<()> {
     let persist = store.job.persist.as_ref();
     let persist = persist.ok_or_else(|| Error::NoPersist { job: store.job.job.clone() })?;
@@ -253,7 +254,7 @@ fn image(context: &Context, store: &OpenStore) -> Result<()> {
     }
 }
 
-/// The store to oneself, so that no run changes it. Errors: a run has it.
+/// Takes exclusive use of the store, so that no run changes it. Errors: a run holds it.
 fn claim_at_rest(store: OpenStore) -> Result<Claim> {
     match lock::has_run(store.directory(), RUN_LOCK)? {
         true => Err(Error::Running { job: store.job.job }),
@@ -261,7 +262,8 @@ fn claim_at_rest(store: OpenStore) -> Result<Claim> {
     }
 }
 
-/// Copies all of the store to a directory of its own; that, unless something could not be copied.
+/// Copies the whole store to a directory of its own. Returns the directory; None if something could
+/// not be copied.
 fn leave(store: &OpenStore, quiet: bool) -> Result<Option<PathBuf>> {
     let told = Told { delivery: Delivery::Left, ..Told::default() };
     let outcome = drain_with(store, None, Duration::ZERO, told, quiet)?.outcome;
@@ -271,7 +273,7 @@ fn leave(store: &OpenStore, quiet: bool) -> Result<Option<PathBuf>> {
     Ok(directory.filter(|_| is_whole))
 }
 
-/// What is said of unclean files, if there are any.
+/// Returns a message about unclean files that are only in the store; None if there are none.
 pub fn unclean(outcome: &Outcome) -> Option<String> {
     let first = outcome.unclean.first()?;
     let files = count(outcome.unclean.len() as u64, "file");
@@ -281,7 +283,7 @@ pub fn unclean(outcome: &Outcome) -> Option<String> {
     ))
 }
 
-/// What is said of a checkpoint that is not complete, with the command that takes it out of the
+/// Returns a message about an incomplete checkpoint, with the command that copies it out of the
 /// store of `job`.
 pub fn not_complete(roots: &Roots, job: &str, unfinished: &Unfinished) -> String {
     let (files, verdict) = (count(unfinished.files, "file"), unfinished.verdict());
@@ -293,7 +295,7 @@ pub fn not_complete(roots: &Roots, job: &str, unfinished: &Unfinished) -> String
     }
     let option = roots.option();
     let source = quoted(&format!("{job}:/{}", unfinished.place));
-    // All that there is does not go where other things are.
+    // The whole store must not be mixed with other files, so it gets a directory of its own.
     let target = if unfinished.place.is_root() { job } else { "." };
     format!(
         "checkpoint {verdict}, {files} only in the store: {}; take it out with: cairn {option}cp --recursive {source} {target}",
@@ -301,7 +303,7 @@ pub fn not_complete(roots: &Roots, job: &str, unfinished: &Unfinished) -> String
     )
 }
 
-/// Has the agent of `store` drain; shows progress unless `quiet`.
+/// Lets the agent of `store` drain. Shows progress unless `quiet`.
 pub fn drain_with(
     store: &OpenStore,
     agent: Option<Client>,
@@ -329,13 +331,13 @@ pub fn drain_with(
     Ok(DrainReport { job: store.job.job.clone(), persist, files, bytes, outcome })
 }
 
-/// A drain that the agent had to give up: the directory as a whole is in trouble.
+/// Converts the error of a drain that the agent gave up because the whole directory has a problem.
 fn not_drained(error: Error) -> Error {
     let advice = "repeat the drain when that is mended, or choose another directory with --persist";
     given_up("the drain is not complete", advice)(error)
 }
 
-/// The same of an image, which goes beside what was drained.
+/// Does the same for an image, which is separate from drained files.
 fn no_image(error: Error) -> Error {
     given_up("there is no new image", "repeat it when that is mended")(error)
 }
@@ -349,7 +351,7 @@ fn given_up(what: &str, advice: &str) -> impl FnOnce(Error) -> Error {
     }
 }
 
-/// What is left, in one line.
+/// Returns in one line what was not drained.
 pub fn left(outcome: &Outcome) -> String {
     let mut parts = Vec::new();
     if !outcome.open.is_empty() {

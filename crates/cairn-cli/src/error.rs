@@ -1,13 +1,14 @@
-//! Everything the command can have to complain about, and the exit code for it.
+//! Errors of the commands and their exit codes.
 //!
-//! Must stay true: each message is one line that says what failed, on which file, why, and what to
-//! do; exit code 2 means that the request itself was refused and nothing was created, lost or
+//! Invariant: each message is one line that says what failed, on which file, why, and what to do.
+//! Exit code 2 means that the request itself was refused and nothing was created, lost or
 //! overwritten.
 
 use cairn_agent::model::error::why;
 use cairn_agent::model::holder::Holder;
-use cairn_device::nvme::shared::RemotePath;
-use cairn_device::{StoreError, nvme};
+use cairn_device::StoreError;
+use cairn_nvme as nvme;
+use cairn_nvme::shared::RemotePath;
 use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
@@ -16,68 +17,69 @@ use std::path::PathBuf;
 /// Result of a command.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// The request was refused.
+/// Exit code: the request was refused.
 pub const EXIT_USAGE: i32 = 2;
-/// Damage was left as it is (of `cairn fsck` alone, as of fsck(8)).
+/// Exit code of `cairn fsck`, as in fsck(8): damage was left unrepaired.
 pub const EXIT_NOT_REPAIRED: i32 = 4;
-/// Something failed while it was carried out.
+/// Exit code: an operation failed.
 pub const EXIT_FAILURE: i32 = 1;
-/// The program succeeded, but its files could not be drained (`EX_TEMPFAIL`: it can be repeated).
+/// Exit code: the program succeeded, but its files could not be drained (`EX_TEMPFAIL`: the drain
+/// can be repeated).
 pub const EXIT_DRAIN: i32 = 75;
-/// The program cannot be executed.
+/// Exit code: the program cannot be executed.
 pub const EXIT_NOT_EXECUTABLE: i32 = 126;
-/// The program does not exist.
+/// Exit code: the program does not exist.
 pub const EXIT_NOT_FOUND: i32 = 127;
 
-/// Why a command cannot go on.
+/// Why a command cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A size that is none.
+    /// Not a size.
     #[error("{text:?} is not a size; write a number and a unit, as in 8G or 512MiB")]
     Size {
-        /// What was given.
+        /// Value that the user gave.
         text: String,
     },
-    /// A length of time that is none.
+    /// Not a duration.
     #[error("{text:?} is not a length of time; {expected}")]
     Length {
-        /// What was given.
+        /// Value that the user gave.
         text: String,
-        /// What is.
+        /// What is expected.
         expected: String,
     },
-    /// A tier that is none.
+    /// Not a tier.
     #[error(
         "{text:?} is not a tier; write ram, file:PATH, dax:PATH, block:DEVICE or nvme-tcp://HOST/NQN, and a size if you \
          like, as in ram:8G, file:/nvme/cairn:100G, dax:/pmem/cairn:50G, block:/dev/nvme0n1 or \
          nvme-tcp://storage1/nqn.2026-11.io.cairn:target?nsid=1&size=100G"
     )]
     Tier {
-        /// What was given.
+        /// Value that the user gave.
         text: String,
     },
     /// Too many tiers.
     #[error("{count} tiers were given; a store has at most {most}")]
     TooManyTiers {
-        /// How many.
+        /// Number of tiers.
         count: usize,
-        /// How many are allowed.
+        /// Maximum number of tiers.
         most: usize,
     },
-    /// Two tiers in one place.
+    /// Two tiers in the same place.
     #[error("{text:?} is the second tier in one place; give it once")]
     TierTwice {
-        /// What was given.
+        /// Value that the user gave.
         text: String,
     },
-    /// A tier's file that cannot be made, or a device that cannot be used.
+    /// A tier's file that cannot be created, or a device that cannot be used.
     #[error("the tier {} {problem}; {advice}", RemotePath::shown(path))]
     TierFile {
         /// The file or device.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
-        /// What to do.
+        /// Advice.
         advice: Cow<'static, str>,
     },
     /// A file for metadata without a size.
@@ -85,36 +87,36 @@ pub enum Error {
         "--meta-tier {text} says no size; write {text}:SIZE, see --help for how much metadata need"
     )]
     MetaWithoutSize {
-        /// What was given.
+        /// Value that the user gave.
         text: String,
     },
-    /// A memory node that this machine does not have.
+    /// A NUMA node that this machine does not have.
     #[error(
         "this machine has no memory node {node}; it has {nodes}: --numa node:N, local or interleave"
     )]
     NoSuchNode {
-        /// What was asked for.
+        /// Requested node.
         node: u32,
-        /// Those there are.
+        /// Existing nodes.
         nodes: String,
     },
-    /// A tier too small for anything.
+    /// A tier below the minimum size.
     #[error("a tier of {bytes} bytes is too small; give at least {least_bytes}")]
     TierTooSmall {
-        /// What was asked for.
+        /// Requested size in bytes.
         bytes: u64,
-        /// What is needed.
+        /// Minimum size in bytes.
         least_bytes: u64,
     },
-    /// No room for the metadata of the other tiers.
+    /// Too little space for the metadata of the other tiers.
     #[error(
         "the metadata of these tiers need {least}, and --meta-tier {given} has less; give it at least \
          that, and more for more than a thousand files"
     )]
     MetaTooSmall {
-        /// What was given.
+        /// Value that the user gave.
         given: String,
-        /// What is needed.
+        /// Minimum size.
         least: String,
     },
     /// A tier larger than the memory.
@@ -123,11 +125,11 @@ pub enum Error {
          ram:SIZE"
     )]
     TierTooLarge {
-        /// What was asked for.
+        /// Requested size.
         wanted: String,
-        /// What limits it.
+        /// The limit.
         of_what: String,
-        /// What there is.
+        /// Available size.
         available: String,
     },
     /// Tiers larger than the quota.
@@ -135,20 +137,20 @@ pub enum Error {
         "the tiers have {tiers} together, more than the quota of {quota}; give smaller ones, or another --quota"
     )]
     Quota {
-        /// What they have.
+        /// Size of the tiers.
         tiers: String,
-        /// What they may have.
+        /// The quota.
         quota: String,
     },
-    /// A mount prefix that is not absolute and plain.
+    /// A mount prefix that is not a plain absolute path.
     #[error("the mount prefix {mount:?} {problem}; give an absolute path, as in --mount /cairn")]
     Mount {
-        /// What was given.
+        /// Value that the user gave.
         mount: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
-    /// A mount prefix that exists.
+    /// A mount prefix that exists in the file system.
     #[error(
         "the mount prefix {mount} would hide what exists there; choose another with --mount, or \
          add --force"
@@ -157,26 +159,26 @@ pub enum Error {
         /// The prefix.
         mount: String,
     },
-    /// The persist directory cannot be used.
+    /// A persist directory that cannot be used.
     #[error("the persist directory {} {problem}; {advice}", path.display())]
     Persist {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
-        /// What to do.
+        /// Advice.
         advice: &'static str,
     },
-    /// The name of a job is not one.
+    /// An invalid job name.
     #[error(
         "{name:?} cannot name a job; use 1 to 48 letters, digits, '.', '_' or '-', beginning \
          with a letter or digit"
     )]
     JobName {
-        /// What was given.
+        /// Value that the user gave.
         name: String,
     },
-    /// Another `cairn run` has the job.
+    /// Another `cairn run` holds the job.
     #[error(
         "job {job} is running already; wait for it, give another --job, or join it with: cairn \
          exec --job {job} -- COMMAND"
@@ -185,7 +187,7 @@ pub enum Error {
         /// The job.
         job: String,
     },
-    /// The store of a job that runs is to be removed.
+    /// Removal of the store of a running job.
     #[error(
         "job {job} is running already, and its store cannot be removed; end it first, or wait for it: cairn status {job}"
     )]
@@ -193,7 +195,7 @@ pub enum Error {
         /// The job.
         job: String,
     },
-    /// Programs that a `cairn run` has left use the store that is to be removed.
+    /// Removal of a store that programs of an ended `cairn run` still use.
     #[error(
         "the store of job {job} cannot be removed: {users} it, and what is written then would be lost; \
          end that first"
@@ -201,10 +203,10 @@ pub enum Error {
     Inhabited {
         /// The job.
         job: String,
-        /// Who uses it, for people.
+        /// Its users, as text.
         users: String,
     },
-    /// A store whose media failed is to be made again from them, and somebody uses it.
+    /// A store must be rebuilt from its media after a write error, but programs use it.
     #[error(
         "writing to the tier of job {job} failed, and {users} its store, which can be made again from the tier only \
          without them; nothing was changed: end them, and run it again"
@@ -212,45 +214,45 @@ pub enum Error {
     RenewedUnderPrograms {
         /// The job.
         job: String,
-        /// Who uses it, for people.
+        /// Its users, as text.
         users: String,
     },
-    /// A store whose media failed would lose what is complete if it were made again from them.
+    /// A rebuild from the media after a write error would lose complete files.
     #[error(
         "writing to {tier} failed, and the store can only be made again from what is there; {files}, complete, would be lost with \
          the memory that has the data: {names}; nothing was changed: bring that to safety with {drain}, or give it up with --yes, \
          and run it again"
     )]
     NotOnMedia {
-        /// The tier with the metadata.
+        /// Tier of the metadata.
         tier: String,
-        /// How many, for people.
+        /// Number of files, as text.
         files: String,
-        /// Their names.
+        /// Names of the files.
         names: String,
-        /// The command that does that.
+        /// Command that drains them.
         drain: String,
     },
-    /// The rank of this node that made the store for all could not fill it.
+    /// The rank of this node that created the shared store could not fill it.
     #[error(
         "job {job} has no store: the rank of this node that was to fill it could not: {reason}"
     )]
     NotFilled {
         /// The job.
         job: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Blocks were to move from what is durable to what is not.
+    /// `--promote` would move blocks from a durable tier to memory.
     #[error(
         "--promote is for metadata in memory, and {tier} makes them durable; leave one of them out, \
          or add --meta-tier ram"
     )]
     Promote {
-        /// Where metadata stand.
+        /// Tier of the metadata.
         tier: String,
     },
-    /// An option says something else than the store that is resumed.
+    /// An option contradicts the store that is resumed.
     #[error(
         "{option} {given} contradicts the store of job {job}, which was made with {stored}; \
          leave the option out, or choose another --job"
@@ -258,14 +260,14 @@ pub enum Error {
     Contradiction {
         /// The option.
         option: &'static str,
-        /// What it says.
+        /// Its value.
         given: String,
-        /// What the store says.
+        /// Value of the store.
         stored: String,
         /// The job.
         job: String,
     },
-    /// What need not be kept is to be drained.
+    /// `--discard` together with a persist directory.
     #[error(
         "--discard contradicts the persist directory {}; leave one of them out",
         path.display()
@@ -274,33 +276,33 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
-    /// What need not be kept is to be archived.
+    /// `--discard` together with an archive.
     #[error("--discard contradicts the archive {url}; leave one of them out")]
     DiscardArchive {
         /// `s3://BUCKET/PREFIX`.
         url: String,
     },
-    /// There is no such store.
+    /// The job has no store.
     #[error("there is no store of job {job} in {places}; see: cairn status")]
     NoStore {
         /// The job.
         job: String,
-        /// Where it was looked for.
+        /// Places that were searched.
         places: String,
     },
     /// There is no store at all.
     #[error("there is no store in {places}; a store is made by: cairn run -- COMMAND")]
     NoStores {
-        /// Where it was looked for.
+        /// Places that were searched.
         places: String,
     },
-    /// It is not clear which store is meant.
+    /// Several stores match.
     #[error("there are several stores ({jobs}); name one of them")]
     WhichStore {
         /// The jobs.
         jobs: String,
     },
-    /// A store of this name exists.
+    /// The job has a store already.
     #[error(
         "job {job} has a store already; go on in it with: cairn run --job {job} -- COMMAND, or \
          remove it with: cairn rm {job}"
@@ -319,65 +321,65 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
-    /// A store that this program must not or cannot use.
+    /// A store that cannot be used.
     #[error("the store cannot be used: {source}; {advice}")]
     Store {
-        /// What is wrong.
+        /// The cause.
         source: cairn_agent::Error,
-        /// What to do.
+        /// Advice.
         advice: &'static str,
     },
-    /// The configuration file.
+    /// An error in a settings or description file.
     #[error("{}: {problem}", path.display())]
     Configuration {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// No plan of who writes where.
+    /// No plan is possible.
     #[error("cannot plan: {problem}; {advice}")]
     Plan {
         /// What is missing or wrong.
         problem: String,
-        /// What to do.
+        /// Advice.
         advice: &'static str,
     },
-    /// Files that a job drained earlier landed elsewhere.
+    /// The mapping differs from the one with which the job drained earlier.
     #[error(
         "--map {given} contradicts what job {job} drained to that directory, with {stored}; leave the option out, or choose \
          another --persist"
     )]
     MappedOtherwise {
-        /// The option's value.
+        /// Value of the option.
         given: String,
-        /// What it was.
+        /// Earlier mapping.
         stored: String,
         /// The job.
         job: String,
     },
-    /// Directories cannot land where `--map` says.
+    /// An invalid mapping.
     #[error("--map {value}: {problem}")]
     Map {
-        /// What was said.
+        /// Value of the option.
         value: String,
-        /// Why not.
+        /// The reason.
         problem: String,
     },
-    /// The value of an option, which may come from elsewhere.
+    /// An invalid value of an option, from any source.
     #[error("{option} is {value:?}, but must be {expected}")]
     Value {
         /// The option.
         option: &'static str,
-        /// What it is.
+        /// Its value.
         value: String,
-        /// What it must be.
+        /// Allowed values.
         expected: &'static str,
     },
-    /// Nothing can be advised from these figures.
+    /// No advice is possible from these figures.
     #[error("{0}")]
     Advice(cairn_agent::model::advise::Refused),
-    /// Nobody knows what a checkpoint of this job costs.
+    /// The job has no measured checkpoint.
     #[error(
         "job {job} has announced no complete checkpoint (cairn_checkpoint_begin and _end); say what one costs, as \
          in --checkpoint-cost 12s"
@@ -386,27 +388,27 @@ pub enum Error {
         /// The job.
         job: String,
     },
-    /// There is no terminal to draw on.
+    /// Standard output is not a terminal.
     #[error("cairn top draws on a terminal; for programs there is: cairn status --json")]
     NoTerminal,
-    /// Nothing was recorded of a job.
+    /// The job has no timeline.
     #[error("nothing is recorded of job {job}: there is no {}; give --persist where it was drained to", path.display())]
     NoTimeline {
         /// The job.
         job: String,
-        /// Where it was looked for.
+        /// Places that were searched.
         path: PathBuf,
     },
-    /// A job in which nothing happened.
+    /// The timeline of the job is empty.
     #[error("job {job} has read and written nothing yet")]
     NothingRecorded {
         /// The job.
         job: String,
     },
-    /// A path in a store that is none.
+    /// Not a path in a store.
     #[error("{text:?} is not a path in a store; write JOB:/path")]
     Path {
-        /// What was given.
+        /// Value that the user gave.
         text: String,
     },
     /// Neither or both sides of a copy are in a store.
@@ -415,45 +417,45 @@ pub enum Error {
          the rest"
     )]
     CopySides,
-    /// A directory was named where a file is meant.
+    /// A directory where a file is expected.
     #[error("{path} is a directory; add --recursive")]
     IsDirectory {
         /// The directory.
         path: String,
     },
-    /// A target that is a directory or is missing one.
+    /// A target that cannot be written.
     #[error("cannot write {path}: {problem}")]
     Target {
         /// The target.
         path: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
-    /// The same, where what is wrong does not say which option has it.
+    /// An error about the value of an option, where the error itself does not name the option.
     #[error("{source}")]
     Setting {
         /// The option.
         option: &'static str,
-        /// What is wrong.
+        /// The error.
         source: Box<Error>,
     },
-    /// An option whose value means nothing.
+    /// An invalid option.
     #[error("{option}: {problem}")]
     Option {
         /// The option.
         option: &'static str,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// A pattern that is none.
+    /// An invalid pattern.
     #[error("{pattern:?} is not a pattern: {problem}")]
     Pattern {
         /// The pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// Nothing matches.
+    /// No file matches.
     #[error("no clean file matches {pattern:?} in job {job}; see: cairn ls {job}:/")]
     NoMatch {
         /// The pattern.
@@ -461,7 +463,7 @@ pub enum Error {
         /// The job.
         job: String,
     },
-    /// A store would lose what is only there.
+    /// Removal of a store with files that exist nowhere else.
     #[error(
         "the store of job {job} has files that are nowhere else ({files}); drain them with: \
          cairn drain {job} --persist DIR, or give them up with: cairn rm {job} --discard"
@@ -469,10 +471,10 @@ pub enum Error {
     WouldLose {
         /// The job.
         job: String,
-        /// How many files.
+        /// Number of files.
         files: usize,
     },
-    /// A store would lose what is only there and cannot be drained.
+    /// Removal of a store with files that exist nowhere else and are never drained.
     #[error(
         "the store of job {job} has files that are nowhere else ({files}), {unclean} of them unclean: whoever wrote \
          these died, or could not write all, and they are never drained; list them with: cairn ls --recursive {job}:/, save them with: cairn cp, \
@@ -481,12 +483,12 @@ pub enum Error {
     WouldLoseUnclean {
         /// The job.
         job: String,
-        /// How many files.
+        /// Number of files.
         files: usize,
-        /// How many of them are unclean.
+        /// Number of unclean files among them.
         unclean: u64,
     },
-    /// A store would be removed before its checkpoints are archived.
+    /// Removal of a store with checkpoints that are not archived.
     #[error(
         "the store of job {job} has checkpoints that are not in {url}: {reason}; send them with: cairn drain {job}, or give \
          them up with: cairn rm {job} --discard"
@@ -496,62 +498,62 @@ pub enum Error {
         job: String,
         /// Its archive.
         url: String,
-        /// Why they are not there.
+        /// Why they are not archived.
         reason: String,
     },
-    /// A store that was to be removed stays.
+    /// A store that `cairn gc` was to remove stays.
     #[error("the store of job {job} is kept: {why}")]
     NotFreed {
         /// The job.
         job: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A run did not come back.
+    /// A run that did not recover in a drill.
     #[error(
         "the run did not come back: it ended with exit code {code}; its store is kept: cairn ls --checkpoints {job}"
     )]
     Drill {
-        /// The drill's job.
+        /// Job of the drill.
         job: String,
-        /// How it ended.
+        /// Exit code of the run.
         code: i32,
     },
-    /// A run that ended before a drill had tested what it was to test.
+    /// A run that ended before all kills of a drill.
     #[error(
         "the run ended before it was killed as often as was asked for ({kills} of {wanted} times); give shorter times \
          with --after, or fewer --kills"
     )]
     TooFewKills {
-        /// How often it was killed.
+        /// Number of kills.
         kills: u32,
-        /// How often it was to be.
+        /// Requested number of kills.
         wanted: u32,
     },
-    /// A drill whose program had nothing to lose.
+    /// A drill whose program had no files in the store at any kill.
     #[error(
         "no file was in the store at any kill ({kills}), so that nothing was tested; have the program write its checkpoints below the prefix, \
          /cairn unless that was set, or kill it later, with --after"
     )]
     NothingAtStake {
-        /// How often it was killed.
+        /// Number of kills.
         kills: u32,
     },
-    /// Somebody ended the drill.
+    /// A signal ended the drill.
     #[error("the drill was ended by signal {signal}; so was its run, and its store is removed")]
     DrillEnded {
         /// The signal.
         signal: i32,
     },
-    /// Processes outlived their process group.
+    /// Processes left their process group and survived a kill.
     #[error(
         "{processes} processes of the run have left its process group and live on; a drill kills the group only: start          them in it, or end them by hand"
     )]
     Undead {
-        /// How many.
+        /// Number of processes.
         processes: usize,
     },
-    /// A new store is to be filled from nowhere.
+    /// A new store is to be filled, but has no source.
     #[error("--stage fills the store from the persist directory; name that with --persist")]
     NothingToStage,
     /// The persist directory has files that this run would replace.
@@ -559,29 +561,29 @@ pub enum Error {
     Owned {
         /// The directory.
         path: PathBuf,
-        /// The job that drained them.
+        /// Job that drained them.
         owner: String,
-        /// It is the job itself, started again.
+        /// Whether that is the job itself, started again.
         is_own: bool,
     },
-    /// Whose files these are is known to the ranks alone.
+    /// `--stage` with scope `rank`: only the ranks know whose files these are.
     #[error(
         "--stage fills a tree that all processes share; with --scope rank each rank makes its own"
     )]
     StageOfRanks,
-    /// There is nowhere to drain to.
+    /// The job has no persist directory.
     #[error("job {job} has no persist directory; name one: cairn drain {job} --persist DIR")]
     NoPersist {
         /// The job.
         job: String,
     },
-    /// A drain ended with something left.
+    /// A drain that is not complete.
     #[error("{summary}")]
     NotDrained {
-        /// What is left and why.
+        /// What is left, and why.
         summary: String,
     },
-    /// No manifest in a directory.
+    /// A directory without a manifest.
     #[error(
         "{} has no {name}; only a directory that cairn drained to can be verified or restored",
         path.display(),
@@ -589,152 +591,152 @@ pub enum Error {
     NoManifest {
         /// The directory.
         path: PathBuf,
-        /// The file looked for.
+        /// Name of the missing file.
         name: String,
     },
-    /// No checkpoint in an archive.
+    /// An archive without checkpoints.
     #[error(
         "{url} has no checkpoint; what cairn run --archive URL archives there, cairn restore URL finds"
     )]
     NothingArchived {
-        /// `s3://BUCKET/PREFIX`, with the job if that is known.
+        /// `s3://BUCKET/PREFIX`, with the job if known.
         url: String,
     },
-    /// Only manifests of other jobs in a directory.
+    /// A directory with manifests of other jobs only.
     #[error("{} has no manifest of job {job}, only of {jobs}; name one of these", path.display())]
     OtherManifests {
         /// The directory.
         path: PathBuf,
-        /// The job looked for.
+        /// Requested job.
         job: String,
-        /// The jobs that drained there.
+        /// Jobs that drained there.
         jobs: String,
     },
-    /// It is not clear which manifest is meant.
+    /// Manifests of several jobs match.
     #[error("there are manifests of several jobs ({jobs}); name one with --job")]
     WhichManifest {
         /// The jobs.
         jobs: String,
     },
-    /// Something is damaged.
+    /// Damaged files.
     #[error("{damaged} of {checked} files are damaged or missing; {advice}")]
     Damage {
-        /// How many.
+        /// Number of damaged files.
         damaged: u64,
-        /// Of how many.
+        /// Number of checked files.
         checked: u64,
-        /// What to do.
+        /// Advice.
         advice: &'static str,
     },
-    /// The metadata of a durable tier is damaged.
+    /// A durable tier with damaged metadata.
     #[error("the tier {0} cannot be read: {source}; see: cairn fsck {0}", RemotePath::shown(path))]
     TierDamaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         source: cairn_core::Error,
     },
-    /// A durable tier that cannot be made what it was.
+    /// A durable tier that cannot be repaired.
     #[error("{} is damaged beyond repair, nothing was changed; {advice}", RemotePath::shown(path))]
     BeyondRepair {
         /// The file.
         path: PathBuf,
-        /// What to do.
+        /// Advice.
         advice: &'static str,
     },
-    /// A durable tier that could be repaired, but was not.
+    /// A repair of a durable tier that failed.
     #[error("{source}")]
     NotRepaired {
-        /// Why.
+        /// The reason.
         source: Box<Error>,
     },
-    /// Nobody asked for calls to be counted.
+    /// Calls of the job were not counted.
     #[error("calls of job {job} were not counted; run it with --report-calls")]
     NotCounted {
         /// The job.
         job: String,
     },
-    /// What is to be exported is nothing that can be.
+    /// An unknown kind of export.
     #[error("{text:?} cannot be exported; write ram:SIZE, file:PATH or block:DEVICE")]
     ExportKind {
-        /// What was given.
+        /// Value that the user gave.
         text: String,
     },
-    /// What is to be exported cannot be opened.
+    /// An export that cannot be opened.
     #[error("cannot export {export}: {}; a file must be there, with its size", why(source))]
     Export {
-        /// What was given.
+        /// Value that the user gave.
         export: String,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Secrets of hosts that cannot be used.
+    /// A file of secrets that cannot be used.
     #[error("cannot use {}: {source}", path.display())]
     Secrets {
         /// The file.
         path: PathBuf,
-        /// Why not.
-        source: cairn_device::nvme::Error,
+        /// The cause.
+        source: cairn_nvme::Error,
     },
-    /// A name of a subsystem that is none.
+    /// An invalid name of a subsystem.
     #[error("{text:?} is not the name of a subsystem; write one like nqn.2026-11.io.cairn:target")]
     Nqn {
-        /// What was given.
+        /// Value that the user gave.
         text: String,
     },
-    /// Room for grants that is none.
+    /// Invalid space for grants.
     #[error("{text:?} is no room for grants; write ram:SIZE or dir:DIRECTORY:SIZE")]
     Room {
-        /// What was given.
+        /// Value that the user gave.
         text: String,
     },
-    /// A target cannot be told anything.
+    /// A target that does not answer on its control socket.
     #[error("cannot reach the target at {}: {}; is it running with --control?", path.display(), why(source))]
     Control {
         /// Its control socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A target will not do what it was told.
+    /// A target that refuses a request.
     #[error("the target refuses: {reason}")]
     TargetRefused {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A name that a target has already, or that is not for subsystems with namespaces.
+    /// A subsystem name that is taken, or reserved for subsystems without namespaces.
     #[error("there is another subsystem {text:?}; choose another name with --nqn")]
     NqnTaken {
-        /// What was given.
+        /// Value that the user gave.
         text: String,
     },
-    /// An address that cannot be listened at.
+    /// An address that cannot be listened on.
     #[error("cannot listen at {address}: {}; choose another with {option}", why(source))]
     Listen {
-        /// The option that names it.
+        /// Option that names it.
         option: &'static str,
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A host that cannot be found.
+    /// An unknown host.
     #[error("there is no host {text}: {}; write HOST or HOST:PORT", why(source))]
     Address {
-        /// What was given.
+        /// Value that the user gave.
         text: String,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A controller on another machine does not do as it should.
+    /// An error of a controller on another machine.
     #[error(
         "NVMe over TCP to {address}: {}; is there a target, and may this host use it?",
         why_remote(source)
     )]
     Remote {
-        /// Where it is.
+        /// Its address.
         address: SocketAddr,
-        /// What is wrong.
+        /// The cause.
         source: nvme::Error,
     },
     /// The interposer library is missing.
@@ -743,11 +745,10 @@ pub enum Error {
          CAIRN_PRELOAD"
     )]
     NoPreload {
-        /// Where it was looked for.
+        /// Places that were searched.
         looked_for: String,
     },
-    /// Whether checkpoints are what was written could not be found out, or what is damaged of them
-    /// not be put right.
+    /// Checkpoints could not be compared with their checksums, or damaged ones not repaired.
     #[error(
         "the newest checkpoints of job {job} could not all be compared with their checksums, or put right: {reason}; nothing was \
          started: run it again when that is mended, or go on with what there is: --resume as-is"
@@ -755,22 +756,22 @@ pub enum Error {
     NotCompared {
         /// The job.
         job: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Nobody can say any more which files a store has.
+    /// Damaged metadata: the files of the store are unknown.
     #[error(
         "job {job}: {found}; nothing was changed, and the store is kept{ways}; to give the store up: cairn rm {job} --discard"
     )]
     Damaged {
         /// The job.
         job: String,
-        /// What was found.
+        /// Description of the damage.
         found: String,
-        /// Where its files may be whole, for people.
+        /// Where intact files may be, as text.
         ways: String,
     },
-    /// A job is to go on from its last image, and has none.
+    /// `--resume image` for a job without an image.
     #[error(
         "there is no whole image of job {job} in {persist} to go on from; nothing was changed: to go on with the store, leave out \
          --resume image"
@@ -778,10 +779,10 @@ pub enum Error {
     NoImage {
         /// The job.
         job: String,
-        /// Where images are.
+        /// Directory of the images.
         persist: String,
     },
-    /// A store cannot be left for its image.
+    /// The store could not be copied out before a resume from the image.
     #[error(
         "what job {job} has in its store cannot be set aside for its last image: {reason}; nothing was started, and the store keeps \
          its files: mend that and run it again, or go on with the store: --resume as-is"
@@ -789,10 +790,10 @@ pub enum Error {
     NotLeft {
         /// The job.
         job: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A run was killed while it moved checkpoints, and nobody can go on with that.
+    /// A repair that a killed run began cannot be finished.
     #[error(
         "a run of job {job} was killed while it put checkpoints right or set them aside, and that cannot be ended: {reason}; \
          nothing was started: run it again when that is mended"
@@ -800,7 +801,7 @@ pub enum Error {
     NotSettled {
         /// The job.
         job: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Programs would not be served.
@@ -809,20 +810,20 @@ pub enum Error {
          program all the same with CAIRN_RUN_PROBE=never", library.display()
     )]
     Unserved {
-        /// The library that is loaded into them.
+        /// Library that programs load.
         library: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// Something that programs are linked with is missing.
+    /// A file that programs are linked with is missing.
     #[error("cannot find {file} (looked for {looked_for}); it comes with: make install")]
     NotInstalled {
         /// The file.
         file: &'static str,
-        /// Where it was looked for.
+        /// Places that were searched.
         looked_for: String,
     },
-    /// The interposer library's path cannot stand in LD_PRELOAD.
+    /// The path of the interposer library cannot be used in LD_PRELOAD.
     #[error(
         "{} cannot be preloaded: the dynamic linker splits its path at spaces and colons; move \
          it, or set CAIRN_PRELOAD",
@@ -837,25 +838,25 @@ pub enum Error {
     Execute {
         /// The program.
         command: String,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A system call failed.
+    /// A failed system call.
     #[error("cannot {action} {}: {}", path.display(), why(source))]
     File {
-        /// What was attempted, a verb.
+        /// What was attempted; a verb.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Of the layers below.
+    /// An error of the layers below.
     #[error("{0}")]
     Agent(#[from] cairn_agent::Error),
 }
 
-/// What can be done about files that are there already.
+/// Returns the message about a persist directory with existing files.
 fn owned(path: &std::path::Path, owner: &str, is_own: bool) -> String {
     let (path, ways) = (path.display(), "to begin anew after they are set aside: --fresh");
     match is_own {
@@ -869,7 +870,7 @@ fn owned(path: &std::path::Path, owner: &str, is_own: bool) -> String {
     }
 }
 
-/// The text of an error of NVMe, a system call's without its number.
+/// Returns the text of an NVMe error; for a system call, without its number.
 fn why_remote(source: &nvme::Error) -> String {
     match source {
         nvme::Error::System { action, errno } => {
@@ -880,17 +881,17 @@ fn why_remote(source: &nvme::Error) -> String {
 }
 
 impl Error {
-    /// Pairs with `map_err`: the error is about the value of an option.
+    /// Marks an error as being about the value of `option`, for `map_err`.
     pub fn of(option: &'static str) -> impl FnOnce(Error) -> Error {
         move |source| match source {
-            // Said already, and closer to it.
+            // The error names an option already, and a more specific one.
             Error::Setting { .. } => source,
             _ => Error::Setting { option, source: Box::new(source) },
         }
     }
 
-    /// The option whose value this is about, wherever that came from; or a key of the configuration
-    /// file that has no option.
+    /// Returns the option that the error is about, or a key of the settings file that has no
+    /// option.
     pub fn setting(&self) -> Option<&'static str> {
         match self {
             Error::Setting { option, .. }
@@ -910,7 +911,7 @@ impl Error {
         }
     }
 
-    /// Who keeps a store from being used, if that is the matter.
+    /// Returns the process that keeps a store from being used, if that is the error.
     pub fn holder(&self) -> Option<&Holder> {
         match self {
             Error::Agent(cairn_agent::Error::Held { holder, .. })
@@ -919,9 +920,10 @@ impl Error {
         }
     }
 
-    /// The process's exit code for this error.
+    /// Returns the process's exit code for this error.
     pub fn exit_code(&self) -> i32 {
-        // Every variant is named: whoever adds one decides whether anything was changed by then.
+        // Lists every variant, so that the author of a new one decides whether anything was changed
+        // by then.
         match self {
             Error::Setting { source, .. } => source.exit_code(),
             Error::Execute { source, .. } if source.kind() == io::ErrorKind::NotFound => {
@@ -1026,7 +1028,7 @@ impl Error {
         }
     }
 
-    /// Whether a file or directory was missing: of a store, because it was removed a moment ago.
+    /// Whether a file or directory was missing, such as that of a store that was just removed.
     pub fn is_about_nothing_there(&self) -> bool {
         match self {
             Error::File { source, .. } => source.kind() == io::ErrorKind::NotFound,
@@ -1037,7 +1039,7 @@ impl Error {
         }
     }
 
-    /// Pairs with `map_err`: the error of `action` on `path`.
+    /// Returns a converter from a system error of `action` on `path`, for `map_err`.
     pub fn file<E: Into<io::Error>>(
         action: &'static str,
         path: &std::path::Path,

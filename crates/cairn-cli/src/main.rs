@@ -1,13 +1,14 @@
-//! The `cairn` command. Each subcommand is a file; this one reads the command line and reports
-//! errors.
+//! The `cairn` command. Each subcommand has its own file. This file parses the command line and
+//! reports errors.
 //!
-//! Must stay true: an error is one line on standard error, `cairn: what, on which file, why; what
-//! to do`, and an exit code; standard output carries only what was asked for. `--json` prints one
-//! JSON document (`docs` of each command's report types say what is in it) instead.
+//! Invariant: an error is one line on standard error, `cairn: what, on which file, why; what to
+//! do`, and an exit code. Standard output carries only what the user asked for. `--json` prints one
+//! JSON document instead; the docs of each command's report types describe it.
 
-// Both panic where there is no room for what they say: `output` does not.
+// Both macros panic when the stream is full; the functions of `output` do not.
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
+mod balancer;
 mod check;
 mod commands;
 mod create;
@@ -42,14 +43,15 @@ Start with:
 which lets the program write its checkpoints below /cairn at the speed of memory, and brings them
 to /scratch/out as plain, verified files while it goes on. With the same --job it goes on from there. `cairn COMMAND --help` has examples.";
 
-/// Where the help of a command lists what every command takes.
+/// Display order that puts the options of all commands after a command's own options.
 const BEHIND_THE_COMMANDS_OWN: usize = 900;
 
 /// Checkpoint at memory speed: a store in memory for one job, drained to plain files.
 #[derive(Parser, Debug)]
 #[command(name = "cairn", version, after_help = OVERVIEW, infer_subcommands = true)]
 struct CommandLine {
-    /// Where stores are kept [default: the first with room of /dev/shm, $XDG_RUNTIME_DIR, /tmp]
+    /// Directory that holds the stores [default: the first with room of /dev/shm, $XDG_RUNTIME_DIR,
+    /// /tmp]
     #[arg(
         long,
         global = true,
@@ -58,8 +60,8 @@ struct CommandLine {
         display_order = BEHIND_THE_COMMANDS_OWN
     )]
     store_root: Option<PathBuf>,
-    /// The file of settings, whoever's it is, or `none` [default: ./cairn.toml, if nobody else can
-    /// write it]
+    /// Settings file to read, whoever owns it, or `none` to read none [default: ./cairn.toml, if
+    /// nobody else can write it]
     #[arg(
         long,
         global = true,
@@ -107,8 +109,8 @@ enum Action {
 }
 
 impl Action {
-    /// Whether more than what all commands have comes from the environment. The runs of a drill
-    /// leave that to it.
+    /// Whether the command's own options can also come from the environment, so that a misspelt
+    /// variable deserves a warning. The inner runs of a drill do not warn, because the drill does.
     fn has_settings(&self) -> bool {
         match self {
             Action::Run(arguments) => !arguments.is_rehearsal(),
@@ -118,17 +120,18 @@ impl Action {
     }
 }
 
-/// What every command needs to know.
+/// State that every command needs.
 struct Context {
-    /// Where stores are.
+    /// Where stores are kept.
     roots: Roots,
-    /// The configuration file.
+    /// Content of the settings file.
     settings: Settings,
-    /// JSON instead of text.
+    /// Whether to print JSON instead of text.
     json: bool,
 }
 
-/// The command line. The help of `cairn run` begins with the options that most people need.
+/// Returns the definition of the command line. The help of `cairn run` begins with the options that
+/// most users need.
 fn command_line() -> clap::Command {
     const FIRST: [&str; 10] = [
         "job",
@@ -173,13 +176,14 @@ fn main() {
     process::exit(code)
 }
 
-/// How long a store may be held by one process that does not go on, before that is said.
+/// How long one stalled process may hold the lock of a store before a message says so.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn act(line: CommandLine) -> Result<i32> {
-    cairn_device::lock::set_patience(PATIENCE);
+    cairn_device::memory::lock::set_patience(PATIENCE);
     if let Action::Agent(arguments) = &line.action {
-        // Before anything is opened: the agent starts by closing what it inherited.
+        // The agent starts by closing the descriptors it inherited, so nothing may be opened before
+        // it.
         return agent::run(arguments).map(|()| 0);
     }
     if let Action::Probe(arguments) = &line.action {
@@ -225,7 +229,8 @@ fn act(line: CommandLine) -> Result<i32> {
     done.map(|()| 0)
 }
 
-/// Help and version go to standard output; everything else is one line and exit code 2.
+/// Prints help and version to standard output. Reports any other error in one line and exits with
+/// code 2.
 fn refuse_command_line(error: &clap::Error) -> ! {
     if !error.use_stderr() {
         error.exit();
@@ -255,7 +260,8 @@ fn refuse_command_line(error: &clap::Error) -> ! {
     process::exit(EXIT_USAGE)
 }
 
-/// What was meant, as far as that can be guessed; with what sets it off from what follows.
+/// Returns a guess at what the user meant, with the separator that follows it; empty if there is no
+/// guess.
 fn advice(error: &clap::Error, command: &str) -> String {
     let said = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
@@ -278,12 +284,13 @@ fn advice(error: &clap::Error, command: &str) -> String {
     }
 }
 
-/// What stands on the command line after `cairn`.
+/// Returns the words of the command line after `cairn`.
 fn words_given() -> impl Iterator<Item = String> {
     std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())
 }
 
-/// The command that an error is about: whose usage it shows, else the one on the command line.
+/// Returns the command that an error is about: the one in its usage line, else the one on the
+/// command line.
 fn command_in(text: &str) -> String {
     if let Some(usage) = text.lines().find_map(|line| line.trim().strip_prefix("Usage: ")) {
         let is_name = |word: &&str| word.chars().all(|letter| letter.is_ascii_lowercase());

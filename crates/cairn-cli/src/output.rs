@@ -1,19 +1,20 @@
-//! What the command prints: one object as JSON, or lines for people.
+//! Output of the commands: one JSON document, or lines for a person.
 
 pub(crate) mod duration;
 pub(crate) mod markup;
 pub(crate) mod progress;
 pub(crate) mod ranks;
 pub(crate) mod size;
-use crate::error::{EXIT_FAILURE, Result};
 use cairn_agent::model::error::why;
 use cairn_core::Timestamp;
 use serde::Serialize;
 use std::ffi::{CStr, CString};
 use std::io::{self, Write};
 
-/// Says a line on standard error, at once and as one piece, whoever else writes there. A run goes
-/// on if there is no room for it.
+use crate::error::{EXIT_FAILURE, Result};
+
+/// Prints a line on standard error in one write, so that it does not mix with the output of other
+/// writers. Errors are ignored: a full standard error does not stop a run.
 macro_rules! say {
     ($($text:tt)*) => {
         $crate::output::to_standard_error(format!($($text)*))
@@ -30,13 +31,13 @@ pub fn json<T: Serialize>(value: &T) -> Result<()> {
     Ok(())
 }
 
-/// Prints a line.
+/// Prints a line on standard output.
 pub fn line(text: &str) {
     print(format!("{text}\n").as_bytes());
 }
 
-/// Writes to standard output. A reader that has seen enough (`| head`) ends the command quietly;
-/// that there is no room for what it says does not.
+/// Writes to standard output and flushes. Exits with code 0 if the reader closed the pipe (`|
+/// head`), and with a failure after any other error, such as a full disk.
 pub fn print(bytes: &[u8]) {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -49,13 +50,13 @@ pub fn print(bytes: &[u8]) {
     }
 }
 
-/// What [`say`] does.
+/// Implements [`say`].
 pub fn to_standard_error(mut line: String) {
     line.push('\n');
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// `1 file`, `2 files`.
+/// Returns a number with its noun: `1 file`, `2 files`.
 pub fn count(number: u64, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),
@@ -63,7 +64,8 @@ pub fn count(number: u64, noun: &str) -> String {
     }
 }
 
-/// Processes by their ids: `process 17 still uses`, `processes 17, 18, 19 and 5 more still use`.
+/// Returns process ids as the start of a sentence: `process 17 still uses`, `processes 17, 18, 19
+/// and 5 more still use`.
 pub fn still_use(processes: &[u32]) -> String {
     const NAMED_MAX: usize = 3;
     let named: Vec<String> = processes.iter().take(NAMED_MAX).map(u32::to_string).collect();
@@ -78,7 +80,7 @@ pub fn still_use(processes: &[u32]) -> String {
     format!("{noun} {}{more} {verb}", named.join(", "))
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell if needed.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=+,@%^".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
@@ -87,7 +89,7 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
-/// A name for people: one line, and nothing in it that a terminal obeys.
+/// Escapes a file name for a person: one line, without terminal control characters.
 pub fn escaped(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
@@ -103,8 +105,8 @@ pub fn escaped(name: &[u8]) -> String {
     text
 }
 
-/// A text that holds what others have said, on one line and with nothing in it that a terminal
-/// obeys.
+/// Escapes the control characters of a text that may come from others: one line, which cannot
+/// control the terminal.
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -116,7 +118,7 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-/// Permission bits as `ls -l` shows them, with the letter of the type.
+/// Returns permission bits as `ls -l` shows them, after the letter `kind` of the file type.
 pub fn mode_letters(kind: char, mode: u32) -> String {
     let mut letters = String::with_capacity(10);
     letters.push(kind);
@@ -134,12 +136,12 @@ pub fn mode_letters(kind: char, mode: u32) -> String {
     letters
 }
 
-/// A time in the local zone.
+/// Formats a time in the local time zone.
 pub fn local_time(time: Timestamp) -> String {
     let seconds = time.parts().0;
-    // SAFETY: an all-zero tm is a valid one (its zone pointer may be null); localtime_r fills it.
+    // SAFETY: an all-zero tm is a valid value; its zone pointer may be null. localtime_r fills it.
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to live values of this frame.
+    // SAFETY: both pointers refer to values that live in this frame.
     if unsafe { libc::localtime_r(&raw const seconds, &raw mut parts) }.is_null() {
         return format!("{seconds}");
     }
@@ -154,10 +156,10 @@ pub fn local_time(time: Timestamp) -> String {
     )
 }
 
-/// The name of a user, or the number where there is none.
+/// Returns the name of a user, or the number if it has no name.
 pub fn user_name(uid: u32) -> String {
-    // SAFETY: this program looks names up from one thread only; the entry is copied before the next
-    // call.
+    // SAFETY: only one thread of this program looks names up, and the entry is copied before the
+    // next call.
     let name = unsafe {
         let entry = libc::getpwuid(uid);
         if entry.is_null() { None } else { copy_text((*entry).pw_name) }
@@ -165,9 +167,10 @@ pub fn user_name(uid: u32) -> String {
     name.unwrap_or_else(|| uid.to_string())
 }
 
-/// The name of a group, or the number where there is none.
+/// Returns the name of a group, or the number if it has no name.
 pub fn group_name(gid: u32) -> String {
-    // SAFETY: as for users.
+    // SAFETY: only one thread of this program looks names up, and the entry is copied before the
+    // next call.
     let name = unsafe {
         let entry = libc::getgrgid(gid);
         if entry.is_null() { None } else { copy_text((*entry).gr_name) }
@@ -181,7 +184,7 @@ unsafe fn copy_text(text: *const libc::c_char) -> Option<String> {
     if text.is_null() {
         return None;
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller promises a NUL-terminated string; null was checked above.
     let text: CString = unsafe { CStr::from_ptr(text) }.to_owned();
     text.into_string().ok()
 }

@@ -1,4 +1,4 @@
-//! `cairn report`: what a job read, wrote and drained over time, as a page.
+//! `cairn report`: writes a page about what a job read, wrote and drained over time.
 //!
 //! Does not record anything; the agent does (`cairn_agent::timeline`).
 
@@ -7,12 +7,6 @@ mod chart;
 mod page;
 mod series;
 
-use crate::Context;
-use crate::error::{Error, Result};
-use crate::output;
-use crate::output::size;
-use crate::report::calls::CallReport;
-use crate::store::job_name::JobName;
 use cairn_agent::timeline::{TIMELINE_FILE, Timeline, timeline_name};
 use clap::Args;
 use serde::Serialize;
@@ -20,6 +14,13 @@ use series::{Checkpoint, Series, Totals};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output;
+use crate::output::size;
+use crate::report::calls::CallReport;
+use crate::store::job_name::JobName;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,48 +42,48 @@ and with each drain that is asked for, as at the end of a run, beside the manife
 pub struct Arguments {
     #[command(flatten)]
     job: JobName,
-    /// Look in this directory, to which the job was drained, not in its store
+    /// Read from this directory, to which the job was drained, instead of its store
     #[arg(long, value_name = "DIR", requires = "JobName")]
     persist: Option<PathBuf>,
-    /// Where the page is written to [default: JOB.report.html]
+    /// File to write the page to [default: JOB.report.html]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Bytes a second that the device takes, to compare with
+    /// Bandwidth of the device in bytes per second, for comparison
     #[arg(long, value_name = "SIZE")]
     device_bandwidth: Option<String>,
 }
 
-/// What the page shows.
+/// Content of the page.
 pub struct Report {
     /// The job.
     job: String,
     /// Its command.
     command: Vec<String>,
-    /// Time that a sample covers, milliseconds.
+    /// Length of a sample in milliseconds.
     every_ms: u64,
-    /// Something was drained.
+    /// Whether anything was drained.
     drains: bool,
-    /// What the user says of the device, bytes a second.
+    /// Bandwidth of the device according to the user, in bytes per second.
     device_bytes_per_s: Option<u64>,
-    /// What is drawn.
+    /// Data of the charts.
     series: Series,
-    /// Calls, if they were counted and the store is there.
+    /// Counted calls, if they were counted and the store exists.
     calls: Option<CallReport>,
 }
 
-/// The same for programs.
+/// The report as JSON.
 #[derive(Serialize)]
 struct JsonReport<'a> {
     job: &'a str,
     command: &'a [String],
     totals: Totals,
     checkpoints: &'a [Checkpoint],
-    /// As in the file.
+    /// Processes, as in the timeline.
     processes: Vec<&'a cairn_agent::timeline::Process>,
     samples: &'a [cairn_agent::timeline::Sample],
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let rate = arguments.device_bandwidth.as_ref();
     let rate = rate.map(|text| size::parse(text).ok_or(Error::Size { text: text.clone() }));
@@ -121,14 +122,14 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The timeline of the job in its store, or where it was drained to.
+/// Reads the timeline of the job from its store, or from the directory it was drained to.
 fn find(context: &Context, arguments: &Arguments) -> Result<(Timeline, Option<CallReport>)> {
     if let (Some(directory), Some(job)) = (&arguments.persist, &*arguments.job) {
         return Ok((load(&directory.join(timeline_name(job)), job)?, None));
     }
     let store = context.roots.choose(arguments.job.as_deref())?;
     let timeline = load(&store.directory().join(TIMELINE_FILE), &store.job.job)?;
-    // What programs made of the file of counts is none of the timeline's.
+    // A file of call counts that cannot be read does not affect the timeline.
     Ok((timeline, calls::load(&store).ok().flatten()))
 }
 

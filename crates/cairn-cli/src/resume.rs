@@ -1,4 +1,5 @@
-//! Going on with what an earlier run left: in its store, on its tiers, or outside.
+//! Continues from what an earlier run left: in its store, on its tiers, or in the persist
+//! directory.
 
 pub(crate) mod earlier;
 pub(crate) mod media_rebuild;

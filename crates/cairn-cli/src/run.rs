@@ -1,7 +1,8 @@
-//! `cairn run`: a program in a store, and its files drained when it ends.
+//! `cairn run`: runs a program in a store and drains its files when it ends.
 //!
-//! Must stay true: the program's exit code is ours; the store is removed only when nothing in it is
-//! needed any more; the last lines say what is safe where, and what to type next.
+//! Must stay true: cairn exits with the program's exit code. The store is removed only when nothing
+//! in it is needed any more. The last lines say which files are safe, where they are, and which
+//! command to type next.
 
 pub(crate) mod ending;
 pub(crate) mod launch;
@@ -10,6 +11,25 @@ pub(crate) mod probe;
 pub(crate) mod real_prefix;
 pub(crate) mod signals;
 pub(crate) mod unserved;
+
+use cairn_agent::agent::client::Client;
+use cairn_agent::archive::{ArchivePolicy, ArchiveStatus, check_credentials};
+use cairn_agent::drain::checkpoints::{Told, Wanted};
+use cairn_agent::model::holder::Holder;
+use cairn_agent::model::job::{AGENT_LOCK, Scope};
+use cairn_agent::model::lock;
+use cairn_agent::model::policy::AtEnd;
+use cairn_agent::model::protocol::{Failed, Status};
+use cairn_agent::model::ranks;
+use clap::Args;
+use clap::builder::BoolishValueParser;
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::Context;
 use crate::check;
@@ -37,33 +57,16 @@ use crate::settings::stage_option::{self, StageArgument};
 use crate::settings::walltime::Walltime;
 use crate::store::OpenStore;
 use crate::store::survey;
-use cairn_agent::agent::client::Client;
-use cairn_agent::archive::{ArchivePolicy, ArchiveStatus, check_credentials};
-use cairn_agent::drain::checkpoints::{Told, Wanted};
-use cairn_agent::model::holder::Holder;
-use cairn_agent::model::job::{AGENT_LOCK, Scope};
-use cairn_agent::model::lock;
-use cairn_agent::model::policy::AtEnd;
-use cairn_agent::model::protocol::{Failed, Status};
-use cairn_agent::model::ranks;
-use clap::Args;
-use clap::builder::BoolishValueParser;
-use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
-use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant};
 
-/// How often a wait for a signal is interrupted to look around.
+/// Longest wait for a signal before the other conditions are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How often the agent is looked after.
+/// Time between two checks that the agent lives.
 const AGENT_EVERY: Duration = Duration::from_secs(2);
-/// How long files may stay open after the program ended: processes that were killed take a moment
-/// to go.
+/// How long files may stay open after the program ended, because killed processes take a moment to
+/// disappear.
 const SETTLE: Duration = Duration::from_secs(2);
-/// How long an agent may take to hear what it is to do alone.
+/// How long to wait for the agent to accept a request and report that everything is drained, when
+/// the user no longer waits for the drain.
 const TELL_PATIENCE: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
@@ -115,18 +118,18 @@ pub struct Arguments {
     drain: DrainArguments,
     #[command(flatten, next_help_heading = "Space")]
     space: SpaceArguments,
-    /// Write figures of the job to this file every five seconds, in Prometheus's text format
+    /// Write metrics of the job to this file every five seconds, in the Prometheus text format
     #[arg(long, value_name = "FILE.prom", env = "CAIRN_RUN_METRICS_FILE")]
     metrics_file: Option<PathBuf>,
-    /// What the agent's log says, which cairn log shows [default: info]
+    /// Level of the agent's log, which cairn log shows [default: info]
     #[arg(long, value_name = "LEVEL", env = "CAIRN_RUN_LOG_LEVEL")]
     log_level: Option<LevelArgument>,
-    /// Fill the store, if it is new, with what the job drained to --persist, or, if there is
-    /// nothing, with what it archived; every file is compared with the manifest, and a checkpoint
-    /// of which a file is damaged, or which was drained in part only, is left out as a whole;
-    /// --stage alone is whole. With on-demand the command starts at once, and who opens a file
-    /// waits for its data; damage is found too late for an older checkpoint then: opening that file
-    /// fails (EIO), and the next run takes the older one. What was archived comes as a whole
+    /// Fill a new store with what the job drained to --persist, or, if nothing is there, with what
+    /// it archived. Every file is compared with the manifest. A checkpoint with a damaged file, or
+    /// one that was drained only in part, is left out as a whole. --stage without a value means
+    /// whole. With on-demand the command starts at once, and opening a file waits for its data;
+    /// damage is then found too late to use an older checkpoint: opening that file fails (EIO), and
+    /// the next run takes the older one. Archived files always come before the command starts
     /// [default: nothing comes]
     #[arg(
         long,
@@ -139,31 +142,31 @@ pub struct Arguments {
     )]
     stage: Option<StageArgument>,
     /// Begin anew, although an earlier start of the job, or another job, has files in --persist:
-    /// what these drained there is moved to cairn-aside.JOB.N in it first
+    /// first move what they drained there to cairn-aside.JOB.N in that directory
     #[arg(long, conflicts_with_all = ["stage", "shared", "resume"])]
     fresh: bool,
-    /// With --stage, bring of each family of checkpoints only the newest whole one, and what
-    /// belongs to none
+    /// With --stage, bring only the newest complete checkpoint of each family, and the files that
+    /// belong to no checkpoint
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_NEWEST_ONLY", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     newest_only: Option<bool>,
-    /// What the command finds in a store that has been there: all of it, with the newest checkpoint
-    /// of each family intact (checked): that is compared with its checksums, and a damaged file is
-    /// put right from its copy in the persist directory, or, if there is none that is whole, the
-    /// checkpoint is set aside in .cairn-damaged for the one before; all of it as the last run left
-    /// it (as-is); or what the last image in the persist directory has, all files of one moment
-    /// (image): what is in the store goes to cairn-left.JOB there first [default: checked]
+    /// What the command finds in a store that exists already. checked: all files; the newest
+    /// checkpoint of each family is compared with its checksums, a damaged file is repaired from
+    /// its copy in the persist directory, and if no intact copy exists, the checkpoint is moved to
+    /// .cairn-damaged and the one before it is used. as-is: all files as the last run left them.
+    /// image: the newest image in the persist directory, all files of one moment; what the store
+    /// held is first copied to cairn-left.JOB there [default: checked]
     #[arg(long, value_name = "WHAT", env = "CAIRN_RUN_RESUME", hide_possible_values = true)]
     resume: Option<Resume>,
     #[command(flatten, next_help_heading = "Archive")]
     archive: ArchiveArguments,
-    /// Nothing in the store need be kept: remove it at the end, whatever happens
+    /// Remove the store at the end, whatever happens: nothing in it needs to be kept
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_DISCARD", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     discard: Option<bool>,
-    /// Count calls about files, by function and by how they end, and say at the end which were not
-    /// served; all of them: cairn calls
+    /// Count the program's file calls, by function and result, and print at the end which ones were
+    /// not served; cairn calls shows all of them
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_REPORT_CALLS", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     report_calls: Option<bool>,
-    /// Of `cairn drill`: nothing is touched but the store, and what the command line names
+    /// Run for `cairn drill`: touches only the store and what the command line names
     #[arg(long, hide = true)]
     rehearsal: bool,
     /// The command and its arguments
@@ -172,13 +175,13 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Whether it is one of the runs of a drill.
+    /// Whether this is an inner run of a drill.
     pub fn is_rehearsal(&self) -> bool {
         self.rehearsal
     }
 }
 
-/// Carries out the command; its exit code.
+/// Runs the command. Returns the exit code.
 pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let Context { roots, settings, .. } = context;
     let is_real = !arguments.is_rehearsal();
@@ -218,7 +221,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         fresh: arguments.fresh,
         ..Request::new(arguments.store, settings.run.clone())?
     };
-    // A drill drains nowhere that anybody needs.
+    // A drill drains only to a directory that nobody needs.
     request.shared |= !is_real;
     if stage != Stage::Nothing
         && request.persist.is_none()
@@ -290,7 +293,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let last = match &company {
         Some(company) => match company.leave(&claim, code)? {
             Some(last) => last,
-            // Another one ends what was begun together.
+            // Another rank ends what the ranks started together.
             None => return executed.map(|ran| exit_code(ran.status)),
         },
         None => Last { others_failed: false, is_unused: claim.is_new && code.is_none() },
@@ -304,7 +307,8 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         }
         Err(error) => {
             if last.is_unused {
-                // Nothing ran in it. The error that is reported is the first one.
+                // Nothing ran in the store, so it is not needed. The first error is the one to
+                // report.
                 let _ = claim.remove();
             }
             Err(error)
@@ -312,18 +316,18 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     }
 }
 
-/// A program that ran.
+/// A program that has ended.
 pub struct Ran {
-    /// How it ended.
+    /// How the program ended.
     pub status: ExitStatus,
     agent: Client,
     signals: Signals,
     walltime: Walltime,
-    /// Starts of MPI programs in the store before.
+    /// Number of MPI launches that the store listed before the program started.
     launches_before: usize,
 }
 
-/// Runs the program to its end; `prepare` gets it just before it is started.
+/// Runs the program to its end. `prepare` can change the command just before it is started.
 pub fn execute(
     claim: &Claim,
     library: &Path,
@@ -331,7 +335,7 @@ pub fn execute(
     counts_calls: bool,
     prepare: impl FnOnce(&mut Command),
 ) -> Result<Ran> {
-    // Before anything starts a thread: the witness is forked.
+    // Must come before anything starts a thread, because it forks the witness.
     let mut signals =
         Signals::block().map_err(Error::file("block signals for", claim.store.directory()))?;
     let agent = claim.store.agent()?;
@@ -353,7 +357,7 @@ pub fn execute(
     Ok(Ran { status, agent, signals, walltime, launches_before })
 }
 
-/// Passes signals on until the program ends, and replaces an agent that was killed.
+/// Forwards signals until the program ends, and replaces an agent that was killed.
 fn wait(
     store: &OpenStore,
     child: &mut Child,
@@ -365,7 +369,8 @@ fn wait(
         if agent_seen.elapsed() >= AGENT_EVERY {
             agent_seen = Instant::now();
             if !lock::is_locked(store.directory(), AGENT_LOCK).unwrap_or(true) {
-                // If it cannot be started now, the end of the run tries again and says why.
+                // If the agent cannot be started here, the end of the run tries again and reports
+                // why.
                 let _ = store.agent();
             }
             walltime.warn(store.directory());
@@ -373,8 +378,8 @@ fn wait(
         let event = signals.wait(LOOK_EVERY);
         match event {
             Event::Forward(signal) => {
-                // SAFETY: the child was not waited for successfully yet, so its number is still its
-                // own.
+                // SAFETY: kill takes numbers only. The child has not been reaped, so its process id
+                // cannot belong to another process.
                 unsafe { libc::kill(child.id() as libc::pid_t, signal) };
             }
             Event::Child | Event::Shared(_) | Event::Timeout => {}
@@ -391,7 +396,8 @@ fn wait(
     }
 }
 
-/// Errors: what need not be kept is to be brought to safety.
+/// Refuses `--discard` together with a persist directory or an archive: files cannot both be thrown
+/// away and kept.
 fn check_discard(persist: Option<&PathBuf>, archive: Option<&ArchivePolicy>) -> Result<()> {
     match (persist, archive) {
         (Some(path), _) => Err(Error::DiscardPersist { path: path.clone() }),
@@ -400,8 +406,8 @@ fn check_discard(persist: Option<&PathBuf>, archive: Option<&ArchivePolicy>) -> 
     }
 }
 
-/// Where figures are written to; the agent has another current directory. Errors: its directory is
-/// not there.
+/// Returns the absolute path of the metrics file, because the agent has another current directory.
+/// Errors: its directory does not exist.
 fn figures(path: &Path) -> Result<PathBuf> {
     let path = std::path::absolute(path).map_err(Error::file("find", path))?;
     match path.parent().filter(|parent| !parent.is_dir()) {
@@ -416,26 +422,26 @@ fn figures(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// As a shell has it.
+/// Returns the exit code that a shell would report: 128 plus the number of a signal.
 pub fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// What the user asked for that matters at the end.
+/// Options that matter at the end of a run.
 struct Options<'a> {
     discard: bool,
     counts_calls: bool,
-    /// The command of another rank that ran in the store failed.
+    /// Whether the command of another rank failed in the store.
     others_failed: bool,
     words: &'a [String],
-    /// Not of a drill, which says itself what becomes of the store.
+    /// Whether this is not the run of a drill. A drill reports itself what happens to the store.
     is_real: bool,
-    /// Something was at the mount prefix in the real file system before.
+    /// Whether the mount prefix existed in the real file system before the run.
     hides: bool,
 }
 
-/// Drains what is left, says what is safe where, and removes the store if it is not needed any
-/// more.
+/// Drains what is left, reports which files are safe where, and removes the store if it is no
+/// longer needed. Returns the exit code.
 fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> Result<i32> {
     let Ran { status, agent, mut signals, walltime, launches_before } = ran;
     let Options { discard, counts_calls, others_failed, words, is_real, hides } = *options;
@@ -450,7 +456,7 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
         true => None,
         false => settle_archive(context, &claim, (&mut signals, &walltime)),
     };
-    // Nothing is to be sent of a store without files, whatever the server says.
+    // A store without files has nothing to send, so the state of the server does not matter.
     let has_nothing = |status: &ArchiveStatus| {
         matches!(safety, Safety::Empty) && status.failed.is_empty() && status.abandoned.is_empty()
     };
@@ -459,14 +465,15 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
     let safe = safety.needs_no_store() && is_archived;
     let may_remove = is_finished && safe;
     let inhabitants = match may_remove && !discard {
-        // What they write from now on is nowhere else. If nobody can say who they are, all that
-        // there is now is safe.
+        // Remaining programs could still write files that exist nowhere else. If the list of
+        // programs cannot be read, the store counts as used only by the holder that the error
+        // names.
         true => survey::programs(&claim.store)
             .unwrap_or_else(|error| error.holder().map(Holder::pid).into_iter().collect()),
         false => Vec::new(),
     };
     let removes = discard || (may_remove && inhabitants.is_empty());
-    // A list that cannot be read is none of the program's; `status` says why.
+    // A list that cannot be read is not the program's fault; `cairn status` reports it.
     let launches = ranks::launches(claim.store.directory()).unwrap_or_default();
     let launch = launches.into_iter().skip(launches_before).next_back();
     let pending = claim.store.job.pending.clone().filter(|_| !may_end && !removes);
@@ -477,7 +484,7 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
     let is_postponed = matches!(safety, Safety::Postponed { .. });
     let undrained = job.persist.is_some() && !safety.is_delivered() && !is_postponed;
     let unarchived = !is_archived && job.drain.at_end == AtEnd::Wait;
-    // Nor is what they made of the file of counts.
+    // A file of call counts that cannot be read is not the program's fault either.
     let calls = counts_calls.then(|| calls::load(&claim.store).ok().flatten()).flatten();
     let ending = Ending {
         roots: &context.roots,
@@ -508,21 +515,21 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
         true => crate::output::say!("{}", ending.json()),
         false => ending.lines().iter().for_each(|line| crate::output::say!("cairn: {line}")),
     }
-    // Where another rank failed, its exit code says more.
+    // If another rank failed, the exit code of that rank says more.
     let succeeded = code == 0 && !others_failed;
     let is_elsewhere = undrained || unarchived || strayed;
     Ok(if succeeded && is_elsewhere && !discard { EXIT_DRAIN } else { code })
 }
 
-/// Files whose data could not be brought in, as far as the agent is there to say so.
+/// Returns the files whose data could not be brought in; empty if the agent does not answer.
 fn not_brought(claim: &Claim) -> Vec<Failed> {
     let mut agent = Client::connect(claim.store.directory());
     let status = agent.as_mut().and_then(|agent| agent.status().ok());
     status.and_then(|status| status.bringing).map_or(Vec::new(), |bringing| bringing.failed)
 }
 
-/// Has the drain end as the user wants it to: waited for, or not. `is_finished`: the program, and
-/// all that shared the store, went well.
+/// Ends the drain the way the user wants, with or without waiting. `is_finished`: the program and
+/// all others that shared the store succeeded.
 fn settle(
     context: &Context,
     claim: &Claim,
@@ -539,7 +546,7 @@ fn settle(
     };
     match store.job.drain.at_end {
         AtEnd::Background if store.job.persist.is_some() => {
-            // One that was killed just now is replaced.
+            // Starts another agent if the last one was killed just before.
             postponed(true, store.agent().and_then(|mut agent| Ok(agent.tell_end(told)?)))
         }
         AtEnd::Nothing if store.job.persist.is_some() => {
@@ -559,9 +566,9 @@ fn settle(
     }
 }
 
-/// Tells the agent how the run ended, as may not have been done yet, and gives it a moment to say
-/// that everything is outside. The persist directory, which may be what nobody waited for, is asked
-/// nothing here.
+/// Tells the agent how the run ended, in case nobody has yet, and waits shortly for it to report
+/// that everything is drained. Does not touch the persist directory: it may be the very thing that
+/// the user did not want to wait for.
 fn is_delivered_soon(store: &OpenStore, told: Told) -> bool {
     let Some(mut agent) = Client::connect_within(store.directory(), TELL_PATIENCE) else {
         return false;
@@ -577,17 +584,17 @@ fn is_delivered_soon(store: &OpenStore, told: Told) -> bool {
     })
 }
 
-/// Ends the agent, and notes how the run ended, which nobody else will say.
+/// Stops the agent and records how the run ended, because no agent will do so.
 fn end_without_drain(claim: &Claim, told: Told) -> Result<()> {
     match claim.end_agent()? {
         true => checkpoints::end_run(&claim.store, told),
-        // It finds out when nobody has the store any more.
+        // The agent notices by itself that no program uses the store any more.
         false => Ok(()),
     }
 }
 
-/// Has the agent drain what is wanted outside, of checkpoints the newest in any case; None if the
-/// user does not want to wait for it, or time is over.
+/// Lets the agent drain what the policy wants outside, the newest checkpoint in any case. Returns
+/// None if the user stopped the wait or the job's time is over.
 fn drain(
     context: &Context,
     claim: &Claim,
@@ -602,7 +609,7 @@ fn drain(
     })
 }
 
-/// Has the agent archive what is to be archived; how that stands then, unless nothing is archived.
+/// Lets the agent archive what is due. Returns the state of the archive; None if the job has none.
 fn settle_archive(
     context: &Context,
     claim: &Claim,
@@ -625,14 +632,15 @@ fn settle_archive(
     }
 }
 
-/// What `work` comes to; None if the user does not want to wait for it, or time is over.
+/// Runs `work` in a thread and returns its result; None if the user stopped the wait or the job's
+/// time is over.
 fn attended<T: Send + 'static>(
     (signals, walltime): (&mut Signals, &Walltime),
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (sender, result) = mpsc::channel();
     thread::spawn(move || {
-        // The other side may have stopped listening.
+        // The receiver is gone if the wait was stopped.
         let _ = sender.send(work());
     });
     loop {
@@ -644,7 +652,7 @@ fn attended<T: Send + 'static>(
         if walltime.patience() == Some(Duration::ZERO) {
             return None;
         }
-        // Not SIGUSR1 and the like: those were meant for the program.
+        // SIGUSR1 and the like do not stop the wait: they were meant for the program.
         if let Event::Forward(signal) | Event::Shared(signal) = signals.wait(LOOK_EVERY / 10) {
             if matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT) {
                 return None;

@@ -1,10 +1,10 @@
-//! Where options come from: command line, then environment (`CAIRN_SECTION_KEY`), then `cairn.toml`
-//! in the current directory.
+//! Sources of options, in order of precedence: command line, environment (`CAIRN_SECTION_KEY`),
+//! `cairn.toml` in the current directory.
 //!
-//! Must stay true: a key that is unknown is an error, never ignored; an environment variable means
-//! the same as the key. clap reads the command line and the environment; this file adds the third.
-//! A file that was not named is obeyed only if nobody but this user, or root, could have put it
-//! there or changed it: it says where data go.
+//! Invariant: an unknown key is an error and is never ignored. An environment variable means the
+//! same as the key. clap reads the command line and the environment; this file adds `cairn.toml`. A
+//! settings file that `--settings` did not name is read only if nobody but this user or root can
+//! have created or changed it, because the file decides where data go.
 
 pub(crate) mod archive;
 pub(crate) mod checkpoint_options;
@@ -14,13 +14,6 @@ pub(crate) mod space;
 pub(crate) mod stage_option;
 pub(crate) mod variables;
 pub(crate) mod walltime;
-use crate::error::{Error, Result};
-use crate::output;
-use crate::settings::archive::ArchiveSettings;
-use crate::settings::checkpoint_options::{CheckpointSettings, FileSettings};
-use crate::settings::drain_options::DrainSettings;
-use crate::settings::space::SpaceSettings;
-use crate::settings::stage_option::StageSetting;
 use cairn_agent::model::log::Level;
 use cairn_posix::process::rank;
 use serde::Deserialize;
@@ -31,30 +24,38 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Name of the configuration file.
+use crate::error::{Error, Result};
+use crate::output;
+use crate::settings::archive::ArchiveSettings;
+use crate::settings::checkpoint_options::{CheckpointSettings, FileSettings};
+use crate::settings::drain_options::DrainSettings;
+use crate::settings::space::SpaceSettings;
+use crate::settings::stage_option::StageSetting;
+
+/// Name of the settings file.
 pub const FILE_NAME: &str = "cairn.toml";
-/// Named instead of a file: none counts.
+/// Value of `--settings` that disables the settings file.
 const NONE: &str = "none";
 
-/// The configuration file.
+/// Content of the settings file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Options of `cairn run`.
     pub run: RunSettings,
-    /// Which files are checkpoints, and what becomes of those.
+    /// Which files form checkpoints, and how often they are drained.
     pub checkpoint: CheckpointSettings,
     /// Where complete checkpoints are archived.
     pub archive: ArchiveSettings,
-    /// What files are for.
+    /// Purpose of files: persistent, reusable or temporary.
     pub files: FileSettings,
-    /// How they are drained.
+    /// How files are drained.
     pub drain: DrainSettings,
-    /// Where stores are.
+    /// Where stores are kept.
     pub store: StoreSettings,
-    /// What is kept in a store, and how long a write waits for room.
+    /// What stays in a store, and how long a write waits for space.
     pub space: SpaceSettings,
-    /// The file, if there is one.
+    /// Path of the settings file, if one was read.
     #[serde(skip)]
     pub path: Option<PathBuf>,
 }
@@ -115,18 +116,18 @@ pub struct StoreSettings {
     pub root: Option<PathBuf>,
 }
 
-/// A value that may be a list.
+/// A single value or a list of values.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum OneOrMore {
-    /// Just one.
+    /// One value.
     One(String),
-    /// Several.
+    /// A list of values.
     More(Vec<String>),
 }
 
 impl OneOrMore {
-    /// As a list.
+    /// Returns the values as a list.
     pub fn into_vec(self) -> Vec<String> {
         match self {
             OneOrMore::One(value) => vec![value],
@@ -136,16 +137,17 @@ impl OneOrMore {
 }
 
 impl Settings {
-    /// Reads the file that was `named`, or else `cairn.toml` in `directory`: nothing if there is
-    /// none. Errors: it cannot be read, says what nobody understands, or may be somebody else's.
+    /// Reads the settings file `named`, else `cairn.toml` in `directory`. Returns the defaults if
+    /// `named` is `none`, or if no file was named and `cairn.toml` does not exist. Errors: the file
+    /// cannot be read, has an unknown key or a bad value, or somebody else may have written it.
     pub fn load(directory: &Path, named: Option<&Path>) -> Result<Settings> {
         let path = match named {
             Some(named) if named == Path::new(NONE) => return Ok(Settings::default()),
             Some(named) => named.to_path_buf(),
             None => directory.join(FILE_NAME),
         };
-        // Somebody may have put a pipe there, which nobody ever writes to; a pipe that was named is
-        // to be waited for.
+        // Another user may have put a pipe there that nobody writes to, so the open must not block.
+        // A pipe that the user named is waited for.
         let flags = if named.is_none() { libc::O_NONBLOCK } else { 0 };
         let mut file = match File::options().read(true).custom_flags(flags).open(&path) {
             Ok(file) => file,
@@ -172,7 +174,7 @@ impl Settings {
 }
 
 impl Settings {
-    /// Says which file counts. Of the ranks of a node one does.
+    /// Prints which settings file is in effect. Only the first rank of a node prints it.
     pub fn tell(&self) {
         let Some(path) = self.path.as_ref().and_then(|path| path.canonicalize().ok()) else {
             return;
@@ -183,15 +185,16 @@ impl Settings {
     }
 }
 
-/// Why a file in a directory may say what somebody else wants; none if only this user and root
-/// could have written it.
+/// Returns why a file in `directory` may hold another user's wishes; None if only this user and
+/// root can have written it.
 fn distrust(file: &Metadata, directory: &Metadata) -> Option<String> {
     const GROUP: u32 = 0o020;
     const OTHERS: u32 = 0o002;
     const STICKY: u32 = 0o1000;
     let user = rustix::process::geteuid().as_raw();
     let is_ours = |found: &Metadata| [user, 0].contains(&found.uid());
-    // Where each user has a group of the same number, that is nobody else's.
+    // A group whose number equals the user's is private to that user on systems that give every
+    // user a group.
     let is_shared = |found: &Metadata| {
         found.mode() & OTHERS != 0 || found.mode() & GROUP != 0 && found.gid() != user
     };
@@ -208,8 +211,8 @@ fn distrust(file: &Metadata, directory: &Metadata) -> Option<String> {
     replaceable.then(|| "others may write to its directory".to_string())
 }
 
-/// The keys of the configuration file that mean the same as a variable; of several that are there
-/// the first counts.
+/// Returns the keys of the settings file that mean the same as `variable`. If several are set, the
+/// first takes precedence.
 pub fn keys_of(variable: &str) -> Vec<String> {
     let keys: &[&str] = match variable {
         "CAIRN_CHECKPOINT_PFS_EVERY" => &["checkpoint.levels.pfs"],
@@ -222,12 +225,12 @@ pub fn keys_of(variable: &str) -> Vec<String> {
     keys.iter().map(ToString::to_string).collect()
 }
 
-/// The content of a file that somebody wrote by hand.
+/// Reads a file that a person wrote.
 pub fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).map_err(|error| unreadable(path, &error))
 }
 
-/// What a text in TOML says. Errors name the line.
+/// Parses TOML. Errors name the line.
 pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
     toml::from_str(text).map_err(|error| {
         let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
@@ -262,7 +265,7 @@ mod tests {
         settings
     }
 
-    /// The keys in a section of the file, those of sections in it with their path.
+    /// Returns the keys in a section of the settings file, with full paths, subsections included.
     fn keys_in(section: &str) -> Option<BTreeSet<String>> {
         let text = match section {
             "" => "nothing = 1".to_string(),
@@ -286,7 +289,7 @@ mod tests {
         if names.is_empty() { "—".to_string() } else { names.join(", ") }
     }
 
-    /// The line of the table about an option, up to what it means.
+    /// Returns the table line of an option, up to the column with its meaning.
     fn line_of(option: &clap::Arg, keys: &BTreeSet<String>) -> String {
         let help = option.get_long_help().or(option.get_help()).expect("it has").to_string();
         let default = help.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']'));
@@ -296,7 +299,7 @@ mod tests {
         let default = default.unwrap_or(if is_switch { "no" } else { "—" });
         let variable = option.get_env().map(|name| name.to_str().expect("UTF-8").to_string());
         let wanted = variable.iter().flat_map(|variable| keys_of(variable));
-        // One option may be a table of the file.
+        // One option may be a table in the settings file.
         let own = wanted.flat_map(|wanted| {
             let is_in = move |key: &&String| {
                 key.strip_prefix(&wanted)
@@ -309,7 +312,7 @@ mod tests {
         format!("| `--{long}` | {variable} | {keys} | {default} | ")
     }
 
-    /// Fails where `docs/SETTINGS.md` lacks something, has more, or says otherwise.
+    /// Fails if `docs/SETTINGS.md` lacks an entry, has an extra one, or contradicts the code.
     #[test]
     fn page_of_settings_has_each_option_variable_and_key() {
         let page = include_str!("../../../docs/SETTINGS.md");

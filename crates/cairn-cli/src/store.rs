@@ -1,7 +1,7 @@
-//! Finding stores, and opening one for a command.
+//! Finds stores and opens one for a command.
 //!
-//! Must stay true: a store that is not ours, not private, of a newer format or damaged is refused
-//! before anything of it is used; nothing here changes a store.
+//! Must stay true: a store that belongs to another user, is not private, has a newer format or is
+//! damaged is refused before anything in it is used. Nothing here changes a store.
 
 pub(crate) mod job_name;
 pub(crate) mod local;
@@ -10,52 +10,54 @@ pub(crate) mod removal;
 pub(crate) mod survey;
 pub(crate) mod tier;
 pub(crate) mod unsaved;
-use crate::error::{Error, Result};
-use crate::output::quoted;
-use crate::output::size::human;
 use cairn_agent::agent::client::Client;
 use cairn_agent::model::job::{JOB_FILE, Job, RUN_LOCK, is_valid_job_name};
 use cairn_agent::model::lock;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::store::volume::{Volume, prefix_of};
-use cairn_device::label::Identity;
-use cairn_device::namespace;
+use cairn_device::media::label::Identity;
+use cairn_device::store::namespace;
 use cairn_device::store::{Candidate, candidate_roots, find_candidate, removed_job, store_path};
 use cairn_device::{Store, TierPlace};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Advice for a store that cannot be used.
+use crate::error::{Error, Result};
+use crate::output::quoted;
+use crate::output::size::human;
+
+/// Default advice for a store that cannot be used.
 const ADVICE: &str = "nothing was changed; use another --job or --store-root";
 const ADVICE_NEWER: &str = "nothing was changed; use the version of cairn that made it";
 const ADVICE_DAMAGED: &str =
     "nothing was changed; what is drained is in the persist directory; remove the store with rm -r";
 
-/// The namespace that every store has.
+/// Name of the namespace that every store has.
 pub const NODE: &str = "node";
 
-/// Agents asked in turn before it is given up.
+/// Maximum number of agents that a request is sent to, one after another.
 const AGENTS_MAX: u32 = 5;
 
-/// The places where stores can be.
+/// Directories that can hold stores.
 #[derive(Clone, Debug)]
 pub struct Roots {
     explicit: Option<PathBuf>,
 }
 
 impl Roots {
-    /// Only `explicit` if given, else the usual places.
+    /// Uses only `explicit` if given, else the default directories.
     pub fn new(explicit: Option<PathBuf>) -> Roots {
         Roots { explicit }
     }
 
-    /// The directory the user chose, if any.
+    /// Returns the directory that the user chose, if any.
     pub fn explicit(&self) -> Option<&Path> {
         self.explicit.as_deref()
     }
 
-    /// What names it on the command line, with a space behind it; empty if none was chosen.
+    /// Returns the command-line option that names the chosen directory, with a trailing space;
+    /// empty if none was chosen.
     pub fn option(&self) -> String {
         match &self.explicit {
             Some(root) => format!("--store-root {} ", quoted(&root.display().to_string())),
@@ -70,8 +72,8 @@ impl Roots {
         }
     }
 
-    /// Where a new store is made that needs `wanted_bytes`, or as much as can be had; and what to
-    /// tell the user about that.
+    /// Returns the directory for a new store that needs `wanted_bytes`, or as much as possible if
+    /// None; also a message for the user if the first choice had too little space.
     pub fn for_new(&self, wanted_bytes: Option<u64>) -> Result<(PathBuf, Option<String>)> {
         if let Some(root) = &self.explicit {
             if !root.is_dir() {
@@ -93,27 +95,28 @@ impl Roots {
         places.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The directory of a job's store; None if there is none. A store being made or removed does
-    /// not count.
+    /// Returns the directory of a job's store; None if there is none. A store that is being created
+    /// or removed does not count.
     pub fn find(&self, job: &str) -> Option<PathBuf> {
         let directories = self.candidates().into_iter().map(|root| store_path(&root, job));
         let mut known = directories.filter(|directory| directory.symlink_metadata().is_ok());
         let first = known.next()?;
-        // A directory without a description, in a root that comes earlier, hides no store.
+        // A directory without a description in an earlier root does not hide a store in a later
+        // one.
         let is_whole = |directory: &PathBuf| directory.join(JOB_FILE).symlink_metadata().is_ok();
         if is_whole(&first) { Some(first) } else { known.find(is_whole).or(Some(first)) }
     }
 
-    /// Every store of this user: job and directory, in the order of names.
+    /// Returns every store of this user: job and directory, sorted by job.
     pub fn all(&self) -> Vec<(String, PathBuf)> {
         let mut found: Vec<(String, PathBuf)> = Vec::new();
         for root in self.candidates() {
-            // A root that cannot be read holds no store of ours.
+            // A root that cannot be read holds no store of this user.
             let Ok(entries) = fs::read_dir(store_path(&root, "")) else { continue };
             for entry in entries.flatten() {
                 let Ok(job) = entry.file_name().into_string() else { continue };
                 let is_known = found.iter().any(|(known, _)| *known == job);
-                // One whose removal was cut off has no name of a job.
+                // A store whose removal was cut off does not have the name of a job.
                 let is_named = is_valid_job_name(&job);
                 if is_named && !is_known && entry.path().join(JOB_FILE).exists() {
                     found.push((job, entry.path()));
@@ -124,7 +127,7 @@ impl Roots {
         found
     }
 
-    /// Directories of stores of `job` whose removal was begun.
+    /// Returns the directories of stores of `job` whose removal has begun.
     pub fn removed(&self, job: &str) -> Vec<PathBuf> {
         let candidates = self.candidates().into_iter();
         let entries = candidates.flat_map(|root| fs::read_dir(store_path(&root, ""))).flatten();
@@ -136,8 +139,8 @@ impl Roots {
             .collect()
     }
 
-    /// The job of the store that has the tier with this identity, finished or not; None if there is
-    /// none.
+    /// Returns the job whose store has the tier with this identity, finished or not; None if there
+    /// is none.
     pub fn job_with_tier(&self, identity: &Identity) -> Option<String> {
         let is_it = |place: &TierPlace| match place {
             TierPlace::Medium { identity: found, .. } => found == identity,
@@ -150,7 +153,7 @@ impl Roots {
         self.all().into_iter().find(|(_, directory)| has_it(directory)).map(|(job, _)| job)
     }
 
-    /// The directories in which users keep stores, those of other users included.
+    /// Returns the directories in which users keep stores, other users included.
     pub fn users(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for root in self.candidates() {
@@ -165,8 +168,8 @@ impl Roots {
         found
     }
 
-    /// The store of `job`, or if none is named the one this process runs in, or the only one there
-    /// is.
+    /// Opens the store of `job`. If no job is named, opens the store this process runs in, else the
+    /// only store that exists.
     pub fn choose(&self, job: Option<&str>) -> Result<OpenStore> {
         if let Some(job) = job {
             check_job_name(job)?;
@@ -189,7 +192,7 @@ impl Roots {
     }
 }
 
-/// Says that a store lives elsewhere than usual.
+/// Returns a message that a store is not in the first default directory.
 fn moved(small: &Candidate, place: &Candidate) -> String {
     let slower = if small.in_memory && !place.in_memory { ", which is slower" } else { "" };
     let free = human(small.free_bytes);
@@ -197,7 +200,7 @@ fn moved(small: &Candidate, place: &Candidate) -> String {
     format!("{usual} has only {free} free: the store lives in {root}{slower}")
 }
 
-/// Refuses names that are no job names.
+/// Refuses an invalid job name.
 pub fn check_job_name(job: &str) -> Result<()> {
     match is_valid_job_name(job) {
         true => Ok(()),
@@ -205,7 +208,7 @@ pub fn check_job_name(job: &str) -> Result<()> {
     }
 }
 
-/// The store cannot be used, for a reason of the layer below.
+/// Returns the error that a store cannot be used, with advice that fits the cause.
 pub fn refuse(source: impl Into<cairn_agent::Error>) -> Error {
     let source = source.into();
     let advice = match &source {
@@ -218,10 +221,10 @@ pub fn refuse(source: impl Into<cairn_agent::Error>) -> Error {
     Error::Store { source, advice }
 }
 
-/// A store that may be used.
+/// A store that passed the checks.
 pub struct OpenStore {
     directory: PathBuf,
-    /// What is known of the job.
+    /// Description of the job.
     pub job: Job,
 }
 
@@ -237,12 +240,12 @@ impl OpenStore {
         Ok(OpenStore { directory: directory.to_path_buf(), job })
     }
 
-    /// Its directory.
+    /// Returns the directory of the store.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Opens its namespaces. Errors: one is damaged or of a newer format.
+    /// Opens the namespaces of the store. Errors: one is damaged or of a newer format.
     pub fn volumes(&self) -> Result<Vec<Volume>> {
         let store = Store::open(&self.directory).map_err(refuse)?;
         let names = store.namespaces().map_err(refuse)?;
@@ -280,14 +283,14 @@ impl OpenStore {
         }
     }
 
-    /// Connects to its agent, which is started if need be.
+    /// Connects to the store's agent, and starts one if there is none.
     pub fn agent(&self) -> Result<Client> {
         let program = std::env::current_exe().map_err(Error::file("find", Path::new("cairn")))?;
         Ok(Client::reach(&self.directory, &program)?)
     }
 
-    /// Has its agent, the one given first, do what may be done again: one that is killed meanwhile
-    /// is replaced, and the next one takes up where it was.
+    /// Sends a repeatable request to the store's agent, first to the one in `given`. An agent that
+    /// is killed meanwhile is replaced, and the next one continues its work.
     pub fn ask_agent<T>(
         &self,
         mut given: Option<Client>,
@@ -303,13 +306,13 @@ impl OpenStore {
         Ok(ask(&mut self.agent()?)?)
     }
 
-    /// Whether a `cairn run` has it.
+    /// Whether a `cairn run` holds the store.
     pub fn is_running(&self) -> bool {
         lock::is_locked(&self.directory, RUN_LOCK).unwrap_or(false)
     }
 
-    /// The path in the store for what the user wrote: as the program sees it, or relative to the
-    /// mount.
+    /// Converts a path that the user wrote, as the program sees it or relative to the mount prefix,
+    /// to a path in the store.
     pub fn path(&self, text: &str) -> Result<FilePath> {
         let bad = || Error::Path { text: text.to_string() };
         let path = FilePath::parse(text.as_bytes()).ok_or_else(bad)?;
@@ -317,12 +320,12 @@ impl OpenStore {
         Ok(path.strip_prefix(&mount).unwrap_or(path))
     }
 
-    /// A path in the store as the program sees it, for people.
+    /// Returns a path in the store as the program sees it, for a person.
     pub fn shown(&self, path: &FilePath) -> String {
         String::from_utf8_lossy(&self.seen(path)).into_owned()
     }
 
-    /// A path in the store as the program sees it.
+    /// Returns a path in the store as the program sees it.
     pub fn seen(&self, path: &FilePath) -> Vec<u8> {
         let mut seen = self.job.mount.clone().into_bytes();
         if !path.is_root() {
@@ -334,22 +337,23 @@ impl OpenStore {
     }
 }
 
-/// The volume a path lies in, and its path there; None if it lies above all of them.
+/// Returns the volume that holds a path, and the path within it; None if the path lies above all
+/// volumes.
 pub fn locate<'a>(volumes: &'a [Volume], path: &FilePath) -> Option<(&'a Volume, FilePath)> {
     volumes.iter().find_map(|volume| Some((volume, path.strip_prefix(volume.prefix())?)))
 }
 
-/// A file as written on the command line: `JOB:/path`, or `/path` for the job that is meant anyway.
+/// A file on the command line: `JOB:/path`, or `/path` if the job is implied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The job, if one is named.
     pub job: Option<String>,
-    /// The path, perhaps empty.
+    /// The path; may be empty.
     pub path: String,
 }
 
 impl Place {
-    /// Reads `JOB`, `JOB:/path`, `:/path` or `/path`.
+    /// Parses `JOB`, `JOB:/path`, `:/path` or `/path`.
     pub fn parse(text: &str) -> Place {
         match text.split_once(':') {
             Some((job, path)) if !job.contains('/') => Place {

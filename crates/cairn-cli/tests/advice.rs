@@ -1,9 +1,9 @@
-//! `cairn advise`: figures from the command line and from a job's own checkpoints.
+//! `cairn advise`: input from the command line and from a job's own checkpoints.
 
 mod common;
 
 use cairn_device::Store;
-use cairn_device::notes::{self, Kind, Note};
+use cairn_device::store::notes::{self, Kind, Note};
 use common::Sandbox;
 
 const SECOND: i64 = 1_000_000_000;

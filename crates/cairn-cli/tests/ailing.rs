@@ -1,6 +1,7 @@
-//! A tier's device that goes away while a program writes, and comes back; and one that is slow by
-//! seconds. On a device itself, and in a file of a file system on one. Where there are no loop
-//! devices, each test says so and passes.
+//! A tier's device that vanishes while a program writes and comes back, and a device that is slow
+//! by seconds. The tier is on the device itself, or in a file of a file system on the device.
+//!
+//! Without loop devices, each test prints a message and passes.
 
 mod common;
 
@@ -14,10 +15,9 @@ use std::time::Duration;
 
 const BYTES: u64 = 96 << 20;
 const INNER_BYTES: u64 = 48 << 20;
-/// Size of a device that is as good as gone.
+/// Size of a device that is as good as gone, in bytes.
 const GONE_BYTES: u64 = 4096;
-/// How long a slow device takes for what is quick otherwise. Longer than anybody waits who does not
-/// look twice.
+/// Delay of an operation on a slow device. Longer than any wait that does not check a second time.
 const SLOW: Duration = Duration::from_secs(2);
 
 const WRITE: &str = "
@@ -33,7 +33,7 @@ def until_told(what):
     print(what, flush=True)
     sys.stdin.readline()
 ";
-/// What was written before the device goes is safe; some of what is written then fails.
+/// Files written before the device vanishes are safe; some later writes then fail.
 const WRITE_ON: &str = "
 write('safe', safe)
 until_told('safe')
@@ -44,7 +44,7 @@ try:
 except OSError as error:
     until_told(f'errno {error.errno}')
 ";
-/// Writes and removes files as long as the device is slow, and once more.
+/// Writes and removes files as long as the device is slow, then does it once more.
 const WRITE_ALL_THE_TIME: &str = "
 print('writing', flush=True)
 round = 0
@@ -60,7 +60,7 @@ assert open('/cairn/safe', 'rb').read() == safe
 print('intact')
 ";
 
-/// Where the tier is.
+/// Location of the tier.
 #[derive(Clone, Copy)]
 enum Kind {
     Device,
@@ -69,7 +69,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The tier in the file of a file system, if it is in one.
+    /// Tier option for a tier in a file below `mounted`; None for a tier on the device itself.
     fn file(self, mounted: &Path) -> Option<String> {
         let kind = match self {
             Kind::Device => return None,
@@ -80,7 +80,7 @@ impl Kind {
     }
 }
 
-/// The store of a job.
+/// Store of a job.
 struct Store {
     sandbox: Sandbox,
     tiers: String,
@@ -105,7 +105,7 @@ impl Store {
         Program { child, said }
     }
 
-    /// What was safe can be read.
+    /// Asserts that the file `safe` can be read back unchanged.
     fn is_intact(&self) -> Ran {
         let output = self.command(CHECK).output().expect("starts");
         Ran::of(output, "run".to_string()).succeeds().prints("intact\n")
@@ -126,7 +126,7 @@ impl Store {
         fs::remove_dir_all(self.sandbox.store("job")).expect("the store is there");
     }
 
-    /// Nothing fails and nothing is lost while `slow` lasts.
+    /// Asserts that nothing fails and nothing is lost while `slow` runs.
     fn bears(&self, slow: impl FnOnce()) {
         let mut program = self.start(WRITE_ALL_THE_TIME);
         program.says("writing");
@@ -141,17 +141,17 @@ impl Store {
     }
 }
 
-/// A device that ails, and a store with a tier there.
+/// A failing device, and a store with a tier on it.
 struct Place {
     store: Store,
     device: LoopDevice,
-    /// The file system on the device, and a device in a file there.
+    /// File system on the device, and a loop device in a file of that file system.
     mounted: Option<PathBuf>,
     inner: Option<LoopDevice>,
 }
 
 impl Place {
-    /// None where there are no such devices.
+    /// Returns None where loop devices are not available.
     fn new() -> Option<Place> {
         let (tiers, persist) = (String::new(), None);
         let store = Store { sandbox: Sandbox::new(), tiers, persist };
@@ -159,7 +159,7 @@ impl Place {
         Some(Place { store, device, mounted: None, inner: None })
     }
 
-    /// With a tier after `before` that goes away with the device.
+    /// Adds a tier after `before` that vanishes with the device.
     fn that_vanishes(kind: Kind, before: &str) -> Option<Place> {
         let mut place = Place::new()?;
         let tier = match kind {
@@ -170,7 +170,7 @@ impl Place {
         Some(place)
     }
 
-    /// With a tier after `before` whose writes wait while the file system on the device is frozen.
+    /// Adds a tier after `before` whose writes wait while the file system on the device is frozen.
     fn that_is_slow(kind: Kind, before: &str) -> Option<Place> {
         let mut place = Place::new()?;
         let mounted = place.mount()?;
@@ -210,7 +210,7 @@ impl Drop for Place {
     }
 }
 
-/// A program that says something and waits for an answer.
+/// A program that prints a line and waits for an answer.
 struct Program {
     child: Child,
     said: Lines<BufReader<ChildStdout>>,
@@ -238,8 +238,8 @@ fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// The program meets EIO, never a signal or a success that is none, and is told why by `status`.
-/// When the device is back, what was safe is.
+/// The program gets EIO, never a signal and never a false success, and `status` reports the reason.
+/// When the device is back, the safe files are intact.
 fn device_vanishes(kind: Kind, before: &str) {
     let Some(place) = Place::that_vanishes(kind, before) else { return };
     let mut program = place.store.start(WRITE_ON);
@@ -280,8 +280,8 @@ fn device_vanishes_under_what_spilled_then_what_was_safe_is_there_when_it_is_bac
     device_vanishes(Kind::FileOnDevice, "ram:2M,");
 }
 
-/// What of a file stands on the device cannot be read any more; what is in memory reaches the
-/// persist directory.
+/// The part of a file that is on the device cannot be read any more. Files in memory still reach
+/// the persist directory.
 const OVERWRITE_AND_WRITE: &str = "
 write('room', bytes(1 << 20))
 write('spilled', safe)
@@ -306,7 +306,7 @@ fn device_vanishes_under_what_spilled_then_what_is_in_memory_is_drained() {
     place.store.persist = Some(out.clone());
     let mut program = place.store.start(OVERWRITE_AND_WRITE);
     program.says("safe");
-    // The drain may still have read what was removed.
+    // The drain may still be reading the removed file.
     eventually("memory is free", || place.store.memory_free_bytes() >= 512 << 10);
     place.device.limit(GONE_BYTES);
     program.goes_on();
@@ -328,7 +328,8 @@ fn device_is_slow(kind: Kind, before: &str) {
     });
 }
 
-/// Makes every write to a file system wait for so long. Thaws it whatever becomes of us.
+/// Command that makes every write to a file system wait for `SLOW`. It thaws the file system even
+/// if the test dies.
 fn freeze(mounted: &Path) -> Command {
     let (at, seconds) = (mounted.display(), SLOW.as_secs());
     let mut command = Command::new("sh");
@@ -354,7 +355,7 @@ fn device_under_a_mapped_file_is_slow_by_seconds_then_nothing_fails() {
     device_is_slow(Kind::MappedFileOnDevice, "ram:2M,");
 }
 
-/// Whoever needs what the agent was to write writes it, or waits.
+/// A process that needs bytes which the agent has not written yet writes them itself, or waits.
 #[test]
 fn agent_gets_no_processor_for_seconds_while_it_writes_behind_then_nothing_fails() {
     for before in ["", "ram:2M,"] {

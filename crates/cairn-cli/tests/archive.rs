@@ -1,5 +1,6 @@
-//! Complete checkpoints go to an object store, whatever the server does meanwhile. The server here
-//! plays what real ones do when they are in trouble; tests/apps has real ones.
+//! Complete checkpoints reach an object store, whatever the server does meanwhile.
+//!
+//! The server here imitates real servers in trouble; tests/apps uses real servers.
 
 mod common;
 
@@ -16,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Waits until the test says so, by a file in the working directory.
+/// Shell command that waits until the test creates `go` in the working directory.
 const WAIT: &str = "until [ -e go ]; do sleep 0.01; done";
 
 #[test]
@@ -33,7 +34,7 @@ fn server_in_trouble_is_asked_again_and_nothing_is_said_to_be_there_before_it_is
     for trouble in [Trouble::SlowDown, Trouble::Hangup, Trouble::WrongChecksum, Trouble::Unanswered]
     {
         let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[trouble; 3]));
-        // A run that fails with what the server did is followed by a drain, as it says.
+        // A run that fails because of the server is followed by a drain, as its message advises.
         match run(&sandbox, &server, SCRIPT).code {
             Some(75) => drop(cairn(&sandbox, &server, &["drain", "melt"]).succeeds()),
             code => assert_eq!(code, Some(0), "{trouble:?}"),
@@ -86,7 +87,7 @@ fn whoever_has_no_credentials_says_so() {
     let words = ["run", "--job", "melt", "--persist", &out, "--drain", "none"];
     let words = [&words[..], &["--archive", "s3://runs/deep/er"]].concat();
     let words = [&words[..], &["--", "bash", "-c", SCRIPT]].concat();
-    // Else the agent may be faster than the end of the run.
+    // Otherwise the agent may archive before the run ends.
     server.set_mood(Mood::Away);
     cairn(&sandbox, &server, &words).succeeds();
     server.set_mood(Mood::Fine);
@@ -95,10 +96,13 @@ fn whoever_has_no_credentials_says_so() {
     assert!(server.names().is_empty());
 }
 
-/// Mechanism: the server is asked at the end of a run, also where nothing is to be sent.
-/// Consequence: a run without a file ended as if something were not safe, kept its store, and said
-/// that nothing there was verified.
-/// Fix: what has no files needs no server; and what nobody could ask is said to be nothing.
+/// Mechanism: the end of a run queried the server even when there was nothing to send.
+///
+/// Consequence: a run without files ended as if data were unsafe, kept its store, and reported that
+/// nothing there was verified.
+///
+/// Fix: a run without files needs no server. An archive that could not be queried counts as empty
+/// then.
 #[test]
 fn run_without_files_needs_no_server() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
@@ -128,7 +132,7 @@ fn what_is_there_is_not_sent_again_and_what_was_replaced_is_no_checkpoint_any_mo
     run(&sandbox, &server, &script).ends_with(3);
     assert_archived(&sandbox, &server);
     let sent = server.written();
-    // Another agent, which knows nothing of what the first one did.
+    // Another agent, without the first one's state.
     run(&sandbox, &server, "exit 3").ends_with(3);
     assert_eq!(server.written(), sent);
     let before = manifests(&server);
@@ -138,11 +142,13 @@ fn what_is_there_is_not_sent_again_and_what_was_replaced_is_no_checkpoint_any_mo
     assert!(after.iter().filter(|name| before.contains(name)).count() == 1, "{before:?} {after:?}");
 }
 
-/// Mechanism: what an agent that was killed had begun was given up, and begun again from the first
-/// byte.
-/// Consequence: a file that takes longer to send than agents live was never archived, and each of
-/// them paid for all of it.
-/// Fix: the next one compares the parts that are there and sends the others.
+/// Mechanism: the next agent aborted the upload that a killed agent had begun, and restarted it at
+/// the first byte.
+///
+/// Consequence: a file that takes longer to send than agents live was never archived, and each
+/// agent paid for the whole file.
+///
+/// Fix: the next agent compares the parts that the server has and sends the others.
 #[test]
 fn agent_that_is_killed_in_the_middle_of_an_object_is_followed_by_one_that_sends_the_rest() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
@@ -157,7 +163,7 @@ fn agent_that_is_killed_in_the_middle_of_an_object_is_followed_by_one_that_sends
     running.wait().succeeds().says("2 checkpoints");
     let mut sent = server.take_parts();
     sent.sort();
-    // The one that was on its way when the agent died may have come, too.
+    // The part in flight when the agent died may have arrived as well.
     sent.dedup();
     assert_eq!((sent, server.begun()), (vec![4, 5, 6], 1));
     assert_archived(&sandbox, &server);
@@ -208,17 +214,19 @@ fn what_a_killed_agent_had_begun_is_given_up_also_if_the_file_is_gone() {
     assert!(server.object(&format!("{OBJECTS}state.200")).is_none());
 }
 
-/// Mechanism: an agent gave up whatever was begun and not complete below its job's prefix.
-/// Consequence: of a job whose archive lies below that of another one, what was just being sent was
-/// thrown away.
-/// Fix: what lies in the archive of another job is left alone.
+/// Mechanism: an agent aborted every incomplete upload below its job's prefix.
+///
+/// Consequence: if another job's archive lay below that prefix, its running uploads were thrown
+/// away.
+///
+/// Fix: the agent leaves uploads in the archive of another job alone.
 #[test]
 fn what_a_job_sends_below_the_archive_of_another_is_left_alone() {
     let (sandbox, other, server) = (Sandbox::new(), Sandbox::new(), ObjectStore::start(&[]));
     server.set_mood(Mood::StuckAt(2));
     let running = Running::start(command(&sandbox, &server, SCRIPT));
     server.wait_until_stuck();
-    // Its objects are in runs/deep/er/.
+    // This job's objects are in runs/deep/er/.
     let outer = ["run", "--job", "er", "--archive", "s3://runs/deep", "--checkpoint-pattern"];
     let script = ["/dump.{step}", "--", "bash", "-c", "echo x >/cairn/dump.1"];
     cairn(&other, &server, &[&outer[..], &script].concat()).succeeds().says("1 checkpoint");
@@ -273,10 +281,12 @@ fn server_that_is_away_leaves_the_store_and_a_drain_archives_it_later() {
     assert_archived(&sandbox, &server);
 }
 
-/// Mechanism: what the job wants to keep knew of the persist directory only.
-/// Consequence: a checkpoint left the store before it was in the archive, which then had nothing to
-/// send and said nothing.
-/// Fix: what is owed to the archive, or may be, stays.
+/// Mechanism: `--retain` considered only the persist directory.
+///
+/// Consequence: a checkpoint left the store before it was in the archive. The archive then had
+/// nothing to send and reported nothing.
+///
+/// Fix: a checkpoint that the archive lacks, or may lack, stays in the store.
 #[test]
 fn checkpoint_stays_in_the_store_until_the_archive_has_it() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
@@ -308,7 +318,8 @@ fn rate_of_the_drain_holds_for_what_is_archived() {
     Ran::of(command.env("CAIRN_DRAIN_RATE", "4M").output().expect("starts"), "run".into())
         .succeeds();
     assert_archived(&sandbox, &server);
-    // What went before the last object asked for leave, but for what a tenth of a second saves.
+    // All bytes before the last object are subject to the rate. The limiter may let 0.1 s pass
+    // unused and catch up.
     let least = 9_000_000.0 / RATE - 0.1;
     let last = last.lock().expect("whole").as_secs_f64();
     assert!(last >= least, "9 MB at 4 MiB/s came within {last} s");
@@ -332,7 +343,7 @@ fn sending_takes_what_programs_leave_unless_it_is_to_have_as_much() {
     }
 }
 
-/// The threads of a process, by their names, and how nice they are.
+/// Names of a process's threads, each with its nice value.
 fn nice_of_threads(process: u32) -> Vec<(String, i64)> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("lives").flatten();
     let nice = |path: PathBuf| {
@@ -355,10 +366,12 @@ fn job_without_a_persist_directory_is_archived_and_kept() {
     cairn(&sandbox, &server, &["drain", "melt"]).succeeds().says("2 checkpoints");
 }
 
-/// Mechanism: the runs of a drill archived, and wrote figures, as the environment or `cairn.toml`
-/// says for real ones.
-/// Consequence: checkpoints of drills in the bucket of real jobs.
-/// Fix: they go without.
+/// Mechanism: the runs of a drill archived and wrote metrics wherever the environment or
+/// `cairn.toml` said for real runs.
+///
+/// Consequence: checkpoints of drills appeared in the bucket of real jobs.
+///
+/// Fix: runs of a drill do neither.
 #[test]
 fn drill_sends_nothing_to_the_archive_of_real_runs_and_writes_no_figures() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
@@ -377,19 +390,22 @@ fn drill_sends_nothing_to_the_archive_of_real_runs_and_writes_no_figures() {
     assert!(!figures.exists());
 }
 
-/// Mechanism: the end of a run that does not wait for its drain told the agent nothing of the
-/// archive, of which the newest checkpoint is asked for by whoever waits; and `status --wait` knew
-/// nothing of it.
-/// Consequence: with `--archive-every 10` the last step of a run never came to the archive, though
-/// it was said to go on there.
-/// Fix: what tells the drain of the end goes to the archive, too, and an agent that finds no run
-/// asks for the newest itself.
+/// Mechanism: the end of a run that does not wait for its drain told the agent nothing about the
+/// archive. Only a waiter asks for the newest checkpoint, and `status --wait` did not.
 ///
-/// Mechanism: the newest was chosen of what the agent knew when it was asked, or found no run,
-/// before the pass that was told of the end had looked.
+/// Consequence: with `--archive-every 10` the last step of a run never reached the archive, though
+/// the run announced that archiving went on.
+///
+/// Fix: the message that tells the drain of the end also tells the archive. An agent that finds no
+/// run asks for the newest checkpoint itself.
+///
+/// Mechanism: the agent chose the newest checkpoint when it was asked, or when it found no run,
+/// before the drain pass that was told of the end had scanned the files.
+///
 /// Consequence: where the end of the walltime kept a run from waiting, an older checkpoint was
-/// archived, too.
-/// Fix: what is newest is known after that pass.
+/// archived as well.
+///
+/// Fix: the agent chooses the newest checkpoint after that pass.
 #[test]
 fn newest_checkpoint_is_archived_though_nobody_waits_for_the_end_of_the_run() {
     let ends: [(&[&str], i32); 2] =
@@ -415,7 +431,7 @@ fn newest_checkpoint_is_archived_by_another_agent_than_the_one_that_was_told() {
     assert!(is_said_to_be_there(&server, "200") && !is_said_to_be_there(&server, "100"));
 }
 
-/// A run that archives one checkpoint in ten, and the newest.
+/// Run that archives one checkpoint in ten, and the newest.
 fn rarely(sandbox: &Sandbox, server: &ObjectStore, options: &[&str]) -> Ran {
     let out = sandbox.out().display().to_string();
     let head = ["run", "--job", "melt", "--persist", &out, "--archive", "s3://runs/deep/er"];
@@ -434,11 +450,14 @@ fn archive_of_a_job_without_a_persist_directory_is_followed_to_its_end() {
     assert_eq!(manifests(&server).len(), 2);
 }
 
-/// Mechanism: what says that a checkpoint is there was removed before the first byte of its new
-/// file was sent.
-/// Consequence: the only checkpoint of a program that writes one file again and again was gone for
-/// as long as that took, and for good if the node was lost then, though its object was still there.
-/// Fix: it is removed just before the object is replaced.
+/// Mechanism: the checkpoint's manifest object was removed before the first byte of the new file
+/// was sent.
+///
+/// Consequence: the only checkpoint of a program that rewrites one file was missing for as long as
+/// the upload took. If the node was lost then, it was missing for good, though its object was still
+/// there.
+///
+/// Fix: the manifest object is removed just before the object is replaced.
 #[test]
 fn old_version_of_a_file_counts_until_the_new_one_takes_its_place() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
@@ -456,11 +475,13 @@ fn old_version_of_a_file_counts_until_the_new_one_takes_its_place() {
     assert!(server.object(&object) != old && manifests(&server) != before);
 }
 
-/// Mechanism: what the server refused for good, but for a name, ended the round, and the next one
-/// began with the same checkpoint.
-/// Consequence: one object with a path that is too long, or below the name of another, kept every
-/// older checkpoint from the archive.
-/// Fix: a refusal that is about the object is that of its checkpoint.
+/// Mechanism: a permanent refusal by the server, unless it was about a name, ended the round. The
+/// next round began with the same checkpoint.
+///
+/// Consequence: one object whose path is too long, or lies below the name of another object, kept
+/// every older checkpoint out of the archive.
+///
+/// Fix: a refusal of an object affects its checkpoint only.
 #[test]
 fn object_that_the_server_refuses_for_good_keeps_no_other_checkpoint_from_the_archive() {
     let long = "d=$(printf 'x%.0s' {1..250}); mkdir -p /cairn/$d/$d/$d/$d; \
@@ -486,9 +507,11 @@ fn object_that_the_server_refuses_for_good_keeps_no_other_checkpoint_from_the_ar
     }
 }
 
-/// Mechanism: what could not be archived did not count as owed.
-/// Consequence: `--retain` gave it up, though it is to stay until it is there.
-/// Fix: it counts.
+/// Mechanism: a checkpoint that could not be archived did not count as owed to the archive.
+///
+/// Consequence: `--retain` gave it up, though it must stay until the archive has it.
+///
+/// Fix: it counts as owed.
 #[test]
 fn checkpoint_that_the_archive_does_not_take_stays_in_the_store() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
@@ -510,11 +533,13 @@ fn checkpoint_that_the_archive_does_not_take_stays_in_the_store() {
     assert_archived(&sandbox, &server);
 }
 
-/// Mechanism: a checkpoint that the server refuses for good stayed in the store for ever.
-/// Consequence: such ones filled it, and the program's writes failed, though `--retain` says that
-/// they need not stay.
-/// Fix: where writers wait for room, and nothing else can go, the oldest of them goes, and that is
-/// said.
+/// Mechanism: a checkpoint that the server refuses for good stayed in the store forever.
+///
+/// Consequence: such checkpoints filled the store and the program's writes failed, though
+/// `--retain` says that they need not stay.
+///
+/// Fix: when writers wait for room and nothing else can go, the oldest of them goes, and the run
+/// says so.
 #[test]
 fn checkpoint_that_the_archive_refuses_goes_when_nothing_else_makes_room() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
@@ -530,11 +555,13 @@ fn checkpoint_that_the_archive_refuses_goes_when_nothing_else_makes_room() {
     assert_eq!(sandbox.drained_names(), ["state.1", "state.2", "state.3", "state.4"]);
 }
 
-/// Mechanism: what is left in the store of a checkpoint is one to the register, with another
-/// number, and was one to the archive.
-/// Consequence: two checkpoints of one name there; the newest of them lacked the files that had
-/// been given up, and restored.
-/// Fix: what a checkpoint there has already is no other one.
+/// Mechanism: the files that remain in the store from a checkpoint are a checkpoint to the
+/// register, under another number. The archive took them for one, too.
+///
+/// Consequence: the archive had two checkpoints of one name. The newer lacked the files that had
+/// been given up, and was the one restored.
+///
+/// Fix: files that an archived checkpoint already has do not make another checkpoint.
 #[test]
 fn rest_of_an_archived_checkpoint_is_not_archived_beside_it() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
@@ -549,10 +576,12 @@ fn rest_of_an_archived_checkpoint_is_not_archived_beside_it() {
     assert_eq!(manifests(&server), before);
 }
 
-/// Mechanism: whoever removes a store looked at what is not drained, and at nothing else.
-/// Consequence: a store that a run had kept because the server was away, with exit code 75, was
-/// removed by `cairn gc` before its checkpoints were archived.
-/// Fix: what the archive is owed is sent, or keeps the store.
+/// Mechanism: removing a store checked only for files that are not drained.
+///
+/// Consequence: a store kept with exit code 75 because the server was away was removed by `cairn
+/// gc` before its checkpoints were archived.
+///
+/// Fix: checkpoints that the archive lacks are sent, or keep the store.
 #[test]
 fn store_stays_as_long_as_the_archive_lacks_a_checkpoint_of_it() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
@@ -561,7 +590,7 @@ fn store_stays_as_long_as_the_archive_lacks_a_checkpoint_of_it() {
     let collect = ["gc", "--job", "melt", "--older-than", "0"];
     cairn(&sandbox, &server, &collect).ends_with(1).says("not in s3://runs/deep/er: cannot list");
     cairn(&sandbox, &server, &["rm", "melt"]).refused_with("not in s3://runs/deep/er: cannot list");
-    // Its agent would go on trying.
+    // Its agent would keep retrying.
     kill("KILL", sandbox.agent("melt").into());
     let rehearse = [&collect[..], &["--dry-run"]].concat();
     cairn(&sandbox, &server, &rehearse).ends_with(1).says("in the archive: cannot list");

@@ -1,4 +1,4 @@
-//! New stores filled with what a job archived, whatever became of the objects meanwhile.
+//! New stores filled from a job's archive, whatever happened to the objects meanwhile.
 
 mod common;
 
@@ -15,8 +15,7 @@ use std::os::unix::fs::MetadataExt;
 
 const ARCHIVE: &str = "s3://runs/deep/er";
 
-/// A server that has both checkpoints, and a sandbox whose persist directory has them for
-/// comparison.
+/// Server that has both checkpoints, and a sandbox whose persist directory has them for comparison.
 fn archived() -> (Sandbox, ObjectStore) {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
     run(&sandbox, &server, SCRIPT).succeeds();
@@ -28,7 +27,7 @@ fn restore(sandbox: &Sandbox, server: &ObjectStore, options: &[&str]) -> Ran {
     cairn(sandbox, server, &[&["restore", ARCHIVE], options].concat())
 }
 
-/// That the store has these files as they were, and no other.
+/// Asserts that the store has these files, unchanged, and no others.
 fn assert_restored(sandbox: &Sandbox, server: &ObjectStore, names: &[&str]) {
     let script = format!("cp -a /cairn/. . && rm -rf /cairn/* && echo {}", names.len());
     cairn(sandbox, server, &["run", "--job", "melt", "--", "bash", "-c", &script]).succeeds();
@@ -56,8 +55,8 @@ fn archived_checkpoints_come_back_as_they_were() {
     assert_restored(&sandbox, &server, &["state.100", "state.200"]);
 }
 
-/// A run of the job that archives and writes dump.STEP, a checkpoint, of this time; its store
-/// stays.
+/// Runs the job with an archive and writes the checkpoint dump.STEP with this modification time.
+/// The store stays.
 fn write(sandbox: &Sandbox, server: &ObjectStore, step: u32, second: u32) {
     let script =
         format!("printf {step} >/cairn/dump.{step}; touch -d @{second} /cairn/dump.{step}; exit 3");
@@ -72,9 +71,11 @@ fn assert_newest(server: &ObjectStore, name: &str) {
 }
 
 /// Mechanism: of two stores of a job, the one with the later file counted as the newer one.
+///
 /// Consequence: after the clock was set back, or on a node whose clock is slow, the job was
 /// restored to an older checkpoint.
-/// Fix: what is archived says what was there before.
+///
+/// Fix: each archived checkpoint records what the archive held before it.
 #[test]
 fn newest_of_several_stores_is_what_was_archived_last_whatever_the_clocks_said() {
     let server = ObjectStore::start(&[]);
@@ -87,8 +88,10 @@ fn newest_of_several_stores_is_what_was_archived_last_whatever_the_clocks_said()
 }
 
 /// Mechanism: an agent that had lost the register counted from 1 again.
-/// Consequence: what it archived counted as older than what was there.
-/// Fix: it counts on from what the archive has of the store.
+///
+/// Consequence: its checkpoints counted as older than those in the archive.
+///
+/// Fix: it continues from the numbers that the archive has of the store.
 #[test]
 fn numbers_go_on_after_the_register_was_lost() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
@@ -136,7 +139,7 @@ fn older_checkpoint_takes_the_place_of_one_that_is_damaged_at_the_server() {
     }
 }
 
-/// The object that says that the newest checkpoint is there.
+/// Manifest object of the newest checkpoint.
 fn manifest_of(server: &ObjectStore) -> String {
     let stem = format!("{OBJECTS}cairn-checkpoint.200-");
     manifests(server).into_iter().find(|name| name.starts_with(&stem)).expect("is there")
@@ -184,15 +187,17 @@ fn run_is_filled_from_the_archive_where_the_persist_directory_has_nothing() {
     let show = ["--", "ls", "/cairn"];
     let ran = cairn(&fresh, &server, &[&words[..], &["--persist", &out], &show].concat());
     ran.succeeds().says("nothing to bring in from").says("with state.200").prints("state.200\n");
-    // And where there is none.
+    // And without a persist directory.
     let ran = cairn(&sandbox, &server, &[&words[..], &show].concat());
     ran.succeeds().says("with state.200").prints("state.200\n");
 }
 
-/// Mechanism: the mark of a store that is being filled was made only when the first file came.
-/// Consequence: a run that was killed while it asked what there is left an empty store, which the
-/// next one took for its own.
-/// Fix: the mark is there before the store is.
+/// Mechanism: the mark of a store that is being filled was made only when the first file arrived.
+///
+/// Consequence: a run that was killed while it listed the archive left an empty store, which the
+/// next run took for its own.
+///
+/// Fix: the mark exists before the store does.
 #[test]
 fn run_that_is_killed_before_anything_was_brought_in_is_filled_by_the_next_one() {
     let (_, server) = archived();
@@ -219,11 +224,13 @@ fn run_that_is_killed_before_anything_was_brought_in_is_filled_by_the_next_one()
     cairn(&fresh, &server, &words).succeeds().prints("state.200\n");
 }
 
-/// Mechanism: an object that says that a checkpoint is there and could not be read failed the whole
-/// look at the archive.
-/// Consequence: with one that was removed just then, or had gone to a class that is read in hours,
-/// nothing could be restored.
-/// Fix: one that is gone is none; another is named, and the others are taken.
+/// Mechanism: one manifest object that could not be read failed the whole listing of the archive.
+///
+/// Consequence: nothing could be restored if one checkpoint had just been removed, or had moved to
+/// a storage class that takes hours to read.
+///
+/// Fix: a manifest object that is gone counts as no checkpoint. Any other unreadable one is named
+/// in a message, and the rest are restored.
 #[test]
 fn one_checkpoint_that_cannot_be_asked_for_keeps_no_other_from_being_restored() {
     for (trouble, code) in [(Trouble::Gone, 0), (Trouble::Frozen, 1)] {

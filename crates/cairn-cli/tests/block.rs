@@ -1,5 +1,6 @@
 //! Block devices as tiers: what runs on them, what is refused, and what they hold before and after.
-//! On loop devices; where there are none, each test says so and passes.
+//!
+//! Uses loop devices. Without them, each test prints a message and passes.
 
 mod common;
 
@@ -15,15 +16,15 @@ const BYTES: u64 = 64 << 20;
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// A device and a place for the stores on it.
+/// A device, and a sandbox for the stores on it.
 struct Place {
-    // Ends what uses the device before that goes.
+    // Field order: the sandbox ends the device's users before the device goes.
     sandbox: Sandbox,
     device: LoopDevice,
 }
 
 impl Place {
-    /// None where there are no such devices.
+    /// Returns None where loop devices are not available.
     fn new() -> Option<Place> {
         let sandbox = Sandbox::new();
         let device = LoopDevice::new(&sandbox.work(), BYTES)?;
@@ -34,7 +35,7 @@ impl Place {
         self.device.path().to_str().expect("UTF-8")
     }
 
-    /// The device as a tier, with `:SIZE` or nothing behind it.
+    /// Tier option for the device; `size` is `:SIZE` or empty.
     fn tier(&self, size: &str) -> String {
         format!("block:{}{size}", self.path())
     }
@@ -46,7 +47,7 @@ impl Place {
         self.sandbox.cairn(&arguments)
     }
 
-    /// Runs on the device alone.
+    /// Runs with the device as the only tier.
     fn run_on(&self, job: &str, script: &str) -> Ran {
         self.run(job, &["--tier", &self.tier("")], script)
     }
@@ -72,13 +73,13 @@ impl Place {
         self.read_at(0, BYTES)
     }
 
-    /// Whether anybody who looks takes it for a new device.
+    /// Whether both ends of the device are zero, so that it passes for a new device.
     fn is_blank(&self) -> bool {
         let ends = [self.read_at(0, MIB), self.read_at(BYTES - MIB, MIB)];
         ends.concat().iter().all(|&byte| byte == 0)
     }
 
-    /// Refused with one line, and not a byte of the device changed.
+    /// Asserts that a run is refused with one line and that no byte of the device changes.
     fn refuses(&self, options: &[&str], part: &str) {
         let before = self.content();
         let ran = self.run("refused", options, "true").refused_with(part);
@@ -132,8 +133,8 @@ fn file_larger_than_the_memory_spills_to_a_device_and_is_drained() {
     assert!(place.is_blank(), "the device is as it was");
 }
 
-/// Two programs at a time write a byte for the round to all of a file, one in records of odd sizes,
-/// one in whole pages. It is mapped, so nothing is written behind them.
+/// Two programs at a time write the round's byte to a whole file: one in records of odd sizes, one
+/// in whole pages. The file is mapped, so nothing is written behind.
 const WRITE_IN_RECORDS_AND_PAGES: &str = r#"
 import mmap, os, random
 PAGE = 4096

@@ -1,5 +1,5 @@
-//! `--report-calls` and `cairn calls`: what programs called is counted, by function, outcome and
-//! program, whoever is killed.
+//! `--report-calls` and `cairn calls`: calls of programs are counted by function, outcome and
+//! program, even if a process is killed.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn rows<'a>(
     calls.iter().filter(is_meant).collect()
 }
 
-/// How many such calls `program` made.
+/// Number of such calls by `program`.
 fn number(
     report: &Value,
     program: &str,
@@ -36,7 +36,7 @@ fn number(
     of_program.map(|row| row["calls"].as_u64().expect("a number")).sum()
 }
 
-/// A C program, compiled in the sandbox.
+/// Compiles a C program in the sandbox.
 fn compile(sandbox: &Sandbox, name: &str, source: &str) -> PathBuf {
     let (text, program) = (sandbox.work().join(format!("{name}.c")), sandbox.work().join(name));
     fs::write(&text, source).expect("writes");
@@ -45,17 +45,17 @@ fn compile(sandbox: &Sandbox, name: &str, source: &str) -> PathBuf {
     program
 }
 
-/// Runs a program as job `counted`, counting.
+/// Runs a program as job `counted` with counting on.
 fn run(sandbox: &Sandbox, program: &Path, arguments: &[&str]) -> Ran {
     let program = program.to_str().expect("UTF-8");
     let options = ["run", "--job", "counted", "--report-calls", "--", program];
     let mut command = sandbox.command(&[&options[..], arguments].concat());
-    // What goes past the library is not caught.
+    // Calls that bypass the library are not caught.
     let output = command.env("CAIRN_RAW_CALLS", "pass").output().expect("starts");
     Ran::of(output, program.to_string())
 }
 
-/// What was counted.
+/// Counts of the job.
 fn report(sandbox: &Sandbox) -> Value {
     sandbox.cairn(&["calls", "counted", "--json"]).succeeds().json()
 }
@@ -120,7 +120,7 @@ fn calls_are_counted_by_function_outcome_and_program() {
         ("io_uring_setup", "refused", Some("ENOSYS"), 1),
         ("fputwc", "refused", Some("EOPNOTSUPP"), 1),
         ("close", "missed", None, 1),
-        // A stream counts with what it does to its file.
+        // A stdio stream counts with the operations on its file.
         ("fopen", "served", None, 1),
         ("fputs", "passed", None, 0),
         ("write", "served", None, 1),
@@ -139,7 +139,7 @@ fn calls_are_counted_by_function_outcome_and_program() {
     assert_eq!(setxattr["file"], program.to_str().expect("UTF-8"));
     assert_eq!(setxattr["case"], "names that do not begin with user.");
     assert!(setxattr["advice"].as_str().is_some_and(|advice| !advice.is_empty()));
-    // The end of the run names what was not served, and nothing else.
+    // The end of the run names the calls that were not served, and no others.
     let ran = ran.says("6 not served").says("refused ENOTSUP     setxattr");
     let ran = ran.says("missed              close").says("for example /cairn/f");
     assert!(!ran.stderr.contains("pwrite"), "{}", ran.stderr);
@@ -180,10 +180,12 @@ int main(void) {
 }
 "#;
 
-/// Mechanism: what waits for descriptors asked the C library for those of others, and only that was
-/// counted.
-/// Consequence: waiting for files of ours was reported as passed on.
-/// Fix: it is counted when it is known whether a file of ours was among them.
+/// Mechanism: a wait for descriptors asked the C library about foreign descriptors, and only that
+/// call was counted.
+///
+/// Consequence: a wait for files of the store was reported as passed on.
+///
+/// Fix: the call is counted once it is known whether one of the files is in the store.
 #[test]
 fn waiting_for_files_is_counted_as_served_and_for_others_as_passed() {
     let sandbox = Sandbox::new();
@@ -239,7 +241,7 @@ fn counts_go_on_in_the_next_run_and_in_exec() {
     sandbox.cairn(&[&touch[..], &["/cairn/b"]].concat()).succeeds();
     let exec = ["exec", "--job", "counted", "--report-calls", "--", "touch", "/cairn/c"];
     sandbox.cairn(&exec).succeeds();
-    // Neither asks for it.
+    // Neither command asks for counting.
     sandbox.cairn(&["exec", "--job", "counted", "--", "touch", "/cairn/d"]).succeeds();
     sandbox.cairn(&["run", "--job", "counted", "--", "touch", "/cairn/e"]).succeeds();
     assert_eq!(number(&report(&sandbox), "touch", "open", "served", None), 3);
@@ -271,7 +273,7 @@ fn nothing_is_counted_unasked() {
     sandbox.cairn(&["calls", "plain"]).refused_with("run it with --report-calls");
 }
 
-/// What stands in the file is written by programs of the job: a reader believes none of it.
+/// Programs of the job write the file of counts, so a reader trusts nothing in it.
 #[test]
 fn file_of_counts_that_somebody_damaged_is_refused_or_read_as_far_as_it_is_whole() {
     let sandbox = Sandbox::new();

@@ -1,5 +1,4 @@
-//! `cairn check`: what it says of real programs of every kind, from their files and by trying them
-//! out.
+//! `cairn check`: its verdict on real programs of every kind, from their files and from trial runs.
 
 mod common;
 
@@ -15,7 +14,7 @@ const SERVED: i32 = 0;
 const MISSED: i32 = 3;
 const OUT_OF_REACH: i32 = 4;
 
-/// Opens a file below the prefix and writes a byte, by the C library alone.
+/// Opens a file below the prefix and writes a byte, through the C library only.
 const WRITES: &str = r#"
 #include <fcntl.h>
 #include <unistd.h>
@@ -25,7 +24,7 @@ int main(void) {
 }
 "#;
 
-/// The same, and past it.
+/// The same, with system calls that bypass the C library as well.
 #[cfg(target_arch = "x86_64")]
 const RAW: &str = r#"
 #include <fcntl.h>
@@ -68,13 +67,13 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// An executable file.
+/// Writes an executable file.
 fn executable(path: &Path, content: &[u8]) {
     fs::write(path, content).expect("writes");
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("changes the mode");
 }
 
-/// `cairn check --json`, which ends with `code`: what it reports.
+/// Runs `cairn check --json`, asserts exit code `code` and returns the report.
 fn check(sandbox: &Sandbox, arguments: &[&str], code: i32) -> Value {
     let ran = sandbox.cairn(&[&["check", "--json", "--"], arguments].concat()).ends_with(code);
     let report = of_check(&ran);
@@ -82,12 +81,12 @@ fn check(sandbox: &Sandbox, arguments: &[&str], code: i32) -> Value {
     report
 }
 
-/// The report, which stands alone whatever the program printed.
+/// Parses the report. Standard output holds nothing else, whatever the program printed.
 fn of_check(ran: &Ran) -> Value {
     serde_json::from_str(&ran.stdout).expect("JSON")
 }
 
-/// Whether there is a finding of this weight that says all of `parts`.
+/// Whether the report has a finding of this weight that contains all of `parts`.
 fn finds(report: &Value, weight: &str, parts: &[&str]) -> bool {
     let findings = report["findings"].as_array().expect("a list");
     findings.iter().any(|finding| {
@@ -100,7 +99,7 @@ fn finds(report: &Value, weight: &str, parts: &[&str]) -> bool {
     })
 }
 
-/// Whether calls past the C library were looked for; a system may not allow that.
+/// Whether the trial watched for calls that bypass the C library; a system may not allow that.
 fn sees_past_the_library(report: &Value) -> bool {
     let blind = &report["run"]["blind"];
     if !blind.is_null() {
@@ -125,9 +124,12 @@ fn program_that_uses_the_c_library_for_files_is_served() {
         .says("all of its calls that were seen were served");
 }
 
-/// Mechanism: the dynamic linker was told the path of the link, beside which the program's
-/// libraries are not. Consequence: Java, which is a link in every distribution, was said not to be
-/// loadable. Fix: it is told what the link leads to, as the kernel does.
+/// Mechanism: the dynamic linker got the path of the symlink, and the program's libraries are not
+/// beside the symlink.
+///
+/// Consequence: Java, a symlink in every distribution, was reported as not loadable.
+///
+/// Fix: the dynamic linker gets the symlink's target, as from the kernel.
 #[test]
 fn program_that_is_reached_by_a_link_finds_the_libraries_beside_it() {
     let sandbox = Sandbox::new();
@@ -141,8 +143,8 @@ fn program_that_is_reached_by_a_link_finds_the_libraries_beside_it() {
     assert_eq!(report["findings"], Value::Array(Vec::new()));
 }
 
-/// What these and their libraries take that needs a path below the prefix to matter (`dlopen`,
-/// `mount`) is no alarm.
+/// These commands and their libraries use calls such as `dlopen` and `mount`, which matter only for
+/// a path below the prefix. That raises no alarm.
 #[test]
 fn ordinary_commands_raise_no_alarm() {
     let sandbox = Sandbox::new();
@@ -162,8 +164,8 @@ fn static_programs_are_out_of_reach() {
             finds(&report, "out-of-reach", &["is linked statically", "dynamically"]),
             "{report:#}"
         );
-        // That does not become better by trying it out, and then it is seen what it asked the
-        // kernel for.
+        // A trial run does not improve the verdict, and shows the system calls that the program
+        // made.
         let ran = sandbox.cairn(&["check", "--run", "--json", text(&program)]);
         let report = of_check(&ran.ends_with(OUT_OF_REACH));
         let seen = finds(&report, "missed", &["openat of the kernel of /cairn/f", kind]);
@@ -171,7 +173,8 @@ fn static_programs_are_out_of_reach() {
     }
 }
 
-/// Not the archive itself: the section by which its parts find each other.
+/// The program does not link the archive itself, only the section by which its parts find each
+/// other.
 #[test]
 fn static_program_that_has_the_archive_is_in_reach() {
     let sandbox = Sandbox::new();
@@ -187,7 +190,7 @@ fn program_that_gains_rights_is_out_of_reach() {
     let sandbox = Sandbox::new();
     let copy = sandbox.work().join("gains");
     executable(&copy, &fs::read("/bin/true").expect("reads"));
-    // One's own set-user-ID program gains nothing.
+    // A set-user-ID program of the user's own gains nothing.
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).expect("changes the mode");
     check(&sandbox, &[text(&copy)], SERVED);
     if std::os::unix::fs::chown(&copy, Some(65534), Some(65534)).is_err() {
@@ -195,7 +198,7 @@ fn program_that_gains_rights_is_out_of_reach() {
     }
     for (mode, what) in [(0o4755, "set-user-ID"), (0o2755, "set-group-ID")] {
         fs::set_permissions(&copy, fs::Permissions::from_mode(mode)).expect("changes the mode");
-        // Also if it is a child, which gains nothing in a trial.
+        // The same for a child process, which gains nothing in a trial.
         let child = sandbox.cairn(&["check", "--json", "sh", "-c", "./gains; ./gains; true"]);
         let report = of_check(&child);
         let seen = finds(&report, "missed", &["was executed and is ", what, "gains"]);
@@ -205,8 +208,8 @@ fn program_that_gains_rights_is_out_of_reach() {
     }
 }
 
-/// Not made by Go, which need not be installed: a program with the section and the note that Go's
-/// linker makes.
+/// The program is not made by Go, which need not be installed. It has the section and the note that
+/// Go's linker makes.
 #[test]
 fn go_program_is_out_of_reach_even_if_it_is_dynamic() {
     let sandbox = Sandbox::new();
@@ -273,7 +276,7 @@ fn functions_that_are_refused_are_named_with_the_file_that_takes_them() {
     assert!(finds(&report, "missed", &["takes fwprintf: ", "a run does not show"]), "{report:#}");
     let ran = sandbox.cairn(&["check", "--run", text(&program)]).ends_with(MISSED);
     ran.says("missed: ").says("called fputwc 1 time, not served (EOPNOTSUPP)");
-    // With any number of arguments it cannot be seen; then its being there counts.
+    // With variable arguments the call cannot be seen; then the presence of the function counts.
     let unseen = r#"
         #include <stdio.h>
         #include <wchar.h>
@@ -311,7 +314,7 @@ fn library_that_uses_rings_is_found_in_the_program_that_needs_it() {
         "int middle(void) { return io_uring_queue_init(); }",
         &["-shared", "-fPIC", text(&library)],
     );
-    // Found by a path in the program, as the dynamic linker alone knows.
+    // Found by a path in the program that only the dynamic linker knows.
     let main = "int main(int count, char **words) { return count > 9 ? middle() : 0; }";
     let directory = format!("-L{}", text(&sandbox.work()));
     let options = [&*directory, "-l:libmiddle.so", "-Wl,-rpath,$ORIGIN"];
@@ -319,7 +322,7 @@ fn library_that_uses_rings_is_found_in_the_program_that_needs_it() {
     let report = check(&sandbox, &[text(&program)], MISSED);
     let parts = ["takes io_uring_queue_init: refused with ENOSYS", "libmiddle.so", "rings"];
     assert!(finds(&report, "missed", &parts), "{report:#}");
-    // It need not be called.
+    // The finding does not require a call.
     let ran = sandbox.cairn(&["check", "--run", "--json", text(&program)]);
     let report = of_check(&ran.ends_with(SERVED));
     assert!(finds(&report, "note", &parts), "{report:#}");
@@ -354,7 +357,7 @@ fn calls_past_the_c_library_are_seen_in_the_code_and_when_they_are_made() {
     if !sees_past_the_library(&report) {
         return;
     }
-    // One call of each concerned a file of the store, or no file that could be told.
+    // Each call was made once on a file of the store, or on a file that could not be determined.
     for call in [
         "openat of the kernel of /cairn/f 1 time",
         "pwrite64 of the kernel 1 time",
@@ -369,7 +372,7 @@ fn calls_past_the_c_library_are_seen_in_the_code_and_when_they_are_made() {
 #[cfg(target_arch = "x86_64")]
 fn calls_past_the_c_library_are_no_fault_where_they_are_caught() {
     const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
-    // SAFETY: turns off what is not on.
+    // SAFETY: the call turns off a mode that is not on, and passes no pointer.
     if unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) } != 0 {
         println!("left out: this kernel cannot catch calls");
         return;
@@ -382,7 +385,7 @@ fn calls_past_the_c_library_are_no_fault_where_they_are_caught() {
         finds(&report, "note", &["by 5 instructions of its own, which are caught"]),
         "{report:#}"
     );
-    // Nor is a ring to be had.
+    // A ring is not available, either.
     assert!(finds(&report, "note", &["calls io_uring_setup of the kernel by 1"]), "{report:#}");
     assert!(finds(&report, "missed", &["called io_uring_setup", "not served"]), "{report:#}");
     assert_eq!(report["run"]["not_served"], 1, "{report:#}");
@@ -397,7 +400,7 @@ fn report_stands_alone_whatever_the_program_prints() {
     sandbox.cairn(&["check", "echo", "printed"]).succeeds().says("printed\n");
 }
 
-/// In a trial that is itself tried out: only one can stop the calls of a process.
+/// Runs a trial inside a trial: only one tracer can stop the calls of a process.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn what_a_trial_could_not_see_is_judged_by_the_files() {
@@ -417,17 +420,19 @@ fn what_a_trial_could_not_see_is_judged_by_the_files() {
     assert!(!finds(&report, "missed", &["libcairn"]), "{report:#}");
 }
 
-/// Lets the command, and what it starts, set no filters, as containers do.
+/// Keeps the command and its children from setting seccomp filters, as containers do.
 fn without_seccomp(command: &mut Command) -> &mut Command {
     refuse(command, libc::SYS_seccomp, libc::ENOSYS, None)
 }
 
-/// Mechanism: that the dynamic linker could not be confined, and so was not executed, was taken for
-/// its refusal of the program.
-/// Consequence: where containers allow no seccomp, every program was said to be out of reach
+/// Mechanism: where the dynamic linker could not be confined, it was not executed. That was taken
+/// for its refusal of the program.
+///
+/// Consequence: in containers that forbid seccomp, every program was reported as out of reach
 /// because it "cannot be loaded".
-/// Fix: it is found out first whether filters can be set (`seccomp::try_out`), and the rest is
-/// judged without libraries.
+///
+/// Fix: `seccomp::try_out` first finds out whether filters can be set. If not, the program is
+/// judged without its libraries.
 #[test]
 fn program_is_judged_without_its_libraries_where_nothing_can_be_confined() {
     let sandbox = Sandbox::new();
@@ -540,10 +545,12 @@ fn file_that_is_no_program_of_this_machine_is_out_of_reach() {
 }
 
 /// Mechanism: the static view asked the dynamic linker that the file names for its libraries, by
-/// executing it; and even the system's executes code of a library that the file names as an
-/// auditor.
-/// Consequence: looking at a program ran what it wanted.
-/// Fix: what is executed for that may only read files (`confined.rs`).
+/// executing it. Even the system's dynamic linker executes code of a library that the file names as
+/// an auditor.
+///
+/// Consequence: a mere look at a program ran code of its choice.
+///
+/// Fix: the executed dynamic linker may only read files (`confined.rs`).
 #[test]
 fn program_that_is_only_looked_at_carries_nothing_out() {
     let sandbox = Sandbox::new();
@@ -568,9 +575,11 @@ fn program_that_is_only_looked_at_carries_nothing_out() {
     assert!(!made.exists(), "its auditor was let do what it wanted");
 }
 
-/// Mechanism: calls past the C library were told apart by their paths.
-/// Consequence: a static program that looks at a million files was a million findings.
-/// Fix: one for each call and program, with a path for example.
+/// Mechanism: findings about calls that bypass the C library differed by path.
+///
+/// Consequence: a static program that looks at a million files made a million findings.
+///
+/// Fix: one finding for each call and program, with one path as an example.
 #[test]
 fn calls_that_differ_only_in_their_paths_are_one_finding() {
     let sandbox = Sandbox::new();
@@ -584,9 +593,11 @@ fn calls_that_differ_only_in_their_paths_are_one_finding() {
     assert!(what.contains("/cairn/a") && what.contains("2 times"), "{what}");
 }
 
-/// Mechanism: the interpreter that a script names was shown as it stands there.
-/// Consequence: a script that is only looked at could tell the terminal what to do.
-/// Fix: shown as text, as every name.
+/// Mechanism: the interpreter named in a script was printed unescaped.
+///
+/// Consequence: a script that is only looked at could send control sequences to the terminal.
+///
+/// Fix: it is escaped, like every name.
 #[test]
 fn names_in_hostile_files_are_shown_as_text() {
     let sandbox = Sandbox::new();

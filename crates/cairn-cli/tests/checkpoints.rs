@@ -1,5 +1,4 @@
-//! Checkpoints: which files are taken for one, when it is drained, and which is offered for
-//! restart.
+//! Checkpoints: which files make one, when it is drained, and which one is offered for restart.
 
 mod common;
 
@@ -8,17 +7,17 @@ use common::{Sandbox, eventually, kill};
 use serde_json::Value;
 use std::fs;
 
-/// A directory is not taken for complete because nothing happens.
+/// Options under which a directory is not taken for complete because it is quiet.
 const PATIENT: [&str; 2] = ["--settle", "1h"];
 
-/// The names of the checkpoints that the manifest has.
+/// Steps of the checkpoints in the manifest.
 fn drained(sandbox: &Sandbox, job: &str) -> Vec<u64> {
     let manifest = sandbox.manifest(job);
     let checkpoints = manifest["checkpoints"].as_array().cloned().unwrap_or_default();
     checkpoints.iter().map(|checkpoint| checkpoint["step"].as_u64().expect("a step")).collect()
 }
 
-/// Step, and level or why it has none, of each checkpoint that is listed.
+/// Step of each listed checkpoint, with its level or the reason why it has none.
 fn listed(sandbox: &Sandbox, job: &str) -> Vec<(u64, String)> {
     let rows = sandbox.cairn(&["ls", "--checkpoints", job, "--json"]).succeeds().json();
     let plain = |row: &Value| {
@@ -36,7 +35,7 @@ fn directory_arrives_as_a_whole_when_the_next_one_begins() {
     eventually("the plain file arrives", || sandbox.out().join("plain").exists());
     session.shell("echo b >/cairn/ckpt-1/b; echo y >/cairn/other");
     eventually("the other arrives", || sandbox.out().join("other").exists());
-    // The directory itself may have come while nothing was in it yet.
+    // The directory itself may have arrived while it was still empty.
     assert!(!sandbox.out().join("ckpt-1/a").exists(), "more files may come");
     session.shell("mkdir /cairn/ckpt-2; echo a >/cairn/ckpt-2/a");
     eventually("the first is a checkpoint", || drained(&sandbox, "whole") == [1]);
@@ -46,7 +45,7 @@ fn directory_arrives_as_a_whole_when_the_next_one_begins() {
         listed(&sandbox, "whole"),
         [(1, "pfs".to_string()), (2, "more files may come".to_string())]
     );
-    // As large as the one before: that is all of it.
+    // It has as many files as the one before, so it is complete.
     session.shell("echo b >/cairn/ckpt-2/b");
     eventually("the second is a checkpoint", || drained(&sandbox, "whole") == [1, 2]);
     eventually("status shows both", || {
@@ -56,22 +55,27 @@ fn directory_arrives_as_a_whole_when_the_next_one_begins() {
         levels == ["pfs", "pfs"] && sets[1]["files"] == 2
     });
     sandbox.cairn(&["status", "whole"]).succeeds().says("2 checkpoints, 2 of them drained");
-    // What is removed is no checkpoint any more, before the first of its files goes.
+    // A checkpoint leaves the manifest before the first of its files goes.
     session.shell("rm -r /cairn/ckpt-1");
     eventually("the first is gone", || !sandbox.out().join("ckpt-1").exists());
     assert_eq!(drained(&sandbox, "whole"), [2]);
     session.shell("mkdir /cairn/ckpt-3; echo a >/cairn/ckpt-3/a");
     assert_eq!(session.end(), Some(0));
-    // It has fewer files than those before, so nobody knows that it is whole; it arrives all the
-    // same.
+    // It has fewer files than those before, so it is not known to be complete; it is drained all
+    // the same.
     assert_eq!((drained(&sandbox, "whole"), sandbox.drained("ckpt-3/a")), (vec![2], "a\n".into()));
     assert_eq!(sandbox.manifest("whole")["complete"], true);
 }
 
-/// Two processes that nobody has launched as ranks, one of which is late by longer than `--settle`.
-/// Mechanism: what had been quiet for so long was a complete checkpoint, and what the next ones
-/// were compared with. Consequence: half of one was drained as a whole one, and offered for
-/// restart. Fix: what is quiet is delivered, and of what it is nothing is said.
+/// Two processes write without a launcher, so they are not known as ranks. One is late by longer
+/// than `--settle`.
+///
+/// Mechanism: a checkpoint that had been quiet for `--settle` counted as complete, and the next
+/// ones were compared with it.
+///
+/// Consequence: half of a checkpoint was drained as a whole one and offered for restart.
+///
+/// Fix: quiet files are drained, but are not called a checkpoint.
 #[test]
 fn checkpoint_of_which_nothing_says_that_it_is_whole_is_delivered_and_not_called_so() {
     let sandbox = Sandbox::new();
@@ -93,10 +97,12 @@ fn checkpoint_of_which_nothing_says_that_it_is_whole_is_delivered_and_not_called
     assert_eq!(drained(&sandbox, "late"), [1, 2]);
 }
 
-/// Mechanism: of the first step only the parts differ, and their numbers were taken for steps.
-/// Consequence: each part was a checkpoint, so that `--retain` took older ones from a program that
-/// was about to rename them, and one part was offered as the newest. Fix: what may be a part is no
-/// checkpoint until the next step tells.
+/// Mechanism: in the first step only the part numbers differ, and they were taken for steps.
+///
+/// Consequence: each part was a checkpoint. `--retain` took older parts from a program that was
+/// about to rename them, and one part was offered as the newest checkpoint.
+///
+/// Fix: a file that may be a part is not a checkpoint until the next step decides.
 #[test]
 fn parts_of_the_first_step_are_no_checkpoints_that_replace_each_other() {
     let sandbox = Sandbox::new();
@@ -121,8 +127,8 @@ fn parts_of_the_first_step_are_no_checkpoints_that_replace_each_other() {
     assert_eq!(sandbox.drained("st.100.r1"), "1\n");
 }
 
-/// A while that is twelve times `--settle` passes without a change: then it is not known what there
-/// is.
+/// After a period without a change of twelve times `--settle`, the state of the files is still not
+/// known.
 #[test]
 fn part_of_a_checkpoint_is_not_delivered_over_a_whole_one_nor_where_not_all_are_wanted() {
     let sandbox = Sandbox::new();
@@ -152,10 +158,12 @@ fn part_of_a_checkpoint_is_not_delivered_over_a_whole_one_nor_where_not_all_are_
     assert_eq!(sandbox.drained("step-1/a"), "a\n");
 }
 
-/// Mechanism: the register was written when a pass had gone through.
-/// Consequence: while the persist directory was away, status, the archive and figures knew nothing
-/// of newer checkpoints.
-/// Fix: it is written when the files were looked at.
+/// Mechanism: the register was written after a complete drain pass.
+///
+/// Consequence: while the persist directory was away, status, the archive and the metrics did not
+/// know newer checkpoints.
+///
+/// Fix: the register is written after the scan of the files.
 #[test]
 fn checkpoint_is_known_while_the_persist_directory_is_away() {
     let sandbox = Sandbox::new();
@@ -200,7 +208,7 @@ fn what_a_killed_run_left_unfinished_is_never_drained_nor_offered() {
     run(&script)
         .ends_with(137)
         .says("checkpoint not known to be complete, 1 file only in the store: ckpt-2");
-    // The directory itself may have come while nothing was in it yet.
+    // The directory itself may have arrived while it was still empty.
     let mut names = sandbox.drained_names();
     names.retain(|name| name != "ckpt-2");
     assert_eq!(names, ["ckpt-1", "ckpt-1/a", "ckpt-1/b"]);
@@ -210,7 +218,7 @@ fn what_a_killed_run_left_unfinished_is_never_drained_nor_offered() {
         .cairn(&["ls", "--checkpoints", "torn", "--newest", "*"])
         .prints("/cairn/ckpt-1/a\n/cairn/ckpt-1/b\n");
     sandbox.cairn(&["ls", "torn", "--newest", "ckpt-*/a"]).prints("/cairn/ckpt-1/a\n");
-    // A later checkpoint does not make it whole; writing it again does.
+    // A later checkpoint does not complete it; rewriting it does.
     run(&format!("{}kill -9 $$", save(3, "a b"))).ends_with(137);
     assert_eq!(drained(&sandbox, "torn"), [1, 3]);
     run(&save(2, "a b")).succeeds();
@@ -231,9 +239,13 @@ fn run_that_was_killed_with_its_agent_leaves_nothing_that_passes_for_complete() 
     assert_eq!(drained(&sandbox, "lost"), [1, 3]);
 }
 
-/// Mechanism: when a run had died nobody looked before a directory that it was writing had been
-/// quiet for long enough. Consequence: it was complete then, drained as verified, and brought back
-/// in place of the whole one before. Fix: quiet is only as long as the run was seen to go on.
+/// Mechanism: after a run died, nobody looked until the directory that it was writing had been
+/// quiet long enough.
+///
+/// Consequence: the directory counted as complete, was drained as verified, and was restored in
+/// place of the whole checkpoint before it.
+///
+/// Fix: quiet time counts only while the run is seen to be alive.
 #[test]
 fn what_a_killed_run_left_unfinished_stays_so_however_late_somebody_looks() {
     let sandbox = Sandbox::new();
@@ -245,7 +257,7 @@ fn what_a_killed_run_left_unfinished_stays_so_however_late_somebody_looks() {
     eventually("the agent has noticed", || listed(&sandbox, "late") == [(1, unfinished.clone())]);
     sandbox.cairn(&["drain", "late"]).succeeds().says("cairn-left.late");
     assert_eq!(drained(&sandbox, "late"), [] as [u64; 0]);
-    // Clearing up makes nothing of the rest, either.
+    // Cleaning up does not complete the rest, either.
     let again = "echo b >/cairn/ckpt-1/b; kill -9 $PPID $$";
     sandbox.cairn(&[&run[..], &["bash", "-c", again]].concat());
     eventually("the agent has noticed", || listed(&sandbox, "late") == [(1, unfinished.clone())]);
@@ -266,9 +278,12 @@ fn what_a_run_that_was_killed_with_its_agent_left_is_not_complete_when_somebody_
     assert_eq!(drained(&sandbox, "later"), [] as [u64; 0]);
 }
 
-/// Mechanism: a run was known to be under way from the first look at it on. Consequence: one that
-/// died before left no failed run, and what was left of a checkpoint that it was removing was
-/// complete at once. Fix: the runs that have ended are known.
+/// Mechanism: the register knew a run only from the first scan during that run.
+///
+/// Consequence: a run that died before its first scan left no failed run. The rest of a checkpoint
+/// that it was removing counted as complete at once.
+///
+/// Fix: the register knows the runs that have ended.
 #[test]
 fn rest_of_a_checkpoint_is_none_if_the_run_that_removed_it_died_unseen() {
     let sandbox = Sandbox::new();
@@ -285,9 +300,11 @@ fn rest_of_a_checkpoint_is_none_if_the_run_that_removed_it_died_unseen() {
     assert_eq!(sandbox.drained_names().len(), 5, "the copy of the whole one stays");
 }
 
-/// Mechanism: a directory that had changed later than its entries was taken for one that had been
-/// renamed. Consequence: after a change of its mode or owner a checkpoint was complete with its
-/// first file. Fix: the store knows what was renamed.
+/// Mechanism: a directory that had changed later than its entries was taken for a renamed one.
+///
+/// Consequence: after a change of its mode or owner, a checkpoint was complete with its first file.
+///
+/// Fix: the store records renames.
 #[test]
 fn directory_of_which_only_the_mode_changes_is_not_complete() {
     let sandbox = Sandbox::new();
@@ -300,9 +317,12 @@ fn directory_of_which_only_the_mode_changes_is_not_complete() {
     session.kill_all();
 }
 
-/// Mechanism: a checkpoint was complete with as many files as the one before. Consequence: one that
-/// began with more shards than that had was, without its optimizer. Fix: it has all files that the
-/// one before had.
+/// Mechanism: a checkpoint was complete with as many files as the one before.
+///
+/// Consequence: a checkpoint that began with more shards than that was complete without its
+/// optimizer.
+///
+/// Fix: it is complete when it has every file name of the one before.
 #[test]
 fn checkpoint_with_as_many_files_but_others_is_not_complete() {
     let sandbox = Sandbox::new();
@@ -330,7 +350,7 @@ fn one_in_so_many_checkpoints_is_drained_and_all_at_the_end() {
     assert_eq!(session.end(), Some(0));
     let all = ["log", "step.1", "step.2", "step.3", "step.4", "step.5", "step.6", "step.7"];
     assert_eq!(sandbox.drained_names(), all);
-    // Of a run that fails the newest; what the user asks for himself is all.
+    // After a failed run, only the newest is drained; an explicit `cairn drain` takes all.
     let sandbox = Sandbox::new();
     let out = sandbox.out().display().to_string();
     let first = ["run", "--job", "levels", "--persist", &out, "--pfs-every", "3", "--"];
@@ -357,16 +377,18 @@ fn newest_checkpoint_outside_stays_until_there_is_a_newer_one() {
     eventually("the sixth replaces it", || {
         drained(&sandbox, "kept") == [6] && !sandbox.out().join("step.3").exists()
     });
-    // What a program removes that succeeds goes.
+    // Files removed by a program that succeeds are removed outside, too.
     session.shell("rm /cairn/step.*");
     assert_eq!(session.end(), Some(0));
     assert_eq!(sandbox.drained_names(), ["log"]);
 }
 
-/// Mechanism: what was left of a checkpoint that a program was removing counted as complete, and
-/// took the place of the whole one in the manifest. Consequence: the newest one outside lost its
-/// files one by one, and was said to be whole. Fix: a rest is no checkpoint until it has stayed for
-/// a while, and never one in place of a whole one.
+/// Mechanism: the rest of a checkpoint that a program was removing counted as complete and replaced
+/// the whole one in the manifest.
+///
+/// Consequence: the newest checkpoint outside lost its files one by one and was reported as whole.
+///
+/// Fix: a rest is not a checkpoint until it has stayed for a while, and never replaces a whole one.
 #[test]
 fn newest_checkpoint_outside_stays_whole_while_a_program_removes_it() {
     let sandbox = Sandbox::new();
@@ -412,9 +434,12 @@ fn program_that_keeps_one_checkpoint_has_one_in_so_many_drained() {
     session.kill_all();
 }
 
-/// Mechanism: what a failed run left was judged before it was known how large its checkpoints are.
-/// Consequence: the last one was given up as unfinished although it was as large as the one before.
-/// Fix: first those that are complete are known.
+/// Mechanism: the files of a failed run were judged before the size of its checkpoints was known.
+///
+/// Consequence: the last checkpoint was given up as unfinished, although it was as large as the one
+/// before.
+///
+/// Fix: complete checkpoints are determined first.
 #[test]
 fn last_checkpoint_of_a_run_that_failed_at_once_is_one() {
     let sandbox = Sandbox::new();
@@ -424,9 +449,12 @@ fn last_checkpoint_of_a_run_that_failed_at_once_is_one() {
     assert_eq!(drained(&sandbox, "failed"), [1, 2]);
 }
 
-/// Mechanism: where the names of one step differ in their ranks only these were taken for steps.
+/// Mechanism: where the names of one step differ in their ranks, only the ranks were taken for
+/// steps.
+///
 /// Consequence: with --pfs-every most parts were dropped at the end, and a restart got one of them.
-/// Fix: words before numbers tell.
+///
+/// Fix: the words before the numbers decide.
 #[test]
 fn parts_of_a_program_without_a_launcher_are_one_checkpoint() {
     let sandbox = Sandbox::new();
@@ -440,10 +468,13 @@ fn parts_of_a_program_without_a_launcher_are_one_checkpoint() {
     assert_eq!(sandbox.cairn(&again).succeeds().stdout.lines().count(), 4);
 }
 
-/// Mechanism: the manifest named a checkpoint at the end of a pass of the drain, after everything
-/// else had been copied.
-/// Consequence: whoever lost the node in between had all of it there, and nothing that said so.
-/// Fix: it is named once all of it is there.
+/// Mechanism: the manifest named a checkpoint at the end of a drain pass, after all other files had
+/// been copied.
+///
+/// Consequence: if the node was lost in between, the persist directory had the whole checkpoint but
+/// no record of it.
+///
+/// Fix: the manifest names a checkpoint as soon as all of its files are drained.
 #[test]
 fn checkpoint_is_named_while_other_files_are_still_drained() {
     let sandbox = Sandbox::new();
@@ -455,10 +486,12 @@ fn checkpoint_is_named_while_other_files_are_still_drained() {
     session.kill_all();
 }
 
-/// Mechanism: which checkpoint is the newest was read from the times of its files.
-/// Consequence: with a clock that was set back, the one before was drained at the end, kept and
-/// offered for restart.
-/// Fix: the order in which they were found complete counts.
+/// Mechanism: the newest checkpoint was chosen by the times of its files.
+///
+/// Consequence: after the clock was set back, the checkpoint before it was drained at the end, kept
+/// and offered for restart.
+///
+/// Fix: the order in which checkpoints were found complete decides.
 #[test]
 fn checkpoint_written_after_the_clock_was_set_back_is_the_newest() {
     let sandbox = Sandbox::new();
@@ -481,7 +514,7 @@ os._exit({code})"
     assert_eq!(sandbox.drained_names(), ["dump.1", "dump.2"], "each was the newest at an end");
     let newest = ["ls", "--checkpoints", "back", "--newest", "*"];
     sandbox.cairn(&newest).prints("/cairn/dump.2\n");
-    // And what a new store is filled with.
+    // A new store is filled with the same checkpoint.
     sandbox.cairn(&["rm", "back"]).succeeds();
     let staged = ["run", "--job", "back", "--persist", &out, "--stage", "--newest-only"];
     sandbox.cairn(&[&staged[..], &["--", "ls", "/cairn"]].concat()).succeeds().prints("dump.2\n");
@@ -537,11 +570,13 @@ fn patterns_and_levels_come_from_the_configuration_and_nonsense_is_refused() {
     }
 }
 
-/// Mechanism: a checkpoint was what of its files is in the store, and replaced the manifest's word
-/// of the same name.
-/// Consequence: one of which a file was removed from the store, and its copy kept, was there as a
-/// checkpoint without that file, and restored so.
-/// Fix: what has left the store still belongs to it.
+/// Mechanism: a checkpoint was the set of its files still in the store, and replaced the manifest's
+/// entry of the same name.
+///
+/// Consequence: after a file was removed from the store and its copy kept, the manifest had the
+/// checkpoint without that file, and it was restored that way.
+///
+/// Fix: files that have left the store still belong to the checkpoint.
 #[test]
 fn checkpoint_outside_keeps_the_files_that_leave_the_store() {
     let sandbox = Sandbox::new();
@@ -561,11 +596,13 @@ fn checkpoint_outside_keeps_the_files_that_leave_the_store() {
     assert_eq!(files(0).as_array().map(Vec::len), Some(2));
 }
 
-/// Mechanism: an agent took up what a job's description says of checkpoints and files when somebody
-/// asked it to drain.
-/// Consequence: when a run began while the agent of the one before it was there, files were drained
-/// as that had wanted.
-/// Fix: the agent looks whether the description was replaced.
+/// Mechanism: an agent read the job's rules for checkpoints and files only when it was asked to
+/// drain.
+///
+/// Consequence: a run that began while the previous run's agent was alive had its files drained by
+/// the previous run's rules.
+///
+/// Fix: the agent checks whether the job description was replaced.
 #[test]
 fn run_that_resumes_a_store_with_an_agent_has_its_own_rules() {
     let sandbox = Sandbox::new();
@@ -578,9 +615,11 @@ fn run_that_resumes_a_store_with_an_agent_has_its_own_rules() {
     assert_eq!(sandbox.drained_names(), ["old", "y"]);
 }
 
-/// Mechanism: the agent looked once whether figures are wanted, when it began.
-/// Consequence: a run that resumed a store with an agent, and wanted them, got none.
-/// Fix: it looks each time.
+/// Mechanism: the agent checked only once, at its start, whether metrics are wanted.
+///
+/// Consequence: a run with metrics that resumed a store with a living agent got none.
+///
+/// Fix: it checks each time.
 #[test]
 fn figures_are_written_for_a_run_that_finds_an_agent() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,5 @@
-//! What a refused run leaves of a namespace that other machines use, or want to use: everything.
+//! A refused run changes nothing of a namespace that other machines use or want to use.
+//!
 //! Machines are mount namespaces here, as in `partitions.rs`.
 
 mod common;
@@ -7,11 +8,11 @@ mod exported;
 #[path = "common/machine.rs"]
 mod machine;
 
-use cairn_device::nvme::claim::Claim;
-use cairn_device::nvme::controller::Settings;
-use cairn_device::nvme::remote::Remote;
-use cairn_device::nvme::tcp::TcpFabric;
-use cairn_device::nvme::wire::Nqn;
+use cairn_nvme::claim::Claim;
+use cairn_nvme::controller::Settings;
+use cairn_nvme::remote::Remote;
+use cairn_nvme::tcp::TcpFabric;
+use cairn_nvme::wire::Nqn;
 use common::loop_device::LoopDevice;
 use common::{Ran, Sandbox};
 use exported::{NAME, READ, Target, WRITE, exporting, lose_memory};
@@ -29,7 +30,7 @@ struct Place {
 }
 
 impl Place {
-    /// None, and said, where there can be no machines.
+    /// Prints a message and returns None where mount namespaces are not allowed.
     fn new() -> Option<Place> {
         let machines = [(Machine::start()?, Sandbox::new()), (Machine::start()?, Sandbox::new())];
         let exporter = exporting();
@@ -41,7 +42,7 @@ impl Place {
         format!("{}{options}", self.target.tier)
     }
 
-    /// `cairn run` of a job `job` on a machine, not started yet.
+    /// Command of `cairn run` for the job `job` on a machine, not started yet.
     fn command(&self, machine: usize, options: &[&str], script: &str) -> Command {
         let (machine, sandbox) = &self.machines[machine];
         let command = ["--", "bash", "-c", script];
@@ -52,7 +53,7 @@ impl Place {
         ran(&mut self.command(machine, options, script))
     }
 
-    /// Starts a run on the second machine that has written, and writes again when it is told to.
+    /// Starts a run on the second machine that has written, and writes again when told to.
     fn living(&self, tier: &str) -> Living {
         let [begun, go] = ["begun", "go"].map(|name| self.exporter.work().join(name));
         // Of the run before.
@@ -69,21 +70,21 @@ impl Place {
         Living { run, go }
     }
 
-    /// Has the target forget who has reserved what it exports.
+    /// Makes the target forget the reservations on its export.
     fn forget_reservations(&mut self) {
         self.target.end();
         let address = self.target.address.clone();
         self.target = Target::start(&self.exporter, &address);
     }
 
-    /// Puts bytes into what is exported.
+    /// Writes bytes to the export.
     fn put(&self, at: u64, bytes: &[u8]) {
         let exported = self.exporter.work().join("export");
         let exported = fs::File::options().write(true).open(exported).expect("is there");
         exported.write_all_at(bytes, at).expect("has room");
     }
 
-    /// Another host that wants the whole namespace.
+    /// Connects as another host that claims the whole namespace.
     fn claim(&self, claim: Claim) -> Remote<TcpFabric> {
         let fabric = TcpFabric::new(self.target.address.parse().expect("an address"));
         let settings = Settings { claim, ..Settings::new(*b"another machine!") };
@@ -106,9 +107,12 @@ impl Living {
     }
 }
 
-/// Mechanism: who looked at what a namespace holds reserved it to look. Consequence: a run that was
-/// refused because `part=` was forgotten took the namespace from the stores in its parts: each of
-/// their writes was EIO from then on. Fix: only who makes or recovers a tier claims it.
+/// Mechanism: reading the contents of a namespace reserved it.
+///
+/// Consequence: a run that was refused because `part=` was forgotten took the namespace from the
+/// stores in its parts. Each of their writes failed with EIO from then on.
+///
+/// Fix: only making or recovering a tier claims the namespace.
 #[test]
 fn refused_run_on_all_of_a_divided_namespace_leaves_running_stores_in_its_parts_alone() {
     let Some(place) = Place::new() else { return };
@@ -118,7 +122,9 @@ fn refused_run_on_all_of_a_divided_namespace_leaves_running_stores_in_its_parts_
     place.run(0, &["--tier", &place.tier("&part=2/2")], WRITE).succeeds();
 }
 
-/// As above. Consequence: the namespace was refused to every other machine, `--yes` or not.
+/// As above.
+///
+/// Consequence: the namespace was refused to every other machine, with `--yes` or without.
 #[test]
 fn refused_run_leaves_a_namespace_free_for_other_machines() {
     let Some(place) = Place::new() else { return };
@@ -126,13 +132,15 @@ fn refused_run_leaves_a_namespace_free_for_other_machines() {
     let tiers = ["--tier", &place.tier(""), "--tier", &second];
     place.run(0, &tiers, "true").ends_with(2).says("are free there");
     place.claim(Claim::Exclusive).release().expect("given back");
-    // The mark of ext4.
+    // The magic number of ext4.
     place.put(0x438, b"\x53\xef");
     place.run(0, &tiers[..2], "true").ends_with(2).says("ext4");
     place.run(1, &[&tiers[..2], &["--yes"]].concat(), WRITE).succeeds();
 }
 
-/// As above. Consequence: who had left the tier did not get it back.
+/// As above.
+///
+/// Consequence: the machine that had left the tier did not get it back.
 #[test]
 fn run_that_contradicts_a_tier_leaves_it_to_the_machine_that_has_left_it() {
     let Some(mut place) = Place::new() else { return };
@@ -144,8 +152,9 @@ fn run_that_contradicts_a_tier_leaves_it_to_the_machine_that_has_left_it() {
     assert_eq!(place.run(1, &["--tier", &tier], READ).succeeds().stdout, written);
 }
 
-/// Mechanism: a run claimed a tier to recover it, and did not give it back when it could not. Fix:
-/// what a run has claimed is given back unless there is a store.
+/// Mechanism: a run claimed a tier to recover it, and did not release it when recovery failed.
+///
+/// Fix: a run releases its claims unless there is a store.
 #[test]
 fn run_that_cannot_recover_a_tier_gives_back_what_it_has_claimed() {
     let Some(mut place) = Place::new() else { return };
@@ -165,7 +174,7 @@ fn run_that_cannot_recover_a_tier_gives_back_what_it_has_claimed() {
     }
 }
 
-/// As above, of `cairn fsck`.
+/// As above, for `cairn fsck`.
 #[test]
 fn namespace_that_was_repaired_is_as_free_as_before() {
     let Some(mut place) = Place::new() else { return };
@@ -193,13 +202,13 @@ fn part_of_a_namespace_that_another_machine_has_reserved_is_had_by_who_takes_it_
     place.run(1, &["--tier", &place.tier("&part=2/2")], WRITE).succeeds();
 }
 
-/// A store of which the run was killed between the label of its first tier and the metadata there.
+/// Leaves a store whose run was killed between the label of its first tier and the metadata there.
 fn leave_unfinished(place: &Place, machine: usize, options: &str) {
     place.run(machine, &["--tier", &place.tier(options)], "echo >/cairn/f").succeeds();
     undo(place, &place.machines[machine].1);
 }
 
-/// Takes back all of a store but its description, its list of tiers, and their labels.
+/// Undoes all of a store except its description, its list of tiers, and their labels.
 fn undo(place: &Place, sandbox: &Sandbox) {
     if let Some(agent) = sandbox.agent_if_any("job") {
         common::kill("KILL", agent.into());
@@ -213,10 +222,13 @@ fn undo(place: &Place, sandbox: &Sandbox) {
     place.put(0, &vec![0; 30 << 20]);
 }
 
-/// Mechanism: a label over no superblock counted as damage before anybody looked whether a store
+/// Mechanism: a label without a superblock counted as damage before anybody checked whether a store
 /// had begun to make that tier.
+///
 /// Consequence: a run that was killed in the seconds in which it claimed a part left a job that
-/// nobody could start again. Fix: what a store has not finished is removed before it is looked at.
+/// nobody could start again.
+///
+/// Fix: a tier that its store has not finished is removed before it is inspected.
 #[test]
 fn store_whose_run_was_killed_while_it_claimed_a_part_is_begun_anew() {
     let Some(place) = Place::new() else { return };
@@ -232,7 +244,7 @@ fn store_whose_run_was_killed_while_it_claimed_a_part_is_begun_anew() {
     place.run(0, &["--tier", &tier], WRITE).succeeds();
 }
 
-/// The same at the last moment, by whatever way the run comes.
+/// The same, killed at the last moment, for each way to start the run again.
 #[test]
 fn store_of_which_a_tier_was_not_finished_is_begun_anew() {
     let Some(place) = Place::new() else { return };
@@ -267,8 +279,8 @@ fn store_of_which_a_tier_was_not_finished_beside_a_device_is_begun_anew() {
     }
 }
 
-/// The same, when the store has been lost: then the machine begins anew that had it, or one that
-/// takes it over.
+/// The same, after the store has been lost: the machine that had it begins anew, or one that takes
+/// it over.
 #[test]
 fn tier_that_was_not_finished_is_begun_anew_by_any_store_if_none_has_it() {
     let Some(place) = Place::new() else { return };
@@ -291,8 +303,8 @@ fn tier_that_was_not_finished_is_begun_anew_by_any_store_if_none_has_it() {
     }
 }
 
-/// A tier that nothing was written to, and that has its metadata elsewhere, looks like one that was
-/// not finished.
+/// A tier that nothing was written to, and whose metadata is elsewhere, looks like one that was not
+/// finished.
 #[test]
 fn tier_in_which_nothing_stands_is_begun_anew_by_nobody_but_its_store() {
     let Some(mut place) = Place::new() else { return };
@@ -314,9 +326,12 @@ fn tier_in_which_nothing_stands_is_begun_anew_by_nobody_but_its_store() {
     place.run(0, &spilling, "cat /cairn/f; seq 1000000 >/cairn/g").succeeds().prints("kept\n");
 }
 
-/// Mechanism: a namespace was taken over as soon as its option had been read. Consequence: a run
-/// that was refused for another reason had put out the machine whose store was there, and every
-/// write of that one was EIO. Fix: that is done when all has been looked at.
+/// Mechanism: a namespace was taken over as soon as its option had been read.
+///
+/// Consequence: a run that was then refused for another reason had evicted the machine whose store
+/// was there, and every write of that machine failed with EIO.
+///
+/// Fix: takeover happens after all checks have passed.
 #[test]
 fn run_that_is_refused_takes_nothing_over() {
     let Some(place) = Place::new() else { return };
@@ -338,7 +353,7 @@ fn run_that_is_refused_takes_nothing_over() {
     }
 }
 
-/// The same: no part of a namespace that is a store's as a whole.
+/// The same for a part of a namespace that belongs to a store as a whole.
 #[test]
 fn part_of_a_namespace_that_a_store_has_is_not_taken_over() {
     let Some(place) = Place::new() else { return };

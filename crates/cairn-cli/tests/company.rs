@@ -1,5 +1,5 @@
-//! `cairn run` as a launcher's task: ranks of a node that each start one. The launcher is played by
-//! its variables.
+//! `cairn run` as a launcher's task: each rank of a node starts one. The test imitates the launcher
+//! by setting its variables.
 
 mod common;
 
@@ -12,11 +12,11 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 
 const RANKS: u32 = 3;
-/// Waits until every rank has written its file, so that all of them run at the same time.
+/// Shell command that waits until every rank has written its file, so that all ranks run at once.
 const TOGETHER: &str =
     "touch /cairn/rank.$PMI_RANK; until [ $(ls /cairn/rank.* | wc -l) = 3 ]; do :; done";
 
-/// Rank `rank` of the start `launch` of a program, which is `cairn run` with these arguments.
+/// Starts rank `rank` of the launch `launch`: `cairn run` with these arguments.
 fn start(sandbox: &Sandbox, launch: &str, rank: u32, arguments: &[&str]) -> Child {
     as_rank(sandbox.command(&[&["run"], arguments].concat()), launch, rank)
         .stdout(Stdio::piped())
@@ -25,7 +25,7 @@ fn start(sandbox: &Sandbox, launch: &str, rank: u32, arguments: &[&str]) -> Chil
         .expect("starts")
 }
 
-/// `command` as rank `rank` of the start `launch`.
+/// `command` as rank `rank` of the launch `launch`.
 fn as_rank(mut command: Command, launch: &str, rank: u32) -> Command {
     let (rank, size) = (rank.to_string(), RANKS.to_string());
     command.envs([("PMI_JOBID", launch), ("PMI_RANK", &rank), ("PMI_SIZE", &size)]);
@@ -38,7 +38,7 @@ fn ended(child: Child) -> Ran {
     Ran::of(child.wait_with_output().expect("ends"), "run".to_string())
 }
 
-/// All ranks, each with this script.
+/// Runs all ranks, each with this script.
 fn ranks(sandbox: &Sandbox, launch: &str, options: &[&str], script: &str) -> Vec<Ran> {
     let arguments = [options, &["--", "bash", "-c", script]].concat();
     let started: Vec<Child> =
@@ -46,7 +46,7 @@ fn ranks(sandbox: &Sandbox, launch: &str, options: &[&str], script: &str) -> Vec
     started.into_iter().map(ended).collect()
 }
 
-/// What the ranks said at the end, which only one does.
+/// Asserts that exactly one rank printed `part`, and returns that rank's output.
 fn ending(ran: &[Ran], part: &str) -> String {
     let said: Vec<&str> = ran.iter().map(|ran| ran.stderr.as_str()).collect();
     let ends: Vec<&&str> = said.iter().filter(|text| text.contains(part)).collect();
@@ -54,10 +54,12 @@ fn ending(ran: &[Ran], part: &str) -> String {
     ends[0].to_string()
 }
 
-/// Mechanism: each `cairn run` of a launcher's tasks made a store of its own, and of those that
-/// were given one name all but one were refused.
+/// Mechanism: each `cairn run` of a launcher's tasks made a store of its own. If they were given
+/// one job name, all but one were refused.
+///
 /// Consequence: `srun -n4 cairn run -- ./program` ran, but no rank saw the files of another.
-/// Fix: the runs of one start on a node share one store (`launcher.rs`).
+///
+/// Fix: the runs of one launch on a node share one store (`launcher.rs`).
 #[test]
 fn ranks_of_a_node_share_a_store_that_the_last_one_ends() {
     let sandbox = Sandbox::new();
@@ -84,15 +86,17 @@ fn failure_of_any_rank_keeps_the_store_and_each_has_its_own_exit_code() {
     assert_eq!(ran.iter().map(|ran| ran.code).collect::<Vec<_>>(), [Some(0), Some(1), Some(2)]);
     assert!(sandbox.store("kept").exists());
     assert!(!sandbox.store("kept").join("company.json").exists());
-    // Nobody knows whether more parts were to come.
+    // Nobody knows whether more parts would have followed.
     sandbox.cairn(&["rm", "kept"]).refused_with("files that are nowhere else");
     sandbox.cairn(&["rm", "kept", "--discard"]).succeeds();
 }
 
-/// Mechanism: whoever ended the store said 75 if something could not be drained, also where another
-/// rank had failed.
-/// Consequence: the exit codes of a run that failed depended on which rank ended last. Fix: 75 is
-/// of runs that succeeded.
+/// Mechanism: the rank that ended the store exited with 75 if something could not be drained, even
+/// where another rank had failed.
+///
+/// Consequence: the exit codes of a failed run depended on which rank ended last.
+///
+/// Fix: only a rank whose run succeeded exits with 75.
 #[test]
 fn rank_that_succeeds_last_has_its_own_exit_code_where_another_failed() {
     let sandbox = Sandbox::new();
@@ -177,12 +181,14 @@ fn store_of_a_company_is_in_use_until_its_last_rank_went_or_was_killed() {
     });
 }
 
-/// Mechanism: the run lock, which the first rank has while it makes the store and fills it, was
-/// waited for no longer than a minute.
-/// Consequence: where a checkpoint took longer to come, the other ranks were refused, and the
+/// Mechanism: ranks waited at most a minute for the run lock, which the first rank holds while it
+/// makes and fills the store.
+///
+/// Consequence: where a checkpoint took longer to arrive, the other ranks were refused, and the
 /// launcher ended the program.
-/// Fix: who fills the store for the same start is waited for, however long that takes, and that is
-/// said.
+///
+/// Fix: ranks of the same launch wait for the filling rank without a limit, and print that they
+/// wait.
 #[test]
 fn ranks_wait_for_the_one_that_fills_the_store() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
@@ -212,9 +218,11 @@ fn ranks_wait_for_the_one_that_fills_the_store() {
 }
 
 /// Mechanism: when the rank that filled the store failed, the next one began to fill it, and so on.
-/// Consequence: some ranks ran without the others, or each failed long after the one before; those
-/// that had waited for more than a minute could be told that the job runs already.
-/// Fix: those that wait are told why the filling failed.
+///
+/// Consequence: some ranks ran without the others, or each failed long after the one before. A rank
+/// that had waited for more than a minute could be told that the job was already running.
+///
+/// Fix: waiting ranks are told why the filling failed.
 #[test]
 fn ranks_that_wait_are_told_why_the_store_could_not_be_filled() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
@@ -237,7 +245,7 @@ fn ranks_that_wait_are_told_why_the_store_could_not_be_filled() {
     server.set_mood(Mood::Forbidding);
     assert_eq!(first.0.wait().expect("ends").code(), Some(1), "{}", text(0));
     assert!(text(0).contains("AccessDenied") && !text(0).contains("no store"), "{}", text(0));
-    // Nobody asks again.
+    // No other rank asks the server again.
     server.set_mood(Mood::Fine);
     for (rank, mut running) in [1, 2].into_iter().zip(others) {
         assert_eq!(running.0.wait().expect("ends").code(), Some(1), "{}", text(rank));
@@ -246,7 +254,7 @@ fn ranks_that_wait_are_told_why_the_store_could_not_be_filled() {
     }
 }
 
-/// A rank that ends with the test, also with one that fails.
+/// A rank that ends with the test, even if the test fails.
 struct Running(Child);
 
 impl Drop for Running {
@@ -256,10 +264,12 @@ impl Drop for Running {
     }
 }
 
-/// Mechanism: that no store was there after a failed attempt to make one was taken for its removal
-/// by others.
+/// Mechanism: a missing store after a failed attempt to make one was taken for its removal by
+/// others.
+///
 /// Consequence: a request that cannot be met was refused only after a minute.
-/// Fix: the attempt is repeated only if a store was there before.
+///
+/// Fix: the attempt is repeated only if a store existed before.
 #[test]
 fn request_that_cannot_be_met_is_refused_at_once() {
     let sandbox = Sandbox::new();

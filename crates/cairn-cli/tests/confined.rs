@@ -1,4 +1,4 @@
-//! `cairn run` where shared memory, address space or what is allocated ahead is not as usual.
+//! `cairn run` under limits of shared memory or address space, and allocation ahead of use.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
-/// Runs a shell script with `cairn` as `$CAIRN` and no store root or tier chosen.
+/// Runs a shell script with `cairn` as `$CAIRN` and with no store root or tier chosen.
 fn script(sandbox: &Sandbox, launcher: &[&str], text: &str) -> Ran {
     let mut command = Command::new(launcher[0]);
     command.args(&launcher[1..]).args(["bash", "-ec", text]);
@@ -20,7 +20,7 @@ fn script(sandbox: &Sandbox, launcher: &[&str], text: &str) -> Ran {
     Ran::of(command.output().expect("starts"), text.to_string())
 }
 
-/// What runs a command where it may mount; `None` if this machine does not allow that.
+/// Launcher under which a command may mount; None if this machine does not allow that.
 fn mounter() -> Option<Vec<&'static str>> {
     let launcher: Vec<&str> = "unshare --user --map-root-user --mount".split_whitespace().collect();
     let possible = Command::new(launcher[0]).args(&launcher[1..]).arg("true").output();
@@ -63,7 +63,7 @@ fn small_shared_memory_is_passed_over_unless_it_was_chosen() {
 fn tier_without_a_size_has_half_of_what_is_free_says_so_and_keeps_it() {
     let sandbox = Sandbox::new();
     let Some(launcher) = mounter() else { return };
-    // The file's system has 64 MiB, the store's has 16.
+    // The file system of the tier's file has 64 MiB, that of the store 16 MiB.
     let text = "mount -t tmpfs -o size=64m tmpfs $ROOT; mkdir $ROOT/shm
         mount -t tmpfs -o size=16m tmpfs $ROOT/shm
         export CAIRN_STORE_ROOT=$ROOT/shm
@@ -99,8 +99,7 @@ fn tier_without_a_size_has_half_of_what_is_free_says_so_and_keeps_it() {
 fn shared_memory_that_others_fill_is_an_error_and_not_a_signal() {
     let sandbox = Sandbox::new();
     let Some(launcher) = mounter() else { return };
-    // The agent allocates at most 512 MiB ahead of use, so that there is always a block without
-    // memory.
+    // The agent allocates at most 512 MiB ahead of use, so there is always a block without memory.
     let program = "
 import errno, os
 BLOCK = 32768
@@ -123,7 +122,7 @@ os.ftruncate(other, 0)
 assert os.pwrite(file, b'mine', written * BLOCK) == 4
 print('goes on')";
     fs::write(sandbox.work().join("fills.py"), program).expect("writes");
-    // Each in memory of its own: the agent of the first may still have what its store held.
+    // Each run has its own memory: the first run's agent may still hold its store's memory.
     let text = "mount -t tmpfs -o size=900m,mode=1777 tmpfs /dev/shm
         $CAIRN --store-root /dev/shm run --tier ram:800M --discard -- python3 fills.py
         mount -t tmpfs -o size=900m,mode=1777 tmpfs /dev/shm
@@ -136,7 +135,7 @@ print('goes on')";
 fn what_was_closed_in_shared_memory_that_others_fill_is_drained() {
     let sandbox = Sandbox::new();
     let Some(launcher) = mounter() else { return };
-    // Longer than what the drain marks as copied.
+    // Larger than the pieces that the drain marks as copied.
     let program = "
 import os, sys, time
 content = os.urandom(1 << 20) * 40

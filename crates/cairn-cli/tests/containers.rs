@@ -1,10 +1,11 @@
-//! Processes of other pid namespaces, as containers have: their deaths are noticed like those of
-//! all others.
+//! Processes in other pid namespaces, as in containers: their deaths are noticed like all others.
 //!
-//! Mechanism: of a process of another pid namespace nobody could say that it was dead. Consequence:
-//! a file that a container had open when it was killed stayed open for ever, every later run ended
-//! with 75, and the store could only be removed by hand. Fix: the processes below the agent's own
-//! namespace are looked at.
+//! Mechanism: nobody could tell that a process of another pid namespace was dead.
+//!
+//! Consequence: a file that a container had open when it was killed stayed open forever. Every
+//! later run ended with 75, and the store could only be removed by hand.
+//!
+//! Fix: the agent looks at the processes in namespaces below its own.
 
 mod common;
 
@@ -13,7 +14,7 @@ use common::{Sandbox, eventually, kill};
 use std::fs;
 use std::process::Command;
 
-/// As a container runtime begins a process, where that is allowed here.
+/// Command that starts a process as a container runtime does, where that is allowed.
 const CONTAINER: &str = "unshare --user --map-root-user --pid --fork --mount-proc";
 
 fn can_contain() -> bool {
@@ -78,9 +79,12 @@ fn container_that_ends_in_order_leaves_nothing_open() {
     assert_eq!(fs::read(sandbox.out().join("log")).expect("is there"), b"state");
 }
 
-/// Mechanism: processes of other pid namespaces were not asked for. Consequence: the store of a
-/// container's program was removed under it once its `cairn run` was gone. Fix: those that are seen
-/// count.
+/// Mechanism: processes of other pid namespaces were not considered.
+///
+/// Consequence: the store of a container's program was removed under it once its `cairn run` was
+/// gone.
+///
+/// Fix: visible processes of other pid namespaces count as users of the store.
 #[test]
 fn container_outlives_its_run_then_its_store_is_not_removed() {
     if !can_contain() {

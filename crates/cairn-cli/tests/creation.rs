@@ -1,5 +1,6 @@
-//! A run that is killed at any call while it makes its store, or removes it, hinders no later one,
-//! and what it leaves can be removed.
+//! A run that is killed at any call while it makes or removes its store.
+//!
+//! Must stay true: it does not block a later run, and its leftovers can be removed.
 
 mod common;
 
@@ -7,7 +8,7 @@ use common::{Sandbox, eventually};
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// Calls at which something stands that did not before; those that there are many of last.
+/// Calls that create or remove something. The frequent ones come last.
 const CALLS: [&str; 14] = [
     "mkdirat",
     "rename",
@@ -26,12 +27,12 @@ const CALLS: [&str; 14] = [
 ];
 const COLLECT: [&str; 7] = ["gc", "--job", "job", "--older-than", "0", "--force", "--yes"];
 const DISCARD: [&str; 3] = ["rm", "job", "--discard"];
-/// Calls that there are many of.
+/// Frequent calls.
 const MANY: [&str; 3] = ["write", "pwrite64", "openat"];
-/// Every which one of the calls that there are many of a test that is to be short is killed at.
+/// Outside a soak test, a run is killed at every `STEP`th frequent call only.
 const STEP: usize = 7;
 
-/// Stores whose tiers are files, in part at least.
+/// Tier options of stores with at least one part in a file.
 const ON_FILES: [&[[&str; 2]]; 4] = [
     &[["--tier", "file:@first:64M"], ["--tier", "file:@second:64M"]],
     &[["--tier", "ram:64M"], ["--tier", "file:@second:64M"]],
@@ -39,15 +40,15 @@ const ON_FILES: [&[[&str; 2]]; 4] = [
     &[["--meta-tier", "file:@meta:64M"], ["--tier", "file:@first:64M"]],
 ];
 
-/// A store of one make, and the run that makes it and removes it at its end.
+/// A store with given tiers, and the run that makes it and removes it at its end.
 struct Made {
     sandbox: Sandbox,
-    /// Options for its tiers.
+    /// Tier options.
     tiers: Vec<String>,
 }
 
 impl Made {
-    /// With such tiers, in which `@` stands for a directory of its own.
+    /// Makes a sandbox for these tier options, in which `@` stands for its working directory.
     fn of(tiers: &[[&str; 2]]) -> Made {
         let sandbox = Sandbox::new();
         let work = format!("{}/", sandbox.work().display());
@@ -55,14 +56,15 @@ impl Made {
         Made { sandbox, tiers }
     }
 
-    /// The arguments of a run of `command`.
+    /// Arguments of a run of `command`.
     fn run<'a>(&'a self, command: &[&'a str]) -> Vec<&'a str> {
         let tiers = self.tiers.iter().map(String::as_str);
         let options = ["run", "--job", "job", "--discard"].into_iter().chain(tiers);
         options.chain(["--"]).chain(command.iter().copied()).collect()
     }
 
-    /// Kills a run at the call `name` number `number`, if it makes so many; whether it does.
+    /// Kills a run at call number `number` of `name`; returns whether the run makes that many
+    /// calls.
     fn is_killed_at(&self, name: &str, number: usize) -> bool {
         let as_usual = self.sandbox.command(&self.run(&["sh", "-c", "echo one >/cairn/a"]));
         let set = as_usual.get_envs().filter_map(|(name, value)| Some((name, value?)));
@@ -74,7 +76,7 @@ impl Made {
         !run.status().expect("strace starts").success()
     }
 
-    /// What is left of stores, and of their tiers.
+    /// Names of leftovers of stores and of their tiers.
     fn left(&self) -> Vec<String> {
         let below = fs::read_dir(self.sandbox.root()).into_iter().flatten().flatten();
         let stores = below.flat_map(|root| fs::read_dir(root.path()).into_iter().flatten());
@@ -83,7 +85,7 @@ impl Made {
         all.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
     }
 
-    /// Kills runs at every call, and ends what they left in one way after the other.
+    /// Kills runs at every call, and cleans up after each kill, by each method in turn.
     fn is_ended_after_every_kill(&self) {
         let again = self.run(&["true"]);
         let mut killed = 0;
@@ -99,7 +101,7 @@ impl Made {
                     2 if !left.is_empty() => &COLLECT,
                     _ => &again,
                 };
-                // What the killed run had started may still be on its way out.
+                // Children of the killed run may still be exiting.
                 let mut ended = self.sandbox.cairn(end);
                 eventually("nobody uses the store", || {
                     let is_used = ended.code == Some(1) && ended.stderr.contains("in use");
@@ -120,7 +122,7 @@ fn is_soak() -> bool {
     std::env::var_os("CAIRN_SOAK").is_some()
 }
 
-/// Whether runs can be killed at their calls here.
+/// Whether strace, which kills a run at a chosen call, is available.
 fn can_kill() -> bool {
     let can = Command::new("strace").arg("-V").output().is_ok();
     if !can {
@@ -129,10 +131,13 @@ fn can_kill() -> bool {
     can
 }
 
-/// Mechanism: a description that was not renamed yet carried the number of the process that wrote
-/// it, and a directory with such a file was not taken for a new one. Consequence: after a kill in
-/// that moment no run could use the job's name, and no command remove what was left.
-/// Fix: it is known by its form.
+/// Mechanism: the name of a job description that was not renamed yet contained the process id of
+/// its writer. A directory with such a file was not recognized as new.
+///
+/// Consequence: after a kill at that moment no run could use the job's name, and no command could
+/// remove the leftovers.
+///
+/// Fix: the file is recognized by the form of its name.
 #[test]
 fn run_is_killed_at_any_call_then_the_next_one_makes_its_store_and_what_is_left_can_be_removed() {
     if can_kill() {
@@ -140,10 +145,12 @@ fn run_is_killed_at_any_call_then_the_next_one_makes_its_store_and_what_is_left_
     }
 }
 
-/// Mechanism: the tiers of a store that was removed were emptied before it lost its name.
-/// Consequence: after a kill in between there was a store without them, and every later run of the
-/// job was refused. Fix: its name goes first, and the next run of the job, `gc` and `rm` end what
-/// was begun.
+/// Mechanism: removing a store emptied its tiers before the store lost its name.
+///
+/// Consequence: a kill in between left a store without its tiers, and every later run of the job
+/// was refused.
+///
+/// Fix: the name goes first. The next run of the job, `gc` and `rm` complete the removal.
 #[test]
 fn run_on_files_is_killed_at_any_call_then_the_next_one_makes_its_store_and_what_is_left_can_be_removed()
  {

@@ -1,15 +1,15 @@
-//! `cairn target` and hundreds of hosts that want more than it has.
+//! `cairn target` with hundreds of hosts that request more memory than it has.
 
 mod common;
 
-use cairn_device::nvme::controller::{Fabric, Settings};
-use cairn_device::nvme::tcp::{TcpFabric, TcpTransport};
-use cairn_device::nvme::transport::{Data, Transport};
-use cairn_device::nvme::wire::command::Blocks;
-use cairn_device::nvme::wire::fabrics::{
+use cairn_nvme::controller::{Fabric, Settings};
+use cairn_nvme::tcp::{TcpFabric, TcpTransport};
+use cairn_nvme::transport::{Data, Transport};
+use cairn_nvme::wire::command::Blocks;
+use cairn_nvme::wire::fabrics::{
     ANY_CONTROLLER, CONFIGURATION_ENABLED, ConnectData, PROPERTY_CONFIGURATION,
 };
-use cairn_device::nvme::wire::{Command, Completion, Nqn};
+use cairn_nvme::wire::{Command, Completion, Nqn};
 use common::Sandbox;
 use common::target::start;
 use std::net::SocketAddr;
@@ -21,14 +21,14 @@ const COMMANDS: usize = 16;
 const PIECE: usize = 128 << 10;
 
 fn execute(transport: &mut TcpTransport, command: &Command, data: Data) -> Completion {
-    // SAFETY: whoever made `data` lent it until this returns.
+    // SAFETY: the caller of `execute` keeps the buffer behind `data` valid until this returns.
     unsafe { transport.submit(command.encode(), data) }.expect("sent");
     let ended = transport.poll(Instant::now() + PATIENCE).expect("connected").expect("answered");
     assert!(ended.status.is_success(), "{ended:?}");
     ended
 }
 
-/// The admin queue and an I/O queue of a host.
+/// Connects a host's admin queue and I/O queue.
 fn connect(address: SocketAddr, subsystem: &Nqn, number: u64) -> [TcpTransport; 2] {
     let mut host_id = [9; 16];
     host_id[..8].copy_from_slice(&number.to_le_bytes());
@@ -51,7 +51,7 @@ fn connect(address: SocketAddr, subsystem: &Nqn, number: u64) -> [TcpTransport; 
     })
 }
 
-/// The memory that a process has for itself, without what it shares, as namespaces are; bytes.
+/// Anonymous memory of a process in bytes, without shared memory such as namespaces.
 fn own_memory(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it lives");
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("Linux says");
@@ -59,8 +59,8 @@ fn own_memory(process: u32) -> u64 {
     kib << 10
 }
 
-/// They ask it for room for 400 MiB at the same time, and it has 8 MiB. What a connection may cost
-/// beside that is 16 KiB of a capsule and its commands.
+/// The hosts request buffers for 400 MiB at once, and the target has 8 MiB. Beside that, a
+/// connection may cost 16 KiB of a capsule and its commands.
 #[test]
 fn hundreds_of_hosts_are_served_in_the_memory_that_was_given() {
     let sandbox = Sandbox::new();

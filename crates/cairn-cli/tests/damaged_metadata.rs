@@ -1,5 +1,5 @@
-//! Metadata of which a bit has changed by itself: every command says so, and none takes the store
-//! for an empty one.
+//! Metadata with a flipped bit: every command reports it, and none takes the store for an empty
+//! one.
 
 mod common;
 
@@ -10,19 +10,19 @@ use std::path::PathBuf;
 
 const WORD: usize = 8;
 
-/// A store that a run which failed has left, and that no process uses.
+/// Makes a store that a failed run has left and that no process uses. Returns its metadata segment.
 fn left(sandbox: &Sandbox) -> PathBuf {
     let script = "mkdir /cairn/d; for i in 1 2 3; do seq $((1000 * i)) >/cairn/d/$i; done; exit 3";
     sandbox.run("job", script).ends_with(3);
     if let Some(agent) = sandbox.agent_if_any("job") {
         kill("KILL", i64::from(agent));
     }
-    // Whoever looks first finds it dead, and makes the checksum.
+    // The first command to look finds the agent dead and computes the checksum.
     eventually("its agent has ended", || sandbox.agent_if_any("job").is_none());
     sandbox.store("job").join("node.meta")
 }
 
-/// Where words are that are not 0.
+/// Offsets of words that are not 0.
 fn words(path: &PathBuf) -> Vec<u64> {
     const PAGE: usize = 4096;
     let file = File::open(path).expect("is there");
@@ -48,11 +48,15 @@ fn flip(path: &PathBuf, at: u64, bit: u64) {
     file.write_all_at(&byte, at).expect("writes");
 }
 
-/// Mechanism: only `cairn verify` looked whether the metadata contradict themselves. Consequence:
-/// after one bit of the root directory had changed `ls` showed nothing, with exit code 0, and the
-/// next run found no files and removed the store; other bits gave files other names and bytes. Fix:
-/// metadata that nobody is changing have a checksum, which every command compares before it uses
-/// them.
+/// Mechanism: only `cairn verify` checked the metadata for contradictions.
+///
+/// Consequence: after one bit of the root directory had flipped, `ls` showed nothing and exited
+/// with
+/// 0. The next run found no files and removed the store. Other bits gave files wrong names and
+/// bytes.
+///
+/// Fix: metadata that no process is changing have a checksum. Every command compares it before it
+/// uses them.
 #[test]
 fn bit_of_the_metadata_has_changed_then_every_command_says_so_and_the_store_is_kept() {
     let sandbox = Sandbox::new();

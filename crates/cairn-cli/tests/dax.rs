@@ -1,6 +1,7 @@
-//! Mapped files as tiers, here of an ordinary file system, where the kernel flushes them: what runs
-//! on them, what is refused, and what is there afterwards. With persistent memory:
-//! `tests/guest/dax.sh`.
+//! Mapped files as tiers: what runs on them, what is refused, and what is there afterwards.
+//!
+//! The files are in an ordinary file system, where the kernel flushes them. `tests/guest/dax.sh`
+//! tests persistent memory.
 
 mod common;
 
@@ -12,7 +13,7 @@ use std::process::Stdio;
 
 const MIB: u64 = 1 << 20;
 
-/// A place with room for tiers.
+/// A sandbox with room for tiers.
 struct Place {
     sandbox: Sandbox,
 }
@@ -22,7 +23,7 @@ impl Place {
         Place { sandbox: Sandbox::new() }
     }
 
-    /// A tier in the file `name`, of a kind, with a size or nothing behind it.
+    /// Tier option for the file `name`; `size` is `:SIZE` or empty.
     fn tier(&self, kind: &str, name: &str, size: &str) -> String {
         format!("{kind}:{}{size}", self.sandbox.work().join(name).display())
     }
@@ -34,7 +35,7 @@ impl Place {
         self.sandbox.cairn(&arguments)
     }
 
-    /// Runs on one tier, mapped.
+    /// Runs on one mapped tier.
     fn run_on(&self, job: &str, script: &str) -> Ran {
         self.run(job, &["--tier", &self.tier("dax", "tier", ":32M")], script)
     }
@@ -211,7 +212,7 @@ fn file_that_was_cut_is_refused_and_left_as_it_is() {
     place.run_on("again", CHECK).refused_with("tier");
     assert_eq!(fs::metadata(&path).expect("is there").len(), 16 * MIB);
     file.write_all_at(&label, whole - 4096).expect("writes");
-    // Nothing was in use there. What it lacks of its space now it is given.
+    // Nothing was in use there. The run allocates the missing space.
     place.run_on("again", CHECK).succeeds().prints("one\n").says("recovered 3");
     assert!(file.metadata().expect("is there").blocks() * 512 >= whole);
 }

@@ -1,5 +1,5 @@
-//! Delivery: what a user has in the end is never worse than a disk. The contract stands at the head
-//! of docs/SEMANTICS.md.
+//! Delivery: in the end a user never has less than on a disk. The contract is at the head of
+//! docs/SEMANTICS.md.
 
 mod common;
 
@@ -10,7 +10,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Opens a file in a way, writes, and, unless it is the last run, dies with the file open.
+/// Opens a file in one of several ways, writes, and dies with the file open, unless it is the last
+/// run.
 const WRITER: &str = "\
 import mmap, os, signal, sys
 how, name, is_last = sys.argv[1], '/cairn/' + sys.argv[2], len(sys.argv) > 3
@@ -55,15 +56,14 @@ fn with_writer() -> Sandbox {
     sandbox
 }
 
-/// What a run of the writer comes to, once for each of `ways`; `last` is an argument more, or
-/// nothing.
+/// Runs the writer once for each of `ways`. `last` is an additional argument, or empty.
 fn write(sandbox: &Sandbox, ways: &[&str], last: &str) -> Ran {
     let each = |how: &&str| format!("python3 writer.py {how} {how} {last}; ");
     let end = if last.is_empty() { "exit 9" } else { "exit 0" };
     sandbox.run("job", &format!("{}{end}", ways.iter().map(each).collect::<String>()))
 }
 
-/// Names and contents of files below a directory, without what is Cairn's own.
+/// Names and contents of the files below a directory, without Cairn's own files.
 fn files_below(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     fn collect(directory: &Path, prefix: &str, found: &mut BTreeMap<String, Vec<u8>>) {
         for entry in fs::read_dir(directory).expect("a directory").flatten() {
@@ -86,10 +86,12 @@ fn names_below(directory: &Path) -> Vec<String> {
     files_below(directory).into_keys().collect()
 }
 
-/// Mechanism: a file was unclean from the death of a writer until it was emptied. Consequence: what
-/// the next run went on with and closed in order was never drained, and its store was removed, or
-/// the file only in memory, with exit code 0. Fix: being unclean is a state of the last writer,
-/// which a later one ends.
+/// Mechanism: a file stayed unclean from the death of a writer until it was truncated to zero.
+///
+/// Consequence: a file that the next run continued and closed in order was never drained. Its
+/// store, or its only copy in memory, was removed with exit code 0.
+///
+/// Fix: unclean is a state of the last writer, and a later writer ends it.
 #[test]
 fn file_that_a_later_run_takes_over_is_delivered() {
     let sandbox = with_writer();
@@ -102,8 +104,7 @@ fn file_that_a_later_run_takes_over_is_delivered() {
     }
 }
 
-/// The same within one run, where nobody had yet looked after the dead writer when the next one
-/// came.
+/// The same within one run, where the next writer came before anybody had reaped the dead one.
 #[test]
 fn file_that_is_written_anew_right_after_its_writer_died_is_clean() {
     let sandbox = with_writer();
@@ -116,9 +117,12 @@ fn file_that_is_written_anew_right_after_its_writer_died_is_clean() {
     assert_eq!(files_below(&sandbox.out())["anew"], b"x".repeat(1000));
 }
 
-/// Mechanism: a file whose writer died was drained in no case. Consequence: a run that succeeded
-/// although a process of it was killed ended with 0, and the file was in memory alone. Fix: at the
-/// end of such a run every file goes outside as it is.
+/// Mechanism: a file whose writer died was never drained.
+///
+/// Consequence: a run that succeeded although one of its processes was killed ended with 0, and the
+/// file was only in memory.
+///
+/// Fix: at the end of such a run every file is drained as it is.
 #[test]
 fn file_that_nobody_took_over_is_delivered_as_it_is_when_the_run_succeeds() {
     let sandbox = with_writer();
@@ -135,9 +139,12 @@ fn file_that_nobody_took_over_is_delivered_as_it_is_when_the_run_succeeds() {
     assert_eq!(sandbox.entry("job", "log")["torn"], true);
 }
 
-/// Mechanism: small texts with a number in them, whose names looked like those of pointers to
-/// checkpoints, waited for these. Consequence: they were left out "as was asked for", and went with
-/// the store. Fix: they are files.
+/// Mechanism: small texts that contain a number, with names like those of pointers to checkpoints,
+/// waited for these checkpoints.
+///
+/// Consequence: they were left out "as was asked for" and removed with the store.
+///
+/// Fix: they are ordinary files.
 #[test]
 fn no_name_keeps_a_file_from_being_delivered() {
     let sandbox = Sandbox::new();
@@ -159,8 +166,10 @@ fn no_name_keeps_a_file_from_being_delivered() {
 }
 
 /// Mechanism: files whose numbers differ count as checkpoints, of which `--pfs-every` drains some.
-/// Consequence: results with numbers in their names were nowhere when the store went. Fix: that
-/// decides what is copied while the job runs.
+///
+/// Consequence: results with numbers in their names had no copy when the store went.
+///
+/// Fix: `--pfs-every` decides only what is copied while the job runs.
 #[test]
 fn numbered_results_are_all_delivered_where_only_some_checkpoints_are_drained() {
     let sandbox = Sandbox::new();
@@ -172,9 +181,12 @@ fn numbered_results_are_all_delivered_where_only_some_checkpoints_are_drained() 
     assert_eq!(names_below(&out), [1, 2, 3, 4, 5].map(|number| format!("result.{number}")));
 }
 
-/// Mechanism: of checkpoints that take turns in two slots only one came, and the text that named
-/// the other was rewritten. Consequence: the program began again at the first step. Fix: all comes,
-/// as it is; less only where that is asked for.
+/// Mechanism: of checkpoints that alternate between two slots only one was staged, and the text
+/// that named the other was rewritten.
+///
+/// Consequence: the program began again at the first step.
+///
+/// Fix: all files are staged unchanged; fewer only on request.
 #[test]
 fn staging_brings_every_file_as_it_is() {
     let write = "cd /cairn; for step in 0 1 2 3; do for rank in 0 1; do echo $step >state.$((step % 2)).$rank; done
@@ -208,8 +220,8 @@ fn staging_of_the_newest_only_leaves_older_checkpoints_where_they_are() {
     assert_eq!(names_below(&out), ["dump.1", "dump.2", "dump.3"]);
 }
 
-/// What a killed job leaves: a file that was open, one of an unfinished checkpoint, and a log that
-/// is drained in any case.
+/// Leaves a killed job with a file that was open, a file of an unfinished checkpoint, and a log
+/// that is always drained.
 fn killed(sandbox: &Sandbox) {
     let out = sandbox.out();
     let options =
@@ -223,9 +235,12 @@ fn whole_log() -> Vec<u8> {
     [b"x".repeat(1000), b"y".repeat(500)].concat()
 }
 
-/// Mechanism: what was open when a job was killed was drained in no case, nor files of checkpoints
-/// that were unfinished. Consequence: without `cairn cp`, file by file, it was lost with the store.
-/// Fix: all of the store goes to a directory of its own.
+/// Mechanism: files that were open when a job was killed, and files of unfinished checkpoints, were
+/// never drained.
+///
+/// Consequence: unless `cairn cp` saved them one by one, they were lost with the store.
+///
+/// Fix: the whole store goes to a directory of its own.
 #[test]
 fn everything_of_a_killed_job_can_be_had() {
     let sandbox = with_writer();
@@ -256,9 +271,12 @@ fn everything_of_a_killed_job_can_be_put_in_place_as_it_is() {
     sandbox.cairn(&["rm", "job"]).succeeds();
 }
 
-/// Mechanism: the newest checkpoint outside stays as long as there is no newer one. Consequence:
-/// what the program had removed was among the files of a killed job that were put in place as they
-/// are. Fix: they are as they are.
+/// Mechanism: the newest checkpoint outside stays as long as there is no newer one.
+///
+/// Consequence: when the files of a killed job were put in place as they are, files that the
+/// program had removed were among them.
+///
+/// Fix: the removed files are removed outside as well.
 #[test]
 fn what_a_killed_job_had_removed_is_gone_when_it_is_put_in_place_as_it_is() {
     let sandbox = Sandbox::new();
@@ -273,9 +291,12 @@ fn what_a_killed_job_had_removed_is_gone_when_it_is_put_in_place_as_it_is() {
     assert_eq!(names_below(&sandbox.out()), ["log", "step.2"]);
 }
 
-/// Mechanism: every run that ended with 0 ended its job. Consequence: whoever looked with `cairn
-/// run --job J -- ls` at what a killed job had left had it drained as if the job had succeeded, and
-/// its store removed. Fix: only a run of what failed ends the job.
+/// Mechanism: every run that ended with 0 ended its job.
+///
+/// Consequence: a user who looked at a killed job's files with `cairn run --job J -- ls` had them
+/// drained as if the job had succeeded, and the store removed.
+///
+/// Fix: only a run of the program that failed ends the job.
 #[test]
 fn run_of_another_program_does_not_end_a_job_that_failed() {
     let sandbox = with_writer();
@@ -289,8 +310,8 @@ fn run_of_another_program_does_not_end_a_job_that_failed() {
     assert_eq!(files_below(&out)["append"].len(), 2500);
 }
 
-/// A checkpoint that was torn stays so for whoever asks which is whole, although a later program
-/// closed its file.
+/// A torn checkpoint stays torn for every query for a whole one, although a later program closed
+/// its file.
 #[test]
 fn torn_checkpoint_is_not_whole_until_it_is_written_anew() {
     let sandbox = with_writer();
@@ -310,9 +331,11 @@ fn torn_checkpoint_is_not_whole_until_it_is_written_anew() {
     assert_eq!(listed(&sandbox), [(Some(1), true), (Some(2), true)]);
 }
 
-/// Mechanism: after the loss of memory, a file that had been closed and was opened again and
-/// overwritten in part counted as closed, because the record that blocks are overwritten did not
-/// say that somebody writes. Consequence: half of it old and half new, it was "clean" and "intact".
+/// Mechanism: the record that blocks are overwritten did not say that the file has a writer. After
+/// the loss of memory, a file that had been closed, reopened and partly overwritten counted as
+/// closed.
+///
+/// Consequence: a file that was half old and half new was "clean" and "intact".
 #[test]
 fn file_that_was_half_overwritten_when_memory_was_lost_is_unclean() {
     let sandbox = Sandbox::new();
@@ -335,8 +358,8 @@ f = open('/cairn/state', 'r+b', 0); f.write(b'b' * 150000); os.fsync(f.fileno())
     sandbox.cairn(&["ls", "job"]).succeeds().says("unclean");
 }
 
-/// Appends numbered records to two files in turn, and renames a third over itself with the number,
-/// until it is killed.
+/// Appends numbered records to two files in turn, and renames a new file with the number over the
+/// third, until killed.
 const RECORDS: &str = "\
 import os, sys, time
 os.chdir('/cairn')
@@ -354,9 +377,12 @@ while True:
     time.sleep(0.0005)
 ";
 
-/// Mechanism: files that stay open for the whole run were drained when it ended. Consequence: after
-/// the loss of the node what a program goes on from was there, and the files it had open were not.
-/// Fix: an image of the store has them, as they were at one moment.
+/// Mechanism: files that stay open for the whole run were drained when it ended.
+///
+/// Consequence: after the loss of the node, the restart files were there, and the files that the
+/// program had open were not.
+///
+/// Fix: an image of the store has them as they were at one moment.
 #[test]
 fn image_of_a_running_job_has_open_files_as_they_were_at_one_moment() {
     let sandbox = Sandbox::new();
@@ -382,14 +408,14 @@ fn image_of_a_running_job_has_open_files_as_they_were_at_one_moment() {
             assert_eq!(String::from_utf8_lossy(&found[name]), whole, "{round} {name}");
         }
         let newest: usize = String::from_utf8_lossy(&found["newest"]).parse().expect("a number");
-        // Whatever is in it, what was written before is, too.
+        // Every record written before the newest one in the image is in the image, too.
         assert!(newest <= count("second") && count("second") <= count("first"), "{round}");
         assert!(count("first") <= newest + 1 && newest > last, "{round}: {newest} after {last}");
         last = newest;
     }
     lose_memory(&sandbox, "job");
     run.wait().expect("ends");
-    // One that was cut off is none.
+    // A truncated image does not count.
     fs::write(images[0].join("cairn-manifest.job.json"), "{}").expect("writes");
     let show = ["--stage", "--", "cat", "/cairn/newest"];
     let shown = sandbox.cairn(&[&options[..5], &show].concat()).succeeds();
@@ -398,8 +424,8 @@ fn image_of_a_running_job_has_open_files_as_they_were_at_one_moment() {
     assert!(images[0].exists(), "whose is that?");
 }
 
-/// Without being asked: what a program fsyncs and keeps open is outside, as old as that was said to
-/// be.
+/// Images happen without a request: a file that a program fsyncs and keeps open is outside, no
+/// older than the interval allows.
 #[test]
 fn images_are_taken_as_often_as_the_job_wants_while_something_changes() {
     let sandbox = Sandbox::new();
@@ -418,8 +444,8 @@ fn images_are_taken_as_often_as_the_job_wants_while_something_changes() {
     assert_eq!(sandbox.drained_names(), ["log"], "no image is needed any more");
 }
 
-/// Nobody has to ask: what is open beside a checkpoint is outside soon after that. It goes once the
-/// job is over, also if that failed.
+/// Images happen without a request: files open beside a checkpoint are outside soon after it. The
+/// image is removed once the job is over, even if the job failed.
 #[test]
 fn image_follows_what_arrives_outside() {
     let sandbox = Sandbox::new();
@@ -441,9 +467,12 @@ fn image_follows_what_arrives_outside() {
     assert_eq!(left.expect("is there"), b"one\ntwo\n");
 }
 
-/// Mechanism: an image was due when a file had arrived outside, and else every 10 minutes.
-/// Consequence: what a program kept open and had synced was that much older after the loss of the
-/// node. Fix: it is due soon after that.
+/// Mechanism: an image was due when a file had arrived outside, and otherwise every 10 minutes.
+///
+/// Consequence: after the loss of the node, a file that a program had synced and kept open was that
+/// much older.
+///
+/// Fix: an image is due soon after a sync.
 #[test]
 fn image_follows_what_is_synced_and_stays_open() {
     let sandbox = Sandbox::new();
@@ -456,8 +485,11 @@ fn image_follows_what_is_synced_and_stays_open() {
     session.end();
 }
 
-/// Mechanism: who asked for a drain waited for the image that was being copied. Consequence: so did
-/// the end of a run, for an image that nobody needed then. Fix: it is given up.
+/// Mechanism: a requested drain waited for the image that was being copied.
+///
+/// Consequence: the end of a run waited as well, for an image that nobody needed then.
+///
+/// Fix: the image is given up.
 #[test]
 fn image_that_nobody_asked_for_gives_way() {
     let sandbox = Sandbox::new();
@@ -474,10 +506,13 @@ fn image_that_nobody_asked_for_gives_way() {
     session.kill_all();
 }
 
-/// Whoever goes on from an image has the places of its files: what the program removes or changes
-/// then goes from there or is replaced, also where others drain to the directory. What arrived
-/// after the image is named, and set aside with the run's success if it is not written again: on a
-/// disk that was set back to that moment it would not be there, and nothing of it is lost.
+/// A run that resumes from an image owns the places of the image's files. When the program removes
+/// or changes such a file, the copy outside is removed or replaced, even if other jobs drain to the
+/// directory.
+///
+/// Files that arrived after the image are named in a message. When the run succeeds without writing
+/// them again, they are set aside, so nothing is lost: on a disk that was set back to the moment of
+/// the image they would not exist.
 #[test]
 fn run_that_goes_on_from_an_image_has_the_places_of_its_files() {
     let sandbox = Sandbox::new();
@@ -512,11 +547,14 @@ fn run_that_goes_on_from_an_image_has_the_places_of_its_files() {
     assert_eq!([sandbox.drained("changed"), sandbox.drained("open")], ["1\n3\n", "1\n2\n"]);
 }
 
-/// Mechanism: of several processes that have one description the last one that was found to be gone
-/// decided whether it was closed in order. Consequence: a file whose writer was killed counted as
-/// sound, and was drained as verified, if a shell or a helper had inherited the descriptor and
-/// ended in order; after a kill of all, if it was looked at later. Fix: any of them that is killed
-/// makes the file unclean, unless it has done nothing with any file.
+/// Mechanism: of several processes that share one description, the last one found gone decided
+/// whether the description was closed in order.
+///
+/// Consequence: a file whose writer was killed counted as sound and was drained as verified, if a
+/// shell or a helper had inherited the descriptor and ended in order. The same happened after a
+/// kill of all processes, if somebody looked later.
+///
+/// Fix: the kill of any of them makes the file unclean, unless that process has not used any file.
 #[test]
 fn writer_is_killed_then_the_file_is_unclean_whoever_else_had_it_open() {
     const WRITE: &str = "
@@ -548,8 +586,8 @@ os.write(file, b'whole')
 }
 
 /// A checkpoint that is overwritten in place is torn by a kill, and everything beside it is newer
-/// than the last whole one: no file is exchanged alone, but the whole store can go back to a moment
-/// at which all was well. What the kill left is kept.
+/// than the last whole checkpoint. No file is exchanged alone, but the whole store can go back to a
+/// moment at which all was well. The state that the kill left is kept.
 fn goes_back_to_the_last_image(tier: &str) {
     let sandbox = Sandbox::new();
     let out = sandbox.out();
@@ -569,12 +607,12 @@ open('new', 'w').write('new\\n')
 torn = open('torn', 'w')
 time.sleep(1000)";
     fs::write(sandbox.work().join("tear.py"), tear).expect("writes");
-    // No child that ends in order is to have the files open.
+    // No child that ends in order may have the files open.
     session.begin("exec python3 tear.py");
     let is_torn = || sandbox.cairn(&["ls", "job"]).succeeds().stdout.contains("torn");
     eventually("it has torn one", is_torn);
     session.kill_all();
-    // Neither the directory nor the tier has to be said again.
+    // Neither the directory nor the tier has to be given again.
     let run = |how: &str, script: &str| {
         let arguments = ["run", "--job", "job", "--resume", how, "--", "bash", "-c", script];
         let output = sandbox.command(&arguments).env_remove("CAIRN_RUN_TIER").output();
@@ -593,7 +631,8 @@ time.sleep(1000)";
     let expected: [(&str, &[u8]); 4] =
         [("d/log", b"1\n2\n3\n"), ("last.ckpt", b"twe\n"), ("new", b"new\n"), ("torn", b"")];
     assert_eq!(left.collect::<Vec<_>>(), expected);
-    // The new store has taken no image yet, and has drained since: the last one is still that.
+    // The new store has drained since but has taken no image, so the last image is still the old
+    // one.
     assert_eq!(sandbox.drained("last.ckpt"), "junk\n");
     let again = run("image", &format!("{show}; exit 3")).ends_with(3).prints(as_it_was);
     again.says("goes on from the image");
@@ -624,10 +663,13 @@ fn killed_job_on_a_file_goes_back_to_its_last_image() {
     goes_back_to_the_last_image("file:WORK/tier:64M");
 }
 
-/// Mechanism: the store that is made from an image counted runs, and nobody had noted how the one
-/// before had ended. Consequence: what the new run had begun when its files were first looked at
-/// was taken for what the killed one left, and its checkpoint was never whole. Fix: it is noted
-/// before the run begins.
+/// Mechanism: a store made from an image counted runs, but had no record of how the previous run
+/// had ended.
+///
+/// Consequence: a checkpoint that the new run had begun before the first scan was taken for a
+/// leftover of the killed run, and never counted as whole.
+///
+/// Fix: the end of the previous run is recorded before the new run begins.
 #[test]
 fn checkpoint_of_the_run_that_went_back_to_an_image_is_its_own() {
     let sandbox = Sandbox::new();
@@ -664,9 +706,13 @@ fn job_without_an_image_is_not_gone_back_with() {
     sandbox.cairn(&run).ends_with(2).says("no persist directory");
 }
 
-/// Mechanism: a file that had changed was copied whole to each image. Consequence: images of a
-/// trajectory that grows all the time, or of a database, wrote all of it, again and again. Fix: the
-/// copy that the image before the last one has is compared, and what differs written.
+/// Mechanism: a changed file was copied whole to each image.
+///
+/// Consequence: images of a growing trajectory, or of a database, wrote the whole file again and
+/// again.
+///
+/// Fix: the file is compared with its copy in the image before the last one, and only the
+/// differences are written.
 #[test]
 fn file_that_changed_is_made_from_the_copy_in_the_image_before_the_last_one() {
     let sandbox = Sandbox::new();
@@ -716,8 +762,8 @@ fn file_that_changed_is_made_from_the_copy_in_the_image_before_the_last_one() {
     assert_eq!(sandbox.drained_names(), ["base", "cut", "front", "grows", "holes", "other"]);
 }
 
-/// An image costs what has changed: what is in its place already gets another name. Each name leads
-/// to what it led to, whatever becomes of the others.
+/// An image costs only the changes: files that are already in their places get another hard link.
+/// Each name keeps its content, whatever happens to the others.
 #[test]
 fn image_shares_files_with_their_places_and_with_the_last_one() {
     let sandbox = Sandbox::new();
@@ -747,9 +793,12 @@ fn image_shares_files_with_their_places_and_with_the_last_one() {
     assert_eq!(sandbox.drained_names(), ["closed", "log"]);
 }
 
-/// Mechanism: each name of a file was copied. Consequence: what a program links, as a checkpoint
-/// under the name of the newest, took its room twice outside, and was two files. Fix: it has as
-/// many names there.
+/// Mechanism: each name of a file was copied.
+///
+/// Consequence: a hard-linked file, such as a checkpoint linked under the name of the newest, took
+/// its space twice outside and became two files.
+///
+/// Fix: the copy has the same hard links.
 #[test]
 fn file_has_all_its_names_outside() {
     let sandbox = Sandbox::new();
@@ -776,9 +825,13 @@ fn file_has_all_its_names_outside() {
     assert_eq!(sandbox.drained_names(), ["a", "e", "e/c", "later"]);
 }
 
-/// Mechanism: what an image had of an earlier store stayed in it, and staging goes on from all that
-/// an image has. Consequence: files that the program had removed came back. So did an image of an
-/// earlier start after `--fresh`. Fix: an image is of one store, and set aside with the files.
+/// Mechanism: files of an earlier store stayed in an image, and staging resumes from all that an
+/// image has.
+///
+/// Consequence: files that the program had removed came back. So did an image of an earlier start
+/// after `--fresh`.
+///
+/// Fix: an image belongs to one store, and is set aside with the files.
 #[test]
 fn image_has_nothing_of_an_earlier_store() {
     let sandbox = Sandbox::new();
@@ -814,7 +867,7 @@ fn image_has_nothing_of_an_earlier_store() {
     sandbox.cairn(&show).succeeds().prints("");
 }
 
-/// The same at an end for which nobody waits.
+/// The same at an end without a wait for the drain.
 #[test]
 fn links_and_directories_alone_are_delivered_in_the_background() {
     let sandbox = Sandbox::new();
@@ -828,9 +881,11 @@ fn links_and_directories_alone_are_delivered_in_the_background() {
     assert!(sandbox.out().join("empty").is_dir());
 }
 
-/// Mechanism: a store without regular files was empty, whatever else was in it. Consequence: a link
-/// that could not be put in its place was lost, and the run ended well. Fix: it is asked whether
-/// everything is outside.
+/// Mechanism: a store without regular files counted as empty, whatever else was in it.
+///
+/// Consequence: a link that could not be drained was lost, and the run succeeded.
+///
+/// Fix: the run checks whether everything is outside.
 #[test]
 fn link_that_cannot_be_delivered_is_said() {
     let sandbox = Sandbox::new();
@@ -839,7 +894,7 @@ fn link_that_cannot_be_delivered_is_said() {
     assert!(sandbox.store("job").exists());
 }
 
-/// Kills all processes of a job and its agent, and removes what its store has in memory.
+/// Kills all processes of a job and its agent, and removes the store's memory.
 fn lose_memory(sandbox: &Sandbox, job: &str) {
     let store = sandbox.store(job);
     let mark = format!("CAIRN_STORE={}", store.display());
@@ -862,7 +917,7 @@ fn lose_memory(sandbox: &Sandbox, job: &str) {
     fs::remove_dir_all(store).expect("removes");
 }
 
-/// As `run_that_goes_on_from_an_image_has_the_places_of_its_files`, of a file with two names whose
+/// As `run_that_goes_on_from_an_image_has_the_places_of_its_files`, for a file with two names whose
 /// attributes are newer in the image.
 #[test]
 fn attributes_of_a_file_with_several_names_follow_the_image() {

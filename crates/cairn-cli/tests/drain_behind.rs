@@ -6,7 +6,8 @@ use common::session::Session;
 use common::{CAIRN, Ran, Sandbox, eventually, kill};
 use std::fs;
 
-/// `dump.1` goes outside, `dump.2` to `dump.4` cannot; each goes when the agent knows the next one.
+/// `dump.1` is drained; `dump.2` to `dump.4` cannot be. Each is removed when the agent knows the
+/// next one.
 const REMOVING: &str = r#"
     cd /cairn; echo 1 >dump.1; until [ -e "$OUT/dump.1" ]; do sleep 0.01; done
     for i in 2 3 4; do
@@ -16,10 +17,12 @@ const REMOVING: &str = r#"
     echo log >log; until [ -e "$OUT/log" ]; do sleep 0.01; done
 "#;
 
-/// Mechanism: what a program removed before it was copied was dropped like anything else that it
-/// removed.
-/// Consequence: the newest checkpoint outside was many behind, and nobody said so. Fix: they are
-/// counted until there is a newer one.
+/// Mechanism: a checkpoint that a program removed before it was copied was dropped like any other
+/// removed file.
+///
+/// Consequence: the newest checkpoint outside was many steps behind, and nothing reported it.
+///
+/// Fix: such checkpoints are counted until a newer one is outside.
 #[test]
 fn checkpoints_that_go_before_they_are_outside_are_counted_until_a_newer_one_is() {
     let sandbox = Sandbox::new();
@@ -83,8 +86,8 @@ fn what_a_program_that_ends_well_has_cleared_up_is_not_missed() {
     assert!(!ran.stderr.contains("went before"), "{}", ran.stderr);
 }
 
-/// Puts whole checkpoints into place one after the other, each while the one before goes, until
-/// three have been named outside; those are printed. Ends with 9 if they never are.
+/// Puts whole checkpoints into place one after the other and removes the previous one each time,
+/// until the manifest has named three. Prints those three. Exits with 9 if it never does.
 const ROTATING: &str = r#"
 import json, os, sys, time
 def write(path, number):
@@ -131,10 +134,12 @@ def step(number):
 ";
 
 /// Mechanism: a file that was removed while it was copied was gone, and its copy with it.
-/// Consequence: of a program that keeps one checkpoint, and writes the next one before the drain
-/// has copied it, nothing was ever outside.
-/// Fix: while there is room, the files of the checkpoint that is copied are held open until the
-/// copy is there.
+///
+/// Consequence: if a program keeps one checkpoint and writes the next one before the drain has
+/// copied it, no checkpoint was ever outside.
+///
+/// Fix: while there is room, the drain holds the files of a checkpoint open until their copy is
+/// there.
 #[test]
 fn newest_checkpoint_outside_advances_though_each_goes_before_it_is_copied() {
     for (layout, options) in
@@ -165,9 +170,11 @@ fn newest_checkpoint_outside_advances_though_each_goes_before_it_is_copied() {
     }
 }
 
-/// Mechanism: an agent that is killed leaves open what it held, until somebody looks after its
-/// process. Consequence: a program that had removed that had no room. Fix: who waits in vain looks
-/// after the dead before it gives up.
+/// Mechanism: files that a killed agent held stay open until its process is reaped.
+///
+/// Consequence: a program that had removed such a file got no space.
+///
+/// Fix: a writer that waits in vain reaps dead processes before it gives up.
 #[test]
 fn what_a_killed_agent_held_is_room_for_whoever_needs_it() {
     let sandbox = Sandbox::new();
@@ -194,7 +201,7 @@ fn what_a_killed_agent_held_is_room_for_whoever_needs_it() {
     assert_eq!(child.wait().expect("ends").code(), Some(0));
 }
 
-/// Room for the checkpoint that is held is given to the program as soon as it wants it.
+/// The program gets the room of the held checkpoint as soon as it needs it.
 #[test]
 fn checkpoint_that_is_held_takes_no_room_that_the_program_needs() {
     let sandbox = Sandbox::new();

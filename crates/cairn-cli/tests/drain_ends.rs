@@ -1,4 +1,4 @@
-//! How a run ends: who waits for the drain, and what is said to be safe.
+//! End of a run: who waits for the drain, and what is reported as safe.
 
 mod common;
 
@@ -6,11 +6,10 @@ use common::session::Session;
 use common::{Ran, Sandbox, eventually, kill};
 use std::fs;
 
-/// Slow enough that nothing but the first file arrives before the run ends, fast enough to be
-/// waited for.
+/// Slow enough that only the first file arrives before the run ends, fast enough to wait for.
 const SLOW: &str = "2M";
 
-/// `cairn run` of a program that leaves 12 MiB in three files, with these options of the drain.
+/// `cairn run` of a program that leaves 12 MiB in three files, with these drain options.
 fn run(sandbox: &Sandbox, job: &str, options: &[&str]) -> Ran {
     let out = sandbox.out();
     let persist = out.to_str().expect("UTF-8");
@@ -81,11 +80,13 @@ fn what_a_run_that_succeeded_left_undrained_is_complete() {
     }
 }
 
-/// Mechanism: nobody can tell a checkpoint that was saved by a program that was told to end from
-/// one that this cut off, where it is a directory and the first of its kind, so that it stays in
+/// Mechanism: a program that was told to end saves a checkpoint. If the checkpoint is a directory
+/// and the first of its kind, nothing distinguishes it from one that was cut off, so it stays in
 /// the store.
-/// Consequence: the end of the run said so, and not how to take it out.
-/// Fix: it says the command.
+///
+/// Consequence: the end of the run reported this, but not how to get the checkpoint out.
+///
+/// Fix: it prints the command.
 #[test]
 fn checkpoint_that_a_failing_run_has_saved_last_is_taken_out_by_the_command_that_is_said() {
     let sandbox = Sandbox::new();
@@ -106,11 +107,13 @@ fn checkpoint_that_a_failing_run_has_saved_last_is_taken_out_by_the_command_that
     }
 }
 
-/// Mechanism: a checkpoint of several files counts when nothing has changed for the settling time,
-/// if nothing tells earlier.
-/// Consequence: `cairn status --wait` waited without a word, although nothing was copied, also when
-/// the run was dead.
-/// Fix: it says for which checkpoint, and why; and waits for none that nobody completes any more.
+/// Mechanism: a checkpoint of several files counts once nothing has changed for the settling time,
+/// unless something shows it earlier.
+///
+/// Consequence: `cairn status --wait` waited silently although nothing was copied, even when the
+/// run was dead.
+///
+/// Fix: it names the checkpoint and the reason. It does not wait for one that nobody will complete.
 #[test]
 fn who_follows_a_drain_is_told_which_checkpoint_is_waited_for() {
     let sandbox = Sandbox::new();
@@ -151,11 +154,13 @@ fn nothing_is_drained_at_the_end_unless_somebody_asks() {
     sandbox.cairn(&["status", "--wait", "left"]).succeeds();
 }
 
-/// Mechanism: nobody told the agent how a run ended whose end did not wait for the drain, and a run
-/// of which nobody says so counts as failed.
-/// Consequence: what it had written last, and nothing but its end could tell to be whole, was never
-/// drained, nor offered for restart.
-/// Fix: the agent is told, or, where it is to end, the register.
+/// Mechanism: when the end of a run did not wait for the drain, nobody told the agent how the run
+/// ended, and such a run counts as failed.
+///
+/// Consequence: its last checkpoint, which only the end of the run could show to be whole, was
+/// never drained and never offered for restart.
+///
+/// Fix: the agent is told. If the agent is to end, the register is told.
 #[test]
 fn last_checkpoint_of_a_run_that_went_well_is_drained_though_its_end_did_not_wait() {
     for (how, then) in [("background", &["status", "--wait"][..]), ("none", &["drain"])] {
@@ -183,10 +188,12 @@ fn whoever_follows_a_drain_that_fails_hears_why() {
     sandbox.cairn(&["status", "--wait", "nowhere"]).refused_with("--persist");
 }
 
-/// Mechanism: of a run that succeeded everything was removed outside that the store did not have,
-/// before it was known whether what the program had written instead could be drained.
-/// Consequence: with the last checkpoint bad, none was left. Fix: the newest one outside stays
-/// until there is a newer one.
+/// Mechanism: after a successful run, every file outside that the store did not have was removed,
+/// before it was known whether the program's new files could be drained.
+///
+/// Consequence: with a bad last checkpoint, none was left.
+///
+/// Fix: the newest checkpoint outside stays until there is a newer one.
 #[test]
 fn last_good_copy_stays_where_a_run_that_succeeded_left_a_bad_checkpoint() {
     let sandbox = Sandbox::new();
@@ -207,8 +214,11 @@ fn last_good_copy_stays_where_a_run_that_succeeded_left_a_bad_checkpoint() {
     assert_eq!(sandbox.drained("dump.3"), "three\n");
 }
 
-/// Mechanism: the drain that was asked for said nothing of what a run that failed had left
-/// unfinished. Consequence: all seemed to be outside. Fix: it is named, with the way to get it.
+/// Mechanism: a requested drain did not mention the unfinished checkpoints of a failed run.
+///
+/// Consequence: everything seemed to be outside.
+///
+/// Fix: it names them, with the command to get them.
 #[test]
 fn drain_names_the_checkpoints_that_are_not_complete() {
     let sandbox = Sandbox::new();
@@ -222,7 +232,7 @@ fn drain_names_the_checkpoints_that_are_not_complete() {
         .says("checkpoint not known to be complete: ckpt-2: nothing says that it was finished");
     assert_eq!(sandbox.drained("cairn-left.parts/ckpt-2/a"), "a\n");
     let mut names = sandbox.drained_names();
-    // The directory may have been seen while nothing was in it.
+    // The directory itself may have been drained while it was still empty.
     names.retain(|name| name != "ckpt-2");
     assert_eq!(names, ["log"]);
 }

@@ -1,5 +1,6 @@
-//! Faults of the file system that files are drained to, and of agents. File systems are small ones
-//! in memory, in a mount namespace of the test's own.
+//! Faults of agents and of the file system that files are drained to.
+//!
+//! The file systems are small ones in memory, in a mount namespace of the test's own.
 
 mod common;
 
@@ -8,19 +9,19 @@ use common::loop_device::LoopDevice;
 use common::{CAIRN, Ran, Sandbox, kill};
 use std::process::Command;
 
-/// For scripts: waits until a command succeeds.
+/// Shell function `await`, which waits until a command succeeds.
 const UNTIL: &str = r#"
     await() { for _ in $(seq 1200); do "$@" && return; sleep 0.05; done; echo "in vain: $*"; exit 9; }
     export -f await"#;
 
-/// Runs a script where `$OUT` is a file system of 8 MiB that nobody else sees and `$CAIRN` the
-/// command; none if this machine gives no user such a namespace.
+/// Runs a script where `$OUT` is a private file system of 8 MiB and `$CAIRN` the command. Returns
+/// None if this machine gives users no such namespace.
 fn with_small_file_system(sandbox: &Sandbox, script: &str) -> Option<Ran> {
     let launcher = ["unshare", "--map-root-user", "--mount"];
     with_file_system(sandbox, &launcher, "mount -t tmpfs -o size=8M small \"$OUT\"", script)
 }
 
-/// The same with the file system that the command `mount` puts there; none if it cannot.
+/// As above, with the file system that the command `mount` puts there; None if it cannot.
 fn with_file_system(
     sandbox: &Sandbox,
     launcher: &[&str],
@@ -103,15 +104,17 @@ fn copy_that_was_cut_or_changed_is_made_again_when_somebody_asks() {
     );
 }
 
-/// Mechanism: a file system was unmounted, and the directory beneath it had its name.
-/// Consequence: the drain took that for a directory made anew, copied everything to the disk of the
-/// node, and called it safe.
-/// Fix: the store knows which directory it drains to, and refuses one of another file system or
+/// Mechanism: a file system was unmounted, and its name led to the directory beneath it.
+///
+/// Consequence: the drain took that for a directory made anew, copied everything to the node's
+/// disk, and reported it as safe.
+///
+/// Fix: the store knows the directory that it drains to, and refuses one of another file system or
 /// another mount.
 #[test]
 fn directory_beneath_a_file_system_that_vanished_is_never_written_to() {
     let sandbox = Sandbox::new();
-    // Beneath is the same file system, so that only the mount tells.
+    // The directory beneath is on the same file system, so only the mount differs.
     let script = r#"
         mkdir "$OUT/real" "$OUT/seen"; mount --bind "$OUT/real" "$OUT/seen"
         code=0; "$CAIRN" run --job away --persist "$OUT/seen" -- bash -c '
@@ -139,8 +142,7 @@ three" ]
     }
 }
 
-/// A file system that is frozen lets whoever writes to it wait, as one of the network does whose
-/// server is gone.
+/// A frozen file system makes its writers wait, as a network file system does whose server is gone.
 #[test]
 fn directory_whose_writes_hang_hinders_nobody_and_status_says_what_hangs() {
     let sandbox = Sandbox::new();
@@ -176,7 +178,7 @@ fn directory_whose_writes_hang_hinders_nobody_and_status_says_what_hangs() {
     }
 }
 
-/// A file system in user space that nobody serves lets everybody wait, as one of the network does
+/// A file system in user space without a server makes everybody wait, as a network file system does
 /// whose server is gone.
 #[test]
 fn directory_that_does_not_answer_at_the_start_of_a_run_is_named() {
@@ -207,7 +209,7 @@ assert run.returncode == 2 and "the persist directory" in said, said
     }
 }
 
-/// With a tier in a file a close takes as long as a flush.
+/// With a tier in a file, a close takes as long as a flush.
 #[test]
 fn writer_that_is_killed_in_its_close_leaves_a_checkpoint_whole_or_not_at_all() {
     let sandbox = Sandbox::new();
@@ -246,7 +248,7 @@ os._exit(1)
             assert!(copy.len() == 1 << 20 && copy.iter().all(|&byte| u64::from(byte) == step));
             assert_eq!(std::fs::read(directory.join("a")).expect("is there"), [b'a'; 4096]);
         } else {
-            // The directory may have been seen while nothing was in it.
+            // The directory itself may have been drained while it was still empty.
             assert_eq!(std::fs::read_dir(directory).map_or(0, Iterator::count), 0, "{row}");
             assert!(row["reason"].is_string(), "{row}");
         }
@@ -260,8 +262,8 @@ os._exit(1)
     }
 }
 
-/// A store that a run that failed has left, all drained, and a bit of the copy of `f` that has
-/// turned: its length and times are as before.
+/// Leaves the store of a failed run, fully drained, with a flipped bit in the copy of `f`. The
+/// copy's length and times are unchanged.
 fn rotten(job: &str) -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.run(job, "echo one >/cairn/f; echo two >/cairn/g; exit 1").ends_with(1);
@@ -273,11 +275,14 @@ fn rotten(job: &str) -> Sandbox {
     sandbox
 }
 
-/// Mechanism: a copy is known by its length and times, and what `cairn verify` found was told to
-/// nobody.
-/// Consequence: the next drain, the end of a run, and `cairn rm` took a copy that was known to be
-/// damaged for a good one, and the store was removed.
-/// Fix: `cairn verify` tells the agent, which notes it in the manifest; such a copy is none.
+/// Mechanism: a copy is recognized by its length and times, and the findings of `cairn verify` were
+/// not recorded.
+///
+/// Consequence: the next drain, the end of a run, and `cairn rm` trusted a copy that was known to
+/// be damaged, and the store was removed.
+///
+/// Fix: `cairn verify` tells the agent, which records it in the manifest. Such a copy does not
+/// count.
 #[test]
 fn copy_that_verify_has_found_damaged_is_made_again_before_the_store_goes() {
     let ends = [
@@ -295,7 +300,7 @@ fn copy_that_verify_has_found_damaged_is_made_again_before_the_store_goes() {
             .says("1 of these is still in its store")
             .says("cairn drain rot");
         assert_eq!(sandbox.manifest("rot")["complete"], false);
-        // The next agent knows of it, too.
+        // The next agent knows the finding, too.
         kill("KILL", i64::from(sandbox.agent("rot")));
         match end[0] {
             "gc" => drop(sandbox.cairn(end).ends_with(1).says("1 whose copy is gone")),
@@ -346,20 +351,24 @@ fn image_that_has_no_room_leaves_it_to_files_and_says_how_much_it_needs() {
 }
 
 /// Mechanism: a mode that the file system of the persist directory refused was an error of the
-/// directory. Consequence: nothing was drained to file systems that have no such bits, or leave
-/// them to lists of rights. Fix: it is said, and the files are there.
+/// directory.
+///
+/// Consequence: nothing was drained to file systems without permission bits, or with access control
+/// lists in their place.
+///
+/// Fix: the refusal is reported, and the files are drained.
 #[test]
 fn files_are_drained_to_a_file_system_that_refuses_modes() {
     let sandbox = Sandbox::new();
     let out = sandbox.out().display().to_string();
-    // What an earlier pass was refused is said at the end, too.
+    // A refusal in an earlier pass is reported at the end, too.
     let script = r#"
         echo text >/cairn/file; chmod 640 /cairn/file; mkdir /cairn/d; echo more >/cairn/d/file
         "$CAIRN" drain job"#;
     let arguments = ["run", "--job", "job", "--persist", &out, "--", "bash", "-c", script];
     let mut command = sandbox.command(&arguments);
     command.env("CAIRN", CAIRN);
-    // Segments of a store have those bits.
+    // Segments of a store need those bits.
     refuse(&mut command, libc::SYS_fchmod, libc::EPERM, Some(0o600));
     let output = command.output().expect("starts");
     let ran = Ran::of(output, script.to_string()).succeeds();

@@ -1,4 +1,4 @@
-//! The drain's pace: how fast it may go, and that programs come first.
+//! Pace of the drain: its rate limits, and the priority of programs over it.
 
 mod common;
 
@@ -9,12 +9,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 const MIB: u64 = 1 << 20;
 
-/// A run that ends with the test, also with one that fails.
+/// A run that ends with the test, even if the test fails.
 struct Running(Child);
 
 impl Running {
     fn start(sandbox: &Sandbox, arguments: &[&str]) -> Running {
-        // A program that outlives a failed test keeps nobody waiting for its output.
+        // A program that outlives a failed test must not keep anybody waiting for its output.
         let mut command = sandbox.command(arguments);
         Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts"))
     }
@@ -33,14 +33,14 @@ impl Drop for Running {
     }
 }
 
-/// What the agent of a job says of its pace.
+/// The agent's report of its pace.
 fn pace(sandbox: &Sandbox, job: &str) -> Value {
     let status = sandbox.cairn(&["status", job, "--json"]).succeeds().json();
     status[0]["agent"]["pace"].clone()
 }
 
-/// `cairn run` with options of the drain, of a shell script that fails at its end, so that the
-/// store is kept.
+/// `cairn run` with drain options, of a shell script that fails at its end, so that the store is
+/// kept.
 fn run_and_keep(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) {
     let out = sandbox.out();
     let script = format!("{script}; exit 1");
@@ -59,20 +59,20 @@ fn rate_is_asked_for_every_byte_and_waited_for_as_long_as_it_says() {
     let pace = pace(&sandbox, "rated");
     assert_eq!(pace["rate_bytes"], 8 * MIB);
     assert_eq!(pace["admitted_bytes"], 12 * MIB, "every byte asked");
-    // Between the last two parts at least, but for what a tenth of a second saves; before that the
-    // program went first.
+    // The limit covers at least the span between the last two parts, less 0.1 s that the limiter
+    // may save. Before that, the program had priority.
     let span_ms = pace["span_ms"].as_u64().expect("a number");
     assert!(span_ms >= 400, "leave for 8 MiB at 8 MiB/s came within {span_ms} ms");
 }
 
-/// Mechanism: the drain had a file open as long as it copied it, and what is open keeps its space.
+/// Mechanism: the drain had a file open as long as it copied it, and an open file keeps its space.
+///
 /// Consequence: a program removed a checkpoint that was being drained, and had no space for the
 /// next one.
 #[test]
 fn file_that_is_removed_while_it_is_drained_makes_room_for_the_next_one() {
     let sandbox = Sandbox::new();
-    // Much slower than what is waited for here: the whole file takes minutes, each part of it more
-    // than one.
+    // Much slower than the waits here: the whole file takes minutes, and each part more than one.
     let script = r#"cd /cairn; head -c 12M /dev/zero >old; until ls -A "$OUT" | grep -q old; do sleep 0.01; done
         rm old; for i in {1..100}; do head -c 8M /dev/zero >new && exit; sleep 0.1; done; exit 9"#;
     let out = sandbox.out();
@@ -100,7 +100,7 @@ fn limits_come_from_the_command_line_then_the_environment_then_the_file() {
     run(&[], "CAIRN_DRAIN_RATE", "2G");
     let first = pace(&sandbox, "sources");
     assert_eq!((&first["rate_bytes"], &first["share_percent"]), (&(2048 * MIB).into(), &7.into()));
-    // The agent that is there takes up what another run says.
+    // The living agent adopts the limits of another run.
     run(&["--drain-rate", "3G", "--drain-share", "none"], "CAIRN_DRAIN_RATE", "2G");
     eventually("the agent has heard", || pace(&sandbox, "sources")["rate_bytes"] == 3072 * MIB);
     assert_eq!(pace(&sandbox, "sources")["share_percent"], Value::Null);
@@ -151,7 +151,7 @@ fn threads(process: u32) -> Vec<(String, String)> {
 
 #[test]
 fn copying_threads_take_what_programs_leave_unless_they_are_to_have_as_much() {
-    // Whoever runs the tests may be nice himself, and so is then what they start.
+    // The tests may themselves run with a nice value, which their children inherit.
     let own = threads(std::process::id()).into_iter().next().expect("this one").0;
     for (priority, expected) in [("idle", "19"), ("normal", own.as_str())] {
         let sandbox = Sandbox::new();
@@ -165,7 +165,7 @@ fn copying_threads_take_what_programs_leave_unless_they_are_to_have_as_much() {
         let run = Running::start(&sandbox, &arguments);
         eventually("it is written", || sandbox.work().join("written").exists());
         let agent = sandbox.agent("nice");
-        // It lowers itself when it has begun.
+        // The copying thread lowers its priority after it has started.
         eventually(&format!("a thread copies with niceness {expected}"), || {
             threads(agent).contains(&(expected.to_string(), "copy".to_string()))
         });
@@ -174,9 +174,11 @@ fn copying_threads_take_what_programs_leave_unless_they_are_to_have_as_much() {
     }
 }
 
-/// Mechanism: a pass copied all that it had planned, however long that took.
-/// Consequence: a checkpoint that was complete meanwhile waited for the older ones.
-/// Fix: a pass that lasts leaves the rest to one that knows what was closed.
+/// Mechanism: a pass copied everything it had planned, however long that took.
+///
+/// Consequence: a checkpoint that was completed meanwhile waited for the older ones.
+///
+/// Fix: a long pass leaves the rest to a new pass that knows the files closed since.
 #[test]
 fn newer_file_goes_before_older_ones_that_a_long_pass_has_planned() {
     let sandbox = Sandbox::new();
@@ -196,7 +198,7 @@ fn newer_file_goes_before_older_ones_that_a_long_pass_has_planned() {
     };
     let mut names = Vec::new();
     eventually("the older ones are written", || sandbox.work().join("written").exists());
-    // The first passes know of those that were written by then; this one knows all.
+    // The first passes know only the files written by then; this pass knows all.
     eventually("a long pass is under way", || {
         drained(&mut names);
         names.contains(&"state.139".to_string())

@@ -242,7 +242,7 @@ fn agent_that_is_killed_again_and_again_leaves_exactly_what_the_program_left() {
                 mkdir -p /cairn/d$i; echo {round} >/cairn/d$i/f{round}
             done; rm -f /cairn/d{round}/f*"
         ));
-        // Wherever it is by now.
+        // At whatever point it is.
         kill("KILL", i64::from(sandbox.agent("stress")));
     }
     session.shell("cd /cairn; find . -type f | sort | xargs sha256sum >$OLDPWD/sums; cd $OLDPWD");
@@ -258,7 +258,7 @@ fn agent_that_is_killed_again_and_again_leaves_exactly_what_the_program_left() {
     sandbox.cairn(&["verify", "--persist", out.to_str().expect("UTF-8")]).succeeds();
 }
 
-/// Whether a process exists and is no zombie.
+/// Whether a process exists and is not a zombie.
 fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
@@ -291,7 +291,7 @@ fn evicted_files_keep_their_drained_copy_and_undrained_ones_are_not_evicted() {
     assert_eq!(sandbox.drained("d/f"), "x\n");
     assert_eq!(sandbox.entry("evict", "d/f")["detached"], true);
 
-    // A copy that somebody has removed is none.
+    // A copy that somebody has removed does not count.
     fs::remove_file(sandbox.out().join("g")).expect("removes");
     sandbox.cairn(&["rm", "evict:/g"]).ends_with(1).says("is not drained; it would be lost");
     sandbox.cairn(&["drain", "evict"]).succeeds();

@@ -6,7 +6,7 @@ use common::{Ran, Sandbox, eventually, kill};
 use std::fs;
 use std::process::Stdio;
 
-/// Adds up steps; begins after the newest checkpoint, which holds step and sum.
+/// Adds up step numbers, starting after the newest checkpoint, which holds the step and the sum.
 const SUM: &str = "
 step=0; sum=0
 newest=$(ls /cairn | grep '^ckpt' | sort -t. -k2 -n | tail -1)
@@ -43,12 +43,12 @@ fn run_that_is_killed_comes_back_and_that_is_reported() {
 #[test]
 fn run_that_cannot_go_on_fails_the_drill_and_keeps_its_store() {
     let sandbox = Sandbox::new();
-    // It ends by itself if it was killed before it had begun.
+    // The script exits by itself if it was killed before its first checkpoint.
     let script = "[ -e /cairn/ckpt.1 ] && exit 5; echo 1 >/cairn/ckpt.1; sleep 30";
     let ran = drill(&sandbox, &["--kills", "1", "--after", "3s..3s"], script).ends_with(1);
     ran.says("the run ended with exit code 5").says("did not come back");
     sandbox.cairn(&["ls", "--jobs"]).succeeds().says("drill-");
-    // The same program with another way to start it again.
+    // The same program with another restart command.
     let options = ["--kills", "1", "--after", "3s..3s", "--restart", "cat /cairn/ckpt.1"];
     drill(&sandbox, &options, script).succeeds().says("1 kill").says("the run ended well");
 }
@@ -79,10 +79,12 @@ fn drill_touches_nothing_of_real_runs() {
 }
 
 /// Mechanism: the runs of a drill took their tiers from the environment or `cairn.toml`, as real
-/// ones do, and the end of the drill removes its store with its tiers.
-/// Consequence: what a real job had in a durable tier when its node was started again was recovered
-/// by the drill, written to, and removed.
-/// Fix: a tier that is configured and has something already is refused.
+/// runs do, and the end of the drill removes its store with its tiers.
+///
+/// Consequence: after a restart of the node, the drill recovered the data of a real job in a
+/// durable tier, wrote to them, and removed them.
+///
+/// Fix: a configured tier that is not empty is refused.
 #[test]
 fn tier_that_holds_what_a_real_run_left_is_refused_and_stays_as_it_is() {
     let sandbox = Sandbox::new();
@@ -112,7 +114,7 @@ fn tier_that_holds_what_a_real_run_left_is_refused_and_stays_as_it_is() {
     assert!(fs::read(&path).expect("it is still there") == before, "nothing was written to it");
     let read = ["run", "--job", "melt", "--", "cat", "/cairn/f"];
     in_tier("CAIRN_RUN_TIER", &read).succeeds().prints("real\n");
-    // One that is not there yet is the drill's own.
+    // A tier that does not exist yet belongs to the drill.
     sandbox.cairn(&["rm", "melt", "--discard"]).succeeds();
     assert!(!path.exists());
     in_tier("CAIRN_RUN_TIER", &drill).ends_with(1).says("the run ended well");
@@ -120,8 +122,10 @@ fn tier_that_holds_what_a_real_run_left_is_refused_and_stays_as_it_is() {
 }
 
 /// Mechanism: a run that ended before it was killed counted as one that came back.
-/// Consequence: the drill succeeded, and nothing, or less than was asked for, had been tested.
-/// Fix: fewer kills than were asked for are no success.
+///
+/// Consequence: the drill succeeded although nothing, or less than requested, had been tested.
+///
+/// Fix: a drill with fewer kills than requested fails.
 #[test]
 fn run_that_ends_before_the_second_kill_is_no_success() {
     let sandbox = Sandbox::new();
@@ -131,10 +135,12 @@ fn run_that_ends_before_the_second_kill_is_no_success() {
     sandbox.cairn(&["ls", "--jobs"]).succeeds().prints("no stores\n");
 }
 
-/// Mechanism: how the run ended was all that counted.
+/// Mechanism: only the end of the run decided the result.
+///
 /// Consequence: a program that wrote nothing below the prefix, because it was told another
 /// directory, "survived" and passed.
-/// Fix: kills at which there was no file are no test.
+///
+/// Fix: kills while no file is in the store do not count as a test.
 #[test]
 fn run_that_has_nothing_below_the_prefix_is_no_success() {
     let sandbox = Sandbox::new();
@@ -146,10 +152,12 @@ fn run_that_has_nothing_below_the_prefix_is_no_success() {
     assert_eq!(report.json()["kills"][0]["files"], 0, "{}", report.stdout);
 }
 
-/// Mechanism: the run is in a process group of its own, and nobody told it that the drill was
-/// ended.
-/// Consequence: it went on alone, in the background, and its store stayed.
-/// Fix: whoever ends the drill ends the run, and the store goes with it.
+/// Mechanism: the run is in a process group of its own, and nothing told it that the drill had been
+/// terminated.
+///
+/// Consequence: it ran on alone in the background, and its store stayed.
+///
+/// Fix: a signal that ends the drill ends the run, and the store goes with it.
 #[test]
 fn drill_that_is_told_to_end_ends_its_run_and_leaves_nothing() {
     for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
@@ -158,7 +166,7 @@ fn drill_that_is_told_to_end_ends_its_run_and_leaves_nothing() {
         let words = ["drill", "--after", "900s..900s", "--", "bash", "-c", script];
         let mut command = sandbox.command(&words);
         let said = sandbox.work().join("said");
-        // Not a pipe, which a program that lives on would keep open.
+        // Not a pipe, which a surviving program would keep open.
         command.stderr(fs::File::create(&said).expect("makes")).stdout(Stdio::null());
         let mut child = command.spawn().expect("starts");
         let begun = sandbox.work().join("begun");
@@ -173,7 +181,7 @@ fn drill_that_is_told_to_end_ends_its_run_and_leaves_nothing() {
     }
 }
 
-/// Whether nobody but its parent has any use for the process.
+/// Whether the process is gone or a zombie.
 fn is_dead(process: &str) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     !status.contains("State:") || status.contains("State:\tZ") || status.contains("State:\tX")

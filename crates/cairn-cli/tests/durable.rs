@@ -1,4 +1,4 @@
-//! A file as the first tier: what was closed is there after the node's memory is lost.
+//! A file as the first tier: closed files are there after the node's memory is lost.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{Ran, Sandbox};
 use std::fs;
 use std::process::Command;
 
-/// A place with a tier in a file.
+/// A sandbox with a tier in a file.
 struct Place {
     sandbox: Sandbox,
     tier: String,
@@ -165,10 +165,12 @@ fn store_whose_tier_was_recovered_elsewhere_is_refused() {
     assert_eq!(place.run("second", &[], "cat /cairn/file").succeeds().stdout, "kept\nmore\n");
 }
 
-/// Mechanism: whoever removed a store compared only the identity of its tier, which it keeps when
-/// another store recovers it, and without its lock.
-/// Consequence: a run that waited for the tier recovered it, and lost it under its program.
-/// Fix: a tier is compared with what its store knows of it, and emptied, while it is locked.
+/// Mechanism: removing a store compared only the identity of its tier, and without the tier's lock.
+/// A tier keeps its identity when another store recovers it.
+///
+/// Consequence: a run that waited for the tier recovered it, and then lost it under its program.
+///
+/// Fix: a tier is compared with the store's record of it, and emptied, while it is locked.
 #[test]
 fn tier_that_another_store_recovered_stays_when_the_store_that_had_it_is_removed() {
     let place = Place::new();
@@ -183,8 +185,8 @@ fn tier_that_another_store_recovered_stays_when_the_store_that_had_it_is_removed
     assert!(!place.sandbox.work().join("tier").exists());
 }
 
-/// A run that waits for a tier when its store is removed finds what was there, or nothing: never a
-/// tier that goes under it.
+/// A run that waits for a tier while its store is removed finds the old files or an empty tier,
+/// never a tier that is removed under it.
 #[test]
 fn run_that_waits_for_a_tier_that_is_removed_begins_with_an_empty_one() {
     let place = Place::new();
@@ -203,7 +205,7 @@ fn run_that_waits_for_a_tier_that_is_removed_begins_with_an_empty_one() {
         "touch {}; ls -A /cairn; for i in 1 2 3; do echo hi >/cairn/z$i; sleep 0.05; cat /cairn/z$i; done",
         go.display()
     );
-    // It is refused as long as the first one has it.
+    // It is refused as long as the first store uses the tier.
     place.run("second", &[], &script).ends_with(2).says("another store uses it");
     fs::write(&go, "").expect("writes");
     let second = place.run("second", &[], &script).succeeds();
@@ -222,11 +224,13 @@ fn tier_kept_from_another_prefix_or_size_is_refused_and_kept() {
     assert_eq!(place.run("second", &[], "cat /cairn/file").succeeds().stdout, "kept\n");
 }
 
-/// Mechanism: what a run made is removed again when its command cannot be executed, with the files
-/// of its tiers; a store that was made from a file of before counted as made, too.
-/// Consequence: after a crash of the node a mistyped command removed everything that had survived
-/// it.
-/// Fix: a store that was recovered is kept.
+/// Mechanism: if a command cannot be executed, the run removes the store that it made, with the
+/// files of its tiers. A store recovered from an existing file counted as made by the run.
+///
+/// Consequence: after a crash of the node, a mistyped command removed everything that had survived
+/// the crash.
+///
+/// Fix: a recovered store is kept.
 #[test]
 fn command_cannot_be_executed_then_what_was_recovered_is_kept() {
     let place = Place::new();
@@ -236,7 +240,7 @@ fn command_cannot_be_executed_then_what_was_recovered_is_kept() {
     place.sandbox.cairn(&arguments).ends_with(127);
     assert_eq!(place.run("second", &[], "cat /cairn/file").succeeds().stdout, "kept\n");
     place.lose_memory("second");
-    // What does not fit is not restored.
+    // A restore fails if the files do not fit.
     let out = place.sandbox.out().display().to_string();
     let big = ["run", "--job", "big", "--tier", "ram:64M", "--persist", &out, "--", "bash", "-c"];
     let script = "head -c 40M /dev/zero | tr '\\0' x >/cairn/big";

@@ -1,5 +1,5 @@
-//! What is said before a run begins of what earlier ones left, and of command lines that are not
-//! what was meant.
+//! Messages before a run begins: leftovers of earlier runs, and command lines that are probably
+//! mistakes.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 const SCRIPT: [&str; 4] = ["--", "bash", "-c", "echo x >/cairn/f"];
 
-/// The nodes of one start of a launcher drain to one directory, each as a job of its own.
+/// The nodes of one launch drain to one directory, each as a job of its own.
 #[test]
 fn ranks_of_a_launcher_may_share_a_directory_with_other_nodes() {
     let sandbox = Sandbox::new();
@@ -85,10 +85,12 @@ fn program_that_a_signal_killed_is_said_to_be() {
     sandbox.run_undrained("exits", "exit 137").ends_with(137).says("ended with exit code 137");
 }
 
-/// Mechanism: unclean files are never drained, and whoever wanted to remove their store was told to
-/// drain them.
-/// Consequence: that went round in a circle; `drain` and `verify` did not mention them.
-/// Fix: all of them say what these files are, and how to save them or give them up.
+/// Mechanism: unclean files are never drained, but a user who wanted to remove their store was told
+/// to drain them.
+///
+/// Consequence: the advice was circular; `drain` and `verify` did not mention the files.
+///
+/// Fix: all of these commands say what unclean files are, and how to save them or give them up.
 #[test]
 fn unclean_files_are_said_to_be_and_how_to_save_them() {
     let sandbox = Sandbox::new();

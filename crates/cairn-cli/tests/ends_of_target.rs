@@ -1,12 +1,12 @@
-//! `cairn target` is told to end, and says what it did before.
+//! Termination of `cairn target`, and its metrics until then.
 
 mod common;
 
-use cairn_device::nvme::controller::{Controller, Settings};
-use cairn_device::nvme::queue::Queue;
-use cairn_device::nvme::tcp::{TcpFabric, TcpTransport};
-use cairn_device::nvme::wire::pdu::{Framing, Header, InitializeRequest};
-use cairn_device::nvme::wire::{Command, DataPointer, Nqn};
+use cairn_nvme::controller::{Controller, Settings};
+use cairn_nvme::queue::Queue;
+use cairn_nvme::tcp::{TcpFabric, TcpTransport};
+use cairn_nvme::wire::pdu::{Framing, Header, InitializeRequest};
+use cairn_nvme::wire::{Command, DataPointer, Nqn};
 use common::Sandbox;
 use common::target::start;
 use serde_json::Value;
@@ -29,7 +29,7 @@ fn connect(report: &Value) -> (Controller<TcpFabric>, Queue<TcpTransport>) {
     (controller, queue)
 }
 
-/// What a watcher is told.
+/// Answer to an HTTP request, as a monitoring system gets it.
 fn ask(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
     write!(stream, "{request} HTTP/1.1\r\nHost: here\r\n\r\n").expect("it listens");
@@ -53,8 +53,8 @@ fn what_was_accepted_is_finished_and_durable_when_the_target_is_told_to_end() {
         // SAFETY: the bytes outlive the commands, and nobody changes them.
         unsafe { queue.submit_write((index * PIECE) as u64, bytes.as_ptr(), PIECE) }.expect("sent");
     }
-    // Commands are taken in their order: with the first all that came before the signal have begun
-    // or are waiting.
+    // The target takes commands in order: when the first is done, all others that came before the
+    // signal have begun or are waiting.
     assert!(queue.wait().expect("connected").status.is_success());
     target.signal(libc::SIGTERM);
     let ended = (1..under_way).map_while(|_| queue.wait().ok());
@@ -89,7 +89,7 @@ fn file_that_has_another_size_is_looked_at_again_when_the_target_is_told_to() {
     assert_eq!(target.end(), Some(0));
 }
 
-/// A connection whose host was asked for the data of a command, and sends none.
+/// A connection whose host was asked for a command's data and sends none.
 fn stall(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("it listens");
     let request = InitializeRequest {

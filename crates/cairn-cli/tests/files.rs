@@ -36,8 +36,11 @@ fn listing_shows_type_mode_size_state_and_name() {
     sandbox.cairn(&["ls", "kept:/absent"]).ends_with(1).says("cannot look at /absent in the store");
 }
 
-/// Mechanism: a run in which nothing could be served ended like any other. Consequence: its output
-/// was looked for below the mount and was nowhere. Fix: it is said before the program starts.
+/// Mechanism: a run in which nothing could be served ended like any other.
+///
+/// Consequence: the user looked for its output below the mount and found none anywhere.
+///
+/// Fix: the run warns before the program starts.
 #[test]
 fn static_program_and_a_persist_directory_that_is_made_are_said() {
     let sandbox = Sandbox::new();
@@ -52,7 +55,7 @@ fn static_program_and_a_persist_directory_that_is_made_are_said() {
     }
     let new = sandbox.work().join("new");
     let persist = new.to_str().expect("UTF-8");
-    // What is to be brought in from a directory that is not there was mistyped.
+    // A directory to stage from that does not exist is a typing error.
     let staged = ["run", "--job", "a", "--stage", "--persist", persist, "--", "true"];
     sandbox.cairn(&staged).refused_with("does not exist");
     assert!(!new.exists());
@@ -78,7 +81,7 @@ fn several_files_and_patterns_are_copied_into_a_directory() {
         .cairn(&["cp", "kept:/nothing.*", target])
         .ends_with(2)
         .says("nothing in the store matches");
-    // One would replace the other: the same name, also behind links.
+    // Two sources of the same name would replace each other, also behind links.
     for directory in ["x", "y"] {
         fs::create_dir(sandbox.work().join(directory)).expect("makes");
         fs::write(sandbox.work().join(directory).join("same"), directory).expect("writes");
@@ -98,11 +101,13 @@ fn several_files_and_patterns_are_copied_into_a_directory() {
     sandbox.cairn(&["status", "kept", "--job", "kept"]).ends_with(2);
 }
 
-/// Mechanism: listings replaced bytes that are not UTF-8, and printed all others as they are.
-/// Consequence: such a name could not be told from another, `--newest` looked for a file that is
-/// not there, and a name with a line break or a control sequence was obeyed by the terminal.
-/// Fix: names stay bytes: escaped for people, text or hexadecimal digits in JSON, as they are from
-/// `--newest`.
+/// Mechanism: listings replaced bytes that are not UTF-8 and printed all others unescaped.
+///
+/// Consequence: such names could not be told apart, `--newest` printed the name of a file that does
+/// not exist, and the terminal obeyed a line break or a control sequence in a name.
+///
+/// Fix: names stay bytes. Listings escape them, JSON has them as text or hexadecimal digits, and
+/// `--newest` prints them unchanged.
 #[test]
 fn names_of_any_bytes_are_listed_so_that_they_can_be_told_apart() {
     let sandbox = Sandbox::new();
@@ -165,9 +170,11 @@ fn files_are_copied_out_with_mode_time_and_content() {
     sandbox.cairn(&["cp", "kept:/a", "kept:/b"]).refused_with("exactly one");
 }
 
-/// Mechanism: what had the name of the copy was replaced, whatever it was. Consequence: devices,
-/// FIFOs and links became regular files.
-/// Fix: only regular files are replaced; links are followed, and what is no file is written into.
+/// Mechanism: `cairn cp` replaced whatever had the name of the copy.
+///
+/// Consequence: devices, FIFOs and links became regular files.
+///
+/// Fix: only regular files are replaced. Links are followed, and other kinds are written into.
 #[test]
 fn only_regular_files_are_replaced_by_what_is_copied_out() {
     let sandbox = Sandbox::new();
@@ -198,7 +205,7 @@ fn only_regular_files_are_replaced_by_what_is_copied_out() {
     }
     assert!(kind("fifo").is_fifo());
 
-    // Below a directory, too; a link takes the place of a file or a link only.
+    // Below a directory, too. A link replaces only a file or a link.
     fs::write(work.join("real/file"), "old").expect("writes");
     sandbox.cairn(&["cp", "-r", "kept:/d", "."]).refused_with("d/l");
     assert_eq!(content("real/file"), "text\n");
@@ -257,9 +264,11 @@ fn drained_job_is_restored_into_a_new_store_and_resumed() {
 }
 
 /// Mechanism: times were unsigned nanoseconds.
-/// Consequence: what a program, `cp` or `restore` set to a time before 1970 was of 1970, here and
-/// in the copies.
-/// Fix: they are signed everywhere; a word on media means the same as before up to 2262.
+///
+/// Consequence: a time before 1970 set by a program, `cp` or `restore` became a time in 1970, in
+/// the store and in the copies.
+///
+/// Fix: times are signed everywhere. A word on media keeps its meaning up to the year 2262.
 #[test]
 fn times_before_1970_are_kept_recovered_drained_restored_and_copied() {
     const TIMES: [(&str, i64, i64); 3] =

@@ -1,5 +1,5 @@
-//! `cairn fsck` and `cairn verify` of a durable tier's file: every kind of damage is named, what is
-//! there twice is repaired, and nothing else is touched.
+//! `cairn fsck` and `cairn verify` of a durable tier's file: every kind of damage is named, parts
+//! with a second copy are repaired, and nothing else is touched.
 
 mod common;
 
@@ -7,8 +7,8 @@ use cairn_core::{
     Credentials, Durability, MEDIA_VERSION, MediaOptions, Superblock, Timestamp, format_media,
 };
 use cairn_device::MediaFile;
-use cairn_device::checksum::{self, crc32c};
-use cairn_device::media_file::Allocation;
+use cairn_device::media::media_file::Allocation;
+use cairn_platform::checksum::{self, crc32c};
 use common::{Ran, Sandbox, eventually, kill};
 use std::fs;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 const BLOCK: u64 = 4096;
-/// Bytes that stand in one place of the tier only.
+/// Bytes that occur in one place of the tier only.
 const MARK: &[u8] = b"here is the middle of the large file";
 
 /// Makes a large file with a mark, directories, a link, and enough small files to fill several
@@ -77,7 +77,7 @@ impl Place {
         durable
     }
 
-    /// Makes an empty tier with hugeblocks of another size than `cairn run` does.
+    /// Makes an empty tier with hugeblocks of another size than `cairn run` uses.
     fn make(&self, hugeblock_bytes: u32) {
         let path = self.file();
         let made = MediaFile::create(&path, 32 << 20, [7; 16], Allocation::AsWritten);
@@ -131,7 +131,7 @@ impl Place {
         (4 + superblock.log_blocks + slot * superblock.slot_blocks) * BLOCK
     }
 
-    /// Where the mark stands in the file of the tier.
+    /// Offset of the mark in the tier's file.
     fn mark(&self) -> u64 {
         let content = self.content();
         let found = content.windows(MARK.len()).position(|window| window == MARK);
@@ -149,14 +149,14 @@ impl Place {
         fs::read(self.file()).expect("reads")
     }
 
-    /// Everything is found and read back by the next store.
+    /// Asserts that nothing is lost: the tier is intact, and the next store reads everything back.
     fn recovers(&self) {
         self.verify().succeeds();
         self.run("second", CHECK).succeeds().says("recovered");
     }
 
-    /// Damage of one kind that is named, changes nothing when only looked at, is repaired, and
-    /// leaves everything.
+    /// Asserts that one kind of damage is named, that a dry run writes nothing, and that the repair
+    /// loses nothing.
     fn is_repaired(&self, named: &str) {
         let before = self.content();
         let ran = self.fsck(&["--dry-run"]).ends_with(4).says(named).says("lost by it: nothing");
@@ -171,7 +171,7 @@ impl Place {
         self.recovers();
     }
 
-    /// Damage of one kind that is named and left as it is.
+    /// Asserts that one kind of damage is named and left unchanged.
     fn is_beyond_repair(&self, named: &str) -> Ran {
         let before = self.content();
         let ran = self.fsck(&[]).ends_with(4).says(named).says("cannot be repaired");
@@ -181,7 +181,8 @@ impl Place {
         ran
     }
 
-    /// Every command refuses the file with one line that says `named`, and nothing is changed.
+    /// Asserts that every command refuses the file with one line that contains `named`, and changes
+    /// nothing.
     fn is_refused(&self, named: &str) {
         let before = self.content();
         self.fsck(&[]).refused_with(named);
@@ -190,7 +191,7 @@ impl Place {
         assert!(self.content() == before, "nothing was changed");
     }
 
-    /// So does `cairn run`, and no store is left.
+    /// Asserts that `cairn run` refuses the file as well, and leaves no store.
     fn is_refused_to_jobs(&self, named: &str) {
         let before = self.content();
         self.run("refused", "raise SystemExit('it was started')").refused_with(named);
@@ -245,7 +246,7 @@ signal.pause()";
     let program = durable.sandbox.command(&run).stderr(Stdio::null()).spawn();
     let mut program = program.expect("starts");
     eventually("it has written", || durable.sandbox.work().join("ready").exists());
-    // What the media would hold if the node lost its memory now.
+    // The state of the media if the node lost its memory at this moment.
     fs::copy(durable.file(), durable.sandbox.work().join("copy")).expect("copies");
     kill("TERM", i64::from(program.id()));
     program.wait().expect("ends");
@@ -324,7 +325,7 @@ fn log_whose_last_flush_was_torn_is_an_ordinary_crash() {
         file.read_exact_at(&mut words, tail * BLOCK).expect("reads");
         (words[8..].to_vec(), words)
     };
-    // Of the two places for the partial block the one that is further.
+    // The newer of the two places for the partial block.
     let mut used = [2, 3].map(|tail| {
         let mut word = [0; 8];
         file.read_exact_at(&mut word, tail * BLOCK + 16).expect("reads");
@@ -347,7 +348,7 @@ fn damaged_data_is_named_with_its_file_and_offset() {
     let before = durable.content();
     let ran = durable.verify().ends_with(1);
     let offset = 2_000_000 / 32768 * 32768;
-    // The file has two names; it is read once.
+    // The file has two names but is read once.
     let ran = ran.says(&format!("damaged: /cairn/dir/large: offset {offset}: its checksum is "));
     ran.says("1 of 202 files are damaged").says("201 intact");
     assert!(durable.content() == before, "nothing was changed");
@@ -460,7 +461,7 @@ fn tier_of_another_hugeblock_size_is_used_explained_and_verified_as_it_is() {
 
 #[test]
 fn label_is_repaired_from_the_superblock() {
-    // Its magic, the bytes it speaks of, the identity, and what is unused.
+    // The magic, the tier's length, the identity, and unused bytes.
     for at in [3, 16, 30, 2000, 4095] {
         let durable = Place::written();
         durable.flip((32 << 20) + at);

@@ -1,4 +1,4 @@
-//! `cairn ls --jobs` and `cairn gc`: stores left behind are seen, and removed when nothing is lost
+//! `cairn ls --jobs` and `cairn gc`: abandoned stores are listed, and removed when nothing is lost
 //! with them.
 
 mod common;
@@ -12,18 +12,18 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Races of `gc` with `run`.
+/// Number of races of `gc` with `run`.
 const ROUNDS: u32 = 15;
 
-/// Runs a script as `job` and kills `cairn run` with everything in its process group once the
-/// script says so by making `ready` in the working directory.
+/// Runs a script as `job` and kills the process group of `cairn run` once the script has made
+/// `ready` in the working directory.
 fn run_and_kill(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) {
     let mut child = start(sandbox, job, options, script);
     kill("KILL", -i64::from(child.id()));
     child.wait().expect("ends");
 }
 
-/// Starts a script that goes on, when it has made `ready`, until it is killed.
+/// Starts a script that makes `ready` and then runs until it is killed.
 fn start(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) -> Child {
     let ready = sandbox.work().join("ready");
     let script = format!("{script}\n: >{}; read <{}", ready.display(), fifo(sandbox).display());
@@ -36,7 +36,7 @@ fn start(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) -> Child 
     child
 }
 
-/// A FIFO that nobody writes to: who reads it waits.
+/// FIFO without a writer, so that a reader waits.
 fn fifo(sandbox: &Sandbox) -> PathBuf {
     let path = sandbox.work().join("never");
     if !path.exists() {
@@ -50,7 +50,7 @@ fn out(sandbox: &Sandbox) -> String {
     sandbox.out().display().to_string()
 }
 
-/// The row of a job in `cairn ls --jobs`; null if there is none.
+/// Row of a job in `cairn ls --jobs`; null if there is none.
 fn row(sandbox: &Sandbox, job: &str) -> Value {
     let rows = sandbox.cairn(&["ls", "--jobs", "--json"]).succeeds().json();
     let rows = rows.as_array().cloned().expect("a list");
@@ -124,10 +124,12 @@ fn files_that_are_nowhere_else_are_lost_only_if_that_is_said_twice() {
     assert!(!sandbox.store("only").exists());
 }
 
-/// Mechanism: what a store says of itself, that a file was drained once, counted as a copy.
-/// Consequence: nothing in a store was called unsafe, and `gc --dry-run` would have removed it,
-/// when its copies, or the whole directory, were gone.
-/// Fix: a file is safe if the manifest there has it and its copy lies there.
+/// Mechanism: the store's own record that a file was drained once counted as a copy.
+///
+/// Consequence: after the copies, or the whole directory, were gone, no file in the store was
+/// reported as unsafe, and `gc` would have removed the store, as `--dry-run` showed.
+///
+/// Fix: a file is safe if the manifest in the persist directory lists it and its copy is there.
 #[test]
 fn files_whose_copies_are_gone_are_not_safe_until_they_are_drained_again() {
     let sandbox = Sandbox::new();
@@ -159,8 +161,9 @@ fn files_whose_copies_are_gone_are_not_safe_until_they_are_drained_again() {
     fs::create_dir(sandbox.out()).expect("makes");
 }
 
-/// Mechanism: as above. Consequence: a damaged file that was set aside, because its copy was
-/// damaged, too, was called safe.
+/// Mechanism: as above.
+///
+/// Consequence: a damaged file, set aside because its copy was damaged too, was reported as safe.
 #[test]
 fn file_that_was_set_aside_without_a_copy_is_not_safe() {
     let sandbox = Sandbox::new();
@@ -186,7 +189,7 @@ fn store_in_use_is_kept() {
     let sandbox = Sandbox::new();
     let mut running = start(&sandbox, "busy", &[], "echo x >/cairn/f");
     gc_keeps(&sandbox, &["gc", "--older-than", "0", "--force", "--yes"], "busy", "it is in use");
-    // Without `cairn run`, its program lives on.
+    // `cairn run` is gone, but its program is alive.
     kill("KILL", running.id().into());
     running.wait().expect("ends");
     gc_keeps(&sandbox, &["gc", "--older-than", "0", "--force", "--yes"], "busy", "it is in use");
@@ -236,12 +239,14 @@ fn what_a_removal_that_was_cut_off_left_is_removed() {
     assert!(!left.exists());
 }
 
-/// Mechanism: `gc` takes the run lock and removes the store while `run` has found the store, or has
+/// Mechanism: `gc` takes the run lock and removes the store after `run` has found the store or
 /// opened its lock file.
-/// Consequence: `run` failed for a file that was missing, or had a lock that kept nobody out, or
-/// was refused as if the job were running.
-/// Fix: a store loses its name at once, a lock on a removed file is taken again, and what vanished
-/// is looked for again.
+///
+/// Consequence: `run` failed because a file was missing, held a lock that excluded nobody, or was
+/// refused as if the job were running.
+///
+/// Fix: removal first takes the store's name away, a lock on a removed file is taken again, and
+/// `run` looks again for a store that vanished.
 #[test]
 fn runs_that_start_while_their_store_is_collected_begin_a_new_one() {
     let sandbox = Sandbox::new();
@@ -254,7 +259,7 @@ fn runs_that_start_while_their_store_is_collected_begin_a_new_one() {
         });
         let _end = EndsWith(&over);
         for round in 0..ROUNDS {
-            // Fails, so that the store is left to be collected.
+            // The script fails, so that its store is left for `gc`.
             let script = format!("echo {round} >/cairn/f{round}; exit 3");
             let out = sandbox.out();
             let first = ["run", "--job", "race", "--persist", out.to_str().expect("UTF-8")];
@@ -267,10 +272,12 @@ fn runs_that_start_while_their_store_is_collected_begin_a_new_one() {
     });
 }
 
-/// Mechanism: whoever removes a store has its run lock while it looks, which takes as long as the
-/// machine lets it take.
+/// Mechanism: removing a store holds its run lock during the checks, which can take long on a
+/// loaded machine.
+///
 /// Consequence: a run that began meanwhile was refused after a moment, as if the job were running.
-/// Fix: a run says that it is one; who has the lock without saying so is waited for.
+///
+/// Fix: a run marks the lock as its own. A run waits for any other holder.
 #[test]
 fn run_waits_for_whoever_looks_at_its_store_and_not_for_another_run() {
     let sandbox = Sandbox::new();
@@ -312,7 +319,7 @@ fn run_takes_up_a_store_that_is_drained_before_it_is_removed() {
     removes.wait().expect("ends");
 }
 
-/// Ends a loop also when an assertion fails.
+/// Ends a loop even if an assertion fails.
 struct EndsWith<'a>(&'a AtomicBool);
 
 impl Drop for EndsWith<'_> {
@@ -321,9 +328,12 @@ impl Drop for EndsWith<'_> {
     }
 }
 
-/// Mechanism: what had the name of the user's directory of stores was followed. Consequence:
-/// whoever had made a link of that name where anybody may, `/dev/shm` say, chose what was listed,
-/// and removed. Fix: a link is none, nor is another user's directory.
+/// Mechanism: the path of the user's directory of stores was followed even if it was a link.
+///
+/// Consequence: in a directory that anybody may write to, such as `/dev/shm`, an attacker's link of
+/// that name decided what was listed and removed.
+///
+/// Fix: neither a link nor another user's directory is accepted.
 #[test]
 fn link_in_the_place_of_the_users_directory_is_not_followed() {
     let sandbox = Sandbox::new();

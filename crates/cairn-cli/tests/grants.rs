@@ -7,7 +7,7 @@ use common::target::{Target, start, start_at};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 
-/// A target with room for 8 MiB; its control socket.
+/// Starts a target with room for grants of 8 MiB. Returns it with its control socket.
 fn granting(sandbox: &Sandbox) -> (Target, String) {
     let socket = sandbox.work().join("control").display().to_string();
     let (target, _) = start(sandbox, &["--control", &socket, "--grants", "ram:8M", "ram:1M"]);
@@ -89,7 +89,7 @@ fn target_that_is_not_there_or_is_another_one_is_said() {
     let empty = ["target", "grant", "--control", &socket, "--job", "j", "--size", "0"];
     let room = ["target", "--control", &socket, "--grants", "disk:1M"];
     sandbox.cairn(&room).ends_with(2).says("no room for grants");
-    // The socket of one that was killed is in nobody's way.
+    // The socket of a killed target blocks nobody.
     let _target = start(&sandbox, &["--control", &socket, "--grants", "ram:1M"]);
     sandbox.cairn(&empty).ends_with(1).says("a namespace has a byte at least");
 }

@@ -1,11 +1,12 @@
-//! Programs killed by SIGKILL at random points of real runs, on one store over all rounds: what was
-//! closed is there.
+//! Programs killed by SIGKILL at random points of real runs, on one store over all rounds.
 //!
-//! With metadata and data in files every kill is followed by the loss of the node's memory. Every
-//! step of the program ends with the close of a file that it wrote to, after which it says so; what
-//! it was doing when it died may be old or new, and of a file rewritten in place any first part. On
-//! a namespace of another machine its target is killed in some rounds, too, and started again,
-//! which programs do not notice. `CAIRN_SOAK` makes it thousands of rounds.
+//! Must stay true: closed files are there. With metadata and data in files, every kill is followed
+//! by the loss of the node's memory. Each step of the program ends with the close of a written
+//! file, after which the program confirms the step. The step interrupted by the kill may be done or
+//! not; of a file rewritten in place, any prefix may be there.
+//!
+//! On a namespace of another machine, the target is killed in some rounds, too, and started again.
+//! Programs do not notice that. `CAIRN_SOAK` raises the number of rounds to thousands.
 
 mod common;
 #[path = "common/exported.rs"]
@@ -22,19 +23,18 @@ use std::process::Stdio;
 
 const ROUNDS: u64 = 6;
 const SOAK_ROUNDS: u64 = 2500;
-/// A program is killed within so many steps.
+/// Number of steps within which a program is killed.
 const STEPS_MAX: u64 = 40;
 const DEVICE_BYTES: u64 = 64 << 20;
 
-/// What each file holds is decided by its name and a number, its version; both stand in its first
-/// line.
+/// Content of a file, which follows from its name and its version number. Each line names both.
 const CONTENT: &str = "
 import os, random, sys
 def content(name, version):
     return f'{name} {version}\\n'.encode() * (version * 7919 % 60000 + 1)
 ";
 
-/// Steps without end; each is announced and, when it is done, confirmed.
+/// Endless steps, each announced before and confirmed after.
 const WRITER: &str = "
 number = int(sys.argv[1])
 choose = random.Random(number)
@@ -65,7 +65,7 @@ while True:
     say('done', act, name, number)
 ";
 
-/// Says for each file which version it is; 0 if it is only the first part of one.
+/// Prints the version of each file; 0 for a file that is only a prefix of one.
 const READER: &str = "
 for name in sorted(os.listdir('/cairn')):
     if name[0] != 'f': continue
@@ -79,10 +79,10 @@ for name in sorted(os.listdir('/cairn')):
     print(name, version)
 ";
 
-/// Versions of the files that are there.
+/// Version of each file.
 type Versions = BTreeMap<String, u64>;
 
-/// One step of the writer, as it says.
+/// A step that the writer reports.
 #[derive(Clone, Debug)]
 struct Step {
     act: String,
@@ -99,12 +99,12 @@ impl Step {
     }
 }
 
-/// A store and what is known of it.
+/// A store, and its expected content.
 struct Victim {
     sandbox: Sandbox,
-    /// What exports a namespace to it.
+    /// Target that exports a namespace to the store.
     target: Option<Target>,
-    /// What the store is made of.
+    /// Tier options of the store.
     options: Vec<String>,
     is_durable: bool,
     versions: Versions,
@@ -115,7 +115,7 @@ impl Victim {
         Victim::on(Sandbox::new(), None, options)
     }
 
-    /// On a namespace of a target, which stands for TIER in the options.
+    /// Makes a victim on a target's namespace, which replaces TIER in the options.
     fn remote(options: &str) -> Victim {
         let sandbox = exported::exporting();
         let target = Target::start(&sandbox, "127.0.0.1:0");
@@ -137,16 +137,18 @@ impl Victim {
         arguments
     }
 
-    /// Kills the target, and starts it again where it was.
+    /// Kills the target, and starts it again at the same address.
     fn restart_target(&mut self) {
         let Some(mut target) = self.target.take() else { return };
         target.end();
         self.target = Some(Target::start(&self.sandbox, &target.address));
     }
 
-    /// Runs the writer and kills it, with `cairn`, some time after so many steps; where it spills,
-    /// in every second round the agent before, with what that was to write, and in every third one
-    /// the target, if there is one. Gives the step that was under way.
+    /// Runs the writer and kills it with `cairn` some time after a number of steps. Returns the
+    /// step that was under way.
+    ///
+    /// On a spilling store, every second round kills the agent first, with its unwritten data.
+    /// Every third round kills the target first, if there is one.
     fn write_and_die(&mut self, round: u64) -> Option<Step> {
         let (script, number) = (format!("{CONTENT}{WRITER}"), (round * 100_000).to_string());
         let mut command = self.sandbox.command(&self.arguments(&script, &number));
@@ -156,7 +158,7 @@ impl Victim {
         let agent_dies_at = (!self.is_durable && round % 2 == 0).then_some(left / 2);
         let target_dies_at = (round % 3 == 0).then_some(left / 3);
         let mut under_way = None;
-        // After the kill, what the pipe still holds was said before.
+        // Lines still in the pipe after the kill were printed before it.
         for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
             let line = line.expect("text");
             let words: Vec<&str> = line.split(' ').collect();
@@ -209,7 +211,7 @@ impl Victim {
             let found = self.read();
             hits += u64::from(under_way.is_some());
             if let Some(step) = under_way {
-                // Old, new, or, of a file that was being rewritten, a part of it.
+                // The old state, the new one, or a prefix of a file that was being rewritten.
                 let mut new = self.versions.clone();
                 step.take(&mut new);
                 let seen = found.get(&step.name);

@@ -1,5 +1,5 @@
-//! Draining what is large: copies that go on where an agent was killed, holes that nobody reads, a
-//! checkpoint of very many files (100 000 if `CAIRN_SOAK` is set).
+//! Drains of large data: copies that resume after the agent was killed, holes that are never read,
+//! and a checkpoint of very many files (100 000 if `CAIRN_SOAK` is set).
 
 mod common;
 
@@ -11,14 +11,14 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Child, Stdio};
 
 const MIB: u64 = 1 << 20;
-/// Bytes of the file.
+/// Length of the file in bytes.
 const FILE_BYTES: u64 = 160 * MIB;
-/// Bytes between two marks.
+/// Bytes between two progress marks.
 const MARK_BYTES: u64 = 32 * MIB;
 
-/// A run that made a large file, which its agent copies so slowly that it can be killed on the way:
-/// slower than the least time between two marks, whatever the rate's allowance saves up, so that
-/// none is left out.
+/// A run that made a large file, copied slowly enough that its agent can be killed on the way. The
+/// copy takes longer between two marks than the least time between marks, whatever allowance the
+/// rate limit saves up, so that no mark is left out.
 struct Slow {
     sandbox: Sandbox,
     child: Child,
@@ -40,14 +40,14 @@ impl Slow {
         slow
     }
 
-    /// Bytes that the mark speaks of; 0 if there is none.
+    /// Bytes copied according to the mark; 0 without a mark.
     fn marked_bytes(&self) -> u64 {
         let text = fs::read(self.sandbox.store("large").join("drain.json")).unwrap_or_default();
         let marks: Value = serde_json::from_slice(&text).unwrap_or_default();
         marks[0][1]["offset"].as_u64().unwrap_or(0)
     }
 
-    /// Kills the agent once so many bytes are marked; how many were by then.
+    /// Kills the agent once `bytes` bytes are marked; returns the number marked by then.
     fn kill_at(&self, bytes: u64) -> u64 {
         let agent = self.sandbox.agent("large");
         eventually("it is marked", || self.marked_bytes() >= bytes);
@@ -56,7 +56,7 @@ impl Slow {
         self.marked_bytes()
     }
 
-    /// Ends the run; what the last agent says of its pace.
+    /// Ends the run and returns the last agent's report of its pace.
     fn end(mut self) -> Value {
         fs::write(self.sandbox.work().join("seen"), "").expect("writes");
         assert_eq!(self.child.wait().expect("ends").code(), Some(1));

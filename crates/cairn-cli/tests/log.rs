@@ -1,4 +1,5 @@
-//! `cairn log`: what the agent said, once, as it goes on, and nothing that is nobody's business.
+//! `cairn log`: each message of the agent appears once, a followed log continues, and nothing
+//! private is in it.
 
 mod common;
 
@@ -9,13 +10,13 @@ use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-/// The lines of a job's log.
+/// Lines of a job's log.
 fn lines(sandbox: &Sandbox, arguments: &[&str]) -> Vec<Value> {
     let ran = sandbox.cairn(&[&["log", "--json"], arguments].concat()).succeeds();
     ran.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// How many lines say so.
+/// Number of lines that contain `part`.
 fn count(sandbox: &Sandbox, job: &str, part: &str) -> usize {
     let says = |line: &&Value| line["message"].as_str().is_some_and(|text| text.contains(part));
     lines(sandbox, &[job]).iter().filter(says).count()
@@ -42,7 +43,7 @@ fn what_becomes_of_checkpoints_is_said_once_also_by_two_agents() {
     let pids: Vec<Value> =
         lines(&sandbox, &["melt"]).iter().map(|line| line["agent"].clone()).collect();
     assert_ne!(pids.first(), pids.last());
-    // For people, and not all of it.
+    // As text, and only the last line.
     let last = sandbox.cairn(&["log", "melt", "-n", "1"]).succeeds();
     assert_eq!(last.stdout.lines().count(), 1);
     assert!(last.stdout.contains("Z info  checkpoint restart.3 is in"), "{}", last.stdout);
@@ -108,7 +109,7 @@ fn followed_log_goes_on_in_the_next_file_and_ends_with_the_store() {
     let sandbox = Sandbox::new();
     sandbox.run_undrained("kept", "echo x >/cairn/f").succeeds();
     let path = sandbox.store("kept").join("agent.log");
-    // The agent's own lines are none of this test's.
+    // Drops the agent's own lines.
     fs::remove_file(&path).expect("removes");
     let add = |text: &str| {
         let mut file = OpenOptions::new().append(true).create(true).open(&path).expect("opens");

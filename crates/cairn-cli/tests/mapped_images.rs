@@ -1,6 +1,8 @@
-//! Images of running jobs have of mapped files what was stored before something that they have, and
-//! nothing that was stored after something that they have not, or say of which files that is not
-//! known. The contract stands at the head of docs/SEMANTICS.md.
+//! Mapped files in images of running jobs.
+//!
+//! Must stay true: an image has every store to a mapped file that happened before something else in
+//! the image, and no store that happened after something that is not in the image. Otherwise it
+//! names the files for which that is unknown. The contract is at the head of docs/SEMANTICS.md.
 
 mod common;
 
@@ -8,8 +10,11 @@ use common::session::Session;
 use common::{Sandbox, eventually};
 use std::fs;
 
-/// Mechanism: a store to mapped memory changes no version. Consequence: an image had of a file that
-/// stayed mapped what the last but one had. Fix: what is mapped is always copied.
+/// Mechanism: a store to mapped memory changes no version.
+///
+/// Consequence: an image had the content of the last image but one for a file that stayed mapped.
+///
+/// Fix: mapped files are always copied.
 #[test]
 fn image_has_what_was_stored_to_mapped_files_since_the_last_ones() {
     let sandbox = Sandbox::new();
@@ -37,8 +42,8 @@ while True:
     session.end();
 }
 
-/// Counts: appends the number to a log and brings it to where it survives, then stores it at both
-/// ends of a mapped file, which takes a while to copy. As often as that goes, or now and then.
+/// Counts: appends the number to a log, makes the log durable, then stores the number at both ends
+/// of a mapped file, which takes a while to copy. Counts continuously, or with pauses.
 const COUNTER: &str = "\
 import mmap, os, random, sys, time
 name = '/cairn/' + sys.argv[1]
@@ -59,11 +64,13 @@ open('stopped', 'w').close()
 time.sleep(1000)
 ";
 
-/// Mechanism: a mapped file is copied when its turn comes, and what is stored to it until then is
-/// in the image. Consequence: a database that writes to its log first and to its mapped pages then
-/// was in the image with pages that the log knew nothing of. Fix: mapped files are copied first,
-/// and if something is made durable meanwhile, the image is taken again; what is stored to all the
-/// time is named.
+/// Mechanism: a mapped file is copied in its turn, and stores up to then are in the image.
+///
+/// Consequence: a database that writes its log before its mapped pages had pages in the image that
+/// its log did not know.
+///
+/// Fix: mapped files are copied first. If something becomes durable meanwhile, the image is taken
+/// again. Files that are stored to all the time are named.
 #[test]
 fn mapped_files_in_an_image_are_no_newer_than_what_else_it_has_or_are_named() {
     let sandbox = Sandbox::new();
@@ -119,8 +126,7 @@ fn mapped_files_in_an_image_are_no_newer_than_what_else_it_has_or_are_named() {
     session.end();
 }
 
-/// What is mapped to be read only is a file like any other: an image has it without copying it
-/// again, and it is as it was.
+/// A file mapped read-only is like any other: an image gets it without another copy, and unchanged.
 #[test]
 fn file_that_is_mapped_to_be_read_is_in_an_image_as_it_was() {
     let sandbox = Sandbox::new();

@@ -1,5 +1,5 @@
-//! `--map`: directories of the store that have places of their own below the persist directory, in
-//! everything that is done with what was drained.
+//! `--map`: directories of the store with their own places below the persist directory, for every
+//! command that uses drained files.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 
 const MAP: &str = "/cairn/out=results/run7";
 
-/// Runs a script as job melt with these options.
+/// Runs a script as job `melt` with these options.
 fn run(sandbox: &Sandbox, options: &[&str], script: &str) -> Ran {
     let out = sandbox.out();
     let first = ["run", "--job", "melt", "--persist", out.to_str().expect("UTF-8")];
@@ -55,7 +55,7 @@ fn later_runs_and_restored_stores_find_files_where_they_landed() {
         "mkdir /cairn/out; echo 1 >/cairn/out/md_step1.cpt; echo x >/cairn/y",
     )
     .succeeds();
-    // Also without saying it again.
+    // Also without giving the option again.
     let script = "cat /cairn/out/md_step1.cpt /cairn/y; echo 2 >/cairn/out/md_step2.cpt";
     let ran = run(&sandbox, &["--stage"], script).succeeds();
     assert_eq!(ran.stdout, "1\nx\n");
@@ -65,11 +65,11 @@ fn later_runs_and_restored_stores_find_files_where_they_landed() {
 
     let out = sandbox.out();
     let out = out.to_str().expect("UTF-8");
-    // By their place, and by their path in the store.
+    // Selected by their place outside, and by their path in the store.
     sandbox.cairn(&["restore", out, "--only", "out/*"]).succeeds().says("2 files");
     sandbox.cairn(&["rm", "melt", "--discard"]).succeeds();
     sandbox.cairn(&["restore", out, "--only", "results/*"]).succeeds().says("2 files");
-    // What lies there already is found to be the same, before the file is dropped from the store.
+    // A file that is already there is found to be identical before it is removed from the store.
     let placed =
         || fs::metadata(sandbox.out().join("results/run7/md_step1.cpt")).expect("is there");
     let before = placed().ino();
@@ -85,7 +85,7 @@ fn later_runs_and_restored_stores_find_files_where_they_landed() {
         );
     }
     verify(&sandbox);
-    // A copy that is damaged where it landed is found there.
+    // Damage of a copy is found at its place outside.
     fs::write(sandbox.out().join("results/run7/md_step2.cpt"), "4\n").expect("writes");
     sandbox.cairn(&["verify", "--persist", out]).ends_with(1).says("results/run7/md_step2.cpt");
 }

@@ -1,7 +1,8 @@
-//! Metadata apart from data: what a store is made of, in every combination, and what is left of it.
+//! Metadata separate from data: the tiers of a store in every combination, and what survives of it.
 //!
-//! Three files are written one after the other and closed: the first fits into the first of two
-//! tiers with data, the second fills that and goes on in the other, the third is there as a whole.
+//! Three files are written one after the other and closed. The first fits into the first of two
+//! data tiers. The second fills that tier and continues in the other. The third is entirely in the
+//! other.
 
 mod common;
 
@@ -10,7 +11,7 @@ use common::{CAIRN, Ran, Sandbox, kill};
 use serde_json::Value;
 use std::fs;
 
-/// Tiers with data, and which of the files survive the loss of memory if metadata do.
+/// Data tiers, and which files survive the loss of memory if the metadata do.
 const DATA: [(&[&str], [bool; 3]); 4] = [
     (&["ram:8M"], [false, false, false]),
     (&["file:WORK/data:8M"], [true, true, true]),
@@ -51,7 +52,7 @@ impl Place {
         self.sandbox.cairn(&arguments)
     }
 
-    /// Writes the files; then a file is being written to when its program is killed.
+    /// Writes the files and kills the program while it writes another file.
     fn write_and_die(&self) {
         let script = format!("{WRITE}; exec 3>/cairn/open; seq 1 1000 >&3; kill -9 $$");
         assert_ne!(self.run(&script).code, Some(0));
@@ -73,7 +74,7 @@ impl Place {
         self.sandbox.work().join(name).display().to_string()
     }
 
-    /// The files with data, as `cairn verify` wants to know them.
+    /// Runs `cairn verify` on the metadata file and, if it exists, the data file.
     fn verify(&self) -> Ran {
         let (meta, data) = (format!("file:{}", self.path("meta")), self.path("data"));
         let mut arguments = vec!["verify", "--json", &meta];
@@ -162,9 +163,12 @@ fn metadata_or_data_on_a_device_are_recovered_from_it() {
     }
 }
 
-/// Mechanism: where files are was said to be where metadata are, and the command to go on with
-/// named no tiers. Consequence: after a crash of the node that command began an empty store in
-/// memory. Fix: tiers with data are said, and all tiers of a durable store.
+/// Mechanism: the end of the run gave the location of the metadata as that of the files, and its
+/// resume command named no tiers.
+///
+/// Consequence: after a crash of the node that command began an empty store in memory.
+///
+/// Fix: the message names the data tiers, and for a durable store all tiers.
 #[test]
 fn end_of_a_run_says_where_data_are_and_with_which_command_they_are_recovered() {
     for (data, is_in_memory) in
@@ -190,11 +194,14 @@ fn end_of_a_run_says_where_data_are_and_with_which_command_they_are_recovered() 
     assert!(!ran.stderr.contains("--tier"), "{}", ran.stderr);
 }
 
-/// Mechanism: all that had a name was said to be recovered, and what a new store would be filled
-/// with was left out without a word.
-/// Consequence: who asked for `--stage` went on with files that could not be read, although there
-/// were copies of them. Fix: it is said how many are lost, how many of them have copies outside,
-/// and how these come back.
+/// Mechanism: everything with a name was reported as recovered, and files that staging would bring
+/// into a new store were left out silently.
+///
+/// Consequence: a user of `--stage` resumed with files that could not be read, although there were
+/// copies of them.
+///
+/// Fix: the run reports how many files are lost, how many of them have copies outside, and how
+/// these come back.
 #[test]
 fn run_that_recovers_says_how_many_files_are_lost_and_how_their_copies_come_back() {
     let place = Place::new(META, &["ram:8M"]);
@@ -221,7 +228,7 @@ fn run_that_recovers_says_how_many_files_are_lost_and_how_their_copies_come_back
     }
     place.sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
     run(&["--stage"], "cat /cairn/one").succeeds().prints("one\n");
-    // Nothing is said where nothing is lost.
+    // Without losses, there is no message.
     let place = Place::new(META, &["file:WORK/data:8M"]);
     place.run("echo one >/cairn/one; exit 3").ends_with(3);
     place.lose_memory();

@@ -1,5 +1,5 @@
-//! Stores into which another process of the same user has put what is not Cairn's, and commands
-//! that read there.
+//! Stores in which another process of the same user has put foreign files, and commands that read
+//! there.
 
 mod common;
 
@@ -8,17 +8,17 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-/// What the commands and the library read, and write, in the directory of a store, for a job that
-/// has all of them odd.
+/// Files in the directory of a store that commands and the library read and write, grouped by the
+/// job for which they are all odd.
 const FILES: [(&str, &[&str]); 3] = [
     ("described", &["job.json"]),
     ("held", &["agent.lock", "run.lock", "agent.log"]),
     ("noted", &["notes", "ranks", "calls", "unserved/1.2"]),
 ];
-/// Larger than memory.
+/// Larger than memory, in bytes.
 const TOO_LARGE: u64 = 1 << 40;
 
-/// Runs a command in the job's sandbox, which must not hang or be killed.
+/// Runs a command in the job's sandbox; it must neither hang nor be killed.
 fn ends(sandbox: &Sandbox, odd: &str, arguments: &[&str]) -> Ran {
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "300", CAIRN]).args(arguments).current_dir(sandbox.work());
@@ -27,7 +27,7 @@ fn ends(sandbox: &Sandbox, odd: &str, arguments: &[&str]) -> Ran {
     let code = output.status.code();
     let text = format!("{odd}: {arguments:?}");
     if code.is_none_or(|code| code >= 124) {
-        // So that the end of the sandbox is held up by nothing, either.
+        // Otherwise the end of the sandbox could hang, too.
         let _ = fs::remove_dir_all(sandbox.root());
     }
     assert!(code.is_some_and(|code| code < 124), "{text} ended with {code:?}");
@@ -43,11 +43,13 @@ fn make_huge_file(path: &Path) {
     File::create(path).and_then(|file| file.set_len(TOO_LARGE)).expect("it takes no room");
 }
 
-/// Mechanism: files of a store were opened and read as whatever stood at their names; a FIFO was
-/// waited for, and as much memory taken as a file said it is long.
+/// Mechanism: files of a store were opened and read whatever kind of file was there. A reader
+/// waited for a FIFO, and allocated as much memory as a file claimed to be long.
+///
 /// Consequence: one such store, which any process of the user can make by mistake, kept `cairn
-/// status` from ever saying anything of any job.
-/// Fix: only regular files are read, of a bounded length (`Descriptor::open_regular`).
+/// status` from reporting any job.
+///
+/// Fix: only regular files of a bounded length are read (`Descriptor::open_regular`).
 #[test]
 fn odd_files_in_a_store_hold_nothing_up() {
     for kind in ["a FIFO", "a huge file"] {

@@ -1,4 +1,4 @@
-//! Which checkpoint is the newest, whatever became of stores, registers and clocks.
+//! Which checkpoint is the newest, whatever happened to stores, registers and clocks.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{Ran, Sandbox, kill};
 use std::fs;
 use std::path::Path;
 
-/// Steps of the checkpoints that a manifest has, in its order, and their numbers.
+/// Step and number of each checkpoint in the manifest, in its order.
 fn drained(sandbox: &Sandbox) -> Vec<(u64, u64)> {
     let manifest = sandbox.manifest("job");
     let checkpoints = manifest["checkpoints"].as_array().cloned().unwrap_or_default();
@@ -18,8 +18,8 @@ fn steps(sandbox: &Sandbox) -> Vec<u64> {
     drained(sandbox).into_iter().map(|(step, _)| step).collect()
 }
 
-/// A run of the job that drains to `out` and writes dump.STEP, a checkpoint, of this time; its
-/// store stays.
+/// Runs the job, drains to `out`, and writes the checkpoint dump.STEP with this modification time.
+/// Its store stays.
 fn write(sandbox: &Sandbox, out: &Path, options: &[&str], step: u32, second: u32) -> Ran {
     let script =
         format!("printf {step} >/cairn/dump.{step}; touch -d @{second} /cairn/dump.{step}; exit 3");
@@ -32,7 +32,7 @@ fn run(sandbox: &Sandbox, out: &Path, options: &[&str], script: &str) -> Ran {
     sandbox.cairn(&[&head[..], options, &tail].concat())
 }
 
-/// As if the agent had died that had no room to write down what it knew.
+/// Kills the agent and removes the register, as if the agent had died without room to save it.
 fn lose_register(sandbox: &Sandbox) {
     if let Some(agent) = sandbox.agent_if_any("job") {
         kill("KILL", agent.into());
@@ -41,9 +41,11 @@ fn lose_register(sandbox: &Sandbox) {
 }
 
 /// Mechanism: an agent that had lost the register counted from 1 again.
-/// Consequence: the next checkpoints had numbers of older ones in the manifest, and counted as
+///
+/// Consequence: the next checkpoints got numbers of older ones in the manifest, and counted as
 /// older than these.
-/// Fix: it counts on from what the manifest has of the store.
+///
+/// Fix: the agent continues from the numbers that the manifest has of the store.
 #[test]
 fn numbers_go_on_after_the_register_was_lost() {
     let sandbox = Sandbox::new();
@@ -57,9 +59,11 @@ fn numbers_go_on_after_the_register_was_lost() {
     assert_eq!(drained(&sandbox), [(1, 1), (2, 2), (3, 3), (4, 5), (5, 6)]);
 }
 
-/// Mechanism: checkpoints of the store that drains came behind those of all others.
-/// Consequence: when a store was resumed that another one of the job had succeeded, its old ones
-/// counted as the newest.
+/// Mechanism: checkpoints of the draining store were ordered after those of all other stores.
+///
+/// Consequence: if a store was resumed after another store of the job had followed it, its old
+/// checkpoints counted as the newest.
+///
 /// Fix: a checkpoint keeps its place in the order.
 #[test]
 fn store_that_is_resumed_after_a_newer_one_has_older_checkpoints() {
@@ -71,16 +75,17 @@ fn store_that_is_resumed_after_a_newer_one_has_older_checkpoints() {
     assert_eq!(steps(&first), [1, 2, 3]);
     run(&first, &out, &[], "exit 3").ends_with(3);
     assert_eq!(steps(&first), [1, 2, 3]);
-    // Whatever its clock says now.
+    // Whatever its clock says.
     write(&first, &out, &[], 4, 1_000_000_000);
     assert_eq!(steps(&first), [1, 2, 3, 4]);
 }
 
-/// Mechanism: a store that was filled with several checkpoints ordered them by the times of their
-/// files.
+/// Mechanism: a store filled with several checkpoints ordered them by the times of their files.
+///
 /// Consequence: where the clock had been set back, an older one was offered for restart, kept, and
 /// drained at the end.
-/// Fix: it takes over their order.
+///
+/// Fix: the store takes over their order.
 #[test]
 fn store_that_is_filled_keeps_the_order_of_checkpoints() {
     let sandbox = Sandbox::new();
@@ -92,7 +97,7 @@ fn store_that_is_filled_keeps_the_order_of_checkpoints() {
     sandbox.cairn(&["restore", from]).succeeds();
     let newest = ["ls", "--checkpoints", "job", "--newest", "*"];
     sandbox.cairn(&newest).prints("/cairn/dump.2\n");
-    // And when it drains, too.
+    // The order holds after a drain, too.
     run(&sandbox, &out, &["--pfs-every", "10"], "exit 3").ends_with(3);
     sandbox.cairn(&newest).prints("/cairn/dump.2\n");
     assert_eq!(steps(&sandbox), [1, 2]);

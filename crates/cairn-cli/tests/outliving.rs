@@ -1,4 +1,4 @@
-//! Programs that outlive a `cairn run` that was killed: they are the job as before.
+//! Programs that outlive a killed `cairn run`: they still are the job.
 
 mod common;
 
@@ -6,9 +6,12 @@ use common::session::Session;
 use common::{Sandbox, eventually};
 use std::fs;
 
-/// Mechanism: a run was over when nobody had its lock. Consequence: images of the store went with
-/// the next drain although the program wrote on, and none was taken any more; after the loss of the
-/// node what it had written since was nowhere. Fix: its processes are asked.
+/// Mechanism: a run counted as over when nobody held its lock.
+///
+/// Consequence: images of the store went with the next drain although the program was still
+/// writing, and no more were taken. After the loss of the node, later writes were lost.
+///
+/// Fix: a run lasts as long as one of its processes.
 #[test]
 fn program_outlives_its_run_then_images_of_it_go_on_until_it_ends() {
     let sandbox = Sandbox::new();
@@ -29,7 +32,7 @@ fn program_outlives_its_run_then_images_of_it_go_on_until_it_ends() {
     assert_eq!(left.expect("is there"), b"one\ntwo\n");
 }
 
-/// Who takes the job up while the program of the run before is still there is told so.
+/// A run that resumes the job while the previous run's program is still alive says so.
 #[test]
 fn run_that_goes_on_beside_the_program_of_a_killed_one_says_so() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! A persist directory belongs to a job.
+//! A persist directory belongs to one job.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-/// `cairn run` of a script as `job`, with options.
+/// Runs a script as `job` with `cairn run` and these options.
 fn run(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) -> Ran {
     let out = sandbox.out();
     let first = ["run", "--job", job, "--persist", out.to_str().expect("UTF-8")];
@@ -20,9 +20,12 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Mechanism: a new start of a finished job began with an empty store and drained over what was
-/// there. Consequence: results were replaced, with a note only. Fix: it is refused, with the ways
-/// on.
+/// Mechanism: a new start of a finished job began with an empty store and drained over the existing
+/// files.
+///
+/// Consequence: results were replaced, with only a note.
+///
+/// Fix: the start is refused, and the message lists the options.
 #[test]
 fn new_start_of_a_finished_job_is_refused_with_the_ways_on() {
     let sandbox = Sandbox::new();
@@ -38,8 +41,11 @@ fn new_start_of_a_finished_job_is_refused_with_the_ways_on() {
     assert_eq!(sandbox.drained("result"), "1\n3\n");
 }
 
-/// Mechanism: two jobs drained to one directory. Consequence: they replaced each other's files in
-/// silence. Fix: the second one is refused, or shares the directory and replaces nothing.
+/// Mechanism: two jobs drained to one directory.
+///
+/// Consequence: they silently replaced each other's files.
+///
+/// Fix: the second job is refused, or shares the directory and replaces nothing.
 #[test]
 fn another_job_is_refused_or_replaces_nothing() {
     let sandbox = Sandbox::new();
@@ -79,7 +85,7 @@ fn what_an_earlier_start_has_left_is_set_aside_where_one_begins_anew() {
     assert!(sandbox.out().join("cairn-aside.melt.2/result").exists());
 }
 
-/// A store that a failed run left is the job's: nothing is refused.
+/// The store of a failed run belongs to the job, so resuming it is not refused.
 #[test]
 fn job_that_goes_on_in_its_store_owns_its_directory() {
     let sandbox = Sandbox::new();
@@ -95,10 +101,13 @@ fn job_that_goes_on_in_its_store_owns_its_directory() {
     assert_eq!(sandbox.drained("x"), "3\n");
 }
 
-/// Mechanism: whose a directory is was looked at before a run began, and until its first file was
-/// there nobody could see that. Consequence: of two jobs that began at once the later file replaced
-/// the other's of the same name, and both ended well. Fix: the first file that is about to arrive
-/// says it.
+/// Mechanism: the owner of a directory was determined before a run began, and was not visible until
+/// the run's first file was there.
+///
+/// Consequence: of two jobs that began at once, the later file replaced the other's of the same
+/// name, and both succeeded.
+///
+/// Fix: the job records its ownership just before its first file arrives.
 #[test]
 fn jobs_that_begin_at_once_do_not_replace_each_others_files() {
     let sandbox = Sandbox::new();
@@ -125,9 +134,12 @@ fn jobs_that_begin_at_once_do_not_replace_each_others_files() {
     assert_eq!(read(&sandbox.work().join("theirs")), "two\n");
 }
 
-/// Mechanism: rights to directories of a job were given after its agent had looked into them.
-/// Consequence: where the user is not root, whose rights nobody asks, what had a directory without
-/// them was never drained to, staged or set aside again. Fix: they are given first.
+/// Mechanism: permissions on a job's directories were set after the agent had looked into them.
+///
+/// Consequence: for any user but root, a directory without permissions was never again drained to,
+/// staged or set aside.
+///
+/// Fix: permissions are set first.
 #[test]
 fn directories_without_rights_keep_nobody_from_going_on_or_beginning_anew() {
     const USER: u32 = 65_534;
@@ -166,10 +178,13 @@ fn directories_without_rights_keep_nobody_from_going_on_or_beginning_anew() {
     );
 }
 
-/// Mechanism: only what other jobs had drained was kept from being replaced. Consequence: the
-/// results of plain runs in a directory, and whatever a user had there, were replaced by the first
-/// run that drained to it, and removed with the files of the program that had their names. Fix:
-/// they are set aside.
+/// Mechanism: only files drained by other jobs were protected from being replaced.
+///
+/// Consequence: results of plain runs in a directory, and any other files of the user, were
+/// replaced by the first run that drained there, and removed with the program's files of the same
+/// names.
+///
+/// Fix: they are set aside.
 #[test]
 fn what_was_in_the_directory_before_is_set_aside() {
     let sandbox = Sandbox::new();
@@ -189,14 +204,14 @@ fn what_was_in_the_directory_before_is_set_aside() {
     assert_eq!([read("results"), read("link"), read("b")], ["new\n", "y\n", "z\n"]);
     assert_eq!(fs::read_link(out.join("other")).expect("a link"), Path::new("results"));
     assert!(out.join("a directory here").is_dir() && !out.join("out/notes").exists());
-    // What is in the way of nothing stays where it is.
+    // Files that are in nobody's way stay.
     assert_eq!(read("out/deep/kept"), "precious");
     for name in ["results", "out/notes", "other", "a directory here"] {
         assert_eq!(own(name).expect("it is set aside"), "precious", "{name}");
     }
     let link = fs::read_link(out.join("cairn-before.us/link")).expect("it is set aside");
     assert_eq!(link, Path::new("other"));
-    // A directory that was there is the job's when that makes one of its name.
+    // An existing directory becomes the job's when the job makes one of the same name.
     let other = out.with_file_name("other");
     fs::create_dir_all(other.join("e")).expect("makes");
     let script = "mkdir /cairn/e; sleep 0.5; rmdir /cairn/e; sleep 0.5; echo x >/cairn/e";
@@ -213,7 +228,7 @@ fn what_was_in_the_directory_before_is_set_aside() {
     ];
     sandbox.cairn(&run).succeeds();
     assert_eq!(fs::read_to_string(other.join("e")).expect("a file"), "x\n");
-    // The job's own files are replaced as ever, by another store of it, too.
+    // The job's own files are replaced as usual, even by another of its stores.
     sandbox
         .cairn(&[
             "run",

@@ -1,5 +1,6 @@
-//! Parts of a namespace on another machine, for stores of several machines, which are mount
-//! namespaces here: a machine is who shares `/dev/shm`.
+//! Parts of a namespace on another machine, for stores of several machines.
+//!
+//! Machines are mount namespaces here: processes that share `/dev/shm` are one machine.
 
 mod common;
 #[path = "common/exported.rs"]
@@ -78,9 +79,12 @@ fn part_of_a_machine_that_is_lost_is_recovered_by_another_that_takes_it_over() {
 }
 
 /// Mechanism: stores of one machine lock a file in `/dev/shm` in place of a namespace, and nobody
-/// removed it. Consequence: a file for each namespace that was ever used stayed until the machine
-/// was started again. Fix: who removes the tier removes the file, if nobody else has it open, and
-/// who opened it before opens it again.
+/// removed that file.
+///
+/// Consequence: a file for each namespace ever used stayed until the machine was rebooted.
+///
+/// Fix: removing the tier removes the file, unless another process has it open. A process that
+/// opened the file before opens it again.
 #[test]
 fn nothing_of_a_tier_that_was_removed_stays_in_shared_memory() {
     let Some(machine) = Machine::start() else { return };

@@ -1,5 +1,5 @@
-//! `cairn plan`: the mapping of processes to devices, from the files and the environment a cluster
-//! has.
+//! `cairn plan`: the mapping of processes to devices, from the files and the environment of a
+//! cluster.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{Ran, Sandbox};
 use serde_json::Value;
 use std::fs;
 
-/// The cluster of the example in the help, with devices in racks of their own.
+/// Cluster of the example in the help text, with the devices in racks of their own.
 const CLUSTER: &str = "\
 [[target]]
 nodes    = \"s[1-8]\"
@@ -28,7 +28,7 @@ nodes = \"n[1-16]\"
 ";
 const TARGETS: &str = "[[target]]\nnodes = \"s[1-8]\"\naddress = \"nvme-tcp://{node}:4420/nqn\"\n";
 
-/// A sandbox whose working directory has a file `cluster.toml`.
+/// Sandbox with a file `cluster.toml` in its working directory.
 fn sandbox(cluster: &str) -> Sandbox {
     let sandbox = Sandbox::new();
     fs::write(sandbox.work().join("cluster.toml"), cluster).expect("writes");
@@ -95,11 +95,13 @@ fn topology_may_be_slurm_s() {
     }
 }
 
-/// Mechanism: any text without `=` was lines of addresses, and a switch was there as soon as it was
-/// named.
+/// Mechanism: any text without `=` was read as lines of addresses, and a switch existed as soon as
+/// it was named.
+///
 /// Consequence: a wrong file passed for a topology in which nothing is shared, and a mistyped name
-/// for a switch without machines.
-/// Fix: addresses have switches and nothing but names, and every switch that is named is defined.
+/// passed for a switch without machines.
+///
+/// Fix: addresses consist of names and contain switches, and every named switch must be defined.
 #[test]
 fn what_is_no_topology_is_refused_with_its_line_and_what_is_expected() {
     let sandbox = sandbox(TARGETS);

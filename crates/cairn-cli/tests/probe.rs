@@ -1,4 +1,4 @@
-//! What `cairn run` finds out before the job starts: whether programs would be served at all.
+//! Checks of `cairn run` before the job starts: whether programs would be served at all.
 
 mod common;
 
@@ -8,14 +8,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A run with another library in the place of Cairn's.
+/// Runs a job with another library in place of Cairn's.
 fn run_with(sandbox: &Sandbox, library: &Path) -> Ran {
     let mut command = sandbox.command(&["run", "--job", "probed", "--", "bash", "-c", "echo ran"]);
     command.env("CAIRN_PRELOAD", library);
     Ran::of(command.output().expect("starts"), "run".to_string())
 }
 
-/// A library that is not Cairn's, under the name of ours.
+/// Foreign library under the name of Cairn's.
 fn somebody_elses(sandbox: &Sandbox) -> PathBuf {
     let library = sandbox.work().join("libcairn_preload.so");
     let maps = fs::read_to_string("/proc/self/maps").expect("the kernel tells what is mapped");
@@ -25,7 +25,7 @@ fn somebody_elses(sandbox: &Sandbox) -> PathBuf {
     library
 }
 
-/// What `cairn check --self` reports with a variable set, and its exit code.
+/// Report of `cairn check --self` with a variable set; asserts its exit code.
 fn self_test(sandbox: &Sandbox, variable: (&str, &Path), code: i32) -> Value {
     let mut command = sandbox.command(&["check", "--self", "--json"]);
     let output = command.env(variable.0, variable.1).output().expect("starts");
@@ -71,7 +71,7 @@ fn self_test_explains_a_library_that_cannot_serve() {
 #[test]
 fn self_test_names_functions_that_another_library_stands_in_front_of() {
     let sandbox = Sandbox::new();
-    // Of this name it is put before ours.
+    // A library of this name is loaded before ours.
     let other = sandbox.work().join("libasan.so.other");
     let source = sandbox.work().join("other.c");
     fs::write(&source, "int mkfifoat(void) { return -1; }").expect("writes");

@@ -1,5 +1,4 @@
-//! `cairn run --promote`: what was read on a file or a device moves to memory, and nothing else
-//! does.
+//! `cairn run --promote`: blocks read on a file or a device move to memory, and no others do.
 
 mod common;
 
@@ -29,7 +28,7 @@ def check():
         assert spilled.read() == content
 ";
 
-/// A store with so much memory that spills to a file or a device.
+/// A store with a given amount of memory that spills to a file or a device.
 struct Store {
     sandbox: Sandbox,
     memory_mib: u64,
@@ -43,7 +42,7 @@ impl Store {
         Store { sandbox, memory_mib, tiers: format!("ram:{memory_mib}M,{file}") }
     }
 
-    /// Runs a program that fails in the end, so that the store is kept.
+    /// Runs a program that fails at its end, so that the store is kept.
     fn run(&self, options: &[&str], rest: &str) -> Ran {
         let memory_mib = self.memory_mib.to_string();
         let script = SPILL.replace("MEMORY_MIB", &memory_mib) + rest + "\nraise SystemExit(3)";
@@ -62,7 +61,8 @@ impl Store {
         [0, 1].map(|tier| tiers[tier]["used_bytes"].as_u64().expect("is there"))
     }
 
-    /// What was read moves from the second tier to the first, and is there for the next program.
+    /// Asserts that blocks that were read move from the second tier to the first, and that the next
+    /// program reads them there.
     fn promotes(&self) {
         let half = self.memory_mib * MIB / 2;
         self.run(&["--promote"], "spill(); check()").ends_with(3);
@@ -99,7 +99,7 @@ fn nothing_moves_that_was_not_read_or_if_it_was_not_asked_for() {
     let store = Store::in_file(4);
     let persist = store.sandbox.out();
     let options = ["--promote", "--persist", persist.to_str().expect("UTF-8")];
-    // The drain reads it, but is no program.
+    // The drain reads the file, but is not a program.
     store.run(&options, "spill()").ends_with(3);
     assert_eq!(store.sandbox.drained_names(), ["spilled"]);
     assert_eq!(store.used(), [0, 2 * MIB]);
@@ -140,8 +140,8 @@ fn what_is_durable_is_not_promoted() {
     }
 }
 
-/// The agent dies again and again while it promotes. In the end everything is what it was, and no
-/// block is lost.
+/// The agent is killed again and again while it promotes. In the end all content is unchanged, and
+/// no block is lost.
 #[test]
 fn agent_that_is_killed_while_it_promotes_loses_nothing() {
     const READ_AND_KILL: &str = "

@@ -8,7 +8,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
-/// Runs a command that must be refused, on an otherwise empty sandbox.
+/// Asserts that a command is refused on an otherwise empty sandbox.
 fn refused(arguments: &[&str], part: &str) {
     let sandbox = Sandbox::new();
     sandbox.cairn(arguments).refused_with(part);
@@ -100,7 +100,7 @@ fn with_kept_store() -> Sandbox {
     sandbox
 }
 
-/// What is tried on a store that cannot be used.
+/// Commands to try on an unusable store.
 const ATTEMPTS: [&[&str]; 6] = [
     &["run", "--job", "kept", "--", "true"],
     &["exec", "--job", "kept", "--", "true"],
@@ -150,7 +150,7 @@ fn store_with_a_damaged_description_is_refused() {
     fs::write(&path, text).expect("writes");
 }
 
-/// Changes eight bytes of the meta segment for the time of `attempt`.
+/// Replaces eight bytes of the meta segment for the duration of `attempt`.
 fn with_header_word(sandbox: &Sandbox, offset: u64, word: u64, attempt: impl FnOnce()) {
     let path = sandbox.store("kept").join("node.meta");
     let mut file = fs::File::options().read(true).write(true).open(path).expect("opens");
@@ -170,9 +170,11 @@ fn store_with_a_damaged_header_is_refused() {
     sandbox.cairn(&["exec", "--job", "kept", "--", "cat", "/cairn/f"]).prints("precious\n");
 }
 
-/// Mechanism: every EIO from opening a namespace was put down to the header of its meta segment.
-/// Consequence: a truncated data segment was reported as damage of another file. Fix: the error
-/// says whether the core refused, and why.
+/// Mechanism: every EIO from opening a namespace was blamed on the header of its meta segment.
+///
+/// Consequence: a truncated data segment was reported as damage to another file.
+///
+/// Fix: the error says whether the core refused the namespace, and why.
 #[test]
 fn store_with_a_truncated_data_segment_is_refused_naming_it() {
     let sandbox = with_kept_store();

@@ -1,4 +1,4 @@
-//! A store on a namespace of another machine, which is `cairn target` here.
+//! A store on a namespace of another machine, exported by `cairn target` here.
 
 mod common;
 #[path = "common/exported.rs"]
@@ -6,11 +6,11 @@ mod exported;
 #[path = "common/machine.rs"]
 mod machine;
 
-use cairn_device::nvme::claim::Claim;
-use cairn_device::nvme::controller::Settings;
-use cairn_device::nvme::remote::Remote;
-use cairn_device::nvme::tcp::TcpFabric;
-use cairn_device::nvme::wire::Nqn;
+use cairn_nvme::claim::Claim;
+use cairn_nvme::controller::Settings;
+use cairn_nvme::remote::Remote;
+use cairn_nvme::tcp::TcpFabric;
+use cairn_nvme::wire::Nqn;
 use common::Sandbox;
 use exported::{NAME, READ, Target, WRITE, exporting, lose_memory};
 use machine::{Machine, ran};
@@ -43,8 +43,11 @@ fn what_was_closed_is_there_when_the_node_has_lost_its_memory() {
     assert_eq!(empty, "", "a store that was removed leaves nothing behind");
 }
 
-/// Mechanism: an address was shown as the path that it is inside. Consequence: nothing took what
-/// was shown for a tier. Fix: it is shown as it is given, wherever a tier is.
+/// Mechanism: an address was shown as the path that it is internally.
+///
+/// Consequence: no command accepted the printed text as a tier.
+///
+/// Fix: it is shown as the user gives it, wherever a tier is shown.
 #[test]
 fn namespace_is_shown_as_it_is_given() {
     let sandbox = exporting();
@@ -58,10 +61,13 @@ fn namespace_is_shown_as_it_is_given() {
     assert!(checked.starts_with(tier), "{checked}");
 }
 
-/// Mechanism: the file that is locked in place of a namespace was named by the address, and the
-/// reservation is the machine's.
-/// Consequence: a second store that wrote another address of the target recovered the namespace
-/// under the first one. Fix: a file named by the tier is locked, too.
+/// Mechanism: the file that is locked in place of a namespace was named after the address, and the
+/// reservation belongs to the machine.
+///
+/// Consequence: a second store that used another address of the target recovered the namespace
+/// under the first one.
+///
+/// Fix: a file named after the tier is locked, too.
 #[test]
 fn namespace_by_another_address_of_its_target_is_refused_to_a_second_store() {
     let sandbox = exporting();
@@ -77,7 +83,7 @@ fn namespace_by_another_address_of_its_target_is_refused_to_a_second_store() {
     run("second", "127.0.0.2", WRITE).succeeds();
 }
 
-/// Another machine that claims what the target exports.
+/// Connects as another machine that claims the export.
 fn claimant(target: &Target, claim: Claim) -> Remote<TcpFabric> {
     let fabric = TcpFabric::new(target.address.parse().expect("an address"));
     let settings = Settings { claim, ..Settings::new(*b"another machine!") };
@@ -118,9 +124,12 @@ fn namespace_of_a_store_that_was_removed_is_free_for_other_machines() {
     claimant(&target, Claim::Exclusive);
 }
 
-/// Mechanism: a tier that could not be opened counted as one that is not there. Consequence: `cairn
-/// rm` said that the store was removed, and all that it had stayed on the target. Fix: the tiers
-/// that stay are named, with the reason.
+/// Mechanism: a tier that could not be opened counted as missing.
+///
+/// Consequence: `cairn rm` reported that the store was removed, but all its data stayed on the
+/// target.
+///
+/// Fix: the tiers that stay are named, with the reason.
 #[test]
 fn namespace_that_cannot_be_reached_when_its_store_is_removed_stays_and_that_is_said() {
     let sandbox = exporting();
@@ -140,10 +149,13 @@ fn namespace_that_cannot_be_reached_when_its_store_is_removed_stays_and_that_is_
     assert_eq!(removed.stderr, "");
 }
 
-/// Mechanism: whatever a target refused was taken for a lack of rights, and a connection that it
-/// closed for a breach of the protocol.
-/// Consequence: who had lost a namespace, or found no place, was told something else. Fix: what the
-/// target said is said.
+/// Mechanism: every refusal by a target was taken for a lack of permission, and a connection that
+/// it closed for a violation of the protocol.
+///
+/// Consequence: a user whose namespace was gone, or for whom the target had no connection left, got
+/// a wrong reason.
+///
+/// Fix: the message repeats what the target said.
 #[test]
 fn target_without_what_is_asked_for_or_without_a_place_is_said_to_be_so() {
     let sandbox = exporting();
@@ -194,7 +206,7 @@ fn target_is_started_again_under_programs_then_nothing_fails() {
     assert_eq!(String::from_utf8_lossy(&there.stdout), String::from_utf8_lossy(&here.stdout));
 }
 
-/// A target of which the file system has not as much room as it exports.
+/// A target whose file system has less room than it exports.
 fn with_little_room(sandbox: &Sandbox, machine: &Machine, size: &str) -> Target {
     let small = sandbox.work().join("small");
     fs::create_dir(&small).expect("makes");
@@ -207,7 +219,7 @@ fn with_little_room(sandbox: &Sandbox, machine: &Machine, size: &str) -> Target 
     Target::spawn(&mut machine.cairn(sandbox, &arguments))
 }
 
-/// Writes what is kept, then too much; which of the two ended well.
+/// Writes a file that fits, then one that does not, and prints whether the second succeeded.
 const FILL: &str = "cd /cairn && head -c 4M /dev/urandom >kept && sync kept && cksum kept; \
     head -c 40M /dev/urandom >more && sync more; echo $?; cksum kept";
 
@@ -224,9 +236,9 @@ fn target_that_has_no_room_fails_what_does_not_fit_and_keeps_the_rest() {
     assert_eq!(again, kept);
 }
 
-/// Mechanism: only what found no room in the tier was noted, not what the tier failed to take.
-/// Consequence: a checkpoint whose every write was answered with EIO was complete with no bytes,
-/// and drained.
+/// Mechanism: only a lack of space in the tier was recorded, not a failure of the tier.
+///
+/// Consequence: a checkpoint whose every write got EIO was complete with no bytes, and was drained.
 #[test]
 fn file_that_a_failing_tier_did_not_take_is_no_checkpoint() {
     const CHECKPOINTS: &str = "cd /cairn; for step in $(seq 6); do \
@@ -271,7 +283,8 @@ fn store_whose_tier_another_one_recovered_is_refused_before_it_writes() {
     assert_eq!(run("second", READ).succeeds().stdout, written);
 }
 
-/// Says how many connections the target has had; `$PORT` is that of its metrics.
+/// Shell function `count`, which prints the target's number of connections so far; `$PORT` is the
+/// port of its metrics.
 const COUNT: &str = "count() { exec 3<>/dev/tcp/127.0.0.1/$PORT && printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3 && \
     sed -n 's/^cairn_target_connections_total //p' <&3; }";
 
@@ -290,7 +303,7 @@ fn programs_that_read_and_write_no_data_make_no_connection() {
     let said = sandbox.cairn(&run).succeeds().stdout;
     let connections: u32 =
         said.lines().last().and_then(|line| line.parse().ok()).expect("a number");
-    // The agent's may be among them.
+    // Connections of the agent may be among them.
     assert!(connections <= 4, "{connections} connections for 40 programs");
 }
 
@@ -305,8 +318,8 @@ fn more_processes_than_the_target_takes_connections_all_write_and_read() {
     assert_eq!(said.lines().filter(|line| *line == "fine").count(), 40, "{said}");
 }
 
-/// One process writes again when others wait to read what nobody reads for them; each of those
-/// computes on then.
+/// One process writes again while others wait to read blocks that nobody reads ahead for them. Each
+/// of those then goes on computing.
 const READ_AND_COMPUTE: &str = "
 import os, time
 def write(name):
@@ -335,7 +348,7 @@ os.killpg(0, 9)
 #[test]
 fn process_that_has_waited_for_a_connection_and_needs_it_no_more_loses_it_to_the_next_one() {
     let sandbox = exporting();
-    // The agent's, and one.
+    // Room for the agent's connections and one more.
     let target = Target::start_with(&sandbox, "127.0.0.1:0", &["--connections", "4"]);
     let program = ["setsid", "-w", "python3", "-c", READ_AND_COMPUTE];
     let run = ["run", "--job", "job", "--tier", &target.tier, "--"];
@@ -343,12 +356,12 @@ fn process_that_has_waited_for_a_connection_and_needs_it_no_more_loses_it_to_the
     assert_eq!(said.stdout, "rrrr\n", "{}", said.stderr);
 }
 
-/// Who the host of the tests is, and how it proves that; and how the target does.
+/// Identity of the tests' host, its secret, and the target's secret.
 const HOST: &str = "nqn.2026-11.test:host";
 const SECRET: &str = "DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
 const OF_TARGET: &str = "DHHC-1:01:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOeXryU:";
 
-/// Writes a file of secrets with that mode; its path.
+/// Writes a file of secrets with this mode; returns its path.
 fn secrets(sandbox: &Sandbox, name: &str, text: &str, mode: u32) -> String {
     let path = sandbox.work().join(name);
     fs::write(&path, text).expect("has room");

@@ -1,5 +1,5 @@
-//! Files of a store on a namespace of another machine, mapped: when the namespace has what was
-//! stored, and who sees it before.
+//! Mapped files of a store on another machine's namespace: when stores reach the namespace, and who
+//! sees them before.
 
 mod common;
 #[path = "common/exported.rs"]
@@ -7,7 +7,7 @@ mod exported;
 #[path = "common/machine.rs"]
 mod machine;
 #[allow(dead_code)]
-#[path = "../../cairn-agent/tests/nvme/proxy.rs"]
+#[path = "../../cairn-target/tests/nvme/proxy.rs"]
 mod proxy;
 
 use common::Sandbox;
@@ -17,8 +17,8 @@ use proxy::{Harm, Proxy};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-/// `stored(text)` says whether the namespace has that; `seen(text)` whether another process reads
-/// it; `later(act)` waits for it.
+/// Python helpers. `stored(text)`: whether the namespace has the text. `seen(text)`: whether
+/// another process reads it. `later(act)`: waits for `act`.
 const TOOLS: &str = "
 import ctypes, mmap, os, signal, subprocess, sys, time
 export, path, size = sys.argv[1], '/cairn/f', 300000
@@ -41,7 +41,7 @@ file.write(b'.' * size)
 os.fsync(file.fileno())
 ";
 
-/// What a program prints that has the tools, with a store that is discarded.
+/// Output of a program with the helpers, in a store that is discarded.
 fn printed(sandbox: &Sandbox, program: &str) -> String {
     let target = Target::start(sandbox, "127.0.0.1:0");
     let (program, export) = (format!("{TOOLS}{program}"), sandbox.work().join("export"));
@@ -183,7 +183,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert_eq!(found.stdout, "synced.\n", "{}", found.stderr);
 }
 
-/// Blocks of files are refused, and what stands in front of them is not.
+/// The target refuses the blocks with file data, and serves the blocks before them.
 #[test]
 fn write_back_that_failed_when_a_file_was_unmapped_fails_its_fsync_until_it_succeeds() {
     let program = "
@@ -215,9 +215,12 @@ print(synced(), stored(b'stored.'))
     dialogue.end();
 }
 
-/// Mechanism: `msync` noted that the file was stored to, wrote the bytes and had that note made
-/// durable; another process's `fsync` made it durable between. Consequence: nothing had the target
-/// make the bytes durable. Fix: `msync` has it do so.
+/// Mechanism: `msync` recorded that the file was stored to, wrote the bytes and then made that
+/// record durable. Another process's `fsync` made the record durable in between.
+///
+/// Consequence: nothing told the target to make the bytes durable.
+///
+/// Fix: `msync` tells it.
 #[test]
 fn msync_has_the_target_make_durable_what_it_wrote_after_another_process_synced() {
     let program = "
@@ -254,7 +257,7 @@ os.waitpid(child, 0)
     dialogue.end();
 }
 
-/// A program that has the tools and says how far it is, with a proxy before its target.
+/// A program with the helpers that reports its progress, with a proxy in front of its target.
 struct Dialogue {
     export: std::path::PathBuf,
     proxy: Proxy,
@@ -289,7 +292,7 @@ impl Dialogue {
         writeln!(self.answers).expect("it reads");
     }
 
-    /// Where the blocks of files begin.
+    /// First block with file data.
     fn first_block(&self) -> u64 {
         let content = std::fs::read(&self.export).expect("is there");
         let first = content.windows(4096).position(|bytes| bytes.iter().all(|&byte| byte == b'.'));
@@ -301,9 +304,12 @@ impl Dialogue {
     }
 }
 
-/// Mechanism: before a piece was fetched there had to be an eighth, and that piece came on top.
-/// Consequence: less than an eighth was left to others. Fix: an eighth has to be there with the
-/// piece.
+/// Mechanism: a piece was fetched if an eighth of the memory was free before, and the piece then
+/// reduced that eighth.
+///
+/// Consequence: less than an eighth was left to others.
+///
+/// Fix: an eighth must be free with the piece in memory.
 #[test]
 fn mappings_leave_an_eighth_of_the_memory_for_shared_files_free() {
     let Some(machine) = Machine::start() else { return };

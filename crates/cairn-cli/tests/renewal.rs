@@ -1,5 +1,5 @@
-//! A store that could not be written to any more, and whose target is back: the next run goes on
-//! with what is durable.
+//! A store that failed all writes, and whose target is back: the next run resumes with the durable
+//! state.
 
 mod common;
 #[path = "common/exported.rs"]
@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Stdio};
 
-/// Writes what is kept, says so, and when it is told to, what is too late.
+/// Writes files that will be kept, announces it, waits, and then writes more, which is too late.
 const WRITE: &str = "cd /cairn && head -c 3M /dev/urandom >ck.1 && head -c 2M /dev/urandom >tmp && mv tmp ck.2 && \
     mkdir d && echo x >d/x && cksum ck.1 ck.2 d/x; echo safe; read; \
     head -c 1M /dev/urandom 2>&1 >late; echo late >late2; rm ck.1; sync late2 2>&1; mv late2 late3; echo ended";
@@ -24,12 +24,12 @@ struct Failing {
     target: Target,
     program: Child,
     said: Lines<BufReader<ChildStdout>>,
-    /// What was safe by then.
+    /// Checksums of the files that were safe before the failure.
     safe: Vec<String>,
 }
 
 impl Failing {
-    /// Runs it with the target as a tier, in an option, up to where something is safe.
+    /// Runs the program, with the target as a tier in `options`, until its files are safe.
     fn new(sandbox: Sandbox, options: impl Fn(&Target) -> Vec<String>) -> Failing {
         let target = Target::start(&sandbox, "127.0.0.1:0");
         let mut words = vec!["run".to_string(), "--job".into(), "job".into()];
@@ -49,7 +49,7 @@ impl Failing {
         self.sandbox.work().join("export")
     }
 
-    /// The target has another size for a while, so that every call fails at once.
+    /// Gives the export another size for a while, so that every call fails at once.
     fn shrinks(&mut self) {
         self.target.end();
         let whole = self.sandbox.work().join("whole");
@@ -62,7 +62,7 @@ impl Failing {
         fs::rename(whole, self.export()).expect("is there");
     }
 
-    /// The program writes what is too late, and ends.
+    /// Lets the program write too late, and waits for its end.
     fn goes_on(&mut self) {
         self.program.stdin.take().expect("piped").write_all(b"\n").expect("is told");
         assert!(self.said.by_ref().any(|line| line.expect("text") == "ended"));
@@ -77,12 +77,12 @@ impl Failing {
         let run = ["run", "--job", "job"];
         let words = [&run[..], options, &["--", "bash", "-c", script]].concat();
         let mut command = self.sandbox.command(&words);
-        // Of what the store is made it knows.
+        // The store knows its tiers.
         let output = command.env_remove("CAIRN_RUN_TIER").output().expect("starts");
         Ran::of(output, words.join(" "))
     }
 
-    /// The next run has what was safe, and can be written to.
+    /// Asserts that the next run has the safe files and can write.
     fn goes_on_with_what_was_safe(&self, options: &[&str]) -> Ran {
         let ran = self.run(options, READ);
         let lines: Vec<&str> = ran.stdout.lines().collect();
@@ -106,10 +106,13 @@ fn tier(target: &Target) -> Vec<String> {
     vec!["--tier".to_string(), target.tier.clone()]
 }
 
-/// Mechanism: a flush that failed says for good that nothing becomes durable, and nobody took that
-/// back when the device could be written to again. Consequence: every later run of the job failed
-/// at its first `fsync`, until somebody removed the store's directory by hand. Fix: the next run,
-/// which has the store to itself, makes it again from its media.
+/// Mechanism: a failed flush is recorded for good, so that nothing becomes durable any more. Nobody
+/// cleared that record when the device could be written to again.
+///
+/// Consequence: every later run of the job failed at its first `fsync`, until a user removed the
+/// store's directory.
+///
+/// Fix: the next run, which has the store to itself, rebuilds it from its media.
 #[test]
 fn target_is_away_for_longer_than_calls_wait_then_the_next_run_goes_on_with_what_was_durable() {
     let mut failing = Failing::new(exporting(), tier);
@@ -132,8 +135,8 @@ fn target_is_away_for_longer_than_calls_wait_then_the_next_run_goes_on_with_what
     assert!(!status.stdout.contains("trouble"), "{}", status.stdout);
 }
 
-/// What was drained stays where it is, also what is not in the store any more; and what can be
-/// drained is.
+/// Drained copies stay, even of files that have left the store; files that can be drained are
+/// drained.
 #[test]
 fn store_is_made_again_from_its_media_then_all_that_could_be_drained_is_in_the_persist_directory() {
     let sandbox = exporting();
@@ -151,8 +154,8 @@ fn store_is_made_again_from_its_media_then_all_that_could_be_drained_is_in_the_p
     for name in ["ck.1", "ck.2", "d/x", "new"] {
         assert!(is_outside(name), "{name} of {names:?}");
     }
-    // What was too late is unclean if its writer heard of it, and then named as lost; else it could
-    // be drained.
+    // A late file is unclean if its writer got an error, and is then named as lost. Otherwise it
+    // may have been drained.
     let is_told = |what: &str, name: &str| {
         let line = ran.stderr.lines().find_map(|line| line.split_once(what));
         line.is_some_and(|(_, names)| names.split(", ").any(|told| told == name))

@@ -1,4 +1,4 @@
-//! `cairn report`: the page and its figures, from a store and from where it was drained to.
+//! `cairn report`: the page and its figures, from a store and from its persist directory.
 
 mod common;
 
@@ -53,14 +53,14 @@ fn store_that_is_kept_has_its_timeline() {
     assert!(text.contains("Nothing was drained"), "{text}");
 }
 
-/// Whether the manifest of job melt names the checkpoint of a step.
+/// Whether the manifest of job `melt` names the checkpoint of this step.
 fn has(sandbox: &Sandbox, step: u64) -> bool {
     let manifest = sandbox.manifest("melt");
     let all = manifest["checkpoints"].as_array().cloned().unwrap_or_default();
     all.iter().any(|one| one["step"] == step)
 }
 
-/// Step, level, and whether it left the store, of each checkpoint that is reported of job melt.
+/// Step and level of each reported checkpoint of job `melt`, and whether it has left the store.
 fn reported(sandbox: &Sandbox) -> Vec<(u64, String, bool)> {
     let out = sandbox.out();
     let report = ["report", "melt", "--json", "--persist", out.to_str().expect("UTF-8")];
@@ -109,7 +109,7 @@ fn checkpoint_that_is_written_again_begins_when_its_file_is_opened_again() {
     let mut session = Session::start(&sandbox, "melt", &[]);
     let checkpoints = || {
         let reported = sandbox.cairn(&["report", "melt", "--json"]);
-        // Refused as long as nothing is recorded.
+        // The command is refused as long as nothing is recorded.
         let figures = if reported.code == Some(0) { reported.json() } else { Value::Null };
         figures["checkpoints"].as_array().cloned().unwrap_or_default()
     };

@@ -1,5 +1,5 @@
-//! Stores that a run goes on in: the newest checkpoint is compared with its checksums first, and
-//! what is damaged is put right from its copy, or set aside.
+//! Stores that a run resumes in: the newest checkpoint is first compared with its checksums.
+//! Damaged files are repaired from their copies, or the checkpoint is set aside.
 
 mod common;
 
@@ -11,8 +11,8 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Stdio;
 
-/// Two checkpoints of two files each. Renamed into place they are complete, whenever the agent
-/// looks.
+/// Writes two checkpoints of two files each. Each is renamed into place, so it is complete whenever
+/// the agent looks.
 const WRITE: &str = "
 for step in 1 2; do
     mkdir /cairn/new
@@ -23,17 +23,17 @@ for step in 1 2; do
 done
 exit 3";
 
-/// What there is, with the first bytes of each file, and whether each is whole.
+/// Prints each file with its first bytes, and the number of wrong bytes in it.
 const SHOW: &str = "
 cd /cairn; for f in ckpt-*/*; do
     echo $f $(head -c2 $f) $(tail -c +2 $f | tr -d ${f:5:1} | wc -c)
 done; exit 3";
 
-/// What that prints of whole ones.
+/// Output of `SHOW` for whole checkpoints.
 const FIRST: &str = "ckpt-1/a a1 0\nckpt-1/b b1 0\n";
 const BOTH: &str = "ckpt-1/a a1 0\nckpt-1/b b1 0\nckpt-2/a a2 0\nckpt-2/b b2 0\n";
 
-/// Flips a bit in the middle of the data that begin like this.
+/// Flips a bit in the middle of the data with this beginning.
 fn flip(sandbox: &Sandbox, job: &str, beginning: &[u8; 2]) {
     sandbox.flip(job, &[&beginning[..], &[beginning[1]; 62]].concat(), 40_000);
 }
@@ -57,7 +57,7 @@ fn damaged_file_of_the_newest_checkpoint_is_put_right_from_its_copy() {
     let ran = again(&sandbox, "rot", &[], SHOW).ends_with(3);
     let ran = ran.says("/ckpt-2/b is damaged in the store at offset 32768");
     ran.says("put right from").prints(BOTH);
-    // It is the checkpoint that it was, there and outside.
+    // Step, level and file count of the checkpoint are unchanged, in the store and outside.
     let rows = sandbox.cairn(&["ls", "--checkpoints", "rot", "--json"]).succeeds().json();
     let row =
         |at: usize| (rows[at]["step"].as_u64(), rows[at]["level"].as_str().map(str::to_string));
@@ -79,7 +79,8 @@ fn damaged_checkpoint_without_a_copy_is_set_aside_for_the_one_before() {
     let ran = again(&sandbox, "rot", &[], SHOW).ends_with(3);
     let ran = ran.says("/ckpt-2/b is damaged in the store at offset 32768");
     ran.says("set aside").says("goes on from ckpt-1").prints(FIRST);
-    // Nothing is lost, and a program that looks for the newest directory does not find it.
+    // Nothing is lost, and a program that looks for the newest directory does not find the damaged
+    // one.
     let script = "cd /cairn; ls; ls -A .cairn-damaged/ckpt-2; exit 3";
     again(&sandbox, "rot", &[], script).ends_with(3).prints("ckpt-1\na\nb\n");
 }
@@ -106,7 +107,7 @@ fn checkpoint_that_is_only_outside_takes_the_place_of_a_damaged_one() {
     spoil(&sandbox.out().join("ckpt-2/b"));
     let ran = again(&sandbox, "rot", &[], SHOW).ends_with(3);
     ran.says("set aside").says("goes on from ckpt-1, which was brought in").prints(FIRST);
-    // It is not there twice, and is as safe as before.
+    // It is listed once, and is as safe as before.
     let rows = sandbox.cairn(&["ls", "--checkpoints", "rot", "--json"]).succeeds().json();
     let steps: Vec<_> = rows.as_array().expect("a list").iter().map(|row| &row["step"]).collect();
     assert!(steps.iter().filter(|step| **step == 1).count() == 1, "{rows}");
@@ -139,7 +140,7 @@ fn nothing_is_compared_where_that_is_not_wanted() {
     ran.prints(&BOTH.replace("b2 0", "b2 1"));
 }
 
-/// Two checkpoints of two files each, in no directory of their own.
+/// Writes two checkpoints of two files each, without directories of their own.
 const WRITE_FLAT: &str = "
 for step in 1 2; do
     for rank in a b; do
@@ -149,7 +150,7 @@ done
 exit 3";
 const SHOW_FLAT: &str = "cd /cairn; for f in restart.*; do echo $f $(head -c2 $f); done; exit 3";
 
-/// Carries out a script in a store, while no run has it.
+/// Executes a script in a store that no run uses.
 fn exec(sandbox: &Sandbox, job: &str, script: &str) -> Ran {
     sandbox.cairn(&["exec", "--job", job, "--", "bash", "-c", script]).succeeds()
 }
@@ -159,12 +160,12 @@ fn inode(sandbox: &Sandbox, job: &str, path: &str) -> u64 {
     ran.stdout.trim().parse().expect("a number")
 }
 
-/// What a run that was killed in the middle of a repair leaves in the store's directory.
+/// Leaves the note of a run that was killed in the middle of a repair.
 fn leave_note(sandbox: &Sandbox, job: &str, note: &Value) {
     fs::write(sandbox.store(job).join("repair.json"), note.to_string()).expect("writes");
 }
 
-/// The step of each checkpoint in the store, and whether it is complete.
+/// Step of each checkpoint in the store, and whether it is complete.
 fn checkpoints(sandbox: &Sandbox, job: &str) -> Vec<(u64, bool)> {
     let rows = sandbox.cairn(&["ls", "--checkpoints", job, "--json"]).succeeds().json();
     let rows = rows.as_array().expect("a list").iter().filter(|row| row["level"] != "pfs-only");
@@ -175,9 +176,12 @@ fn name(step: u64) -> Value {
     json!({ "family": "restart.{step}.{any}", "step": step })
 }
 
-/// Mechanism: files of a checkpoint were set aside one by one, and nobody else knew. Consequence:
-/// what was left after a kill was there and in .cairn-damaged, and was drained and offered as a
-/// checkpoint. Fix: a note says what is moved, and the next run ends it.
+/// Mechanism: the files of a checkpoint were set aside one by one, without a record.
+///
+/// Consequence: after a kill, some files were still in place and others in .cairn-damaged. The rest
+/// was drained and offered as a checkpoint.
+///
+/// Fix: a note lists the files to move, and the next run completes the move.
 #[test]
 fn run_that_is_killed_while_it_sets_a_checkpoint_aside_leaves_no_half_of_it() {
     let sandbox = Sandbox::new();
@@ -242,7 +246,7 @@ fn run_that_is_killed_while_it_puts_a_checkpoint_right_leaves_the_rest_to_the_ne
     let ran = again(&sandbox, "rot", &[], SHOW_FLAT).ends_with(3);
     let ran = ran.says("what an earlier run had begun to put right or set aside is done");
     ran.prints("restart.1.a a1\nrestart.1.b b1\nrestart.2.a a2\nrestart.2.b b2\n");
-    // It is the checkpoint that it was, and its copies are those they were.
+    // The checkpoints and their copies are unchanged.
     let rows = sandbox.cairn(&["ls", "--checkpoints", "rot", "--json"]).succeeds().json();
     let row = |at: usize| (rows[at]["id"].as_u64(), rows[at]["level"].as_str());
     assert_eq!([row(0), row(1)], [(Some(1), Some("pfs")), (Some(2), Some("pfs"))]);
@@ -288,15 +292,18 @@ fn what_a_run_that_was_killed_had_only_built_goes() {
     sandbox.cairn(&["drain", "rot"]).succeeds();
     assert!(!sandbox.drained_names().iter().any(|name| name.starts_with(".cairn-damaged/")));
     again(&sandbox, "rot", &[], "ls -A /cairn; exit 3").ends_with(3).prints("ckpt-1\nckpt-2\n");
-    // One that a newer version has begun is left to that.
+    // A note of a newer version is left to that version.
     leave_note(&sandbox, "rot", &json!({ "format": 2 }));
     let ran = again(&sandbox, "rot", &["--resume", "as-is"], SHOW).ends_with(1);
     ran.says("cannot be ended").says("has format 2");
 }
 
-/// Mechanism: files were moved, and directories that were empty then were removed. Consequence: a
-/// directory with a link in it, or an empty one, stayed, and looked like the newest checkpoint.
-/// Fix: it is moved as a whole.
+/// Mechanism: files were moved, and then directories that had become empty were removed.
+///
+/// Consequence: a directory with a link or an empty directory in it stayed, and looked like the
+/// newest checkpoint.
+///
+/// Fix: the directory is moved as a whole.
 #[test]
 fn directory_of_a_damaged_checkpoint_is_set_aside_with_all_that_is_in_it() {
     let sandbox = Sandbox::new();
@@ -308,7 +315,7 @@ fn directory_of_a_damaged_checkpoint_is_set_aside_with_all_that_is_in_it() {
     flip(&sandbox, "rot", b"b2");
     let ran = again(&sandbox, "rot", &[], "cd /cairn; ls; ls .cairn-damaged/ckpt-2; exit 3");
     ran.ends_with(3).says("goes on from ckpt-1").prints("ckpt-1\na\nb\nlatest\nlogs\n");
-    // One of the same name that is damaged later has a place of its own.
+    // A later damaged checkpoint of the same name gets a place of its own.
     again(&sandbox, "rot", &[], &write.replace("1 2", "2").replace(" $step |", " 7 |"))
         .ends_with(3);
     flip(&sandbox, "rot", b"b7");
@@ -319,8 +326,7 @@ fn directory_of_a_damaged_checkpoint_is_set_aside_with_all_that_is_in_it() {
         .prints("ckpt-1\n.cairn-damaged:\n2\nckpt-2\n\n.cairn-damaged/2:\nckpt-2\n");
 }
 
-/// Puts another copy, which is whole, in the place of one, as if the drain had not come to the
-/// newest version yet.
+/// Replaces a copy by another whole one, as if the drain had not reached the newest version yet.
 fn make_older(sandbox: &Sandbox, job: &str, path: &str, other: &str) {
     let copied = fs::copy(sandbox.out().join(other), sandbox.out().join(path)).expect("copies");
     assert!(copied > 0);
@@ -348,25 +354,28 @@ fn copy_of_another_version_of_a_file_is_not_taken() {
     ran.says("set aside").says("goes on from ckpt-1").prints(FIRST);
 }
 
-/// A file that nobody else opens until this is dropped; none if its file system has no leases.
+/// Takes a lease, so that nobody else can open the file until the result is dropped. Returns None
+/// if the file system has no leases.
 fn lease(path: &Path) -> Option<File> {
     let file = File::options().read(true).write(true).open(path).expect("it is there");
-    // SAFETY: asks for a lease on a file of ours; the signal that says that somebody wants it is
-    // ignored by default.
+    // SAFETY: the call takes a lease on an open file of ours and no pointer; the signal that
+    // announces another opener is ignored by default.
     let taken = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
     (taken == 0).then_some(file)
 }
 
-/// Mechanism: whatever went wrong with a copy counted as damage of it. Consequence: one that could
-/// not be opened for a moment was taken for damaged from then on. Fix: that is said, and changes
-/// nothing about the copy.
+/// Mechanism: every error with a copy counted as damage.
+///
+/// Consequence: a copy that could not be opened for a moment was taken for damaged from then on.
+///
+/// Fix: such an error is reported and does not change the state of the copy.
 #[test]
 fn copy_that_cannot_be_read_is_not_taken_for_a_damaged_one() {
     let sandbox = Sandbox::new();
     sandbox.run("rot", WRITE).ends_with(3);
     flip(&sandbox, "rot", b"b2");
-    // SAFETY: sets a signal to be ignored, which is what it is by default in a test that has none
-    // for it.
+    // SAFETY: ignores a signal, which is the default here because the test installs no handler for
+    // it.
     unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
     let Some(held) = lease(&sandbox.out().join("ckpt-2/b")) else {
         eprintln!("not tested: no leases on files here");
@@ -392,8 +401,11 @@ fn checkpoint_that_there_is_no_room_to_put_right_is_set_aside() {
     ran.says("goes on from ckpt-1").prints(FIRST);
 }
 
-/// Mechanism: what kept checkpoints from being compared was said as it was. Consequence: nobody
-/// knew what to do, and that a run can do without. Fix: that is said, too.
+/// Mechanism: the message gave only the reason why checkpoints could not be compared.
+///
+/// Consequence: the user did not know what to do, nor that a run does not need the comparison.
+///
+/// Fix: the message says that, too.
 #[test]
 fn run_whose_checkpoints_cannot_be_compared_is_given_up() {
     let sandbox = Sandbox::new();
@@ -414,10 +426,10 @@ fn of_two_runs_that_go_on_in_a_store_one_repairs_and_the_other_is_refused() {
     kill("KILL", i64::from(sandbox.agent("rot")));
     let path = sandbox.store("rot").join("agent.lock");
     let agents = File::options().write(true).open(path).expect("is there");
-    // SAFETY: locks a file of ours, or does not.
+    // SAFETY: the call locks a file of ours or fails; no pointer is involved.
     let locks = |how| unsafe { libc::flock(agents.as_raw_fd(), how | libc::LOCK_NB) == 0 };
     eventually("the agent is gone", || locks(libc::LOCK_EX));
-    // As long as somebody seems to be the agent nothing is repaired.
+    // While the agent's lock is held, nothing is repaired.
     let mut command = sandbox.command(&["run", "--job", "rot", "--", "bash", "-c", SHOW]);
     let first = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     eventually("it has the store", || {

@@ -1,4 +1,4 @@
-//! `cairn run`: exit codes, signals, what is kept and what is said at the end.
+//! `cairn run`: exit codes, signals, what is kept, and the messages at the end.
 
 mod common;
 
@@ -36,10 +36,12 @@ fn output_and_input_of_the_command_are_its_own() {
     ran.succeeds().prints("through\n").says("err\n");
 }
 
-/// Mechanism: what could not be written to standard error was a panic. Consequence: a run whose
-/// words went to a full disk broke off in the middle, and left its program and its files behind; a
-/// list of files on a full disk was half of it, with exit code 0.
-/// Fix: a run goes on without its words, and a command whose output they are fails.
+/// Mechanism: an error in writing to standard error was a panic.
+///
+/// Consequence: a run whose messages went to a full disk stopped in the middle, and left its
+/// program and its files behind. A list of files on a full disk was truncated, with exit code 0.
+///
+/// Fix: a run goes on without its messages, and a command whose purpose is output fails.
 #[test]
 fn run_goes_on_although_there_is_no_room_for_what_it_says() {
     let full = || std::fs::File::options().write(true).open("/dev/full").expect("opens");
@@ -159,7 +161,7 @@ fn offered_command_is_quoted_for_a_shell() {
 #[test]
 fn drain_that_fails_after_a_command_that_succeeded_is_75_and_loses_nothing() {
     let sandbox = Sandbox::new();
-    // A file where the persist directory was: nothing can be drained there, not even by root.
+    // A file replaces the persist directory: nothing can be drained there, not even by root.
     let script = "echo data >/cairn/f; mv ../out ../gone; echo >../out";
     let ran = sandbox.run("late", script).ends_with(75);
     let ran = ran.says("not a directory").says("the store is kept in");
@@ -193,7 +195,7 @@ fn options_come_from_the_file_unless_the_line_says_otherwise() {
     sandbox.cairn(&arguments).prints("/from-line\n");
 }
 
-/// A program that writes down each signal it gets and ends on SIGUSR2.
+/// A program that records each signal it gets and ends on SIGUSR2.
 const SIGNAL_COUNTER: &str = "
 import signal, sys
 got = open('got', 'w', buffering=1)
@@ -211,8 +213,9 @@ while True:
     signal.pause()
 ";
 
-/// Runs the counter in a process group of its own and has `send` send it, given the number of
-/// `cairn`, signals, each once the one before was noted. Returns what was noted.
+/// Runs the counter in a process group of its own and sends it signals with `send`, which gets the
+/// process id of `cairn`. Each signal follows once the one before is recorded. Returns the recorded
+/// signals.
 fn signals_noted(sandbox: &Sandbox, signals: &[&str], send: impl Fn(&str, i64)) -> Vec<String> {
     let arguments = ["run", "--job", "signals", "--discard", "--", "python3", "-c", SIGNAL_COUNTER];
     let mut command = sandbox.command(&arguments);
@@ -226,7 +229,8 @@ fn signals_noted(sandbox: &Sandbox, signals: &[&str], send: impl Fn(&str, i64)) 
         send(signal, pid);
         eventually("a signal is noted", || noted().lines().count() >= index + 2);
     }
-    // Passed on after everything before it, so a second copy of any of those would be noted first.
+    // This signal arrives after all others, so a second copy of any of them would be recorded
+    // first.
     kill("USR2", pid);
     let ran = Ran::of(child.wait_with_output().expect("ends"), "run".to_string());
     ran.ends_with(7);
@@ -240,9 +244,12 @@ fn signal_to_cairn_alone_is_passed_on_once() {
     assert_eq!(noted, ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGQUIT", "SIGUSR2"]);
 }
 
-/// Mechanism: only six signals were passed on. Consequence: the others, by which batch systems
-/// announce the end of a job's time, ended `cairn run`, and what the program saved then was left in
-/// the store. Fix: all that end a program by default.
+/// Mechanism: only six signals were passed on.
+///
+/// Consequence: other signals, by which batch systems announce the end of a job's time, ended
+/// `cairn run`. Data that the program saved then was left in the store.
+///
+/// Fix: all signals that end a program by default are passed on.
 #[test]
 fn any_signal_that_would_end_cairn_is_passed_on() {
     let sandbox = Sandbox::new();
@@ -260,10 +267,12 @@ fn signal_to_the_whole_group_arrives_once() {
     assert_eq!(noted, ["SIGTERM", "SIGINT", "SIGHUP", "SIGXCPU", "SIG40", "SIGUSR2"]);
 }
 
-/// Regression. Mechanism: a witness without a processor for 20 ms counted as one that had not got
-/// the signal.
-/// Consequence: on a busy machine a signal to the group reached the program twice. Fix: the witness
-/// is asked.
+/// Mechanism: a witness process that got no processor for 20 ms counted as one that had not
+/// received the signal.
+///
+/// Consequence: on a busy machine a signal to the group reached the program twice.
+///
+/// Fix: the witness is asked.
 #[test]
 fn signal_to_the_whole_group_arrives_once_though_the_witness_is_slow() {
     let sandbox = Sandbox::new();
@@ -316,9 +325,10 @@ fn run_as_another_process_of_the_job_sees_the_same_files() {
     sandbox.run_undrained("inner", &format!("touch /cairn/a /cairn/b; {inner}")).prints("2\n");
 }
 
-/// Mechanism: only files that are open kept a store. Consequence: it was removed under a process
-/// that its command had left, or that outlived a `cairn run` which was killed, and what that wrote
-/// from then on was lost without an error.
+/// Mechanism: only open files kept a store.
+///
+/// Consequence: the store was removed under a process that its command had left behind, or that
+/// outlived a killed `cairn run`. Later writes of that process were lost without an error.
 #[test]
 fn store_is_kept_as_long_as_a_process_of_its_program_uses_it() {
     let sandbox = Sandbox::new();
@@ -342,8 +352,10 @@ fn store_is_kept_as_long_as_a_process_of_its_program_uses_it() {
     sandbox.cairn(&["rm", "left"]).succeeds();
 }
 
-/// Mechanism: nobody waited for a drain at the end of the job's time, and so it counted as not
-/// done. Consequence: exit code 75, and a store that stayed, although everything was safe.
+/// Mechanism: at the end of the job's time nobody waited for a drain, and so the drain counted as
+/// unfinished.
+///
+/// Consequence: exit code 75, and a store that stayed, although everything was safe.
 #[test]
 fn what_is_safe_at_the_end_of_the_time_is_said_to_be() {
     let sandbox = Sandbox::new();

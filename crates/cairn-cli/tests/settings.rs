@@ -1,5 +1,5 @@
-//! Settings of `cairn run` from the command line, the environment and `cairn.toml`: what each may
-//! say, and which one counts.
+//! Settings of `cairn run` from the command line, the environment and `cairn.toml`: valid values
+//! and precedence.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn run(sandbox: &Sandbox, options: &[&str], variables: &[(&str, &str)], file: &s
     let out = sandbox.out().display().to_string();
     let words = [&["run", "--persist", &out], options, &["--", "true"]].concat();
     let mut command = sandbox.command(&words);
-    // What all tests have would go before the file.
+    // The variables of all tests would take precedence over the file.
     for (key, name) in [("tier", "CAIRN_RUN_TIER"), ("root", "CAIRN_STORE_ROOT")] {
         if file.contains(key) {
             command.env_remove(name);
@@ -24,7 +24,7 @@ fn run(sandbox: &Sandbox, options: &[&str], variables: &[(&str, &str)], file: &s
     Ran::of(command.output().expect("cairn starts"), words.join(" "))
 }
 
-/// Mechanism: a variable was read as a Rust literal, and one that said no was as none.
+/// Mechanism: a variable was parsed as a Rust literal, and "no" was treated as unset.
 #[test]
 fn switch_is_turned_on_or_off_by_usual_words_and_what_is_said_nearer_counts() {
     let sandbox = Sandbox::new();
@@ -33,7 +33,7 @@ fn switch_is_turned_on_or_off_by_usual_words_and_what_is_said_nearer_counts() {
             variable.into_iter().map(|value| ("CAIRN_RUN_DISCARD", value)).collect();
         run(&sandbox, options, &variables, file)
     };
-    // With a persist directory that is refused.
+    // `--discard` is refused with a persist directory.
     for yes in ["1", "yes", "true", "Y", "on"] {
         discard(&[], Some(yes), "").refused_with("--discard contradicts");
     }
@@ -111,7 +111,7 @@ fn variable_that_no_setting_has_is_named_with_the_one_that_was_meant() {
     assert_eq!(ran.stderr.matches(note).count(), 1, "{}", ran.stderr);
     let ran = run(&sandbox, &["--json"], &[wrong], "").succeeds();
     assert!(!ran.stderr.contains("CAIRN_DRAIN_RTE"), "{}", ran.stderr);
-    // Inside a run there are those that programs are told.
+    // Inside a run, the environment has the variables that `cairn run` sets for programs.
     let script = "\"$CAIRN\" run -- true; \"$CAIRN\" ls / >/dev/null";
     let words = ["run", "--", "bash", "-c", script];
     let mut command = sandbox.command(&words);
@@ -120,9 +120,12 @@ fn variable_that_no_setting_has_is_named_with_the_one_that_was_meant() {
     assert!(!ran.succeeds().stderr.contains("is no setting"));
 }
 
-/// Mechanism: `cairn.toml` in the current directory was obeyed, whoever's it was. Consequence: in a
-/// directory where others write, another user's file said where the data went, and what was
-/// overwritten. Fix: only what nobody else can have put there is obeyed.
+/// Mechanism: `cairn.toml` in the current directory was obeyed, whoever owned it.
+///
+/// Consequence: in a directory where others write, another user's file decided where data went and
+/// what was overwritten.
+///
+/// Fix: only a file that nobody else can have put there is obeyed.
 #[test]
 fn file_that_may_be_somebody_elses_is_not_obeyed() {
     let sandbox = Sandbox::new();
@@ -156,7 +159,7 @@ fn file_that_may_be_somebody_elses_is_not_obeyed() {
         return;
     }
     refused("it belongs to user 4711");
-    // Nor does anybody wait for what another user's pipe says.
+    // Nor does the command wait for another user's FIFO.
     let pipe = format!("rm {0}; mkfifo {0}; chown 4711 {0}", file.display());
     assert!(sandbox.shell(&pipe).status.success());
     refused("it belongs to user 4711");

@@ -1,4 +1,4 @@
-//! A store with tiers on several targets of which one is gone.
+//! A store with tiers on several targets, one of which is gone.
 
 mod common;
 #[path = "common/exported.rs"]
@@ -8,10 +8,10 @@ use common::{Sandbox, eventually};
 use exported::{NAME, Target, exporting};
 use std::fs;
 
-/// What the second target exports.
+/// NQN of the second target.
 const OTHER: &str = "nqn.2026-11.test:other";
 
-/// A small one, which is full first.
+/// Starts the small target, which fills first.
 fn small(sandbox: &Sandbox, address: &str) -> Target {
     let file = sandbox.work().join("small");
     let made = fs::File::options().create(true).truncate(false).write(true).open(&file);
@@ -25,9 +25,12 @@ fn small(sandbox: &Sandbox, address: &str) -> Target {
 }
 
 /// Mechanism: each read of the drain from a target that was gone waited for as long as calls wait,
-/// one after another, as work in the persist directory. Consequence: files on living targets were
-/// drained after all of these, and `cairn status` said that the persist directory hangs. Fix: a
-/// tier that has not answered is asked now and then, by one thread, and is named.
+/// one after another, and counted as work in the persist directory.
+///
+/// Consequence: files on living targets were drained after all of these, and `cairn status`
+/// reported that the persist directory hangs.
+///
+/// Fix: one thread retries a tier that has not answered now and then, and the tier is named.
 #[test]
 fn target_is_gone_then_files_elsewhere_are_drained_the_tier_is_named_and_the_rest_follows_when_it_is_back()
  {
@@ -57,7 +60,7 @@ fn target_is_gone_then_files_elsewhere_are_drained_the_tier_is_named_and_the_res
     let status = status.says(&format!("hangs     {tier}"));
     assert!(!status.stdout.contains("nothing has moved"), "{}", status.stdout);
     let _back = small(&sandbox, &gone.address);
-    // Nobody asks the agent any more.
+    // Nobody asks the agent to drain any more.
     let run = ["run", "--job", "job", "--drain", "background", "--resume", "as-is", "--", "true"];
     let mut run = sandbox.command(&run);
     assert!(run.env_remove("CAIRN_RUN_TIER").status().expect("starts").success());

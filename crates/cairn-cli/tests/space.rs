@@ -1,4 +1,4 @@
-//! A full store: what is drained and need not be kept leaves it, and writers wait for that, within
+//! A full store: drained files that need not be kept leave it, and writers wait for that within
 //! bounds.
 
 mod common;
@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// Far more than anything here takes, so that a wait for this long shows.
+/// Far longer than any step here, so that a wait of this length is noticed.
 const LONG: &str = "120";
 
 /// Writes `step.N` of 4 MiB each; the tier has room for three.
@@ -48,7 +48,7 @@ fn ended(child: Child) -> Ran {
     Ran::of(child.wait_with_output().expect("ends"), "run".to_string())
 }
 
-/// The persist directory is away until this is dropped: nothing can be drained.
+/// Hides the persist directory until dropped, so that nothing can be drained.
 struct Away<'a>(&'a Sandbox);
 
 impl Away<'_> {
@@ -60,7 +60,7 @@ impl Away<'_> {
 
 impl Drop for Away<'_> {
     fn drop(&mut self) {
-        // Not a failure of what is tested.
+        // A failure here is not a failure of the subject.
         let _ = fs::rename(self.0.work().join("away"), self.0.out());
     }
 }
@@ -74,7 +74,7 @@ fn waits(sandbox: &Sandbox) {
     eventually("a writer waits", || space(sandbox)["waiting"].as_u64() > Some(0));
 }
 
-/// A sign that the program runs, and three steps when the persist directory has gone.
+/// Signals that the program runs, then writes three steps once the persist directory is gone.
 const FILLED: &str = "
 import time
 open('started', 'w').close()
@@ -82,7 +82,7 @@ while not os.path.exists('go'): time.sleep(0.01)
 step(1); step(2); step(3)
 ";
 
-/// Has the store filled, its persist directory taken away, and `script` go on then.
+/// Fills the store, takes its persist directory away, and then continues with `script`.
 fn start_full<'a>(sandbox: &'a Sandbox, options: &[&str], script: &str) -> (Child, Away<'a>) {
     let child = start(sandbox, options, &format!("{FILLED}{script}"));
     eventually("the program runs", || sandbox.work().join("started").exists());
@@ -91,10 +91,12 @@ fn start_full<'a>(sandbox: &'a Sandbox, options: &[&str], script: &str) -> (Chil
     (child, away)
 }
 
-/// Mechanism: what is too old was looked for when something had changed.
-/// Consequence: a program that computed for hours kept what `--retain age` was to give up, until it
-/// wrote again.
-/// Fix: the drain knows when the next one is too old, and looks then.
+/// Mechanism: the age of checkpoints was checked only after a change.
+///
+/// Consequence: a program that computed for hours kept what `--retain age` was to give up, until
+/// its next write.
+///
+/// Fix: the drain knows when the next checkpoint becomes too old, and checks then.
 #[test]
 fn checkpoint_that_is_too_old_leaves_the_store_while_nothing_is_written() {
     let sandbox = Sandbox::new();
@@ -114,8 +116,12 @@ while not os.path.exists('go'): time.sleep(0.01)";
     assert_eq!(sandbox.drained_names(), ["step.1", "step.2"]);
 }
 
-/// Mechanism: a file was whole that its program had closed. Consequence: the newest checkpoint was
-/// one that had found no room, its copy verified, and a restart took it. Fix: it is unclean.
+/// Mechanism: a file that its program had closed counted as whole.
+///
+/// Consequence: the newest checkpoint was one that had run out of space. Its copy was verified, and
+/// a restart used it.
+///
+/// Fix: such a file is unclean.
 #[test]
 fn checkpoint_that_found_no_room_is_none() {
     let sandbox = Sandbox::new();
@@ -161,10 +167,12 @@ fn writes_wait_until_older_checkpoints_are_drained_and_given_up() {
     sandbox.cairn(&["verify", "--persist", &out]).succeeds().says("12 intact");
 }
 
-/// Mechanism: what was drained once counted as drained, whatever became of its copy.
-/// Consequence: a checkpoint of which somebody had removed the copy left the store, and was nowhere
-/// any more.
-/// Fix: copies are looked at before what they are of is given up.
+/// Mechanism: a file drained once counted as drained, whatever happened to its copy.
+///
+/// Consequence: a checkpoint whose copy somebody had removed left the store, and no copy of it
+/// remained.
+///
+/// Fix: copies are checked before a checkpoint is given up.
 #[test]
 fn checkpoint_whose_copy_is_gone_is_copied_again_before_it_leaves() {
     let sandbox = Sandbox::new();
@@ -197,7 +205,7 @@ except OSError as error:
 ";
     let all = ["--tier", "ram:16M"];
     run(&sandbox, &all, script).succeeds().prints("True True\n");
-    // It may be given up, but nobody wants to wait.
+    // The checkpoint may be given up, but the run does not wait for that.
     let impatient = ["--tier", "ram:16M", "--retain", "count=1", "--space-wait", "0", "--fresh"];
     let away = "import shutil\nshutil.rmtree(os.environ['OUT'])\n";
     let arguments = arguments(&sandbox, &impatient, &format!("{away}{script}"));
@@ -259,7 +267,7 @@ open('over', 'w').close()
     ran.succeeds().prints("True True\n");
 }
 
-/// `write` of the C library, as the program calls it: Python's own repeats what was interrupted.
+/// The C library's `write`, called directly: Python's own repeats an interrupted call.
 const RAW: &str = "
 import ctypes, errno, signal
 libc = ctypes.CDLL(None, use_errno=True)
@@ -302,18 +310,20 @@ print('third', raw(file, 1 << 20)[0] > 0, flush=True)"
     }
     waits_long(&sandbox);
     kill("USR1", child.id().into());
-    // The handler runs, and it waits on.
+    // The handler runs, and the writer waits on.
     waits_long(&sandbox);
     drop(away);
     says("third");
     ended(child).succeeds();
 }
 
-/// Mechanism: who waits for space sleeps for a moment again and again. A signal that came when such
-/// a sleep was over, and the process waited for a processor, ran its handler and interrupted
+/// Mechanism: a writer that waits for space sleeps repeatedly for a moment. A signal that arrived
+/// between the end of such a sleep and the return to a processor ran its handler but interrupted
 /// nothing.
-/// Consequence: on a busy machine the write waited on for as long as it may.
-/// Fix: the handler's having run is noted, and asked for after each sleep.
+///
+/// Consequence: on a busy machine the write waited on for its full time.
+///
+/// Fix: the run of the handler is recorded, and checked after each sleep.
 #[test]
 fn signal_ends_the_wait_of_a_writer_that_hardly_gets_a_processor() {
     let sandbox = Sandbox::new();
@@ -341,7 +351,7 @@ for number in range(5):
     };
     signal_until("filled");
     for number in 0..5 {
-        // Else what is told of the wait before would be taken for the next one's.
+        // Otherwise the signal for the previous wait would be taken for the next one's.
         eventually("that one waits no more", || space(&sandbox)["waiting"] == 0);
         fs::write(sandbox.work().join(format!("go.{number}")), "").expect("writes");
         signal_until(&format!("{number} True"));
@@ -350,7 +360,7 @@ for number in range(5):
     ended(child).succeeds();
 }
 
-/// A writer waits that does not come from a moment ago.
+/// Waits until a writer has waited for more than 600 ms.
 fn waits_long(sandbox: &Sandbox) {
     eventually("a writer waits", || space(sandbox)["longest_ms"].as_u64() > Some(600));
 }

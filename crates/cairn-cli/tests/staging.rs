@@ -1,4 +1,5 @@
-//! New stores filled with what a job drained earlier: after the node was wiped, or on another one.
+//! New stores filled with files that a job drained earlier: after the node was wiped, or on another
+//! node.
 
 mod common;
 
@@ -6,7 +7,7 @@ use common::session::Session;
 use common::{Ran, Sandbox, eventually, kill};
 use std::fs;
 
-/// Three checkpoints of two files each, a file of its own, and many small ones.
+/// Writes three checkpoints of two files each, a single file, and many small ones.
 const WRITE: &str = "
 for step in 1 2 3; do
     mkdir /cairn/ckpt-$step
@@ -15,7 +16,7 @@ done
 echo input >/cairn/input; ln -s input /cairn/link
 mkdir /cairn/many; for n in {a..z}; do echo $n >/cairn/many/$n; done";
 
-/// What is in a store, with the first byte of each part of a checkpoint.
+/// Prints what is in a store, with the first byte of each part of a checkpoint.
 const SHOW: &str = "
 cd /cairn; for d in ckpt-*; do echo $d $(ls $d) $(head -c1 $d/a; head -c1 $d/b); done
 cat link; cat many/* | tail -1; ls many | wc -l; ls -A | tr '\\n' ' '";
@@ -34,7 +35,7 @@ fn spoil(sandbox: &Sandbox, path: &str) {
     fs::write(&path, content).expect("writes");
 }
 
-/// A run in a store that is filled with the newest checkpoint, if it is new.
+/// Runs a script in a store that, if new, is filled with the newest checkpoint.
 fn staged(sandbox: &Sandbox, script: &str) -> Ran {
     let out = sandbox.out().display().to_string();
     let arguments = ["run", "--job", "job", "--persist", &out, "--stage", "--newest-only"];
@@ -46,20 +47,23 @@ fn newest_checkpoint_is_there_before_the_program_starts() {
     let sandbox = drained();
     let ran = staged(&sandbox, SHOW).succeeds().says("brought in, with ckpt-3");
     ran.prints("ckpt-3 a b 33\ninput\nz\n26\nckpt-3 input link many ");
-    // The older ones stay where they are.
+    // The older ones stay outside.
     assert!(sandbox.drained_names().contains(&"ckpt-1/a".to_string()));
 }
 
-/// How many files a store has, and how many of them are drained, before an agent has looked.
+/// Number of files in a store and number of drained ones, before an agent has looked.
 fn safe_files(ran: &Ran) -> (u64, u64) {
     let files = &ran.json()[0]["files"];
     let number = |what: &str| files[what].as_u64().expect("a number");
     (number("total"), number("drained"))
 }
 
-/// Mechanism: only a drain pass marked files as drained. Consequence: a store that had just been
-/// filled from its own persist directory was said to have nothing safe until the agent had compared
-/// all of it again. Fix: what comes from there is tied to its copy at once.
+/// Mechanism: only a drain pass marked files as drained.
+///
+/// Consequence: a store just filled from its own persist directory was reported as having nothing
+/// safe, until the agent had compared everything again.
+///
+/// Fix: a file from that directory is tied to its copy at once.
 #[test]
 fn what_came_from_the_persist_directory_of_the_store_is_safe_at_once() {
     let sandbox = drained();
@@ -69,12 +73,12 @@ fn what_came_from_the_persist_directory_of_the_store_is_safe_at_once() {
     assert_eq!(safe_files(&status), (33, 33));
     assert_eq!(status.json()[0]["agent"], serde_json::Value::Null, "nobody had to look");
     assert_eq!(sandbox.entry("job", "ckpt-3/a")["detached"], serde_json::Value::Null);
-    // The drain finds nothing to do, and a file that is removed goes there, too.
+    // The drain finds nothing to do, and a removed file is removed outside, too.
     sandbox.run("job", "rm /cairn/many/q").succeeds().says("store removed");
     assert!(!sandbox.out().join("many/q").exists());
     let ran = staged(&sandbox, &format!("{} status job --json", common::CAIRN)).succeeds();
     assert_eq!(safe_files(&ran), (28, 28));
-    // Of what is drained elsewhere that directory has nothing.
+    // With another persist directory, none of the files is drained yet.
     let elsewhere = sandbox.work().join("elsewhere");
     fs::create_dir(&elsewhere).expect("is made");
     let elsewhere = elsewhere.display().to_string();
@@ -93,11 +97,13 @@ fn older_checkpoint_takes_the_place_of_a_damaged_one() {
     ran.prints("ckpt-2 a b 22\ninput\nz\n25\nckpt-2 input link many ");
 }
 
-/// Mechanism: what was found when a store was filled was said once, and written down nowhere.
-/// Consequence: `cairn ls` called the checkpoint that was left out verified, and the one that was
-/// brought in yet to be drained.
-/// Fix: the manifest says which copies are damaged, and the register which checkpoints are outside,
-/// before anybody looks.
+/// Mechanism: findings while a store was filled were printed once and recorded nowhere.
+///
+/// Consequence: `cairn ls` reported the checkpoint that was left out as verified, and the one that
+/// was brought in as not drained yet.
+///
+/// Fix: before the command runs, the manifest records which copies are damaged, and the register
+/// which checkpoints are outside.
 #[test]
 fn checkpoint_that_was_left_out_is_not_called_verified_and_the_one_that_came_is() {
     let sandbox = drained();
@@ -117,7 +123,7 @@ fn checkpoint_that_was_left_out_is_not_called_verified_and_the_one_that_came_is(
     let row = |step, level: &str, verified| (step, level.to_string(), verified);
     let expected = [row(1, "pfs-only", true), row(2, "pfs", true), row(3, "pfs-only", false)];
     assert_eq!(rows(), expected);
-    // Numbers are those of this store: it gave none to what an earlier one left.
+    // Numbers are those of this store: checkpoints of an earlier store have none.
     let ids: Vec<_> =
         listed().as_array().expect("a list").iter().map(|row| row["id"].as_u64()).collect();
     assert_eq!(ids, [None, None, Some(1)]);
@@ -126,7 +132,7 @@ fn checkpoint_that_was_left_out_is_not_called_verified_and_the_one_that_came_is(
     assert!(shown.contains("(the copy of ckpt-3/a is damaged or gone)"), "{shown}");
     let status = sandbox.cairn(&["status", "job"]).succeeds().stdout;
     assert!(status.contains("1 checkpoint, 1 of them drained"), "{status}");
-    // A copy that is put right is one again when all is compared.
+    // A repaired copy counts again once all copies are compared.
     spoil(&sandbox, "ckpt-3/a");
     sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
     sandbox.cairn(&["restore", &out]).succeeds();
@@ -151,11 +157,13 @@ fn nothing_is_brought_into_a_store_that_was_kept() {
     assert_eq!(ran.stdout, "new\n", "{}", ran.stderr);
 }
 
-/// Mechanism: the last checkpoint that a manifest names was taken for whole; a file of it may have
-/// been found missing since.
-/// Consequence: a checkpoint was offered that `--stage` then left out, and `cairn ls` called it
-/// verified.
-/// Fix: it is looked whether all of its copies are known.
+/// Mechanism: the last checkpoint in a manifest was taken for whole, though one of its files may
+/// have been found missing since.
+///
+/// Consequence: a checkpoint was offered that `--stage` then left out, and `cairn ls` reported it
+/// as verified.
+///
+/// Fix: the manifest must have all copies of a checkpoint that is offered.
 #[test]
 fn checkpoint_of_which_a_copy_is_not_known_any_more_is_offered_nowhere() {
     let sandbox = drained();
@@ -186,7 +194,7 @@ fn store_whose_filling_was_cut_off_is_filled_anew() {
     let sandbox = drained();
     let out = sandbox.out().display().to_string();
     sandbox.cairn(&["restore", &out]).succeeds();
-    // As if it had been killed: a part is there, and the mark.
+    // The state after a kill: a part is there, and the mark.
     sandbox.cairn(&["exec", "--job", "job", "--", "bash", "-c", "rm /cairn/ckpt-3/b"]).succeeds();
     fs::write(sandbox.store("job").join("staging"), "").expect("writes");
     staged(&sandbox, SHOW)
@@ -210,11 +218,12 @@ fn restore_brings_back_everything_or_the_newest_but_no_part_of_a_damaged_checkpo
     sandbox.cairn(&show).prints("ckpt-3 a b 33\ninput\nz\n26\nckpt-3 input link many ");
 }
 
-/// Mechanism: only directories in which a drained file was were known to be those of checkpoints.
-/// Consequence: of a checkpoint of which nothing else was drained the empty directory came back,
-/// and programs that take the highest number for their newest checkpoint failed at it at every
-/// start.
-/// Fix: its name says what it is.
+/// Mechanism: a directory was known to belong to a checkpoint only if it contained a drained file.
+///
+/// Consequence: the empty directory of a checkpoint of which nothing else was drained came back.
+/// Programs that take the highest number for their newest checkpoint failed there at every start.
+///
+/// Fix: the name of the directory decides.
 #[test]
 fn empty_directory_of_a_checkpoint_that_was_never_drained_does_not_come_back() {
     let sandbox = Sandbox::new();
@@ -224,7 +233,7 @@ fn empty_directory_of_a_checkpoint_that_was_never_drained_does_not_come_back() {
     let show = "cd /cairn; find . -type d | sort | tr '\\n' ' '";
     let newest = ". ./ckpt-3 ./ckpt-3/nothing ./ckpt-new ./logs ./logs/ckpt-6 ./many ";
     let exec = ["exec", "--job", "job", "--", "bash", "-c", show];
-    // All that the run has left is all, whatever it may have been.
+    // A full restore brings back everything that the run left.
     let all = ". ./ckpt-1 ./ckpt-2 ./ckpt-3 ./ckpt-3/nothing ./ckpt-4 ./ckpt-4/part ./ckpt-5 ./ckpt-new ./logs \
         ./logs/ckpt-6 ./many ";
     for (options, found) in [(&[][..], all), (&["--newest"], newest)] {
@@ -241,12 +250,14 @@ fn empty_directory_of_a_checkpoint_that_was_never_drained_does_not_come_back() {
     }
 }
 
-/// Mechanism: what the manifest named and no checkpoint of it had was brought in as files that
-/// belong to none.
-/// Consequence: of a checkpoint that was being drained when the node was lost a part came back,
-/// beside the whole one before it, and counted as a checkpoint of its own; of one that was written
-/// again, files of both times.
-/// Fix: the manifest says which files are parts of checkpoints that are not whole.
+/// Mechanism: files in the manifest that belonged to none of its checkpoints were brought in as
+/// plain files.
+///
+/// Consequence: if the node was lost while a checkpoint was being drained, a part of it came back
+/// beside the whole one before it, and counted as a checkpoint of its own. If a checkpoint was
+/// being rewritten, files of both versions came back.
+///
+/// Fix: the manifest says which files are parts of incomplete checkpoints.
 #[test]
 fn checkpoint_comes_back_without_the_files_that_were_never_to_be_drained() {
     let sandbox = Sandbox::new();
@@ -277,7 +288,7 @@ fn part_of_a_checkpoint_that_was_being_drained_stays_outside() {
             "mkdir -p /cairn/ckpt-{step}
             for part in {{1..30}}; do head -c 300000 /dev/zero >/cairn/ckpt-{step}/$part; done"
         ));
-        // Small ones are drained several at a time: these are none.
+        // Small files are drained several at a time, so the parts are not small.
         let parts = |sandbox: &Sandbox| -> Vec<String> {
             let files = sandbox.manifest("job")["files"].as_array().cloned().unwrap_or_default();
             let parts = files.into_iter().filter(|file| file["bytes"] == 300_000);
@@ -295,23 +306,26 @@ fn part_of_a_checkpoint_that_was_being_drained_stays_outside() {
         let newest = brought.lines().last().expect("there is one");
         staged(&sandbox, show).succeeds().says(&left_out).prints(&format!("{newest}\n"));
         assert_eq!(parts(&sandbox), drained, "they stay where they are");
-        // Nor does it come with everything, later.
+        // Nor does the part come back with a full restore later.
         let out = sandbox.out().display().to_string();
         sandbox.cairn(&["restore", &out]).succeeds().says(&left_out);
         sandbox.cairn(&["exec", "--job", "job", "--", "bash", "-c", show]).prints(brought);
     }
 }
 
-/// Mechanism: each path of the manifest was brought in by itself. Consequence: a file with two
-/// names became two, so that what was written to one, `last.ckpt` say, was no more in the other.
-/// Fix: what is one file outside is one in the new store.
+/// Mechanism: each path of the manifest was brought in by itself.
+///
+/// Consequence: a file with two names became two files, so writes to one of them, such as
+/// `last.ckpt`, did not appear in the other.
+///
+/// Fix: names of one file outside are names of one file in the new store.
 #[test]
 fn file_with_several_names_has_them_in_the_next_store() {
     let sandbox = Sandbox::new();
     let write = "cd /cairn; mkdir d; echo one >a; ln a d/b; ln a c; echo two >twice; cp -p twice d/twice
         echo x >x; ln x y; chmod 600 x; for step in 1 2; do head -c 70000 /dev/zero >ckpt.$step; done; ln ckpt.2 last.ckpt";
     sandbox.run("job", write).succeeds().says("store removed");
-    // Somebody makes two files of one outside.
+    // Somebody turns one file with two names into two files outside.
     fs::copy(sandbox.out().join("c"), sandbox.out().join("c.new")).expect("copies");
     fs::rename(sandbox.out().join("c.new"), sandbox.out().join("c")).expect("renames");
     let out = sandbox.out().display().to_string();
@@ -329,8 +343,8 @@ fn file_with_several_names_has_them_in_the_next_store() {
     }
 }
 
-/// Without an image a file that names another may be newer than that: who goes on from such files
-/// is told.
+/// Without an image, a file that refers to another may be newer than that one. A run that resumes
+/// from such files says so.
 #[test]
 fn files_that_are_not_of_one_moment_are_said_to_be_so() {
     let sandbox = Sandbox::new();
@@ -346,7 +360,7 @@ fn files_that_are_not_of_one_moment_are_said_to_be_so() {
     fs::create_dir(sandbox.root()).expect("makes");
     let told = "not all of one moment";
     run(&["--stage"], "exit 3").ends_with(3).says(told);
-    // What ended well is as the program left it.
+    // Files of a run that succeeded are as the program left them.
     run(&["--stage"], "true").succeeds();
     let ran = run(&["--stage"], "cat /cairn/log").succeeds().prints("1\n");
     assert!(!ran.stderr.contains(told), "{}", ran.stderr);

@@ -1,10 +1,10 @@
-//! New stores whose files come while the command runs (`--stage=on-demand`): what they look like
-//! before, who waits for them, and what becomes of them when something happens meanwhile.
+//! New stores whose files arrive while the command runs (`--stage=on-demand`): how absent files
+//! look, who waits for them, and what happens to them on other events meanwhile.
 //!
-//! So that nothing here depends on how fast files come, copies are held up: this process has a
-//! lease on them (`fcntl(2)`), with which the agent cannot open them. The kernel takes it back 45
-//! seconds after somebody has asked for the file. Where there are no leases, a test that needs them
-//! says so and passes.
+//! The tests hold copies up, so that no result depends on speed: this process has a lease on each
+//! copy (`fcntl(2)`), which keeps the agent from opening it. The kernel breaks the lease 45 seconds
+//! after somebody has asked for the file. Where there are no leases, a test that needs them prints
+//! a message and passes.
 
 mod common;
 
@@ -16,7 +16,7 @@ use std::process::Command;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Three checkpoints of two files each, a file of its own, and many small ones.
+/// Writes three checkpoints of two files each, a single file, and many small ones.
 const WRITE: &str = "
 for step in 1 2 3; do
     mkdir /cairn/ckpt-$step
@@ -26,8 +26,8 @@ done
 echo input >/cairn/input; chmod 640 /cairn/input; ln -s input /cairn/link
 mkdir /cairn/many; for n in {a..p}; do echo $n >/cairn/many/$n; done";
 
-/// For scripts: waits until a command succeeds; until a program waits for so many files; until
-/// nothing is absent any more.
+/// Shell functions: `await` waits until a command succeeds. `waits` tests whether programs wait for
+/// this number of files. `is_whole` tests that no file is absent.
 const UNTIL: &str = r#"
     await() { for _ in $(seq 1200); do "$@" && return; sleep 0.05; done; echo "in vain: $*"; exit 9; }
     waits() { "$CAIRN" status job | grep -q "^  absent .*; programs wait for $1 of them"; }
@@ -35,10 +35,10 @@ const UNTIL: &str = r#"
     cd /cairn
 "#;
 
-/// A persist directory, of which copies can be held up.
+/// A persist directory whose copies can be held up.
 struct Stage {
     sandbox: Sandbox,
-    /// Gives up the leases on copies whose names are gone from `$HOLD`.
+    /// Thread that gives up the lease on a copy once the copy's name is gone from `$HOLD`.
     keeper: Option<JoinHandle<()>>,
 }
 
@@ -50,8 +50,8 @@ impl Stage {
         Stage { sandbox, keeper: None }
     }
 
-    /// The same, with no copy to be had until its name is gone from `$HOLD`; none if there are no
-    /// leases here.
+    /// As `new`, but each copy is held up until its name is gone from `$HOLD`. Returns None without
+    /// leases.
     fn held_up() -> Option<Stage> {
         let mut stage = Stage::new();
         let mut held = Vec::new();
@@ -96,7 +96,7 @@ impl Stage {
         command
     }
 
-    /// Runs a script in a store that is filled while it runs, or was.
+    /// Runs a script in a store that is, or was, filled while it runs.
     fn run_with(&self, options: &[&str], script: &str) -> Ran {
         let out = self.sandbox.out().display().to_string();
         let script = format!("{UNTIL}{script}");
@@ -110,7 +110,7 @@ impl Stage {
         self.run_with(&[], script)
     }
 
-    /// Changes a byte of a copy and nothing else that shows.
+    /// Changes a byte of a copy, and keeps its length and times.
     fn spoil(&self, path: &str) {
         let path = self.sandbox.out().join(path);
         let modified = fs::metadata(&path).and_then(|found| found.modified()).expect("it is there");
@@ -131,11 +131,12 @@ impl Drop for Stage {
     }
 }
 
-/// A file that nobody else opens until this is dropped; none if its file system has no leases.
+/// Takes a lease, so that nobody else can open the file until the result is dropped. Returns None
+/// if the file system has no leases.
 fn lease(path: &Path) -> Option<File> {
     let file = File::options().read(true).write(true).open(path).expect("it is there");
-    // SAFETY: what the kernel sends when somebody asks for the file is to be ignored; the other
-    // call takes plain numbers.
+    // SAFETY: the first call ignores the signal that announces another opener; the second takes
+    // only integers.
     let leased = unsafe {
         libc::signal(libc::SIGIO, libc::SIG_IGN);
         libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
@@ -178,9 +179,11 @@ fn what_is_opened_comes_although_all_others_hang() {
     ran.succeeds().prints("k\n3\n1\na\n");
 }
 
-/// Mechanism: a file that was yet to be brought in kept an image from becoming whole. Consequence:
-/// after the loss of the node there was none.
-/// Fix: its copy is where the image is, and gets another name there.
+/// Mechanism: a file that was not brought in yet kept an image from becoming whole.
+///
+/// Consequence: after the loss of the node there was no image.
+///
+/// Fix: the file's copy is on the image's file system, and gets another hard link in the image.
 #[test]
 fn image_has_files_that_are_yet_to_be_brought_in() {
     let Some(stage) = Stage::held_up() else { return };
@@ -213,7 +216,7 @@ fn damaged_copy_fails_who_opens_it_and_the_next_run_takes_the_older_checkpoint()
     let ran = stage.run(show).succeeds();
     let ran = ran.says("checkpoint ckpt-3 is left out").says("damaged, left out: many/g");
     ran.says("many/g: No such file").prints("ckpt-2\n2\n15\n");
-    // All of it is read before the start, and a copy that was mended is one again.
+    // `--stage` reads every copy before the start, and a repaired copy counts again.
     stage.spoil("ckpt-3/y");
     let out = stage.sandbox.out().display().to_string();
     let whole =
@@ -222,11 +225,13 @@ fn damaged_copy_fails_who_opens_it_and_the_next_run_takes_the_older_checkpoint()
     stage.run("head -c 1 ckpt-3/y").succeeds().prints("3");
 }
 
-/// Mechanism: absent data said nothing of their checkpoint, also where the agent had found that
-/// their copy is damaged.
+/// Mechanism: a file with absent data said nothing of its checkpoint, even after the agent had
+/// found that its copy is damaged.
+///
 /// Consequence: every later run in the store failed at the same file, although older checkpoints
-/// were outside, and its end called all files verified. Fix: what is known to be lost is damage,
-/// and counts as drained nowhere.
+/// were outside, and its end reported all files as verified.
+///
+/// Fix: data known to be lost count as damage, and their file as not drained.
 #[test]
 fn next_run_in_the_store_sets_a_checkpoint_aside_whose_copy_was_found_damaged() {
     let stage = Stage::new();
@@ -243,13 +248,13 @@ fn next_run_in_the_store_sets_a_checkpoint_aside_whose_copy_was_found_damaged() 
         ran.says("/ckpt-3/y cannot be brought in: its copy in the persist directory is damaged");
     let ran = ran.says("checkpoint ckpt-3 is damaged and set aside");
     ran.says("goes on from ckpt-2, which was brought in").prints("ckpt-2\n2\n");
-    // What is left of it is no newer for that, and nothing of the store is lost with it.
+    // The rest of it does not count as newer, and removing the store loses nothing.
     stage.run(show).ends_with(3).prints("ckpt-2\n2\n");
     stage.sandbox.cairn(&["rm", "job"]).succeeds();
     stage.run(show).ends_with(3).prints("ckpt-2\n2\n");
 }
 
-/// The copy may have been put right since.
+/// The copy may have been repaired since.
 #[test]
 fn lost_file_is_put_right_from_a_copy_that_is_one_again() {
     let stage = Stage::new();
@@ -402,8 +407,8 @@ fn full_store_fails_who_opens_a_file_until_there_is_room() {
     ran.prints(&format!("failed\n1\nx\n{all}y\ninput\nwhole\n"));
 }
 
-/// A checkpoint that need not be kept cannot be drained until the script lets it: its place is
-/// taken.
+/// A checkpoint that need not be kept cannot be drained until the script permits it, because its
+/// place outside is taken.
 #[test]
 fn files_wait_for_room_until_a_checkpoint_that_need_not_be_kept_has_left() {
     let Some(stage) = Stage::held_up() else { return };

@@ -1,10 +1,13 @@
-//! Processes that are stopped (SIGSTOP, a debugger, `scontrol suspend`) while others wait for them:
-//! commands say for whom, and end; programs wait, and go on.
+//! Stopped processes (SIGSTOP, a debugger, `scontrol suspend`) that others wait for: commands name
+//! the process and end; programs wait, and resume.
 //!
-//! Mechanism: whoever waited for the lock of a namespace did so for as long as its owner lived, and
-//! for an agent's answer for two minutes, again and again. Consequence: with one rank or the agent
-//! stopped every command hung without a word, and so did the end of `cairn run`.
-//! Fix: commands and agents wait for 5 s; a stopped agent is told to go on by who needs it.
+//! Mechanism: a wait for the lock of a namespace lasted as long as its owner lived, and a wait for
+//! an agent's answer two minutes, repeatedly.
+//!
+//! Consequence: with one rank or the agent stopped, every command hung silently, and so did the end
+//! of `cairn run`.
+//!
+//! Fix: commands and agents wait for 5 s. A process that needs a stopped agent continues it.
 
 mod common;
 
@@ -13,8 +16,8 @@ use common::{Sandbox, eventually, kill};
 use std::fs;
 use std::time::Instant;
 
-/// Owns the lock of a namespace, as its documentation says what that is, and is stopped; then lets
-/// go of it.
+/// Owns the lock of a namespace, in its documented format, and is stopped. Later it releases the
+/// lock.
 const OWNER: &str = "\
 import mmap, os, signal, struct, sys
 with open(sys.argv[1], 'r+b') as file:
@@ -29,7 +32,7 @@ os.kill(os.getpid(), signal.SIGSTOP)
 struct.pack_into('<Q', memory, 0, 0)
 ";
 
-/// A process that is gone when the test has ended, whatever becomes of it.
+/// A process that is killed at the end of the test, whatever its result.
 struct Killed(std::process::Child);
 
 impl Drop for Killed {
@@ -93,7 +96,7 @@ fn agent_is_stopped_then_status_says_so_and_the_end_of_a_run_has_it_go_on() {
     let asked = Instant::now();
     sandbox.cairn(&["status", "job"]).says(&format!("the agent, process {agent}, is stopped"));
     sandbox.cairn(&["ls", "--jobs"]).succeeds();
-    // Two minutes each before; a busy machine takes its time, too.
+    // Generous for a busy machine, and less than a wait of two minutes for each command.
     assert!(asked.elapsed().as_secs() < 60, "{:?}", asked.elapsed());
     session.shell("echo after >/cairn/after");
     assert_eq!(session.end(), Some(0));

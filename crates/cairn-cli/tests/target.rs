@@ -39,7 +39,7 @@ fn what_cannot_be_exported_or_reached_is_refused_in_one_line() {
     sandbox.cairn(&["discover", "[:"]).refused_with("there is no host");
 }
 
-/// A file of the sandbox with that content.
+/// Writes a file of the sandbox and returns its path.
 fn write(sandbox: &Sandbox, name: &str, text: &str) -> String {
     let path = sandbox.work().join(name);
     std::fs::write(&path, text).expect("writes");

@@ -1,6 +1,8 @@
-//! The machine of a target is started again under stores that use it: what the target was not told
-//! to make durable is gone there. That machine is a mount namespace here, with a file in the place
-//! of what the kernel says of its start. Where there are none, each test says so and passes.
+//! A target's machine reboots under stores that use it: data that the target was not told to make
+//! durable is gone there.
+//!
+//! The machine is a mount namespace here, with a file in place of the kernel's boot id. Without
+//! mount namespaces, each test prints a message and passes.
 
 mod common;
 #[path = "common/exported.rs"]
@@ -18,7 +20,7 @@ use std::process::Stdio;
 
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Writes a file, which another process syncs when that is wanted.
+/// Writes a file, which another process syncs on request.
 const WRITE: &str = "
 import os, sys
 file = os.open('/cairn/late', os.O_RDWR | os.O_CREAT)
@@ -35,7 +37,7 @@ if os.fork() == 0:
 os.wait()
 ";
 
-/// A target on a machine of its own, and what a store there is made of.
+/// A target on a machine of its own, and a sandbox for stores on it.
 struct Place {
     sandbox: Sandbox,
     machine: Machine,
@@ -64,17 +66,17 @@ impl Place {
         self.sandbox.work().join("export")
     }
 
-    /// What is on the target's disk.
+    /// Content of the target's disk.
     fn on_disk(&self) -> Vec<u8> {
         fs::read(self.export()).expect("is there")
     }
 
-    /// Whether the target has got some text that a program wrote.
+    /// Whether the target has received this text from a program.
     fn has(&self, text: &str) -> bool {
         ran(self.machine.command("grep").args(["-q", text]).arg(self.export())).code == Some(0)
     }
 
-    /// The target's machine goes down, and has this on its disk when it comes up.
+    /// Reboots the target's machine, with this content on its disk afterwards.
     fn is_started_again(&mut self, on_disk: &[u8]) {
         self.target.end();
         self.starts += 1;
@@ -83,7 +85,7 @@ impl Place {
         self.target = Place::target(&self.sandbox, &self.machine, &self.target.address);
     }
 
-    /// Removes what processes of a store know of the target from each other.
+    /// Removes the state of the target that processes of a store share.
     fn forget_what_is_known(&self, job: &str) {
         let names = fs::read_dir(self.sandbox.store(job)).expect("is there");
         let known = names.map(|entry| entry.expect("can be read").path());
@@ -98,11 +100,13 @@ impl Place {
     }
 }
 
-/// Mechanism: a flush on a new connection knew nothing of what the target's machine had forgotten.
-/// Consequence: a file that was synced by another process than had written it was gone, and
-/// recovery found a file with other bytes, or none. Fix: who has used the target before its machine
-/// was started again is told so: nothing becomes durable any more, and nothing is read, until the
-/// next run makes the store again from what is there.
+/// Mechanism: a flush on a new connection did not know what the target's machine had lost.
+///
+/// Consequence: a file synced by another process than its writer was gone, and recovery found a
+/// file with other bytes, or none.
+///
+/// Fix: a store that has used the target before the reboot notices it. Nothing becomes durable and
+/// nothing is read, until the next run rebuilds the store from the target's content.
 #[test]
 fn store_whose_target_has_forgotten_what_was_written_says_so_and_has_what_was_synced() {
     let Some(mut place) = Place::new() else { return };
@@ -131,11 +135,13 @@ fn store_whose_target_has_forgotten_what_was_written_says_so_and_has_what_was_sy
         .succeeds();
 }
 
-/// Mechanism: with metadata in memory nobody asks the target to make anything durable, and what a
-/// program reads is not compared.
-/// Consequence: after the target's machine was started again files held what had stood there
-/// before, and were drained so where they had no checksums. Fix: no program reads there any more,
-/// and the drain what it can compare.
+/// Mechanism: with metadata in memory nobody asks the target to make anything durable, and a
+/// program's reads are not compared with checksums.
+///
+/// Consequence: after a reboot of the target's machine, files held stale bytes, and were drained
+/// with them where they had no checksums.
+///
+/// Fix: programs no longer read from such a target, and the drain reads only what it can compare.
 #[test]
 fn file_whose_bytes_a_target_may_have_forgotten_is_not_read_and_drained_only_where_it_is_what_was_written()
  {
@@ -146,7 +152,7 @@ fn file_whose_bytes_a_target_may_have_forgotten_is_not_read_and_drained_only_whe
     place
         .run("job", &options, "seq 1 200000 >/cairn/kept; echo end-of-kept >>/cairn/kept")
         .succeeds();
-    // Its parts may arrive in any order.
+    // The parts of the file may arrive in any order.
     let parts = (0..200).map(|part| format!("^{}$", 1000 * part + 999)).collect::<Vec<_>>();
     let has_all = |texts: &[String]| texts.iter().all(|text| place.has(text));
     eventually("the target has it", || has_all(&parts) && place.has("end-of-kept"));

@@ -1,4 +1,4 @@
-//! Stores of several tiers: what does not fit into memory goes to a file, and comes back from
+//! Stores of several tiers: data that does not fit into memory goes to a file and is read back from
 //! there.
 
 mod common;
@@ -34,7 +34,7 @@ impl Spilling {
     }
 }
 
-/// Makes bytes that differ everywhere, and writes files of 20 MiB in pieces of every kind of size.
+/// Makes bytes that differ everywhere, and writes files of 20 MiB in pieces of many sizes.
 const WRITE: &str = "
 import hashlib, mmap, os, random
 MIB = 1 << 20
@@ -162,7 +162,7 @@ fn processes_that_share_pages_of_a_file_tier_lose_nothing_of_each_other() {
     let store = Spilling::new();
     let out = store.sandbox.out();
     let persist = ["--persist", out.to_str().expect("UTF-8")];
-    // Records of no particular size in turn, written three times over while a reader looks on.
+    // Writers take turns with records of odd sizes, three times over, while a reader checks.
     let script = "import os, sys
 WRITERS, RECORD, COUNT = 4, 5003, 500
 def record(round, number):
@@ -191,8 +191,8 @@ for number in range(WRITERS * COUNT):
     assert!(drained.iter().enumerate().all(|(at, &byte)| byte == expected(at)));
 }
 
-/// What small files take is rounded up to blocks on a durable tier: of 32 KiB one of 8 MiB has
-/// fewer than 256, of 4 KiB 2048.
+/// Small files are rounded up to blocks on a durable tier. A tier of 8 MiB holds fewer than 256
+/// files with blocks of 32 KiB, and 2048 with blocks of 4 KiB.
 #[test]
 fn store_with_small_blocks_holds_many_small_files_and_keeps_its_blocks() {
     let sandbox = Sandbox::new();
@@ -208,7 +208,7 @@ fn store_with_small_blocks_holds_many_small_files_and_keeps_its_blocks() {
     assert!(status.stdout.contains("--block-size 4K"), "{}", status.stdout);
     sandbox.cairn(&["rm", "small", "--discard"]).succeeds();
     run(&["--tier", &small, "--block-size", "4K", "--discard"], script).succeeds().prints("600\n");
-    // A tier in a file keeps what it was made with.
+    // A tier in a file keeps the block size that it was made with.
     run(&["--tier", &tier, "--block-size", "4K"], &format!("{script}; exit 1")).ends_with(1);
     fs::remove_dir_all(sandbox.store("small")).expect("loses its memory");
     let kept = "test $(ls /cairn | wc -l) = 600 && test $(cat /cairn/600) = 600";
@@ -216,8 +216,11 @@ fn store_with_small_blocks_holds_many_small_files_and_keeps_its_blocks() {
     run(&["--tier", "ram:8M", "--block-size", "5K"], kept).refused_with("4K, 8K, 16K or 32K");
 }
 
-/// Mechanism: each small file took a block of 32 KiB. Consequence: 5.5 MiB of data filled 256 MiB
-/// of memory. Fix: where there is no room, small files share blocks, until one of them is changed.
+/// Mechanism: each small file took a block of 32 KiB.
+///
+/// Consequence: 5.5 MiB of data filled 256 MiB of memory.
+///
+/// Fix: where there is no room, small files share blocks, until one of them is changed.
 #[test]
 fn small_files_share_blocks_in_memory_and_are_changed_as_any_other() {
     let sandbox = Sandbox::new();

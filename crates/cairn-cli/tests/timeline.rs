@@ -1,4 +1,4 @@
-//! What the agent records of a job's reading and writing: in the store while it runs, beside the
+//! The agent's record of a job's reads and writes: in the store while the job runs, beside the
 //! manifest afterwards.
 
 mod common;
@@ -16,7 +16,7 @@ fn kept(sandbox: &Sandbox, job: &str) -> Timeline {
     Timeline::load(&path).expect("a timeline beside the manifest")
 }
 
-/// Bytes that processes wrote, that nobody is known to have written, and that were drained.
+/// Bytes written by processes, by unknown writers, and by the drain.
 fn sums(timeline: &Timeline) -> [u64; 3] {
     let shares = timeline.samples.iter().flat_map(|sample| &sample.shares);
     let written = shares.map(|share| share.1).sum();
@@ -28,7 +28,7 @@ fn start(sandbox: &Sandbox, job: &str, script: &str) -> Child {
     let out = sandbox.out();
     let persist = out.to_str().expect("UTF-8");
     let mut command = sandbox.command(&["run", "--job", job, "--persist", persist, "--"]);
-    // A test that fails removes the directory, and what it started ends.
+    // If the test fails, its directory goes, and the script then ends by itself.
     let until_is = "until_is() { until [ -e $1 ] || [ ! -d $PWD ]; do :; done; }";
     let script = format!("{until_is}\n{script}");
     command.args(["bash", "-c", &script]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -39,7 +39,7 @@ fn end(child: Child) {
     Ran::of(child.wait_with_output().expect("it ends"), "run".to_string()).succeeds();
 }
 
-/// Bytes that processes wrote, as the store's own timeline has it so far.
+/// Bytes written by processes, according to the store's timeline so far.
 fn written_in(store: &Path) -> u64 {
     Timeline::load(&store.join(TIMELINE_FILE)).map_or(0, |timeline| sums(&timeline)[0])
 }
@@ -57,9 +57,12 @@ fn no_byte_of_a_short_job_is_missing_from_its_timeline() {
     assert_eq!((last.exposed, last.held), (0, 4 * MIB));
 }
 
-/// Mechanism: a file that was written and closed between two looks, and was open for reading at the
-/// second, had grown, but nobody had it open for writing. Consequence: its bytes were counted
-/// neither for a process nor as unknown. Fix: they are unknown.
+/// Mechanism: a file was written and closed between two scans and was open for reading at the
+/// second one. It had grown, but nobody had it open for writing.
+///
+/// Consequence: its bytes were counted neither for a process nor as unknown.
+///
+/// Fix: they count as unknown.
 #[test]
 fn what_was_written_before_it_is_first_seen_being_read_is_not_missing() {
     let sandbox = Sandbox::new();

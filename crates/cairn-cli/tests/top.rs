@@ -1,4 +1,4 @@
-//! `cairn top` where there is no terminal. What it draws is tested beside it.
+//! `cairn top` without a terminal. Its drawing is tested beside its code.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Programs and paths that get past the library: what leads into the mount is served, and the user
-//! is told of what cannot be.
+//! Programs and paths that bypass the library: paths that lead into the mount are served, and the
+//! user is told what cannot be served.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Ways to execute it: by path, by `PATH`, and as Python does with and without a child.
+/// Ways to execute the program: by path, by `PATH`, and as Python does with and without a child.
 const WAYS: [&str; 5] = [
     "/tmp/cairn-gains/cat /cairn/f",
     "env PATH=/tmp/cairn-gains:/bin:/usr/bin cat /cairn/f",
@@ -17,7 +17,7 @@ const WAYS: [&str; 5] = [
     "python3 -c 'import subprocess, sys; sys.exit(subprocess.run([\"/tmp/cairn-gains/cat\", \"/cairn/f\"]).returncode)'",
 ];
 
-/// Nobody can be told when it happens, because the library prints nothing.
+/// The user cannot be told when it happens, because the library prints nothing.
 #[test]
 fn program_that_gains_rights_is_named_at_the_end_and_in_the_status() {
     let sandbox = Sandbox::new();
@@ -25,7 +25,7 @@ fn program_that_gains_rights_is_named_at_the_end_and_in_the_status() {
     fs::create_dir(&directory).expect("makes");
     let program = directory.join("cat");
     fs::copy("/bin/cat", &program).expect("copies");
-    // Of another group: of a user it could only be for root.
+    // The program belongs to another group: giving it to another user would need root.
     let is_given = std::os::unix::fs::chown(&program, None, Some(65534)).is_ok();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o2755)).expect("changes");
     if !is_given {
@@ -54,10 +54,13 @@ fn program_that_is_served_is_not_named() {
     assert!(!ran.stderr.contains("not served"), "{}", ran.stderr);
 }
 
-/// Mechanism: a path relative to a descriptor of the real file system went to it, also from a
-/// directory above the mount. Consequence: rsync, which walks to its destination from "/" name by
-/// name, failed in every transfer, and `tar -C /` wrote into a real directory at the mount prefix.
-/// Fix: what leads from there into the mount is ours.
+/// Mechanism: a path relative to a descriptor of the real file system was passed on, even from a
+/// directory above the mount.
+///
+/// Consequence: rsync, which walks to its destination from "/" name by name, failed in every
+/// transfer, and `tar -C /` wrote into a real directory at the mount prefix.
+///
+/// Fix: a path that leads from there into the mount is served.
 #[test]
 fn paths_from_directories_above_the_mount_lead_into_it() {
     const WALK: &str = "
@@ -109,16 +112,18 @@ except NotADirectoryError:
     }
 }
 
-/// Mechanism: what a program that the library is not in wrote below the prefix lay in a real
-/// directory there. Consequence: the run ended with 0, nothing was drained, and the next run was
-/// refused. Fix: the end of the run says so, and is no success.
+/// Mechanism: a program without the library wrote below the prefix into a real directory there.
+///
+/// Consequence: the run ended with 0, nothing was drained, and the next run was refused.
+///
+/// Fix: the end of the run reports it and fails.
 #[test]
 fn program_goes_past_the_library_then_what_it_made_at_the_prefix_is_said() {
     let sandbox = Sandbox::new();
     let mount = sandbox.work().join("mnt").display().to_string();
     let past = "int main(int n, char **v) { return mkdir(v[1], 0755) || mkdir(v[2], 0755); }";
     fs::write(sandbox.work().join("past.c"), past).expect("writes");
-    // The dynamic linker, which loads the library, has no part in it.
+    // A static program: no dynamic linker loads the library into it.
     let compile = "cc -w -static -include sys/stat.h -o past past.c";
     if !sandbox.shell(compile).status.success() {
         println!("left out: no static C library");
@@ -133,6 +138,6 @@ fn program_goes_past_the_library_then_what_it_made_at_the_prefix_is_said() {
     assert_eq!(sandbox.drained_names(), ["file"]);
     let again = ["run", "--job", "again", "--mount", &mount, "--", "true"];
     sandbox.cairn(&again).ends_with(2);
-    // Whoever has it hidden knows of it.
+    // With `--force` the user accepts that the mount hides it.
     sandbox.cairn(&["run", "--discard", "--force", "--mount", &mount, "--", "true"]).succeeds();
 }

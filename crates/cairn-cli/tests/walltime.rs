@@ -1,4 +1,4 @@
-//! The end of the job's time: what is drained before it, and what is said of the rest.
+//! End of the job's time: what is drained before it, and the report about the rest.
 
 mod common;
 
@@ -7,8 +7,8 @@ use common::{Sandbox, eventually, kill};
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// `cairn run` of a shell script with these options, not started yet; nothing outlives it that
-/// holds its output.
+/// `cairn run` of a shell script with these options, not started yet. No process that holds its
+/// output outlives it.
 fn command(sandbox: &Sandbox, job: &str, options: &[&str], script: &str) -> Command {
     let out = sandbox.out();
     let head = ["run", "--job", job, "--persist", out.to_str().expect("UTF-8")];
@@ -20,7 +20,7 @@ const THREE_FILES: &str = "for i in 1 2 3; do head -c 4M /dev/urandom >/cairn/f$
 #[test]
 fn limit_is_lifted_when_the_end_is_near() {
     let sandbox = Sandbox::new();
-    // 12 MiB at this rate take 200 minutes, and everything is waited for.
+    // 12 MiB at this rate take 200 minutes, and the run waits for everything.
     let options = ["--drain-rate", "1K", "--until", "+50s"];
     let script = format!("{THREE_FILES}; exit 1");
     let ran = command(&sandbox, "near", &options, &script).output().expect("starts");
@@ -35,7 +35,8 @@ fn limit_is_lifted_when_the_end_is_near() {
 #[test]
 fn nobody_waits_when_the_time_is_over_and_what_is_safe_is_said() {
     let sandbox = Sandbox::new();
-    // By Slurm's word it is over already; no copy can get a name that a directory has.
+    // According to Slurm the time is over. A copy cannot take the name of the obstacle, a
+    // directory.
     sandbox.obstruct("over", "f2");
     let script = THREE_FILES.to_string();
     let mut command = command(&sandbox, "over", &[], &script);
@@ -65,11 +66,13 @@ fn what_will_not_be_in_time_is_warned_of_and_shown() {
     assert_eq!(child.wait().expect("ends").code(), Some(1));
 }
 
-/// Mechanism: the agent was told that time is short before the command heard of the signal, and
-/// listened to for two minutes.
-/// Consequence: beside an agent that did not answer, the command was killed by the batch system
-/// without having been told to end.
-/// Fix: the command hears of it first; the agent is listened to for a moment.
+/// Mechanism: the run told the agent that time is short before it passed the signal to the command,
+/// and waited for the agent's answer for two minutes.
+///
+/// Consequence: beside an agent that did not answer, the batch system killed the command, which had
+/// never been told to end.
+///
+/// Fix: the command is told first, and the wait for the agent is short.
 #[test]
 fn command_is_told_to_end_though_the_agent_does_not_answer() {
     let sandbox = Sandbox::new();
@@ -84,18 +87,20 @@ fn command_is_told_to_end_though_the_agent_does_not_answer() {
     assert_eq!(child.wait().expect("ends").code(), Some(0));
 }
 
-/// Mechanism: the forecast counted what is never drained: temporary files, and checkpoints that the
-/// policy keeps on the node.
-/// Consequence: near the end of the job's time limits were lifted for them, and it was warned that
-/// they would not be safe.
-/// Fix: what nobody wants outside does not count; the newest checkpoint is wanted when the run
-/// ends.
+/// Mechanism: the forecast counted files that are never drained: temporary files, and checkpoints
+/// that the policy keeps on the node.
+///
+/// Consequence: near the end of the job's time the drain's limits were lifted for them, and the
+/// user was warned that they would not be safe.
+///
+/// Fix: files that are not to be drained do not count. The newest checkpoint counts at the end of
+/// the run.
 #[test]
 fn what_is_never_drained_is_not_foretold() {
     let sandbox = Sandbox::new();
     let options = ["--until", "+59s", "--temporary", "*.tmp", "--pfs-every", "10"];
     let mut session = Session::start(&sandbox, "kept", &options);
-    // One in ten goes there, and the newest at the end.
+    // One in ten is drained, and the newest at the end.
     session.shell(
         "head -c 4M /dev/urandom >/cairn/scratch.tmp
         for i in 1 2 3 4; do head -c $((i * 100)) /dev/zero >/cairn/step.$i; done",

@@ -1,4 +1,4 @@
-//! The bytes of files: plans of reads and writes, extents, packs, mappings, absent data.
+//! File data: plans of reads and writes, extents, packs, mappings, absent data.
 
 pub(crate) mod absent;
 pub(crate) mod changes;

@@ -1,4 +1,4 @@
-//! The file system over its memory: transactions and the trees they change.
+//! The namespace handle, transactions on the shared segment, and the inodes and trees they change.
 
 pub(crate) mod fields;
 pub(crate) mod fs;

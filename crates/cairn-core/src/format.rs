@@ -1,4 +1,4 @@
-//! What stands in the segment and on media: layout, records, checksums, and the types of both.
+//! Layout of the segment and of the media: records, checksums, and the types of both.
 
 pub(crate) mod error;
 pub(crate) mod layout;

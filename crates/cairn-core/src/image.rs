@@ -1,26 +1,28 @@
 //! Images: a namespace as it was at one moment, the *cut*, held while programs go on writing.
 //!
-//! What must stay true while an image is held:
+//! Must stay true while an image is held:
 //!
 //! - If a call is in the image, so is every call that had returned before it began. The cut is made
 //!   under the lock, and no lease is live at that moment. A call in progress may be there in part.
-//! - Before a word of the segment changes, its page as it was at the cut is in the *shadow*
+//! - Before a word of the segment changes, its page as it was at the cut is saved in the *shadow*
 //!   (`shadow.rs`). A reader takes saved pages from there and all others from the segment
 //!   (`view.rs`).
-//! - A block that was in use at the cut keeps its bytes and its checksum. Who writes to it writes
-//!   to a copy (`write.rs`, `settle.rs`), and it is not handed out again though its file may let go
-//!   of it (`pool.rs`).
+//! - A block that was in use at the cut keeps its bytes and its checksum. A write to it goes to a
+//!   copy (`write.rs`, `settle.rs`). If its file frees the block, the pool does not hand it out
+//!   again (`pool.rs`).
 //! - Writes that were planned before the cut may still store into such blocks: see
 //!   [`Microfs::image_is_settled`].
-//! - Files that are mapped, or become mapped, are written in place; the image says which of them
-//!   may have changed.
+//! - Files that are mapped at the cut or later are written in place. The image records which of
+//!   them may have changed.
 //!
-//! What changes without the lock is in the image as it was when its page was saved, or later, and
-//! means nothing there: the lock itself, states of leases (none is live at the cut), claims, notes
-//! of reads, and who waits for space or data. No call that only reads looks at it. Free blocks that
-//! are in the image count as free although nobody may have them: [`Microfs::image_blocks_held`].
+//! Some words change without the lock: the lock itself, lease states (none is live at the cut),
+//! claims, read notes, and the words of those who wait for space or data. The image has them as
+//! they were when their page was saved, or later. They mean nothing there, and no call that only
+//! reads looks at them. Free blocks that are in the image count as free although they cannot be
+//! allocated: [`Microfs::image_blocks_held`].
 //!
-//! An image costs no call its success: if a page cannot be saved, the image is given up.
+//! An image never makes a program's call fail: if a page cannot be saved, the image is given up.
+//!
 //! Does not copy anything, does not decide when an image is taken or how long it is held, and does
 //! not outlive the segment.
 
@@ -58,27 +60,27 @@ pub enum ImageLoss {
     /// A program waited too long for a write that was planned before the cut and may still store
     /// into a block of the image.
     Awaited = 4,
-    /// Whoever holds it wanted so.
+    /// The holder asked for it.
     Wanted = 5,
 }
 
 /// Whether a namespace holds an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageState {
-    /// It holds none.
+    /// No image.
     None,
-    /// It holds the image of this number.
+    /// The image with this number.
     Held(u64),
-    /// It held this one, which was given up; [`Microfs::end_image`] gives its memory back.
+    /// The image with this number was given up; [`Microfs::end_image`] frees its memory.
     Lost(u64, ImageLoss),
 }
 
-/// How far what brings a file's bytes to where they survive has got, see [`Microfs::barriers`].
+/// Count of the events that order stores to mapped files, see [`Microfs::barriers`].
 pub type Barriers = u64;
 
-/// Where those who begin the images of several namespaces meet: each holds its lock, and goes on
-/// when all do. This is the one place where somebody waits for others under a lock: for so long as
-/// they need to take theirs.
+/// Meeting point for threads that begin the images of several namespaces. Each holds the lock of
+/// its namespace and goes on once all have arrived. This is the only place where a thread waits for
+/// others while it holds a lock; it waits as long as they need to take their locks.
 pub struct Rendezvous {
     expected: usize,
     arrived: AtomicUsize,
@@ -86,17 +88,17 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// For so many namespaces, each with a thread of its own.
+    /// Creates a meeting point for `expected` namespaces, each with a thread of its own.
     pub fn new(expected: usize) -> Rendezvous {
         Rendezvous { expected, arrived: AtomicUsize::new(0), failed: AtomicBool::new(false) }
     }
 
-    /// One of them cannot come.
+    /// Reports that one namespace cannot take part.
     pub fn fail(&self) {
         self.failed.store(true, Ordering::Release);
     }
 
-    /// True: all have arrived. False: one of them failed.
+    /// Waits for all namespaces. Returns true if all have arrived, false if one of them failed.
     fn meet(&self) -> bool {
         self.arrived.fetch_add(1, Ordering::AcqRel);
         while self.arrived.load(Ordering::Acquire) < self.expected {
@@ -110,7 +112,7 @@ impl Rendezvous {
 }
 
 impl Transaction<'_> {
-    /// The word at `at` as it was at the cut, if it is of a page that is saved for images.
+    /// Returns the word at `at` as it was at the cut. Precondition: images save its page.
     pub(crate) fn word_at_cut(&self, at: usize) -> u64 {
         let saved = self.image.and_then(|held| held.shadow.saved_word(held.number, at));
         saved.unwrap_or_else(|| self.get(at))
@@ -131,8 +133,8 @@ impl Transaction<'_> {
                 .is_some_and(|region| block < region.blocks && self.bit_at_cut(region.used, block))
     }
 
-    /// Whether the first block of a run is in the image, and how many there are of the same kind,
-    /// at least 1.
+    /// Returns whether the first block of a run is in the image, and how many leading blocks of the
+    /// run share that answer, at least 1.
     pub(crate) fn first_in_image(&self, run: BlockRun) -> (bool, u32) {
         if self.image.is_none() {
             return (false, run.count);
@@ -142,7 +144,7 @@ impl Transaction<'_> {
         (first, (1..run.count).find(differs).unwrap_or(run.count))
     }
 
-    /// Whether the checksum of a block is one that the image has: it must not change.
+    /// Whether the image has the checksum of the block, so that it must not change.
     pub(crate) fn is_checksum_of_image(&self, inode: Inode, tier: u8, block: u32) -> bool {
         let stale = |tier: u8| self.layout.tiers[usize::from(tier)].stale;
         self.is_redirected(inode)
@@ -150,15 +152,15 @@ impl Transaction<'_> {
             && !self.bit_at_cut(stale(tier), block)
     }
 
-    /// Whether writes to those blocks of the file that are in the image go to copies: not if it is
-    /// mapped, or was since the cut.
+    /// Whether writes to blocks of the file that are in the image go to copies. They do not if the
+    /// file is mapped, or was mapped since the cut.
     #[inline]
     pub(crate) fn is_redirected(&self, inode: Inode) -> bool {
         self.image.is_some() && !self.is_mapped_for_image(inode.at)
     }
 
-    /// Whether the inode record at `at` was in use at the cut and is of a file that is mapped, or
-    /// was since.
+    /// Whether the inode record at `at` was in use at the cut and its file is mapped, or was mapped
+    /// since.
     fn is_mapped_for_image(&self, at: usize) -> bool {
         self.has_flag_at_cut(at, MAPPED | MAPPED_LATER)
     }
@@ -175,18 +177,19 @@ impl Transaction<'_> {
         }
     }
 
-    /// Somebody maps the file: its bytes change in place from now on, also those that are in the
-    /// image.
+    /// Records in the image that the file is mapped: from now on its bytes change in place,
+    /// including those that are in the image.
     pub(crate) fn map_in_image(&mut self, inode: Inode) {
         self.add_at_cut(inode, MAPPED_LATER);
     }
 
-    /// From now on they may change at any time, which the image says.
+    /// Records in the image that the file's bytes may change at any time from now on.
     pub(crate) fn store_in_image(&mut self, inode: Inode) {
         self.add_at_cut(inode, CHANGED_LATER);
     }
 
-    /// Blocks of the file are written to, and not copies of them: if the image has one, it says so.
+    /// Records in the image that blocks of the file are overwritten in place, if the image has one
+    /// of them.
     pub(crate) fn write_in_image(&mut self, inode: Inode, run: BlockRun) {
         let is_there = |index: u32| self.in_image(run.tier, run.first + index);
         if self.image.is_some() && (0..run.count).any(is_there) {
@@ -195,15 +198,16 @@ impl Transaction<'_> {
         }
     }
 
-    /// A call ends: what is stored to mapped files from now on is not to be in an image that has
-    /// not what was done before. Or what the image was to keep is written to.
+    /// Counts a barrier while an image is held: a call ends, and a later store to a mapped file
+    /// must not be in an image that lacks the call. Also counts a write to bytes that the image was
+    /// to keep.
     pub(crate) fn count_barrier(&self) {
         if self.image.is_some() {
             self.words[IMAGE_BARRIERS].fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// Whether a write that was planned before the cut is under way to blocks from `first` to
+    /// Whether a write that was planned before the cut is in flight to blocks from `first` to
     /// before `end` of the file.
     pub(crate) fn is_written_since_before_cut(&self, inode: Inode, first: u32, end: u32) -> bool {
         let cut = self.get(IMAGE_PINS);
@@ -215,8 +219,9 @@ impl Transaction<'_> {
             })
     }
 
-    /// Recalls the leases of the next slots from `next` on, and voids, for the image, the checksums
-    /// of blocks that writes under way may still change. True: all are done.
+    /// Recalls the leases of the slots from `next` on. Voids, for the image, the checksums of
+    /// blocks that writes in flight may still change. Returns true when all slots are done, false
+    /// when the transaction has no room for more.
     fn quiesce(&mut self, next: &mut u32) -> Result<bool> {
         while *next < self.records_end(SlabKind::Slot) {
             if !self.has_room() {
@@ -236,9 +241,9 @@ impl Transaction<'_> {
         Ok(true)
     }
 
-    /// Voids the checksums of blocks that the write behind a pin may still store into, and of the
-    /// block in which a file ends behind which appends wait for that write: they are in it, and in
-    /// its checksum.
+    /// Voids the checksums of blocks that the write behind a pin may still store into. Also voids
+    /// that of the file's last block if appends behind its end wait for the write: their bytes are
+    /// in that block, and in its checksum.
     fn void_pinned(&mut self, pin: Pin) {
         if pin.flags(self) & (PIN_ACTIVE | PIN_WAITS) == 0 {
             return;
@@ -262,24 +267,25 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Makes a cut: from now on the namespace holds an image of what it is at this moment. Returns
+    /// Makes a cut: from now on the namespace holds an image of its state at this moment. Returns
     /// the image's number.
-    /// Errors: `Busy` if it holds one, or the memory of one that was given up; `NoSpace`;
-    /// `NotSupported` where none can be held.
+    ///
+    /// Errors: `Busy` if the namespace holds an image, or the memory of one that was given up;
+    /// `NoSpace`; `NotSupported` where no image can be held.
     pub fn begin_image(&self) -> Result<u64> {
         self.begin_image_together(&Rendezvous::new(1))
     }
 
-    /// The same for several namespaces at once, each in a thread of its own, so that a call that is
-    /// in one image has what it depends on in the others. Errors: as `begin_image`; `Busy` if
-    /// another one failed: then whoever began one ends it.
+    /// Does the same for several namespaces at once, each in a thread of its own. If a call is in
+    /// one image, the calls it depends on are in the others. Errors: as `begin_image`; `Busy` if
+    /// another namespace failed: whoever did begin an image then ends it.
     pub fn begin_image_together(&self, rendezvous: &Rendezvous) -> Result<u64> {
         self.begin(rendezvous).inspect_err(|_| rendezvous.fail())
     }
 
     fn begin(&self, rendezvous: &Rendezvous) -> Result<u64> {
-        // Older builds would take the record of a block that takes another one's place for the end
-        // of the log.
+        // Older builds would take the record of a block that replaces another one for the end of
+        // the log.
         if self.durable.as_ref().is_some_and(|durable| !durable.superblock.holds_replaced()) {
             return Err(Error::NotSupported);
         }
@@ -308,7 +314,7 @@ impl Microfs {
         })
     }
 
-    /// Whether the namespace holds an image. Takes no lock.
+    /// Returns whether the namespace holds an image. Takes no lock.
     pub fn image(&self) -> ImageState {
         let words = self.memory().words();
         match words[IMAGE].load(Ordering::Acquire) {
@@ -320,16 +326,14 @@ impl Microfs {
         }
     }
 
-    /// Of the view of an image: it is held still, so that what was read of it, blocks included, is
-    /// what it was at the cut.
-    /// Errors: `ImageLost`.
+    /// Checks in the view of an image that the image is still held. If so, all that was read from
+    /// the view, blocks included, is as it was at the cut. Errors: `ImageLost`.
     pub fn require_image(&self) -> Result<()> {
         self.transact_unlogged(|_| Ok(()))
     }
 
-    /// Whether no write that was planned before the cut is in flight any more: the bytes of the
-    /// image change no more.
-    /// Errors: `ImageLost`: it holds none.
+    /// Whether the bytes of the image change no more: no write that was planned before the cut is
+    /// still in flight. Errors: `ImageLost` if no image is held.
     pub fn image_is_settled(&self) -> Result<bool> {
         self.transact_unlogged(|tx| match tx.image {
             None => Err(Error::ImageLost),
@@ -337,9 +341,9 @@ impl Microfs {
         })
     }
 
-    /// Ends the image that the namespace holds, or that was given up, and gives its memory back;
-    /// nothing if there is none. For who holds it, and, if that died, for who comes after: nobody
-    /// else looks at the image any more, or begins one.
+    /// Ends the image that the namespace holds, or that was given up, and frees its memory. Does
+    /// nothing if there is none. For the holder of the image or, if that died, for its successor:
+    /// nobody else may look at the image or begin one.
     pub fn end_image(&self) -> Result<()> {
         if self.image() == ImageState::None {
             return Ok(());
@@ -347,7 +351,7 @@ impl Microfs {
         self.transact_unlogged(|tx| {
             let held = tx.get(IMAGE);
             if held != 0 {
-                // Its memory is still to be given back: whoever finds it after our death does that.
+                // The memory is not freed yet: if this process dies here, its successor frees it.
                 tx.set(IMAGE_LOST, held << LOSS_BITS | ImageLoss::Wanted as u64);
                 tx.set(IMAGE, 0);
             }
@@ -362,12 +366,14 @@ impl Microfs {
         })
     }
 
-    /// In a forked child: what its parent has mapped to save pages in, this process has not.
+    /// Forgets, in a forked child, where the parent has mapped the shadow: the child has no such
+    /// mapping.
     pub fn forked(&self) {
         self.local().shadow.forget();
     }
 
-    /// Gives up the image that is held, if one is; its memory stays until [`Microfs::end_image`].
+    /// Gives up the image that is held, if there is one. Its memory stays until
+    /// [`Microfs::end_image`].
     pub fn give_up_image(&self, why: ImageLoss) -> Result<()> {
         self.transact_unlogged(|tx| {
             if let Some(Held { number, .. }) = tx.image {
@@ -377,14 +383,14 @@ impl Microfs {
         })
     }
 
-    /// Gives the image up if what was done for it failed for want of records: true if that was so,
-    /// and the call may go on without.
+    /// Gives up the image if the work for it failed for lack of records. Returns true if so: the
+    /// call may then be repeated without the image.
     pub(crate) fn goes_on_without_image<T>(&self, image: u64, done: &Result<T>) -> bool {
         let fails = image != 0 && done.as_ref().err() == Some(&Error::NoInodes);
         fails && self.give_up_image(ImageLoss::NoRecords).is_ok()
     }
 
-    /// Gives the image up whose blocks a program needs; false if none is held.
+    /// Gives up the image because a program needs its blocks. Returns false if none is held.
     pub(crate) fn give_image_up_for_room(&self) -> Result<bool> {
         match self.image() {
             ImageState::Held(_) => self.transact_unlogged(|tx| {
@@ -396,9 +402,9 @@ impl Microfs {
         }
     }
 
-    /// Whether the image may not have kept the bytes of a file, because programs could store to it
-    /// at the cut, or could since, or it was mapped and was written to. Asked after they were
-    /// copied. Errors: `ImageLost`.
+    /// Whether the image may lack the bytes that a file had at the cut: programs could store to it
+    /// through a mapping at the cut or since, or it was mapped and was written to. Ask after the
+    /// bytes were copied. Errors: `ImageLost`; `NotFound`.
     pub fn image_may_lack(&self, inode: InodeId) -> Result<bool> {
         self.transact_unlogged(|tx| {
             if tx.image.is_none() {
@@ -409,7 +415,7 @@ impl Microfs {
         })
     }
 
-    /// Blocks that nobody may have only because they are in the image.
+    /// Returns the number of free blocks that cannot be allocated because they are in the image.
     pub fn image_blocks_held(&self) -> Result<u64> {
         const BATCH_WORDS: usize = 8 << 10;
         let mut held = 0;
@@ -429,27 +435,27 @@ impl Microfs {
         Ok(held)
     }
 
-    /// Counts what orders stores to mapped files: calls that have bytes of files brought to where
-    /// they survive, and ends of mappings; while an image is held, also ends of descriptions that
-    /// were written to, and renames, and writes to bytes of mapped files that the image was to
-    /// keep. Whoever reads another number after copying a mapped file than before the cut may have
-    /// copied what is newer than something that is not in the image. Takes no lock.
+    /// Returns a count of the events that order stores to mapped files: calls that make bytes of
+    /// files durable, and ends of mappings. While an image is held it also counts closes of
+    /// descriptions that were written to, renames, and writes to bytes of mapped files that the
+    /// image was to keep. If the count after the copy of a mapped file differs from that before the
+    /// cut, the copy may hold bytes that are newer than something the image lacks. Takes no lock.
     pub fn barriers(&self) -> Barriers {
         self.memory().words()[IMAGE_BARRIERS].load(Ordering::Acquire).wrapping_add(self.syncs())
     }
 
-    /// Counts the first kind of these alone. Takes no lock.
+    /// Returns the count of durability calls and ends of mappings alone. Takes no lock.
     pub fn syncs(&self) -> u64 {
         self.memory().words()[SYNCS].load(Ordering::Acquire)
     }
 
-    /// A call has brought bytes to where they survive, or a mapping has ended. Takes no lock.
+    /// Counts a call that made bytes durable, or the end of a mapping. Takes no lock.
     pub fn note_barrier(&self) {
         self.memory().words()[SYNCS].fetch_add(1, Ordering::AcqRel);
     }
 }
 
-/// In `IMAGE_LOST`: the number of the image is above the reason.
+/// Bits of the reason in `IMAGE_LOST`; the number of the image is above them.
 pub(crate) const LOSS_BITS: u32 = 8;
 
 fn loss(word: u64) -> ImageLoss {

@@ -2,10 +2,10 @@
 //! operation log of one namespace, in a segment shared by every process of a job (NVMe-CR, section
 //! III-A).
 //!
-//! The core plans and never moves a byte of file data; it has no clock, thread, socket, file or
-//! random source. Everything it knows lives in 64-bit words reached by index under one lock, and
-//! every change is undone as a whole if its process dies half-way. So the same code runs inside an
-//! application, in the agent and in a simulator.
+//! The core plans and never moves a byte of file data. It has no clock, thread, socket, file or
+//! random source. All its state is 64-bit words, reached by index under one lock. A change is
+//! undone as a whole if its process dies half-way. So the same code runs inside an application, in
+//! the agent and in a simulator.
 #![forbid(unsafe_code)]
 
 mod data;

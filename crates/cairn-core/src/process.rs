@@ -3,10 +3,13 @@
 //! A slot owns references to open-file descriptions (one bit each), pins (see `pin.rs`), leases
 //! (see `lease.rs`), warm block runs, streams (see `streams.rs`) and the working directory. A
 //! spawner fills its child's slot before the child exists; the child finds it by identity.
-//! Invariant: the reference count of a handle equals the number of slots that have its bit set. A
-//! dead process has its slot until it is reaped; then the slot may at once be another's. So the id
-//! of a slot says which use of its number it is, and `reap`, whose slot may have passed from a
-//! spawner to its child, is told who died.
+//!
+//! Invariant: the reference count of a handle equals the number of slots that have its bit set.
+//!
+//! A dead process keeps its slot until it is reaped; then another process may take the slot at
+//! once. So the id of a slot counts the uses of its number. `reap` is told who died, because the
+//! slot may have passed from a spawner to its child.
+//!
 //! Does not decide whether a process is alive; the agent does and calls `reap`.
 
 pub(crate) mod claim;
@@ -32,9 +35,9 @@ const ACTIVE: u32 = 1;
 /// Made by a spawner; its process does not exist yet or has not attached.
 const EMBRYO: u32 = 2;
 
-/// The process is ending in an orderly way, or replaced its image: its handles end clean.
+/// The process ends in an orderly way, or replaced its image: its handles are released as clean.
 const ENDS_CLEAN: u32 = 1;
-/// It is no program of the job, but looks after the store.
+/// The process serves the store and is not a program of the job.
 const LOOKS_AFTER: u32 = 2;
 
 const WARM_FIRST: usize = 8;
@@ -46,7 +49,7 @@ const STREAMS_END: usize = STREAMS_FIRST + STREAMS_PER_SLOT * STREAM_WORDS;
 const LEASES_FIRST: usize = STREAMS_END;
 /// Bitmap words handled in one transaction: at most 4096 handles.
 const BATCH_WORDS: usize = 64;
-/// Slots looked at, and handles found, under one lock, when it is asked who has what open.
+/// Slots examined, and handles found, under one lock by `holdings`.
 const HOLDERS_BATCH: u32 = 16;
 const HOLDINGS_BATCH: usize = 256;
 /// Handles released in one transaction.
@@ -56,7 +59,7 @@ const _: () =
     assert!(LEASES_FIRST + LEASES_PER_SLOT * LEASE_WORDS <= crate::format::layout::SLOT_WORDS);
 // A lease is one cache line, which its holder changes with every write.
 const _: () = assert!(LEASES_FIRST % LEASE_WORDS == 0 && LEASE_WORDS * size_of::<u64>() == 64);
-// The number of a slot is half of its id.
+// The number of a slot takes half of its id.
 const _: () = assert!(SLOTS_MAX <= 1 << 16);
 
 /// A process slot.
@@ -75,7 +78,7 @@ fields!(Slot {
     pid_namespace, set_pid_namespace: word 3;
     directory, set_directory: word 4;
     stand_in, set_stand_in: word 5;
-    // How many uses this slot had; stays while it is free, see `SlotId`.
+    // Number of uses of this slot; it survives while the slot is free, see `SlotId`.
     uses, set_uses: low 6;
     warm_top, set_warm_top: word 7;
 });
@@ -96,15 +99,15 @@ impl Slot {
         self.at + LEASES_FIRST + index * LEASE_WORDS
     }
 
-    /// The most recently remembered warm run.
+    /// Returns the warm run that was remembered last.
     pub(crate) fn newest_warm(self, tx: &Transaction) -> Option<BlockRun> {
         let at = self.at + WARM_FIRST + self.warm_top(tx) as usize % WARM_RUNS;
         let run = BlockRun::unpack(tx.get(at));
         (run.count > 0).then_some(run)
     }
 
-    /// Takes the most recently remembered warm run, if it is of `tier`; where that has several
-    /// parts, the most recent of those that begin in `part`.
+    /// Takes the warm run that was remembered last, if it is of `tier`. On a tier with several
+    /// parts, takes the last one that begins in `part`.
     pub(crate) fn pop_warm(self, tx: &mut Transaction, tier: u8, part: Part) -> Option<BlockRun> {
         let top = self.warm_top(tx);
         let place =
@@ -115,7 +118,7 @@ impl Slot {
         let back = (0..depth).find(|&back| fits(run_at(back)))?;
         let run = run_at(back);
         if back > 0 {
-            // The newest takes the place that becomes free.
+            // The newest run moves to the place that becomes free.
             tx.set(place(back), run_at(0).pack());
         }
         tx.set(place(0), 0);
@@ -123,7 +126,7 @@ impl Slot {
         Some(run)
     }
 
-    /// Remembers `run`; joins it with the newest one if they touch.
+    /// Remembers `run` as warm; joins it with the newest run if they touch.
     pub(crate) fn push_warm(self, tx: &mut Transaction, run: BlockRun) {
         let top = self.warm_top(tx);
         let newest_at = self.at + WARM_FIRST + top as usize % WARM_RUNS;
@@ -158,7 +161,7 @@ impl Slot {
         tx.set(at, if holds { old | mask } else { old & !mask });
     }
 
-    /// The handle with the lowest number at or after `from` that this slot holds.
+    /// Returns the handle with the lowest number at or after `from` that this slot holds.
     fn next_held(self, tx: &Transaction, from: u32) -> Result<Option<HandleId>> {
         let end = tx.records_end(SlabKind::Handle).min(HANDLES_MAX);
         let mut number = from;
@@ -181,8 +184,7 @@ impl Slot {
         }
     }
 
-    /// The process with which this slot ends: its own or, as long as that has no number, its
-    /// spawner.
+    /// Process whose death ends this slot: its own process or, while that has no pid, its spawner.
     fn keeper(self, tx: &Transaction) -> ProcessIdentity {
         let identity = self.identity(tx);
         match identity.pid {
@@ -197,8 +199,8 @@ impl Slot {
         self.set_start_time(tx, identity.start_time);
     }
 
-    /// Whether what was written through a handle has an orderly end with the process. One that
-    /// never attached has written nothing, but to what it had mapped.
+    /// Whether the end of the process counts as an orderly close of the handle. A process that
+    /// never attached has written nothing, except to inherited mappings.
     fn ends_clean(self, tx: &Transaction, handle: HandleId) -> bool {
         let is_mapped = || tx.handle(handle).is_ok_and(|handle| handle.flags(tx) & MAPPED != 0);
         self.flags(tx) & ENDS_CLEAN != 0 || self.state(tx) == EMBRYO && !is_mapped()
@@ -206,7 +208,7 @@ impl Slot {
 }
 
 impl Transaction<'_> {
-    /// The slot `id`. Errors: `Invalid` if it is not in use, even if a later process has its
+    /// Returns the slot `id`. Errors: `Invalid` if it is not in use, or if a later process has its
     /// number.
     pub(crate) fn slot(&self, id: SlotId) -> Result<Slot> {
         let slot = self.slot_numbered(id.number())?;
@@ -216,7 +218,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// The slot that has this number now. Errors: `Invalid` if it is not in use.
+    /// Returns the slot in use that has this number. Errors: `Invalid` if there is none.
     pub(crate) fn slot_numbered(&self, number: u32) -> Result<Slot> {
         if !self.is_record(SlabKind::Slot, number) {
             return Err(Error::Invalid);
@@ -234,7 +236,7 @@ impl Transaction<'_> {
         Slot { id: SlotId::new(number, record.uses(self)), at }
     }
 
-    /// The slot `id`, if it is in use and `keeper` is its process.
+    /// Returns the slot `id` if it is in use and `keeper` is its process.
     fn slot_kept_by(&self, id: SlotId, keeper: ProcessIdentity) -> Option<Slot> {
         self.slot(id).ok().filter(|slot| slot.keeper(self) == keeper)
     }
@@ -259,12 +261,12 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Finds the slot of a process of a program, or makes one.
+    /// Attaches a process of a program: finds its slot, or makes one.
     pub fn attach(&self, identity: ProcessIdentity) -> Result<Attached> {
         self.attach_as(identity, 0)
     }
 
-    /// The same for one that looks after the store: who asks for programs does not mean it.
+    /// Attaches a process that serves the store; [`Microfs::programs`] leaves it out.
     pub fn attach_to_look_after(&self, identity: ProcessIdentity) -> Result<Attached> {
         self.attach_as(identity, LOOKS_AFTER)
     }
@@ -281,15 +283,15 @@ impl Microfs {
             let known = tx.slots().find(|slot| same(slot, tx));
             let slot = match known {
                 Some(slot) => {
-                    // The image before was executing this one. Threads it still had were in the
-                    // middle of writes.
+                    // The previous image executed this one. Threads it still had may have been in
+                    // the middle of writes.
                     tx.abandon_pins(slot)?;
                     slot
                 }
                 None => tx.new_slot(ACTIVE)?,
             };
             slot.set_state(tx, ACTIVE);
-            // One that was a program before stays one.
+            // A process that was a program before stays one.
             let before = known.map_or(flags, |slot| slot.flags(tx));
             slot.set_flags(tx, flags & before);
             slot.set_identity(tx, identity);
@@ -299,9 +301,9 @@ impl Microfs {
         })
     }
 
-    /// Orderly end of a process: every handle it holds is released as clean, its slot is freed.
-    /// What it changed is durable when this returns, if the first tier is. Errors: `Io`: the media
-    /// failed.
+    /// Ends a process in an orderly way: releases every handle it holds as clean and frees its
+    /// slot. If the first tier is durable, what the process changed is durable when this returns.
+    /// Errors: `Io`: the media failed.
     pub fn detach(&self, slot: SlotId, now: Timestamp) -> Result<()> {
         let ending = self.transact(|tx| {
             let slot = tx.slot(slot)?;
@@ -313,18 +315,19 @@ impl Microfs {
         self.sync_own()
     }
 
-    /// Cleans up after a dead process: undoes its unfinished writes, releases its handles (marking
-    /// what it was writing as unclean, unless it ended in an orderly way), frees its slot. The
-    /// caller has established that `dead`, which [`Microfs::processes`] showed in this slot, is
-    /// dead, or is that process itself. False, and nothing more is done, once the slot is
-    /// another's: somebody else reaped it and it was taken again, or the child of a dead spawner
-    /// introduced itself.
+    /// Cleans up after a dead process: undoes its unfinished writes, releases its handles, frees
+    /// its slot. Files it was writing to become unclean, unless it ended in an orderly way.
+    ///
+    /// The caller has established that `dead`, which [`Microfs::processes`] showed in this slot, is
+    /// dead, or is that process itself. Returns false, with nothing more done, once the slot
+    /// belongs to another process: somebody else reaped it and it was taken again, or the child of
+    /// a dead spawner introduced itself.
     pub fn reap(&self, slot: SlotId, dead: ProcessIdentity, now: Timestamp) -> Result<bool> {
         loop {
             let reaped = self.transact(|tx| {
                 let Some(slot) = tx.slot_kept_by(slot, dead) else { return Ok(Some(false)) };
-                // Each time: until it has no slot, threads of a process that ends in an orderly way
-                // may begin more.
+                // In each round: until the slot is freed, threads of a process that ends in an
+                // orderly way may begin more writes.
                 tx.abandon_pins(slot)?;
                 for _ in 0..RELEASE_BATCH {
                     if !tx.has_room() {
@@ -346,7 +349,8 @@ impl Microfs {
         }
     }
 
-    /// Before a process creates a child: a slot that already holds what the child will inherit.
+    /// Makes a slot for a child that is about to be created. The slot already holds what the child
+    /// will inherit.
     pub fn spawn_begin(&self, parent: SlotId) -> Result<SlotId> {
         let child = self.transact(|tx| {
             let parent = tx.slot(parent)?;
@@ -366,7 +370,7 @@ impl Microfs {
                     for bit in (0..64).filter(|bit| bits & 1 << bit != 0) {
                         let handle = tx.handle_numbered(word as u32 * 64 + bit)?;
                         let file = tx.inode(InodeId(handle.inode(tx)));
-                        // Another thread fills it, which the child does not have.
+                        // Another thread fills the pack, and the child does not have that thread.
                         if file.is_ok_and(|file| file.is_pack(tx)) {
                             inherited &= !(1 << bit);
                         } else {
@@ -384,7 +388,8 @@ impl Microfs {
         Ok(child)
     }
 
-    /// In the parent, once the child exists. Errors: `Invalid` if the child has ended already.
+    /// Records the pid of a child. Called in the parent once the child exists. Errors: `Invalid` if
+    /// the child has already ended.
     pub fn spawn_parent(&self, child: SlotId, child_pid: u32) -> Result<()> {
         self.transact(|tx| {
             let child = tx.slot(child)?;
@@ -395,8 +400,8 @@ impl Microfs {
         })
     }
 
-    /// In the child, before anything else. Errors: `Invalid` if its slot was reaped with its
-    /// spawner, or taken up already: `attach` then.
+    /// Takes over the slot. Called in the child, before anything else. Errors: `Invalid` if the
+    /// slot was reaped with its spawner, or is already taken: call `attach` then.
     pub fn spawn_child(&self, child: SlotId, identity: ProcessIdentity) -> Result<()> {
         self.introduce(identity)?;
         self.transact(|tx| {
@@ -410,13 +415,13 @@ impl Microfs {
         })
     }
 
-    /// In the parent, when no child came to be.
+    /// Frees a child's slot. Called in the parent when no child was created.
     pub fn spawn_cancel(&self, child: SlotId, now: Timestamp) -> Result<()> {
         self.detach(child, now)
     }
 
-    /// Says that the process is about to replace its image, or that this failed. The end of an
-    /// image that was replaced counts as orderly.
+    /// Records that the process is about to replace its image, or that this failed. The end of a
+    /// replaced image counts as orderly.
     pub fn mark_exec(&self, slot: SlotId, about_to: bool) -> Result<()> {
         self.transact(|tx| {
             let slot = tx.slot(slot)?;
@@ -425,8 +430,7 @@ impl Microfs {
         })
     }
 
-    /// Drops the references to all handles for which `held` is false: descriptors that an exec
-    /// closed.
+    /// Releases all handles for which `held` is false: an exec closed their descriptors.
     pub fn retain_only(
         &self,
         slot: SlotId,
@@ -455,13 +459,13 @@ impl Microfs {
         }
     }
 
-    /// Every process that has a slot. A slot whose process never came to be shows its spawner
-    /// instead.
+    /// Returns every process that has a slot. A slot whose process was never created shows its
+    /// spawner.
     pub fn processes(&self) -> Result<Vec<(SlotId, ProcessIdentity)>> {
         self.processes_where(|_, _| true)
     }
 
-    /// The same, without those that look after the store.
+    /// Returns the same, without the processes that serve the store.
     pub fn programs(&self) -> Result<Vec<(SlotId, ProcessIdentity)>> {
         self.processes_where(|tx, slot| slot.flags(tx) & LOOKS_AFTER == 0)
     }
@@ -472,8 +476,8 @@ impl Microfs {
     ) -> Result<Vec<(SlotId, ProcessIdentity)>> {
         let mut found = Vec::new();
         loop {
-            // Room is made before the lock is taken; whoever attaches meanwhile needs another
-            // round.
+            // Memory is reserved before the lock is taken. If processes attach meanwhile, another
+            // round is needed.
             let needed = self.transact(|tx| Ok(tx.records_end(SlabKind::Slot)))? as usize;
             found.clear();
             found.reserve(needed);
@@ -492,14 +496,14 @@ impl Microfs {
         }
     }
 
-    /// Who has which regular files open, in batches: what changes meanwhile is seen before or
-    /// after. A description that several processes have is named for each. What was written under a
-    /// lease counts once that was recalled.
+    /// Returns which processes have which regular files open. Works in batches: a change meanwhile
+    /// is seen as before or after. A description that several processes share is listed for each.
+    /// What was written under a lease counts once the lease is recalled.
     pub fn holdings(&self) -> Result<Vec<Holding>> {
         let mut found = Vec::new();
         let (mut number, mut from) = (1, 0);
         loop {
-            // Room is made before the lock is taken.
+            // Memory is reserved before the lock is taken.
             found.reserve(HOLDINGS_BATCH);
             let most = found.len() + HOLDINGS_BATCH;
             let more = self.transact_unlogged(|tx| {
@@ -543,8 +547,8 @@ impl Microfs {
         })
     }
 
-    /// The directory for which the kernel inode `stand_in` stands: what the process in `slot`
-    /// recorded, else any other.
+    /// Returns the directory that the kernel inode `stand_in` stands for. The record of the process
+    /// in `slot` comes first, then that of any other process.
     pub fn working_directory(&self, slot: SlotId, stand_in: u64) -> Result<Option<InodeId>> {
         self.transact(|tx| {
             let knows = |slot: &Slot| stand_in != 0 && slot.stand_in(tx) == stand_in;

@@ -1,4 +1,4 @@
-//! The operation log, snapshots, the namespace made again from both; and whether one is sound.
+//! The operation log, snapshots, recovery of a namespace from both, and consistency checks.
 
 pub(crate) mod check;
 pub(crate) mod flush;

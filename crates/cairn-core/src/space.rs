@@ -1,13 +1,16 @@
-//! Waiting for space: writers that found none, those that bring files among them, and the agent
-//! that may make some.
+//! Waiting for space: writers that found none, whether programs or stage-in, and the agent that may
+//! make some.
 //!
-//! All of it is a few words of the segment, and no lock. A waiter has a place, a word that it
-//! renews while it waits: one that is not renewed for a second is nobody's. So whoever dies, is
-//! stopped, or jumps out of its call leaves nothing behind. The agent says how long it is worth
-//! waiting, that it is at work, and when it has looked in vain.
-//! Must stay true: no write depends on these words. Lost or foreign values cost a wait that ends,
-//! or an error that would have come anyway. Has no clock: times are milliseconds of one that all
-//! processes of the node share, and begin anew after 49 days.
+//! The state is a few words of the segment, used without a lock. A waiter owns a place: a word that
+//! it renews while it waits. A place that is not renewed for a second is free. So a waiter that
+//! dies, is stopped, or jumps out of its call leaves nothing behind. The agent publishes how long
+//! waiting is worthwhile, that it is at work, and when it searched in vain.
+//!
+//! Must stay true: no write depends on these words. A lost or foreign value costs a wait that ends,
+//! or an error that would have come anyway.
+//!
+//! Has no clock: times are milliseconds of a clock that all processes of the node share. They wrap
+//! after 49 days.
 
 pub(crate) mod pool;
 pub(crate) mod slab;
@@ -18,56 +21,56 @@ use crate::format::layout::{
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A place that was not renewed for so long is free.
+/// A place that was not renewed for this long is free.
 const PLACE_LIFE_MS: u32 = 1000;
-/// An agent that did not say for so long that it is at work does nothing any more.
+/// An agent that has not reported for this long is taken to be idle.
 const AGENT_LIFE_MS: u32 = 5000;
-/// Tells a time from none.
+/// Marks a word that holds a time.
 const IS_SET: u64 = 1 << 32;
 
-/// A point in time, milliseconds of a clock of the node, of which only differences mean something.
+/// A point in time: milliseconds of a clock of the node. Only differences have a meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment(pub u32);
 
 impl Moment {
-    /// How long after `earlier` this is; 0 if it is not.
+    /// Milliseconds from `earlier` to this moment; 0 if it is not later.
     pub fn since(self, earlier: Moment) -> u32 {
         let passed = self.0.wrapping_sub(earlier.0);
         if passed > u32::MAX / 2 { 0 } else { passed }
     }
 }
 
-/// One that waits for space.
+/// A waiter for space.
 #[derive(Debug)]
 pub struct SpaceWaiter {
     began: Moment,
-    /// Its place and what stands there; none while all are taken.
+    /// Index of its place and the value it stored there; none while all places are taken.
     place: Option<(usize, u64)>,
 }
 
-/// What a waiter may hope for.
+/// Outlook of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hope {
     /// Somebody works on it.
     Some,
-    /// Nobody does, or it was in vain.
+    /// Nobody works on it, or the attempt was in vain.
     None,
 }
 
-/// Those that wait.
+/// Summary of the waiters for space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceWaiters {
-    /// How many: that many at least.
+    /// Number of waiters. A lower bound: the number of places is limited.
     pub count: usize,
-    /// How long the first and the last of them have waited, milliseconds.
+    /// Longest wait so far, milliseconds.
     pub longest_ms: u32,
-    /// The last.
+    /// Shortest wait so far, milliseconds.
     pub shortest_ms: u32,
 }
 
 impl Microfs {
-    /// Says how long it is worth waiting for space, milliseconds; 0 if nobody makes any. For the
-    /// agent.
+    /// Publishes how long it is worth waiting for space, milliseconds; 0 if nobody makes any. For
+    /// the agent.
     pub fn offer_space(&self, patience_ms: u32) {
         let word = self.space_word(SPACE_PATIENCE);
         if word.load(Ordering::Relaxed) != u64::from(patience_ms) {
@@ -75,19 +78,19 @@ impl Microfs {
         }
     }
 
-    /// How long it is worth waiting for space, milliseconds; 0 if it is not.
+    /// Returns how long it is worth waiting for space, milliseconds; 0 if it is not.
     pub fn space_patience_ms(&self) -> u32 {
         self.space_word(SPACE_PATIENCE).load(Ordering::Relaxed) as u32
     }
 
-    /// Begins to wait.
+    /// Begins to wait for space.
     pub fn begin_waiting(&self, now: Moment) -> SpaceWaiter {
         let mut waiter = SpaceWaiter { began: now, place: None };
         self.keep_waiting(&mut waiter, now);
         waiter
     }
 
-    /// Goes on waiting: to be said several times a second.
+    /// Renews the place of a waiter, or takes one. To be called several times a second.
     pub fn keep_waiting(&self, waiter: &mut SpaceWaiter, now: Moment) {
         let renewed = place(waiter.began, now);
         let take = |index: usize, known: u64| {
@@ -104,23 +107,23 @@ impl Microfs {
         });
     }
 
-    /// Ends waiting, whatever it came to.
+    /// Ends a wait, whatever its outcome.
     pub fn end_waiting(&self, waiter: SpaceWaiter) {
         if let Some((index, known)) = waiter.place {
             let word = self.space_word(SPACE_WAITERS + index);
-            // Somebody else's by now, if this process was stopped for a while.
+            // The place may belong to another waiter, if this process was stopped for a while.
             let _ = word.compare_exchange(known, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// What a waiter may hope for.
+    /// Returns the outlook of a waiter.
     pub fn space_hope(&self, waiter: &SpaceWaiter, now: Moment) -> Hope {
         let waited_ms = now.since(waiter.began);
         let said = |word| match self.space_word(word).load(Ordering::Relaxed) {
             0 => None,
             said => Some(Moment(said as u32)),
         };
-        // What was looked at after the waiter began was looked at for it.
+        // Only a search that began after the waiter did counts for it.
         let is_since = |at: Moment| (1..=waited_ms).contains(&at.since(waiter.began));
         let in_vain = said(SPACE_IN_VAIN).is_some_and(is_since);
         let silence_ms = said(SPACE_BEAT).map_or(waited_ms, |at| now.since(at).min(waited_ms));
@@ -130,7 +133,7 @@ impl Microfs {
         }
     }
 
-    /// Those that wait. For the agent.
+    /// Returns a summary of the waiters. For the agent.
     pub fn space_waiters(&self, now: Moment) -> SpaceWaiters {
         let words = (0..SPACE_PLACES)
             .map(|index| self.space_word(SPACE_WAITERS + index).load(Ordering::Relaxed));
@@ -147,12 +150,13 @@ impl Microfs {
         found
     }
 
-    /// Says that space is being made. For the agent, several times a second while somebody waits.
+    /// Reports that space is being made. For the agent, several times a second while somebody
+    /// waits.
     pub fn space_is_made(&self, now: Moment) {
         self.space_word(SPACE_BEAT).store(IS_SET | u64::from(now.0), Ordering::Relaxed);
     }
 
-    /// Says that a look that began at `began` found nothing that could be given up. For the agent.
+    /// Reports that a search that began at `began` found nothing to give up. For the agent.
     pub fn space_is_not_made(&self, began: Moment) {
         self.space_word(SPACE_IN_VAIN).store(IS_SET | u64::from(began.0), Ordering::Relaxed);
     }
@@ -162,14 +166,15 @@ impl Microfs {
     }
 }
 
-/// A taken place: when its owner began to wait, and when it last said so. Never 0: that is odd.
+/// Encodes a taken place: when its owner began to wait, and when it last renewed the place. Never
+/// 0, because the low word is odd.
 fn place(began: Moment, now: Moment) -> u64 {
     u64::from(began.0) << 32 | u64::from(now.0 | 1)
 }
 
 fn is_taken(word: u64, now: Moment) -> bool {
     let renewed = Moment(word as u32);
-    // The odd millisecond may be one ahead.
+    // The renewal time was made odd, so it may be one millisecond ahead.
     word != 0 && now.0.wrapping_add(1).wrapping_sub(renewed.0) <= PLACE_LIFE_MS
 }
 
@@ -196,7 +201,7 @@ mod tests {
         fs
     }
 
-    /// Just before the clock begins anew.
+    /// Just before the clock wraps.
     const START: u32 = u32::MAX - 500;
 
     fn at(passed_ms: u32) -> Moment {
@@ -264,7 +269,7 @@ mod tests {
         fs.space_is_not_made(at(PATIENCE_MS + 5));
         assert_eq!(fs.space_hope(&waiter, at(PATIENCE_MS + 9)), Hope::None);
 
-        // A look of long ago, half of all times away, is none for this one.
+        // A search half the clock's range away does not count for this waiter.
         let waiter = fs.begin_waiting(at(PATIENCE_MS + 6).half_way());
         fs.space_is_made(waiter.began);
         assert_eq!(fs.space_hope(&waiter, waiter.began), Hope::Some);

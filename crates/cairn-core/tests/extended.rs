@@ -1,4 +1,4 @@
-//! Extended attributes through the public interface: what is refused, what a file has room for, and
+//! Extended attributes through the public interface: what is refused, how much a file can have, and
 //! how long they stay.
 
 use cairn_core::{
@@ -75,7 +75,7 @@ fn value_for_which_there_is_no_room_leaves_the_others_as_they_are() {
 #[test]
 fn attributes_of_a_removed_file_stay_until_its_last_close() {
     let (fs, caller) = namespace();
-    // Many more than there are records for at a time.
+    // In all, many more than there are records for at a time.
     for round in 0..200 {
         let (handle, file) = open(&fs, &caller, b"file");
         fs.set_extended(&caller, file, b"user.a", &[round; 3000], ANY).expect("fits");

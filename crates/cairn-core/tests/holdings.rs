@@ -1,4 +1,4 @@
-//! Who has which files open, through the public interface.
+//! Open files of each process, and processes that serve the store, through the public interface.
 
 use cairn_core::{
     Caller, Credentials, Geometry, HeapMemory, Microfs, OpenOptions, ProcessIdentity, ROOT,
@@ -6,7 +6,7 @@ use cairn_core::{
 };
 use std::collections::BTreeSet;
 
-/// More than are found, and more processes than are looked at, under one lock.
+/// More files than are found, and more processes than are examined, under one lock.
 const FILES: u32 = 600;
 const PROCESSES: u32 = 40;
 
@@ -63,8 +63,8 @@ fn who_looks_after_the_store_is_a_process_and_no_program() {
     fs.attach(identity(1)).expect("attach");
     fs.attach_to_look_after(identity(2)).expect("attach");
     assert_eq!((pids(fs.processes()), pids(fs.programs())), (vec![1, 2], vec![1]));
-    // A command that a program executes is the program still, and one that executes a program
-    // becomes it.
+    // A command that a program executes still counts as the program. A command that executes a
+    // program becomes that program.
     fs.attach_to_look_after(identity(1)).expect("attach");
     assert_eq!(pids(fs.programs()), [1]);
     fs.attach(identity(2)).expect("attach");

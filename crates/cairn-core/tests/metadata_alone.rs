@@ -1,4 +1,4 @@
-//! How much room metadata need on media of their own, and how they are laid out there.
+//! Media with metadata only: how much room they need and how they are laid out.
 
 use cairn_core::{Durability, Error, FurtherTier, Geometry, MediaOptions, Superblock, Timestamp};
 
@@ -38,7 +38,7 @@ fn least_room_is_enough_and_less_is_refused() {
     }
 }
 
-/// What the help of `cairn run` promises.
+/// Checks what the help of `cairn run` promises.
 #[test]
 fn room_is_2_mib_and_4_mib_for_each_gib_and_750_bytes_for_each_file() {
     for (data_bytes, files) in [(MIB, 1000), (GIB, 1000), (GIB, 100_000), (100 * GIB, 1_000_000)] {
@@ -49,7 +49,7 @@ fn room_is_2_mib_and_4_mib_for_each_gib_and_750_bytes_for_each_file() {
     assert_eq!(inodes(64 * GIB, GIB), 4 << 20);
 }
 
-/// What the help of `cairn run` promises of metadata in memory.
+/// Checks what the help of `cairn run` promises for metadata in memory.
 #[test]
 fn segment_takes_145_kib_for_each_gib_and_400_bytes_for_each_file() {
     let segment_bytes = |data_bytes: u64, inode_capacity: u32| {

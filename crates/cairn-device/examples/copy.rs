@@ -7,9 +7,9 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use cairn_device::copy::copy_crc;
-use cairn_device::lock::RobustLock;
-use cairn_device::{checksum, sys};
+use cairn_device::memory::lock::RobustLock;
+use cairn_platform::copy::copy_crc;
+use cairn_platform::{checksum, sys};
 
 const TOTAL: usize = 512 << 20;
 const BLOCK: usize = 32 << 10;

@@ -1,53 +1,54 @@
-//! A directory of the store, open, and what can be done to the names in it.
+//! An open directory of the store, and the operations on names in it.
 //!
-//! Must stay true: every failure names the path and the errno; names are made by Cairn, without
+//! Invariant: every failure names the path and the errno. Cairn makes all names itself, without
 //! `..`, so nothing outside the directory is reached through them.
+//!
 //! Does not know which files a store has; `store.rs` and `namespace.rs` do.
 
 use core::ffi::CStr;
 use std::borrow::Cow;
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use cairn_core::Error;
+use cairn_nvme::claim::Holder;
+use cairn_nvme::shared::RemotePath;
+use cairn_platform::descriptor::Descriptor;
+use cairn_platform::sys::c_path;
+use cairn_platform::sys::{self, Errno, SysResult};
 
-use crate::descriptor::Descriptor;
-use crate::nvme::claim::Holder;
-use crate::nvme::shared::RemotePath;
-use crate::sys::{self, Errno, SysResult};
-
-/// Why the store, or a part of it, could not be made or opened.
+/// Reason why the store, or a part of it, could not be made or opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreError {
-    /// What was tried, as in "cannot {what}".
+    /// The attempted operation, as in "cannot {what}".
     pub what: &'static str,
-    /// On which file.
+    /// The file it was attempted on.
     pub path: PathBuf,
-    /// Why: a Linux errno.
+    /// Linux errno of the failure.
     pub errno: i32,
-    /// Why, in the core's words, if it was the core that refused.
+    /// The core's own error, if the core refused.
     pub refusal: Option<Error>,
-    /// What the user can do about it; may be empty.
+    /// Advice for the user; may be empty.
     pub advice: Cow<'static, str>,
-    /// The machine that has it.
+    /// The machine that has claimed the tier.
     pub holder: Option<Box<Holder>>,
 }
 
 impl StoreError {
-    /// The error for a failed attempt to `what` the file `path`.
+    /// Returns the error for a failed attempt to `what` the file `path`.
     pub fn new(what: &'static str, path: &Path, cause: impl Cause) -> StoreError {
         let (errno, refusal) = (cause.number(), cause.refusal());
         StoreError { what, path: path.to_owned(), errno, refusal, advice: "".into(), holder: None }
     }
 
-    /// The same error with advice for the user.
+    /// Returns the same error with advice for the user.
     pub fn advise(mut self, advice: impl Into<Cow<'static, str>>) -> StoreError {
         self.advice = advice.into();
         self
     }
 
-    /// The same error, because a machine has claimed it.
+    /// Returns the same error with the machine that has claimed the tier.
     pub(crate) fn held_by(mut self, holder: Holder) -> StoreError {
         self.holder = Some(Box::new(holder));
         self
@@ -73,9 +74,9 @@ pub type StoreResult<T> = Result<T, StoreError>;
 
 /// An errno, from the kernel or from the core.
 pub trait Cause {
-    /// The Linux errno.
+    /// Returns the Linux errno.
     fn number(&self) -> i32;
-    /// The core's own error, if it is one.
+    /// Returns the core's own error; `None` for an errno of the kernel.
     fn refusal(&self) -> Option<Error>;
 }
 
@@ -116,8 +117,9 @@ impl Directory {
         Ok(Directory { descriptor: descriptor.raise(), path: path.to_owned() })
     }
 
-    /// Opens, after creating it 0700 if need be, the private directory `name`. Errors: it exists
-    /// but is not a directory (or is a symbolic link), is not ours, or others can enter it.
+    /// Opens the private directory `name`, and creates it with mode 0700 if it is missing. Errors:
+    /// it exists but is not a directory (or is a symbolic link), belongs to another user, or others
+    /// can enter it.
     pub fn private(&self, name: &CStr) -> StoreResult<Directory> {
         match sys::mkdirat(self.raw(), name, 0o700) {
             Ok(()) | Err(Errno(libc::EEXIST)) => {}
@@ -126,7 +128,7 @@ impl Directory {
         self.existing_private(name)
     }
 
-    /// The directory `name` of this one, whoever may enter it.
+    /// Opens the directory `name` in this one, whoever may enter it.
     fn below(&self, name: &CStr) -> StoreResult<Directory> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
         let descriptor = Descriptor::open(self.raw(), name, flags, 0)
@@ -139,7 +141,7 @@ impl Directory {
         self.below(name)?.checked_private()
     }
 
-    /// This directory, if it is ours and ours alone.
+    /// Returns this directory if it belongs to this user and no other user can enter it.
     pub fn checked_private(self) -> StoreResult<Directory> {
         let failed = |errno: Errno| StoreError::new("use directory", &self.path, errno);
         let stat = sys::fstat(self.raw()).map_err(failed)?;
@@ -154,27 +156,27 @@ impl Directory {
         Ok(self)
     }
 
-    /// The descriptor's number.
+    /// Returns the number of the descriptor.
     pub fn raw(&self) -> i32 {
         self.descriptor.raw()
     }
 
-    /// The path it was opened by.
+    /// Returns the path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Path of a name in this directory.
+    /// Returns the path of a name in this directory.
     pub fn join(&self, name: &CStr) -> PathBuf {
         self.path.join(OsStr::from_bytes(name.to_bytes()))
     }
 
-    /// The error for a failed attempt to `what` the file `name`.
+    /// Returns the error for a failed attempt to `what` the file `name`.
     pub fn error(&self, what: &'static str, name: &CStr, cause: impl Cause) -> StoreError {
         StoreError::new(what, &self.join(name), cause)
     }
 
-    /// Removes a file; it is no error if there is none.
+    /// Removes a file. A missing file is no error.
     pub fn remove_file(&self, name: &CStr) -> StoreResult<()> {
         match sys::unlinkat(self.raw(), name, 0) {
             Ok(()) | Err(Errno(libc::ENOENT)) => Ok(()),
@@ -182,13 +184,13 @@ impl Directory {
         }
     }
 
-    /// Whether `name` exists, symbolic links included.
+    /// Whether `name` exists. Does not follow symbolic links.
     pub fn contains(&self, name: &CStr) -> bool {
         sys::fstatat(self.raw(), name, libc::AT_SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Waits for the exclusive right to add or remove files of this directory. It ends when the
-    /// returned descriptor is dropped or the process dies.
+    /// Waits for the exclusive right to add or remove files in this directory. The right ends when
+    /// the returned descriptor is dropped or the process dies.
     pub fn exclusive(&self) -> StoreResult<Descriptor> {
         let handle = self.handle()?;
         loop {
@@ -200,7 +202,7 @@ impl Directory {
         }
     }
 
-    /// The same right, if nobody has it.
+    /// As `exclusive`, but returns `None` if somebody has the right.
     pub fn try_exclusive(&self) -> StoreResult<Option<Descriptor>> {
         let handle = self.handle()?;
         match sys::flock(handle.raw(), libc::LOCK_EX | libc::LOCK_NB) {
@@ -210,7 +212,7 @@ impl Directory {
         }
     }
 
-    /// An open file of its own, for a lock.
+    /// Opens a separate file description for a lock.
     fn handle(&self) -> StoreResult<Descriptor> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY;
         let opened = Descriptor::open(self.raw(), c".", flags, 0);
@@ -238,9 +240,9 @@ impl Directory {
     }
 }
 
-/// Calls `visit` with name and `DT_*` kind of each entry but `.` and `..`, until it returns false.
-/// Reads from where the open directory stands; allocates nothing. Entries created or removed
-/// meanwhile may be missed.
+/// Calls `visit` with the name and the `DT_*` kind of each entry except `.` and `..`, until it
+/// returns false. Starts at the position of the open directory. Allocates nothing. Entries that are
+/// created or removed meanwhile may be missed.
 pub fn list(directory: i32, visit: &mut dyn FnMut(&CStr, u8) -> bool) -> SysResult<()> {
     /// Offsets of `d_reclen`, `d_type` and `d_name` in `linux_dirent64`.
     const LENGTH: usize = 16;
@@ -268,18 +270,14 @@ pub fn list(directory: i32, visit: &mut dyn FnMut(&CStr, u8) -> bool) -> SysResu
     }
 }
 
-/// A path as the kernel takes it. Errors: `EINVAL` if it contains a NUL.
-pub fn c_path(path: &Path) -> SysResult<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno(libc::EINVAL))
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use std::ffi::CString;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A fresh private directory below /dev/shm, removed with its contents on drop.
+    /// A fresh private directory in /dev/shm. Drop removes it with its contents.
     pub(crate) struct Scratch(pub Directory);
 
     impl Scratch {

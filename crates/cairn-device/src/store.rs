@@ -1,49 +1,60 @@
-//! The store: one private directory per job that holds everything of it on this node.
+//! The store: one private directory per job that holds everything of the job on this node.
 //!
 //! ```text
 //! <root>/cairn-<uid>/<job>/        0700
 //!   <ns>.meta    <ns>.ram0         segments of a namespace (ram0 may be a link into huge/)
-//!   <ns>.tiers                     what its tiers are made of, if not of memory alone
-//!   handles/                       0700; 0777 once a process of the job was about to give up its
-//!                                  rights, which has it open
+//!   <ns>.tiers                     places of its tiers, unless memory is the only one
+//!   handles/                       0700; 0777 once a process of the job that has it open was about
+//!                                  to give up its rights
 //!   handles/<ns>.<number>          socket inodes that stand for open-file descriptions
-//!   handles/<ns>.<number>.token    FIFOs that stand for them on their way between processes
+//!   handles/<ns>.<number>.token    FIFOs that stand for them in transit between processes
 //!   handles/<ns>.lock-<inode>-<time> files on which the kernel keeps locks, see `lock_file.rs`
 //!   ranks                          MPI ranks that came
 //!   handles/void-<thread>.<number> stand-ins of working directories, while they are made
 //!   huge/                          file system of huge pages, where one could be mounted
 //! ```
-//! Must stay true: a directory that others can enter, that is not ours or that is a symbolic link
-//! is refused, not repaired.
+//! Invariant: a directory that others can enter, that is not ours or that is a symbolic link is
+//! refused, not repaired.
+//!
 //! Does not know job.json, the agent's files or their locks; the command and the agent do.
+
+pub(crate) mod fd_passing;
+pub mod lock_file;
+pub mod namespace;
+pub mod notes;
+pub mod tiers;
+pub(crate) mod upkeep;
 
 use core::ffi::CStr;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::directory::{Directory, StoreResult, c_path};
-use crate::huge;
-use crate::namespace::removal;
-use crate::sys::{self, Errno};
+use cairn_platform::sys::c_path;
+use cairn_platform::sys::{self, Errno};
+
+use crate::directory::{Directory, StoreResult};
+use crate::memory::huge;
+use crate::store::namespace::removal;
 
 pub use crate::directory::StoreError;
-pub use crate::namespace::removal::{LeftTier, TierLocks};
+pub use crate::store::namespace::removal::{LeftTier, TierLocks};
 
 /// Directory of placeholders and of stand-ins for working directories, within the store.
 pub const HANDLES: &CStr = c"handles";
-/// Longest name of a job or a namespace, bytes.
+/// Longest name of a job or a namespace, in bytes.
 pub const NAME_BYTES_MAX: usize = 48;
-/// Stands between the name of a job and a number in the name of its store's directory while that is
+/// Separates the name of a job from a number in the name of a store's directory that is being
 /// removed.
 const REMOVED: &str = ".removed-";
-/// Stores of one name that are removed at the same time, or whose removal was cut off, at most.
+/// Most stores of one name that are being removed at the same time, or whose removal was
+/// interrupted.
 const REMOVALS_MAX: u32 = 1000;
-/// What to do about a removal that fails.
+/// Advice for a removal that fails.
 const FINISHED_BY: &str = "what is left of the store is removed with: cairn gc";
-/// How often a store is made whose directory is removed meanwhile.
+/// Number of attempts to make a store whose directory is removed meanwhile.
 const ATTEMPTS_MAX: u32 = 8;
-/// A place with so much room is good enough for a store of no particular size.
+/// Free space at which a place is good enough for a store of no particular size.
 const ROOM_BYTES: u64 = 1 << 30;
 
 /// An open store directory.
@@ -62,8 +73,8 @@ impl Store {
         let mut attempts = 1;
         loop {
             match make(&root, &job) {
-                // Somebody removed the last store of this user, and with it a directory that was
-                // found.
+                // Somebody removed the last store of this user, and with it a directory that this
+                // call had found.
                 Err(error) if error.errno == libc::ENOENT && attempts < ATTEMPTS_MAX => {
                     attempts += 1
                 }
@@ -77,22 +88,22 @@ impl Store {
         Ok(Store { directory: Directory::open(path)?.checked_private()? })
     }
 
-    /// The store's directory.
+    /// Returns the store's directory.
     pub fn directory(&self) -> &Directory {
         &self.directory
     }
 
-    /// Its path.
+    /// Returns the path of the store's directory.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Names of the namespaces, sorted.
+    /// Returns the names of the namespaces, sorted.
     pub fn namespaces(&self) -> StoreResult<Vec<String>> {
         self.names_with(".meta")
     }
 
-    /// What comes before `suffix` in the names of files that end with it, sorted.
+    /// Returns the parts before `suffix` of the names of files that end with it, sorted.
     fn names_with(&self, suffix: &str) -> StoreResult<Vec<String>> {
         let mut names = Vec::new();
         // A new descriptor, because listing moves the directory's offset.
@@ -108,7 +119,7 @@ impl Store {
         Ok(names)
     }
 
-    /// Keeps other stores from recovering the tiers of this one as long as the result is there.
+    /// Keeps other stores from recovering the tiers of this one for as long as the result exists.
     pub fn lock_tiers(&self) -> TierLocks {
         let mut locks = TierLocks::default();
         let names = self.names_with(".tiers").unwrap_or_default();
@@ -116,17 +127,19 @@ impl Store {
         locks
     }
 
-    /// As `remove_locked`, of a store of which nobody has locked the tiers.
+    /// As `remove_locked`, for a store whose tiers nobody has locked.
     pub fn remove(self) -> StoreResult<Vec<LeftTier>> {
         self.remove_locked(TierLocks::default())
     }
 
-    /// Removes the store with everything in it, its tiers' files, and the user's directory if that
-    /// was the last. The result are tiers that it still seemed to have and that stay: they could
-    /// not be reached, or another store has recovered them. Its directory loses its name first,
-    /// durably: whoever makes a store of that name meanwhile makes another one, and what is cut
-    /// off, or fails, is no store without its tiers but a removal to be finished. Processes that
-    /// have it mapped keep working on what no one else will see.
+    /// Removes the store with everything in it, its tiers' files, and the user's directory if this
+    /// was its last store. Returns the tiers that stay although the store seemed to have them: they
+    /// could not be reached, or another store has recovered them.
+    ///
+    /// The directory loses its name first, durably. So a store of that name that is made meanwhile
+    /// is another one, and an interrupted or failed removal leaves no store without its tiers, but
+    /// a removal that can be finished. Processes that have the store mapped keep working on memory
+    /// that nobody else will see.
     pub fn remove_locked(self, locks: TierLocks) -> StoreResult<Vec<LeftTier>> {
         let _guard = self.directory.exclusive()?;
         remove_renamed(&rename_away(self.path())?, locks).map_err(|error| {
@@ -138,15 +151,16 @@ impl Store {
     }
 }
 
-/// The job whose store was being removed in a directory of this name.
+/// Returns the job whose store is being removed in a directory of this name; `None` for other
+/// names.
 pub fn removed_job(name: &str) -> Option<&str> {
     let (job, number) = name.strip_prefix('.')?.rsplit_once(REMOVED)?;
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     Some(job).filter(|job| is_number && !job.is_empty())
 }
 
-/// Finishes the removal of a store that was cut off; `path` has a name that `removed_job` knows.
-/// The result is as that of `remove_locked`; None: somebody is at it.
+/// Finishes the interrupted removal of a store. `removed_job` knows the name of `path`. Result as
+/// of `remove_locked`; `None` if another process is removing it.
 pub fn finish_removal(path: &Path) -> StoreResult<Option<Vec<LeftTier>>> {
     let Some(_guard) = Directory::open(path)?.checked_private()?.try_exclusive()? else {
         return Ok(None);
@@ -157,14 +171,14 @@ pub fn finish_removal(path: &Path) -> StoreResult<Option<Vec<LeftTier>>> {
     }
 }
 
-/// Removes what is in a directory that has lost the name of its job, as often as need be.
+/// Removes the content of a directory that has lost the name of its job. May be repeated.
 fn remove_renamed(path: &Path, mut locks: TierLocks) -> StoreResult<Vec<LeftTier>> {
     let store = Store::open(path)?;
     let mut left = Vec::new();
     for name in store.names_with(".tiers")? {
         left.extend(removal::empty(&store.directory, &name, locks.of(&name))?);
-        // Without the metadata nobody could tell any more whether another store has recovered them
-        // since.
+        // Without the metadata nobody could tell later whether another store has recovered the
+        // tiers.
         let list = CString::new(format!("{name}.tiers")).expect("a name of a file");
         store.directory.remove_file(&list)?;
     }
@@ -174,7 +188,7 @@ fn remove_renamed(path: &Path, mut locks: TierLocks) -> StoreResult<Vec<LeftTier
     Ok(left)
 }
 
-/// Gives the directory of a store, for good, a name under which nobody looks for one.
+/// Renames the directory of a store, durably, to a name under which nobody looks for a store.
 fn rename_away(path: &Path) -> StoreResult<PathBuf> {
     let failed = |errno: Errno| StoreError::new("rename directory", path, errno);
     let name = path.file_name().unwrap_or_default().as_bytes();
@@ -203,7 +217,7 @@ fn remove_directory(path: &Path) -> StoreResult<()> {
     sys::unlinkat(libc::AT_FDCWD, &path, libc::AT_REMOVEDIR).map_err(failed)
 }
 
-/// Removes the directory of the user of a store that is gone, if that was the last one there.
+/// Removes the directory of a user whose store at `store` is gone, if that was the last one there.
 fn remove_parent(store: &Path) {
     let parent = store.parent().and_then(|parent| c_path(parent).ok());
     if let Some(parent) = parent.filter(|path| path.to_bytes().ends_with(&user_suffix())) {
@@ -218,8 +232,8 @@ fn make(root: &Directory, job: &CStr) -> StoreResult<Store> {
     Ok(Store { directory })
 }
 
-/// Places where stores are looked for and made, in order: `$CAIRN_STORE_ROOT`, /dev/shm,
-/// `$XDG_RUNTIME_DIR`, /tmp. An explicit choice is the only one.
+/// Returns the places where stores are looked for and made, in order: `$CAIRN_STORE_ROOT`,
+/// /dev/shm, `$XDG_RUNTIME_DIR`, /tmp. An explicit choice is the only place.
 pub fn candidate_roots() -> Vec<PathBuf> {
     match std::env::var_os("CAIRN_STORE_ROOT").filter(|root| !root.is_empty()) {
         Some(root) => vec![PathBuf::from(root)],
@@ -234,21 +248,24 @@ pub fn candidate_roots() -> Vec<PathBuf> {
     }
 }
 
-/// Where a new store may be made.
+/// A place for a new store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The directory.
     pub root: PathBuf,
-    /// Bytes that may be written there.
+    /// Number of bytes that may be written there.
     pub free_bytes: u64,
-    /// Its file system keeps its files in memory.
+    /// Whether its file system keeps its files in memory.
     pub in_memory: bool,
 }
 
-/// The candidate for a new store that needs `wanted_bytes`, or as much as can be had: the first
-/// that is a writable directory with enough room, and the first such directory that was passed over
-/// for lack of it. If none has the room, the first for a given size, which is then too large, and
-/// the largest otherwise. Errors: no candidate is a writable directory; the last one's reason.
+/// Returns the place for a new store that needs `wanted_bytes`, or as much as possible without a
+/// given size. It is the first writable directory with enough room. The second result is the first
+/// such directory that was passed over because it has less.
+///
+/// If none has the room, the choice is the first place for a given size, which is then too large,
+/// and the largest place otherwise. Errors: no place is a writable directory; the reason is that of
+/// the last one.
 pub fn find_candidate(wanted_bytes: Option<u64>) -> StoreResult<(Candidate, Option<Candidate>)> {
     let mut places = Vec::new();
     let mut refusal = None;
@@ -282,12 +299,12 @@ fn measure(root: &Path) -> StoreResult<Candidate> {
     Ok(Candidate { root: root.to_owned(), free_bytes: free(&state), in_memory })
 }
 
-/// Path of a job's store below `root`, whether or not it exists.
+/// Returns the path of a job's store below `root`, whether or not it exists.
 pub fn store_path(root: &Path, job: &str) -> PathBuf {
     root.join(format!("cairn-{}", sys::geteuid())).join(job)
 }
 
-/// Bytes that may still be written to the file system of `root`.
+/// Returns the number of bytes that may still be written to the file system of `root`.
 pub fn free_bytes(root: &Path) -> StoreResult<u64> {
     Ok(free(&state(root)?))
 }
@@ -319,7 +336,8 @@ fn user_suffix() -> Vec<u8> {
     [b"/", user_directory().as_bytes()].concat()
 }
 
-/// A name of a job or namespace as a file name: letters, digits, `-`, `_` and, inside, `.`.
+/// Returns a name of a job or namespace as a file name: letters, digits, `-`, `_` and, except at
+/// the start, `.`.
 pub(crate) fn simple_name(parent: &Directory, name: &str) -> StoreResult<CString> {
     let simple = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let good = (1..=NAME_BYTES_MAX).contains(&name.len())

@@ -1,4 +1,4 @@
-//! Calls that move data, and what keeps the blocks of files in order.
+//! Calls that move data, and upkeep of the blocks of files.
 
 pub mod absent;
 pub mod copy;

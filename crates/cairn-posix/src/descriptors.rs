@@ -1,4 +1,4 @@
-//! Descriptors: which are ours, what stands for them in the kernel, and their locks.
+//! Descriptors: which numbers are ours, their placeholders in the kernel, and their locks.
 
 pub mod descriptor;
 pub mod fd_passing;

@@ -1,15 +1,15 @@
-//! What a call on a file of ours answers when it fails.
+//! Errors of a call on a file in Cairn.
 //!
-//! Invariant: an errno is chosen by `cairn_core::Error::errno` or stands in the POSIX page of the
-//! call; nothing else is made up here.
+//! Invariant: an errno comes from `cairn_core::Error::errno` or from the POSIX page of the call. No
+//! other errno is returned.
 
 use std::ffi::CString;
 
-/// An error number as the application sees it, positive.
+/// Error number as the application sees it, positive.
 ///
-/// Aligned so that a result with one has a tag of a whole word. Half a word that was just stored is
-/// not forwarded to the load of the whole, which then waits for all stores before it, streaming
-/// ones included.
+/// The alignment gives a `Result` with an `Errno` a tag of a whole word. The processor cannot
+/// forward a half-word store to a load of the whole word. Such a load waits for all earlier stores,
+/// streaming stores included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(align(8))]
 pub struct Errno(pub i32);
@@ -17,13 +17,13 @@ pub struct Errno(pub i32);
 /// Result of a call on a descriptor.
 pub type Result<T> = core::result::Result<T, Errno>;
 
-/// Why a call on a path did not succeed here.
+/// Reason why a call on a path did not succeed here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PathError {
-    /// It failed.
+    /// The call failed with this errno.
     Errno(Errno),
-    /// The path leads out of the mount, to this absolute path: the C library must answer, or, if it
-    /// leads back, the same call of ours.
+    /// The path leads out of the mount, to this absolute path. The C library must answer the call;
+    /// if that path leads back into the mount, the same call of this crate must.
     Elsewhere(CString),
 }
 
@@ -36,8 +36,8 @@ impl From<cairn_core::Error> for Errno {
     }
 }
 
-impl From<cairn_device::Errno> for Errno {
-    fn from(errno: cairn_device::Errno) -> Errno {
+impl From<cairn_platform::sys::Errno> for Errno {
+    fn from(errno: cairn_platform::sys::Errno) -> Errno {
         Errno(errno.0)
     }
 }
@@ -49,7 +49,7 @@ impl<E: Into<Errno>> From<E> for PathError {
 }
 
 impl PathError {
-    /// The errno for callers that cannot continue outside the mount.
+    /// Returns the errno for callers that cannot continue outside the mount.
     pub fn errno(&self) -> Errno {
         match self {
             PathError::Errno(errno) => *errno,

@@ -1,18 +1,21 @@
-//! POSIX files over a microfs: paths, descriptors, cursors, directories, processes. Ordinary Rust
-//! that exports no C symbol; `cairn-preload` puts it behind the C library's names, tests and tools
-//! call it directly.
+//! POSIX files over a microfs: paths, descriptors, cursors, directories and processes.
+//!
+//! The crate is ordinary Rust and exports no C symbol. `cairn-preload` puts it behind the C
+//! library's names; tests and tools call it directly.
 //!
 //! ```text
-//! process      fork, exec, exit; MPI ranks; what a program asks of its job; what of libc is served
-//! files        is this path ours? calls on files by name; the current directory
+//! process      fork, exec, exit; MPI ranks; a program's calls about its job; served libc functions
+//! files        path routing; calls on files by name; the current directory
 //! data         calls that move data: io.rs -> transfer.rs
 //! mapping      mmap
-//! descriptors  is this number ours? what stands for it in the kernel; locks; sockets that carry it
+//! descriptors  descriptor routing; placeholder descriptors; file locks; descriptors sent by socket
 //! mount        the process's one mount
 //! kernel       system calls past the C library
 //! ```
-//! Runs inside other people's programs: no thread, no output, no exit, no allocation to read or
-//! write, and every system call past the C library, because its names may be Cairn's own hooks.
+//!
+//! Must stay true: this code runs inside application programs. It starts no thread, prints nothing,
+//! never exits, and allocates nothing to read or write. It makes every system call past the C
+//! library, because the library's names may be Cairn's own hooks.
 
 pub mod data;
 pub mod descriptors;
@@ -26,5 +29,5 @@ pub mod process;
 pub use cairn_core::{
     Above, Attributes, HandleId, HandleInfo, InodeId, NAME_BYTES_MAX, PATH_BYTES_MAX, PathBounds,
 };
-pub use cairn_device::dispatch as selector;
+pub use cairn_platform::dispatch as selector;
 pub use error::{Errno, PathError, PathResult, Result};

@@ -1,18 +1,22 @@
-//! Files of ours in the address space.
+//! Mappings: files of ours in the address space.
 //!
-//! A mapping shows the file's blocks in the tier itself: what is stored through a shared one is in
-//! the file at once, for every process, whatever becomes of this one. Private ones share the blocks
-//! until a page is stored to. Of a tier on another machine the blocks are shown in shared memory,
-//! for every process of this one; `sync` brings there what was stored.
-//! Invariants: a mapping has a description of its own, so its blocks are nobody else's until it
-//! ends, in all processes that inherited it. The list knows every page that shows a block, so a
-//! page that is no longer in it can do no harm. Weaker than a local file system: that another
-//! process made the file longer or shorter, or filled a hole under a mapping that only reads, is
-//! seen when this process next looks at the file (`follow`).
+//! A mapping maps the file's blocks in the tier itself. A store through a shared mapping is in the
+//! file at once, for every process, whatever happens to this one. Private mappings share the blocks
+//! until a page is stored to. Blocks of a tier on another machine are mapped from shared memory,
+//! for every process of this machine; `sync` writes the stores back to that tier.
+//!
+//! Invariants:
+//! - A mapping has an open-file description of its own. So its blocks belong to nobody else until
+//!   it ends in all processes that inherited it.
+//! - The list knows every page that maps a block, so a page that is not in the list can do no harm.
+//!
+//! Weaker than a local file system: if another process makes the file longer or shorter, or fills a
+//! hole under a mapping that only reads, this process sees it when it next looks at the file
+//! (`follow`).
 //!
 //! ```text
-//! mapping.rs   the list of mappings; what is unmapped, what follows the file
-//! create.rs    mmap                      place.rs    where the pieces of a file are put
+//! mapping.rs   list of mappings; munmap; following changes of the file
+//! create.rs    mmap                      place.rs    mapping the pieces of a file
 //! resize.rs    mremap                    change.rs   mprotect, msync, madvise
 //! life.rs      fork, exec, exit          lock.rs     mlockall
 //! ```
@@ -47,21 +51,21 @@ pub use lock::{lock_all, unlock_all};
 pub use resize::remap;
 
 const PAGE_BYTES: usize = 4096;
-/// More than any address space has.
+/// Longest mapping in bytes; more than any address space has.
 const LENGTH_MAX: usize = isize::MAX as usize / 2;
-/// Pages of a file, one after the other, with the same protection.
+/// Contiguous pages of a file with the same protection.
 #[derive(Clone)]
 struct Mapping {
     pages: Range<usize>,
-    /// Place of the first page in the file.
+    /// Offset of the first page in the file.
     offset: u64,
     handle: HandleId,
     inode: InodeId,
     manner: Manner,
-    /// The file was open for writing, so that a protection may permit stores later.
+    /// Whether the file was open for writing, so that a later protection may permit stores.
     may_store: bool,
     placed: Placed,
-    /// Process that made it; children inherit it.
+    /// Generation of the process that made it; children inherit the mapping.
     generation: u64,
 }
 
@@ -72,7 +76,7 @@ impl Mapping {
         Place { mount, mapping, inode, start, offset, manner }
     }
 
-    /// Offset in the file behind the last page.
+    /// Offset in the file of the end of the last page.
     fn end(&self) -> u64 {
         self.offset + self.pages.len() as u64
     }
@@ -87,28 +91,29 @@ impl Mapping {
                 == (next.manner, next.placed, next.generation)
     }
 
-    /// The part that lies in `pages`.
+    /// Returns the part that lies in `pages`.
     fn part(&self, pages: Range<usize>) -> Mapping {
         let offset = self.offset + (pages.start - self.pages.start) as u64;
         Mapping { pages, offset, ..self.clone() }
     }
 
-    /// The part that lies in a range, which it overlaps.
+    /// Returns the part that lies in `range`, which the mapping must overlap.
     fn part_in(&self, range: &Range<usize>) -> Mapping {
         self.part(self.pages.start.max(range.start)..self.pages.end.min(range.end))
     }
 
-    /// Places everything anew.
+    /// Places all pages again.
     fn replace(&mut self, mount: &Mount) -> Result<()> {
         self.placed = self.place(mount).place(self.offset, self.end())?;
         Ok(())
     }
 
-    /// Shows what became of the file since it was placed. What cannot be shown stays as it is.
+    /// Applies changes of the file since the mapping was placed. Pages that cannot be placed stay
+    /// as they are.
     fn follow(&mut self, mount: &Mount) -> Result<()> {
         let (place, seen) = (self.place(mount), self.placed);
         let now = place.state()?;
-        // Private pages below the end may be the process's own by now.
+        // Private pages before the end may have become the process's own copies.
         let is_other = now.moves != seen.moves || seen.holes && now.adds != seen.adds;
         let from = match self.manner.shared && is_other {
             true => self.offset,
@@ -123,7 +128,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Lets stores go to pages of this process from now on.
+    /// Makes later stores go to pages of this process.
     fn make_private(&mut self, mount: &Mount) -> Result<()> {
         self.manner = Manner { shared: false, stores: false, ..self.manner };
         self.replace(mount)
@@ -137,7 +142,7 @@ struct Mappings {
     count: AtomicUsize,
 }
 
-// SAFETY: the list is only reached through `with`, which holds the latch.
+// SAFETY: the list is reached only through `with`, which holds the latch.
 unsafe impl Sync for Mappings {}
 
 static MAPPINGS: Mappings =
@@ -166,13 +171,13 @@ impl Mappings {
             self.with(|list| list.iter().any(|mapping| mapping.overlaps(range)).then(|| act(list)));
         match done {
             Ok(done) => done,
-            // A signal handler that interrupted a call of ours: it does not get to touch our pages.
+            // A signal handler that interrupted a call of ours must not touch our pages.
             Err(errno) => Some(Err(errno)),
         }
     }
 }
 
-/// Whether there is a mapping of ours.
+/// Whether this process has a mapping of ours.
 #[inline]
 pub fn any() -> bool {
     MAPPINGS.count.load(Ordering::Relaxed) > 0
@@ -184,7 +189,7 @@ pub fn is_shown(start: *const c_void, length: usize) -> bool {
     MAPPINGS.with_any_in(&range, |_| Ok(())).is_some()
 }
 
-/// The pages that a call names by an address and a length. Errors: `EINVAL`.
+/// Returns the pages that a call names by an address and a length. Errors: `EINVAL`.
 fn pages(start: *const c_void, length: usize) -> Result<Range<usize>> {
     let start = start as usize;
     let end =
@@ -195,7 +200,7 @@ fn pages(start: *const c_void, length: usize) -> Result<Range<usize>> {
     }
 }
 
-/// As `munmap(2)`. `None`: there is nothing of ours in the range.
+/// As `munmap(2)`. Returns `None` if nothing of ours is in the range.
 ///
 /// # Safety
 /// As for `munmap`.
@@ -209,7 +214,7 @@ pub unsafe fn unmap(start: *mut c_void, length: usize) -> Option<Result<()>> {
     Some(unmapped.map(give_up))
 }
 
-/// Pages of ours in this range are gone.
+/// Handles the removal of pages of ours in this range.
 fn removed(start: *const c_void, length: usize) {
     let Ok(range) = pages(start, length) else { return };
     if let Some(Ok(gone)) = MAPPINGS.with_any_in(&range, |list| Ok(cut(list, &range))) {
@@ -217,8 +222,8 @@ fn removed(start: *const c_void, length: usize) {
     }
 }
 
-/// Lets `map`, which gives `MAP_FAILED` for a failure, put something else there. `None`, and
-/// nothing was done: there is nothing of ours in the range.
+/// Replaces what is mapped in a range by `map`, which returns `MAP_FAILED` if it fails. Returns
+/// `None`, without calling `map`, if nothing of ours is in the range.
 pub fn replace(
     start: *const c_void,
     length: usize,
@@ -255,8 +260,8 @@ fn cut(list: &mut Vec<Mapping>, range: &Range<usize>) -> Vec<HandleId> {
     gone
 }
 
-/// Closes descriptions whose pages are gone. What was stored is sealed, unless other processes have
-/// it mapped, too.
+/// Closes descriptions whose pages are gone. Seals what was stored, unless other processes also
+/// have the file mapped.
 fn give_up(gone: Vec<HandleId>) {
     if gone.is_empty() {
         return;
@@ -271,24 +276,24 @@ fn give_up(gone: Vec<HandleId>) {
 fn end(mount: &Mount, slot: SlotId, handle: HandleId) {
     if let Ok(Some(inode)) = mount.fs().end_mapping(slot, handle, mount::now()) {
         if mount.fs().attributes(inode).is_ok_and(|found| found.links > 0) {
-            // A block that stays stale is sealed by the drain.
+            // The drain seals a block that stays stale.
             let _ = upkeep::seal(mount, inode);
         }
     }
-    // An error has nowhere to go: the pages are gone.
+    // An error cannot be reported: the pages are gone.
     let _ = mount.fs().release(slot, handle, mount::now());
     mount.fs().note_barrier();
 }
 
-/// This process has changed the file, or looks at it: its mappings show what it is now.
+/// Updates the mappings of a file that this process has changed or is about to look at.
 pub fn follow(inode: InodeId) {
     if any() {
         follow_where(|mapping| mapping.inode == inode);
     }
 }
 
-/// As `follow`, of all files: the process has a lock, under which others may have changed any of
-/// them.
+/// As `follow`, for all files. For a process that has taken a lock, under which other processes may
+/// have changed any of them.
 pub fn follow_all() {
     if any() {
         follow_where(|_| true);
@@ -297,7 +302,7 @@ pub fn follow_all() {
 
 fn follow_where(chosen: impl Fn(&Mapping) -> bool) {
     let Ok(mount) = mount::current() else { return };
-    // What cannot be shown now, for want of blocks, may be when the process next looks.
+    // Pages that cannot be placed for lack of blocks are tried again when the process next looks.
     let _ = MAPPINGS.with(|list| {
         for mapping in list.iter_mut().filter(|mapping| chosen(mapping)) {
             let _ = mapping.follow(mount);
@@ -305,7 +310,7 @@ fn follow_where(chosen: impl Fn(&Mapping) -> bool) {
     });
 }
 
-/// As `follow`, of the file behind `handle`.
+/// As `follow`, for the file behind `handle`.
 #[inline]
 pub fn follow_handle(handle: HandleId) {
     if any() {

@@ -1,8 +1,10 @@
-//! The one mount of this process: attached on first use, shared by all its threads.
+//! The process's one mount: attached on first use, shared by all its threads.
 //!
 //! Invariant: once attached, the mount stays for the life of the process, or until the program
-//! gives it up; a forked child keeps the mapping and takes a slot of its own. After a caught panic
-//! every call of ours fails with EIO: the application goes on, but we no longer trust what we know.
+//! gives it up. A forked child keeps the mapping and takes a slot of its own. After a caught panic
+//! every call of ours fails with `EIO`: the application goes on, but our state is not trusted any
+//! more.
+//!
 //! Does not decide which calls are ours; `path.rs` and `table.rs` do.
 
 use core::ops::Range;
@@ -16,10 +18,12 @@ use cairn_core::{
     Timestamp,
 };
 use cairn_device::TierPlace;
-use cairn_device::descriptor::Descriptor;
-use cairn_device::media_file::Allocation;
-use cairn_device::namespace::{self, Creation, open_namespace};
-use cairn_device::{Device, Namespace, Store, StoreError, huge, process, sys};
+use cairn_device::media::media_file::Allocation;
+use cairn_device::memory::huge;
+use cairn_device::store::namespace::{self, Creation, open_namespace};
+use cairn_device::{Device, Namespace, Store, StoreError};
+use cairn_platform::descriptor::Descriptor;
+use cairn_platform::{process, sys};
 
 use crate::descriptors::{placeholder, table};
 use crate::error::{Errno, PathError, PathResult, Result};
@@ -29,62 +33,62 @@ use crate::kernel::configuration::{self, Configuration, Scope};
 use crate::kernel::latch::Latch;
 use crate::mapping;
 
-/// The namespace that all processes of the node share.
+/// Name of the namespace that all processes of the node share.
 const NODE: &str = "node";
-/// Ways out of the mount and back that one path may take.
+/// Most times that one path may leave the mount and come back.
 const SYMLINKS_MAX: usize = 40;
-/// Smallest share of a tier that a rank's own namespace gets, hugeblocks.
+/// Smallest share of a tier for a rank's own namespace, in hugeblocks.
 const RANK_BLOCKS_MIN: u32 = 64;
 
 static MOUNT: AtomicPtr<Mount> = AtomicPtr::new(core::ptr::null_mut());
-/// The mount that the program has given up, and may take up again.
+/// Mount that the program has given up and may attach again.
 static RETIRED: AtomicPtr<Mount> = AtomicPtr::new(core::ptr::null_mut());
 static POISONED: AtomicBool = AtomicBool::new(false);
 static ENDED: AtomicBool = AtomicBool::new(false);
-/// The thread that ends the process; 0 while none does.
+/// Thread that is ending the process; 0 if none is.
 static ENDER: AtomicU32 = AtomicU32::new(0);
 static ATTACHING: Latch = Latch::new();
 
-/// Whose rights count: a process may have others than its user.
+/// Whose credentials a permission check uses: those of a process may differ from its user's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rights {
-    /// Those that calls are made with.
+    /// The effective ones, with which calls are made.
     Effective,
-    /// Those of the real user, which `access(2)` asks for.
+    /// Those of the real user, for `access(2)`.
     Real,
 }
 
-/// An attached namespace and what this process is in it.
+/// An attached namespace and this process's state in it.
 pub struct Mount {
     namespace: Namespace,
-    /// Process generation for which `slot` is right; changes in a forked child.
+    /// Process generation for which `slot` is valid; differs in a forked child.
     generation: AtomicU64,
     slot: AtomicU32,
-    /// The process that has the slot. A process that shares its memory lives in the same.
+    /// Process that owns the slot. A process that shares its memory uses the same slot.
     pid: AtomicU32,
-    /// In a forked child until its first call of ours: `slot` is the one its parent made for it.
+    /// Set in a forked child until its first call of ours: `slot` is the one its parent made for
+    /// it.
     prepared: AtomicBool,
-    /// User (high half) and group that calls are made with, and the real ones.
+    /// User (high half) and group of calls: the effective ones, and then the real ones.
     credentials: AtomicU64,
     real_credentials: AtomicU64,
-    /// Supplementary groups, never freed; null for none.
+    /// Supplementary groups; null for none. Never freed.
     groups: AtomicPtr<Vec<u32>>,
-    /// `RLIMIT_FSIZE`; `u64::MAX` where there is none.
+    /// `RLIMIT_FSIZE` in bytes; `u64::MAX` if there is no limit.
     file_size_limit: AtomicU64,
     /// `st_dev` of our files.
     device_number: u64,
 }
 
-/// The mount, if this process has attached it already.
+/// Returns the mount if this process has attached it.
 #[inline]
 pub fn attached() -> Option<&'static Mount> {
-    // SAFETY: a non-null MOUNT came from Box::leak and is never freed.
+    // SAFETY: a non-null MOUNT came from `Box::leak` and is never freed.
     unsafe { MOUNT.load(Ordering::Acquire).as_ref() }
 }
 
-/// The mount, attached now if need be.
-/// Errors: `EIO` after a caught panic, `ENODEV` without configuration or store; those of opening
-/// the store.
+/// Returns the mount and attaches it if necessary. Errors: `EIO` after a caught panic, `ENODEV`
+/// without configuration or store; those of opening the store.
 #[inline]
 pub fn current() -> Result<&'static Mount> {
     match attached() {
@@ -98,14 +102,14 @@ pub fn current() -> Result<&'static Mount> {
     }
 }
 
-/// The mount, if it is attached, for giving up what this process holds: a forked child that only
-/// lets go need not introduce itself.
+/// Returns the mount, if it is attached, for releasing what this process holds. A forked child that
+/// only releases need not register itself.
 pub(crate) fn holder() -> Option<&'static Mount> {
     let mount = attached()?;
     if mount.current_slot().is_some() { Some(mount) } else { current().ok() }
 }
 
-/// Makes every later call of ours fail: a panic was caught, so a bug has shown itself.
+/// Makes every later call of ours fail, because a panic was caught and so a bug has shown.
 pub fn poison() {
     POISONED.store(true, Ordering::Relaxed);
 }
@@ -115,23 +119,23 @@ pub fn is_poisoned() -> bool {
     POISONED.load(Ordering::Relaxed)
 }
 
-/// Says that the process has ended as far as the store is concerned; a late call must not take a
-/// slot again.
+/// Marks the process as ended in the store, so that a late call does not take a slot again.
 pub(crate) fn set_ended() {
     ENDED.store(true, Ordering::Relaxed);
 }
 
-/// Says that the calling thread is about to end the process.
+/// Records that the calling thread is about to end the process.
 pub(crate) fn begin_end() {
     ENDER.store(sys::gettid(), Ordering::Relaxed);
 }
 
-/// To be called by a thread whose call has failed: while another thread ends the process there is
-/// nothing left to serve it with, and it is not told so, because on a disk its call would go on
-/// until the kernel stops it. Returns if that does not come.
+/// Waits, in a thread whose call has failed, while another thread ends the process. The failed call
+/// must not report its error then: on a disk, the call would go on until the kernel stops the
+/// thread. Returns if nothing is ending, or if the end does not come.
 #[cold]
 pub fn wait_if_ending() {
-    /// An end takes milliseconds; longer only if it waits for something that this thread has.
+    /// Longest wait. An end takes milliseconds; longer only if it waits for something this thread
+    /// has.
     const PATIENCE_MS: u32 = 2000;
     const PAUSE: core::time::Duration = core::time::Duration::from_millis(10);
     let ender = ENDER.load(Ordering::Relaxed);
@@ -185,8 +189,8 @@ pub(crate) fn is_retired() -> bool {
     !RETIRED.load(Ordering::Relaxed).is_null()
 }
 
-/// Gives the mount up for the process, which holds nothing of it any more. Threads that still look
-/// at it see it as it was.
+/// Gives the mount up. Precondition: the process holds nothing in it. Threads that still use the
+/// reference see the mount as it was.
 pub(crate) fn retire() -> Result<()> {
     let _held = ATTACHING.hold()?;
     let Some(mount) = attached() else { return Ok(()) };
@@ -200,7 +204,7 @@ pub(crate) fn retire() -> Result<()> {
 }
 
 impl Mount {
-    /// Takes the mount up again. Errors: `EXDEV` if another store is in its place.
+    /// Attaches a mount again that was given up. Errors: `EXDEV` if another store is in its place.
     fn resume(&'static self, configuration: &Configuration) -> Result<&'static Mount> {
         let ours = sys::fstat(self.store_directory())?;
         let there = sys::fstatat(libc::AT_FDCWD, configuration.store_path(), 0)
@@ -215,7 +219,7 @@ impl Mount {
 
     fn open(configuration: &Configuration) -> Result<Mount> {
         let path = Path::new(OsStr::from_bytes(configuration.store()));
-        // A file that does not exist is another matter than a store that does not.
+        // A missing store must differ from a missing file, which is `ENOENT`.
         let failed = |error: StoreError| match error.errno {
             libc::ENOENT => Errno(libc::ENODEV),
             errno => Errno(errno),
@@ -244,27 +248,28 @@ impl Mount {
         Ok(mount)
     }
 
-    /// The namespace.
+    /// The microfs of the namespace.
     #[inline]
     pub fn fs(&self) -> &Microfs {
         &self.namespace.fs
     }
 
-    /// The device of tier `tier`. Errors: `EIO` if a damaged extent names a tier that is not there.
+    /// Returns the device of tier `tier`. Errors: `EIO` if a damaged extent names a missing tier.
     #[inline]
     pub fn tier(&self, tier: u8) -> Result<&dyn Device> {
         Ok(self.namespace.tier(tier)?)
     }
 
-    /// Whether all blocks of files are in memory, or written as if they were.
+    /// Whether every tier with data is in memory, or is written as if it were.
     pub(crate) fn is_in_memory(&self) -> bool {
         let in_memory = |device: &dyn Device| device.mappable().is_some_and(|at| at.in_memory);
         let mut tiers = self.namespace.tiers.iter().filter(|device| device.bytes() > 0);
         tiers.all(|device| in_memory(device.as_ref()))
     }
 
-    /// Makes durable what programs have stored to mapped files, on tiers where a flush of metadata
-    /// leaves that out, or may: what was brought back after the last mapping ended is in no record.
+    /// Makes stores to mapped files durable on tiers whose flush with the metadata leaves them out,
+    /// or may leave them out: no record names stores that were written back after the last mapping
+    /// ended.
     pub(crate) fn flush_mapped_stores(&self) -> Result<()> {
         let tiers = self.namespace.tiers.iter();
         let mut left_out =
@@ -282,18 +287,18 @@ impl Mount {
         Ok(self.namespace.write_back(inode, range)?)
     }
 
-    /// Makes the bytes past the end of the file zeros, so that it can grow over them.
+    /// Zeroes the bytes past the end of the file, so that it can grow over them.
     pub(crate) fn settle(&self, inode: InodeId) -> Result<()> {
         Ok(self.namespace.settle(&self.caller(), inode)?)
     }
 
-    /// The checksum that a stale block should have.
+    /// Returns the checksum that a stale block should have.
     pub(crate) fn block_checksum(&self, block: &StaleBlock) -> Result<u32> {
         Ok(self.namespace.block_checksum(block)?)
     }
 
-    /// A new close-on-exec descriptor of the socket inode that stands for `handle`, and the inode's
-    /// number.
+    /// Returns a new close-on-exec descriptor of the socket inode that stands for `handle`, and the
+    /// inode's number.
     pub(crate) fn placeholder(&self, handle: HandleId) -> Result<(i32, u64)> {
         Ok(self.namespace.placeholder(handle.number())?)
     }
@@ -303,14 +308,15 @@ impl Mount {
         Ok(self.namespace.launch(handle)?)
     }
 
-    /// As `Namespace::land`, and frees what that left.
+    /// As `Namespace::land`; also frees the blocks that this leaves behind.
     pub(crate) fn land(&self, handle: HandleId) -> Result<()> {
         self.namespace.land(handle)?;
         self.reclaim();
         Ok(())
     }
 
-    /// A new descriptor of a directory to be the kernel's current one, and its inode number.
+    /// Returns a new descriptor of a stand-in directory, to become the kernel's current directory,
+    /// and its identity.
     pub(crate) fn stand_in(&self) -> Result<(i32, u64)> {
         Ok(self.namespace.stand_in()?)
     }
@@ -351,13 +357,13 @@ impl Mount {
         SlotId(self.slot.load(Ordering::Relaxed))
     }
 
-    /// Who calls, and when.
+    /// Returns this process as a caller, with the present time.
     #[inline]
     pub fn caller(&self) -> Caller {
         self.caller_with(Rights::Effective)
     }
 
-    /// The same, with these rights.
+    /// As [`Mount::caller`], with these rights.
     #[inline]
     pub(crate) fn caller_with(&self, rights: Rights) -> Caller {
         let credentials = match rights {
@@ -379,46 +385,48 @@ impl Mount {
         unsafe { groups.as_ref() }.map_or(&[], Vec::as_slice)
     }
 
-    /// Asks the kernel again who we are; after a call that changes it.
+    /// Reads the credentials from the kernel again. To be called after a call that changes them.
     pub fn refresh_credentials(&self) {
         let pack = |uid, gid| u64::from(uid) << 32 | u64::from(gid);
         self.credentials.store(pack(sys::geteuid(), sys::getegid()), Ordering::Relaxed);
         self.real_credentials.store(pack(sys::getuid(), sys::getgid()), Ordering::Relaxed);
         let groups = sys::getgroups();
         if groups != self.groups() {
-            // Other threads may still look at the old ones.
+            // Other threads may still read the old list, so it is not freed.
             self.groups.store(Box::into_raw(Box::new(groups)), Ordering::Release);
         }
     }
 
-    /// Asks the kernel again for the limits of this process; after a call that changes them.
+    /// Reads the limits of this process from the kernel again. To be called after a call that
+    /// changes them.
     pub fn refresh_limits(&self) {
         let limit = sys::soft_limit(libc::RLIMIT_FSIZE).unwrap_or(u64::MAX);
         self.file_size_limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Largest file this process may make, bytes.
+    /// Largest file this process may create, in bytes.
     #[inline]
     pub(crate) fn file_size_limit(&self) -> u64 {
         self.file_size_limit.load(Ordering::Relaxed)
     }
 
-    /// In a forked child: `slot` was made for it. Who the child is, is told when it first needs us;
-    /// most children execute another program at once.
+    /// Sets up the slot that the parent made for this forked child. The child registers itself on
+    /// its first call of ours, because most children execute another program at once.
     pub(crate) fn inherit(&self, slot: SlotId) {
         self.slot.store(slot.0, Ordering::Relaxed);
         self.pid.store(sys::getpid(), Ordering::Relaxed);
         self.prepared.store(true, Ordering::Relaxed);
     }
 
-    /// The slot that holds this process's references, even if it has not introduced itself yet.
+    /// Returns the slot that holds this process's references, even if it has not registered itself
+    /// yet.
     pub(crate) fn current_slot(&self) -> Option<SlotId> {
         let known = self.generation.load(Ordering::Relaxed) == process::generation();
         (known || self.prepared.load(Ordering::Relaxed)).then(|| self.slot())
     }
 
-    /// Takes up the slot of a forked child, or, if its creation was not seen, makes one for what it
-    /// inherited.
+    /// Takes over the slot made for a forked child. If its creation was not seen, attaches a new
+    /// slot for what it inherited.
     fn adopt(&self) -> Result<()> {
         if self.generation.load(Ordering::Relaxed) == process::generation() {
             return Ok(());
@@ -437,20 +445,20 @@ impl Mount {
         Ok(())
     }
 
-    /// The slot, if it ends with this process: none in one that lives in the memory and the slot of
-    /// another.
+    /// Returns the slot if it ends with this process; none in a process that shares the memory and
+    /// the slot of another.
     pub(crate) fn own_slot(&self) -> Option<SlotId> {
         self.current_slot().filter(|_| self.pid.load(Ordering::Relaxed) == sys::getpid())
     }
 
-    /// Gives up this process's slot; it takes a new one if it goes on.
+    /// Gives up this process's slot; the process takes a new one if it goes on.
     pub(crate) fn abandon_slot(&self) {
         self.prepared.store(false, Ordering::Relaxed);
         self.generation.store(0, Ordering::Relaxed);
     }
 
-    /// Holds on to the handles of this process that `wanted` names; one that is gone leaves the
-    /// table.
+    /// Retains the handles of this process for which `wanted` returns true. Descriptors of handles
+    /// that are gone leave the table.
     pub(crate) fn retain_all(&self, slot: SlotId, wanted: impl Fn(HandleId) -> bool) {
         for (descriptor, handle) in table::all() {
             if wanted(handle) && self.fs().retain(slot, handle).is_err() {
@@ -459,8 +467,8 @@ impl Mount {
         }
     }
 
-    /// Runs `act`, which needs a free process slot; if there is none, after reaping processes that
-    /// are dead.
+    /// Runs `act`, which needs a free process slot. If there is none, reaps dead processes and runs
+    /// it again.
     pub(crate) fn with_room<T>(&self, act: impl Fn() -> cairn_core::Result<T>) -> Result<T> {
         match act() {
             Err(cairn_core::Error::TooManyProcesses) => {}
@@ -470,19 +478,20 @@ impl Mount {
         Ok(act()?)
     }
 
-    /// Gives up what processes had that are dead; false if that failed.
+    /// Releases what dead processes held. Returns false if that failed.
     pub(crate) fn reap(&self) -> bool {
         let reaped = self.namespace.reap();
         self.reclaim();
         reaped.is_ok()
     }
 
-    /// As `Namespace::reap_gone`. If it fails, the agent does it later.
+    /// As `Namespace::reap_gone`. If it fails, the agent does the work later.
     pub(crate) fn reap_gone(&self) {
         let _ = self.namespace.reap_gone();
     }
 
-    /// Has small files share a block, as `Namespace::pack`; false if that made no room.
+    /// Packs small files into shared blocks, as `Namespace::pack`. Returns false if that made no
+    /// room.
     pub(crate) fn pack(&self) -> bool {
         self.namespace.pack(&self.caller()).unwrap_or(false)
     }
@@ -500,8 +509,8 @@ impl Mount {
         self.namespace.patiently(act)
     }
 
-    /// After an exec: enters the descriptors that survived it and gives up the handles of those
-    /// that did not.
+    /// After an exec: enters the descriptors that survived it in the table and gives up the handles
+    /// of those that did not.
     fn recognise_descriptors(&self) -> Result<()> {
         placeholder::for_each_inherited(self, |descriptor, handle| {
             let retain = || Ok(self.fs().retain(self.slot(), handle)?);
@@ -513,7 +522,8 @@ impl Mount {
         Ok(())
     }
 
-    /// The inode of a descriptor of ours that is used as a directory. Errors: `EBADF`, `ENOTDIR`.
+    /// Returns the inode of a descriptor of ours that is used as a directory. Errors: `EBADF`,
+    /// `ENOTDIR`.
     pub fn directory_of(&self, descriptor: i32) -> Result<InodeId> {
         let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
         let info = self.fs().handle(handle)?;
@@ -523,12 +533,13 @@ impl Mount {
         }
     }
 
-    /// The inode behind a handle.
+    /// Returns the inode behind a handle.
     pub fn inode_of(&self, handle: HandleId) -> Result<InodeId> {
         Ok(self.fs().handle(handle)?.inode)
     }
 
-    /// The result of an operation on `place`; one that left the namespace says where it leads.
+    /// Converts the result of an operation on `place`. If the path left the namespace, the error
+    /// says where it leads.
     pub fn at<T>(
         &self,
         place: &Place,
@@ -542,8 +553,8 @@ impl Mount {
         }
     }
 
-    /// Where a path leads that left the mount: outside, or, by a way that did not stay outside, to
-    /// a place below the mount that the caller's own call then finds.
+    /// Finds where a path that left the mount leads: outside, or, if it came back, to a place below
+    /// the mount that the caller's own call then finds.
     #[cold]
     fn elsewhere(&self, place: &Place, follow: bool) -> PathError {
         let caller = self.caller();
@@ -555,7 +566,7 @@ impl Mount {
             let Some(rest) = path::inside(configuration::get(), &outside) else { break };
             match self.fs().escape_path(&caller, cairn_core::ROOT, rest, follow) {
                 Ok(next) => outside = next,
-                // It stays, or it fails: the caller's call shall see which.
+                // The path stays inside or fails; the caller's next call finds out which.
                 Err(_) => return terminated(outside),
             }
         }
@@ -565,12 +576,12 @@ impl Mount {
         }
     }
 
-    /// Frees the blocks of files that are gone.
+    /// Frees the blocks of deleted files.
     pub(crate) fn reclaim(&self) {
         let mut batches = 0;
         while self.fs().orphans() > 0 && batches < RECLAIM_BATCHES_MAX {
-            // What cannot be freed now (pinned, or the lock is held by a stopped tool) is freed by
-            // a later call.
+            // Blocks that cannot be freed at this time (pinned, or the lock is held by a stopped
+            // tool) are freed by a later call.
             if !self.fs().reclaim(self.current_slot()).unwrap_or(false) {
                 break;
             }
@@ -586,8 +597,8 @@ fn terminated(outside: Vec<u8>) -> PathError {
     }
 }
 
-/// The namespace of a rank, made on first use as a share of the node's: its tiers divided by the
-/// ranks of the node.
+/// Opens the namespace of a rank. Creates it on first use as a share of the node's: its tiers are
+/// divided by the number of ranks on the node.
 fn rank_namespace(
     store: &Store,
     rank: u32,
@@ -626,8 +637,8 @@ fn rank_namespace(
     }
 }
 
-/// Makes a durable namespace on what its rank had before the node's memory was lost, if there is
-/// something; for metadata alone there are so many bytes, or more if need be.
+/// Makes the rank's durable namespace from the files it had before the node's memory was lost, if
+/// there are any. A namespace with metadata only gets at least `metadata_bytes` bytes for it.
 fn take_files(
     creation: &mut Creation,
     metadata_bytes: u64,
@@ -643,15 +654,15 @@ fn take_files(
     Ok(())
 }
 
-/// Major number of `st_dev`; not assigned to any device of Linux.
+/// Major number of `st_dev`; Linux assigns it to no device.
 const DEVICE_MAJOR: u32 = 0xca1;
-/// Batches of blocks freed in one call, so that a call stays bounded.
+/// Most batches of blocks that one call frees, so that a call stays bounded.
 const RECLAIM_BATCHES_MAX: usize = 1 << 16;
 
-/// The time with the resolution of the kernel's tick, as file systems use it.
+/// Returns the time with the resolution of the kernel's tick, as file systems use it.
 pub fn now() -> Timestamp {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: clock_gettime writes one timespec; it is served by the vDSO and never hooked.
+    // SAFETY: `clock_gettime` writes one timespec; the vDSO serves it, and it is never hooked.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut time) };
     Timestamp::from_parts(time.tv_sec, time.tv_nsec)
 }

@@ -1,7 +1,8 @@
-//! Processes: what a fork, an exec and an end mean for the slot.
+//! Processes: the effect of fork, exec and exit on the process slot.
 //!
-//! Invariant: a child's references are taken before it exists; an orderly end (exit, exec) never
-//! leaves a file unclean, a death by signal is never mistaken for one.
+//! Invariant: a child's references are taken before the child exists. An orderly end (exit, exec)
+//! never leaves a file unclean, and a death by signal never counts as orderly.
+//!
 //! Does not call fork or exec itself.
 
 pub mod calls;
@@ -12,7 +13,7 @@ pub mod unserved;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_core::{HandleId, SlotId};
-use cairn_device::{sys, unlocked};
+use cairn_platform::{sys, unlocked};
 
 use crate::data::upkeep;
 use crate::descriptors::{fd_passing, locks, placeholder, readers, table};
@@ -22,9 +23,9 @@ use crate::kernel::configuration;
 use crate::mapping;
 use crate::mount::{self, Mount};
 
-/// Whether this process may have something of ours that a child would inherit: it has attached the
-/// mount, or was executed with descriptors or in a directory of ours, and attaches it now. Looks
-/// for those once.
+/// Whether this process may hold anything of ours that a child would inherit: an attached mount,
+/// descriptors, or a current directory. If it was executed with such descriptors or directory,
+/// attaches the mount. Looks for them once.
 pub fn has_something() -> bool {
     static HAS_NOTHING: AtomicBool = AtomicBool::new(false);
     if mount::attached().is_some() {
@@ -34,20 +35,20 @@ pub fn has_something() -> bool {
         return false;
     }
     let inherited = placeholder::is_any_inherited() || cwd::inode().is_some();
-    // What is of a store that is gone is lost.
+    // Descriptors and directories of a store that is gone are lost.
     let has_something = inherited && mount::current().is_ok();
-    // What comes later, by messages, makes itself known.
+    // Descriptors received later in messages make themselves known.
     HAS_NOTHING.store(!has_something, Ordering::Relaxed);
     has_something
 }
 
-/// A child in the making.
+/// A child process that is being created.
 #[must_use]
 pub struct Spawn(Option<(&'static Mount, SlotId)>);
 
 impl Spawn {
-    /// Call before the child is created. Errors: `EAGAIN` if the store has no slot for another
-    /// process.
+    /// Reserves a slot with references for the child. Call before the child is created. Errors:
+    /// `EAGAIN` if the store has no slot for another process.
     pub fn begin() -> Result<Spawn> {
         if mount::is_poisoned() || !has_something() {
             return Ok(Spawn(None));
@@ -62,32 +63,32 @@ impl Spawn {
         Ok(Spawn(Some((mount, child))))
     }
 
-    /// In the parent, once the child `pid` exists.
+    /// Completes the spawn in the parent, once the child `pid` exists.
     pub fn parent(self, pid: i32) {
         if let Some((mount, child)) = self.0 {
-            // The child may have introduced itself, and even ended, before.
+            // The child may have registered itself, and even ended, before this.
             let _ = mount.fs().spawn_parent(child, pid as u32);
         }
     }
 
-    /// In the child, before anything else.
+    /// Completes the spawn in the child, before anything else runs there.
     pub fn child(self) {
         table::forked();
         placeholder::forked();
         readers::forked();
         fd_passing::forked();
         cwd::forked();
-        // What the kernel locks of a process it does not lock of its child.
+        // Memory locks are not inherited across a fork.
         unlocked::set_following(false);
         if let Some((mount, child)) = self.0 {
             mount.fs().forked();
-            // If this fails, the parent does the same.
+            // If this fails, the parent's call does the same.
             let _ = mount.fs().spawn_parent(child, sys::getpid());
             mount.inherit(child);
         }
     }
 
-    /// In the parent, when there is no child after all, or when it needs no references any more.
+    /// Gives the references back in the parent, when no child was created or it needs none.
     pub fn cancel(self) {
         if let Some((mount, child)) = self.0 {
             let _ = mount.fs().spawn_cancel(child, mount::now());
@@ -95,14 +96,14 @@ impl Spawn {
     }
 }
 
-/// An exec that is about to happen. If it does, nothing of this process remains to run; if not,
-/// call `failed`.
+/// An exec that is about to happen. If it succeeds, no code of this process runs again; if it
+/// fails, call `failed`.
 #[must_use]
 pub struct Exec(Option<&'static Mount>);
 
 impl Exec {
-    /// Seals what this process wrote, marks its end as orderly, and gives up inherited references
-    /// that the exec would close: the executed program may never look at the store.
+    /// Seals the files that this process wrote, marks its end as orderly, and gives up inherited
+    /// references that the exec would close: the executed program may never look at the store.
     pub fn begin() -> Exec {
         let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else {
             return Exec(None);
@@ -121,8 +122,8 @@ impl Exec {
             }
         }
         if kept {
-            // Without the mark the executed program's files end unclean if it never attaches: the
-            // safe side.
+            // If this fails and the executed program never attaches, its files end unclean. That is
+            // the safe side.
             let _ = mount.fs().mark_exec(slot, true);
         } else {
             let _ = mount.fs().detach(slot, mount::now());
@@ -131,7 +132,7 @@ impl Exec {
         Exec(Some(mount))
     }
 
-    /// The exec failed: the process goes on with what it can get back.
+    /// Recovers after a failed exec: the process goes on with the references that it can get back.
     pub fn failed(self) {
         let Some(mount) = self.0 else { return };
         if let Ok(mount) = mount::current() {
@@ -152,7 +153,7 @@ fn has_working_directory() -> bool {
     !cwd::is_foreign() && cwd::inode().is_some()
 }
 
-/// Says that the process is ending in an orderly way, while its files may still be written to.
+/// Records that the process is ending in an orderly way. It may still write to its files.
 pub fn about_to_end() {
     if let Some(mount) = mount::attached() {
         let _ = mount::current();
@@ -160,10 +161,10 @@ pub fn about_to_end() {
     }
 }
 
-/// The orderly end of the process: everything it holds is released as clean. Later calls of ours
-/// fail.
+/// Ends the process in an orderly way: releases everything that it holds as clean. Later calls of
+/// ours fail.
 pub fn end() {
-    // A poisoned mount may call nothing clean.
+    // A poisoned mount must not mark anything clean.
     let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else { return };
     let Some(slot) = mount.own_slot() else { return };
     mount::begin_end();
@@ -175,9 +176,8 @@ pub fn end() {
     mount.reclaim();
 }
 
-/// Makes everything that this process has open as durable as `fsync` makes it, and what is still on
-/// its way to a tier.
-/// Errors: the first failure; the other files are flushed all the same.
+/// Makes every open file of this process as durable as `fsync` does, and all data that is on its
+/// way to a tier. Errors: the first failure; the remaining files are flushed all the same.
 pub fn flush() -> Result<()> {
     if mount::attached().is_none() {
         return Ok(());
@@ -185,8 +185,8 @@ pub fn flush() -> Result<()> {
     let mut outcome = Ok(());
     for (_, handle) in table::all() {
         match file::sync(handle) {
-            // One that only names its file has nothing to flush, nor has one that was closed
-            // meanwhile.
+            // A descriptor that only names its file (`O_PATH`) has nothing to flush, nor has one
+            // closed meanwhile.
             Err(Errno(libc::EBADF)) => {}
             flushed => outcome = outcome.and(flushed),
         }
@@ -196,13 +196,13 @@ pub fn flush() -> Result<()> {
 
 fn seal_all(mount: &Mount) {
     for (_, handle) in table::all() {
-        // What stays stale is sealed by the drain.
+        // The drain seals blocks that stay stale.
         let _ = upkeep::seal_handle(mount, handle);
     }
 }
 
-/// The process's credentials are about to change: what the store asks of them is asked now. Where
-/// that fails, the first use says so.
+/// Prepares for a change of the process's credentials: does everything that needs the present ones.
+/// If that fails, the first use of the store reports the error.
 pub fn before_credentials_change() {
     let has_more_than_others = sys::geteuid() == 0 || sys::getuid() != sys::geteuid();
     if !has_more_than_others || configuration::get().is_none() {
@@ -214,14 +214,14 @@ pub fn before_credentials_change() {
     }
 }
 
-/// The process's credentials changed.
+/// Refreshes the credentials after the process changed them.
 pub fn credentials_changed() {
     if let Some(mount) = mount::attached() {
         mount.refresh_credentials();
     }
 }
 
-/// The process's limits changed.
+/// Refreshes the limits after the process changed them.
 pub fn limits_changed() {
     if let Some(mount) = mount::attached() {
         mount.refresh_limits();

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const THREADS: usize = 4;
 const FILES: usize = 20;
 const ROUNDS: usize = 300;
-/// Four of these cross from a hugeblock that exists into one that is reserved.
+/// Four of these cross from an existing hugeblock into a reserved one.
 const PIECE: usize = 9000;
 
-/// Every thread has files of its own and begins each anew; what is freed by one is taken by
+/// Every thread has files of its own and starts each from empty. Blocks that one frees are taken by
 /// another.
 fn rewrite(thread: usize, begin_anew: impl Fn(&str) -> i32) {
     let bytes = pattern(PIECE, thread);
@@ -100,10 +100,12 @@ fn threads_write_records_through_one_descriptor_then_each_is_there_once_and_whol
 }
 
 /// Mechanism: a process has a few pins, and a write in flight keeps one for as long as its device
-/// takes. Who found none let others run ten thousand times, which is milliseconds when the others
-/// wait for a disk.
+/// takes. A thread that found none yielded ten thousand times, which is only milliseconds when the
+/// others wait for a disk.
+///
 /// Consequence: sixteen threads that wrote 4 MiB each to a tier in a file got EDEADLK.
-/// Fix: who waits sleeps, and gives up after minutes.
+///
+/// Fix: a waiting thread sleeps, and gives up only after minutes.
 #[test]
 fn write_waits_as_long_as_others_of_its_process_are_in_flight() {
     const ROUNDS: usize = 300_000;
@@ -114,7 +116,7 @@ fn write_waits_as_long_as_others_of_its_process_are_in_flight() {
     let plans: Vec<_> = core::iter::from_fn(|| plan().ok()).collect();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| write_at(file, &pattern(PIECE, 1), At::Offset(0)));
-        // Much longer than that many rounds of the writer would take.
+        // Takes much longer than that many rounds of the writer would.
         assert!((0..ROUNDS).all(|_| plan().err() == Some(Error::Busy)));
         plans.iter().for_each(|plan| fs.abort_write(&caller, plan).unwrap());
         assert_eq!(writer.join().unwrap(), Ok(PIECE));
@@ -124,11 +126,13 @@ fn write_waits_as_long_as_others_of_its_process_are_in_flight() {
     remove("in-flight");
 }
 
-/// Mechanism: as many threads as a process has pins append to a file that another cuts. Each append
-/// keeps its place in a pin until it is planned again; that needs the file's tail zeroed, and
-/// zeroing needs a pin.
+/// Mechanism: as many threads as a process has pins append to a file that another thread truncates.
+/// Each append keeps its place in a pin until it is planned again. For that the file's tail must be
+/// zeroed, and zeroing needs a pin.
+///
 /// Consequence: all waited for one another until their patience ended, and their writes failed with
 /// EDEADLK.
+///
 /// Fix: writes leave one pin of the process free, so that a tail can always be zeroed (`pin.rs`).
 #[test]
 fn tail_is_zeroed_while_appends_hold_every_pin_they_can_get() {
@@ -151,9 +155,10 @@ fn tail_is_zeroed_while_appends_hold_every_pin_they_can_get() {
     remove("pinned");
 }
 
-/// Mechanism: a read whose blocks moved meanwhile was planned again at its place, and that plan may
-/// reach less far than the first, to whose end the cursor had gone already.
-/// Consequence: the bytes between were left out, without a word.
+/// Mechanism: a read whose blocks moved meanwhile was planned again at its place. The new plan may
+/// reach less far than the first, to whose end the cursor had already moved.
+///
+/// Consequence: the bytes in between were left out without an error.
 #[test]
 fn reader_at_the_cursor_leaves_nothing_out_while_blocks_move() {
     const BLOCKS: usize = 32;

@@ -44,7 +44,7 @@ fn stream_gives_dots_and_every_entry_once_with_its_type() {
         entries.into_iter().filter(|entry| entry.1 == libc::DT_REG).map(|entry| entry.0).collect();
     assert_eq!(files, expected);
     stream.close().unwrap();
-    // Removing while reading, as `rm -r` does.
+    // Remove entries while reading, as `rm -r` does.
     let stream = directory::open(&at("many")).unwrap();
     while let Some((name, kind)) = next(stream) {
         if kind != libc::DT_DIR {
@@ -166,10 +166,10 @@ fn current_directory_of_ours_makes_relative_paths_ours() {
     assert_eq!(routed("../x"), Some((inode.0, "../x".to_owned())));
     let here = file::stat(&Place { base: inode, path: b".." }, true).unwrap();
     assert_eq!(here.inode, file::stat(&at("work"), true).unwrap().inode);
-    // The kernel's directory has no name and finds nothing.
+    // The kernel's current directory has no name and contains nothing.
     assert!(std::env::current_dir().is_err());
     assert!(std::fs::write("uncovered", b"x").is_err());
-    // What is current stays, even without a name.
+    // The current directory stays, even without a name.
     names::remove_directory(&at("work/deep")).unwrap();
     assert_eq!(cwd::path().unwrap().unwrap_err().0, libc::ENOENT);
     std::env::set_current_dir("/tmp").unwrap();

@@ -59,7 +59,7 @@ fn list_of_buffers_is_written_and_read_as_one() {
 fn call_that_outlives_its_descriptor_leaves_other_files_alone() {
     let _turn = turn();
     let file = create("closed");
-    // Another thread closes the file between looking up its number and writing to it.
+    // As if another thread closed the file between the lookup of its number and the write.
     let looked_up = handle(file);
     close(file);
     let other = create("other");
@@ -263,7 +263,7 @@ fn closed_file_has_valid_checksums_even_where_it_was_overwritten() {
     let content = get("sealed");
     for (block, checksum) in checksums.into_iter().enumerate() {
         let bytes = &content[block * HUGEBLOCK..(block + 1) * HUGEBLOCK];
-        assert_eq!(checksum, Some(cairn_device::checksum::crc32c(0, bytes)), "block {block}");
+        assert_eq!(checksum, Some(cairn_platform::checksum::crc32c(0, bytes)), "block {block}");
     }
     remove("sealed");
 }

@@ -3,27 +3,27 @@
 mod common;
 
 use cairn_device::Store;
-use cairn_device::namespace::open_namespace;
+use cairn_device::store::namespace::open_namespace;
 use cairn_posix::descriptors::fd_passing::{self, Token};
 use cairn_posix::descriptors::{placeholder, table};
 use cairn_posix::kernel::configuration;
 use cairn_posix::{Errno, kernel};
 use common::*;
 
-/// What the agent does ten times a second.
+/// Reaps, as the agent does ten times a second.
 fn look_after() {
     let store = Store::open(configuration::get().unwrap().store_path().to_str().unwrap().as_ref());
     open_namespace(&store.unwrap(), "node").unwrap().reap().unwrap();
     mount().fs().check().unwrap();
 }
 
-/// The writers of a file, and whether it is unclean.
+/// Returns the number of writers of a file, and whether it is unclean.
 fn state(name: &str) -> (u32, bool) {
     let found = cairn_posix::files::file::stat(&at(name), true).unwrap();
     (found.writers, found.unclean)
 }
 
-/// A copy of a token, as the receiver of a message gets it.
+/// Returns a copy of a token, as the receiver of a message gets it.
 fn arrived(token: &Token) -> i32 {
     kernel::fcntl(token.number(), libc::F_DUPFD_CLOEXEC, 0).unwrap()
 }
@@ -61,7 +61,7 @@ fn token_that_nobody_receives_closes_an_orderly_file_clean_and_one_whose_writer_
         let ended = forked(|| {
             if dies {
                 write(file, b"more").unwrap();
-                // SAFETY: ends this process, which has the file, too, by a signal.
+                // SAFETY: ends this process, which also has the file open, by a signal.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             }
         });
@@ -100,12 +100,12 @@ fn token_can_be_neither_read_nor_written_and_one_that_came_unseen_is_recognised(
     write(file, b"abc").unwrap();
     let token = Token::of(file).unwrap();
     let copy = arrived(&token);
-    assert_eq!(kernel::read(copy, &mut [0; 8]), Err(cairn_device::Errno(libc::EBADF)));
-    // SAFETY: the library ignores it for Rust programs, and so does this one.
+    assert_eq!(kernel::read(copy, &mut [0; 8]), Err(cairn_platform::sys::Errno(libc::EBADF)));
+    // SAFETY: changes no handler: the Rust runtime ignores the signal already.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    assert_eq!(kernel::write(copy, b"x"), Err(cairn_device::Errno(libc::EPIPE)));
+    assert_eq!(kernel::write(copy, b"x"), Err(cairn_platform::sys::Errno(libc::EPIPE)));
     assert!(placeholder::classify(copy) && table::is_ours(copy));
-    assert_eq!(kernel::write(copy, b"x"), Err(cairn_device::Errno(libc::EBADF)));
+    assert_eq!(kernel::write(copy, b"x"), Err(cairn_platform::sys::Errno(libc::EBADF)));
     [file, copy].into_iter().for_each(close);
     assert_eq!(Token::of(file).err(), Some(EBADF));
     drop(token);
@@ -126,7 +126,7 @@ fn forked_child_does_not_keep_what_its_parent_is_sending() {
         spawn.child();
         close(file);
         kernel::close(writer).unwrap();
-        // Until the parent has seen it.
+        // Stay alive until the parent has checked the file.
         let _ = kernel::read(reader, &mut [0]);
         // SAFETY: ends the child.
         unsafe { libc::_exit(0) };

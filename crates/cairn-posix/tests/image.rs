@@ -1,23 +1,25 @@
-//! An image of a real store that one process reads while another one writes: what was there at the
-//! cut, and no call without those that had returned before it; who needs its room gets that.
+//! An image of a real store that one process reads while another one writes. The image shows the
+//! state at the cut, and no call without those that had returned before it. A writer that needs the
+//! image's space gets it.
 
 mod common;
 
 use cairn_core::{ImageLoss, ImageState, InodeId, ROOT};
-use cairn_device::namespace::{begin_images, open_image, open_namespace};
-use cairn_device::{Namespace, Store, checksum};
+use cairn_device::store::namespace::{begin_images, open_image, open_namespace};
+use cairn_device::{Namespace, Store};
+use cairn_platform::checksum;
 use cairn_posix::data::io::At;
 use cairn_posix::files::{file, names};
 use common::*;
 
-/// Longer than a hugeblock, and not a multiple of anything.
+/// Longer than a hugeblock, and not a multiple of any unit.
 const BYTES: usize = 3 * HUGEBLOCK + 777;
 
 fn store() -> Store {
     Store::open(store_path()).unwrap()
 }
 
-/// All bytes of a file of the image. Its blocks that have checksums are what those say.
+/// Returns all bytes of a file of the image. Checks each block that has a checksum.
 fn content(image: &Namespace, inode: InodeId) -> Vec<u8> {
     let size = image.fs.attributes(inode).unwrap().size;
     let mut bytes = vec![0; size as usize];
@@ -168,14 +170,14 @@ fn program_that_needs_the_room_of_an_image_gets_it() {
     }
     assert!(matches!(agents.fs.image(), ImageState::Lost(_, ImageLoss::NoSpace)));
     agents.fs.end_image().unwrap();
-    // So does whoever lets a file grow that was cut within a block.
+    // Growing a file that was truncated within a block takes the image's space, too.
     let short = full - HUGEBLOCK + 1000;
     file::truncate_handle(handle(file), short as i64).unwrap();
     begin_images(&[&agents]).unwrap();
     file::truncate_handle(handle(file), full as i64).unwrap();
     assert!(matches!(agents.fs.image(), ImageState::Lost(_, ImageLoss::NoSpace)));
     agents.fs.end_image().unwrap();
-    // So does whoever makes a new file of what another one held when the image began.
+    // So does writing a new file to the blocks that another one held when the image began.
     close(file);
     begin_images(&[&agents]).unwrap();
     remove("full");

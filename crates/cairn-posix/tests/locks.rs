@@ -10,7 +10,7 @@ use common::*;
 const AGAIN: Errno = Errno(libc::EAGAIN);
 
 fn range(kind: i32, start: i64, length: i64) -> libc::flock {
-    // SAFETY: plain integers, for which zero is a value.
+    // SAFETY: plain integers, for which zero is a valid value.
     let mut lock: libc::flock = unsafe { core::mem::zeroed() };
     lock.l_type = kind as i16;
     lock.l_whence = libc::SEEK_SET as i16;
@@ -23,7 +23,7 @@ fn set(file: i32, kind: i32, start: i64, length: i64) -> Result<(), Errno> {
     locks::lock_range(file, libc::F_SETLK, &mut range(kind, start, length))
 }
 
-/// What another process gets when it tries `lock` on a descriptor of its own.
+/// Returns the result of another process that tries `lock` on a descriptor of its own.
 fn elsewhere(name: &str, lock: impl FnOnce(i32) -> Result<(), Errno>) -> Result<(), Errno> {
     let status = forked(|| {
         let file = open(name, libc::O_RDWR).unwrap();
@@ -102,9 +102,12 @@ fn lock_needs_the_right_direction() {
     remove("direction");
 }
 
-/// Mechanism: a lock file was that of an inode number. Consequence: what was made anew could not be
-/// locked as long as a process was ending that had locked the removed file of that number. Fix: it
-/// is that of one file.
+/// Mechanism: a lock file belonged to an inode number.
+///
+/// Consequence: a new file could not be locked while a process was ending that had locked the
+/// removed file with the same number.
+///
+/// Fix: a lock file belongs to one file.
 #[test]
 fn lock_does_not_outlive_its_file() {
     let _turn = turn();
@@ -114,10 +117,10 @@ fn lock_does_not_outlive_its_file() {
     let old = open("locked", libc::O_RDWR).unwrap();
     let was = inode(old);
     locks::lock_whole(old, exclusive).unwrap();
-    // As a process has it whose files are closed, and that has not ended: the kernel's lock stays.
+    // As in a process that has closed its files but not ended: the kernel's lock stays.
     let mut kept = Vec::new();
     cairn_posix::descriptors::locks::for_each_descriptor(&mut |lock| {
-        // SAFETY: makes another number for a descriptor that is open.
+        // SAFETY: duplicates a descriptor that is open.
         kept.push(unsafe { libc::dup(lock) });
     });
     close(old);

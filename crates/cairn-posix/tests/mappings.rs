@@ -1,5 +1,4 @@
-//! Mapped files, as the store has them: checksums, blocks, who counts as a writer, and what a death
-//! leaves.
+//! Mapped files as the store sees them: checksums, blocks, writers, and the state after a death.
 
 mod common;
 
@@ -17,7 +16,7 @@ use common::*;
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Memory of this test, unmapped when dropped.
+/// A mapping of this test, unmapped when dropped.
 struct Mapped {
     start: *mut u8,
     length: usize,
@@ -53,7 +52,7 @@ impl Mapped {
 
     fn load(&self, range: Range<usize>) -> Vec<u8> {
         assert!(range.end <= self.length);
-        // SAFETY: inside the mapping; the bytes are copied before anybody can change them.
+        // SAFETY: inside the mapping; each byte is copied, and no reference to it is made.
         range.map(|at| unsafe { self.start.add(at).read_volatile() }).collect()
     }
 
@@ -66,7 +65,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: nothing of it is used any more. Parts of it may be gone.
+        // SAFETY: the mapping is not used any more. Parts of it may be unmapped already.
         let _ = unsafe { mapping::unmap(self.start.cast(), self.length) };
     }
 }
@@ -75,7 +74,7 @@ fn attributes(name: &str) -> Attributes {
     file::stat(&at(name), true).unwrap()
 }
 
-/// Which of the file's blocks have valid checksums.
+/// Returns for each of the file's blocks whether its checksum is valid.
 fn sealed(inode: InodeId, blocks: usize) -> Vec<bool> {
     let mut found = vec![None; blocks];
     mount().fs().checksums(inode, 0, &mut found).unwrap();
@@ -95,7 +94,8 @@ fn checksums_are_void_while_a_file_is_mapped_to_be_stored_to_and_valid_afterward
     let descriptor = open("sums", libc::O_RDWR).unwrap();
     let mapped = Mapped::to_store(descriptor, 2 * HUGEBLOCK);
     assert_eq!(sealed(inode, 4), [false, false, true, true]);
-    // Neither a write of a whole block nor a sync makes one valid: a store may come at any time.
+    // Neither a write of a whole block nor a sync makes a checksum valid: a store may come at any
+    // time.
     write_at(descriptor, &content[..HUGEBLOCK], At::Offset(0)).unwrap();
     file::sync(handle(descriptor)).unwrap();
     close(descriptor);
@@ -150,8 +150,8 @@ fn blocks_cut_from_a_mapped_file_are_nobody_elses_before_it_is_unmapped() {
         put(name, &content);
         let descriptor = open(name, libc::O_RDWR).unwrap();
         let mapped = Mapped::to_store(descriptor, 40 * HUGEBLOCK);
-        // A process that does not look at the file sees what it saw, and stores to what is
-        // nobody's.
+        // A process that does not look at the file sees the old content, and its stores go to
+        // blocks that belong to no other file.
         let status = forked(|| {
             let descriptor = open(name, libc::O_RDWR).unwrap();
             file::truncate_handle(handle(descriptor), size as i64).unwrap();
@@ -257,7 +257,7 @@ fn child_that_inherits_a_mapping_keeps_it_until_it_ends_or_executes() {
     assert_eq!(attributes("inherited").writers, 1);
     kernel::write(writer, b"x").unwrap();
     let _ = kernel::read(told, &mut [0]);
-    // It is about to execute a program that may run for long and never look at the file.
+    // The child is about to execute a program that may run for long and never look at the file.
     assert_eq!(attributes("inherited").writers, 0);
     kernel::write(writer, b"x").unwrap();
     assert_eq!(wait(pid), 0);
@@ -407,11 +407,11 @@ fn removed_pages_are_zeros_of_the_file() {
     remove("removed");
 }
 
-/// Files of the stress, each with a byte of its own.
+/// Files of the stress test; each is filled with a byte of its own.
 const NAMES: [&str; 5] = ["mine", "yours", "his", "hers", "theirs"];
 const BLOCKS_MAX: u64 = 12;
 
-/// Numbers that a seed decides.
+/// Pseudo-random numbers from a seed.
 struct Chance(u64);
 
 impl Chance {
@@ -423,13 +423,13 @@ impl Chance {
     }
 }
 
-/// What one process of the stress does to files that others map, write, cut and remove at the same
-/// time.
+/// One process of the stress test. It works on files that others map, write, truncate and remove at
+/// the same time.
 struct Meddler {
     chance: Chance,
-    /// A file that is locked by who cuts, and by who must not be cut meanwhile.
+    /// File that is locked exclusively to truncate, and shared to prevent truncation.
     lock: i32,
-    /// Which file, a descriptor of it, and where it is mapped.
+    /// Mappings: index of the file, a descriptor of it, and the mapping.
     maps: Vec<(usize, i32, Mapped)>,
 }
 
@@ -474,7 +474,7 @@ impl Meddler {
         }
     }
 
-    /// Continues a file in small writes.
+    /// Appends to a file in small writes.
     fn append(&mut self, file: usize) {
         let descriptor = open(NAMES[file], libc::O_RDWR | libc::O_CREAT).unwrap();
         file::seek(handle(descriptor), 0, libc::SEEK_END).unwrap();
@@ -486,9 +486,8 @@ impl Meddler {
         close(descriptor);
     }
 
-    /// Looks where the files end, which nobody changes at this moment, and then stores to each
-    /// mapping, while others cut the files and their blocks: what was there is the file's all the
-    /// same.
+    /// Reads the sizes of the files while nobody can truncate them, and then stores to each mapping
+    /// while others truncate the files. Every byte found must still be the file's own or zero.
     fn touch(&mut self) {
         locks::lock_whole(self.lock, libc::LOCK_SH).unwrap();
         let size = |descriptor| file::attributes(handle(descriptor)).unwrap().size;
@@ -510,7 +509,7 @@ impl Meddler {
     }
 }
 
-/// Starts a process that meddles and ends as chance has it.
+/// Starts a process that makes random changes and ends at random: orderly or by a signal.
 fn meddling(seed: u64) -> i32 {
     let spawn = cairn_posix::process::Spawn::begin().unwrap();
     // SAFETY: the child leaves without the parent's exit handlers.

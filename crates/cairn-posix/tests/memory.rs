@@ -1,4 +1,4 @@
-//! Files in the address space, reserved space, and limits.
+//! Mapped files, reserved space, and limits.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn map(descriptor: i32, request: &Request) -> Result<*mut c_void, Errno> {
 }
 
 fn bytes<'a>(start: *mut c_void, length: usize) -> &'a [u8] {
-    // SAFETY: the tests pass what they mapped, and look at it before they change the file again.
+    // SAFETY: the tests pass what they mapped, and use the slice before they change the file again.
     unsafe { slice::from_raw_parts(start.cast(), length) }
 }
 
@@ -66,8 +66,8 @@ fn shared_mapping_shows_later_writes_and_outlives_close_and_unlink() {
     close(file);
     remove("shared");
     assert_eq!(&bytes(start, content.len())[..100], &content[..100]);
-    // Not even by changing the protection can the tier be written to.
-    // SAFETY: the mapping made above.
+    // SAFETY: the mapping made above. Its file is read-only, so that not even a change of the
+    // protection permits writing to the tier.
     let made_writable = unsafe { kernel::protect(start, 4096, libc::PROT_READ | libc::PROT_WRITE) };
     assert_eq!(made_writable, Err(Errno(libc::EACCES)));
     unmap(start, HUGEBLOCK);
@@ -113,7 +113,7 @@ fn allocated_range_holds_blocks_and_keeps_the_data() {
     remove("allocated");
 }
 
-/// Numbers that look random, the same in each run.
+/// Returns pseudo-random numbers, the same in each run.
 fn numbers() -> impl FnMut(usize) -> usize {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     move |below| {
@@ -137,7 +137,7 @@ fn ranges_that_are_punched_zeroed_and_allocated_read_as_they_should() {
     let mut model = Vec::new();
     let mut number = numbers();
     for round in 0..ROUNDS {
-        // Half of the ranges begin and end where blocks do.
+        // Half of the ranges begin and end at block borders.
         let unit = if number(2) == 0 { 1 } else { HUGEBLOCK };
         let start = number(12 * HUGEBLOCK) / unit * unit;
         let length = (1 + number(6 * HUGEBLOCK)).next_multiple_of(unit);

@@ -1,5 +1,5 @@
-//! Several processes on one mount: inheritance, orderly and violent ends, descriptors nobody told
-//! us about.
+//! Several processes on one mount: inheritance, orderly and violent ends, descriptors that appear
+//! without a call that we saw.
 
 mod common;
 
@@ -27,8 +27,12 @@ fn child_shares_the_cursor_and_its_close_does_not_close_the_parents() {
     remove("shared");
 }
 
-/// A child gave up a descriptor with its parent's slot: the parent lost its reference, and the next
-/// process to inherit the file found it closed. A child's slot counts from the fork on.
+/// Mechanism: a child gave up a descriptor with its parent's slot, so the parent lost its
+/// reference.
+///
+/// Consequence: the next process to inherit the file found it closed.
+///
+/// Fix: a child's slot counts from the fork on.
 #[test]
 fn child_that_only_closes_gives_up_its_own_reference() {
     let _turn = turn();
@@ -127,10 +131,12 @@ fn killed_writer_leaves_its_file_unclean_and_an_orderly_one_does_not() {
     ["killed", "orderly", "closed"].into_iter().for_each(remove);
 }
 
-/// Mechanism: what is in flight of a killed process stays in flight until it is reaped. Who had to
-/// wait for it waited for milliseconds; the agent reaps ten times a second, if it lives.
+/// Mechanism: writes in flight of a killed process stay in flight until the process is reaped. A
+/// waiting writer waited for milliseconds only; the agent reaps ten times a second, if it lives.
+///
 /// Consequence: a write that grew a file in which another process was killed failed with EDEADLK.
-/// Fix: who has waited for long reaps the dead itself.
+///
+/// Fix: a writer that has waited for long reaps the dead itself.
 #[test]
 fn file_grows_though_a_process_was_killed_while_it_wrote_to_it_or_settled_it() {
     let _turn = turn();
@@ -185,7 +191,7 @@ fn exec_gives_up_what_the_parent_still_holds_and_gets_it_back_when_it_fails() {
     let status = forked(|| {
         assert_eq!(usage().processes, processes + 1);
         let exec = Exec::begin();
-        // Nothing survives the exec, so nothing of the child is left in the store.
+        // No descriptor survives the exec, so the child holds nothing in the store.
         exec.failed();
         write(file, b"still here").unwrap();
     });
@@ -220,7 +226,7 @@ fn unknown_descriptor_on_a_placeholder_is_recognised() {
     put("known", b"0123456789");
     let file = open("known", libc::O_RDONLY).unwrap();
     assert_eq!(read(file, 4).unwrap(), b"0123");
-    // A duplicate made behind our back, as descriptor passing makes them.
+    // A duplicate made without our hooks, as descriptor passing makes them.
     let duplicate = kernel::fcntl(file, libc::F_DUPFD, 0).unwrap();
     assert!(!table::is_ours(duplicate));
     assert!(placeholder::classify(duplicate));

@@ -1,12 +1,12 @@
-//! Rank scope: a namespace for this rank alone, made on first use as a share of the node's.
+//! Rank scope: a namespace for this rank alone, created on first use as a share of the node's.
 
 mod common;
 
 use std::os::unix::fs::MetadataExt;
 
 use cairn_core::Geometry;
-use cairn_device::media_file::Allocation;
-use cairn_device::namespace::{self, Creation, open_namespace};
+use cairn_device::media::media_file::Allocation;
+use cairn_device::store::namespace::{self, Creation, open_namespace};
 use cairn_device::{MediumKind, Store, TierPlace};
 use cairn_posix::files::file;
 use cairn_posix::kernel::configuration::{self, Scope};

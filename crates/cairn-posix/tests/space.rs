@@ -5,16 +5,18 @@ mod common;
 use std::cell::Cell;
 
 use cairn_core::Moment;
-use cairn_device::sys::monotonic_ms;
+use cairn_platform::sys::monotonic_ms;
 use cairn_posix::Errno;
 use cairn_posix::data::space;
 use common::{mount, turn};
 
-/// Mechanism: a waiter looked for space in vain, and did not run for a while. The agent made some
-/// meanwhile, and then said that there is nothing more to give up; the waiter heard that before it
-/// looked again.
+/// Mechanism: a waiter looked for space in vain, and then did not run for a while. Meanwhile the
+/// agent freed some, and then announced that there was nothing more to free. The waiter saw that
+/// announcement before it looked again.
+///
 /// Consequence: on a busy machine a write failed with ENOSPC while there was space.
-/// Fix: who hears that there is no hope looks once more.
+///
+/// Fix: a waiter that sees that there is no hope looks once more.
 #[test]
 fn space_that_was_made_before_hope_ended_is_found() {
     let _turn = turn();

@@ -1,9 +1,9 @@
-//! POSIX asynchronous I/O: a request on a file of ours is carried out when it is made, which takes
-//! a copy in memory, and is complete when the call returns.
+//! POSIX asynchronous I/O. A request on a Cairn file is served synchronously, because serving it is
+//! a copy in memory; it is complete when the submitting call returns.
 //!
-//! The outcome stands where the C library keeps it in the request, so that its own `aio_error`,
-//! `aio_return`, `aio_suspend` and `aio_cancel` find it. Notifications are the C library's, too: it
-//! sends one for a list of no requests.
+//! The result goes into the fields of the request where the C library keeps it, so its own
+//! `aio_error`, `aio_return`, `aio_suspend` and `aio_cancel` find it. The C library also sends the
+//! notifications: `lio_listio` with an empty list sends one immediately.
 
 use core::ffi::{c_int, c_void};
 
@@ -36,10 +36,10 @@ const _: () = assert!(
     core::mem::offset_of!(Request, offset) == core::mem::offset_of!(libc::aiocb, aio_offset)
 );
 
-/// Largest priority that a request may have (`AIO_PRIO_DELTA_MAX`).
+/// Highest value allowed in `aio_reqprio` (`AIO_PRIO_DELTA_MAX`).
 const PRIORITY_MAX: c_int = 20;
 
-/// What a request asks for.
+/// Operation of a request.
 #[derive(Clone, Copy)]
 enum Task {
     Read,
@@ -47,10 +47,10 @@ enum Task {
     Sync,
 }
 
-/// Carries out the request and notes the outcome in it.
+/// Serves the request and stores its result in it. Leaves errno as it is.
 ///
 /// # Safety
-/// The request is the application's, and valid.
+/// The request is the application's and valid.
 unsafe fn perform(request: &mut Request, task: Task) {
     let before = errno();
     let Request { descriptor, buffer, length, offset, .. } = *request;
@@ -69,10 +69,10 @@ unsafe fn perform(request: &mut Request, task: Task) {
 
 type List = *const *mut Request;
 
-/// Sends what is to be sent when all of no requests are done.
+/// Sends the notification `event`, by a call of `lio_listio` with an empty list.
 ///
 /// # Safety
-/// The event is what the application wants to be sent.
+/// `event` is the one that the application put into its request.
 unsafe fn notify(event: sigevent) {
     if event.sigev_notify != libc::SIGEV_NONE {
         let real = || next!(lio_listio: fn(c_int, List, c_int, *const sigevent) -> c_int);
@@ -81,8 +81,9 @@ unsafe fn notify(event: sigevent) {
     }
 }
 
-/// Carries out a request of ours, which is the application's again as soon as it is told; returns
-/// how it ended. Errors: as the C library, before anything is done.
+/// Serves a request on a Cairn file and sends its notification, after which the application owns
+/// the request again. Returns the request's error number, 0 if it succeeded. Errors: `EINVAL` for a
+/// bad priority, as the C library, before anything is done.
 ///
 /// # Safety
 /// As for [`perform`].
@@ -161,8 +162,8 @@ syncs! {
     fn aio_fsync64;
 }
 
-/// Carries out the requests of a list that are ours; returns the others, and whether one of ours
-/// failed.
+/// Serves the requests of a list that are on Cairn files. Returns the others, and whether one of
+/// those served failed.
 ///
 /// # Safety
 /// The entries are null or valid requests.
@@ -201,7 +202,7 @@ macro_rules! lists {
             }
             // SAFETY: the caller passes a list of `count` entries.
             let (others, failed) = unsafe { take_ours(core::slice::from_raw_parts(list, count as usize)) };
-            // SAFETY: the caller's own requests, without those that are done.
+            // SAFETY: the caller's own requests, without those already served.
             let result = unsafe { real()(mode, others.as_ptr(), others.len() as c_int, event) };
             if result == 0 && failed && mode == libc::LIO_WAIT {
                 set_errno(libc::EIO);

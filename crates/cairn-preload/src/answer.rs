@@ -1,4 +1,4 @@
-//! From a `Result` to what a C caller expects, with errno; from a panic to EIO.
+//! Turns a `Result` into the return value and errno that a C caller expects, and a panic into EIO.
 //!
 //! Invariant: errno changes only if the call fails. A panic poisons the mount and is never printed.
 
@@ -14,9 +14,9 @@ use cairn_posix::kernel::{address, configuration, gate, stack};
 use cairn_posix::process::calls::{self, Outcome};
 use cairn_posix::{Errno, PathError, PathResult, Result, mount};
 
-/// A type that C functions return, and its value for failure.
+/// Type that C functions return, with its value for failure.
 pub trait Answer: Copy + PartialEq {
-    /// What the caller gets when errno says more.
+    /// Value that tells the caller to look at errno.
     const FAILED: Self;
 }
 
@@ -33,9 +33,9 @@ impl<T> Answer for *mut T {
     const FAILED: *mut T = core::ptr::null_mut();
 }
 
-/// A success that a C function returns as `R`.
+/// Success value that a C function returns as `R`.
 pub trait Success<R> {
-    /// What the caller gets.
+    /// The value returned to the caller.
     fn value(self) -> R;
 }
 
@@ -81,8 +81,8 @@ const UNPREPARED: u8 = 0;
 const READY: u8 = 1;
 const COUNTING: u8 = 2;
 
-/// Whether anything is to be done for a call of ours besides serving it: at the first one, or
-/// because calls are counted.
+/// Whether a call of ours needs more than being served: the first one prepares this library, and
+/// with counting on each one is counted.
 static STATE: AtomicU8 = AtomicU8::new(UNPREPARED);
 
 /// Whether calls are counted.
@@ -94,17 +94,17 @@ pub fn is_counting() -> bool {
 #[cold]
 fn prepare() -> u8 {
     if STATE.load(Ordering::Relaxed) == UNPREPARED {
-        // The hook is of this library's own copy of the standard library: an application in Rust
-        // keeps its own.
+        // The hook belongs to this library's own copy of the standard library. An application
+        // written in Rust keeps its own.
         std::panic::set_hook(Box::new(|_| {}));
         STATE.store(if calls::is_wanted() { COUNTING } else { READY }, Ordering::Relaxed);
     }
     STATE.load(Ordering::Relaxed)
 }
 
-/// Why a call failed, if it did: one that goes on elsewhere is counted there.
+/// Error of a call. A call that goes on elsewhere did not fail: it is counted there.
 pub trait Failure: From<Errno> {
-    /// The errno.
+    /// The errno; none if the call goes on elsewhere.
     fn errno(&self) -> Option<c_int>;
 }
 
@@ -122,8 +122,8 @@ impl Failure for PathError {
     }
 }
 
-/// The hook that a closure is written in, or that calls the function `any_path` it is written in:
-/// the type of a closure is named after the function around it.
+/// Name of the hook that contains the closure of type `F`, directly or in its inner function
+/// `any_path`. The type name of a closure contains the path of its enclosing function.
 fn hook_of<F>() -> &'static str {
     let name = type_name::<F>();
     let hook = name.split_once("::{{closure}}").map_or(name, |(hook, _)| hook);
@@ -131,8 +131,8 @@ fn hook_of<F>() -> &'static str {
     hook.rsplit("::").next().unwrap_or(hook)
 }
 
-/// As [`guarded`], and counted as a call of `symbol`, which is asked if need be: for what several
-/// hooks share.
+/// As [`guarded`], and counts the call under `symbol`, which is evaluated only if calls are
+/// counted. For code that several hooks share.
 #[inline]
 pub fn counted_as<T, E: Failure>(
     symbol: impl FnOnce() -> &'static str,
@@ -146,7 +146,7 @@ pub fn counted_as<T, E: Failure>(
     outcome
 }
 
-/// Inlined: passed on by reference, outcomes would lie in memory instead of registers.
+/// Inlined, because outcomes passed by reference would lie in memory instead of registers.
 #[inline(always)]
 fn count_outcome<T, E: Failure>(symbol: &'static str, outcome: &core::result::Result<T, E>) {
     match outcome {
@@ -162,7 +162,7 @@ fn failed<E: Failure>(symbol: &'static str, failure: &E) {
     }
 }
 
-/// Counts a call, unless it is one that we make ourselves while we serve another.
+/// Counts a call, unless Cairn makes it itself while it serves another one.
 #[cold]
 pub fn count(symbol: &str, outcome: Outcome) {
     let path = PATH.replace([0; PATH_BYTES]);
@@ -172,23 +172,23 @@ pub fn count(symbol: &str, outcome: Outcome) {
     }
 }
 
-/// Counts a call that a hook refuses without asking for anything, if calls are counted.
+/// If calls are counted: counts a call that a hook refuses without doing any work.
 pub fn count_refusal(symbol: &str, errno: c_int) {
     if is_counting() {
         count(symbol, Outcome::Failed(errno));
     }
 }
 
-/// Bytes of a path that are kept.
+/// Bytes kept of a path.
 const PATH_BYTES: usize = 192;
 
 thread_local! {
-    /// The path of the call that this thread is in, with zeros behind it.
+    /// Path of this thread's current call, padded with zeros.
     static PATH: Cell<[u8; PATH_BYTES]> = const { Cell::new([0; PATH_BYTES]) };
 }
 
-/// Keeps the path of a call of ours, if calls are counted: below the prefix, or relative to where
-/// it starts.
+/// If calls are counted: keeps the path of a call, with the prefix in front if the path starts
+/// there, otherwise as given, relative to its starting directory.
 #[inline]
 pub fn note_path(place: &Place) {
     if is_counting() {
@@ -207,8 +207,8 @@ fn keep_path(place: &Place) {
     PATH.set(path);
 }
 
-/// Runs code of ours, uninterrupted by signal handlers. A panic becomes EIO, for this call and all
-/// that follow.
+/// Runs code of ours with the application's signal handlers deferred. A panic becomes EIO for this
+/// call and all later ones.
 pub fn guarded<T, E: From<Errno>>(
     act: impl FnOnce() -> core::result::Result<T, E>,
 ) -> core::result::Result<T, E> {
@@ -226,7 +226,7 @@ fn run<T, E: From<Errno>>(
         gate::inside(|| stack::with_room(|| std::panic::catch_unwind(AssertUnwindSafe(act))));
     let outcome = outcome.unwrap_or_else(|panic| {
         mount::poison();
-        // Dropping a payload can panic again; it is a few bytes.
+        // Dropping the payload can panic again. Leaking it costs a few bytes.
         core::mem::forget(panic);
         Err(Errno(libc::EIO).into())
     });
@@ -236,12 +236,12 @@ fn run<T, E: From<Errno>>(
     outcome
 }
 
-/// Answers a call on a descriptor.
+/// Serves a call on a descriptor and returns what its C caller gets.
 pub fn answer<R: Answer, T: Success<R>, F: FnOnce() -> Result<T>>(act: F) -> R {
     answer_as(hook_of::<F>, act)
 }
 
-/// As [`answer`], for what several hooks share; this is a call of `symbol`.
+/// As [`answer`], for code that several hooks share. Counts the call under `symbol`.
 pub fn answer_as<R: Answer, T: Success<R>>(
     symbol: impl FnOnce() -> &'static str,
     act: impl FnOnce() -> Result<T>,
@@ -250,7 +250,7 @@ pub fn answer_as<R: Answer, T: Success<R>>(
     delivered(counted_as(symbol, act), before)
 }
 
-/// What the caller gets; `before`: errno when it called.
+/// Converts the outcome for the caller; `before` is errno at the time of the call.
 #[inline]
 fn delivered<R: Answer, T: Success<R>>(outcome: Result<T>, before: c_int) -> R {
     match outcome {
@@ -265,9 +265,9 @@ fn delivered<R: Answer, T: Success<R>>(outcome: Result<T>, before: c_int) -> R {
     }
 }
 
-/// As [`answer_as`], for what calls the application's functions, which may leave by an exception,
-/// end the thread or be cancelled: nothing catches that here, nor a panic. So `act` consists of
-/// calls that are guarded themselves.
+/// As [`answer_as`], for calls that run functions of the application. These may leave by an
+/// exception, end the thread or be cancelled, and nothing here catches that, nor a panic.
+/// Precondition: `act` consists of calls that are guarded themselves.
 pub fn answer_unguarded<R: Answer, T: Success<R>>(
     symbol: &'static str,
     act: impl FnOnce() -> Result<T>,
@@ -280,7 +280,8 @@ pub fn answer_unguarded<R: Answer, T: Success<R>>(
     delivered(outcome, before)
 }
 
-/// Answers a call on a path; one that leads elsewhere is continued there.
+/// Serves a call on a path. If the path leads out of the mount, calls `elsewhere` with the resolved
+/// path.
 pub fn answer_path<R: Answer, T: Success<R>, F: FnOnce() -> PathResult<T>>(
     act: F,
     elsewhere: impl FnOnce(&CStr) -> R,
@@ -288,7 +289,7 @@ pub fn answer_path<R: Answer, T: Success<R>, F: FnOnce() -> PathResult<T>>(
     answer_path_as(hook_of::<F>, act, elsewhere)
 }
 
-/// As [`answer_path`], for what several hooks share; this is a call of `symbol`.
+/// As [`answer_path`], for code that several hooks share. Counts the call under `symbol`.
 pub fn answer_path_as<R: Answer, T: Success<R>>(
     symbol: impl FnOnce() -> &'static str,
     act: impl FnOnce() -> PathResult<T>,
@@ -311,18 +312,18 @@ pub fn answer_path_as<R: Answer, T: Success<R>>(
     }
 }
 
-/// Hands a value to the caller. Errors: `EFAULT` if the caller has no memory there.
+/// Writes a value to the caller's memory. Errors: `EFAULT` if that memory is not writable.
 ///
 /// # Safety
-/// The caller passes room for one, or a bad address.
+/// The caller passes room for one value, or a bad address.
 pub unsafe fn deliver<T>(target: *mut T, value: T) -> Result<()> {
     address::check_overwritable(target, size_of::<T>())?;
-    // SAFETY: promised by the caller, and seen.
+    // SAFETY: promised by the caller; the address was just checked.
     unsafe { target.write(value) };
     Ok(())
 }
 
-/// What the caller passes, if it does. Errors: as [`deliver`].
+/// Reads a value that the caller passes; none if the pointer is null. Errors: as [`deliver`].
 ///
 /// # Safety
 /// The caller passes null, a valid value, or a bad address.
@@ -331,10 +332,11 @@ pub unsafe fn given<T: Copy>(value: *const T) -> Result<Option<T>> {
     if value.is_null() { Ok(None) } else { unsafe { address::take(value) }.map(Some) }
 }
 
-/// What the caller passes to be changed, if it does. Errors: as [`deliver`].
+/// Borrows a value that the caller passes to be changed; none if the pointer is null. Errors: as
+/// [`deliver`].
 ///
 /// # Safety
-/// The caller passes null, a valid value that nobody else uses for the call, or a bad address.
+/// The caller passes null, a valid value that nobody else uses during the call, or a bad address.
 pub unsafe fn lent<'a, T>(value: *mut T) -> Result<Option<&'a mut T>> {
     if !value.is_null() {
         address::check_writable(value, size_of::<T>())?;
@@ -343,12 +345,12 @@ pub unsafe fn lent<'a, T>(value: *mut T) -> Result<Option<&'a mut T>> {
     Ok(unsafe { value.as_mut() })
 }
 
-/// The answer of calls that return an error number instead of setting errno.
+/// Serves a call that returns its error number instead of setting errno.
 pub fn number<F: FnOnce() -> Result<()>>(act: F) -> c_int {
     number_as(hook_of::<F>, act)
 }
 
-/// As [`number`], for what several hooks share; this is a call of `symbol`.
+/// As [`number`], for code that several hooks share. Counts the call under `symbol`.
 pub fn number_as(symbol: impl FnOnce() -> &'static str, act: impl FnOnce() -> Result<()>) -> c_int {
     let before = errno();
     let result = counted_as(symbol, act);
@@ -359,21 +361,21 @@ pub fn number_as(symbol: impl FnOnce() -> &'static str, act: impl FnOnce() -> Re
     }
 }
 
-/// After a call of the C library failed on `descriptor`: whether that is one of ours that was not
-/// known yet, so that the call is to be repeated on it. Leaves errno as it is.
+/// After a call of the C library failed on `descriptor`: whether that is a Cairn descriptor that
+/// was not in the table yet. If so, the hook repeats the call on it. Leaves errno as it is.
 #[inline]
 pub fn is_missed(descriptor: c_int) -> bool {
     let number = errno();
     matches!(number, libc::EBADF | libc::ENOTDIR) && recognise(descriptor)
 }
 
-/// Whether `descriptor` is one of ours, known yet or not: where the C library's call would not say
-/// that it missed one.
+/// Whether `descriptor` is Cairn's, in the table already or recognised by this call. For hooks
+/// where a failure of the C library's call would not reveal an unknown descriptor of Cairn.
 pub fn is_ours(descriptor: c_int) -> bool {
     table::is_ours(descriptor) || recognise(descriptor)
 }
 
-/// Whether `descriptor` is one of ours that was not known yet.
+/// Whether `descriptor` is a Cairn descriptor that was not in the table yet. Enters it there.
 #[cold]
 pub fn recognise(descriptor: c_int) -> bool {
     let before = errno();

@@ -1,9 +1,9 @@
-//! The functions of `cairn.h`: what a program can tell a store, and ask it, beyond reading and
+//! The functions of `cairn.h`: what a program can tell a store and ask it, beyond reading and
 //! writing files.
 //!
-//! Every pointer, size and number that a caller passes is checked as far as that is possible. An
-//! answer is -1 with errno, or what the header says. In a program that has the library twice, these
-//! hand on to the copy that is in charge (`next.rs`).
+//! Pointers, sizes and numbers that a caller passes are checked as far as possible. A call fails
+//! with -1 and errno; other return values are described in the header. If the program has the
+//! library twice, these functions call the copy that is in charge (`next.rs`).
 
 use core::ffi::{c_char, c_int, c_uint};
 use std::time::Duration;
@@ -19,11 +19,12 @@ use libc::size_t;
 use crate::answer::{deliver, errno, guarded, set_errno};
 use crate::{hooks, next};
 
-/// Longest text of a mark or hint.
+/// Maximum length of a mark's name or a hint's path, in bytes.
 const TEXT_MAX: usize = 4095;
-/// Size of a structure of a later version, at most.
+/// Maximum size of a caller's structure, in bytes. A later version of the header may have larger
+/// structures than ours.
 const STRUCTURE_MAX: usize = 4096;
-/// Regions asked for at once.
+/// Maximum number of regions returned by one call.
 const REGIONS_BATCH: usize = 64;
 
 /// `struct cairn_tier_status`.
@@ -73,7 +74,7 @@ const HAS_CRC32C: u32 = 2;
 
 const _: () = assert!(size_of::<Status>() == 72 + 16 * TIERS_MAX && size_of::<CRegion>() == 48);
 
-/// What the caller gets: errno changes only if the call fails.
+/// Runs a call and returns its answer. Changes errno only if the call fails.
 fn reply(act: impl FnOnce() -> Result<c_int>) -> c_int {
     let before = errno();
     let (value, number) = match guarded(act) {
@@ -93,7 +94,7 @@ macro_rules! functions {
                 // SAFETY: the caller's own arguments, for the same function of the other copy.
                 return unsafe { library!($name: fn($($type),*) -> c_int)($($argument),*) };
             }
-            // SAFETY: what the caller passes is as the header demands it.
+            // SAFETY: the caller's arguments are as the header demands.
             #[allow(unused_unsafe, reason = "some functions take no pointer")]
             reply(|| unsafe { $act })
         }
@@ -128,17 +129,17 @@ pub extern "C" fn cairn_version() -> c_uint {
     PARTS.into_iter().fold(0, |version, part| 100 * version + part.parse().unwrap_or(0))
 }
 
-/// A text of the caller's. Errors: `EFAULT`; `ENAMETOOLONG`.
+/// Borrows a string of the caller's. Errors: `EFAULT`; `ENAMETOOLONG`.
 ///
 /// # Safety
-/// `start` is null or terminated, and lives for the call.
+/// `start` is null or points to a NUL-terminated string that lives for the call.
 unsafe fn text<'a>(start: *const c_char) -> Result<&'a [u8]> {
     address::check_readable(start, 1)?;
-    // SAFETY: promised by the caller, and no byte behind the NUL is looked at.
+    // SAFETY: promised by the caller; no byte after the NUL is read.
     let length = unsafe { libc::strnlen(start, TEXT_MAX + 1) };
     match length > TEXT_MAX {
         true => Err(Errno(libc::ENAMETOOLONG)),
-        // SAFETY: as many bytes precede the NUL.
+        // SAFETY: that many bytes precede the NUL.
         false => Ok(unsafe { core::slice::from_raw_parts(start.cast(), length) }),
     }
 }
@@ -150,7 +151,8 @@ unsafe fn mount(job: *const c_char, prefix: *const c_char) -> Result<c_int> {
     job::attach(job, prefix).map(|()| 0)
 }
 
-/// Copies `text` to the caller, terminated. Errors: `ERANGE`.
+/// Copies `text` to the caller, NUL-terminated. Returns its length. Errors: `ERANGE` if it does not
+/// fit.
 unsafe fn name(text: &[u8], target: *mut c_char, size: size_t) -> Result<c_int> {
     address::check_writable(target, 1)?;
     if text.len() >= size {
@@ -187,8 +189,7 @@ unsafe fn fill_status(target: *mut Status) -> Result<c_int> {
     (status.undrained_files, status.undrained_bytes) =
         (survey.undrained_files, survey.undrained_bytes);
     status.unclean_files = survey.unclean_files;
-    // SAFETY: there is room for `size` bytes, of which those this version does not know become
-    // zeros.
+    // SAFETY: there is room for `size` bytes. Those that this version does not know become zeros.
     unsafe {
         target.cast::<u8>().write_bytes(0, size);
         target.write_unaligned(status);
@@ -230,7 +231,7 @@ unsafe fn wait(path: *const c_char, level: c_int, timeout_ms: i64) -> Result<c_i
         false => {
             // SAFETY: as `text` demands it.
             unsafe { text(path)? };
-            // SAFETY: terminated, as was seen.
+            // SAFETY: `text` has found the terminator.
             match unsafe { cairn_posix::files::path::route(path) } {
                 Route::Libc => return Err(Errno(libc::EINVAL)),
                 route => Some(hooks::ours(route, true).ok_or(Errno(libc::EINVAL))?),
@@ -251,7 +252,8 @@ unsafe fn wait(path: *const c_char, level: c_int, timeout_ms: i64) -> Result<c_i
     })
 }
 
-/// The open file of ours behind a descriptor. Errors: `EBADF`; `EINVAL`: it is not ours.
+/// Handle of the Cairn file behind a descriptor. Errors: `EBADF`; `EINVAL` if it is not Cairn's;
+/// `ENODEV` if the process has no mount.
 fn file_of(descriptor: c_int) -> Result<HandleId> {
     configuration::get().ok_or(Errno(libc::ENODEV))?;
     match hooks::known(descriptor) {
@@ -279,8 +281,8 @@ unsafe fn list_regions(
     let mut found = [Region::default(); REGIONS_BATCH];
     let most = count.min(REGIONS_BATCH);
     let put = |index: usize, placed: Placed| {
-        // SAFETY: the caller passes room for `count` structures of `stride` bytes, and there are at
-        // most as many.
+        // SAFETY: the caller passes room for `count` structures of `stride` bytes, and no more than
+        // `count` are written.
         unsafe {
             let place = target.add(index * stride);
             place.write_bytes(0, stride);

@@ -37,7 +37,7 @@ fn change_times(place: &Place, times: Result<Times>, follow: bool) -> PathResult
     Ok(file::set_times(file::resolve(place, follow)?, times?)?)
 }
 
-/// Whether neither time is to be set: then the kernel does not even look at the file.
+/// Whether both times are `UTIME_OMIT`. In this case the kernel does not even look at the file.
 fn is_omitted(times: Times) -> bool {
     let is_omitted = |time: &timespec| time.tv_nsec == libc::UTIME_OMIT;
     times.is_some_and(|times| times.iter().all(is_omitted))
@@ -51,13 +51,13 @@ fn set_times(handle: HandleId, times: Result<Times>) -> Result<()> {
     }
 }
 
-/// Reads the two times at `times`, which may be null for now.
+/// Reads the two times at `times`. None if null, which means the current time.
 unsafe fn exact(times: *const timespec) -> Result<Times> {
     // SAFETY: the caller passes null or two structures.
     unsafe { given(times.cast::<[timespec; 2]>()) }
 }
 
-/// As `exact`, for microseconds.
+/// As `exact`, from microseconds. Errors: `EINVAL` if they are out of range.
 unsafe fn coarse(times: *const timeval) -> Result<Times> {
     // SAFETY: the caller passes null or two structures.
     let times = unsafe { given(times.cast::<[timeval; 2]>()) }?;
@@ -69,7 +69,7 @@ unsafe fn coarse(times: *const timeval) -> Result<Times> {
     Ok(Some([convert(&times[0])?, convert(&times[1])?]))
 }
 
-/// As `exact`, for seconds.
+/// As `exact`, from seconds.
 unsafe fn whole(times: *const utimbuf) -> Result<Times> {
     // SAFETY: the caller passes null or one structure.
     let times = unsafe { given(times) }?;
@@ -116,7 +116,7 @@ descriptor_hooks! {
         = |handle| set_times(handle, unsafe { coarse(times) });
 }
 
-/// As `fchownat(2)`, of a path or, with `AT_EMPTY_PATH`, of an open file.
+/// As `fchownat(2)`: of a path, or of an open file with `AT_EMPTY_PATH`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchownat(
     directory: c_int,
@@ -134,7 +134,7 @@ pub unsafe extern "C-unwind" fn fchownat(
     match place {
         Some(place) => crate::answer::answer_path(
             || with_flags(flags, FLAGS, || change_owner(&place, uid, gid, follows(flags))),
-            // SAFETY: the caller's own arguments but for the path, which lives for the call.
+            // SAFETY: the caller's own arguments, except for the path, which lives for the call.
             |elsewhere| unsafe { fchownat(libc::AT_FDCWD, elsewhere.as_ptr(), uid, gid, flags) },
         ),
         // SAFETY: the caller's own arguments.
@@ -142,7 +142,7 @@ pub unsafe extern "C-unwind" fn fchownat(
     }
 }
 
-/// As `utimensat(2)`, of a path or, with `AT_EMPTY_PATH`, of an open file.
+/// As `utimensat(2)`: of a path, or of an open file with `AT_EMPTY_PATH`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn utimensat(
     directory: c_int,
@@ -164,7 +164,7 @@ pub unsafe extern "C-unwind" fn utimensat(
                     change_times(&place, unsafe { exact(times) }, follows(flags))
                 })
             },
-            // SAFETY: the caller's own arguments but for the path, which lives for the call.
+            // SAFETY: the caller's own arguments, except for the path, which lives for the call.
             |elsewhere| unsafe { utimensat(libc::AT_FDCWD, elsewhere.as_ptr(), times, flags) },
         ),
         // SAFETY: the caller's own arguments.

@@ -1,10 +1,11 @@
-//! `clone`: processes made by hand. Threads of the C library do not come this way.
+//! `clone`: processes that a program creates without `fork`. The C library's threads are created
+//! without these hooks.
 //!
-//! What matters is whether the child has our memory and our descriptors, because what we know of
-//! descriptors is in that memory. With both of its own it is a fork; with neither it lives in what
-//! its maker holds. One that has our memory only until it executes a program, as after `vfork`,
-//! gets memory of its own. Any other would change what we know of descriptors that are not its own:
-//! refused with `EINVAL` where the store is in use.
+//! The table of descriptors is in the process's memory, so what counts is whether the child shares
+//! memory and descriptors with its parent. A child with its own copy of both is served as a fork. A
+//! child that shares both lives in its parent's table. A child that shares memory only until exec,
+//! as after `vfork`, gets a copy of the memory instead. Any other child would change the table for
+//! descriptors that are not its own: `EINVAL` while the process uses the store.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_long, c_void};
@@ -17,15 +18,16 @@ use libc::{clone_args, pid_t};
 use crate::answer::set_errno;
 use crate::life::{self, Making};
 
-/// The shortest description of `clone3`, the first version of it, and the longest, which is a page.
+/// Smallest (the first version) and largest (a page) size of the `clone_args` of `clone3`, in
+/// bytes.
 const DESCRIPTION_BYTES_MIN: usize = 64;
 const DESCRIPTION_BYTES_MAX: usize = 4096;
 
-/// How a clone with some flags is made.
+/// How to serve a clone, by its flags.
 enum Manner {
-    /// By the kernel alone.
+    /// The kernel serves it alone.
     Passed,
-    /// As a fork, with these flags.
+    /// Served as a fork, with these flags.
     Forked(u64),
     Refused,
 }
@@ -41,7 +43,7 @@ fn manner(flags: u64) -> Manner {
         (true, true) => Manner::Passed,
         (false, false) => Manner::Forked(flags),
         (true, false) if has(libc::CLONE_VFORK) => {
-            // Handlers cannot be shared without the memory they are in.
+            // Signal handlers cannot be shared without the memory they are in.
             Manner::Forked(flags & !flag(libc::CLONE_VM | libc::CLONE_SIGHAND))
         }
         _ if !process::has_something() => Manner::Passed,
@@ -51,7 +53,7 @@ fn manner(flags: u64) -> Manner {
 
 type Run = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
-/// What the child does first. Lives on the stack of the parent, of which the child has a copy.
+/// What the child runs first. Lives on the parent's stack, which is copied for the child.
 struct Start {
     run: Run,
     argument: *mut c_void,
@@ -59,22 +61,22 @@ struct Start {
 }
 
 extern "C-unwind" fn begin(start: *mut c_void) -> c_int {
-    // SAFETY: `clone` below passes its own, of which this process has a copy.
+    // SAFETY: `clone` below passes its own `Start`, and this process has a copy of it.
     let start = unsafe { &*start.cast::<Start>() };
     if let Some(making) = start.making.take() {
         making.end(0);
     }
     // SAFETY: the caller's own function and argument.
     let status = unsafe { (start.run)(start.argument) };
-    // What follows is the end of the process, past every hook.
+    // The process ends after this return, without passing another hook.
     life::end();
     status
 }
 
 macro_rules! clones {
     ($(fn $name:ident;)*) => {$(
-        /// As `clone(2)`; the variable arguments are in the registers and the stack word of the
-        /// last three.
+        /// As `clone(2)`. The variable arguments are passed in the registers and the stack word of
+        /// the last three parameters.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             run: Run,
@@ -95,8 +97,8 @@ macro_rules! clones {
                     let Some(making) = Making::begin() else { return -1 };
                     let start = Start { run, argument, making: Cell::new(Some(making)) };
                     let place = (&raw const start).cast_mut().cast();
-                    // SAFETY: the caller's own arguments, but for a function that runs theirs in a
-                    // copy of this memory.
+                    // SAFETY: the caller's own arguments, except for the function: ours runs theirs
+                    // in a copy of this memory.
                     let pid = unsafe {
                         real(begin, stack, flags as c_int, place, parent_thread, thread_area, child_thread)
                     };
@@ -121,7 +123,8 @@ fn refused() -> c_long {
     -1
 }
 
-/// `clone` by number, which returns twice: `create` makes the call with these flags.
+/// Serves `clone` called by number, which returns twice. `create` makes the call with the flags it
+/// gets.
 pub fn by_number(flags: u64, create: impl FnOnce(u64) -> c_long) -> c_long {
     match manner(flags) {
         Manner::Passed => create(flags),
@@ -130,12 +133,12 @@ pub fn by_number(flags: u64, create: impl FnOnce(u64) -> c_long) -> c_long {
     }
 }
 
-/// `clone3` by number: `create` makes the call with this description. Of one that is longer than
-/// the one known the rest is the kernel's to judge. One that names a stack is the kernel's affair,
-/// because no function can return on it.
+/// Serves `clone3` called by number; `create` makes the call with the `clone_args` it gets. Two
+/// cases go to the kernel as they are: a size that we do not know, and a child with a stack of its
+/// own, because no Rust function can return on that stack.
 ///
 /// # Safety
-/// `description` is null or holds as many bytes as `bytes` says.
+/// `description` is null or holds `bytes` bytes.
 pub unsafe fn described(
     description: *const clone_args,
     bytes: usize,
@@ -145,7 +148,7 @@ pub unsafe fn described(
     const STACK: usize = offset_of!(clone_args, stack) / 8;
     let mut own = [0_u64; DESCRIPTION_BYTES_MAX / 8];
     let is_possible = (DESCRIPTION_BYTES_MIN..=DESCRIPTION_BYTES_MAX).contains(&bytes);
-    // SAFETY: there is room for that many bytes.
+    // SAFETY: `own` has room for `bytes` bytes; `is_possible` is checked first.
     let mut took = || unsafe { address::fetch(own.as_mut_ptr().cast(), description.cast(), bytes) };
     if !is_possible || took().is_err() || own[STACK] != 0 {
         return create(description);

@@ -1,16 +1,19 @@
-//! Libraries that are bound past us: one that is loaded with `RTLD_DEEPBIND` (Julia, MATLAB,
-//! adapters of numerical libraries) looks for functions in what it needs itself first, and finds
-//! the C library's there before ours.
+//! Libraries loaded with `RTLD_DEEPBIND` (Julia, MATLAB, adapters of numerical libraries). Such a
+//! library looks up functions in its own dependencies first, and so finds the C library's instead
+//! of ours.
 //!
-//! So its references to functions that we stand in front of are turned to ours, as if it had been
-//! loaded otherwise; those to anything else, for which it was loaded so, stay. That is done when
-//! somebody asks for one of its functions, and costs nothing where nobody loads anything in this
-//! way.
+//! Its references to functions that we interpose are redirected to ours, as if it had been loaded
+//! without that flag. All other references, for which it was loaded so, stay. This happens when the
+//! program asks for a function by `dlsym`, and costs nothing if no library is loaded this way.
 //!
-//! Must stay true: changed is only what refers to the C library, or to nothing yet; the dynamic
-//! linker is not called while it goes through its list; what it has not protected yet, because
-//! another thread loads the library just now, is not protected by us. Not reached: what a
-//! constructor of such a library calls, and one that gets at functions without `dlsym(3)`.
+//! Must stay true:
+//! - Only references to the C library, and unbound ones, are changed.
+//! - The dynamic linker is not called while it iterates over its list.
+//! - Pages that the linker has not protected yet, because another thread is loading the library,
+//!   are not protected by us.
+//!
+//! Not covered: calls in a constructor of such a library, and a library whose functions are reached
+//! without `dlsym(3)`.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ops::Range;
@@ -21,7 +24,7 @@ use libc::{Elf64_Rela, Elf64_Sym, c_long, dl_phdr_info, size_t};
 
 use crate::dispatch::{headers, texts};
 
-/// Kinds of references to functions (System V ABI, AMD64 supplement, table 4.9).
+/// Relocation types for references to functions (System V ABI, AMD64 supplement, table 4.9).
 const R_X86_64_64: u64 = 1;
 const R_X86_64_GLOB_DAT: u64 = 6;
 const R_X86_64_JUMP_SLOT: u64 = 7;
@@ -35,16 +38,16 @@ const DT_RELASZ: i64 = 8;
 const DT_JMPREL: i64 = 23;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_RELACOUNT: i64 = 0x6fff_fff9;
-/// A symbol that is a function (System V ABI, figure 4-19).
+/// Symbol type of a function (System V ABI, figure 4-19).
 const STT_FUNC: u8 = 2;
 const PAGE: usize = 4096;
 
-/// Somebody loads libraries in that way.
+/// Whether a library was ever loaded with `RTLD_DEEPBIND`.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
-/// Ours are the functions that a library finds otherwise, so they may be entered where nothing was
-/// looked up yet.
+/// Whether an ordinary lookup finds our functions first. Only then may unbound references be
+/// redirected to them.
 static IS_FIRST: AtomicBool = AtomicBool::new(false);
-/// How often libraries had come and gone when they were looked at.
+/// Loads and unloads of libraries ([`changes`]) at the time of the last full scan.
 static LOOKED_AT: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// An entry of a dynamic section.
@@ -54,7 +57,7 @@ struct Entry {
     value: u64,
 }
 
-/// Asked by `dlopen`: where the C library's is.
+/// Called by `dlopen` below. Returns the address of the C library's.
 extern "C" fn before_dlopen(_: *const c_char, flags: c_int) -> *mut c_void {
     let next = match crate::next::is_linked() {
         true => core::ptr::null_mut(),
@@ -64,8 +67,7 @@ extern "C" fn before_dlopen(_: *const c_char, flags: c_int) -> *mut c_void {
         return nothing as *mut c_void;
     }
     if flags & libc::RTLD_DEEPBIND != 0 && !IS_WANTED.load(Ordering::Relaxed) {
-        // SAFETY: the name is terminated; it may be called at any time in a process that is
-        // running.
+        // SAFETY: the name is terminated; dlsym may be called at any time in a running process.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"open".as_ptr()) };
         let is_ours = core::ptr::eq(found, crate::open::open as *const c_void);
         IS_FIRST.store(is_ours, Ordering::Relaxed);
@@ -74,14 +76,14 @@ extern "C" fn before_dlopen(_: *const c_char, flags: c_int) -> *mut c_void {
     next
 }
 
-/// Stands for `dlopen` where there is none, and in programs that the archive is linked into, which
-/// load nothing for us.
+/// Stands in for `dlopen` where there is none, and in programs with the archive linked in, where we
+/// do not interpose it.
 extern "C" fn nothing(_: *const c_char, _: c_int) -> *mut c_void {
     core::ptr::null_mut()
 }
 
-/// As `dlopen(3)`, which looks at where it was called from: so it must be this very call that
-/// reaches it.
+/// As `dlopen(3)`. The C library's function looks at its return address to find its caller, so this
+/// one jumps to it instead of calling it.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen(_path: *const c_char, _flags: c_int) -> *mut c_void {
@@ -98,7 +100,8 @@ pub unsafe extern "C" fn dlopen(_path: *const c_char, _flags: c_int) -> *mut c_v
     );
 }
 
-/// Turns references of libraries that came to the functions that we stand in front of.
+/// Redirects references of `RTLD_DEEPBIND` libraries loaded since the last scan to our functions.
+/// Leaves errno as it is.
 pub fn reach() {
     if !IS_WANTED.load(Ordering::Acquire) {
         return;
@@ -111,10 +114,9 @@ pub fn reach() {
         changes: 0,
         is_all: true,
     };
-    // First ours and the C library, then all others.
+    // The first pass finds this library and the C library, the second visits all others.
     for visit in [find, turn] {
-        // SAFETY: the functions have the type that is demanded, and the data are those that they
-        // take.
+        // SAFETY: the functions have the required type, and the data pointer is what they expect.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
     }
     if found.is_all {
@@ -124,12 +126,12 @@ pub fn reach() {
 }
 
 struct Found {
-    /// Address of a function of the C library, and the text that it is in.
+    /// Address of a function of the C library, and the text segment that contains it.
     library: usize,
     text: Range<usize>,
     ours: Option<Linkage>,
     changes: u64,
-    /// No library is being loaded by another thread, as far as can be seen.
+    /// No library seems to be in the process of being loaded by another thread.
     is_all: bool,
 }
 
@@ -138,7 +140,7 @@ fn changes(object: &dl_phdr_info) -> u64 {
 }
 
 unsafe extern "C" fn find(object: *mut dl_phdr_info, _: size_t, found: *mut c_void) -> c_int {
-    // SAFETY: the C library passes a valid description; the data are those that `reach` passes.
+    // SAFETY: the C library passes a valid description; `reach` passes the data.
     let (object, found) = unsafe { (&*object, &mut *found.cast::<Found>()) };
     found.changes = changes(object);
     if found.changes == LOOKED_AT.load(Ordering::Acquire) {
@@ -155,24 +157,24 @@ unsafe extern "C" fn find(object: *mut dl_phdr_info, _: size_t, found: *mut c_vo
 }
 
 unsafe extern "C" fn turn(object: *mut dl_phdr_info, _: size_t, found: *mut c_void) -> c_int {
-    // SAFETY: as `find`.
+    // SAFETY: as in `find`.
     let (object, found) = unsafe { (&*object, &mut *found.cast::<Found>()) };
     let (false, Some(ours)) = (found.text.is_empty(), &found.ours) else { return 1 };
     let Some(linkage) = Linkage::of(object) else { return 0 };
-    // The C library's own references are between its own functions.
+    // The C library's own references, between its own functions, stay.
     if linkage.symbols != ours.symbols && !texts(object).any(|text| text == found.text) {
         found.is_all &= linkage.turn_to(ours, object, &found.text);
     }
     0
 }
 
-/// What the dynamic linker knows of a library.
+/// Parts of a library's dynamic section.
 struct Linkage {
     base: usize,
     strings: usize,
     symbols: usize,
     hash: usize,
-    /// References: where they are described, and how many.
+    /// Tables of relocations: address and number of entries.
     tables: [(usize, usize); 2],
 }
 
@@ -186,10 +188,11 @@ impl Linkage {
         let (mut slots, mut slots_bytes) = (0, 0);
         loop {
             // SAFETY: the dynamic linker has mapped the section, which ends with a null entry, and
-            // does not unmap it while we are called.
+            // does not unmap it during this callback.
             let Entry { tag, value } = unsafe { entry.read() };
             let value = value as usize;
-            // The linker has made addresses of most of these, but not in what is not written to.
+            // The linker has relocated most of these values to addresses, except in read-only
+            // sections.
             let address = if value < base { base.wrapping_add(value) } else { value };
             match tag {
                 DT_NULL => break,
@@ -206,14 +209,14 @@ impl Linkage {
             entry = entry.wrapping_add(1);
         }
         const EACH: usize = size_of::<Elf64_Rela>();
-        // Those that name no symbol come first.
+        // Relative relocations, which name no symbol, come first.
         let named = (bytes / EACH).saturating_sub(relative);
         let tables = [(slots, slots_bytes / EACH), (relocations + relative * EACH, named)];
         (strings != 0 && symbols != 0).then_some(Linkage { base, strings, symbols, hash, tables })
     }
 
     fn symbol(&self, index: usize) -> Elf64_Sym {
-        // SAFETY: the linker has used the same index of the same table.
+        // SAFETY: the linker has used the same index in the same table.
         unsafe { (self.symbols as *const Elf64_Sym).add(index).read() }
     }
 
@@ -222,8 +225,8 @@ impl Linkage {
         unsafe { CStr::from_ptr((self.strings + symbol.st_name as usize) as *const c_char) }
     }
 
-    /// Where a function that the library exports is (GNU hash table: a filter, buckets, and chains
-    /// that run along the symbols).
+    /// Address of an exported function. Looks it up in the GNU hash table: a Bloom filter, buckets,
+    /// and chains parallel to the symbols.
     fn exported(&self, name: &CStr) -> Option<usize> {
         if self.hash == 0 {
             return None;
@@ -231,11 +234,11 @@ impl Linkage {
         let bytes = name.to_bytes().iter();
         let hash =
             bytes.fold(5381_u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
-        // SAFETY: reads within the table, as it says how large it is itself; it is ours, which the
-        // linker has used.
+        // SAFETY: reads within the bounds given in the table's own head. The table is this
+        // library's, and the linker has used it.
         let word = |index: usize| unsafe { (self.hash as *const u32).add(index).read() };
         let [buckets, first, filters, shift] = [0, 1, 2, 3].map(word);
-        // Words of 64 bits, after a head of four of 32.
+        // The filter consists of words of 64 bits, behind a head of four words of 32 bits.
         let filter_at = 4 + 2 * (hash / 64 % filters) as usize;
         let filter = u64::from(word(filter_at)) | u64::from(word(filter_at + 1)) << 32;
         if filter >> (hash % 64) & filter >> (hash >> shift & 63) & 1 == 0 {
@@ -261,8 +264,8 @@ impl Linkage {
         }
     }
 
-    /// Turns references to functions of `ours` that lead to the C library, whose text that is, or
-    /// were not looked up yet. False: the library is still being loaded.
+    /// Redirects references that lead to the C library, whose text is `library`, or are unbound, to
+    /// the functions of `ours`. Returns false if the library is still being loaded.
     fn turn_to(&self, ours: &Linkage, object: &dl_phdr_info, library: &Range<usize>) -> bool {
         let mut protection = Protection::of(object);
         for (at, count) in self.tables {
@@ -294,12 +297,12 @@ impl Linkage {
     }
 }
 
-/// What the dynamic linker has protected from being written to when it was done; protected again
-/// when this is dropped.
+/// Pages that the dynamic linker makes read-only after relocation (RELRO). If they were made
+/// writable, they become read-only again on drop.
 struct Protection {
     pages: Range<usize>,
     is_lifted: bool,
-    /// It is not protected yet.
+    /// The linker has not protected the pages yet.
     is_to_come: bool,
 }
 
@@ -314,7 +317,7 @@ impl Protection {
         Protection { pages, is_lifted: false, is_to_come: false }
     }
 
-    /// Stores an address, if that is possible.
+    /// Stores an address, if possible.
     fn store(&mut self, address: usize, value: usize) {
         let is_protected = self.pages.contains(&address);
         if put(address, value) {
@@ -327,7 +330,7 @@ impl Protection {
 
     fn protect(&self, protection: c_int) -> bool {
         let (start, length) = (self.pages.start as c_long, self.pages.len() as c_long);
-        // SAFETY: these pages hold what the dynamic linker has written, and nothing else.
+        // SAFETY: these pages hold only data that the dynamic linker has written.
         let result = unsafe {
             kernel::call(libc::SYS_mprotect, [start, length, c_long::from(protection), 0])
         };
@@ -343,8 +346,8 @@ impl Drop for Protection {
     }
 }
 
-/// Stores a word of this process where that is allowed, as the kernel sees it: false instead of a
-/// fault.
+/// Stores a word in this process by a system call, so that a read-only page gives false instead of
+/// a fault.
 fn put(address: usize, value: usize) -> bool {
     let part = |base: *const usize| libc::iovec {
         iov_base: base.cast_mut().cast(),
@@ -353,8 +356,8 @@ fn put(address: usize, value: usize) -> bool {
     let (from, to) = (part(&raw const value), part(address as *const usize));
     // SAFETY: takes no pointer.
     let process = unsafe { libc::getpid() };
-    // SAFETY: both lists have one entry, of a word of this frame and of one that the dynamic linker
-    // has stored to.
+    // SAFETY: each list has one entry: a word of this frame, and a word that the dynamic linker has
+    // written before.
     let written =
         unsafe { libc::process_vm_writev(process, &raw const from, 1, &raw const to, 1, 0) };
     written == size_of::<usize>() as isize

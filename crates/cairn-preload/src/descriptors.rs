@@ -20,7 +20,7 @@ fn close_number(symbol: &'static str, number: c_int, real: impl FnOnce(c_int) ->
         return result;
     }
     if placeholder::is_internal(number) {
-        // To the application this number was never open.
+        // The application never opened this number.
         set_errno(libc::EBADF);
         return -1;
     }
@@ -43,7 +43,7 @@ pub unsafe extern "C-unwind" fn __close(number: c_int) -> c_int {
 
 fn close_all(first: c_uint, last: c_uint) -> Result<()> {
     for standard in 0..=2 {
-        // What waits for a file that is not ours goes where the C library takes it, if anywhere.
+        // Buffered output for a foreign file is left to the C library.
         if (first..=last).contains(&standard) && table::is_ours(standard as c_int) {
             streams::about_to_change(standard as c_int);
         }
@@ -55,13 +55,14 @@ fn close_all(first: c_uint, last: c_uint) -> Result<()> {
     result
 }
 
-/// As `close_range(2)`; only numbers that neither we nor files of ours use go straight to the
-/// kernel.
+/// As `close_range(2)`. Goes straight to the kernel only if the table holds no descriptor, or for
+/// flags that close nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE as c_int;
     let unshares = flags & UNSHARE != 0 && configuration::get().is_some();
-    // Without a table of its own, a thread would close what is ours for all.
+    // Without a descriptor table of its own, the thread would close our descriptors for all
+    // threads.
     if unshares && kernel::has_threads() == Some(true) {
         return answer(|| Err::<(), _>(Errno(libc::EINVAL)));
     }
@@ -73,9 +74,8 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
             close_all(first, last)
         });
     }
-    // With CLOSE_RANGE_CLOEXEC nothing changes before the exec, and what is ours is close-on-exec
-    // already.
-    // SAFETY: the caller's own arguments.
+    // SAFETY: the caller's own arguments. With CLOSE_RANGE_CLOEXEC nothing changes before exec, and
+    // Cairn's internal descriptors are close-on-exec already.
     unsafe { next!(close_range: fn(c_uint, c_uint, c_int) -> c_int)(first, last, flags) }
 }
 
@@ -151,7 +151,7 @@ pub unsafe extern "C-unwind" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_
     }
 }
 
-/// What `fcntl` answers for a file of ours.
+/// Serves `fcntl` for a Cairn file.
 unsafe fn control(
     number: c_int,
     handle: HandleId,
@@ -163,7 +163,7 @@ unsafe fn control(
             let lowest = c_int::try_from(argument).map_err(|_| Errno(libc::EINVAL))?;
             descriptor::duplicate(number, lowest, command == libc::F_DUPFD_CLOEXEC)
         }
-        // The kernel keeps these for the placeholder.
+        // The kernel keeps these flags for the placeholder.
         libc::F_GETFD | libc::F_SETFD => {
             Ok(cairn_posix::kernel::fcntl(number, command, argument as i64)?)
         }
@@ -176,7 +176,7 @@ unsafe fn control(
         | libc::F_OFD_SETLK
         | libc::F_OFD_SETLKW => {
             file::opened(handle)?;
-            // SAFETY: these commands take a pointer to a lock, or fail with EFAULT if it is null.
+            // SAFETY: these commands take a pointer to a lock; null gives EFAULT.
             let lock = unsafe { given(argument as *const libc::flock) }?;
             let mut lock = lock.ok_or(Errno(libc::EFAULT))?;
             locks::lock_range(number, command, &mut lock)?;
@@ -192,14 +192,15 @@ unsafe fn control(
 
 macro_rules! controls {
     ($(fn $name:ident;)*) => {$(
-        /// As `fcntl(2)`; the variable argument is in the register of the third.
+        /// As `fcntl(2)`. The variable argument is passed in the register of the third parameter.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(number: c_int, command: c_int, argument: usize) -> c_int {
             if table::lookup(number).is_none() {
                 let real = || next!($name: fn(c_int, c_int, usize) -> c_int);
                 // SAFETY: the caller's own arguments.
                 let result = unsafe { real()(number, command, argument) };
-                // The kernel answers for an unknown placeholder, but tells that it is one.
+                // On an unknown placeholder the kernel's F_GETFL succeeds; `O_PATH` shows that it
+                // may be one.
                 let missed = match command {
                     libc::F_GETFL => {
                         result >= 0 && result & libc::O_PATH != 0 && crate::answer::recognise(number)
@@ -244,7 +245,7 @@ descriptor_hooks! {
         = |handle| unsafe { device_control(descriptor, handle, request, argument) };
 }
 
-/// Makes ranges of two files share their blocks, if they are equal.
+/// `ioctl` that makes equal ranges of two files share their blocks.
 const FIDEDUPERANGE: c_ulong = 0xc018_9436;
 
 unsafe fn device_control(
@@ -272,7 +273,7 @@ unsafe fn device_control(
             let flags = file::status_flags(handle)? & !libc::O_NONBLOCK;
             file::set_status_flags(handle, if wanted { flags | libc::O_NONBLOCK } else { flags })
         }
-        // Blocks are not shared between files: programs copy instead.
+        // Cairn files do not share blocks. Programs fall back to copying.
         libc::FICLONE | libc::FICLONERANGE | FIDEDUPERANGE => Err(Errno(libc::EOPNOTSUPP)),
         _ => Err(Errno(libc::ENOTTY)),
     }

@@ -21,7 +21,7 @@ path_hooks! {
         [path, follow true, then directory_opened] = |place| directory::open(&place).map(as_stream);
 }
 
-/// The C library has opened a stream of a directory that is not ours.
+/// Called when the C library has opened a stream of a foreign directory.
 fn directory_opened(stream: *mut DIR) {
     if !stream.is_null() && table::in_use() {
         // SAFETY: the C library has just returned it.
@@ -78,8 +78,8 @@ fn position(stream: &Stream) -> Result<c_long> {
 }
 
 fn go_to(symbol: &'static str, stream: &Stream, position: c_long) {
-    // These functions cannot fail; a signal handler that interrupted the stream's user changes
-    // nothing.
+    // These functions cannot fail. If a signal handler interrupted another user of the stream, its
+    // position stays.
     let _: c_int = answer_as(|| symbol, || stream.set_position(position.max(0) as u64));
 }
 
@@ -91,8 +91,8 @@ unsafe fn copy_entry(
     result: *mut *mut dirent64,
 ) -> Result<()> {
     let found = stream.next()?;
-    // SAFETY: an entry of ours is complete as far as its length says, and not longer than the
-    // structure.
+    // SAFETY: an entry of ours is valid for `d_reclen` bytes, which is at most the structure's
+    // size.
     unsafe {
         if found.is_null() {
             result.write(core::ptr::null_mut());
@@ -124,12 +124,12 @@ pub unsafe extern "C-unwind" fn getdents64(
         let target = target.cast::<u8>();
         let room = match address::writable(target, length) {
             0 => &mut [][..],
-            // SAFETY: the caller passes memory for `length` bytes, of which these are there.
+            // SAFETY: the caller passes memory for `length` bytes, and these are writable.
             room => unsafe { core::slice::from_raw_parts_mut(target, room) },
         };
         let room_bytes = room.len();
         match directory::read_entries(descriptor, room) {
-            // The next entry would be where nothing is.
+            // The next entry would be at an unmapped address.
             Err(Errno(libc::EINVAL)) if room_bytes < length => Err(Errno(libc::EFAULT)),
             result => result,
         }
@@ -138,7 +138,7 @@ pub unsafe extern "C-unwind" fn getdents64(
 
 macro_rules! entries {
     ($(fn $name:ident;)*) => {$(
-        /// As `getdirentries(3)`: `getdents64` that tells where in the directory it began.
+        /// As `getdirentries(3)`: `getdents64` that also returns the position where it began.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             descriptor: c_int, target: *mut c_char, length: size_t, base: *mut i64,
@@ -201,9 +201,9 @@ pub unsafe extern "C-unwind" fn fchdir(descriptor: c_int) -> c_int {
     answer(|| cwd::enter_descriptor(descriptor).inspect(|()| signals::watch_cores()))
 }
 
-/// The path of the current directory as the C library's functions return it: into `buffer` of
-/// `size` bytes, or, if that is null, into new memory of `size` bytes, or as many as needed if that
-/// is 0.
+/// Returns the path of the current directory as the C library's functions do: in `buffer` of `size`
+/// bytes; if `buffer` is null, in new memory of `size` bytes, or of the needed size if that is 0.
+/// Errors: `EINVAL`; `ERANGE` if the path does not fit; `ENOMEM`.
 unsafe fn working_path(path: Result<Vec<u8>>, buffer: *mut c_char, size: size_t) -> *mut c_char {
     let name = || "getcwd";
     answer_as(name, || {
@@ -215,7 +215,7 @@ unsafe fn working_path(path: Result<Vec<u8>>, buffer: *mut c_char, size: size_t)
             return Err(Errno(libc::ERANGE));
         }
         let target = match buffer.is_null() {
-            // SAFETY: malloc may be called here; the caller frees the result, as getcwd(3) says.
+            // SAFETY: malloc may be called here. The caller frees the result, as getcwd(3) says.
             true => unsafe { libc::malloc(size.max(path.len() + 1)) }.cast::<c_char>(),
             false => buffer,
         };
@@ -259,7 +259,7 @@ pub unsafe extern "C-unwind" fn __getcwd_chk(
     match ours() {
         // SAFETY: the caller passes a buffer of `room` bytes.
         Some(path) if size <= room => unsafe { working_path(path, buffer, size) },
-        // SAFETY: the caller's own arguments; the C library ends the program if `size` is too
+        // SAFETY: the caller's own arguments. The C library aborts the program if `size` is too
         // large.
         _ => unsafe {
             next!(__getcwd_chk: fn(*mut c_char, size_t, size_t) -> *mut c_char)(buffer, size, room)

@@ -1,22 +1,26 @@
-//! System calls that libraries make by instructions of their own are caught, and served like those
-//! through the C library: by Syscall User Dispatch of the kernel (`prctl(2)`, Linux 5.11), on
-//! x86-64.
+//! Catches system calls that libraries make by their own `syscall` instructions, and serves them
+//! like calls through the C library. Uses the kernel's Syscall User Dispatch (`prctl(2)`, Linux
+//! 5.11) on x86-64.
 //!
-//! The kernel lets through what comes from the C library's text, and what comes while the thread's
-//! selector allows it (`cairn_posix::selector`): our own. For anything else it raises SIGSYS. The
-//! handler does not serve the call: it has the thread go on in a routine of ours (`__cairn_serve`),
-//! which does, as if the instruction had been a call of a function. So the call waits, and is
-//! interrupted, and changes signal masks and stacks, outside of any handler. That makes each call
-//! of the kernel a little slower. So it is on only where it is needed: once a library is there that
-//! has such instructions (`text.rs`). Libraries that come later are looked at when somebody asks
-//! for one of their functions.
+//! The kernel lets calls from the C library's text through, and calls made while the thread's
+//! selector allows them (`cairn_posix::selector`): our own. For all others it raises SIGSYS. The
+//! handler does not serve the call: it makes the thread continue in our routine `__cairn_serve`, as
+//! if the instruction had been a function call. So the served call can wait, be interrupted, and
+//! change signal masks and stacks, outside of any handler.
 //!
-//! Must stay true: each thread is armed before it runs anything of the application, and a child
-//! after a fork; SIGSYS is not blocked while anything of the application runs; an application's own
-//! handler of it gets what is not ours. Not caught: text that is made at run time; calls of a
-//! library's constructors that comes later; a thread or process that is made with a stack of its
-//! own. Not on: beside a sanitizer, in programs linked with the archive and in those of Go, whose
-//! stacks are too small for us, where the kernel refuses it, on other processors.
+//! Dispatch makes each call of the kernel a little slower, so it is on only where it is needed:
+//! once a library with such instructions is loaded (`text.rs`). Libraries that are loaded later are
+//! scanned when the program asks for one of their functions (`dlsym`).
+//!
+//! Must stay true:
+//! - Each thread is armed before it runs code of the application, and so is a child after fork.
+//! - SIGSYS is not blocked while code of the application runs.
+//! - The application's own SIGSYS handler gets the signals that are not ours.
+//!
+//! Not caught: code generated at run time; calls made by the constructors of libraries loaded
+//! later; a thread or process created with its own stack. Dispatch stays off with a sanitizer, in
+//! programs with the archive linked in, in Go programs (their stacks are too small for our code),
+//! on kernels that refuse it, and on other processors.
 
 mod text;
 
@@ -39,32 +43,32 @@ use crate::answer::{errno, set_errno};
 use crate::signals::KernelAction;
 use crate::{answer, sanitizers, signals, syscalls};
 
-/// Of `linux/prctl.h` and `asm-generic/siginfo.h`.
+/// From `linux/prctl.h` and `asm-generic/siginfo.h`.
 const PR_SET_SYSCALL_USER_DISPATCH: c_long = 59;
 const PR_SYS_DISPATCH_ON: c_long = 1;
 const SYS_USER_DISPATCH: c_int = 2;
-/// Of `linux/audit.h`.
+/// From `linux/audit.h`.
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
-/// Bytes below the stack pointer that belong to whoever runs.
+/// Bytes below the stack pointer that the running function may use.
 const RED_ZONE: usize = 128;
 const ALIGNMENT: usize = 16;
-/// Bytes of the instruction.
+/// Length of the `syscall` instruction.
 const ENTRY_BYTES: usize = 2;
-/// For what is served: handlers may have been given a small stack.
+/// Size of the stack that calls are served on. Handlers may run on a small one.
 const STACK_BYTES: usize = 256 << 10;
-/// Bytes of a library's path that are told.
+/// Maximum reported length of a library's path.
 const PATH_BYTES: usize = 256;
-/// Its bit in a set of signals.
+/// Bit of SIGSYS in the kernel's signal set.
 const OF_SIGSYS: u64 = 1 << (libc::SIGSYS - 1);
 
-/// It is not to be turned on: not yet, or never.
+/// Dispatch must not be turned on: not yet, or never in this process.
 static IS_DECLINED: AtomicBool = AtomicBool::new(true);
-/// Text of the C library and of the dynamic linker.
+/// Text segments of the C library and of the dynamic linker.
 static LIBRARY: Text = Text::nowhere();
 static LINKER: Text = Text::nowhere();
-/// Where the C library returns to from a handler.
+/// Address of the C library's `rt_sigreturn` trampoline, where its handlers return to.
 static RESTORER: AtomicUsize = AtomicUsize::new(0);
-/// How often libraries had come and gone when they were looked at.
+/// Loads and unloads of libraries at the time of the last scan.
 static LOOKED_AT: AtomicU64 = AtomicU64::new(u64::MAX);
 
 struct Text {
@@ -87,7 +91,7 @@ impl Text {
     }
 }
 
-/// At the start of the process, when the libraries are there that it needs. Leaves errno as it is.
+/// Runs at process start, when the program's libraries are loaded. Leaves errno as it is.
 pub fn begin() {
     let is_impossible = crate::next::is_linked() || sanitizers::is_there();
     if is_impossible || configuration::get().is_none_or(Configuration::passes_raw_calls) {
@@ -96,12 +100,12 @@ pub fn begin() {
     IS_DECLINED.store(false, Ordering::Relaxed);
     look();
     if cfg!(not(has_naked_functions)) {
-        // Nobody says when a library comes.
+        // Nothing reports later loads of libraries on this compiler.
         turn_on();
     }
 }
 
-/// Turns it on if a library is there that was not before, and needs it.
+/// Scans libraries loaded since the last scan, and turns dispatch on if one of them needs it.
 fn look() {
     let is_settled = selector::is_on() || IS_DECLINED.load(Ordering::Relaxed);
     if is_settled || configuration::get().is_none() {
@@ -110,13 +114,13 @@ fn look() {
     let before = errno();
     // SAFETY: takes a plain number.
     let linker = match unsafe { libc::getauxval(libc::AT_BASE) } as usize {
-        // It was called by its name, as a program. It is not to be asked while it goes through its
-        // list.
+        // The dynamic linker was started by its own name, as a program. Its functions cannot be
+        // looked up while it iterates over its list.
         0 => library!(__tls_get_addr: fn(*const c_void) -> *mut c_void) as *const () as usize,
         base => base,
     };
     let mut found = Found {
-        // SAFETY: takes nothing; the text that it returns is the C library's own.
+        // SAFETY: takes nothing; the returned string is in the C library.
         library: unsafe { libc::gnu_get_libc_version() } as usize,
         linker,
         is_go: false,
@@ -124,33 +128,33 @@ fn look() {
         calls: false,
         path: [0; PATH_BYTES],
     };
-    // SAFETY: the function has the type that is demanded, and its data are those that it takes.
+    // SAFETY: the function has the required type, and the data pointer is what it expects.
     unsafe { libc::dl_iterate_phdr(Some(look_at), (&raw mut found).cast()) };
     if found.calls && (found.is_go || !turn_on()) {
         IS_DECLINED.store(true, Ordering::Relaxed);
         unserved::note_uncaught(CStr::from_bytes_until_nul(&found.path).unwrap_or_default());
     }
-    // Not before: who finds it goes on as if it were on.
+    // Stored last: a thread that finds this value continues as if dispatch were on.
     LOOKED_AT.store(found.changes, Ordering::Release);
     set_errno(before);
 }
 
 struct Found {
-    /// Addresses within the C library and within the dynamic linker.
+    /// Addresses within the C library and the dynamic linker.
     library: usize,
     linker: usize,
-    /// Something of it is Go's.
+    /// Some object was linked by Go.
     is_go: bool,
     changes: u64,
-    /// Some library makes calls of its own.
+    /// Some library makes system calls by its own instructions.
     calls: bool,
-    /// Which, with zeros behind it.
+    /// Path of that library, padded with zeros.
     path: [u8; PATH_BYTES],
 }
 
-/// Called for each library; not 0: no other needs to be looked at.
+/// Callback for each loaded object. Returns nonzero to stop the iteration.
 unsafe extern "C" fn look_at(object: *mut dl_phdr_info, _: size_t, found: *mut c_void) -> c_int {
-    // SAFETY: the C library passes a valid description; the data are those that `look` passes.
+    // SAFETY: the C library passes a valid description; `look` passes the data.
     let (object, found) = unsafe { (&*object, &mut *found.cast::<Found>()) };
     found.changes = object.dlpi_adds.wrapping_mul(1 << 32).wrapping_add(object.dlpi_subs);
     if found.changes == LOOKED_AT.load(Ordering::Acquire) {
@@ -168,8 +172,8 @@ unsafe extern "C" fn look_at(object: *mut dl_phdr_info, _: size_t, found: *mut c
         } else if is_linker {
             LINKER.set(&range);
         } else if !is_ours && object.dlpi_addr != kernel && is_new(object, &range) {
-            // SAFETY: the dynamic linker has mapped it to be read, and does not unmap it while we
-            // are called.
+            // SAFETY: the dynamic linker has mapped the range readable, and does not unmap it
+            // during this callback.
             let text =
                 unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
             if !found.calls && text::calls_the_kernel(text) {
@@ -183,7 +187,7 @@ unsafe extern "C" fn look_at(object: *mut dl_phdr_info, _: size_t, found: *mut c
     0
 }
 
-/// Whether the address is in what was loaded of the library.
+/// Whether the address is in a loaded segment of the library.
 fn has(object: &dl_phdr_info, address: usize) -> bool {
     let mut loads = headers(object).iter().filter(|header| header.p_type == libc::PT_LOAD);
     loads.any(|load| {
@@ -197,12 +201,12 @@ fn path(object: &dl_phdr_info) -> &CStr {
     unsafe { object.dlpi_name.as_ref().map_or(c"", |name| CStr::from_ptr(name)) }
 }
 
-/// What was looked at, each as a hash of what it is; 0 is free.
+/// Hashes of the text ranges scanned so far; 0 marks a free entry.
 static SEEN: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
-/// Places that are looked at for one.
+/// Maximum number of entries probed for one hash.
 const PROBES_MAX: usize = 32;
 
-/// Whether this text of a library was not looked at before, or is not known to have been.
+/// Whether this text range must be scanned: it is not in `SEEN`, or `SEEN` has no room for it.
 fn is_new(object: &dl_phdr_info, range: &Range<usize>) -> bool {
     let place = [range.start.to_ne_bytes(), range.end.to_ne_bytes()];
     let bytes = place.as_flattened().iter().chain(path(object).to_bytes());
@@ -221,10 +225,11 @@ fn is_new(object: &dl_phdr_info, range: &Range<usize>) -> bool {
     true
 }
 
-/// Whether a library, or the program, was linked by Go: its threads run on stacks of some
-/// kilobytes, with nothing behind them.
+/// Whether an object was linked by Go. Go's threads run on stacks of a few kilobytes without a
+/// guard page.
 fn is_go(object: &dl_phdr_info) -> bool {
-    /// Of a note: length of its name, of its text, its kind; and the name.
+    /// An ELF note begins with the length of its name, the length of its text, and its type,
+    /// followed by the name.
     const HEAD: [u8; 4] = 4_u32.to_ne_bytes();
     const NAME: &[u8] = b"Go\0\0";
     let is_mapped = |note: &libc::Elf64_Phdr| {
@@ -237,20 +242,20 @@ fn is_go(object: &dl_phdr_info) -> bool {
     let notes = headers(object).iter().filter(|header| header.p_type == libc::PT_NOTE);
     notes.filter(|note| is_mapped(note)).any(|header| {
         let start = (object.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
-        // SAFETY: the dynamic linker has mapped it, and does not unmap it while we are called.
+        // SAFETY: the dynamic linker has mapped it, and does not unmap it during this callback.
         let note =
             unsafe { core::slice::from_raw_parts(start as *const u8, header.p_memsz as usize) };
         note.starts_with(&HEAD) && note.get(12..16) == Some(NAME)
     })
 }
 
-/// Its program headers.
+/// Program headers of a loaded object.
 pub fn headers(object: &dl_phdr_info) -> &[libc::Elf64_Phdr] {
-    // SAFETY: the C library passes so many.
+    // SAFETY: the C library passes `dlpi_phnum` headers.
     unsafe { core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) }
 }
 
-/// Where the text of a library is that can be read.
+/// Readable text segments of a loaded object.
 pub fn texts(object: &dl_phdr_info) -> impl Iterator<Item = Range<usize>> {
     const TEXT: u32 = libc::PF_X | libc::PF_R;
     let base = object.dlpi_addr as usize;
@@ -263,7 +268,8 @@ pub fn texts(object: &dl_phdr_info) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Arms every thread of this process. False if the kernel does not let us: it stays as it is then.
+/// Arms every thread of this process. Returns false, and leaves dispatch off, if the kernel refuses
+/// it or the processor lacks XSAVE.
 fn turn_on() -> bool {
     if selector::is_on() {
         return true;
@@ -283,19 +289,19 @@ fn turn_on() -> bool {
     true
 }
 
-/// Where the C library has handlers of SIGSYS return to; 0 if that is unknown.
+/// Address that SIGSYS handlers of the C library return to; 0 if unknown.
 fn restorer() -> usize {
-    // As the kernel has it: the handler, flags, where it returns to, the signals blocked meanwhile.
+    // Layout of the kernel's `sigaction`: handler, flags, restorer, mask.
     let mut action = [0_usize; 4];
     let arguments = [libc::SIGSYS.into(), 0, action.as_mut_ptr() as c_long, 8];
-    // SAFETY: room for an action.
+    // SAFETY: there is room for an action.
     match unsafe { kernel::call(libc::SYS_rt_sigaction, arguments) } {
         Ok(_) if LIBRARY.range().contains(&action[2]) => action[2],
         _ => 0,
     }
 }
 
-/// Arms this thread, if that is on; false if the kernel refuses. Leaves errno as it is.
+/// Arms this thread if dispatch is on. Returns false if the kernel refuses. Leaves errno as it is.
 pub fn arm() -> bool {
     if !selector::is_on() {
         return true;
@@ -312,7 +318,7 @@ pub fn arm() -> bool {
     is_armed
 }
 
-/// In a child after a fork, which the kernel has disarmed.
+/// Arms the child after a fork, because the kernel has disarmed it.
 pub fn in_child() {
     if selector::is_on() {
         selector::set_armed(false);
@@ -320,15 +326,16 @@ pub fn in_child() {
     }
 }
 
-/// Has the other threads arm themselves, until there is no other: each gets SIGSYS from us.
+/// Makes all other threads arm themselves by sending each a SIGSYS with [`cookie`]. Repeats until
+/// there is no new thread.
 fn arm_others() {
     let process = kernel::getpid();
     let mut asked = BTreeSet::from([c_long::from(kernel::gettid())]);
-    // SAFETY: plain data, for which zero is a value.
+    // SAFETY: plain data, for which all-zero is a valid value.
     let mut info: siginfo_t = unsafe { core::mem::zeroed() };
     (info.si_signo, info.si_code) = (libc::SIGSYS, libc::SI_QUEUE);
     let sent = (&raw mut info).cast::<Sent>();
-    // SAFETY: as the kernel has it for such a signal.
+    // SAFETY: the kernel's layout for such a signal.
     unsafe { ((*sent).process, (*sent).value) = (process as c_int, cookie()) };
     while let Ok(threads) = std::fs::read_dir("/proc/self/task") {
         let numbers = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok());
@@ -339,13 +346,13 @@ fn arm_others() {
         for thread in new {
             let arguments =
                 [process.into(), thread, libc::SIGSYS.into(), &raw const info as c_long];
-            // SAFETY: passes a description of a signal. One that has ended needs nothing.
+            // SAFETY: passes a valid `siginfo_t`. A thread that has ended needs no signal.
             let _ = unsafe { kernel::call(libc::SYS_rt_tgsigqueueinfo, arguments) };
         }
     }
 }
 
-/// `siginfo_t` of a signal that is sent with a value.
+/// `siginfo_t` of a signal sent with a value.
 #[repr(C)]
 struct Sent {
     head: [c_int; 4],
@@ -354,17 +361,18 @@ struct Sent {
     value: *mut c_void,
 }
 
-/// SIGSYS may be blocked while a handler of the application's begins: it is not while it runs.
+/// Unblocks SIGSYS for the duration of a handler. It may be blocked when a handler of the
+/// application begins.
 pub fn unblock() {
     if selector::is_on() {
         let set = OF_SIGSYS;
         let arguments = [libc::SIG_UNBLOCK.into(), (&raw const set) as c_long, 0, 8];
-        // SAFETY: passes a set of signals.
+        // SAFETY: passes a signal set.
         let _ = unsafe { kernel::call(libc::SYS_rt_sigprocmask, arguments) };
     }
 }
 
-/// SIGSYS was raised: whether that is for us alone.
+/// Handles SIGSYS. Returns whether the signal was ours alone.
 ///
 /// # Safety
 /// `info` and `context` are what the kernel passes to a handler.
@@ -372,30 +380,30 @@ pub unsafe fn take(info: &siginfo_t, context: *mut c_void) -> bool {
     // SAFETY: promised by the caller.
     let context = unsafe { &mut *context.cast::<ucontext_t>() };
     if info.si_code == SYS_USER_DISPATCH && selector::is_on() {
-        // SAFETY: what the kernel passes for such a signal; the context is of the thread that was
-        // stopped.
+        // SAFETY: the kernel passes this layout for such a signal; the context belongs to the
+        // interrupted thread.
         unsafe { redirect((&raw const *info).cast::<Caught>().as_ref(), context) };
         return true;
     }
-    // SAFETY: a signal that was sent with a value has one.
+    // SAFETY: a signal sent with a value has these fields.
     let is_asked = info.si_code == libc::SI_QUEUE
         && unsafe { info.si_pid() } == kernel::getpid() as i32
         && unsafe { info.si_value() }.sival_ptr == cookie();
     if is_asked && !selector::is_armed() {
         arm();
-        // SAFETY: the set begins with the signals that the kernel has.
+        // SAFETY: the set begins with the signals of the kernel's set.
         unsafe { *(&raw mut context.uc_sigmask).cast::<u64>() &= !OF_SIGSYS };
     }
     is_asked
 }
 
-/// Nobody else has its address: a signal that brings it is ours.
+/// Value that identifies our SIGSYS: an address that nobody else has.
 fn cookie() -> *mut c_void {
     static COOKIE: AtomicBool = AtomicBool::new(false);
     (&raw const COOKIE).cast_mut().cast()
 }
 
-/// What the kernel tells of a call that it has caught: `siginfo_t` of `SYS_USER_DISPATCH`.
+/// `siginfo_t` of a caught system call (`SYS_USER_DISPATCH`).
 #[repr(C)]
 struct Caught {
     head: [c_int; 4],
@@ -404,12 +412,12 @@ struct Caught {
     architecture: u32,
 }
 
-/// Registers of the caller, as the kernel numbers them for calls.
+/// Registers that hold a system call's arguments, in order.
 const ARGUMENTS: [c_int; 6] =
     [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
 
-/// Has the thread that was about to make a call go on with that in `__cairn_serve`, unless it is
-/// one of those that only the thread's own instruction can make.
+/// Makes the thread that was about to make a system call continue in `__cairn_serve`. Calls that
+/// only the thread's own instruction can make are let through.
 unsafe fn redirect(caught: Option<&Caught>, context: &mut ucontext_t) {
     let registers = &mut context.uc_mcontext.gregs;
     let word = |register: c_int| registers[register as usize] as usize;
@@ -417,18 +425,19 @@ unsafe fn redirect(caught: Option<&Caught>, context: &mut ucontext_t) {
     let (from, top) = (word(libc::REG_RIP), word(libc::REG_RSP));
     let is_native = caught.is_none_or(|caught| caught.architecture == AUDIT_ARCH_X86_64);
     if number == libc::SYS_rt_sigreturn && is_native {
-        // The handler's context is where the stack pointer is: only the C library's own instruction
-        // leaves it like that.
+        // The `sigreturn` frame is at the stack pointer. Only the C library's own instruction
+        // leaves it there, so continue at that.
         registers[libc::REG_RIP as usize] = RESTORER.load(Ordering::Relaxed) as i64;
     } else if !is_native || makes_a_thread(number, words) {
-        // It is not armed again before it makes a call of ours. A child is not armed at all.
+        // Dispatch stays off for this thread until it makes a call of ours. The kernel never arms
+        // the child.
         registers[libc::REG_RIP as usize] -= ENTRY_BYTES as i64;
         selector::select(ALLOW);
     } else {
         let end = stack_for(top, &mut context.uc_stack).unwrap_or(top - RED_ZONE);
         let place = ((end - size_of::<Place>()) & !(ALIGNMENT - 1)) as *mut Place;
-        // SAFETY: nobody uses that stack, or it is the thread's, which stands still, below all that
-        // it uses.
+        // SAFETY: nobody uses that stack; or it is the stopped thread's own, below everything in
+        // use.
         unsafe { place.write(Place { from, top }) };
         let registers = &mut context.uc_mcontext.gregs;
         registers[libc::REG_RSP as usize] = place as i64;
@@ -436,15 +445,15 @@ unsafe fn redirect(caught: Option<&Caught>, context: &mut ucontext_t) {
     }
 }
 
-/// Whether a call makes somebody who begins on another stack, or on the caller's, which goes on
-/// with it: neither finds there how to go on from a routine of ours.
+/// Whether a call creates a thread or process that begins on another stack, or shares the caller's.
+/// It could not return from our routine there.
 fn makes_a_thread(number: c_long, words: [usize; 6]) -> bool {
     const SHARED: u64 = (libc::CLONE_VM | libc::CLONE_FILES) as u64;
     let (flags, stack) = match number {
         libc::SYS_clone => (words[0] as u64, words[1] as u64),
         libc::SYS_clone3 => {
-            // SAFETY: the caller passes a description, or a bad address. The first version of it is
-            // as long.
+            // SAFETY: the caller passes a `clone_args` or a bad address. Its first version has this
+            // length.
             match unsafe { answer::given(words[0] as *const [u64; 8]) } {
                 Ok(Some([flags, .., stack, _, _])) => (flags, stack),
                 _ => return false,
@@ -455,26 +464,29 @@ fn makes_a_thread(number: c_long, words: [usize; 6]) -> bool {
     stack != 0 || flags & SHARED == SHARED
 }
 
-/// Memory that calls are served on: of a thread's own code, and of its handlers on an alternate
-/// stack.
+/// Stacks that a thread's calls are served on: one for its ordinary code, one for handlers on an
+/// alternate stack.
 struct Stacks {
-    /// Where it begins.
+    /// Start addresses; 0 if not mapped yet.
     starts: [Cell<usize>; 2],
-    /// The alternate stack that was taken away: where it begins, and its length.
+    /// Alternate stack that `stack_for` disabled: start and length.
     taken: Cell<(usize, usize)>,
 }
 
 thread_local! {
-    /// Without a destructor: threads end in many ways.
+    /// Without a destructor, because threads end in many ways.
     static STACKS: Stacks =
         const { Stacks { starts: [Cell::new(0), Cell::new(0)], taken: Cell::new((0, 0)) } };
 }
 
-/// Where the stack ends that a call is served on, whose caller's is at `top`; none: the caller's.
-/// Callers may have small ones. A handler on an `alternate` stack leaves that, so the kernel must
-/// not give it to the next one: it is none until the handler returns. If the handler jumps out
-/// instead, it is none until the program says so again: whether it still is to be one we cannot
-/// know.
+/// Returns the end of the stack to serve a call on, for a caller whose stack pointer is `top`; none
+/// if the caller's own stack is to be used. Separate stacks are needed because callers may have
+/// small ones.
+///
+/// A handler leaves its alternate stack while its call is served here, and the kernel must not give
+/// that stack to another handler. So the stack is disabled until the handler returns. If the
+/// handler jumps out instead, the stack stays disabled until the program sets it again: we cannot
+/// know whether it is still in use.
 fn stack_for(top: usize, alternate: &mut libc::stack_t) -> Option<usize> {
     STACKS.with(|stacks| {
         let has = |(start, bytes): (usize, usize)| (start..start + bytes).contains(&top);
@@ -486,45 +498,46 @@ fn stack_for(top: usize, alternate: &mut libc::stack_t) -> Option<usize> {
             stacks.taken.set(now);
             alternate.ss_flags = libc::SS_DISABLE;
         }
-        // Who stands on one of them goes on there: a handler that was run in the midst of a call.
+        // A caller that already stands on one of them stays there: a handler interrupted a served
+        // call.
         let is_used = |start: &Cell<usize>| start.get() != 0 && has((start.get(), STACK_BYTES));
         if stacks.starts.iter().any(is_used) {
             return None;
         }
-        // Else nobody does: who did has left it, by a jump if not otherwise.
+        // Otherwise the stacks are free: a previous user has left, by a jump at the latest.
         let start = &stacks.starts[usize::from(is_alternate)];
         if start.get() == 0 {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let arguments = [0, STACK_BYTES as c_long, protection.into(), flags.into(), -1, 0];
-            // SAFETY: asks for new memory.
+            // SAFETY: requests new memory.
             start.set(unsafe { kernel::call(libc::SYS_mmap, arguments) }.ok()?);
         }
         Some(start.get() + STACK_BYTES)
     })
 }
 
-/// Gives back what a thread was served on that has ended by returning.
+/// Unmaps this thread's stacks when the thread ends by returning.
 pub fn thread_ended() {
     STACKS.with(|stacks| {
         for start in stacks.starts.iter().map(|start| start.replace(0)).filter(|&start| start != 0)
         {
             let arguments = [start as c_long, STACK_BYTES as c_long];
-            // SAFETY: it is ours, and nobody stands on it.
+            // SAFETY: the mapping is ours, and no code runs on it.
             let _ = unsafe { kernel::call(libc::SYS_munmap, arguments) };
         }
     });
 }
 
-/// What the handler leaves where `__cairn_serve` begins: where the caller goes on, and where its
-/// stack is.
+/// Written by the handler at the stack pointer where `__cairn_serve` begins: the caller's return
+/// address and stack pointer.
 #[repr(C)]
 struct Place {
     from: usize,
     top: usize,
 }
 
-/// A call to be served, as `__cairn_serve` leaves it on the stack.
+/// System call to be served, as saved by `__cairn_serve` on the stack.
 #[repr(C)]
 struct Frame {
     flags: usize,
@@ -535,30 +548,30 @@ struct Frame {
     rdx: usize,
     rsi: usize,
     rdi: usize,
-    /// The number, and then the answer.
+    /// Number of the call, later its result.
     rax: usize,
     place: Place,
 }
 
-/// Parts of a processor's state that functions may change, besides the registers of integers, as
-/// XSAVE numbers them; how much room that needs. Of the parts that it may have, matrices are left
-/// alone: no function of ours uses them.
+/// Components of the processor state, in XSAVE's numbering, that functions may change besides the
+/// integer registers, and the size of the area that saves them. Matrix registers are left out: no
+/// function of ours uses them.
 static STATE_PARTS: AtomicU64 = AtomicU64::new(0);
 static STATE_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Finds out what the processor's state consists of; false if XSAVE is not there.
+/// Determines the components and the size of the state to save. Returns false if there is no XSAVE.
 fn measure_state() -> bool {
-    /// x87, SSE, AVX and the three parts of AVX-512; all others, such as AMX's, are not touched.
+    /// x87, SSE, AVX and the three components of AVX-512. Others, such as AMX's, are not touched.
     const USED: u64 = 0b1110_0111;
     const LEAF: u32 = 0xd;
     const HAS_XSAVE: u32 = 1 << 27;
-    // What every such area begins with: the legacy part and a header.
+    // Every save area begins with the legacy region and a header.
     const LEAST: u64 = 512 + 64;
     if __cpuid(1).ecx & HAS_XSAVE == 0 {
         return false;
     }
     let (low, high): (u32, u32);
-    // SAFETY: reads a register that programs may read where the bit says so.
+    // SAFETY: reads a register that programs may read if this CPUID bit is set.
     unsafe {
         core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack));
     }
@@ -573,8 +586,7 @@ fn measure_state() -> bool {
     true
 }
 
-// As a call of the kernel leaves a thread: all registers but three are as they were. `rbp` stands
-// at the `Frame` meanwhile.
+// Like a system call, keeps all registers but three. `rbp` points to the `Frame` meanwhile.
 core::arch::global_asm!(
     ".pushsection .text.__cairn_serve, \"ax\"",
     ".globl __cairn_serve",
@@ -582,7 +594,7 @@ core::arch::global_asm!(
     ".type __cairn_serve, @function",
     "__cairn_serve:",
     ".cfi_startproc",
-    // Nobody unwinds further: where the caller is only the frame says.
+    // The unwinder stops here: only the frame says where the caller is.
     ".cfi_undefined rip",
     "push rax",
     "push rdi",
@@ -597,7 +609,7 @@ core::arch::global_asm!(
     "cld",
     "sub rsp, [rip + {bytes}]",
     "and rsp, -64",
-    // The header of what XSAVE writes, most of which it does not.
+    // Zeroes the XSAVE header, most of which `xsave64` does not write.
     "xor eax, eax",
     "mov [rsp + 512], rax",
     "mov [rsp + 520], rax",
@@ -639,7 +651,7 @@ unsafe extern "C" {
     static __cairn_serve: u8;
 }
 
-// A thread that is cancelled meanwhile unwinds from here, as far as `__cairn_serve`.
+// May unwind: a thread that is cancelled during the call unwinds from here up to `__cairn_serve`.
 extern "C-unwind" fn serve(frame: &mut Frame) {
     let before = errno();
     let number = frame.rax as c_long;
@@ -649,9 +661,9 @@ extern "C-unwind" fn serve(frame: &mut Frame) {
     set_errno(before);
 }
 
-/// What the kernel is to have answered.
+/// Returns the result that the kernel would give: a value, or a negated errno.
 unsafe fn answer_to(number: c_long, words: [usize; 6], from: usize) -> c_long {
-    // SAFETY: the caller's own arguments, all through.
+    // SAFETY: the caller's own arguments, in the whole block.
     unsafe {
         match number {
             libc::SYS_rt_sigprocmask => return change_mask(words),
@@ -668,7 +680,7 @@ unsafe fn answer_to(number: c_long, words: [usize; 6], from: usize) -> c_long {
     }
 }
 
-/// The kernel's answer.
+/// Makes the call in the kernel and returns its result.
 unsafe fn pass(number: c_long, words: [usize; 6]) -> c_long {
     // SAFETY: promised by the caller.
     match unsafe { kernel::call(number, words.map(|word| word as c_long)) } {
@@ -677,7 +689,7 @@ unsafe fn pass(number: c_long, words: [usize; 6]) -> c_long {
     }
 }
 
-/// As `rt_sigprocmask`, but that SIGSYS is not blocked.
+/// As `rt_sigprocmask`, except that SIGSYS stays unblocked.
 unsafe fn change_mask(words: [usize; 6]) -> c_long {
     let [how, new, old, bytes, ..] = words;
     // SAFETY: the caller passes null, a set, or a bad address.
@@ -694,12 +706,12 @@ unsafe fn change_mask(words: [usize; 6]) -> c_long {
     }
 }
 
-/// As `rt_sigaction`, told to `signals.rs`.
+/// As `rt_sigaction`, through `signals.rs`.
 unsafe fn change_action(words: [usize; 6]) -> c_long {
-    /// Those that the C library uses itself, and lets nobody change.
+    /// Signals that the C library reserves for itself and that nobody may change.
     const ITS_OWN: [usize; 2] = [32, 33];
     let [signal, new, old, bytes, ..] = words;
-    // SAFETY: the caller passes null, an action as the kernel has it, or a bad address.
+    // SAFETY: the caller passes null, an action in the kernel's layout, or a bad address.
     match unsafe { answer::given(new as *const KernelAction) } {
         Ok(action) if bytes == size_of::<u64>() && !ITS_OWN.contains(&signal) => {
             // SAFETY: as above.
@@ -710,11 +722,11 @@ unsafe fn change_action(words: [usize; 6]) -> c_long {
     }
 }
 
-/// Asked by `dlsym`: where the C library's is. A library that somebody asks for a function was
-/// loaded by now, and is about to be called.
+/// Called by `dlsym` below. Returns the address of the C library's. A library whose function is
+/// looked up is loaded by now, and about to be called, so scan it here.
 #[cfg(has_naked_functions)]
 extern "C" fn before_dlsym(library: *mut c_void, _: *const c_char) -> *mut c_void {
-    // Allocators ask for the next one before they can do anything.
+    // Allocators look up the next `malloc` before they can allocate anything.
     if library != libc::RTLD_NEXT {
         look();
         crate::deep::reach();
@@ -722,8 +734,8 @@ extern "C" fn before_dlsym(library: *mut c_void, _: *const c_char) -> *mut c_voi
     crate::next::dlsym()
 }
 
-/// As `dlsym(3)`, which looks at where it was called from: so it must be this very call that
-/// reaches it.
+/// As `dlsym(3)`. The C library's function looks at its return address to find its caller, so this
+/// one jumps to it instead of calling it.
 #[cfg(has_naked_functions)]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]

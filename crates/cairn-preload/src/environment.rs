@@ -1,41 +1,40 @@
-//! The environment of executed programs: what they need to reach the store stays in it.
+//! Environment of executed programs. Keeps the variables in it that a program needs to reach the
+//! store.
 //!
 //! A program that builds a new environment (`env -i`, `subprocess.run(env=...)`) would otherwise
-//! start children that write below the prefix to the wrong place. A variable that is set is left as
-//! it is, except that `LD_PRELOAD` keeps us. Allocates by mmap only, because a forked child of a
-//! threaded program may not call malloc.
+//! start children that write files below the prefix to the wrong place. A variable that is set
+//! stays as it is, except that `LD_PRELOAD` keeps this library. Allocates only by mmap, because a
+//! forked child of a threaded program may not call malloc.
 
 use core::ffi::{CStr, c_char};
 
 use cairn_posix::kernel;
 use cairn_posix::kernel::configuration::{self, Configuration};
 
-/// How our file names begin, by which we recognise ourselves in `LD_PRELOAD` and among what is
-/// loaded.
+/// Prefix of our file names. Identifies this library in `LD_PRELOAD` and among the loaded objects.
 pub const LIBRARY: &[u8] = b"libcairn";
-/// Entries an environment may have.
+/// Maximum number of entries in an environment.
 const ENTRIES_MAX: usize = 1 << 20;
 
-/// An environment for an exec. What was mapped for it is given back on drop, that is when the exec
-/// failed.
+/// Environment for an exec. Its mapping is unmapped on drop, which happens only if the exec failed.
 pub struct Environment {
     entries: *const *const c_char,
     mapping: Option<(*mut u8, usize)>,
 }
 
-/// A list of entries that ends with null.
+/// Entries of a null-terminated list.
 fn entries(list: *const *const c_char) -> impl Iterator<Item = *const c_char> {
     (0..ENTRIES_MAX).map_while(move |index| {
         if list.is_null() {
             return None;
         }
-        // SAFETY: the caller passes a list that ends with null, and iteration stops there.
+        // SAFETY: the caller passes a list that ends with null, and the iteration stops there.
         let entry = unsafe { *list.add(index) };
         (!entry.is_null()).then_some(entry)
     })
 }
 
-/// The value of `entry` if it is of variable `name`.
+/// Value of `entry` if it sets the variable `name`.
 fn value_of<'a>(entry: *const c_char, name: &CStr) -> Option<&'a [u8]> {
     // SAFETY: an entry of an environment is terminated.
     let text = unsafe { CStr::from_ptr(entry) }.to_bytes();
@@ -47,10 +46,10 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 }
 
 impl Environment {
-    /// The environment `list` with what is missing.
+    /// Builds the environment `list` plus the missing variables.
     ///
     /// # Safety
-    /// `list` is null or a list of terminated strings that ends with null.
+    /// `list` is null or a null-terminated list of NUL-terminated strings.
     pub unsafe fn new(list: *const *const c_char) -> Environment {
         let unchanged = Environment { entries: list, mapping: None };
         let Some(configuration) = configuration::get() else { return unchanged };
@@ -68,7 +67,7 @@ impl Environment {
         extend(configuration, list, count, is_missing).unwrap_or(unchanged)
     }
 
-    /// As `execve` takes it.
+    /// The list, in the form that `execve` takes.
     pub fn as_ptr(&self) -> *const *const c_char {
         self.entries
     }
@@ -87,8 +86,8 @@ unsafe extern "C" {
     static mut environ: *const *const c_char;
 }
 
-/// Runs a function of the C library that starts a program with the environment of this process,
-/// from which nothing must be missing meanwhile.
+/// Runs a function of the C library that starts a program with this process's environment, which is
+/// complete during the call.
 pub fn complete_while<R>(act: impl FnOnce() -> R) -> R {
     // SAFETY: a word of the C library, null or a list that ends with null.
     let before = unsafe { environ };
@@ -97,8 +96,8 @@ pub fn complete_while<R>(act: impl FnOnce() -> R) -> R {
     if complete.mapping.is_none() {
         return act();
     }
-    // SAFETY: the list lives until another one has taken its place. Whoever reads or changes the
-    // environment meanwhile in another thread finds more in it, and nothing less.
+    // SAFETY: the list lives until another one has replaced it. Another thread that reads or
+    // changes the environment meanwhile finds additional entries, and misses none.
     unsafe { environ = complete.as_ptr() };
     let result = act();
     // SAFETY: as above.
@@ -106,7 +105,7 @@ pub fn complete_while<R>(act: impl FnOnce() -> R) -> R {
         if environ == complete.as_ptr() {
             environ = before;
         } else {
-            // Another thread went on from this list.
+            // Another thread has replaced the environment, based on this list.
             core::mem::forget(complete);
         }
     }
@@ -141,8 +140,8 @@ fn extend(
         match preload.filter(|_| name == c"LD_PRELOAD") {
             None => push(text.as_ptr()),
             Some(theirs) => {
-                // SAFETY: the text area begins after the pointers and has room for both values, a
-                // name, a colon and the terminator; the mapping is zeroed.
+                // SAFETY: the text area begins after the pointers, and has room for both values, a
+                // name, a colon and the terminator. The mapping is zeroed.
                 unsafe {
                     let place = target.add(pointers).cast::<u8>();
                     let ours = text.to_bytes();

@@ -1,5 +1,6 @@
-//! Executing programs: the store learns of it before, the environment keeps what the program needs,
-//! and a program below the mount runs from an anonymous copy in memory. Scripts are `scripts.rs`'s.
+//! Executing programs. The store is informed before, the environment keeps what the program needs,
+//! and a program stored below the mount runs from an anonymous copy in memory. `scripts.rs` handles
+//! scripts.
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -19,20 +20,20 @@ use crate::environment::Environment;
 use crate::hooks;
 use crate::scripts::{self, Interpreter};
 
-/// A list of strings that ends with null, as `execve` takes it.
+/// Null-terminated list of strings, as `execve` takes it.
 pub type List = *const *const c_char;
 
 unsafe extern "C" {
     static environ: List;
 }
 
-/// The environment of this process.
+/// Environment of this process.
 pub fn environment() -> List {
     // SAFETY: the C library's variable, read as `execv` reads it.
     unsafe { environ }
 }
 
-/// Longest path tried when `PATH` is searched.
+/// Maximum length of a path tried in the search of `PATH`.
 const PATH_BYTES: usize = 4096;
 
 type Execute = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
@@ -41,7 +42,7 @@ fn real() -> Execute {
     next!(execve: fn(*const c_char, List, List) -> c_int)
 }
 
-/// Runs `execute`, which returns only if it fails.
+/// Runs `execute`, which returns only if it fails. Leaves errno as `execute` set it.
 fn executing(execute: impl FnOnce() -> c_int) -> c_int {
     let exec = guarded(|| Ok::<_, Errno>(Exec::begin()));
     let result = execute();
@@ -54,8 +55,8 @@ fn executing(execute: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
-/// Copies the program at `place` into memory; the descriptor survives the exec, for loaders that
-/// open it.
+/// Copies the program at `place` into memory. The returned descriptor survives the exec, for
+/// loaders that open it.
 fn into_memory(place: &Place) -> PathResult<c_int> {
     let number = file::open(place, libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
     let copied = table::lookup(number).ok_or(Errno(libc::EBADF)).and_then(copy::to_memory);
@@ -63,11 +64,11 @@ fn into_memory(place: &Place) -> PathResult<c_int> {
     Ok(copied?)
 }
 
-/// `/proc/self/fd/N`.
+/// The path `/proc/self/fd/N`.
 pub struct DescriptorPath([u8; 32]);
 
 impl DescriptorPath {
-    /// That of `descriptor`.
+    /// The path of `descriptor`.
     pub fn new(descriptor: c_int) -> DescriptorPath {
         const PREFIX: &[u8] = b"/proc/self/fd/";
         let mut bytes = [0; 32];
@@ -85,7 +86,7 @@ impl DescriptorPath {
         DescriptorPath(bytes)
     }
 
-    /// As a call takes it; valid as long as this is.
+    /// The path as system calls take it. Valid as long as `self`.
     pub fn as_ptr(&self) -> *const c_char {
         self.0.as_ptr().cast()
     }
@@ -102,26 +103,26 @@ pub unsafe extern "C-unwind" fn execve(
     unsafe { execute(path, arguments, variables, 0) }
 }
 
-/// As `execve`, of an interpreter of `depth` scripts.
+/// As `execve`; `path` is the interpreter of `depth` nested scripts.
 unsafe fn execute(path: *const c_char, arguments: List, variables: List, depth: usize) -> c_int {
-    // SAFETY: the caller passes lists that end with null and a terminated path.
+    // SAFETY: the caller passes null-terminated lists and a terminated path.
     let (environment, route) =
         unsafe { (Environment::new(variables), cairn_posix::files::path::route(path)) };
     let attempt = |path: *const c_char| {
-        // SAFETY: the caller's own arguments, with an environment that contains theirs.
+        // SAFETY: the caller's own arguments; the environment contains theirs.
         executing(|| unsafe { real()(path, arguments, environment.as_ptr()) })
     };
     let Some(place) = hooks::ours(route, true) else {
-        // SAFETY: the caller passes a terminated path, or an address that cannot be.
+        // SAFETY: the caller passes a terminated path or a bad address.
         unsafe { note(path) };
         return attempt(path);
     };
     let elsewhere = |elsewhere: &CStr| {
-        // SAFETY: the caller's own arguments but for the path, which lives for the call.
+        // SAFETY: the caller's own arguments, except for the path, which lives for the call.
         unsafe { execute(elsewhere.as_ptr(), arguments, variables, depth) }
     };
     let mut interpreter = None;
-    // A script needs no copy; its interpreter gets its name.
+    // A script needs no copy: its interpreter opens it by name.
     let memory: c_int = answer_path_as(
         || "execve",
         || {
@@ -134,7 +135,7 @@ unsafe fn execute(path: *const c_char, arguments: List, variables: List, depth: 
         return -1;
     }
     if let Some(interpreter) = interpreter {
-        // SAFETY: the caller's own arguments; the interpreter's are a list made from them.
+        // SAFETY: the caller's own arguments; the interpreter's list is made from them.
         return unsafe {
             interpreter.execute(path, arguments, depth, |path, list| {
                 execute(path, list, variables, depth + 1)
@@ -148,10 +149,10 @@ unsafe fn execute(path: *const c_char, arguments: List, variables: List, depth: 
     result
 }
 
-/// Notes a program of the kernel's that nothing will be served to.
+/// Records a foreign program that this library cannot serve.
 ///
 /// # Safety
-/// `path` is terminated, or an address that cannot be.
+/// `path` is terminated, or a bad address.
 pub unsafe fn note(path: *const c_char) {
     if address::is_string(path) {
         // SAFETY: promised by the caller.
@@ -159,7 +160,7 @@ pub unsafe fn note(path: *const c_char) {
     }
 }
 
-/// The same of the first program of this name in `search`.
+/// As [`note`], for the first executable file `name` in the directories of `search`.
 fn note_in(search: &[u8], name: &[u8]) {
     for directory in search.split(|&byte| byte == b':') {
         let Some(path) = joined(directory, name) else { continue };
@@ -186,7 +187,7 @@ pub unsafe extern "C-unwind" fn execvp(name: *const c_char, arguments: List) -> 
     unsafe { execvpe(name, arguments, environ) }
 }
 
-/// As `execvpe(3)`. The C library searches `PATH` unless it leads into the mount.
+/// As `execvpe(3)`. The C library searches `PATH`, unless one of its directories is in the mount.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execvpe(
     name: *const c_char,
@@ -214,9 +215,9 @@ pub unsafe extern "C-unwind" fn execvpe(
             if let Some(search) = search.filter(|_| mount.is_some()) {
                 note_in(search, text);
             }
-            // SAFETY: the caller passes lists that end with null.
+            // SAFETY: the caller passes null-terminated lists.
             let environment = unsafe { Environment::new(variables) };
-            // SAFETY: the caller's own arguments, with an environment that contains theirs.
+            // SAFETY: the caller's own arguments; the environment contains theirs.
             executing(|| unsafe {
                 next!(execvpe: fn(*const c_char, List, List) -> c_int)(
                     name,
@@ -228,7 +229,7 @@ pub unsafe extern "C-unwind" fn execvpe(
     }
 }
 
-/// A file of this name in `directory`, terminated; none if the path would be too long.
+/// The path of `name` in `directory`, NUL-terminated; none if it is too long.
 fn joined(directory: &[u8], name: &[u8]) -> Option<[u8; PATH_BYTES]> {
     let mut path = [0_u8; PATH_BYTES];
     let directory = if directory.is_empty() { b"." } else { directory };
@@ -257,14 +258,14 @@ unsafe fn search_path(search: &[u8], name: &[u8], arguments: List, variables: Li
     -1
 }
 
-/// A file that the kernel cannot execute is taken for a script of the shell, as POSIX says.
+/// Executes a file; if the kernel cannot, runs it as a shell script, as POSIX says.
 unsafe fn execute_or_interpret(path: *const c_char, arguments: List, variables: List) -> c_int {
     // SAFETY: the caller's own arguments.
     let result = unsafe { execve(path, arguments, variables) };
     if errno() != libc::ENOEXEC {
         return result;
     }
-    // SAFETY: the caller's own arguments; the shell's are a list made from them.
+    // SAFETY: the caller's own arguments; the shell's list is made from them.
     unsafe {
         scripts::execute_by_shell(path, arguments, |shell, list| execve(shell, list, variables))
     }
@@ -291,18 +292,18 @@ pub unsafe extern "C-unwind" fn execveat(
     variables: List,
     flags: c_int,
 ) -> c_int {
-    // Before the route is asked for: it believes what is known of the directory.
+    // Before `route_at`, which looks up the directory in the table only.
     let directory_is_ours = directory != libc::AT_FDCWD && is_ours(directory);
-    // SAFETY: the caller passes a terminated path, or an address that cannot be.
+    // SAFETY: the caller passes a terminated path or a bad address.
     let (route, empty) = unsafe { (hooks::route_at(directory, path), path::is_empty(path)) };
     if matches!(route, Route::Libc) {
         if directory_is_ours && empty && flags & libc::AT_EMPTY_PATH != 0 {
             // SAFETY: the caller's own arguments.
             return unsafe { fexecve(directory, arguments, variables) };
         }
-        // SAFETY: the caller passes lists that end with null.
+        // SAFETY: the caller passes null-terminated lists.
         let environment = unsafe { Environment::new(variables) };
-        // SAFETY: the caller's own arguments, with an environment that contains theirs.
+        // SAFETY: the caller's own arguments; the environment contains theirs.
         return executing(|| unsafe {
             next!(execveat: fn(c_int, *const c_char, List, List, c_int) -> c_int)(
                 directory,
@@ -328,20 +329,20 @@ pub unsafe extern "C-unwind" fn execveat(
             whole.extend([b"/", place.path, b"\0"].concat());
             Ok(())
         },
-        // It is found to lead there once more.
+        // `execve` finds out again that the path leads out of the mount.
         |_| 0,
     );
     if looked < 0 {
         return -1;
     }
     let path = if whole.is_empty() { path } else { whole.as_ptr().cast() };
-    // SAFETY: the caller's own arguments but for the path, which lives for the call.
+    // SAFETY: the caller's own arguments, except for the path, which lives for the call.
     unsafe { execve(path, arguments, variables) }
 }
 
-/// Defines a function with a variable list of arguments, which stable Rust cannot receive, as one
-/// with a fixed number: on our targets they stand in the same registers and stack words. Words past
-/// the null that ends the caller's list are the caller's stack, and are not looked at.
+/// Defines a variadic function as one with a fixed number of parameters, because stable Rust cannot
+/// define variadic ones. On our targets the arguments are in the same registers and stack words.
+/// Words after the null that ends the caller's list belong to the caller's stack, and are not used.
 macro_rules! listed {
     ($(fn $name:ident = |$first:ident, $list:ident, $end:pat_param| $act:expr;)*) => {
         listed!(@each [$(fn $name = |$first, $list, $end| $act;)*]
@@ -351,8 +352,8 @@ macro_rules! listed {
         $(listed!(@one fn $name = |$first, $list, $end| $act; $arguments);)*
     };
     (@one fn $name:ident = |$first:ident, $list:ident, $end:pat_param| $act:expr; [$($argument:ident)*]) => {
-        /// As the C library's function of this name; `E2BIG` with more arguments than this can
-        /// receive.
+        /// As the C library's function of this name. Errors: `E2BIG` with more arguments than this
+        /// function can receive.
         #[allow(clippy::too_many_arguments, reason = "stands for a variable list")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
@@ -361,7 +362,7 @@ macro_rules! listed {
             let words = [$($argument),*];
             let $list = words.as_slice();
             let Some($end) = $list.iter().position(|word| word.is_null()) else { return too_many(stringify!($name)) };
-            // SAFETY: the caller's own arguments, in a list that ends with null.
+            // SAFETY: the caller's own arguments, in a null-terminated list.
             unsafe { $act }
         }
     };

@@ -1,8 +1,8 @@
-//! Extended attributes, of the namespace `user.`.
+//! Extended attributes of the namespace `user.`.
 //!
-//! Arguments are looked at in the kernel's order: flags, name, value, and only then the file. Names
-//! and values that are set are copied first: what holds the store's lock never touches memory of
-//! the application.
+//! Arguments are checked in the kernel's order: flags, name, value, then the file. Names and values
+//! to be set are copied first, because code that holds the store's lock never touches the
+//! application's memory.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -14,20 +14,20 @@ use libc::{size_t, ssize_t};
 
 type Outcome<T, E> = core::result::Result<T, E>;
 
-/// A name that was passed, as far as it can be one.
+/// Copy of a name that the caller passed.
 struct Name {
     bytes: [u8; EXTENDED_NAME_BYTES_MAX],
     length: usize,
 }
 
 impl Name {
-    /// Errors: `EFAULT`; `ERANGE` if it is empty or too long.
+    /// Copies a name. Errors: `EFAULT`; `ERANGE` if it is empty or too long.
     ///
     /// # Safety
     /// `name` is terminated.
     unsafe fn copy(name: *const c_char) -> Result<Name> {
         let room = address::readable(name, EXTENDED_NAME_BYTES_MAX + 1);
-        // SAFETY: so many bytes can be read.
+        // SAFETY: `room` bytes are readable.
         let length = unsafe { libc::strnlen(name, room) };
         if length == room && room <= EXTENDED_NAME_BYTES_MAX {
             return Err(Errno(libc::EFAULT));
@@ -61,7 +61,8 @@ unsafe fn set<E: From<Errno>>(
     if size > EXTENDED_VALUE_BYTES_MAX {
         return Err(Errno(libc::E2BIG).into());
     }
-    // No file has room for one that is longer, however much: it is enough to see that it is.
+    // A value longer than this does not fit into any file, whatever its length. Copying one byte
+    // more than fits is enough to find that out.
     let mut copy = [0; PATH_BYTES_MAX + 1];
     let length = size.min(copy.len());
     if length > 0 {
@@ -110,8 +111,8 @@ unsafe fn remove<E: From<Errno>>(
     Ok(extended::remove(file()?, name.as_bytes())?)
 }
 
-/// Copies what was found to the application, or only tells its length if `room` is 0. Errors:
-/// `ERANGE`, `EFAULT`.
+/// Copies `found` to the application and returns its length; if `room` is 0, only returns the
+/// length. Errors: `ERANGE`, `EFAULT`.
 ///
 /// # Safety
 /// `target` has `room` bytes.
@@ -122,7 +123,7 @@ unsafe fn hand_out(found: &[u8], target: *mut c_void, room: size_t) -> Result<us
     if found.len() > room {
         return Err(Errno(libc::ERANGE));
     }
-    // SAFETY: there is room, and `found` is memory of ours.
+    // SAFETY: there is room; `found` is memory of this library.
     unsafe { address::give(target.cast(), found.as_ptr(), found.len()) }?;
     Ok(found.len())
 }

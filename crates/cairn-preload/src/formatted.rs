@@ -1,9 +1,9 @@
-//! `dprintf(3)` and other functions that write text to a descriptor: the C library would do that
-//! past our hooks, so the text is made in memory and written here.
+//! `dprintf(3)` and other functions that write text to a descriptor. The C library would write past
+//! our hooks, so the text is formatted in memory and written here.
 //!
-//! Variable arguments, which stable Rust cannot receive, are taken as a fixed number of registers
-//! and stack words, and made a list as the ABI lays it out. Words past the caller's last argument
-//! are the caller's stack, and are not used.
+//! Stable Rust cannot receive variable arguments. They are received as a fixed number of registers
+//! and stack words, and arranged as the ABI's `va_list`. Words after the caller's last argument
+//! belong to the caller's stack, and are not used.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -15,20 +15,20 @@ use libc::size_t;
 use crate::answer::{counted_as, is_ours, set_errno};
 use crate::io;
 
-/// Registers for whole numbers and addresses.
+/// Number of registers that pass integers and addresses.
 #[cfg(target_arch = "x86_64")]
 const GENERAL: usize = 6;
 #[cfg(target_arch = "aarch64")]
 const GENERAL: usize = 8;
-/// Registers for numbers with fractions.
+/// Number of registers that pass floating-point numbers.
 const FLOATING: usize = 8;
-/// Stack words that the functions here receive.
+/// Number of stack words that the functions here receive.
 const STACK_WORDS: usize = 64;
-/// Stack words that a `long double` takes, with what aligns it.
+/// Number of stack words for a `long double`, including its alignment.
 const LONG_DOUBLE_WORDS: size_t = 3;
-/// Longest text of a backtrace.
+/// Maximum length of a backtrace's text.
 const TRACE_BYTES_MAX: usize = 1 << 20;
-/// In the C library's type of an argument: a `long double`.
+/// Flag of a `long double` in the C library's argument types.
 const LONG_DOUBLE: c_int = 1 << 8;
 
 unsafe extern "C-unwind" {
@@ -36,7 +36,7 @@ unsafe extern "C-unwind" {
     fn parse_printf_format(format: *const c_char, room: size_t, types: *mut c_int) -> size_t;
 }
 
-/// The arguments of a call, as the prologue of a C function saves them.
+/// Arguments of a call, laid out as a C function's prologue saves them.
 #[repr(C, align(16))]
 struct Saved {
     general: [usize; GENERAL],
@@ -59,7 +59,7 @@ struct List {
 }
 
 impl Saved {
-    /// What follows the first `named` arguments, none of which has a fraction.
+    /// List of the arguments after the first `named` ones, none of which is floating-point.
     #[cfg(target_arch = "x86_64")]
     fn list(&self, named: usize) -> List {
         const { assert!(core::mem::offset_of!(Saved, floating) == GENERAL * size_of::<usize>()) };
@@ -67,7 +67,7 @@ impl Saved {
         List { offsets, stack: self.stack.as_ptr(), registers: (&raw const *self).cast() }
     }
 
-    /// As above: there the offsets count back from the ends.
+    /// As above. On this target the offsets count back from the ends of the register areas.
     #[cfg(target_arch = "aarch64")]
     fn list(&self, named: usize) -> List {
         let ends =
@@ -81,7 +81,7 @@ impl Saved {
     }
 }
 
-/// Whether the arguments that a format asks for are all among those received.
+/// Whether all arguments of a format are among those received.
 ///
 /// # Safety
 /// `format` is terminated.
@@ -90,12 +90,12 @@ unsafe fn is_received(format: *const c_char) -> bool {
     // SAFETY: promised by the caller; there is room for that many types.
     let count = unsafe { parse_printf_format(format, types.len(), types.as_mut_ptr()) };
     let long = types.iter().take(count).filter(|&kind| kind & LONG_DOUBLE != 0).count();
-    // A register that holds one is cut to a double where it is received.
+    // A register that holds a `long double` is truncated to a double when received.
     let cut = cfg!(target_arch = "aarch64") && long > 0;
     count + long * (LONG_DOUBLE_WORDS - 1) <= STACK_WORDS && !cut
 }
 
-/// Writes all of `text` to a descriptor of ours.
+/// Writes all of `text` to a descriptor of Cairn.
 unsafe fn put(descriptor: c_int, text: *const c_char, length: usize) -> c_int {
     let mut done = 0;
     while done < length {
@@ -108,12 +108,12 @@ unsafe fn put(descriptor: c_int, text: *const c_char, length: usize) -> c_int {
     length as c_int
 }
 
-/// The text that `make` makes in memory of its own, written to a descriptor of ours.
+/// Writes the text that `make` allocates to a descriptor of Cairn.
 unsafe fn print(descriptor: c_int, make: impl FnOnce(*mut *mut c_char) -> c_int) -> c_int {
     let mut text = core::ptr::null_mut();
     let length = make(&raw mut text);
     let Ok(length) = usize::try_from(length) else { return -1 };
-    // SAFETY: `make` has succeeded, and the text is not used after it is freed.
+    // SAFETY: `make` has succeeded; the text is not used after it is freed.
     unsafe {
         let result = put(descriptor, text, length);
         libc::free(text.cast());
@@ -161,8 +161,8 @@ pub unsafe extern "C-unwind" fn __vdprintf_chk(
 
 macro_rules! backtraces {
     ($(fn $name:ident;)*) => {$(
-        /// As `backtrace_symbols_fd(3)`, which may be called where memory cannot be had: the text
-        /// is made in a file of the kernel's.
+        /// As `backtrace_symbols_fd(3)`. It may be called where malloc must not be, so the text is
+        /// made in a memfd.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(frames: *const *mut c_void, count: c_int, descriptor: c_int) {
             let real = || next!($name: fn(*const *mut c_void, c_int, c_int) -> ());
@@ -173,7 +173,7 @@ macro_rules! backtraces {
             let _ = counted_as(|| stringify!($name), || {
                 let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
                 let memory = kernel::memfd_create(c"cairn", libc::MFD_CLOEXEC)?;
-                // SAFETY: the caller's own arguments but for the descriptor.
+                // SAFETY: the caller's own arguments, except for the descriptor.
                 unsafe { real()(frames, count, memory) };
                 let (from, to) = (End::Kernel(memory), End::Ours(handle));
                 let copied = copy::copy(from, Some(&mut 0), to, None, TRACE_BYTES_MAX);
@@ -189,7 +189,8 @@ backtraces! {
     fn __backtrace_symbols_fd;
 }
 
-/// Defines a function with variable arguments behind the named ones, by the one that takes a list.
+/// Defines a function with variable arguments after the named ones, by its variant that takes a
+/// `va_list`.
 macro_rules! variadic {
     ($(fn $name:ident($($named:ident: $type:ty),*; $format:ident) [$($general:ident)*] as $listed:ident;)*) => {$(
         variadic!(@one fn $name($($named: $type),*; $format) [$($general)*]
@@ -199,8 +200,8 @@ macro_rules! variadic {
     )*};
     (@one fn $name:ident($($named:ident: $type:ty),*; $format:ident) [$($general:ident)*] [$($floating:ident)*] [$($stack:ident)*]
         as $listed:ident;) => {
-        /// As the C library's function of this name; `E2BIG` with more arguments than this can
-        /// receive.
+        /// As the C library's function of this name. Errors: `E2BIG` with more arguments than this
+        /// function can receive.
         #[allow(clippy::too_many_arguments, reason = "stands for a variable list")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
@@ -217,7 +218,7 @@ macro_rules! variadic {
                 stack: [$($stack),*],
             };
             let mut list = saved.list([$(stringify!($named),)* stringify!($format)].len());
-            // SAFETY: the caller's own arguments, in a list as the ABI lays it out.
+            // SAFETY: the caller's own arguments, in a list with the ABI's layout.
             unsafe { $listed($($named,)* $format, (&raw mut list).cast()) }
         }
     };

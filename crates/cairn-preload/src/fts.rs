@@ -1,11 +1,12 @@
-//! `fts(3)` of lists in which a path is ours: the C library's own would open the directories past
-//! our hooks.
+//! `fts(3)` for lists that contain a Cairn path. The C library's own would open the directories
+//! past our hooks.
 //!
-//! Such a walk never changes the current directory, which the interface leaves open: `fts_accpath`
-//! is the whole path. It goes through hooks throughout, so files of ours and of others mix. Entries
-//! are the C library's structures, which it lets programs read; each is one piece of memory with
-//! its name, its attributes and its path.
-//! Invariant: an entry is freed when the walk has left it, and its parent not before.
+//! Such a walk never changes the current directory, which the interface permits: `fts_accpath` is
+//! the whole path. All its calls go through hooks, so Cairn files and foreign files may mix.
+//! Entries are the C library's structures, because programs read their fields. Each entry is one
+//! allocation with its name, attributes and path.
+//!
+//! Invariant: an entry is freed when the walk has left it, and never before its children.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_short, c_ushort, c_void};
 use core::mem::offset_of;
@@ -42,14 +43,14 @@ pub struct Entry {
     name: [c_char; 1],
 }
 
-/// Orders entries.
+/// Comparison function of the caller.
 type Compare = Option<Order<Entry>>;
 
 /// `FTS` of the C library.
 #[repr(C)]
 pub struct Walk {
     current: *mut Entry,
-    /// What `fts_children` listed of the current directory.
+    /// Entries of the current directory, as listed by `fts_children`.
     children: *mut Entry,
     array: *mut *mut Entry,
     device: libc::dev_t,
@@ -63,16 +64,17 @@ pub struct Walk {
 
 const _: () = assert!(offset_of!(Entry, name) == 112 && size_of::<Walk>() == 72);
 
-/// Options.
+/// Options (`FTS_COMFOLLOW` and so on).
 const FOLLOW_ROOTS: c_int = 0x1;
 const LOGICAL: c_int = 0x2;
 const NO_ATTRIBUTES: c_int = 0x8;
 const SEE_DOTS: c_int = 0x20;
 const ONE_DEVICE: c_int = 0x40;
 const ALL_OPTIONS: c_int = 0xff;
-/// What stands for the root's descriptor in a walk of ours; the C library's is one, or -1.
+/// Marks a walk of ours in the field of the root's descriptor. The C library has a descriptor or -1
+/// there.
 const OURS: c_int = -0x0ca1;
-/// What an entry is.
+/// Kinds of entries (`FTS_D` and so on).
 const BEFORE: c_ushort = 1;
 const CYCLE: c_ushort = 2;
 const OTHER: c_ushort = 3;
@@ -86,16 +88,16 @@ const NO_STATUS: c_ushort = 10;
 const NOT_ASKED: c_ushort = 11;
 const SYMLINK: c_ushort = 12;
 const DANGLING: c_ushort = 13;
-/// Instructions.
+/// Instructions of `fts_set`.
 const AGAIN: c_ushort = 1;
 const FOLLOW: c_ushort = 2;
 const NONE: c_ushort = 3;
 const SKIP: c_ushort = 4;
-/// Level of the entries that the list names, and of what stands above them.
+/// Level of the entries that the caller listed, and of their common parent.
 const ROOT_LEVEL: c_short = 0;
 const ABOVE: c_short = -1;
 
-/// An entry in one piece of memory; null if there is none.
+/// Allocates an entry. Null, with errno, on failure.
 unsafe fn new_entry(parent: *mut Entry, path: &[u8], name: &[u8], level: c_short) -> *mut Entry {
     let status_at = (offset_of!(Entry, name) + name.len() + 1).next_multiple_of(align_of::<Stat>());
     let path_at = status_at + size_of::<Stat>();
@@ -105,8 +107,8 @@ unsafe fn new_entry(parent: *mut Entry, path: &[u8], name: &[u8], level: c_short
         set_errno(libc::ENAMETOOLONG);
         return core::ptr::null_mut();
     };
-    // SAFETY: the zeroed memory has room for the parts, in this order, each terminated text with
-    // its NUL; zero is a value of all fields.
+    // SAFETY: the zeroed memory has room for the parts in this order, each string with its NUL.
+    // Zero is a valid value of all fields.
     unsafe {
         let memory = libc::calloc(1, path_at + path.len() + 1).cast::<u8>();
         let entry = memory.cast::<Entry>();
@@ -129,7 +131,7 @@ unsafe fn new_entry(parent: *mut Entry, path: &[u8], name: &[u8], level: c_short
 
 unsafe fn free_list(mut entry: *mut Entry) {
     while !entry.is_null() {
-        // SAFETY: an entry of a list of ours, which nobody uses any more.
+        // SAFETY: an entry of a list of ours that nobody uses any more.
         unsafe {
             let next = (*entry).link;
             libc::free(entry.cast());
@@ -140,16 +142,17 @@ unsafe fn free_list(mut entry: *mut Entry) {
 
 impl Entry {
     fn path_bytes(&self) -> &[u8] {
-        // SAFETY: terminated, and as long as the entry.
+        // SAFETY: terminated, and lives as long as the entry.
         unsafe { CStr::from_ptr(self.path) }.to_bytes()
     }
 
-    /// The name of a root is its path until the walk comes to it.
+    /// Replaces a root's name, which is its whole path, by the last component. Called when the walk
+    /// reaches it.
     unsafe fn shorten_name(&mut self) {
         let name = last_name(self.path_bytes());
         let (start, length) = (name.as_ptr(), name.len());
         let target = (&raw mut self.name).cast::<u8>();
-        // SAFETY: the name follows the entry and had room for the whole path; the path stands
+        // SAFETY: the name follows the entry and had room for the whole path; the path is stored
         // elsewhere.
         unsafe {
             core::ptr::copy_nonoverlapping(start, target, length);
@@ -159,12 +162,12 @@ impl Entry {
     }
 
     fn is_dot(&self) -> bool {
-        // SAFETY: the name follows the entry, terminated.
+        // SAFETY: the name follows the entry and is terminated.
         let name = unsafe { CStr::from_ptr((&raw const self.name).cast()) };
         matches!(name.to_bytes(), b"." | b"..")
     }
 
-    /// Asks for the attributes, and says what the entry is.
+    /// Reads the attributes and sets the kind of the entry.
     unsafe fn look(&mut self, follow: bool) {
         self.error = 0;
         // SAFETY: the path is terminated, and there is room for the attributes.
@@ -182,7 +185,7 @@ impl Entry {
         };
     }
 
-    /// What the attributes say.
+    /// Kind of an entry according to its attributes, which are also copied to its fields.
     unsafe fn kind(&mut self) -> c_ushort {
         // SAFETY: the attributes are filled.
         let status = unsafe { &*self.status };
@@ -196,10 +199,10 @@ impl Entry {
         }
     }
 
-    /// A directory that is its own ancestor is not entered again.
+    /// Kind of a directory. One that is its own ancestor is a cycle, and is not entered again.
     fn directory_kind(&mut self) -> c_ushort {
         let mut above = self.parent;
-        // SAFETY: parents live as long as what is below them; the list ends above the roots.
+        // SAFETY: parents live as long as their children; the chain ends above the roots.
         while let Some(ancestor) = unsafe { above.as_ref() }.filter(|entry| entry.level > ABOVE) {
             if (ancestor.inode, ancestor.device) == (self.inode, self.device) {
                 self.cycle = above;
@@ -211,25 +214,25 @@ impl Entry {
     }
 }
 
-/// Links entries in the order that the walk wants.
+/// Links entries in the walk's order.
 unsafe fn in_order(walk: &Walk, mut entries: Vec<*mut Entry>) -> *mut Entry {
     if let Some(compare) = walk.compare {
-        // SAFETY: the function is the caller's, and takes pointers to pointers to entries.
+        // SAFETY: the caller's function, which takes pointers to pointers to entries.
         unsafe { walks::sort(&mut entries, compare) };
     }
     let mut next = core::ptr::null_mut();
     for &entry in entries.iter().rev() {
-        // SAFETY: an entry just made.
+        // SAFETY: a newly made entry.
         unsafe { (*entry).link = next };
         next = entry;
     }
     next
 }
 
-/// Lists what is in a directory. Null, with its entry saying why, if it cannot be read.
+/// Lists a directory. Returns null if it cannot be read, with the reason in its entry.
 unsafe fn list(walk: &Walk, directory: &mut Entry) -> *mut Entry {
     let mut entries = Vec::new();
-    // SAFETY: the path is terminated; the stream is used here only; entries are valid until the
+    // SAFETY: the path is terminated; the stream is used only here; an entry is valid until the
     // next is read.
     unsafe {
         let stream = directories::opendir(directory.path);
@@ -268,16 +271,15 @@ unsafe fn list(walk: &Walk, directory: &mut Entry) -> *mut Entry {
     }
 }
 
-/// Whether the walk is one of ours.
+/// Whether the walk is ours.
 unsafe fn is_ours(walk: *const Walk) -> bool {
-    // SAFETY: the caller passes what `fts_open` returned, which begins with these fields whoever
-    // made it.
+    // SAFETY: the caller passes the result of `fts_open`, which has these fields whoever made it.
     unsafe { (*walk).root == OURS }
 }
 
-/// Begins a walk.
+/// Begins a walk. Null, with errno, on failure.
 unsafe fn open(paths: &[*mut c_char], options: c_int, compare: Compare) -> *mut Walk {
-    // SAFETY: plain data, for which zero is a value; freed by `close`, or here.
+    // SAFETY: plain data, for which zero is a valid value; freed by `close`, or here.
     unsafe {
         let walk = libc::calloc(1, size_of::<Walk>()).cast::<Walk>();
         let above = new_entry(core::ptr::null_mut(), b"", b"", ABOVE);
@@ -306,7 +308,7 @@ unsafe fn open(paths: &[*mut c_char], options: c_int, compare: Compare) -> *mut 
     }
 }
 
-/// The name of what a path leads to; the path itself if it has but one component.
+/// Last component of a path; the path itself if it has only one.
 fn last_name(path: &[u8]) -> &[u8] {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(slash) if slash > 0 || path.len() > 1 => &path[slash + 1..],
@@ -314,10 +316,9 @@ fn last_name(path: &[u8]) -> &[u8] {
     }
 }
 
-/// The next entry; null, with errno 0, after the last.
+/// Next entry; null, with errno 0, after the last.
 unsafe fn read(walk: &mut Walk) -> *mut Entry {
-    // SAFETY: the current entry is valid as long as the walk has not left it, and so are those
-    // above it.
+    // SAFETY: the current entry and its parents are valid until the walk leaves them.
     unsafe {
         let Some(current) = walk.current.as_mut() else {
             set_errno(0);
@@ -341,7 +342,7 @@ unsafe fn read(walk: &mut Walk) -> *mut Entry {
     }
 }
 
-/// Goes into the current directory, or past it.
+/// Enters the current directory, or skips it.
 unsafe fn enter(walk: &mut Walk, skip: bool) -> *mut Entry {
     // SAFETY: as in `read`.
     unsafe {
@@ -364,7 +365,7 @@ unsafe fn enter(walk: &mut Walk, skip: bool) -> *mut Entry {
     }
 }
 
-/// Leaves the current entry for the next beside it, or for its parent.
+/// Leaves the current entry for its next sibling, or for its parent.
 unsafe fn go_on(walk: &mut Walk) -> *mut Entry {
     // SAFETY: as in `read`.
     unsafe {
@@ -373,7 +374,7 @@ unsafe fn go_on(walk: &mut Walk) -> *mut Entry {
         if !next.is_null() {
             walk.current = next;
             match (*left).level {
-                // It stays until the roots are done, which are not its list any more.
+                // This entry stays until the roots are done, but no longer owns their list.
                 ABOVE => (*left).link = core::ptr::null_mut(),
                 _ => libc::free(left.cast()),
             }
@@ -396,7 +397,7 @@ unsafe fn go_on(walk: &mut Walk) -> *mut Entry {
     }
 }
 
-/// Follows what was instructed about an entry before the walk came to it.
+/// Follows the instruction that an entry got before the walk reached it.
 unsafe fn arrive(walk: &mut Walk) -> *mut Entry {
     // SAFETY: as in `read`.
     unsafe {
@@ -415,7 +416,7 @@ unsafe fn arrive(walk: &mut Walk) -> *mut Entry {
     }
 }
 
-/// What is in the current directory, or the roots before the first is read.
+/// Entries of the current directory; the roots before the first `fts_read`.
 unsafe fn children(walk: &mut Walk) -> *mut Entry {
     set_errno(0);
     // SAFETY: as in `read`.
@@ -433,7 +434,7 @@ unsafe fn children(walk: &mut Walk) -> *mut Entry {
 }
 
 unsafe fn close(walk: *mut Walk) -> c_int {
-    // SAFETY: the walk is not used any more; what is above the current entry was not left yet.
+    // SAFETY: the walk is not used any more; the parents of the current entry were not freed yet.
     unsafe {
         free_list((*walk).children);
         let mut current = (*walk).current;
@@ -456,7 +457,7 @@ macro_rules! walks {
         ) -> *mut Walk {
             let mut count = 0;
             let mut any = false;
-            // SAFETY: the caller passes a list of terminated paths that ends with null.
+            // SAFETY: the caller passes a null-terminated list of terminated paths.
             unsafe {
                 while !(*paths.add(count)).is_null() {
                     any |= !matches!(route(*paths.add(count)), Route::Libc);
@@ -472,7 +473,7 @@ macro_rules! walks {
         /// As `fts_read(3)`.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $read(walk: *mut Walk) -> *mut Entry {
-            // SAFETY: the caller passes a walk that is open.
+            // SAFETY: the caller passes an open walk.
             unsafe {
                 match is_ours(walk) {
                     true => read(&mut *walk),
@@ -484,7 +485,7 @@ macro_rules! walks {
         /// As `fts_children(3)`.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $children(walk: *mut Walk, options: c_int) -> *mut Entry {
-            // SAFETY: the caller passes a walk that is open.
+            // SAFETY: the caller passes an open walk.
             unsafe {
                 match is_ours(walk) {
                     true => children(&mut *walk),
@@ -496,7 +497,7 @@ macro_rules! walks {
         /// As `fts_close(3)`.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $close(walk: *mut Walk) -> c_int {
-            // SAFETY: the caller passes a walk that is open.
+            // SAFETY: the caller passes an open walk.
             unsafe {
                 match is_ours(walk) {
                     true => close(walk),

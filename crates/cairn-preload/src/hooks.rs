@@ -1,4 +1,4 @@
-//! The shapes that most hooks have: decide, do ours, or pass through.
+//! The forms that most hooks have: decide, then serve the call or pass it on.
 
 use core::ffi::{c_char, c_int};
 
@@ -7,8 +7,8 @@ use cairn_posix::files::path::{self, Place, Route};
 use cairn_posix::files::{cwd, names};
 use cairn_posix::{Errno, HandleId, PathResult};
 
-/// The place to work on, if the call is ours. A name of an open descriptor (`/dev/fd/3`) counts for
-/// calls that follow symbolic links, which it is to the kernel.
+/// Place to work on, if the call is Cairn's. The name of an open descriptor (`/dev/fd/3`) is a
+/// symbolic link to the kernel, so it counts only for calls that follow links.
 #[inline]
 pub fn ours(route: Route<'_>, follow: bool) -> Option<Place<'_>> {
     match route {
@@ -30,12 +30,12 @@ fn descriptor_place(descriptor: c_int, follow: bool) -> Option<Place<'static>> {
     crate::answer::guarded(|| names::place_of(handle)).ok()
 }
 
-/// Hooks for functions with one path: `path: expression` for the current directory, `path at
-/// directory` for the family that takes a directory; `then` hears what the C library returns. A
-/// path that leads out of the mount is asked again where it leads.
+/// Hooks for functions with one path. `path` alone is relative to the current directory, `path at
+/// directory` to a directory descriptor; `then` is called with the C library's result. If a path
+/// leads out of the mount, the hook is called again with the path where it leads.
 ///
-/// For most paths the hook is a look and a jump: after a call of the kernel each return to a caller
-/// is slow, because the processor has forgotten where it leads. The rest is a function of its own.
+/// For most paths the hook is one check and a jump. Returns are slow after a system call, because
+/// the processor has lost its return predictions. So the rest is a separate function.
 macro_rules! path_hooks {
     ($(
         $(#[$attribute:meta])*
@@ -47,8 +47,8 @@ macro_rules! path_hooks {
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             #[inline(never)]
             unsafe extern "C-unwind" fn any_path($($argument: $type),*) -> $result {
-                // SAFETY: the caller passes a path as the C library's function of this name demands
-                // it.
+                // SAFETY: the caller passes a path as the C library's function of this name
+                // demands.
                 let route = unsafe { path_hooks!(@route $path $($directory)?) };
                 if let Some($place) = $crate::hooks::ours(route, $follow) {
                     return $crate::answer::answer_path(
@@ -56,8 +56,8 @@ macro_rules! path_hooks {
                         |elsewhere| {
                             let $path = elsewhere.as_ptr();
                             $(let $directory = { let _ = $directory; libc::AT_FDCWD };)?
-                            // SAFETY: the caller's own arguments but for the path, which lives for
-                            // the call.
+                            // SAFETY: the caller's own arguments, except for the path, which lives
+                            // for the call.
                             unsafe { $name($($argument),*) }
                         },
                     );
@@ -67,7 +67,7 @@ macro_rules! path_hooks {
                 $($then(result);)?
                 result
             }
-            // SAFETY: the caller passes a path as the C library's function of this name demands it.
+            // SAFETY: the caller passes a path as the C library's function of this name demands.
             match unsafe { path_hooks!(@passes $path [$($directory)?] [$($then)?]) } {
                 // SAFETY: the caller's own arguments.
                 true => unsafe { next!($name: fn($($type),*) -> $result)($($argument),*) },
@@ -87,7 +87,7 @@ macro_rules! path_hooks {
     };
 }
 
-/// The place meant by an empty path with `AT_EMPTY_PATH`, if that is ours.
+/// Place named by an empty path with `AT_EMPTY_PATH`, if it is Cairn's.
 ///
 /// # Safety
 /// `path` is null or terminated.
@@ -109,8 +109,7 @@ pub unsafe fn by_empty_path(
     crate::answer::guarded(|| names::place_of(handle)).ok()
 }
 
-/// Whether a call with a directory, a path and flags of the `AT_` kind is the C library's at first
-/// sight.
+/// Fast check: whether a call with a directory, a path and `AT_` flags belongs to the C library.
 ///
 /// # Safety
 /// `path` is null or terminated.
@@ -122,14 +121,14 @@ pub unsafe fn passes(directory: c_int, path: *const c_char, flags: c_int) -> boo
         && unsafe { path::is_foreign(path) }
 }
 
-/// The handle behind a descriptor of ours, recognised now if need be.
+/// Handle behind a descriptor of Cairn. Recognises one that is not in the table yet.
 pub fn known(descriptor: c_int) -> Option<HandleId> {
     table::lookup(descriptor).or_else(|| {
         crate::answer::recognise(descriptor).then(|| table::lookup(descriptor)).flatten()
     })
 }
 
-/// Answers a call that has flags of the `AT_` kind. Errors: `EINVAL` if any is not of `known`.
+/// Serves a call that has `AT_` flags. Errors: `EINVAL` if a flag is not in `known`.
 pub fn with_flags<T>(
     flags: c_int,
     known: c_int,
@@ -141,22 +140,22 @@ pub fn with_flags<T>(
     }
 }
 
-/// Where POSIX lets a cancelled thread end: before a call of ours begins, and never within another
-/// one.
+/// Ends the thread here if it was cancelled. POSIX allows that before one of our calls begins,
+/// never within one.
 #[inline]
 pub fn cancellation_point() {
     unsafe extern "C-unwind" {
         fn pthread_testcancel();
     }
     if !cairn_posix::kernel::gate::is_inside() {
-        // SAFETY: takes nothing; it may unwind, and no frame between here and the application has a
+        // SAFETY: takes nothing. It may unwind, and no frame between here and the application has a
         // destructor.
         unsafe { pthread_testcancel() };
     }
 }
 
-/// Hooks for functions whose first argument is a descriptor; those that say so are cancellation
-/// points.
+/// Hooks for functions whose first argument is a descriptor. Those marked with `cancellation_point`
+/// are one.
 macro_rules! descriptor_hooks {
     ($(
         $(#[$attribute:meta])*
@@ -186,8 +185,7 @@ macro_rules! descriptor_hooks {
     )*};
 }
 
-/// As `cairn_posix::files::path::route_at`; a directory descriptor that was inherited is recognised
-/// first.
+/// As `cairn_posix::files::path::route_at`.
 ///
 /// # Safety
 /// `path` is null or NUL-terminated, and outlives the result.

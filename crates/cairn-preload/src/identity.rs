@@ -1,6 +1,6 @@
-//! Who the process is and what it may: calls that change its credentials, its file mode creation
-//! mask or its limits, of which we keep copies, and those by which a thread leaves others or
-//! confines itself.
+//! Credentials and limits of the process: hooks for calls that change its credentials, umask or
+//! limits, of which Cairn keeps copies, and for calls by which a thread stops sharing state with
+//! others (`unshare`) or confines itself (`prctl`).
 
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
@@ -48,7 +48,7 @@ noted! {
     fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit);
 }
 
-/// Does what the rights are needed for that the process may be about to give up.
+/// Does what needs the rights that the process may be about to give up.
 fn before_credentials_change() {
     let _ = guarded(|| {
         process::before_credentials_change();
@@ -56,19 +56,19 @@ fn before_credentials_change() {
     });
 }
 
-/// A call of the kernel that changes credentials of the thread, which is what a program without a C
-/// library does in each of its threads.
+/// Serves a system call that changes the credentials of one thread. A program without a C library
+/// makes it in each of its threads.
 pub fn change_credentials(real: impl FnOnce() -> c_long) -> c_long {
     before_credentials_change();
     let result = real();
-    // Others keep theirs, and what we know is of the process.
+    // Other threads keep their credentials, but our copy is per process.
     if kernel::has_threads() == Some(false) {
         process::credentials_changed();
     }
     result
 }
 
-/// As `ulimit(3)`; the variable argument is in the register of the second.
+/// As `ulimit(3)`. The variable argument is passed in the register of the second parameter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ulimit(command: c_int, limit: c_long) -> c_long {
     // SAFETY: the caller's own arguments.
@@ -86,15 +86,15 @@ pub unsafe extern "C-unwind" fn umask(mask: mode_t) -> mode_t {
     before
 }
 
-/// As `unshare(2)`. A thread that shares descriptors with no other would need a table of its own:
-/// `EINVAL`, as of a kernel that does not know it, where there are others.
+/// As `unshare(2)`. Errors: `EINVAL`, as from a kernel without this feature, if a thread of several
+/// asks for descriptors of its own: it would need a descriptor table of its own here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     // SAFETY: the caller's own argument.
     unshare_or(flags, || unsafe { next!(unshare: fn(c_int) -> c_int)(flags) })
 }
 
-/// What `unshare` gives, for which `real` does the kernel's part.
+/// Serves `unshare`; `real` makes the kernel's call.
 pub fn unshare_or(flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
     const SHARED: c_int = libc::CLONE_FS | libc::CLONE_NEWNS;
     if configuration::get().is_none() {
@@ -117,7 +117,7 @@ pub fn unshare_or(flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
-/// As `prctl(2)`; the variable arguments are in the registers of the others.
+/// As `prctl(2)`. The variable arguments are passed in the registers of the other parameters.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn prctl(
     option: c_int,
@@ -134,9 +134,9 @@ pub unsafe extern "C-unwind" fn prctl(
     unsafe { real(option, second, third, fourth, fifth) }
 }
 
-/// Whether a thread that may only read and write what the kernel has would be killed at its next
-/// call on a file of ours, which can need others of the kernel. Then it is told, as by a kernel
-/// that cannot confine it so.
+/// Whether strict seccomp mode must be refused. It allows only `read`, `write` and exit, and a call
+/// on a Cairn file may need other system calls, so the kernel would kill the thread. `EINVAL` then,
+/// as from a kernel without this mode.
 pub fn is_needed() -> bool {
     configuration::get().is_some() && table::all().next().is_some()
 }

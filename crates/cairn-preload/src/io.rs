@@ -9,10 +9,10 @@ use cairn_posix::kernel::address;
 use cairn_posix::{Errno, HandleId, Result, mount};
 use libc::{iovec, size_t, ssize_t};
 
-/// One buffer of the caller's for `act`.
+/// Runs `act` with one buffer of the caller's.
 ///
 /// # Safety
-/// The caller passes memory as read(2) or write(2) demands it.
+/// The caller passes memory as read(2) or write(2) demands.
 unsafe fn with_buffer<R>(
     start: *const c_void,
     length: size_t,
@@ -20,13 +20,12 @@ unsafe fn with_buffer<R>(
 ) -> Result<R> {
     let is_passable = address::is_passable(start);
     let entry = iovec { iov_base: start.cast_mut(), iov_len: if is_passable { length } else { 0 } };
-    // SAFETY: promised by the caller of this function.
+    // SAFETY: promised by the caller.
     let result = act(unsafe { Buffers::one(&entry) });
     if is_passable { result } else { refused(result) }
 }
 
-/// What is wrong with a call of which the address is: the kernel looks at the descriptor and the
-/// offset first.
+/// Error of a call with a bad address. The kernel checks the descriptor and the offset first.
 #[cold]
 fn refused<R>(of_nothing: Result<R>) -> Result<R> {
     match of_nothing {
@@ -35,29 +34,29 @@ fn refused<R>(of_nothing: Result<R>) -> Result<R> {
     }
 }
 
-/// A list of buffers of the caller's for `act`.
+/// Runs `act` with the caller's list of buffers.
 ///
 /// # Safety
-/// The caller passes a list as readv(2) or writev(2) demands it.
+/// The caller passes a list as readv(2) or writev(2) demands.
 unsafe fn with_list(
     (handle, direction): (HandleId, Direction),
     list: *const iovec,
     count: c_int,
     act: impl FnOnce(Buffers) -> Result<usize>,
 ) -> Result<usize> {
-    // SAFETY: promised by the caller of this function.
+    // SAFETY: promised by the caller.
     match unsafe { Buffers::new(list, count) } {
         Ok(buffers) => match act(buffers) {
-            // Nothing can be read even from a directory.
+            // Reading zero bytes succeeds even on a directory.
             Err(Errno(libc::EISDIR)) if buffers.remaining() == 0 => Ok(0),
             result => result,
         },
-        // The kernel looks at the descriptor first.
+        // The kernel checks the descriptor first.
         Err(errno) => may_be_used(handle, direction).and(Err(errno)),
     }
 }
 
-/// What a call does with a file.
+/// Direction of a transfer.
 #[derive(Clone, Copy, PartialEq)]
 enum Direction {
     Read,
@@ -79,7 +78,7 @@ macro_rules! one_buffer {
         descriptor_hooks! {$(
             fn $name($descriptor: c_int, $start: $pointer, $length: size_t $(, $argument: $type)*)
                 -> ssize_t, cancellation_point
-                // SAFETY: the application's buffer, passed as the call demands it.
+                // SAFETY: the application's buffer, passed as the call demands.
                 = |$handle| unsafe { with_buffer($start, $length, |$buffers| $act) };
         )*}
     };
@@ -108,7 +107,8 @@ one_buffer! {
         = |handle, buffers| io::write(handle, buffers, At::offset(offset)?);
 }
 
-/// The fortified reads end the program if the buffer is too small; the C library does that, not we.
+/// The fortified reads abort the program if the buffer is too small. The C library does that, not
+/// this hook.
 macro_rules! checked_reads {
     ($(fn $checked:ident as $plain:ident($descriptor:ident, $start:ident, $length:ident $(, $offset:ident)?);)*) => {$(
         /// As the C library's function of this name.
@@ -117,7 +117,7 @@ macro_rules! checked_reads {
             $descriptor: c_int, $start: *mut c_void, $length: size_t, $($offset: i64,)? room: size_t,
         ) -> ssize_t {
             if $length > room {
-                // SAFETY: the caller's own arguments; this does not return.
+                // SAFETY: the caller's own arguments; this call does not return.
                 return unsafe {
                     next!($checked: fn(c_int, *mut c_void, size_t $(, checked_reads!(@offset $offset))?, size_t) -> ssize_t)(
                         $descriptor, $start, $length $(, $offset)?, room)
@@ -142,7 +142,7 @@ macro_rules! buffer_lists {
         descriptor_hooks! {$(
             fn $name($descriptor: c_int, $list: *const iovec, $count: c_int $(, $argument: $type)*)
                 -> ssize_t, cancellation_point
-                // SAFETY: the application's list of buffers, passed as the call demands it.
+                // SAFETY: the application's list of buffers, passed as the call demands.
                 = |$handle| unsafe {
                     with_list(($handle, Direction::$direction), $list, $count, |$buffers| $act)
                 };
@@ -171,8 +171,8 @@ buffer_lists! {
         = Write |handle, buffers| write_flagged(handle, buffers, offset, flags);
 }
 
-/// Flags of `preadv2` and `pwritev2` that hold for memory as they are: hints, and what is only for
-/// writes or for durability.
+/// Flags of `preadv2` and `pwritev2` that need no special treatment: hints, and flags that concern
+/// only writes or durability.
 const HARMLESS_FLAGS: c_int =
     libc::RWF_HIPRI | libc::RWF_NOWAIT | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
 
@@ -184,8 +184,8 @@ fn write_flagged(handle: HandleId, buffers: Buffers, offset: i64, flags: c_int) 
     }
 }
 
-/// Where such a call begins. Errors: `EOPNOTSUPP` for flags that change its meaning, and for all
-/// but one on a directory.
+/// Position where the call begins. Errors: `EOPNOTSUPP` for flags that change the meaning of the
+/// call, and for all flags but `RWF_HIPRI` on a directory.
 fn flagged(of: (HandleId, Direction), offset: i64, flags: c_int) -> Result<At> {
     let at = if offset == -1 { At::Cursor } else { At::offset(offset)? };
     if flags & !libc::RWF_HIPRI != 0 {
@@ -197,7 +197,7 @@ fn flagged(of: (HandleId, Direction), offset: i64, flags: c_int) -> Result<At> {
     Ok(at)
 }
 
-/// As `sync(2)`. It cannot say what failed; `fsync` does.
+/// As `sync(2)`. Cannot report failures; `fsync` does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sync() {
     if mount::attached().is_some() {

@@ -1,16 +1,17 @@
-//! The library that `LD_PRELOAD` puts in front of the C library: for each call that names a file,
-//! it decides whether the file is ours, and hands the call to `cairn-posix` or to the C library. It
-//! does nothing else.
+//! The `LD_PRELOAD` library. For each call that names a file, it decides whether the file is
+//! Cairn's, and hands the call to `cairn-posix` or to the C library. It does nothing else.
 //!
 //! ```text
 //! next.rs      the C library's own functions        answer.rs   results and errno, panics caught
-//! hooks.rs     the shapes most calls have           *.rs        one file per family of calls
+//! hooks.rs     the forms most hooks have            *.rs        one file per family of calls
 //! ```
-//! Manners: it prints nothing, never ends the process, starts no thread, does no work at start but
-//! to have bad addresses told and to look whether descriptors 0 to 2 are ours; a call that is not
-//! ours costs two loads more. What it cannot do fails with an errno that docs/SEMANTICS.md lists.
-//! Hooks are `extern "C-unwind"` without destructors on the foreign path, because a cancelled
-//! thread unwinds through the C library's blocking calls.
+//! "Ours" in this crate: Cairn's; "foreign": anything else.
+//!
+//! Must stay true: the library prints nothing, never ends the process and starts no thread. At
+//! start it only installs the reporting of bad addresses and checks whether descriptors 0 to 2 are
+//! Cairn's. A call that is not Cairn's costs two more loads. A call that it cannot serve fails with
+//! an errno listed in docs/SEMANTICS.md. Hooks are `extern "C-unwind"` without destructors on the
+//! foreign path, because a cancelled thread unwinds through the C library's blocking calls.
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 compile_error!(

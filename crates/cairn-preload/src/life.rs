@@ -1,8 +1,8 @@
 //! The life of a process: start, fork, end.
 //!
-//! The end is taken at the last moment there is: the function the dynamic linker registers to run
-//! all destructors is wrapped, so that whatever a library's destructor still writes is part of an
-//! orderly end. A death by signal passes none of this.
+//! The end is handled at the last possible moment. `__libc_start_main` registers the dynamic
+//! linker's function that runs all destructors; this file wraps it, so that whatever the destructor
+//! of a library writes is still part of an orderly end. A death by signal bypasses all of this.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -18,16 +18,16 @@ use libc::{pid_t, size_t};
 use crate::answer::{errno, guarded, set_errno};
 use crate::{dispatch, environment, next, sanitizers, signals, stdio, streams};
 
-/// Has bad addresses told, and looks whether descriptors 0 to 2 are ours, before other libraries
-/// take copies of stdin, stdout and stderr. In the library that is preloaded even the C library is
-/// not initialised yet: it does not know its environment.
+/// Runs first in the process. Installs the reporting of bad addresses, and checks whether
+/// descriptors 0 to 2 are Cairn's before other libraries copy stdin, stdout and stderr. In the
+/// preloaded library even the C library is not initialised yet, and does not know its environment.
 extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     if next::is_linked() && is_loaded_too() {
         next::supersede();
         configuration::decline();
         return;
     }
-    // SAFETY: the dynamic linker, or the C library, passes the list that the kernel made.
+    // SAFETY: the dynamic linker or the C library passes the list that the kernel made.
     if unsafe { configuration::capture_from(environment) }.is_none() {
         return;
     }
@@ -48,7 +48,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     }
 }
 
-/// Descriptors 0 to 2 are looked at when `main` is called.
+/// Descriptors 0 to 2 are checked when `main` is about to be called, not at start.
 static LOOKS_LATE: AtomicBool = AtomicBool::new(false);
 
 fn look_at_standard_descriptors() {
@@ -62,13 +62,13 @@ fn look_at_standard_descriptors() {
     set_errno(before);
 }
 
-// Before the constructors of a C++ library that was linked into the program.
+// Runs before the constructors of a C++ library that is linked into the program.
 #[used]
 #[unsafe(export_name = "__cairn_start")]
 #[unsafe(link_section = ".init_array.00001")]
 static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
-/// Whether the library is in this process as a shared object, too.
+/// Whether this library is also loaded in this process as a shared object.
 fn is_loaded_too() -> bool {
     unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
         // SAFETY: the C library passes a valid description with a terminated name, which is empty
@@ -77,14 +77,15 @@ fn is_loaded_too() -> bool {
         let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         file.starts_with(environment::LIBRARY).into()
     }
-    // SAFETY: the function has the type that is demanded, and needs no data.
+    // SAFETY: the function has the required type, and needs no data.
     unsafe { libc::dl_iterate_phdr(Some(look), core::ptr::null_mut()) != 0 }
 }
 
 type Destructors = extern "C-unwind" fn();
 
-/// What the dynamic linker asked to be called at exit. Named for the archive, whose
-/// `__libc_start_main` stores it before any code of ours can run in a static program.
+/// Function that the dynamic linker asked to be called at exit. The exported name is for the
+/// archive: in a static program its `__libc_start_main` stores the function before any code of ours
+/// can run.
 #[unsafe(export_name = "__cairn_destructors")]
 static DESTRUCTORS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -99,12 +100,12 @@ extern "C-unwind" fn finish() {
     end();
 }
 
-/// The orderly end of this process as far as the store is concerned.
+/// Ends the process in an orderly way for the store: releases its handles and its slot.
 pub fn end() {
     if mount::attached().is_none() {
         return;
     }
-    // An error has nowhere to go; the agent reaps the slot.
+    // An error cannot be reported here; the agent reaps the slot.
     let _ = guarded(|| {
         process::end();
         Ok::<_, Errno>(())
@@ -113,8 +114,8 @@ pub fn end() {
 
 type Main = unsafe extern "C-unwind" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
 
-/// As the C library's function of this name, which calls `main`. The archive has one of its own: in
-/// a static program no code of ours can run before it.
+/// As the C library's function of this name, which calls `main`. The archive has its own version,
+/// because no code of ours can run before it in a static program.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __libc_start_main(
     main: Main,
@@ -129,9 +130,9 @@ pub unsafe extern "C-unwind" fn __libc_start_main(
     if LOOKS_LATE.load(Ordering::Relaxed) {
         look_at_standard_descriptors();
     }
-    // Without a mount, too: the program may get one while it runs.
+    // Stored without a mount, too: the program may attach one while it runs.
     DESTRUCTORS.store(destructors, Ordering::Relaxed);
-    // SAFETY: the caller's own arguments, but for the function to be called at exit, which calls
+    // SAFETY: the caller's own arguments, except for the function called at exit. Ours calls
     // theirs.
     unsafe { real(main, count, arguments, init, fini, finish as *mut c_void, stack_end) }
 }
@@ -153,7 +154,7 @@ ends! {
     fn _Exit;
 }
 
-/// As `quick_exit(3)`: its handlers may still write, so the process is only marked as ending.
+/// As `quick_exit(3)`. Its handlers may still write, so the process is only marked as ending.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn quick_exit(status: c_int) -> ! {
     let _ = guarded(|| {
@@ -164,8 +165,8 @@ pub unsafe extern "C-unwind" fn quick_exit(status: c_int) -> ! {
     unsafe { library!(quick_exit: fn(c_int) -> !)(status) }
 }
 
-/// A child in the making: it is given what its parent holds, and meanwhile no mapping and no file's
-/// lock comes or goes.
+/// A child being created. It gets references to everything its parent holds. While this value
+/// exists, no mapping and no file lock is added or removed.
 #[must_use]
 pub struct Making {
     quiet: [Result<Held<'static>>; 2],
@@ -173,7 +174,7 @@ pub struct Making {
 }
 
 impl Making {
-    /// Before the child exists; none, with errno, if there must be none.
+    /// Call before creating the child. Returns none and sets errno if no child may be created.
     pub fn begin() -> Option<Making> {
         let quiet = [guarded(mapping::quiet), guarded(locks::quiet)];
         match guarded(Spawn::begin) {
@@ -185,7 +186,7 @@ impl Making {
         }
     }
 
-    /// In both processes, with what fork returned; errno stays.
+    /// Call in both processes with the result of fork. Leaves errno as it is.
     pub fn end(self, pid: pid_t) {
         let after = errno();
         drop(self.quiet);
@@ -214,8 +215,8 @@ pub fn spawning<T: Copy + Into<i64>>(failed: T, create: impl FnOnce() -> T) -> T
 
 macro_rules! forks {
     ($(fn $name:ident as $real:ident;)*) => {$(
-        /// As `fork(2)`; `vfork` is served as one, because a child that shares our memory could not
-        /// be told apart.
+        /// As `fork(2)`. `vfork` is served as a fork, because a child that shares the parent's
+        /// memory could not be told apart from it.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name() -> pid_t {
             let real = library!($real: fn() -> pid_t);
@@ -247,7 +248,7 @@ pub unsafe extern "C-unwind" fn forkpty(
     spawning(-1, || unsafe { real(terminal, name, settings, size) })
 }
 
-/// As `daemon(3)`: only the child returns; the parent's part of the mount is given up for it.
+/// As `daemon(3)`: only the child returns; the parent ends its part of the mount.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn daemon(keep_directory: c_int, keep_descriptors: c_int) -> c_int {
     // SAFETY: our own hook, which takes nothing.
@@ -257,8 +258,8 @@ pub unsafe extern "C-unwind" fn daemon(keep_directory: c_int, keep_descriptors: 
         // SAFETY: as daemon(3) does.
         _ => unsafe { _exit(0) },
     }
-    // SAFETY: setsid takes nothing; the path is terminated; our hooks see what happens to
-    // descriptors 0 to 2.
+    // SAFETY: setsid takes nothing; the path is terminated; our own hooks change descriptors 0 to
+    // 2.
     unsafe {
         if libc::setsid() == -1 {
             return -1;
@@ -282,7 +283,7 @@ pub unsafe extern "C-unwind" fn daemon(keep_directory: c_int, keep_descriptors: 
     0
 }
 
-/// As `system(3)`: the shell's references are held until it has ended.
+/// As `system(3)`. The shell's references are held until it has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     let real = library!(system: fn(*const c_char) -> c_int);

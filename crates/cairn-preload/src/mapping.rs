@@ -1,4 +1,4 @@
-//! Files of ours in the address space. Calls on memory that is not ours cost one load more.
+//! Cairn files in the address space. Calls on memory without a Cairn file cost one more load.
 
 use core::ffi::{c_int, c_void};
 
@@ -11,7 +11,7 @@ use libc::size_t;
 use crate::answer::{answer_as, counted_as, guarded, is_missed, number_as, set_errno};
 
 const FAILED: *mut c_void = libc::MAP_FAILED;
-/// With this for a key, `pkey_mprotect` is `mprotect`.
+/// With this key, `pkey_mprotect` is `mprotect`.
 const NO_KEY: c_int = -1;
 
 fn address(mapped: Result<*mut c_void>) -> *mut c_void {
@@ -21,7 +21,7 @@ fn address(mapped: Result<*mut c_void>) -> *mut c_void {
     })
 }
 
-/// What a call on memory gives if there is some of ours in it.
+/// Serves a call on memory. Returns none if no Cairn file is mapped there.
 fn ours<T>(act: impl FnOnce() -> Option<Result<T>>) -> Option<Result<T>> {
     if !mapping::any() {
         return None;
@@ -29,7 +29,7 @@ fn ours<T>(act: impl FnOnce() -> Option<Result<T>>) -> Option<Result<T>> {
     guarded(|| Ok::<_, Errno>(act())).unwrap_or_else(|errno| Some(Err(errno)))
 }
 
-/// Lets `map` put something that is not ours where it is told.
+/// Maps something foreign at a fixed address, after taking out any mapping of a Cairn file there.
 fn replacing(start: *mut c_void, length: size_t, map: impl Fn() -> *mut c_void) -> *mut c_void {
     match ours(|| mapping::replace(start, length, &map)) {
         Some(replaced) => address(replaced),
@@ -37,7 +37,7 @@ fn replacing(start: *mut c_void, length: size_t, map: impl Fn() -> *mut c_void) 
     }
 }
 
-/// As `mmap(2)`, for which `real` is called where no file of ours is concerned.
+/// As `mmap(2)`; calls `real` if no Cairn file is concerned.
 ///
 /// # Safety
 /// As for mmap(2).
@@ -88,15 +88,14 @@ maps! {
     fn mmap64;
 }
 
-/// Functions of a range of memory: the one that asks `real` where nothing of ours is concerned, and
-/// the hook.
+/// Defines functions on a range of memory: one that calls `real` if no Cairn file is mapped there,
+/// and the hook.
 macro_rules! ranges {
     ($(
         $(#[$attribute:meta])*
         fn $name:ident or $ours_or:ident(start, length $(, $argument:ident)?) by $answer:ident = $ours:expr;
     )*) => {$(
-        /// What the hook of this family gives, for which `real` is called where no file of ours is
-        /// concerned.
+        /// Serves the hook's call; calls `real` if no Cairn file is mapped in the range.
         ///
         /// # Safety
         /// As for the hook.
@@ -136,8 +135,9 @@ ranges! {
     fn posix_madvise or advise_portably_or(start, length, advice) by number_as = portable_advice;
 }
 
-/// What `mlockall` gives, for which `real` is called in a process that has no store to leave out. A
-/// store is attached first, so that it need not be mapped where the kernel locks what is mapped.
+/// Serves `mlockall`; calls `real` if the process has no store. The store must not be locked into
+/// memory, so it is attached first: it need not be mapped later, while the kernel locks new
+/// mappings.
 pub fn lock_all_or(flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
     let attached = configuration::get().is_some() && guarded(mount::current).is_ok();
     match attached {
@@ -146,7 +146,7 @@ pub fn lock_all_or(flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// What `munlockall` gives.
+/// Serves `munlockall`.
 pub fn unlock_all_or(real: impl FnOnce() -> c_int) -> c_int {
     match configuration::get().is_some() {
         true => answer_as(|| "munlockall", mapping::unlock_all),
@@ -154,7 +154,7 @@ pub fn unlock_all_or(real: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// As `mlockall(2)`, but for the store.
+/// As `mlockall(2)`, except that the store is not locked.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mlockall(flags: c_int) -> c_int {
     // SAFETY: the caller's own argument.
@@ -168,7 +168,7 @@ pub unsafe extern "C-unwind" fn munlockall() -> c_int {
     unlock_all_or(|| unsafe { next!(munlockall: fn() -> c_int)() })
 }
 
-/// As `pkey_mprotect(2)`: `EINVAL` for a key on pages of ours.
+/// As `pkey_mprotect(2)`. Errors: `EINVAL` for a key on pages of a Cairn file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pkey_mprotect(
     start: *mut c_void,
@@ -183,7 +183,7 @@ pub unsafe extern "C-unwind" fn pkey_mprotect(
     }
 }
 
-/// What `pkey_mprotect` gives, for which `real` is called where no file of ours is concerned.
+/// Serves `pkey_mprotect`; calls `real` if no Cairn file is mapped in the range.
 ///
 /// # Safety
 /// As for `pkey_mprotect`.
@@ -204,7 +204,7 @@ pub unsafe fn protect_by_key_or(
     }
 }
 
-/// Advice of POSIX has the numbers of `madvise`; other numbers are none.
+/// POSIX advice has the same numbers as `madvise`; other numbers are not advice.
 unsafe fn portable_advice(start: *mut c_void, length: size_t, advice: c_int) -> Option<Result<()>> {
     match advice {
         // SAFETY: the caller's own arguments.
@@ -215,7 +215,7 @@ unsafe fn portable_advice(start: *mut c_void, length: size_t, advice: c_int) -> 
     }
 }
 
-/// As `remap_file_pages(2)`, for which `real` is called where no file of ours is concerned.
+/// As `remap_file_pages(2)`; calls `real` if no Cairn file is mapped in the range.
 ///
 /// # Safety
 /// As for remap_file_pages(2).
@@ -251,7 +251,7 @@ pub unsafe extern "C-unwind" fn remap_file_pages(
     }
 }
 
-/// As `mremap(2)`, for which `real` is called where no file of ours is concerned.
+/// As `mremap(2)`; calls `real` if no Cairn file is mapped in the range.
 ///
 /// # Safety
 /// As for mremap(2).
@@ -272,7 +272,7 @@ pub unsafe fn remap_or(
     }
 }
 
-/// As `mremap(2)`; the last argument is there if the flags say so.
+/// As `mremap(2)`. The last argument is present if the flags say so.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mremap(
     start: *mut c_void,

@@ -1,11 +1,11 @@
-//! The beginning and the end of MPI in a rank.
+//! Start and end of MPI in a rank.
 //!
-//! In C and Fortran, of Open MPI and MPICH: the rank announces itself to the store when MPI was
-//! initialised, and its files are flushed when it was finalised (NVMe-CR, section III-C). What MPI
-//! is asked and answers stays as it is; a store that cannot be reached fails when files are used.
-//! Some of these functions call others of them, and each tells `cairn_posix::process::rank`, to
-//! which once is enough. No header of MPI is needed: all that is used of their arguments is where
-//! Fortran gets its error.
+//! For Open MPI and MPICH, in C and Fortran: the rank registers with the store after MPI is
+//! initialised, and its files are flushed after MPI is finalised (NVMe-CR, section III-C). The
+//! calls of MPI and their results stay unchanged; if the store cannot be reached, later file calls
+//! fail. Some of these functions call one another, so `cairn_posix::process::rank` accepts repeated
+//! reports. No MPI header is needed: of the arguments, only the place of Fortran's error code is
+//! used.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
@@ -19,11 +19,11 @@ use crate::answer::{errno, guarded, set_errno};
 use crate::next;
 
 const SUCCESS: c_int = 0;
-/// Not success, of any MPI.
+/// Not the success code of any MPI.
 const NOT_FOUND: c_int = -1;
 
-/// Tells the store, if this process has one, when MPI did what it was asked. An error there is none
-/// of MPI's: it stands in the rank's record or shows when files are used.
+/// Runs `act` after MPI succeeded, if this process has a store. Its errors are not MPI's: they are
+/// in the rank's record, or show in later file calls.
 fn tell(result: c_int, act: fn() -> Result<()>) {
     if result == SUCCESS && configuration::get().is_some() {
         let before = errno();
@@ -32,9 +32,9 @@ fn tell(result: c_int, act: fn() -> Result<()>) {
     }
 }
 
-/// MPI's function of this name, whose hook is `ours`. A library that was loaded for one module
-/// alone, as Python loads what is imported, is not behind us in the order in which names are looked
-/// up: then it is looked for in what is loaded.
+/// Address of MPI's function `name`, whose hook is `ours`. A library loaded for one module alone,
+/// as Python loads imports, is not behind us in the lookup order. So the loaded objects are
+/// searched, too.
 fn find(name: &CStr, ours: *mut c_void) -> Option<*mut c_void> {
     if let Some(next) = next::from_archive(name) {
         return Some(next);
@@ -48,10 +48,10 @@ fn find(name: &CStr, ours: *mut c_void) -> Option<*mut c_void> {
     loaded().iter().map(|object| within(object, name)).find(is_mpis)
 }
 
-/// The function of this name in a loaded object, or in what that needs; null if there is none.
+/// The function `name` in a loaded object or its dependencies; null if there is none.
 fn within(object: &CStr, name: &CStr) -> *mut c_void {
-    // SAFETY: both names are terminated; nothing is loaded that is not there already, and the
-    // handle is used before it is given back. The object stays: whoever calls us uses it.
+    // SAFETY: both names are terminated; `RTLD_NOLOAD` loads nothing; the handle is used before it
+    // is closed. The object stays loaded, because our caller uses it.
     unsafe {
         let handle = libc::dlopen(object.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if handle.is_null() {
@@ -73,31 +73,30 @@ fn loaded() -> Vec<CString> {
         // SAFETY: the dynamic linker passes an object with a terminated name, and our own list.
         let (name, names) =
             unsafe { (CStr::from_ptr((*object).dlpi_name), &mut *names.cast::<Vec<CString>>()) };
-        // The program itself has no name; to it, our own functions are the ones.
+        // Skips the program itself, which has no name: a lookup there finds our own functions.
         if !name.is_empty() {
             names.push(name.to_owned());
         }
         0
     }
     let mut names = Vec::new();
-    // SAFETY: `note` takes what it is given here, and does not unwind: it may abort when there is
-    // no memory.
+    // SAFETY: `note` gets the list it expects, and does not unwind: without memory it aborts.
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut names).cast()) };
     names
 }
 
-/// MPI's function of type `F`, as [`find`].
+/// MPI's function of type `F`, found by [`find`].
 ///
 /// # Safety
 /// The function of this name has this type.
 unsafe fn function<F: Copy>(name: &CStr, ours: *mut c_void) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: `F` is a pointer to a function, by the caller's promise to this one.
+    // SAFETY: `F` is a pointer to a function, as the caller promises.
     let typed = |found: *mut c_void| unsafe { core::mem::transmute_copy::<*mut c_void, F>(&found) };
     find(name, ours).map(typed)
 }
 
-/// Hooks that call MPI's function of the same name and tell the store.
+/// Hooks that call MPI's function of the same name and report to the store.
 macro_rules! c_hooks {
     ($(fn $name:ident($($argument:ident: $type:ty),*) then $act:path;)*) => {$(
         /// As MPI's function of this name.
@@ -106,7 +105,7 @@ macro_rules! c_hooks {
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             type Function = unsafe extern "C-unwind" fn($($type),*) -> c_int;
             let ours = $name as Function as *mut c_void;
-            // SAFETY: this is its type by the standard of MPI; the caller's own arguments.
+            // SAFETY: the type given by the MPI standard; the caller's own arguments.
             let result = unsafe {
                 match function::<Function>(c_name!($name), ours) {
                     Some(real) => real($($argument),*),
@@ -126,8 +125,8 @@ c_hooks! {
     fn MPI_Finalize() then rank::finalised;
 }
 
-/// The same for Fortran, where the result is left in the last argument, which programs of `mpi_f08`
-/// may leave out.
+/// The same for Fortran. The result is in the last argument, which programs with `mpi_f08` may
+/// omit.
 macro_rules! fortran_hooks {
     ($(fn $name:ident($($argument:ident),*; result) then $act:path;)*) => {$(
         /// As MPI's subroutine of this name.
@@ -138,8 +137,8 @@ macro_rules! fortran_hooks {
             let ours = $name as Function as *mut c_void;
             let mut own = NOT_FOUND;
             let result = if result.is_null() { &raw mut own } else { result };
-            // SAFETY: this is its type in the bindings of Open MPI and MPICH; the caller's own
-            // arguments, or room for one.
+            // SAFETY: the type in the bindings of Open MPI and MPICH; the caller's own arguments,
+            // or a local result.
             let outcome = unsafe {
                 match function::<Function>(c_name!($name), ours) {
                     Some(real) => real($($argument,)* result),
@@ -153,7 +152,7 @@ macro_rules! fortran_hooks {
     (@pointer $argument:ident) => { *mut c_int };
 }
 
-// Compilers of Fortran call `mpi_init` by any of four names.
+// Fortran compilers call `mpi_init` by any of four names.
 fortran_hooks! {
     fn mpi_init(; result) then rank::initialised;
     fn mpi_init_(; result) then rank::initialised;

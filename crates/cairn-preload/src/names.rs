@@ -71,7 +71,7 @@ unsafe fn read_link(place: &Place, target: *mut c_char, room: size_t) -> PathRes
     Ok(length)
 }
 
-/// As `readlinkat(2)`; an empty path means the link that `directory` was opened for.
+/// As `readlinkat(2)`. An empty path means the link that `directory` was opened for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn readlinkat(
     directory: c_int,
@@ -97,8 +97,8 @@ pub unsafe extern "C-unwind" fn readlinkat(
     }
 }
 
-/// The link that an empty path means, if `descriptor` is an open link of ours. The kernel says
-/// ENOENT for others.
+/// The link that an empty path names, if `descriptor` is an open link of Cairn. For other
+/// descriptors the kernel reports ENOENT.
 unsafe fn opened_link(descriptor: c_int, path: *const c_char) -> Option<Place<'static>> {
     // SAFETY: the caller passes null or a terminated path.
     if !unsafe { bytes(path) }.is_ok_and(<[u8]>::is_empty) {
@@ -123,23 +123,23 @@ pub unsafe extern "C-unwind" fn __readlinkat_chk(
     unsafe { readlinkat(directory, path, target, room.min(has)) }
 }
 
-/// Where the two names of a rename or a link are.
+/// Owners of the two names of a rename or link.
 enum Pair<'a> {
     Libc,
-    /// One of them is no string, and the other may be ours.
+    /// One name is a bad address, and the other may be Cairn's.
     Bad(Errno),
     Ours(Place<'a>, Place<'a>),
-    /// One of the two, which is the kernel's, is this.
+    /// One name is Cairn's, the other is this foreign one.
     Mixed(Outside<'a>),
 }
 
-/// A name that is not ours, to be joined with one of ours.
+/// Foreign name in a call together with a Cairn name.
 struct Outside<'a> {
     directory: c_int,
     /// None if the caller passed a null pointer.
     path: Option<&'a CStr>,
     is_source: bool,
-    /// Whether an empty path means the open file `directory`.
+    /// Whether an empty path names the open file `directory`.
     may_be_empty: bool,
 }
 
@@ -152,8 +152,8 @@ impl<'a> Outside<'a> {
         Outside { directory, path, is_source, may_be_empty: false }
     }
 
-    /// Why it cannot be renamed to or from a name of ours: what is wrong with its directory, else
-    /// `EXDEV`.
+    /// Error of a rename between this name and a Cairn name: that of the name's directory,
+    /// otherwise `EXDEV`.
     fn refuse_rename(&self) -> Errno {
         let names_something = self.path.is_some_and(|path| !path.is_empty());
         match self.look() {
@@ -162,8 +162,8 @@ impl<'a> Outside<'a> {
         }
     }
 
-    /// Why it cannot be a link to or from a name of ours: unlike a rename, a link needs its source
-    /// and no target.
+    /// Error of a link between this name and a Cairn name. Unlike a rename, a link needs an
+    /// existing source and no existing target.
     fn refuse_link(&self) -> Errno {
         match (self.is_source, self.look()) {
             (true, Err(errno)) => errno,
@@ -173,7 +173,7 @@ impl<'a> Outside<'a> {
         }
     }
 
-    /// Whether the name exists, as the kernel sees it.
+    /// Asks the kernel whether the name exists.
     fn look(&self) -> Result<()> {
         let path = self.path.ok_or(Errno(libc::EFAULT))?;
         let empty = if self.may_be_empty { libc::AT_EMPTY_PATH } else { 0 };
@@ -208,7 +208,8 @@ macro_rules! two_names {
         fn $name:ident($($argument:ident: $type:ty),*), [$from:expr, $to:expr, follow $follow:expr], refuse [$refuse:expr]
             = |$old:ident, $new:ident| $ours:expr;
     )*) => {$(
-        /// As the C library's function of this name; `EXDEV` between a file of ours and another.
+        /// As the C library's function of this name. Errors: `EXDEV` between a Cairn file and a
+        /// foreign one.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             // SAFETY: the caller passes terminated paths.
@@ -239,7 +240,7 @@ two_names! {
         = |old, new| names::link(&old, &new, false);
 }
 
-/// As `linkat(2)`, of a path or, with `AT_EMPTY_PATH`, of an open file.
+/// As `linkat(2)`: of a path, or of an open file with `AT_EMPTY_PATH`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn linkat(
     from_directory: c_int,
@@ -287,14 +288,13 @@ pub unsafe extern "C-unwind" fn linkat(
     }
 }
 
-/// Puts a path into the caller's buffer of `PATH_MAX` bytes, or into one of its own if there is
-/// none.
+/// Copies a path to the caller's buffer of `PATH_MAX` bytes, or to new memory if there is none.
 unsafe fn deliver(path: Vec<u8>, buffer: *mut c_char) -> PathResult<*mut c_char> {
     if path.len() >= libc::PATH_MAX as usize {
         return Err(PathError::Errno(Errno(libc::ENAMETOOLONG)));
     }
     let target = match buffer.is_null() {
-        // SAFETY: malloc may be called here; the caller frees the result, as realpath(3) says.
+        // SAFETY: malloc may be called here. The caller frees the result, as realpath(3) says.
         true => unsafe { libc::malloc(path.len() + 1) }.cast::<c_char>(),
         false => buffer,
     };
@@ -349,8 +349,7 @@ pub unsafe extern "C-unwind" fn __realpath_chk(
     room: size_t,
 ) -> *mut c_char {
     if room < libc::PATH_MAX as usize {
-        // The C library ends the program.
-        // SAFETY: the caller's own arguments.
+        // SAFETY: the caller's own arguments. The C library aborts the program.
         return unsafe {
             next!(__realpath_chk: fn(*const c_char, *mut c_char, size_t) -> *mut c_char)(
                 path, buffer, room,

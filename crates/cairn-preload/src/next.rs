@@ -1,35 +1,35 @@
-//! The functions that our own stand in front of, looked up when first needed: by the dynamic
-//! linker, or, in a program that the archive `libcairn.a` was linked into, in the list that the
-//! linker has put together there.
+//! The C library's functions that ours interpose, looked up at first use. The dynamic linker finds
+//! them; in a program with the archive `libcairn.a` linked in, a list built by the static linker
+//! does.
 //!
-//! The archive (scripts/linked-libraries.sh) adds to each hook an entry of that list. It knows
-//! nothing else of us, and we know no more of it than where the list begins and ends.
+//! The archive (scripts/linked-libraries.sh) adds an entry to that list for each hook. It knows
+//! nothing else of this library, and this library knows only where the list begins and ends.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use cairn_posix::process::calls::{self, Outcome};
 
-/// A function of the C library (or of another preloaded library behind us).
+/// A function of the C library, or of another preloaded library behind this one.
 ///
-/// It does not hold the function's name, whose address the dynamic linker would have to fill in at
-/// the start of every process.
+/// Does not hold the function's name: the dynamic linker would have to relocate its address at the
+/// start of every process.
 pub struct Next {
-    /// Stays null where calls are counted, so that each is seen by `look_up` and others pay nothing
-    /// for that.
+    /// Stays null for functions whose calls are counted, so that `look_up` sees each call and
+    /// others pay nothing for it.
     address: AtomicPtr<c_void>,
     found: AtomicPtr<c_void>,
 }
 
 impl Next {
-    /// Not looked up yet.
+    /// Creates an entry that is not looked up yet.
     pub const fn new() -> Next {
         let null = core::ptr::null_mut();
         Next { address: AtomicPtr::new(null), found: AtomicPtr::new(null) }
     }
 
-    /// Address of the function `name`; that of [`absent`] if there is none. Who asks for one that
-    /// is counted calls it.
+    /// Address of the function `name`, or of [`absent`] if there is none. With `is_counted` the
+    /// caller is about to call it, so this counts as a call.
     #[inline]
     fn address(&self, name: &CStr, is_counted: bool) -> *mut c_void {
         let known = self.address.load(Ordering::Relaxed);
@@ -43,8 +43,8 @@ impl Next {
             found = match from_archive(name) {
                 Some(function) => function,
                 None if is_linked() && !is_superseded() => core::ptr::null_mut(),
-                // SAFETY: the name is NUL-terminated; dlsym may be called at any time in a process
-                // that is running.
+                // SAFETY: the name is NUL-terminated; dlsym may be called at any time in a running
+                // process.
                 None => unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) },
             };
             if found.is_null() {
@@ -60,7 +60,7 @@ impl Next {
     }
 }
 
-/// A function of the C library that the linker found for us: an entry of the archive's list.
+/// Entry of the archive's list: a function of the C library that the static linker found.
 #[repr(C)]
 struct Linked {
     name: *const c_char,
@@ -77,8 +77,7 @@ impl Linked {
     }
 }
 
-// Where the section `cairn_next` of the linked program begins and ends; both null in the library
-// that is preloaded.
+// Bounds of the section `cairn_next` in a linked program; both null in the preloaded library.
 core::arch::global_asm!(
     ".pushsection .data.rel.ro.cairn_next_bounds, \"aw\"",
     ".weak __start_cairn_next",
@@ -104,7 +103,7 @@ struct Bounds {
     end: *const Linked,
 }
 
-// SAFETY: as `Linked`.
+// SAFETY: as for `Linked`.
 unsafe impl Sync for Bounds {}
 
 fn linked() -> &'static [Linked] {
@@ -112,12 +111,12 @@ fn linked() -> &'static [Linked] {
     let bytes = (end as usize).saturating_sub(start as usize);
     match start.is_null() {
         true => &[],
-        // SAFETY: the linker put entries of this type, and nothing else, between the two.
+        // SAFETY: the linker put only entries of this type between the two addresses.
         false => unsafe { core::slice::from_raw_parts(start, bytes / size_of::<Linked>()) },
     }
 }
 
-/// What the linker found behind our function of this name, in a program that has the archive.
+/// The function that the static linker found behind our hook `name`, in a program with the archive.
 pub fn from_archive(name: &CStr) -> Option<*mut c_void> {
     linked().iter().find(|linked| linked.is(name)).map(|linked| linked.function)
 }
@@ -127,8 +126,8 @@ pub fn is_linked() -> bool {
     !__cairn_next_bounds.start.is_null()
 }
 
-// Functions of the dynamic linker: the one that tells versions apart, and, in a program that has
-// the archive, the plain one.
+// Functions of the dynamic linker: `dlvsym`, which takes a version, and the plain `dlsym` in a
+// program with the archive linked in.
 core::arch::global_asm!(
     ".pushsection .data.rel.ro.cairn_linker, \"aw\"",
     ".weak dlvsym",
@@ -155,10 +154,10 @@ struct Linker {
     dlsym: *mut c_void,
 }
 
-// SAFETY: as `Linked`.
+// SAFETY: as for `Linked`.
 unsafe impl Sync for Linker {}
 
-/// The C library's `dlsym`, which our own stands in front of.
+/// Address of the C library's `dlsym`, which ours interposes.
 #[cfg(has_naked_functions)]
 pub fn dlsym() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -168,7 +167,7 @@ pub fn dlsym() -> *mut c_void {
     }
 }
 
-/// The C library's `dlopen`, which our own stands in front of.
+/// Address of the C library's `dlopen`, which ours interposes.
 #[cfg(has_naked_functions)]
 pub fn dlopen() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -177,12 +176,11 @@ pub fn dlopen() -> *mut c_void {
 
 #[cfg(has_naked_functions)]
 fn of_linker(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
-    /// Of the C library for x86-64 in which the linker's functions are its own, and of all others.
+    /// Symbol versions on x86-64: since the C library contains the linker's functions, and before.
     const VERSIONS: [&CStr; 2] = [c"GLIBC_2.34", c"GLIBC_2.2.5"];
     let mut found = known.load(Ordering::Relaxed);
     if let (true, Some(dlvsym)) = (found.is_null(), __cairn_linker.dlvsym) {
-        // SAFETY: the names are terminated; it may be called at any time in a process that is
-        // running.
+        // SAFETY: the names are terminated; dlvsym may be called at any time in a running process.
         let look =
             |version: &CStr| unsafe { dlvsym(libc::RTLD_NEXT, name.as_ptr(), version.as_ptr()) };
         let both = VERSIONS.map(look);
@@ -194,8 +192,8 @@ fn of_linker(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
 
 static SUPERSEDED: AtomicBool = AtomicBool::new(false);
 
-/// Says that the library is in this process a second time, as a shared object: that one does
-/// everything, because calls of other shared objects reach it, too, and this one only passes on.
+/// Records that this library is also loaded in this process as a shared object. That copy serves
+/// everything, because calls of other shared objects reach it, too; this copy only passes calls on.
 pub fn supersede() {
     SUPERSEDED.store(true, Ordering::Relaxed);
 }
@@ -205,24 +203,24 @@ pub fn is_superseded() -> bool {
     SUPERSEDED.load(Ordering::Relaxed)
 }
 
-/// Stands for a function that this C library does not have.
+/// Stands in for a function that this C library does not have. Fails with `ENOSYS`.
 extern "C" fn absent() -> c_int {
     crate::answer::set_errno(libc::ENOSYS);
     -1
 }
 
-/// The function `name`, which `next` is for, as a pointer of type `F`. Whoever calls it promises,
-/// besides what the function itself demands, that it has this type.
+/// The function `name` of `next`, as a function pointer of type `F`. Whoever calls the result
+/// promises that the function has this type, besides what the function itself demands.
 #[inline]
 pub fn function<F: Copy>(next: &Next, name: &CStr, is_counted: bool) -> F {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     let address = next.address(name, is_counted);
-    // SAFETY: `F` is a function pointer, as the only user of this function writes it (`next!`), and
-    // the address is that of a function.
+    // SAFETY: `F` is a function pointer, as its only user `next!` writes it, and the address is
+    // that of a function.
     unsafe { core::mem::transmute_copy::<*mut c_void, F>(&address) }
 }
 
-/// An identifier as a C string.
+/// An identifier as a C string literal.
 macro_rules! c_name {
     ($name:ident) => {
         const {
@@ -235,7 +233,7 @@ macro_rules! c_name {
     };
 }
 
-/// The C library's function of this name and type, to be called now for what is not ours. Calling
+/// The C library's function of this name and type, to be called at once for a foreign file. Calling
 /// it is unsafe: the type must be right.
 macro_rules! next {
     ($name:ident: fn($($type:ty),*) -> $result:ty) => { next!(@find $name: fn($($type),*) -> $result, true) };
@@ -249,7 +247,7 @@ macro_rules! next {
     }};
 }
 
-/// The same for a call that says nothing about whether a file is ours: it is not counted.
+/// As `next!`, for a call that does not tell whether a file is Cairn's. It is not counted.
 macro_rules! library {
     ($name:ident: fn($($type:ty),*) -> $result:ty) => { next!(@find $name: fn($($type),*) -> $result, false) };
 }

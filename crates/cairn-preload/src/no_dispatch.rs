@@ -1,4 +1,4 @@
-//! Where calls of the kernel cannot be caught: what `dispatch.rs` has, doing nothing.
+//! Stand-in for `dispatch.rs` where system calls cannot be caught. Does nothing.
 
 use core::ffi::c_void;
 

@@ -1,11 +1,12 @@
-//! Functions that give the application a descriptor of something else than a file: what was known
-//! of its number is forgotten.
+//! Functions that create descriptors other than files. The table forgets what it knew of the new
+//! number.
 //!
-//! A number of ours that was closed past every hook, by an instruction of a library's that is not
-//! caught, comes back as one of these; what is written to it must not go into the file that had the
-//! number before.
+//! A Cairn descriptor may have been closed past every hook, by an uncaught instruction of a
+//! library. If its number comes back from one of these functions, writes to it must not reach the
+//! file that had the number before.
+//!
 //! Must stay true: every function of the C library that returns a descriptor is here, or does the
-//! same where the calls of its kind are.
+//! same in the file of its family.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -15,7 +16,7 @@ use crate::answer::{answer, is_missed};
 use crate::open::opened;
 use crate::sockets;
 
-/// The C library has opened a stream.
+/// Called when the C library has opened a stream.
 pub fn stream_opened(stream: *mut FILE) {
     if !stream.is_null() && cairn_posix::descriptors::table::in_use() {
         // SAFETY: the C library has just returned it.
@@ -23,7 +24,7 @@ pub fn stream_opened(stream: *mut FILE) {
     }
 }
 
-/// As `both_opened`, of two numbers that stand together.
+/// As `both_opened`, for two adjacent numbers.
 ///
 /// # Safety
 /// As there.
@@ -32,10 +33,10 @@ pub unsafe fn pair_opened(result: c_int, numbers: *const c_int) -> c_int {
     unsafe { both_opened(result, [numbers, numbers.wrapping_add(1)]) }
 }
 
-/// A call that gives two descriptors has ended with `result`, which is returned.
+/// Called after a function that creates two descriptors returned `result`. Returns `result`.
 ///
 /// # Safety
-/// After success both `numbers` are there.
+/// After success both `numbers` are valid.
 unsafe fn both_opened(result: c_int, numbers: [*const c_int; 2]) -> c_int {
     if result == 0 && cairn_posix::descriptors::table::in_use() {
         // SAFETY: promised by the caller.
@@ -52,7 +53,7 @@ macro_rules! makers {
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             // SAFETY: the caller's own arguments; variable ones are in the registers of their
-            // places.
+            // parameters.
             opened(unsafe { library!($name: fn($($type),*) -> c_int)($($argument),*) })
         }
     )*};
@@ -83,7 +84,7 @@ makers! {
 
 macro_rules! acceptors {
     ($(fn $name:ident($($more:ident: $type:ty),*);)*) => {$(
-        /// As the C library's function of this name; a file of ours is no socket.
+        /// As the C library's function of this name; fails on a Cairn file, which is not a socket.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             descriptor: c_int, address: *mut sockaddr, length: *mut socklen_t $(, $more: $type)*
@@ -114,7 +115,7 @@ macro_rules! makers_of_pairs {
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             let real = library!($name: fn($($type),*) -> c_int);
-            // SAFETY: the caller's own arguments, two of which are numbers after success.
+            // SAFETY: the caller's own arguments, which hold two numbers after success.
             unsafe { pair_opened(real($($argument),*), $numbers) }
         }
     )*};
@@ -137,7 +138,7 @@ pub unsafe extern "C-unwind" fn openpty(
     size: *const c_void,
 ) -> c_int {
     let real = library!(openpty: fn(*mut c_int, *mut c_int, *mut c_char, *const c_void, *const c_void) -> c_int);
-    // SAFETY: the caller's own arguments, two of which are numbers after success.
+    // SAFETY: the caller's own arguments, which hold two numbers after success.
     unsafe { both_opened(real(terminal, other, name, settings, size), [terminal, other]) }
 }
 

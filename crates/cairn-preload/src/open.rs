@@ -11,7 +11,8 @@ use crate::answer::{answer_path, answer_path_as, set_errno};
 use crate::hooks;
 use crate::streams;
 
-/// The number was just opened: by us, or by the C library for a file that is not ours.
+/// Updates the table and streams after a new descriptor was opened, by us or by the C library for a
+/// foreign file. Returns `number`.
 #[inline]
 pub fn opened(number: c_int) -> c_int {
     descriptor::claimed(number);
@@ -19,7 +20,7 @@ pub fn opened(number: c_int) -> c_int {
     number
 }
 
-/// Opens a file of ours by a path that stays within `bounds`.
+/// Opens a Cairn file; its path must stay within `bounds`.
 pub fn open_place(
     place: &Place,
     flags: c_int,
@@ -37,8 +38,8 @@ fn follows(flags: c_int) -> bool {
 
 macro_rules! open_hooks {
     ($(fn $name:ident([$($directory:ident)?] path, flags $(, $mode:ident)?);)*) => {$(
-        /// As the C library's function of this name. The mode of a variadic one is in the register
-        /// of its place.
+        /// As the C library's function of this name. The mode of a variadic one is passed in the
+        /// register of its parameter.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             $($directory: c_int,)? path: *const c_char, flags: c_int $(, $mode: c_uint)?
@@ -49,15 +50,15 @@ macro_rules! open_hooks {
             ) -> c_int {
                 let from = open_hooks!(@directory $($directory)?);
                 let mode = open_hooks!(@mode $($mode)?);
-                // SAFETY: the caller passes a path as open(2) demands it.
+                // SAFETY: the caller passes a path as open(2) demands.
                 let route = unsafe { hooks::route_at(from, path) };
                 if let Some(place) = hooks::ours(route, follows(flags)) {
                     return answer_path(
                         || open_place(&place, flags, mode, PathBounds::NONE),
                         |elsewhere| {
                             $(let $directory = { let _ = $directory; libc::AT_FDCWD };)?
-                            // SAFETY: the caller's own arguments but for the path, which lives for
-                            // the call.
+                            // SAFETY: the caller's own arguments, except for the path, which lives
+                            // for the call.
                             unsafe { $name($($directory,)? elsewhere.as_ptr(), flags $(, $mode)?) }
                         },
                     );
@@ -66,8 +67,10 @@ macro_rules! open_hooks {
                 opened(unsafe { open_hooks!(@real $name $($directory)? $(, $mode)?)($($directory,)? path, flags $(, $mode)?) })
             }
             let from = open_hooks!(@directory $($directory)?);
-            // Where nothing of ours is open, no number can have been ours. As for `path_hooks`.
-            // SAFETY: the caller passes a path as open(2) demands it.
+            // If no Cairn file is open, no number needs to be forgotten. The split is as in
+            // `path_hooks`.
+            //
+            // SAFETY: the caller passes a path as open(2) demands.
             match !table::in_use() && from == libc::AT_FDCWD && unsafe { cairn_posix::files::path::is_foreign(path) } {
                 // SAFETY: the caller's own arguments.
                 true => unsafe { open_hooks!(@real $name $($directory)? $(, $mode)?)($($directory,)? path, flags $(, $mode)?) },
@@ -109,7 +112,7 @@ path_hooks! {
         [path, follow true] = |place| open_place(&place, CREATE, mode, PathBounds::NONE);
 }
 
-/// Calls `make` with names of the form of `template`, which is ours, until one is free.
+/// Calls `make` with names made from `template`, a Cairn path, until one is free.
 unsafe fn temporary(
     symbol: &'static str,
     template: *mut c_char,
@@ -118,7 +121,7 @@ unsafe fn temporary(
 ) -> c_int {
     let outcome = || {
         let suffix = usize::try_from(suffix).map_err(|_| Errno(libc::EINVAL))?;
-        // SAFETY: the caller of mkstemp and its kin passes a writable, terminated string.
+        // SAFETY: the caller of mkstemp or a related function passes a writable, terminated string.
         let length = unsafe { CStr::from_ptr(template) }.count_bytes();
         // SAFETY: as above; the terminator is not part of the slice.
         let bytes = unsafe { core::slice::from_raw_parts_mut(template.cast::<u8>(), length) };
@@ -133,7 +136,7 @@ unsafe fn temporary(
         || symbol,
         outcome,
         |_| {
-            // A directory of the template is a symbolic link out of the mount.
+            // A directory in the template is a symbolic link out of the mount.
             set_errno(libc::EXDEV);
             -1
         },
@@ -196,8 +199,8 @@ unsafe extern "C" {
     fn secure_getenv(name: *const c_char) -> *mut c_char;
 }
 
-/// As `tempnam(3)`: a free name in the directory that the environment or the caller tells, if there
-/// is such a one.
+/// As `tempnam(3)`: a free name in the directory that the environment or the caller names, if that
+/// is in the mount. Otherwise the C library chooses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn tempnam(
     directory: *const c_char,
@@ -205,7 +208,7 @@ pub unsafe extern "C-unwind" fn tempnam(
 ) -> *mut c_char {
     const PREFIX_BYTES_MAX: usize = 5;
     let is_directory = |path: *const c_char| {
-        // SAFETY: plain data, for which zero is a value; the path is terminated.
+        // SAFETY: plain data, for which zero is a valid value; the path is terminated.
         let (found, status) = unsafe {
             let mut status: libc::stat = core::mem::zeroed();
             (!path.is_null() && crate::stat::stat64(path, &raw mut status) == 0, status)
@@ -223,7 +226,7 @@ pub unsafe extern "C-unwind" fn tempnam(
         };
     };
     let prefix = if prefix.is_null() { c"file".as_ptr() } else { prefix };
-    // SAFETY: as above; the copy is in memory of its own, which the caller frees.
+    // SAFETY: as above; the copy is new memory, which the caller frees.
     unsafe {
         let prefix = CStr::from_ptr(prefix).to_bytes();
         let prefix = &prefix[..prefix.len().min(PREFIX_BYTES_MAX)];
@@ -237,7 +240,7 @@ pub unsafe extern "C-unwind" fn tempnam(
     }
 }
 
-/// As `mktemp(3)`: a name that is free now; empty if there is none.
+/// As `mktemp(3)`: a name that is free at present; empty if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mktemp(template: *mut c_char) -> *mut c_char {
     // SAFETY: the caller passes a writable, terminated string.

@@ -1,8 +1,8 @@
-//! Messages that pass descriptors from process to process, see
-//! `cairn_posix::descriptors::fd_passing`, and descriptors that a process fetches from another one.
+//! Messages that pass descriptors between processes (`cairn_posix::descriptors::fd_passing`), and
+//! descriptors fetched from another process.
 //!
-//! Messages without descriptors of ours, and what the kernel says of a message, are the C
-//! library's.
+//! Messages without Cairn descriptors, and the kernel's own checks of a message, are left to the C
+//! library.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -16,28 +16,30 @@ use crate::answer::{Answer, errno, guarded, is_missed, is_ours, set_errno};
 use crate::hooks;
 use crate::sockets::refused;
 
-/// Control data up to so many words are copied without allocating: with as many descriptors as the
-/// kernel takes in one message.
+/// Maximum size of control data copied without allocation: enough for all descriptors that the
+/// kernel accepts in one message.
 const CONTROL_WORDS: usize = 256;
-/// Descriptors that the kernel takes in one message (`SCM_MAX_FD`), and messages in one call
+/// Maximum number of descriptors in one message (`SCM_MAX_FD`), and of messages in one call
 /// (`UIO_MAXIOV`).
 const DESCRIPTORS_MAX: usize = 253;
 const MESSAGES_MAX: c_uint = 1024;
 
-/// The places of descriptors in the control data of a message, as far as these are what they should
-/// be.
+/// Iterates over the places of descriptors in the control data of a message. Stops at malformed
+/// data.
 struct Passed {
-    /// What is left of the control data.
+    /// Rest of the control data.
     at: *mut u8,
     bytes: usize,
-    /// What is left of the descriptors in the part before that.
+    /// Rest of the descriptors in the current control message.
     next: *mut c_int,
     count: usize,
 }
 
 impl Passed {
+    /// Starts at the first control message.
+    ///
     /// # Safety
-    /// `control` is so many bytes of control data, which outlive this.
+    /// `control` is `bytes` bytes of control data, which outlive the iterator.
     unsafe fn new(control: *mut c_void, bytes: usize) -> Passed {
         Passed { at: control.cast(), bytes, next: core::ptr::null_mut(), count: 0 }
     }
@@ -53,7 +55,7 @@ impl Iterator for Passed {
             if self.bytes < header_bytes {
                 return None;
             }
-            // SAFETY: the constructor was promised these bytes.
+            // SAFETY: `new` was promised these bytes.
             let header = unsafe { self.at.cast::<cmsghdr>().read_unaligned() };
             let length = header.cmsg_len;
             if length < header_bytes || length > self.bytes {
@@ -75,19 +77,19 @@ impl Iterator for Passed {
     }
 }
 
-/// The descriptors that a message passes.
+/// Descriptors that a message passes.
 ///
 /// # Safety
-/// The caller passes a message with its control data, or addresses that cannot be.
+/// The caller passes a message with its control data, or bad addresses.
 unsafe fn passed(message: *const msghdr) -> Passed {
-    // SAFETY: any bytes are a message.
+    // SAFETY: any bytes are a valid `msghdr`.
     let (control, bytes) = unsafe { address::take(message) }
         .map_or((core::ptr::null_mut(), 0), |found| (found.msg_control, found.msg_controllen));
-    // SAFETY: what cannot be read is not used; the rest is promised by the caller.
+    // SAFETY: unreadable bytes are not used; the rest is promised by the caller.
     unsafe { Passed::new(control, address::readable(control, bytes)) }
 }
 
-/// Whether a message that is to be sent passes a descriptor of ours.
+/// Whether a message to be sent passes a descriptor of Cairn.
 ///
 /// # Safety
 /// As for `passed`.
@@ -99,10 +101,10 @@ unsafe fn passes_ours(message: *const msghdr) -> bool {
     unsafe { passed(message).any(|place| is_ours(place.read_unaligned())) }
 }
 
-/// What is sent in the place of a message that passes descriptors of ours.
+/// Message to be sent instead of one that passes Cairn descriptors.
 struct Parcel {
     control: [u64; CONTROL_WORDS],
-    /// The control data, if they are longer.
+    /// Control data that do not fit into `control`.
     long_control: Vec<u64>,
     tokens: [Option<Token>; DESCRIPTORS_MAX],
 }
@@ -113,8 +115,7 @@ impl Parcel {
         Parcel { control: [0; CONTROL_WORDS], long_control: Vec::new(), tokens }
     }
 
-    /// The message with tokens in the places of descriptors of ours, for as long as the parcel
-    /// lives.
+    /// Returns the message with tokens in place of Cairn descriptors. Valid as long as the parcel.
     ///
     /// # Safety
     /// The message's control data are readable.
@@ -127,17 +128,17 @@ impl Parcel {
                 self.long_control.as_mut_ptr()
             }
         };
-        // SAFETY: promised by the caller; the copy has as many bytes.
+        // SAFETY: promised by the caller; the copy has room for `bytes` bytes.
         unsafe { control.cast::<u8>().copy_from_nonoverlapping(message.msg_control.cast(), bytes) };
         let mut tokens = self.tokens.iter_mut();
-        // SAFETY: the copy has so many bytes, and nothing else uses it.
+        // SAFETY: the copy has `bytes` bytes, and nothing else uses it.
         for place in unsafe { Passed::new(control.cast(), bytes) } {
             // SAFETY: a place within the copy.
             let number = unsafe { place.read_unaligned() };
             if !table::is_ours(number) {
                 continue;
             }
-            // With more of them the kernel takes none.
+            // The kernel refuses a message with more descriptors.
             let Some(kept) = tokens.next() else { break };
             let token = kept.insert(Token::of(number)?);
             // SAFETY: as above.
@@ -147,14 +148,14 @@ impl Parcel {
     }
 }
 
-/// Runs `act` while the thread cannot be cancelled: what it holds would be lost.
+/// Runs `act` with cancellation disabled, because a cancelled thread would leak what `act` holds.
 fn uncancelled<R>(act: impl FnOnce() -> R) -> R {
     unsafe extern "C" {
         fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     }
     const DISABLED: c_int = 1;
     let mut before = 0;
-    // SAFETY: takes numbers, and gives one.
+    // SAFETY: takes a number and writes one.
     unsafe { pthread_setcancelstate(DISABLED, &raw mut before) };
     let result = act();
     // SAFETY: as above.
@@ -173,7 +174,7 @@ unsafe fn send_one(socket: c_int, message: *const msghdr, flags: c_int) -> ssize
     hooks::cancellation_point();
     uncancelled(|| {
         let mut parcel = Parcel::new();
-        // SAFETY: it passes descriptors, so it and its control data are readable.
+        // SAFETY: the message passes descriptors, so it and its control data are readable.
         match guarded(|| unsafe { parcel.pack(&*message) }) {
             Ok(packed) => {
                 // SAFETY: the caller's own arguments, with other control data.
@@ -220,7 +221,7 @@ unsafe fn send_several(
     sent
 }
 
-/// Makes descriptors of ours of the tokens in a message that was received.
+/// Turns the tokens in a received message into Cairn descriptors.
 ///
 /// # Safety
 /// The kernel filled the message.
@@ -235,7 +236,7 @@ unsafe fn unpack(message: *const msghdr) {
     }
 }
 
-/// The answer of `act`, which is the kernel's, or that to a call on a file of ours.
+/// Runs `act`, the kernel's call; on a Cairn file returns the error of a socket call instead.
 fn on_socket<R: Answer>(descriptor: c_int, act: impl FnOnce() -> R) -> R {
     if !table::is_ours(descriptor) {
         let result = act();
@@ -307,7 +308,7 @@ pub unsafe extern "C-unwind" fn recvmmsg(
         // SAFETY: the caller's own arguments.
         let result = unsafe { real(descriptor, messages, count, flags, timeout) };
         for index in 0..usize::try_from(result).unwrap_or(0) {
-            // SAFETY: the kernel filled so many messages.
+            // SAFETY: the kernel filled that many messages.
             unsafe { unpack(&raw const (*messages.wrapping_add(index)).msg_hdr) };
         }
         result
@@ -322,7 +323,7 @@ pub unsafe extern "C-unwind" fn pidfd_getfd(process: c_int, number: c_int, flags
     got(unsafe { real(process, number, flags) })
 }
 
-/// Sees to a descriptor that the kernel fetched from another process; -1 is none.
+/// Takes in a descriptor received from another process; -1 means none. Returns `descriptor`.
 pub fn got(descriptor: c_int) -> c_int {
     if descriptor >= 0 && configuration::get().is_some() {
         let _ = guarded(|| {

@@ -1,4 +1,4 @@
-//! Waiting for descriptors: one of ours is always ready, as a regular file is.
+//! Waiting for descriptors. A Cairn descriptor is always ready, like a regular file.
 
 use core::ffi::{c_int, c_void};
 
@@ -13,13 +13,13 @@ use crate::answer::{
     answer, count, deliver, errno, guarded, is_counting, is_missed, recognise, set_errno,
 };
 
-/// What a regular file is always ready for.
+/// Events for which a regular file is always ready.
 const READY: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
 
-/// Sign bit: the kernel skips an entry whose number is negative.
+/// Sign bit. The kernel skips an entry with a negative number.
 const HIDDEN: c_int = c_int::MIN;
 
-/// What is to be told of a descriptor of ours.
+/// Events to report for a Cairn descriptor.
 fn events(number: c_int, asked: i16) -> i16 {
     match is_opened(number) {
         true => asked & READY,
@@ -27,13 +27,13 @@ fn events(number: c_int, asked: i16) -> i16 {
     }
 }
 
-/// Whether a descriptor of ours is more than a name.
+/// Whether a Cairn descriptor was opened for more than its name (without `O_PATH`).
 fn is_opened(number: c_int) -> bool {
     let handle = table::lookup(number).ok_or(Errno(libc::EBADF));
     guarded(|| handle.and_then(file::opened)).is_ok()
 }
 
-/// Whether a descriptor, ours or not, is one, and more than a name.
+/// Whether a descriptor, Cairn's or not, is open and not `O_PATH`.
 fn is_any(number: c_int) -> bool {
     match table::is_ours(number) {
         true => is_opened(number),
@@ -43,7 +43,8 @@ fn is_any(number: c_int) -> bool {
     }
 }
 
-/// Counts a call that waits, if calls are counted: it is ours if it waits for a file of ours, too.
+/// If calls are counted: counts a waiting call. It counts as served if it waits for a Cairn file,
+/// too.
 fn count_waiting(symbol: &str, is_ours: bool, result: c_int) {
     if !is_counting() {
         return;
@@ -58,17 +59,18 @@ fn count_waiting(symbol: &str, is_ours: bool, result: c_int) {
     set_errno(before);
 }
 
-/// A list to wait for. If some entry is of ours, the kernel gets a copy without these: in the
-/// caller's list nothing changes before the end.
+/// List to wait for. If it has Cairn descriptors, the kernel gets a copy with these hidden, because
+/// the caller's list must not change before the end.
 struct Masked {
-    /// Empty if no entry is of ours.
+    /// Empty if no entry is Cairn's.
     copy: Vec<pollfd>,
-    /// Entries of ours that are ready for what was asked.
+    /// Number of Cairn entries that are ready for a requested event.
     ready: c_int,
 }
 
 impl Masked {
-    /// A list that cannot be read, or is longer than any may be, is left to the kernel to refuse.
+    /// Copies the list if needed. A list that is unreadable or too long is left to the kernel,
+    /// which refuses it.
     ///
     /// # Safety
     /// `list` points to `count` entries, or is a bad address.
@@ -83,7 +85,7 @@ impl Masked {
         let mut part = [NOTHING; PART];
         let fetch = |part: &mut [pollfd], at: usize| {
             let from = list.wrapping_add(at).cast();
-            // SAFETY: there is room; the address may be bad.
+            // SAFETY: `part` has room; the address may be bad.
             unsafe { address::fetch(part.as_mut_ptr().cast(), from, size_of_val(part)) }.is_ok()
         };
         for at in (0..count).step_by(PART) {
@@ -107,15 +109,17 @@ impl Masked {
         masked
     }
 
-    /// What the kernel gets.
+    /// List for the kernel.
     fn list(&mut self, list: *mut pollfd) -> *mut pollfd {
         if self.copy.is_empty() { list } else { self.copy.as_mut_ptr() }
     }
 
-    /// The result of the whole call, given the kernel's for the others.
+    /// Result of the whole call, given the kernel's for the foreign entries. Fills in the caller's
+    /// list.
     ///
     /// # Safety
-    /// The list is what `new` was given, and the kernel has taken it if `result` is no error.
+    /// The list is the one given to `new`, and the kernel has written to it if `result` is no
+    /// error.
     unsafe fn finish(
         mut self,
         symbol: &str,
@@ -126,11 +130,11 @@ impl Masked {
         let entries = match is_known {
             true => &mut self.copy[..],
             false if result <= 0 => &mut [],
-            // SAFETY: the kernel has just written to all of it.
+            // SAFETY: the kernel has just written to all entries.
             false => unsafe { core::slice::from_raw_parts_mut(list, count as usize) },
         };
         let mut any = is_known;
-        // To the kernel a placeholder that was inherited and is not known yet is no open file.
+        // To the kernel, an inherited placeholder that is not in the table yet is not an open file.
         for entry in entries.iter_mut().filter(|entry| entry.revents & libc::POLLNVAL != 0) {
             if entry.fd >= 0 && recognise(entry.fd) {
                 any = true;
@@ -142,7 +146,7 @@ impl Masked {
             return result;
         }
         for (at, entry) in entries.iter_mut().enumerate() {
-            // A number that was negative before is far above every descriptor now.
+            // A number that was negative in the caller's list is above every descriptor now.
             let number = entry.fd & !HIDDEN;
             if entry.fd < 0 && table::is_ours(number) {
                 entry.revents = events(number, entry.events);
@@ -158,7 +162,7 @@ impl Masked {
     }
 }
 
-/// More entries than a process may have descriptors.
+/// Maximum number of entries. No process may have as many descriptors.
 const ENTRIES_MAX: usize = 1 << 20;
 
 static NOW: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
@@ -216,24 +220,25 @@ timed_polls! {
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// The three sets of a select call. If some descriptor in them is ours, the kernel gets copies
-/// without these: in the caller's nothing changes before the end.
+/// The three sets of a `select` call. If they contain Cairn descriptors, the kernel gets copies
+/// without these, because the caller's sets must not change before the end.
 struct Sets {
     sets: [*mut fd_set; 3],
-    /// As much as the kernel looks at, which may be more than `fd_set` has.
+    /// Copies of everything that the kernel reads, which may be more than an `fd_set`.
     copies: [Vec<u64>; 3],
-    /// Bits that were taken out of the copies, whose descriptors are ready.
+    /// Bits of Cairn descriptors, taken out of the copies.
     ours: [Vec<u64>; 3],
     ready: c_int,
-    /// Some bit was: the kernel gets the copies.
+    /// Some bit was taken out, so the kernel gets the copies.
     is_copied: bool,
 }
 
-/// Sets of those that may be ready; a regular file has no exceptional conditions.
+/// Number of sets in which a Cairn descriptor is ready. A regular file has no exceptional
+/// conditions.
 const READY_SETS: usize = 2;
 
 impl Sets {
-    /// Sets that cannot be read are left to the kernel to refuse.
+    /// Copies the sets. Unreadable sets are left to the kernel, which refuses them.
     ///
     /// # Safety
     /// Each set is null, valid, or a bad address.
@@ -249,7 +254,7 @@ impl Sets {
         taken.copies = [(); 3].map(|()| vec![0; words]);
         taken.ours = taken.copies.clone();
         for (copy, &set) in taken.copies.iter_mut().zip(&sets).filter(|(_, set)| !set.is_null()) {
-            // SAFETY: there is room; the address may be bad.
+            // SAFETY: the copy has room; the address may be bad.
             if unsafe { address::fetch(copy.as_mut_ptr().cast(), set.cast(), bytes) }.is_err() {
                 return taken;
             }
@@ -268,7 +273,7 @@ impl Sets {
         taken
     }
 
-    /// What the kernel gets.
+    /// Sets for the kernel.
     fn sets(&mut self) -> [*mut fd_set; 3] {
         let mut sets = self.sets;
         if self.is_copied {
@@ -279,8 +284,8 @@ impl Sets {
         sets
     }
 
-    /// After the kernel refused the sets: whether a placeholder in them was not known yet, so that
-    /// the call is to be repeated.
+    /// After the kernel refused the sets: whether they contain a placeholder that was not in the
+    /// table yet. If so, the call must be repeated.
     fn is_missed(&mut self, count: c_int, result: c_int) -> bool {
         if result >= 0 || errno() != libc::EBADF || configuration::get().is_none() {
             return false;
@@ -288,7 +293,7 @@ impl Sets {
         let mut found = false;
         for &set in self.sets().iter().filter(|set| !set.is_null()) {
             for number in 0..count {
-                // SAFETY: the kernel has read it; it is an array of so many bits.
+                // SAFETY: the kernel has read the set, an array of `count` bits.
                 let word = unsafe { *set.cast::<u64>().add(number as usize / WORD_BITS) };
                 let is_asked = word & (1 << (number as usize % WORD_BITS)) != 0;
                 found |= is_asked && recognise(number);
@@ -297,8 +302,8 @@ impl Sets {
         found
     }
 
-    /// A call that failed leaves the sets as they were; else those of ours that are ready are in
-    /// them.
+    /// Result of the whole call. After success adds the ready Cairn descriptors to the caller's
+    /// sets; after a failure leaves them as they were.
     fn finish(mut self, symbol: &str, result: c_int) -> c_int {
         count_waiting(symbol, self.is_copied, result);
         if !self.is_copied || result < 0 {
@@ -309,7 +314,7 @@ impl Sets {
             if kind < READY_SETS {
                 copy.iter_mut().zip(&self.ours[kind]).for_each(|(word, ours)| *word |= ours);
             }
-            // SAFETY: what was read from there.
+            // SAFETY: writes to the memory that the copy was read from.
             let told =
                 unsafe { address::give(set.cast(), copy.as_ptr().cast(), size_of_val(&copy[..])) };
             if let Err(Errno(number)) = told {
@@ -337,7 +342,7 @@ macro_rules! selects {
             // SAFETY: the caller's own arguments, or copies of them.
             let result = unsafe { real()(count, reads, writes, excepts, wait) };
             if sets.is_missed(count, result) {
-                // SAFETY: the caller's own arguments, now that all placeholders are known.
+                // SAFETY: the caller's own arguments; all placeholders are in the table by now.
                 return unsafe { $name(count, read, write, except, timeout) };
             }
             sets.finish(stringify!($name), result)
@@ -368,13 +373,13 @@ pub unsafe extern "C-unwind" fn pselect(
     // SAFETY: the caller's own arguments, or copies of them.
     let result = unsafe { real()(count, reads, writes, excepts, wait, mask) };
     if sets.is_missed(count, result) {
-        // SAFETY: the caller's own arguments, now that all placeholders are known.
+        // SAFETY: the caller's own arguments; all placeholders are in the table by now.
         return unsafe { pselect(count, read, write, except, timeout, mask) };
     }
     sets.finish("pselect", result)
 }
 
-/// As `epoll_ctl(2)`: `EPERM` for a file of ours, as for a regular file.
+/// As `epoll_ctl(2)`. Errors: `EPERM` for a Cairn file, as for a regular file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_ctl(
     instance: c_int,
@@ -383,8 +388,8 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     if !table::is_ours(descriptor) {
-        // A file is no set of events, and neither is the descriptor: of that the kernel says the
-        // same.
+        // A Cairn file is no epoll instance. `descriptor` is none either, and the kernel reports
+        // the same error for it.
         let set = if is_opened(instance) { descriptor } else { instance };
         // SAFETY: the caller's own arguments.
         let result = unsafe {

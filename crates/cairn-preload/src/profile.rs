@@ -1,7 +1,7 @@
-//! The profile of a program that was built with `-pg`. The C library writes it at exit, past every
-//! hook: into the kernel's current directory, which while the program is in a directory of ours is
-//! one where nothing can be made, or by the path that `GMON_OUT_PREFIX` begins with, which can lead
-//! below the mount.
+//! Profile of a program built with `-pg`. The C library writes it at exit, past every hook. It goes
+//! to the kernel's current directory, which is a stand-in without write permission while the
+//! program is in a Cairn directory, or to the path in `GMON_OUT_PREFIX`, which can lead below the
+//! mount.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
@@ -14,13 +14,13 @@ use cairn_posix::files::cwd;
 use cairn_posix::kernel;
 use cairn_posix::kernel::configuration;
 
-/// With a value, the profile's name is that and the process's number.
+/// If set, the profile's name is this value followed by the process id.
 const PREFIX: &str = "GMON_OUT_PREFIX";
-/// Directories tried, of which a killed process with this number can have left some.
+/// Maximum number of directory names tried. A killed process with the same id may have left some.
 const TRIES: u32 = 100;
 
-/// As the C library's function of this name, which the start-up code of such a program has called
-/// at exit.
+/// As the C library's function of this name, which the program's start-up code registered to run at
+/// exit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _mcleanup() {
     let write = || {
@@ -34,14 +34,15 @@ pub unsafe extern "C-unwind" fn _mcleanup() {
     };
     let (folder, name) = (Path::new(OsStr::from_bytes(folder)), OsStr::from_bytes(name));
     let leads_elsewhere = !folder.as_os_str().is_empty();
-    // Without a name the number alone is one, which no prefix says without a directory.
+    // With an empty name the process id alone is the name. A prefix without a directory cannot
+    // express that.
     let place = configuration::get()
         .filter(|_| leads_elsewhere && !name.is_empty() || !leads_elsewhere && cwd::is_stand_in())
         .and_then(|configuration| make_place(configuration.store()));
     let Some(place) = place else { return write() };
     if leads_elsewhere {
-        // SAFETY: the program is ending; its other threads have been in a race with the C library's
-        // own look at it anyway.
+        // SAFETY: the program is ending. Its other threads were already in a race with the C
+        // library's own reading of the variable.
         unsafe { std::env::set_var(PREFIX, name) };
     }
     if let Err(error) = write_in(&place, folder, write) {
@@ -51,7 +52,7 @@ pub unsafe extern "C-unwind" fn _mcleanup() {
     let _ = fs::remove_dir_all(&place);
 }
 
-/// A directory of the store that nobody else uses.
+/// Creates a directory in the store that nobody else uses.
 fn make_place(store: &[u8]) -> Option<PathBuf> {
     let store = Path::new(OsStr::from_bytes(store));
     let names = (0..TRIES).map(|count| format!("profile.{}.{count}", kernel::getpid()));
@@ -59,7 +60,8 @@ fn make_place(store: &[u8]) -> Option<PathBuf> {
     places.find(|place| DirBuilder::new().mode(0o700).create(place).is_ok())
 }
 
-/// Lets `write` make files in `place`, and copies them into `folder`, as the program would name it.
+/// Runs `write` with `place` as the kernel's current directory, then copies the files made there to
+/// `folder`, a path of the program.
 fn write_in(place: &Path, folder: &Path, write: impl Fn()) -> io::Result<()> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
     let failed = |errno: cairn_posix::Errno| io::Error::from_raw_os_error(errno.0);

@@ -1,9 +1,8 @@
-//! Calls on the C library's own stdin, stdout or stderr while one of ours stands in for it.
+//! Calls on the C library's own stdin, stdout or stderr while a Cairn stream replaces it.
 //!
-//! A program that kept the value of the variable (as `std::cout` does) still means its standard
-//! stream. Covered are the functions through which the C++ library and the common C calls work;
-//! `fprintf` and its kin cannot be received in stable Rust, and fail with EBADF on such a kept
-//! value.
+//! A program that saved the variable's value (as `std::cout` does) still means its standard stream.
+//! Covered are the functions used by the C++ library and common C calls. `fprintf` and similar
+//! functions cannot be received in stable Rust, and fail with EBADF on such a saved value.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
@@ -17,7 +16,7 @@ macro_rules! redirected {
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             let $stream = current($stream);
-            // SAFETY: the caller's own arguments, on the stream that stands for theirs.
+            // SAFETY: the caller's own arguments, on the stream that replaces theirs.
             unsafe { library!($name: fn($($type),*) -> $result)($($argument),*) }
         }
     )*};

@@ -1,11 +1,11 @@
-//! `freopen` of streams that are, or become, ours. The caller keeps its `FILE *`, so what it points
-//! to must change.
+//! `freopen` of streams that are, or become, Cairn's. The caller keeps its `FILE *`, so the
+//! structure behind it must change.
 //!
-//! A stream of ours stays a cookie and only gets another file under its number. A stream of the C
-//! library's own is made a cookie in place: both kinds begin with the same structure, and a
-//! cookie's five words follow it. The layout is the C library's ABI for 64-bit targets; it is
-//! checked against a fresh cookie before it is relied upon. The three standard streams are static
-//! and have no room; there the variables move (`streams.rs`).
+//! A Cairn stream stays a cookie stream and only gets another file under its number. A stream of
+//! the C library is made a cookie stream in place: both kinds begin with the same structure, and a
+//! cookie adds five words after it. The layout is the C library's ABI for 64-bit targets, and is
+//! checked against a fresh cookie stream before it is used. The three standard streams are static
+//! and have no room for these words; for them, the variables change (`streams.rs`).
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -17,7 +17,7 @@ use crate::answer::{counted_as, set_errno};
 use crate::exec::DescriptorPath;
 use crate::{descriptors, io, stdio, streams};
 
-/// `struct _IO_FILE` of the C library as far as it matters here, followed by what a cookie adds.
+/// The needed part of the C library's `struct _IO_FILE`, followed by the fields of a cookie stream.
 #[repr(C)]
 struct Layout {
     flags: c_int,
@@ -48,17 +48,18 @@ const FAILED: c_int = 0x20;
 const NO_READS: c_int = 0x4;
 const NO_WRITES: c_int = 0x8;
 const APPENDING: c_int = 0x1000;
-/// What a cookie has as its descriptor.
+/// Value of the descriptor field of a cookie stream.
 const COOKIE_DESCRIPTOR: c_int = -2;
-/// Size of the C library's lock of a stream.
+/// Size of a stream's lock in the C library.
 const LOCK_BYTES: size_t = 16;
 
 unsafe extern "C-unwind" {
-    /// Discards what a stream has buffered.
+    /// Discards a stream's buffer.
     fn __fpurge(stream: *mut FILE);
 }
 
-/// As `freopen`, if one of the two files is ours; `open` opens a path with these flags.
+/// Serves `freopen` if the old or the new file is Cairn's; none otherwise. `open` opens a path with
+/// the given flags.
 ///
 /// # Safety
 /// The arguments are those of `freopen`.
@@ -86,14 +87,14 @@ pub unsafe fn reopen(
     }))
 }
 
-/// A stream that did not get its new file has lost its old one, too.
+/// Closes a stream whose reopening failed: it has lost its old file, too.
 unsafe fn let_go(mode: *const c_char, stream: *mut FILE) {
     if let Some(descriptor) = stdio::descriptor_of(stream) {
-        // A standard stream of ours is used again when its number is.
+        // A standard stream of ours is reused when its number is.
         if streams::standard_number(stream).is_none() {
             stdio::abandon(stream);
         }
-        // SAFETY: an open stream of ours, to which the descriptor belonged.
+        // SAFETY: an open Cairn stream, and the descriptor that belonged to it.
         unsafe {
             __fpurge(stream);
             descriptors::close(descriptor);
@@ -101,7 +102,7 @@ unsafe fn let_go(mode: *const c_char, stream: *mut FILE) {
         return;
     }
     let real = library!(freopen: fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE);
-    // SAFETY: the caller's own stream and mode; no path is one that the C library cannot open.
+    // SAFETY: the caller's own stream and mode. The C library cannot open an empty path.
     unsafe { real(c"".as_ptr(), mode, stream) };
 }
 
@@ -120,7 +121,7 @@ unsafe fn replace_file(
         return Err(Errno(libc::EOPNOTSUPP));
     }
     stdio::flush(stream);
-    // Without a path: another mode for the same file.
+    // Without a path: reopen the same file in another mode.
     let same = DescriptorPath::new(number);
     let opened = open(if path.is_null() { same.as_ptr() } else { path }, flags);
     if opened < 0 {
@@ -142,11 +143,11 @@ unsafe fn replace_file(
         None => stream,
     };
     if stdio::descriptor_of(stream).is_none() && standard.is_none() {
-        // SAFETY: an open stream of the C library's own that is not static.
+        // SAFETY: an open stream of the C library that is not static.
         unsafe { become_cookie(stream, number) }?;
     }
     if stdio::descriptor_of(stream).is_some() {
-        // SAFETY: an open stream of ours, whose layout `become_cookie` or the check below verified.
+        // SAFETY: an open Cairn stream; `start_over` checks its layout.
         unsafe { start_over(stream, flags) };
     }
     if flags & (libc::O_APPEND | libc::O_ACCMODE) == libc::O_APPEND | libc::O_WRONLY {
@@ -156,23 +157,22 @@ unsafe fn replace_file(
     Ok(stream)
 }
 
-/// Whether the layout is the one known here: true of a stream made by `fopencookie` with this
-/// record.
+/// Whether the layout is the expected one, shown by a stream that `fopencookie` made with `record`.
 fn is_as_expected(cookie: &Layout, record: *mut c_void) -> bool {
     cookie.descriptor == COOKIE_DESCRIPTOR && cookie.cookie[0] == record
 }
 
-/// Makes a stream of the C library's own one of ours, on the same number.
+/// Turns a stream of the C library into a Cairn stream on the same number.
 unsafe fn become_cookie(stream: *mut FILE, number: c_int) -> Result<()> {
     // SAFETY: streams that are not static come from malloc.
     let room = unsafe { libc::malloc_usable_size(stream.cast()) };
     if room < size_of::<Layout>() {
         return Err(Errno(libc::EOPNOTSUPP));
     }
-    // A fresh cookie shows what one looks like; it is closed again without touching a descriptor.
+    // A fresh cookie stream serves as the model. It is closed again without touching a descriptor.
     let (model, record) = stdio::model()?;
-    // SAFETY: both are open streams of at least this size; the C library's own begin with the same
-    // fields.
+    // SAFETY: both are open streams of at least this size, and the C library's own begin with the
+    // same fields.
     let usable = unsafe {
         let (from, to) = (&*model.cast::<Layout>(), &mut *stream.cast::<Layout>());
         let lock = libc::calloc(1, LOCK_BYTES);
@@ -184,7 +184,7 @@ unsafe fn become_cookie(stream: *mut FILE, number: c_int) -> Result<()> {
             to.descriptor = COOKIE_DESCRIPTOR;
             to.wide = from.wide;
             to.orientation = from.orientation;
-            // Its own stood where the cookie is now.
+            // The stream's own lock was where the cookie is now.
             to.lock = lock;
             to.cookie[0] = stdio::take_over(stream, number);
         }
@@ -194,7 +194,7 @@ unsafe fn become_cookie(stream: *mut FILE, number: c_int) -> Result<()> {
     if usable { Ok(()) } else { Err(Errno(libc::EOPNOTSUPP)) }
 }
 
-/// Forgets what a stream of ours knows of its old file.
+/// Resets the state that a Cairn stream has of its old file.
 unsafe fn start_over(stream: *mut FILE, flags: c_int) {
     // SAFETY: an open cookie stream.
     let layout = unsafe {
@@ -217,7 +217,7 @@ unsafe fn start_over(stream: *mut FILE, flags: c_int) {
 
 macro_rules! reopens {
     ($(fn $name:ident with $open:ident;)*) => {$(
-        /// As `freopen(3)`; `EOPNOTSUPP` for a stream without a descriptor.
+        /// As `freopen(3)`. Errors: `EOPNOTSUPP` for a stream without a descriptor.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             path: *const c_char, mode: *const c_char, stream: *mut FILE,

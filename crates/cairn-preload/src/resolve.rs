@@ -1,8 +1,8 @@
-//! `openat2(2)`: opening by a path that may not take every way.
+//! `openat2(2)`: opening a file with rules for the resolution of its path.
 //!
-//! Whether a description is a valid one only the kernel says: it is asked with the same one, but
-//! for a path that leads nowhere. What the mount lies in is another file system, of which nothing
-//! is known here: a path that enters the mount or leaves it crosses from one to the other.
+//! Only the kernel knows whether an `open_how` is valid, so it is asked with the same structure and
+//! a path that cannot be opened. The file system around the mount is another one, and nothing is
+//! known of it here: a path that enters or leaves the mount crosses file systems.
 
 use core::ffi::{c_char, c_int, c_long};
 
@@ -17,7 +17,7 @@ use crate::{hooks, open};
 /// As `openat2(2)`.
 ///
 /// # Safety
-/// The arguments are what that call demands.
+/// The arguments are as that call demands.
 pub unsafe fn openat2(
     directory: c_int,
     path: *const c_char,
@@ -38,6 +38,8 @@ struct Request {
 }
 
 impl Request {
+    /// Serves the call or passes it on.
+    ///
     /// # Safety
     /// The arguments are those of `openat2(2)`.
     unsafe fn answer(self) -> c_long {
@@ -53,19 +55,19 @@ impl Request {
         // SAFETY: the kernel has just read it.
         let how = unsafe { *self.how };
         let opening = Opening { request: self, how };
-        // SAFETY: as above; what is ours is a terminated path.
+        // SAFETY: as above; a path of ours is terminated.
         unsafe { opening.answer() }
     }
 
-    /// Whether the path starts from a directory of ours, or leads into the mount.
+    /// Whether the path starts from a Cairn directory or leads into the mount.
     unsafe fn is_ours(&self) -> bool {
         let is_named = address::byte(self.path.cast()).is_some_and(|first| first != 0);
-        // SAFETY: the caller passes a terminated path, or an address where none is.
+        // SAFETY: the caller passes a terminated path or a bad address.
         let route = || unsafe { hooks::route_at(self.directory, self.path) };
         is_named && (self.base().is_some() || route() != Route::Libc)
     }
 
-    /// The directory that a relative path starts from, if it is ours.
+    /// Directory that a relative path starts from, if it is Cairn's.
     fn base(&self) -> Option<InodeId> {
         match self.directory {
             libc::AT_FDCWD => cwd::inode(),
@@ -76,7 +78,7 @@ impl Request {
         }
     }
 
-    /// The kernel's answer.
+    /// Makes the kernel's call.
     fn pass(&self) -> c_long {
         let real = next!(syscall: fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long);
         let words = [self.directory as usize, self.path as usize, self.how as usize, self.size];
@@ -85,7 +87,7 @@ impl Request {
     }
 }
 
-/// A call with a description that is valid.
+/// A call with a valid `open_how`.
 struct Opening {
     request: Request,
     how: libc::open_how,
@@ -96,11 +98,13 @@ impl Opening {
         self.how.resolve & rules != 0
     }
 
-    /// Must the path stay below the directory that it starts from?
+    /// Whether the path must stay below its starting directory.
     fn is_bounded(&self) -> bool {
         self.demands(libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT)
     }
 
+    /// Serves the call or passes it on.
+    ///
     /// # Safety
     /// The path is terminated, or at a bad address.
     unsafe fn answer(&self) -> c_long {
@@ -133,7 +137,7 @@ impl Opening {
         }
     }
 
-    /// Opens what a path leads to that may begin outside.
+    /// Opens a path that may begin outside the mount.
     fn follow(&self, route: Route<'_>, path: &[u8], enters: bool) -> c_long {
         const LINKS: u64 = libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS;
         const EXCLUSIVE: c_int = libc::O_CREAT | libc::O_EXCL;
@@ -145,7 +149,7 @@ impl Opening {
             _ if enters && self.demands(libc::RESOLVE_NO_XDEV) => refuse(libc::EXDEV),
             Route::Descriptor(_) if self.demands(LINKS) => refuse(libc::ELOOP),
             Route::Descriptor(_) if self.is_bounded() => refuse(libc::EXDEV),
-            // Where it climbs outside only the kernel knows.
+            // Only the kernel can resolve `..` outside the mount.
             Route::Place(place) if self.is_bounded() && climbs(path, place.path) => {
                 self.request.pass()
             }
@@ -175,7 +179,8 @@ impl Opening {
             act,
             |elsewhere| match self.demands(libc::RESOLVE_NO_XDEV) {
                 true => refuse(libc::EXDEV),
-                // SAFETY: the caller's own arguments but for the path, which lives for the call.
+                // SAFETY: the caller's own arguments, except for the path, which lives for the
+                // call.
                 false => unsafe {
                     let (directory, path) = (libc::AT_FDCWD, elsewhere.as_ptr());
                     Request { directory, path, ..self.request }.answer()
@@ -194,7 +199,7 @@ fn without_slashes(path: &[u8]) -> &[u8] {
     &path[slashes..]
 }
 
-/// Whether a path has `..` before what is left of it inside the mount.
+/// Whether a path has a `..` before the part `inside` the mount.
 fn climbs(path: &[u8], inside: &[u8]) -> bool {
     let outside = &path[..path.len().saturating_sub(inside.len())];
     outside.split(|&byte| byte == b'/').any(|name| name == b"..")

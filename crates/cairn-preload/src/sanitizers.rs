@@ -1,17 +1,18 @@
-//! Programs that were built with a sanitizer: its library wants to come first, and is not ready
-//! while ours starts.
+//! Programs built with a sanitizer. Its library wants to be loaded first, and is not ready when
+//! ours starts.
 
 use core::ffi::c_char;
 
-/// What the address sanitizer's library asks the program for its options: it refuses to run behind
-/// a library that was preloaded, though it works there. A program that has this function itself,
-/// and `ASAN_OPTIONS`, are asked before or after and may say otherwise.
+/// Default options that the address sanitizer's library asks the program for. It refuses to run
+/// behind a preloaded library, though it works there, and this option turns that check off. A
+/// program's own definition of this function and `ASAN_OPTIONS` still take precedence.
 #[unsafe(no_mangle)]
 pub extern "C" fn __asan_default_options() -> *const c_char {
     c"verify_asan_link_order=0".as_ptr()
 }
 
-/// Whether there is one: it reports faults itself, and its own handler is not to be replaced.
+/// Whether the process has a sanitizer. It reports faults itself, and its handler must not be
+/// replaced.
 pub fn is_there() -> bool {
     // SAFETY: as below.
     let found =
@@ -19,9 +20,9 @@ pub fn is_there() -> bool {
     !found.is_null()
 }
 
-/// Whether thread-local variables may be used before `main` is near: the thread sanitizer stands in
-/// the way of reaching them, and is not ready then.
+/// Whether thread-local variables may be used before `main`. The thread sanitizer intercepts access
+/// to them, and is not ready at that time.
 pub fn may_use_threads() -> bool {
-    // SAFETY: the name is terminated; dlsym may be called at any time in a process that is running.
+    // SAFETY: the name is terminated; dlsym may be called at any time in a running process.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__tsan_init".as_ptr()) }.is_null()
 }

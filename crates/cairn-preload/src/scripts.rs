@@ -1,9 +1,9 @@
-//! Scripts: a file that begins with `#!` is handed to its interpreter, one that is no program at
-//! all to the shell.
+//! Scripts: a file that begins with `#!` is run by its interpreter, and a file in no executable
+//! format by the shell.
 //!
-//! The kernel does the former for files it can open. For a file of ours we do it, so that the
-//! interpreter gets the script under its own name. Allocates by mmap only, because a forked child
-//! of a threaded program may not call malloc.
+//! The kernel does the former for files that it can open. For a Cairn file this library does it, so
+//! that the interpreter gets the script under its own name. Allocates by mmap only, because a
+//! forked child of a threaded program may not call malloc.
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -18,12 +18,12 @@ use cairn_posix::{Errno, PathResult, kernel};
 use crate::answer::{errno, set_errno};
 use crate::exec::List;
 
-/// How much of a file the kernel looks at (`BINPRM_BUF_SIZE`).
+/// Number of bytes of a file that the kernel reads (`BINPRM_BUF_SIZE`).
 const LINE_BYTES: usize = 256;
-/// Interpreters that are scripts themselves.
+/// Maximum number of nested interpreters that are scripts themselves.
 const DEPTH_MAX: usize = 4;
 
-/// The first line of a script, with the parts that matter terminated.
+/// First line of a script, with its path and argument NUL-terminated.
 pub struct Interpreter {
     line: [u8; LINE_BYTES + 1],
     path: usize,
@@ -31,8 +31,8 @@ pub struct Interpreter {
 }
 
 impl Interpreter {
-    /// The interpreter of the file at `place`; none if it is no script. Errors: `EACCES` if it is
-    /// not executable, or a directory, `ENOEXEC` if no interpreter is named.
+    /// Interpreter of the file at `place`; none if the file is no script. Errors: `EACCES` if the
+    /// file is not executable or is a directory; `ENOEXEC` if the line names no interpreter.
     pub fn of(place: &Place) -> PathResult<Option<Interpreter>> {
         file::access(place, libc::X_OK, true, Rights::Effective)?;
         if file::stat(place, true)?.is_directory() {
@@ -42,7 +42,7 @@ impl Interpreter {
         let mut line = [0; LINE_BYTES + 1];
         let entry = libc::iovec { iov_base: line.as_mut_ptr().cast(), iov_len: LINE_BYTES };
         let read = table::lookup(number).ok_or(Errno(libc::EBADF)).and_then(|handle| {
-            // SAFETY: the entry describes all of `line` but its last byte.
+            // SAFETY: the entry describes all of `line` except its last byte.
             io::read(handle, unsafe { Buffers::one(&entry) }, At::Cursor)
         });
         file::close(number)?;
@@ -95,8 +95,7 @@ impl Interpreter {
     }
 }
 
-/// Executes the shell on a file that the kernel does not know how to execute, as POSIX says of
-/// `execvp`.
+/// Executes the shell on a file whose format the kernel does not know, as POSIX says for `execvp`.
 ///
 /// # Safety
 /// `script` is terminated and `arguments` ends with null.
@@ -111,7 +110,7 @@ pub unsafe fn execute_by_shell(
     unsafe { with_arguments(&given, arguments, |list| execute(SHELL.as_ptr(), list)) }
 }
 
-/// Calls `execute` with `first` and then all of `arguments` but the program's own name.
+/// Calls `execute` with `first`, followed by `arguments` without the program's own name.
 ///
 /// # Safety
 /// `arguments` ends with null.
@@ -133,8 +132,8 @@ unsafe fn with_arguments(
         return -1;
     };
     let list = start.cast::<*const c_char>();
-    // SAFETY: the zeroed mapping has room for both parts and the null after them; the list has
-    // `count` entries.
+    // SAFETY: the zeroed mapping has room for both parts and a final null; the list has `count`
+    // entries.
     unsafe {
         core::ptr::copy_nonoverlapping(first.as_ptr(), list, first.len());
         if rest > 0 {

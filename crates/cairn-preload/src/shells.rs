@@ -1,7 +1,7 @@
-//! `popen`: done here by `posix_spawn`, because the C library would create a child that holds no
+//! `popen`, implemented by `posix_spawn`, because the C library would create a child that holds no
 //! references.
 //!
-//! The stream is one of the C library's on a pipe. Invariant: a shell has a record from its making
+//! The stream is one of the C library's, on a pipe. Invariant: a shell has a record from its start
 //! until its stream is closed.
 
 use core::ffi::{c_char, c_int};
@@ -15,18 +15,18 @@ use crate::answer::{errno, set_errno};
 use crate::open::opened;
 use crate::spawn;
 
-/// A shell at the other end of a pipe.
+/// Record of a shell at the other end of a pipe.
 struct Shell {
     stream: AtomicPtr<FILE>,
     process: AtomicI32,
-    /// The pipe's end in this process.
+    /// This process's end of the pipe.
     descriptor: AtomicI32,
     next: AtomicPtr<Shell>,
 }
 
-/// All records ever made; one that is free has no stream.
+/// All records ever made. A free one has no stream.
 static SHELLS: AtomicPtr<Shell> = AtomicPtr::new(core::ptr::null_mut());
-/// Stands in a record's stream while it is being filled.
+/// Value of a record's stream while the record is being filled.
 const TAKEN: *mut FILE = core::ptr::dangling_mut();
 
 fn shells() -> impl Iterator<Item = &'static Shell> {
@@ -61,7 +61,7 @@ fn new_record() -> &'static Shell {
     }
 }
 
-/// Ends the record of a stream and returns its process; none if it is not the stream of a shell.
+/// Frees the record of a stream and returns its process; none if the stream is not a shell's.
 fn take(stream: *mut FILE) -> Option<pid_t> {
     let found = |shell: &&Shell| shell.stream.load(Ordering::Acquire) == stream;
     let shell = shells().find(found).filter(|_| !stream.is_null())?;
@@ -70,7 +70,7 @@ fn take(stream: *mut FILE) -> Option<pid_t> {
     Some(process)
 }
 
-/// What a mode of `popen` demands. None: it is not one.
+/// Parsed mode of `popen`.
 struct Mode {
     reads: bool,
     close_on_exec: bool,
@@ -109,7 +109,7 @@ pub unsafe extern "C-unwind" fn popen(
     let (ours, its, number) = if mode.reads { (reader, writer, 1) } else { (writer, reader, 0) };
     let others = shells().filter(|shell| !shell.stream.load(Ordering::Acquire).is_null());
     let others = others.map(|shell| shell.descriptor.load(Ordering::Relaxed));
-    // The stream first: without one there must be no shell that nobody waits for.
+    // The stream first: if it fails, no shell must exist that nobody waits for.
     let text = if mode.reads { c"r" } else { c"w" };
     // SAFETY: the mode is terminated.
     let stream = unsafe { libc::fdopen(ours, text.as_ptr()) };
@@ -142,13 +142,13 @@ pub unsafe extern "C-unwind" fn popen(
     }
 }
 
-/// Closes the stream of a shell and waits for its end: its status, or -1.
+/// Closes a shell's stream and waits for the shell. Returns its status, or -1.
 unsafe fn close_and_wait(stream: *mut FILE, process: pid_t) -> c_int {
     // SAFETY: the caller's own stream.
     let closed = unsafe { library!(fclose: fn(*mut FILE) -> c_int)(stream) };
     let mut status = 0;
     loop {
-        // SAFETY: the status has its place.
+        // SAFETY: there is room for the status.
         let ended = unsafe { libc::waitpid(process, &raw mut status, 0) };
         if ended == process {
             return if closed == 0 { status } else { -1 };
@@ -161,7 +161,7 @@ unsafe fn close_and_wait(stream: *mut FILE, process: pid_t) -> c_int {
 
 macro_rules! closings {
     ($(fn $name:ident;)*) => {$(
-        /// As the C library's function of this name, which waits for a shell, too.
+        /// As the C library's function of this name, and waits for a shell if the stream has one.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(stream: *mut FILE) -> c_int {
             match take(stream) {

@@ -1,10 +1,10 @@
-//! Signal handlers run between our calls, never in the middle of one: see
+//! Runs the application's signal handlers between our calls, never during one; see
 //! `cairn_posix::kernel::gate`.
 //!
-//! The kernel gets a handler of ours that runs the application's, or defers the signal; the
-//! application gets back its own when it asks. Invariant: what `sigaction` reports is what was set
-//! through it. Faults (SIGSEGV and its kin, raised by the processor) cannot wait and are passed on
-//! at once; those of a look at an address of the application are ours, see
+//! The kernel gets our handler, which runs the application's or defers the signal. The application
+//! sees its own handler when it asks. Invariant: `sigaction` reports what was set through it.
+//! Faults (SIGSEGV and similar, raised by the processor) cannot be deferred, and are passed on at
+//! once. Faults from our own check of an application's address are ours; see
 //! `cairn_posix::kernel::address`.
 
 use core::ffi::{c_int, c_void};
@@ -18,10 +18,10 @@ use libc::{sigaction as Action, sighandler_t, siginfo_t};
 
 use crate::dispatch;
 
-/// Signal numbers of Linux, and one.
+/// Number of signals on Linux, plus one.
 const SIGNALS: usize = 65;
 
-/// What the application asked for.
+/// Handler and flags that the application set.
 struct Wanted {
     handler: AtomicUsize,
     flags: AtomicI32,
@@ -36,44 +36,46 @@ fn wanted(signal: c_int) -> Option<&'static Wanted> {
     WANTED.get(usize::try_from(signal).ok()?)
 }
 
-/// Raised for a bad address.
+/// Signals raised for a bad address.
 const OF_ADDRESSES: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Others that end a program with a core file: ours from when it is in a directory of ours, where
-/// the kernel cannot make one.
+/// Other signals that end a program with a core file. Watched once the program is in a Cairn
+/// directory, where the kernel cannot write one.
 const OF_CORES: [c_int; 6] =
     [libc::SIGABRT, libc::SIGFPE, libc::SIGILL, libc::SIGQUIT, libc::SIGXCPU, libc::SIGXFSZ];
 static WATCHES_CORES: AtomicBool = AtomicBool::new(false);
 
-/// The program is in a directory of ours: has the kernel call us before it makes a core file.
+/// Called when the program enters a Cairn directory. Installs our handler, which runs before the
+/// kernel writes a core file.
 pub fn watch_cores() {
     if !WATCHES_CORES.swap(true, Ordering::AcqRel) {
         OF_CORES.into_iter().for_each(|signal| watch(signal, |now| now == libc::SIG_DFL));
     }
 }
 
-/// Whether the kernel has a handler of ours for this signal even where the application wants none.
+/// Whether our handler is installed for this signal even where the application sets none.
 fn is_watched(signal: c_int) -> bool {
     OF_ADDRESSES.contains(&signal)
         || OF_CORES.contains(&signal) && WATCHES_CORES.load(Ordering::Acquire)
 }
 
-/// Lets bad addresses that the application passes be errors, if nobody else has taken their
-/// signals: at the start.
+/// Runs at start. Turns bad addresses that the application passes into errors, unless somebody else
+/// handles these signals already.
 pub fn watch_addresses() {
     OF_ADDRESSES.into_iter().for_each(|signal| watch(signal, |now| now == libc::SIG_DFL));
 }
 
-/// Has the kernel call us for a signal, if what the application wants of it `is_right`; that stays.
+/// Installs our handler for a signal if the current action `is_right`. The application's action
+/// stays in effect.
 pub fn watch(signal: c_int, is_right: impl FnOnce(sighandler_t) -> bool) {
-    // SAFETY: plain data, for which zero is a value.
+    // SAFETY: plain data, for which zero is a valid value.
     let [mut now, mut before]: [Action; 2] = unsafe { core::mem::zeroed() };
-    // SAFETY: our own hook: room for an action, and then valid ones.
+    // SAFETY: our own hook gets room for an action, and then valid ones.
     unsafe {
         let asked = sigaction(signal, core::ptr::null(), &raw mut now) == 0;
         if asked && is_right(now.sa_sigaction) {
             sigaction(signal, &raw const now, &raw mut before);
-            // Another thread has set one meanwhile.
+            // Another thread has set a handler meanwhile: put that back.
             if before.sa_sigaction != now.sa_sigaction {
                 sigaction(signal, &raw const before, core::ptr::null_mut());
             }
@@ -81,41 +83,43 @@ pub fn watch(signal: c_int, is_right: impl FnOnce(sighandler_t) -> bool) {
     }
 }
 
-/// Whether SIGSYS is ours in the first place.
+/// Whether SIGSYS is used by syscall dispatch.
 fn is_caught(signal: c_int) -> bool {
     signal == libc::SIGSYS && selector::is_on()
 }
 
-/// As if there were no handler: what the thread did it does again, and what was sent is sent again.
+/// Applies the default action, as if there were no handler. A fault happens again when the thread
+/// continues; a sent signal is sent again.
 unsafe fn act_by_default(signal: c_int, info: &siginfo_t) {
-    // What is sent to the first process of a namespace does nothing by default.
+    // A signal sent to the init process of a namespace does nothing by default.
     if kernel::getpid() == 1 && !is_fault(signal, info.si_code) {
         return;
     }
     cwd::move_to_launch_directory();
     let real = library!(sigaction: fn(c_int, *const Action, *mut Action) -> c_int);
-    // SAFETY: plain data, for which zero is a value: the default action.
+    // SAFETY: plain data, for which zero is a valid value: the default action.
     let default: Action = unsafe { core::mem::zeroed() };
     // SAFETY: a valid action.
     unsafe { real(signal, &raw const default, core::ptr::null_mut()) };
-    // A call that a filter (seccomp) has stopped is not made again.
+    // A call stopped by a seccomp filter does not happen again.
     if !is_fault(signal, info.si_code) || signal == libc::SIGSYS {
         kernel::send_to_self(info);
     }
 }
 
-/// What the kernel calls. Without destructors: the application's handler may leave by `siglongjmp`.
+/// Handler that the kernel calls. Has no destructors, because the application's handler may leave
+/// by `siglongjmp`.
 unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes this thread's context.
     if OF_ADDRESSES.contains(&signal) && unsafe { address::recover(context) } {
         return;
     }
-    // SAFETY: the kernel passes valid information, and this thread's context.
+    // SAFETY: the kernel passes valid information and this thread's context.
     if signal == libc::SIGSYS && unsafe { dispatch::take(&*info, context) } {
         return;
     }
     let Some(wanted) = wanted(signal) else { return };
-    // Of such a signal a process dies wherever it is.
+    // The default action ends the process, so it need not be deferred.
     if wanted.handler.load(Ordering::Acquire) == libc::SIG_DFL && is_watched(signal) {
         // SAFETY: the kernel passes valid information, because the handler is installed with
         // SA_SIGINFO.
@@ -132,10 +136,10 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
         return unsafe { act_by_default(signal, &*info) };
     }
     if wanted.flags.load(Ordering::Relaxed) & libc::SA_RESETHAND != 0 {
-        // SAFETY: plain data, for which zero is a value.
+        // SAFETY: plain data, for which zero is a valid value.
         let mut now: Action = unsafe { core::mem::zeroed() };
-        // SAFETY: our own hook, with room for an action and then a valid one; its flags and its
-        // mask stay.
+        // SAFETY: our own hook gets room for an action and then a valid one. The flags and mask
+        // stay.
         unsafe {
             if sigaction(signal, core::ptr::null(), &raw mut now) == 0 {
                 now.sa_sigaction = libc::SIG_DFL;
@@ -144,10 +148,10 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
         }
     }
     if handler != libc::SIG_DFL && handler != libc::SIG_IGN {
-        // It may have come in the midst of a call of ours that the kernel lets through.
+        // The signal may have arrived during a call of ours that the selector allows.
         let selected = selector::is_on().then(selector::rest);
         dispatch::unblock();
-        // SAFETY: the application set this handler; one with fewer parameters ignores the others.
+        // SAFETY: the application set this handler; one with fewer parameters ignores the rest.
         unsafe { transmute::<usize, Handler>(handler)(signal, info, context) };
         if let Some(selected) = selected {
             selector::select(selected);
@@ -155,7 +159,7 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     }
 }
 
-/// Raised by what the thread itself did, which it would do again.
+/// Whether the signal was raised by the thread's own instruction, which would raise it again.
 fn is_fault(signal: c_int, code: c_int) -> bool {
     let raised =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
@@ -166,7 +170,7 @@ fn is_handler(action: sighandler_t) -> bool {
     action != libc::SIG_DFL && action != libc::SIG_IGN
 }
 
-/// Whether the kernel gets a handler of ours where the application asks for this.
+/// Whether the kernel gets our handler if the application sets this action.
 fn is_handled(signal: c_int, action: sighandler_t) -> bool {
     is_handler(action) || action == libc::SIG_DFL && is_watched(signal) || is_caught(signal)
 }
@@ -195,9 +199,9 @@ macro_rules! actions {
                     ours.sa_flags |= libc::SA_ONSTACK;
                 }
                 if is_caught(signal) {
-                    // What is served may wait, and what handlers do meanwhile is caught, too.
+                    // A served call may wait, and calls made by handlers meanwhile are caught, too.
                     ours.sa_flags |= libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
-                    // SAFETY: a set of signals.
+                    // SAFETY: a valid signal set.
                     unsafe { libc::sigemptyset(&raw mut ours.sa_mask) };
                 }
                 ours
@@ -226,11 +230,10 @@ actions! {
     fn __sigaction;
 }
 
-/// An action as the kernel has it: the handler, flags, where it returns to, the signals that are
-/// blocked meanwhile.
+/// The kernel's `sigaction`: handler, flags, restorer, mask.
 pub type KernelAction = [usize; 4];
 
-/// As `sigaction(2)`, of whoever calls the kernel by itself; what the kernel would answer.
+/// Serves `rt_sigaction` called by number. Returns 0 or a negated errno.
 ///
 /// # Safety
 /// `old` is null, has room for an action, or is a bad address.
@@ -239,19 +242,19 @@ pub unsafe fn change_by_number(
     new: Option<KernelAction>,
     old: *mut KernelAction,
 ) -> i64 {
-    /// Says that the third word is there.
+    /// Flag: the third word, the restorer, is valid.
     const SA_RESTORER: c_int = 0x0400_0000;
-    // SAFETY: plain data, for which zero is a value.
+    // SAFETY: plain data, for which zero is a valid value.
     let (mut action, mut before): (Action, Action) =
         unsafe { (core::mem::zeroed(), core::mem::zeroed()) };
     if let Some([handler, flags, _, mask]) = new {
         action.sa_sigaction = handler;
         action.sa_flags = flags as c_int & !SA_RESTORER;
-        // SAFETY: a set begins with the signals that the kernel has.
+        // SAFETY: a `sigset_t` begins with the kernel's set.
         unsafe { (&raw mut action.sa_mask).cast::<usize>().write(mask) };
     }
     let given = new.map_or(core::ptr::null(), |_| &raw const action);
-    // SAFETY: our own hook: valid actions.
+    // SAFETY: our own hook gets valid actions.
     if unsafe { sigaction(signal, given, &raw mut before) } != 0 {
         return -i64::from(crate::answer::errno());
     }
@@ -265,14 +268,15 @@ pub unsafe fn change_by_number(
     }
 }
 
-/// Sets a handler with these flags and returns the one before, as `signal` and its kin do.
+/// Sets a handler with these flags and returns the previous one, as `signal` and related functions
+/// do.
 unsafe fn set(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
-    // SAFETY: plain data, for which zero is a value.
+    // SAFETY: plain data, for which zero is a valid value.
     let (mut new, mut old): (Action, Action) =
         unsafe { (core::mem::zeroed(), core::mem::zeroed()) };
     new.sa_sigaction = handler;
     new.sa_flags = flags;
-    // SAFETY: both are valid actions; adding a signal fails only for a bad number, which sigaction
+    // SAFETY: both are valid actions. Adding a signal fails only for a bad number, which sigaction
     // then reports.
     unsafe {
         if flags & libc::SA_NODEFER == 0 {

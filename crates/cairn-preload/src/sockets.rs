@@ -1,5 +1,5 @@
-//! Calls for sockets: a file of ours is none, though its placeholder looks like one. Those that can
-//! pass descriptors are in `passing.rs`.
+//! Socket calls. They fail on a Cairn file, although its placeholder may be a socket. Calls that
+//! can pass descriptors are in `passing.rs`.
 
 use core::ffi::{c_int, c_void};
 
@@ -7,7 +7,7 @@ use cairn_posix::files::file;
 use cairn_posix::{Errno, HandleId, Result};
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
 
-/// What a call for sockets says of a file.
+/// Error of a socket call on a Cairn file: `ENOTSOCK`, or `EBADF` for an `O_PATH` descriptor.
 pub fn refused<T>(handle: HandleId) -> Result<T> {
     file::opened(handle).and(Err(Errno(libc::ENOTSOCK)))
 }
@@ -43,7 +43,7 @@ descriptor_hooks! {
         = |handle| refused::<usize>(handle);
     fn sendto(descriptor: c_int, source: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, address_length: socklen_t) -> ssize_t
         = |handle| refused::<usize>(handle);
-    // As the C library: by the mode bits of `fstat`.
+    // As in the C library: by the mode bits that `fstat` reports.
     fn isfdtype(descriptor: c_int, kind: c_int) -> c_int = |handle| {
         let directory = file::is_directory(handle)?;
         let is = if directory { libc::S_IFDIR } else { libc::S_IFREG };

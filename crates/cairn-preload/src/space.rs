@@ -27,7 +27,7 @@ descriptor_hooks! {
         = |handle| file::read_ahead(handle);
 }
 
-/// Functions that return the error number.
+/// Hooks for functions that return the error number.
 macro_rules! numbered {
     ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),*) = |$handle:ident| $ours:expr;)*) => {$(
         $(#[$attribute])*
@@ -61,13 +61,14 @@ fn end(descriptor: c_int) -> End {
     crate::hooks::known(descriptor).map_or(End::Kernel(descriptor), End::Ours)
 }
 
-/// Whether one of the two is ours, now that a call of the C library failed on them.
+/// After a call of the C library failed: whether one of its descriptors is Cairn's and was not in
+/// the table yet.
 fn either_missed(first: c_int, second: c_int) -> bool {
     let missed = [is_missed(first), is_missed(second)];
     missed[0] || missed[1]
 }
 
-/// As `copy_file_range(2)`, through memory if a file is ours.
+/// As `copy_file_range(2)`. Copies through memory if a file is Cairn's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn copy_file_range(
     source: c_int,
@@ -98,7 +99,7 @@ pub unsafe extern "C-unwind" fn copy_file_range(
         if flags != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        // Looked at before the offsets.
+        // The kernel checks the descriptors before the offsets.
         for handle in [source, target].into_iter().filter_map(table::lookup) {
             file::opened(handle)?;
         }
@@ -182,11 +183,11 @@ pub unsafe extern "C-unwind" fn sendfile64(
     }
 }
 
-/// Most bytes one `splice` with a file of ours moves: it must not wait for more once a pipe gave
-/// some.
+/// Maximum number of bytes that one `splice` with a Cairn file moves. After a pipe gave some bytes,
+/// the call must not wait for more.
 const SPLICE_BYTES_MAX: size_t = 64 << 10;
 
-/// As `splice(2)`, through memory if a file is ours; the flags are hints.
+/// As `splice(2)`. Copies through memory if a file is Cairn's; the flags are hints.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn splice(
     source: c_int,

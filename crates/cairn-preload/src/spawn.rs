@@ -1,5 +1,5 @@
-//! `posix_spawn`: done here by fork and exec where the store is concerned, because the C library
-//! would open files of ours itself and create a child that holds no references.
+//! `posix_spawn`, implemented by fork and exec if the store is concerned. The C library would open
+//! Cairn files itself, and create a child that holds no references.
 
 use core::ffi::{c_char, c_int, c_short, c_uint};
 
@@ -23,7 +23,7 @@ pub struct FileActions {
 
 const _: () = assert!(size_of::<FileActions>() == size_of::<libc::posix_spawn_file_actions_t>());
 
-/// One action: a tag and its arguments, as the C library keeps them since 2.0 (open), 2.29
+/// One file action: a tag and its arguments. Layout of the C library since 2.0 (open), 2.29
 /// (directories) and 2.34 (ranges, terminal).
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -79,7 +79,7 @@ fn is_ours(path: *const c_char) -> bool {
     !matches!(unsafe { cairn_posix::files::path::route(path) }, Route::Libc)
 }
 
-/// Whether the C library's own posix_spawn would miss something.
+/// Whether the C library's own posix_spawn would miss a Cairn file or descriptor.
 fn concerns_us(path: *const c_char, list: &[Action]) -> bool {
     process::has_something()
         || is_ours(path)
@@ -92,13 +92,14 @@ fn concerns_us(path: *const c_char, list: &[Action]) -> bool {
         })
 }
 
-/// The child's end of a pipe on which it tells why the program could not be executed. An exec
-/// closes it. -1: there is none, because the process has no free numbers; the child then only ends
-/// with 127.
+/// The child's end of a pipe, on which it reports why the program could not be executed. A
+/// successful exec closes it. -1 if there is no pipe, because the process has no free descriptor
+/// numbers; the child then only exits with 127.
 struct Report(c_int);
 
 impl Report {
-    /// Frees the number that an action is about to use. False: there is no other.
+    /// Moves the pipe away from a number that an action is about to use. Returns false if there is
+    /// no other free number.
     fn leave(&mut self, number: c_int) -> bool {
         if number != self.0 {
             return true;
@@ -110,7 +111,7 @@ impl Report {
         kernel::close(number).is_ok()
     }
 
-    /// Closes everything from `first` on but this.
+    /// Closes all descriptors from `first` on, except this one.
     fn close_others(&self, first: c_int) {
         let first = first.max(0) as c_uint;
         let Ok(own) = c_uint::try_from(self.0) else {
@@ -119,7 +120,7 @@ impl Report {
             return;
         };
         let after = first.max(own + 1);
-        // SAFETY: our own hook, which takes no pointer; closing numbers that are not open is no
+        // SAFETY: our own hook, which takes no pointer. Closing numbers that are not open is no
         // error.
         unsafe {
             if first < own {
@@ -136,7 +137,7 @@ unsafe fn perform(action: &Action, report: &mut Report) -> bool {
         match action.tag {
             CLOSE => {
                 let number = action.arguments.pair[0];
-                // As the C library: a number that is not open is no error.
+                // As in the C library: closing a number that is not open is no error.
                 number == report.0 || {
                     descriptors::close(number);
                     true
@@ -233,7 +234,7 @@ unsafe fn apply(attributes: *const Attributes) -> bool {
 
 type Execute = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
 
-/// Creates the child; returns an error number.
+/// Creates the child. Returns 0 or an error number.
 unsafe fn fork_and_execute(
     pid: *mut pid_t,
     list: &[Action],
@@ -241,7 +242,7 @@ unsafe fn fork_and_execute(
     execute: impl FnOnce(),
 ) -> c_int {
     let pipe = kernel::pipe().ok();
-    // SAFETY: our own hook; the child only calls what is allowed after a fork, and then executes or
+    // SAFETY: our own hook. The child calls only what is allowed after a fork, and then executes or
     // exits.
     let child = unsafe { life::fork() };
     if child == 0 {
@@ -273,7 +274,7 @@ unsafe fn fork_and_execute(
         return failure;
     }
     if is_told {
-        // SAFETY: reaps our own child, which has told why it ends.
+        // SAFETY: reaps our own child, which has reported its failure and ends.
         unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
         return c_int::from_ne_bytes(number);
     }
@@ -309,10 +310,10 @@ macro_rules! spawns {
             }
             // SAFETY: the caller passes a terminated path.
             unsafe { exec::note(path) };
-            // SAFETY: the caller passes lists that end with null.
+            // SAFETY: the caller passes null-terminated lists.
             let environment = unsafe { Environment::new(variables) };
             let real = || next!($name: fn(*mut pid_t, *const c_char, *const FileActions, *const Attributes, List, List) -> c_int);
-            // SAFETY: the caller's own arguments, with an environment that contains theirs.
+            // SAFETY: the caller's own arguments; the environment contains theirs.
             unsafe { real()(pid, path, file_actions, attributes, arguments, environment.as_ptr()) }
         }
     )*};
@@ -323,8 +324,8 @@ spawns! {
     fn posix_spawnp with execvpe;
 }
 
-/// A shell that executes `command`, with the first of two numbers as the second and without the
-/// others.
+/// Starts a shell that executes `command`, with descriptor `from` as number `to` and with `others`
+/// closed. Returns its process id.
 ///
 /// # Safety
 /// The command is terminated.
@@ -340,7 +341,7 @@ pub unsafe fn shell(
     let actions = FileActions { allocated: used, used, list: list.as_ptr(), reserved: [0; 16] };
     let arguments = [c"sh".as_ptr(), c"-c".as_ptr(), command, core::ptr::null()];
     let mut process = 0;
-    // SAFETY: lists that end with null; the caller's command.
+    // SAFETY: null-terminated lists; the caller's command.
     let failure = unsafe {
         posix_spawn(
             &raw mut process,

@@ -1,4 +1,4 @@
-//! Asking about files: both generations of the stat family, statx, access, space of the file
+//! Queries about files: both generations of the stat family, statx, access, space in the file
 //! system.
 
 use core::ffi::{c_char, c_int, c_long, c_uint};
@@ -21,7 +21,7 @@ unsafe fn deliver(found: &Attributes, target: *mut Stat) -> Result<()> {
 }
 
 unsafe fn stat_place(place: &Place, follow: bool, target: *mut Stat) -> PathResult<()> {
-    // By reference: moved out of the result first, they would cost a tenth of the call.
+    // Matched by reference: moving the attributes out of the result costs a tenth of the call.
     match file::stat(place, follow) {
         // SAFETY: as in `deliver`.
         Ok(ref found) => Ok(unsafe { deliver(found, target) }?),
@@ -52,7 +52,7 @@ by_path! {
     fn __lxstat64([version] path, target), follow false;
 }
 
-/// Whether the kernel's answer describes a placeholder of ours that the table did not know.
+/// Whether the kernel's answer describes a placeholder that was not in the table yet.
 fn is_missed(descriptor: c_int, mode: u32, device: u64) -> bool {
     placeholder::is_placeholder(mode, device) && crate::answer::recognise(descriptor)
 }
@@ -88,7 +88,7 @@ by_descriptor! {
     fn __fxstat64([version] descriptor, target);
 }
 
-/// The place that a directory, a path and flags of the `AT_` kind mean, if the call is ours.
+/// Place named by a directory, a path and `AT_` flags, if it is Cairn's.
 ///
 /// # Safety
 /// `path` is null or terminated, and outlives the result.
@@ -120,8 +120,8 @@ macro_rules! at_directory {
                             // SAFETY: the caller passes room for one structure.
                             unsafe { stat_place(&place, follows(flags), target) }
                         }),
-                        // SAFETY: the caller's own arguments but for the path, which lives for the
-                        // call.
+                        // SAFETY: the caller's own arguments, except for the path, which lives for
+                        // the call.
                         |elsewhere| unsafe { $name($($version,)? libc::AT_FDCWD, elsewhere.as_ptr(), target, flags) },
                     );
                 }
@@ -132,13 +132,12 @@ macro_rules! at_directory {
                     // SAFETY: a successful call has filled the structure.
                     && unsafe { is_missed(directory, (*target).st_mode, (*target).st_dev) };
                 match missed {
-                    // SAFETY: the caller's own arguments, now that the descriptor is known.
+                    // SAFETY: the caller's own arguments; the descriptor is in the table by now.
                     true => unsafe { $name($($version,)? directory, path, target, flags) },
                     false => result,
                 }
             }
-            // As for `path_hooks`.
-            // SAFETY: the caller passes a terminated path.
+            // SAFETY: the caller passes a terminated path. The split is as in `path_hooks`.
             match unsafe { hooks::passes(directory, path, flags) } {
                 // SAFETY: the caller's own arguments.
                 true => unsafe { at_directory!(@real $name $($version)?)($($version,)? directory, path, target, flags) },
@@ -205,7 +204,8 @@ pub unsafe extern "C-unwind" fn statx(
                         unsafe { statx_place(&place, follows(flags), mask, target) }
                     })
                 },
-                // SAFETY: the caller's own arguments but for the path, which lives for the call.
+                // SAFETY: the caller's own arguments, except for the path, which lives for the
+                // call.
                 |elsewhere| unsafe {
                     statx(libc::AT_FDCWD, elsewhere.as_ptr(), flags, mask, target)
                 },
@@ -219,7 +219,7 @@ pub unsafe extern "C-unwind" fn statx(
             let found = unsafe { &*target };
             let device = libc::makedev(found.stx_dev_major, found.stx_dev_minor);
             if is_missed(directory, u32::from(found.stx_mode), device) {
-                // SAFETY: the caller's own arguments, now that the descriptor is known.
+                // SAFETY: the caller's own arguments; the descriptor is in the table by now.
                 return unsafe { statx(directory, path, flags, mask, target) };
             }
         }
@@ -231,8 +231,7 @@ pub unsafe extern "C-unwind" fn statx(
         return unsafe { any_path(directory, path, flags, mask, target) };
     }
     let real = next!(statx: fn(c_int, *const c_char, c_int, c_uint, *mut Statx) -> c_int);
-    // A jump, as for `path_hooks`.
-    // SAFETY: the caller's own arguments.
+    // SAFETY: the caller's own arguments. A jump, as in `path_hooks`.
     unsafe { real(directory, path, flags, mask, target) }
 }
 
@@ -276,7 +275,7 @@ path_hooks! {
         };
 }
 
-/// The key that the C library makes of a file's inode number and device.
+/// Key made from a file's inode number and device, as the C library's `ftok` makes it.
 fn key_of(place: &Place, project: c_int) -> PathResult<c_int> {
     let found = attributes::stat(mount::current()?, &file::stat(place, true)?);
     let parts = [found.st_ino & 0xffff, (found.st_dev & 0xff) << 16, (project as u64 & 0xff) << 24];
@@ -285,25 +284,25 @@ fn key_of(place: &Place, project: c_int) -> PathResult<c_int> {
 
 unsafe fn statfs_place(place: &Place, target: *mut Statfs) -> PathResult<()> {
     file::resolve(place, true)?;
-    // SAFETY: promised by the caller of this function.
+    // SAFETY: promised by the caller.
     Ok(unsafe { statfs_mount(target) }?)
 }
 
 unsafe fn statfs_mount(target: *mut Statfs) -> Result<()> {
     let value = attributes::statfs(mount::current()?)?;
-    // SAFETY: promised by the caller of this function.
+    // SAFETY: promised by the caller.
     unsafe { answer::deliver(target, value) }
 }
 
 unsafe fn statvfs_place(place: &Place, target: *mut Statvfs) -> PathResult<()> {
     file::resolve(place, true)?;
-    // SAFETY: promised by the caller of this function.
+    // SAFETY: promised by the caller.
     Ok(unsafe { statvfs_mount(target) }?)
 }
 
 unsafe fn statvfs_mount(target: *mut Statvfs) -> Result<()> {
     let value = attributes::statvfs(mount::current()?)?;
-    // SAFETY: promised by the caller of this function.
+    // SAFETY: promised by the caller.
     unsafe { answer::deliver(target, value) }
 }
 
@@ -325,7 +324,7 @@ descriptor_hooks! {
 
 const ACCESS_FLAGS: c_int = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 
-/// Whether the C library asks the file system for this limit; for the others it does not look at
+/// Whether the C library asks the file system for this limit. For other limits it does not look at
 /// the file.
 fn is_of_file_system(name: c_int) -> bool {
     matches!(
@@ -338,7 +337,7 @@ fn is_of_file_system(name: c_int) -> bool {
     )
 }
 
-/// Limits of the mount, as `pathconf(3)` asks for them.
+/// Limit of the mount, by its number in `pathconf(3)`. Errors: `EINVAL` for an unknown number.
 fn limit(name: c_int) -> Result<i64> {
     match name {
         libc::_PC_LINK_MAX => Ok(1 << 20),

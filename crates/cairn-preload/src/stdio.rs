@@ -1,8 +1,8 @@
-//! C streams on files of ours: the C library's own `FILE`, made by `fopencookie`, and an interposed
+//! C streams on Cairn files: the C library's own `FILE`, made by `fopencookie`, with an interposed
 //! `fileno`.
 //!
-//! Invariant: every such stream has a record in the list below, from its making until its close
-//! function has run. Wide-character streams do not exist on cookies: `fwide` stays negative.
+//! Invariant: every such stream has a record in the list below, from its creation until its close
+//! function has run. Cookie streams do not support wide characters: `fwide` stays negative.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
@@ -17,16 +17,16 @@ use crate::answer::{answer, set_errno};
 use crate::numbers::stream_opened;
 use crate::{descriptors, io, streams};
 
-/// What a stream of ours works on.
+/// Descriptor of a Cairn stream.
 struct Record {
     descriptor: AtomicI32,
     stream: AtomicPtr<FILE>,
     next: AtomicPtr<Record>,
 }
 
-/// All records ever made; a closed one has no stream and is used again.
+/// All records ever made. The record of a closed stream has no stream and is reused.
 static RECORDS: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
-/// Stands in a record's stream while it is being filled.
+/// Value of a record's stream while the record is being filled.
 const TAKEN: *mut FILE = core::ptr::dangling_mut();
 
 fn records() -> impl Iterator<Item = &'static Record> {
@@ -60,23 +60,23 @@ fn new_record(descriptor: c_int) -> &'static Record {
     }
 }
 
-/// The record of a stream of ours.
+/// Record of a Cairn stream; none for other streams.
 fn record_of(stream: *mut FILE) -> Option<&'static Record> {
     records().find(|record| record.stream.load(Ordering::Acquire) == stream && !stream.is_null())
 }
 
-/// The descriptor of a stream of ours.
+/// Descriptor of a Cairn stream; none for other streams.
 pub fn descriptor_of(stream: *mut FILE) -> Option<c_int> {
     record_of(stream).map(|record| record.descriptor.load(Ordering::Relaxed))
 }
 
-/// Writes out what streams of ours still hold, and gives back what they read ahead, without waiting
-/// for the lock of a stream that another thread uses: for the end of the process.
+/// Flushes all Cairn streams at the end of the process: writes buffered output and seeks back over
+/// input that was read ahead. Does not wait for the lock of a stream that another thread uses.
 pub fn flush_all() {
     for record in records() {
         let stream = record.stream.load(Ordering::Acquire);
         if !stream.is_null() && stream != TAKEN {
-            // SAFETY: the stream is open: its close function would have cleared the record.
+            // SAFETY: the stream is open, because its close function would have cleared the record.
             unsafe { libc_stdio::fflush_unlocked(stream) };
         }
     }
@@ -104,14 +104,14 @@ mod libc_stdio {
     }
 }
 
-/// Writes out what one stream still holds.
+/// Writes the buffered output of one stream.
 pub fn flush(stream: *mut FILE) {
     // SAFETY: the caller passes an open stream.
     unsafe { library!(fflush: fn(*mut FILE) -> c_int)(stream) };
 }
 
 unsafe fn cookie<'a>(cookie: *mut c_void) -> &'a Record {
-    // SAFETY: the C library passes back what `stream_on` gave it: a leaked record.
+    // SAFETY: the C library passes back the cookie that `make` gave it: a leaked record.
     unsafe { &*cookie.cast::<Record>() }
 }
 
@@ -132,7 +132,7 @@ unsafe extern "C-unwind" fn cookie_write(
     // SAFETY: the C library passes a buffer of `length` bytes.
     let written =
         unsafe { io::write(cookie(of).descriptor.load(Ordering::Relaxed), source.cast(), length) };
-    // A cookie says 0 for an error.
+    // A cookie's write function reports an error as 0.
     written.max(0)
 }
 
@@ -157,7 +157,7 @@ unsafe extern "C-unwind" fn cookie_close(of: *mut c_void) -> c_int {
     unsafe { descriptors::close(descriptor) }
 }
 
-/// A stream on `descriptor`, which it owns from now on. Errors: `ENOMEM`.
+/// Makes a stream on `descriptor`, which the stream owns afterwards. Errors: `ENOMEM`.
 pub fn stream_on(descriptor: c_int, mode: &CStr) -> Result<*mut FILE> {
     make(new_record(descriptor), mode)
 }
@@ -170,7 +170,7 @@ fn make(record: &'static Record, mode: &CStr) -> Result<*mut FILE> {
         close: cookie_close,
     };
     let cookie = core::ptr::from_ref(record).cast_mut().cast();
-    // SAFETY: the record lives forever; the functions have the types that fopencookie demands.
+    // SAFETY: the record lives forever; the functions have the types that fopencookie requires.
     let stream = unsafe { libc_stdio::fopencookie(cookie, mode.as_ptr(), functions) };
     record.stream.store(stream, Ordering::Release);
     match stream.is_null() {
@@ -179,7 +179,8 @@ fn make(record: &'static Record, mode: &CStr) -> Result<*mut FILE> {
     }
 }
 
-/// A stream on nothing, and its cookie: to see what one looks like. Give it to [`discard`].
+/// Makes a stream without a file, and returns it with its cookie. It shows the layout of a cookie
+/// stream. To be closed by [`discard`].
 pub fn model() -> Result<(*mut FILE, *mut c_void)> {
     let record = new_record(-1);
     Ok((make(record, c"r")?, core::ptr::from_ref(record).cast_mut().cast()))
@@ -187,30 +188,31 @@ pub fn model() -> Result<(*mut FILE, *mut c_void)> {
 
 /// Closes a stream made by [`model`].
 pub fn discard(model: *mut FILE) {
-    // SAFETY: an open stream that nobody else has; its descriptor is none.
+    // SAFETY: an open stream that nobody else has, without a descriptor.
     unsafe { libc::fclose(model) };
 }
 
-/// Takes the descriptor away from a stream of ours, which works on none from now on.
+/// Takes the descriptor away from a Cairn stream. Later operations on the stream fail.
 pub fn abandon(stream: *mut FILE) {
     if let Some(record) = record_of(stream) {
         record.descriptor.store(-1, Ordering::Relaxed);
     }
 }
 
-/// The cookie for a stream that was not made here and works on `descriptor` from now on.
+/// Makes a record for a stream that was not made here, and returns it as the stream's cookie. The
+/// stream works on `descriptor` afterwards.
 pub fn take_over(stream: *mut FILE, descriptor: c_int) -> *mut c_void {
     let record = new_record(descriptor);
     record.stream.store(stream, Ordering::Release);
     core::ptr::from_ref(record).cast_mut().cast()
 }
 
-/// Bytes of a mode that count, as the C library has it.
+/// Number of characters of a mode that the C library evaluates.
 const MODE_BYTES: usize = 7;
-/// The same of a mode of `fdopen`.
+/// The same for `fdopen`.
 const ADOPTED_MODE_BYTES: usize = 5;
 
-/// The flags of open(2) that a mode of fopen(3) stands for.
+/// Flags of open(2) for a mode of fopen(3). Errors: `EINVAL`.
 pub fn flags_of(mode: &CStr) -> Result<c_int> {
     mode_flags(mode, MODE_BYTES)
 }
@@ -218,7 +220,7 @@ pub fn flags_of(mode: &CStr) -> Result<c_int> {
 fn mode_flags(mode: &CStr, counted_bytes: usize) -> Result<c_int> {
     let bytes = mode.to_bytes();
     if bytes.windows(4).any(|part| part == b"ccs=") {
-        // Conversion needs a wide stream.
+        // Character conversion needs a wide stream.
         return Err(Errno(libc::EINVAL));
     }
     let bytes = &bytes[..bytes.len().min(counted_bytes)];
@@ -240,7 +242,7 @@ fn mode_flags(mode: &CStr, counted_bytes: usize) -> Result<c_int> {
     Ok(flags)
 }
 
-/// What fopencookie needs to know of a mode.
+/// Mode for fopencookie.
 fn cookie_mode(flags: c_int) -> &'static CStr {
     match (flags & libc::O_ACCMODE, flags & libc::O_APPEND != 0) {
         (libc::O_RDONLY, _) => c"r",
@@ -264,7 +266,7 @@ fn open_stream(place: &Place, mode: &CStr) -> PathResult<*mut FILE> {
 }
 
 fn on_descriptor(descriptor: c_int, flags: c_int) -> Result<*mut FILE> {
-    // As the C library: `a` begins at the end, `a+` reads from the start.
+    // As in the C library: `a` begins at the end, `a+` reads from the start.
     if flags & (libc::O_APPEND | libc::O_ACCMODE) == libc::O_APPEND | libc::O_WRONLY {
         let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
         file::seek(handle, 0, libc::SEEK_END)?;
@@ -273,7 +275,7 @@ fn on_descriptor(descriptor: c_int, flags: c_int) -> Result<*mut FILE> {
 }
 
 unsafe fn text<'a>(mode: *const c_char) -> &'a CStr {
-    // SAFETY: the caller of fopen and its kin passes a terminated mode.
+    // SAFETY: the caller of fopen or a related function passes a terminated mode.
     unsafe { CStr::from_ptr(mode) }
 }
 
@@ -286,7 +288,8 @@ path_hooks! {
         [path, follow true, then stream_opened] = |place| open_stream(&place, unsafe { text(mode) });
 }
 
-/// A stream on a descriptor there is. As with the C library, `e` and `x` are nothing to it.
+/// Makes a stream on an open descriptor. `e` and `x` in the mode have no effect, as in the C
+/// library.
 fn adopt(descriptor: c_int, mode: &CStr) -> Result<*mut FILE> {
     let flags = mode_flags(mode, ADOPTED_MODE_BYTES)?;
     let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
@@ -316,7 +319,9 @@ pub unsafe extern "C-unwind" fn fdopen(descriptor: c_int, mode: *const c_char) -
     answer(|| adopt(descriptor, unsafe { text(mode) }))
 }
 
-/// The C library's fdopen asks only for the flags, which a placeholder has.
+/// Whether the descriptor was an unknown placeholder; it is in the table afterwards. The C
+/// library's fdopen only asks for the flags, and a placeholder has flags, so its success proves
+/// nothing.
 fn is_unknown_placeholder(descriptor: c_int) -> bool {
     // SAFETY: F_GETFL takes no argument; our own hook recognises what it finds.
     cairn_posix::kernel::configuration::get().is_some()

@@ -1,10 +1,9 @@
-//! stdin, stdout and stderr when descriptors 0, 1 and 2 are ours.
+//! stdin, stdout and stderr when descriptors 0, 1 and 2 are Cairn's.
 //!
 //! The C library reads and writes these descriptors internally, where no hook sees it. So while one
-//! of them is ours, the variable `stdin`, `stdout` or `stderr` points to a stream of `stdio.rs`,
-//! and back to the C library's own when it is not. What a stream holds is written out before its
-//! descriptor changes. A program that kept the old value of a variable is served by `redirect.rs`,
-//! as far as that goes.
+//! of them is Cairn's, the variable `stdin`, `stdout` or `stderr` points to a stream of `stdio.rs`,
+//! otherwise to the C library's own. Buffered output is written before the descriptor changes. If a
+//! program saved the old value of a variable, `redirect.rs` serves most calls on it.
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -20,9 +19,9 @@ unsafe extern "C" {
     static mut stderr: *mut FILE;
 }
 
-/// One of the three.
+/// One of the three standard streams.
 struct Standard {
-    /// What the variable held before we first changed it; null if we did not.
+    /// Value of the variable before our first change; null if there was no change.
     native: AtomicPtr<FILE>,
     /// Our stream on the descriptor; null if there is none.
     ours: AtomicPtr<FILE>,
@@ -51,7 +50,7 @@ fn index(number: c_int) -> Option<usize> {
     usize::try_from(number).ok().filter(|&number| number < STANDARD.len())
 }
 
-/// Call before the kernel changes what `number` refers to.
+/// Must be called before the kernel changes what `number` refers to.
 #[inline]
 pub fn about_to_change(number: c_int) {
     if let Some(number) = index(number) {
@@ -61,14 +60,14 @@ pub fn about_to_change(number: c_int) {
 
 #[cold]
 fn flush(number: usize) {
-    // Reading streams have nothing to write; what they read ahead stays with the old file.
+    // Input streams have nothing to write. What they read ahead stays with the old file.
     let stream = variable(number).load(Ordering::Relaxed);
     if number > 0 && !stream.is_null() {
         stdio::flush(stream);
     }
 }
 
-/// Call after the kernel changed what `number` refers to.
+/// Must be called after the kernel changed what `number` refers to.
 #[inline]
 pub fn descriptor_changed(number: c_int) {
     if let Some(index) = index(number) {
@@ -105,13 +104,13 @@ fn new_stream(number: c_int, index: usize) -> *mut FILE {
     let made = crate::answer::guarded(|| stdio::stream_on(number, MODES[index]));
     let stream = made.unwrap_or(core::ptr::null_mut());
     if index == 2 && !stream.is_null() {
-        // SAFETY: the new stream; stderr is never buffered.
+        // SAFETY: the new stream. stderr is never buffered.
         unsafe { libc::setvbuf(stream, core::ptr::null_mut(), libc::_IONBF, 0) };
     }
     stream
 }
 
-/// A stream of ours is being closed: the variable must not point to it any more.
+/// Called when a Cairn stream is closed. Resets the variable that points to it.
 pub fn stream_closed(stream: *mut FILE) {
     for (index, standard) in STANDARD.iter().enumerate() {
         if !stream.is_null() && standard.ours.load(Ordering::Relaxed) == stream {
@@ -127,11 +126,11 @@ pub fn stream_closed(stream: *mut FILE) {
     }
 }
 
-/// Whether some variable points to a stream of ours.
+/// Whether a variable ever pointed to a Cairn stream.
 static MOVED: AtomicBool = AtomicBool::new(false);
 
-/// The stream that stands for `stream` now: ours, if that is the C library's own of a descriptor of
-/// ours.
+/// The stream to use for `stream`: our stream on the descriptor if `stream` is the C library's
+/// standard stream and the descriptor is Cairn's; otherwise `stream`.
 #[inline]
 pub fn current(stream: *mut FILE) -> *mut FILE {
     if MOVED.load(Ordering::Relaxed) { stand_in(stream) } else { stream }
@@ -149,7 +148,7 @@ fn stand_in(stream: *mut FILE) -> *mut FILE {
     stream
 }
 
-/// Which of 0, 1, 2 this stream is, by the variables or by what they were before.
+/// Number (0, 1 or 2) of a standard stream, by the variables or their former values.
 pub fn standard_number(stream: *mut FILE) -> Option<c_int> {
     (0..STANDARD.len())
         .find(|&index| {
@@ -159,7 +158,7 @@ pub fn standard_number(stream: *mut FILE) -> Option<c_int> {
         .map(|index| index as c_int)
 }
 
-/// What the variable of descriptor `number`, one of 0, 1, 2, holds now.
+/// Value of the variable for descriptor `number` (0, 1 or 2); null for other numbers.
 pub fn standard_stream(number: c_int) -> *mut FILE {
     index(number).map_or(core::ptr::null_mut(), |index| variable(index).load(Ordering::Relaxed))
 }

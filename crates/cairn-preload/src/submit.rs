@@ -1,14 +1,13 @@
 //! Asynchronous I/O of the kernel (`libaio`), and rings (`io_uring`).
 //!
-//! A request on a file of ours is carried out when it is submitted. What the kernel then gets in
-//! its place is a write to `/dev/null` of as many bytes, which touches no memory: it completes with
-//! the same count, under the application's request and tag, wakes whoever waits and signals the
-//! event descriptor. So the kernel's queue stays the only one, and files of ours and of others mix
-//! in it.
+//! A request on a Cairn file is served when it is submitted. The kernel gets a replacement: a write
+//! of the same number of bytes to `/dev/null`, which touches no memory. It completes with the same
+//! count under the application's request and tag, wakes waiters and signals the event descriptor.
+//! So the kernel's queue stays the only one, and it may mix Cairn files and foreign files.
 //!
-//! A ring's entries reach the kernel past every hook. So rings are refused when they are set up,
-//! with ENOSYS, at which programs use the ordinary calls; EBADF for each entry would be an I/O
-//! error to them.
+//! Entries of a ring reach the kernel past every hook, and EBADF for each of them would be an I/O
+//! error to the program. So setting up a ring fails with ENOSYS, and programs fall back to ordinary
+//! calls.
 
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
@@ -21,7 +20,7 @@ use libc::{iovec, ssize_t};
 use crate::answer::{count_refusal, errno, is_missed, set_errno};
 use crate::io;
 
-/// `struct iocb` of the kernel, little-endian.
+/// The kernel's `struct iocb`, little-endian.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Request {
@@ -41,7 +40,7 @@ pub struct Request {
 
 const _: () = assert!(size_of::<Request>() == 64);
 
-/// Operations.
+/// Operations (`IOCB_CMD_PREAD` and so on).
 const READ: u16 = 0;
 const WRITE: u16 = 1;
 const SYNC: u16 = 2;
@@ -49,15 +48,15 @@ const SYNC_DATA: u16 = 3;
 const POLL: u16 = 5;
 const READ_LIST: u16 = 7;
 const WRITE_LIST: u16 = 8;
-/// Flag: an event descriptor is signalled.
+/// Flag: the completion signals an event descriptor.
 const SIGNALS: u32 = 1;
 
-/// What a regular file is always ready for.
+/// Events for which a regular file is always ready.
 const READY: u64 = (libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM) as u64;
 
 type List = *const *mut Request;
 
-/// What the kernel looks at before it begins, in its order. Errors: `EBADF`, `EINVAL`.
+/// Checks that the kernel makes before it begins, in its order. Errors: `EBADF`, `EINVAL`.
 fn may_begin(request: &Request, file: HandleInfo) -> Result<()> {
     if request.flags & SIGNALS != 0 && table::is_ours(request.event_descriptor as c_int) {
         return Err(Errno(libc::EINVAL));
@@ -70,14 +69,15 @@ fn may_begin(request: &Request, file: HandleInfo) -> Result<()> {
     if !is_permitted {
         return Err(Errno(libc::EBADF));
     }
-    // To `preadv2` and its like -1 means the cursor, which such a request has not.
+    // `preadv2` and `pwritev2` take -1 as the cursor, which such a request does not use.
     match file.is_directory || request.offset < 0 {
         true => Err(Errno(libc::EINVAL)),
         false => Ok(()),
     }
 }
 
-/// Carries out a request of ours and returns what it is to complete with. Errors: of the operation.
+/// Serves a request on a Cairn file. Returns the result for its completion. Errors: those of the
+/// operation.
 ///
 /// # Safety
 /// The request describes memory of the application.
@@ -104,7 +104,7 @@ unsafe fn perform(request: &Request) -> Result<usize> {
     usize::try_from(result).map_err(|_| Errno(errno()))
 }
 
-/// The application's requests while others of ours stand in their places.
+/// The application's requests while replacements are in their place. Restores them on drop.
 struct Replaced<'a> {
     list: &'a [*mut Request],
     null: c_int,
@@ -118,8 +118,8 @@ impl<'a> Replaced<'a> {
         Ok(Replaced { list, null, originals: Vec::new() })
     }
 
-    /// Carries out what is ours and replaces it. Returns how many requests, from the first on, can
-    /// be submitted, and why the next cannot.
+    /// Serves the requests on Cairn files and replaces them. Returns the number of requests, from
+    /// the first on, that can be submitted, and the error of the next one.
     ///
     /// # Safety
     /// The entries are valid requests.
@@ -156,15 +156,15 @@ impl<'a> Replaced<'a> {
 impl Drop for Replaced<'_> {
     fn drop(&mut self) {
         for (entry, original) in &self.originals {
-            // SAFETY: the request is still the application's, which has not got it back yet.
+            // SAFETY: the request is the application's, which gets it back only after this.
             unsafe { entry.write(*original) };
         }
         let _ = kernel::close(self.null);
     }
 }
 
-/// Submits a list with `submit`, which does so for the first so many of it; -1 and errno as the
-/// kernel.
+/// Serves `io_submit`. `submit` makes the kernel's call for the given number of entries from the
+/// start of the list. Returns -1 with errno, as the kernel's call does.
 ///
 /// # Safety
 /// As for io_submit(2).
@@ -179,8 +179,8 @@ pub unsafe fn submit(count: c_long, list: List, submit: impl Fn(usize) -> c_long
     let descriptor = |entry: &*mut Request| unsafe { (**entry).descriptor };
     if !requests.iter().any(|entry| table::is_ours(descriptor(entry))) {
         let result = submit(wanted);
-        // A list with a placeholder that is not known yet ends before that; it is the first when
-        // the rest comes.
+        // The kernel stops before a placeholder that is not in the table yet. The application
+        // submits the rest again, and then that placeholder is first.
         if result >= 0 || !is_missed(descriptor(&requests[0])) {
             return result;
         }
@@ -192,7 +192,7 @@ pub unsafe fn submit(count: c_long, list: List, submit: impl Fn(usize) -> c_long
 /// # Safety
 /// As for [`submit`].
 unsafe fn submit_mixed(list: &[*mut Request], submit: impl Fn(usize) -> c_long) -> c_long {
-    // A queue that does not exist is told before anything is done.
+    // Reports a queue that does not exist before serving anything.
     if submit(0) < 0 {
         return -1;
     }
@@ -213,7 +213,7 @@ unsafe fn submit_mixed(list: &[*mut Request], submit: impl Fn(usize) -> c_long) 
     }
 }
 
-/// As `io_submit` of libaio, which returns the error negated.
+/// As `io_submit` of libaio, which returns a negated errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn io_submit(queue: c_ulong, count: c_long, list: List) -> c_int {
     let real = || next!(io_submit: fn(c_ulong, c_long, List) -> c_int);
@@ -235,7 +235,7 @@ pub unsafe extern "C-unwind" fn io_submit(queue: c_ulong, count: c_long, list: L
 
 macro_rules! rings {
     ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
-        /// As liburing's function of this name: `ENOSYS` in a process of a job.
+        /// As liburing's function of this name. Errors: `ENOSYS` in a process of a job.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             if configuration::get().is_some() {
@@ -255,7 +255,7 @@ rings! {
     fn io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, parameters: *mut c_void, buffer: *mut c_void, bytes: usize);
 }
 
-/// As liburing's function of this name: nothing in a process of a job.
+/// As liburing's function of this name. Returns null in a process of a job.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn io_uring_get_probe() -> *mut c_void {
     match configuration::get().is_some() {

@@ -1,11 +1,11 @@
-//! `syscall(2)`, the C library's way to call the kernel by number: a call that concerns a file of
-//! ours goes to the hook of the same name.
+//! `syscall(2)`, the C library's function for system calls by number. A call that concerns a Cairn
+//! file goes to the hook of the same name.
 //!
-//! Programs use it for what their C library has no function for, and some runtimes for everything.
-//! What is not ours goes to the kernel with the arguments as they are, and where it can be helped
-//! not by the C library's function: libraries that want to see every mapping (UCX and Open MPI, for
-//! memory that a network card knows) patch the code of that, and end here. Instructions that enter
-//! the kernel without this function are not seen; placeholders answer those with EBADF.
+//! Programs use it for calls that their C library has no function for, and some runtimes for all
+//! calls. Foreign calls go to the kernel with unchanged arguments, and where possible not through
+//! the C library's function: libraries that track all mappings (UCX and Open MPI, for memory
+//! registered with a network card) patch the code of those functions, and their patches lead here.
+//! `syscall` instructions elsewhere are not seen here; on a placeholder they get EBADF.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
@@ -25,21 +25,21 @@ use crate::{
 
 type Words = [usize; 6];
 
-/// Calls on extended attributes that Linux has since 6.13. Who finds them missing uses those that
-/// have functions.
+/// System calls on extended attributes since Linux 6.13. Programs that find them missing use the
+/// older ones, which have functions.
 const SYS_SETXATTRAT: c_long = 463;
 const SYS_REMOVEXATTRAT: c_long = 466;
 
-/// One call by number.
+/// A system call by number.
 struct Call {
     number: c_long,
     words: Words,
-    /// Nobody has called a function for it.
+    /// The call was made by an instruction, not through `syscall`.
     is_by_instruction: bool,
 }
 
 impl Call {
-    /// The kernel's answer.
+    /// Makes the call in the kernel. Returns -1 with errno on failure.
     fn pass(&self) -> c_long {
         let [a, b, c, d, e, f] = self.words;
         if self.is_by_instruction {
@@ -58,7 +58,7 @@ impl Call {
         unsafe { real(self.number, a, b, c, d, e, f) }
     }
 
-    /// The same call with another word at `place`.
+    /// The same call with another argument at `place`.
     fn with(&self, place: usize, word: usize) -> Call {
         let mut words = self.words;
         words[place] = word;
@@ -73,7 +73,7 @@ impl Call {
         self.words[place] as *mut T
     }
 
-    /// `hook` if the descriptor at `place` is ours, the kernel if not.
+    /// Runs `hook` if the descriptor at `place` is Cairn's, the kernel's call otherwise.
     fn on(&self, place: usize, hook: impl Fn() -> c_long) -> c_long {
         let descriptor = self.descriptor(place);
         if table::is_ours(descriptor) {
@@ -83,7 +83,7 @@ impl Call {
         if result == -1 && is_missed(descriptor) { hook() } else { result }
     }
 
-    /// `hook` if one of two descriptors is ours.
+    /// Runs `hook` if one of two descriptors is Cairn's.
     fn on_either(&self, places: [usize; 2], hook: impl Fn() -> c_long) -> c_long {
         match places.iter().any(|&place| table::is_ours(self.descriptor(place))) {
             true => hook(),
@@ -91,22 +91,22 @@ impl Call {
         }
     }
 
-    /// `hook` if the descriptor at `place` is ours, where the kernel would answer for an unknown
-    /// placeholder, too.
+    /// As [`Call::on`], for calls that the kernel answers for an unknown placeholder, too.
     fn on_known(&self, place: usize, hook: impl FnOnce() -> c_long) -> c_long {
         let descriptor = self.descriptor(place);
         if is_ours(descriptor) { hook() } else { self.pass() }
     }
 
-    /// `hook` if the path at `place` leads to a file of ours from the current directory.
+    /// Runs `hook` if the path at `place`, relative to the current directory, leads to a Cairn
+    /// file.
     fn at(&self, place: usize, hook: impl FnOnce() -> c_long) -> c_long {
-        // SAFETY: the caller passes a path as the call of this number demands it.
+        // SAFETY: the caller passes a path as the call of this number demands.
         let route = unsafe { cairn_posix::files::path::route(self.pointer(place)) };
         self.routed(route, hook)
     }
 
-    /// `hook` if the path behind the directory at `place` leads to a file of ours, or the directory
-    /// itself is one.
+    /// Runs `hook` if the path after the directory descriptor at `place` leads to a Cairn file, or
+    /// if there is no path and the descriptor is Cairn's.
     fn under(&self, place: usize, hook: impl FnOnce() -> c_long) -> c_long {
         let directory = self.descriptor(place);
         let path: *const c_char = self.pointer(place + 1);
@@ -128,7 +128,7 @@ impl Call {
     }
 }
 
-/// As `syscall(2)`. Reads seven words, as the C library's own does, however many the caller passed.
+/// As `syscall(2)`. Reads seven words like the C library's own, however many the caller passed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn syscall(
     number: c_long,
@@ -140,8 +140,8 @@ pub unsafe extern "C-unwind" fn syscall(
     f: usize,
 ) -> c_long {
     let call = Call { number, words: [a, b, c, d, e, f], is_by_instruction: false };
-    // What comes from within a call of ours is the C library's function of that call, on its way to
-    // the kernel.
+    // A call made while one of ours is served comes from the C library's function that we called,
+    // on its way to the kernel.
     if configuration::get().is_none() || gate::is_inside() {
         return call.pass();
     }
@@ -149,8 +149,8 @@ pub unsafe extern "C-unwind" fn syscall(
     unsafe { serve(&call).unwrap_or_else(|| call.pass()) }
 }
 
-/// What the kernel is to have answered to a call that was made by an instruction, if the number is
-/// one that a file could be concerned by.
+/// Serves a call made by an instruction. Returns the kernel's result, a value or a negated errno;
+/// none if no call of this number concerns a file.
 ///
 /// # Safety
 /// As for `serve`.
@@ -160,10 +160,10 @@ pub unsafe fn serve_instruction(number: c_long, words: Words) -> Option<c_long> 
     Some(if result == -1 { -c_long::from(errno()) } else { result })
 }
 
-/// The hook's answer, or nothing if the number is none that a file could be concerned by.
+/// Serves a call through its hook; none if no call of this number concerns a file.
 ///
 /// # Safety
-/// The arguments are what the call of this number demands.
+/// The arguments are as the call of this number demands.
 #[rustfmt::skip]
 unsafe fn serve(call: &Call) -> Option<c_long> {
     let [a, b, c, d, e, f] = call.words;
@@ -179,7 +179,7 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_writev => call.on(0, || io::writev(fd, b as *const iovec, c as c_int) as c_long),
         libc::SYS_preadv => call.on(0, || io::preadv64(fd, b as *const iovec, c as c_int, d as i64) as c_long),
         libc::SYS_pwritev => call.on(0, || io::pwritev64(fd, b as *const iovec, c as c_int, d as i64) as c_long),
-        // The offset's high half, which 64-bit kernels ignore, stands before the flags.
+        // Before the flags is the offset's high half, which 64-bit kernels ignore.
         libc::SYS_preadv2 => call.on(0, || io::preadv64v2(fd, b as *const iovec, c as c_int, d as i64, f as c_int) as c_long),
         libc::SYS_pwritev2 => call.on(0, || io::pwritev64v2(fd, b as *const iovec, c as c_int, d as i64, f as c_int) as c_long),
         libc::SYS_lseek => call.on(0, || io::lseek64(fd, b as i64, c as c_int)),
@@ -317,9 +317,9 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_execveat => {
             exec::execveat(fd, b as *const c_char, c as exec::List, d as exec::List, e as c_int).into()
         }
-        // A plain fork may as well tell the libraries that want to know of one.
+        // A plain fork goes to `fork`, which also runs the handlers of `pthread_atfork`.
         libc::SYS_clone if a == libc::SIGCHLD as usize && b == 0 => life::fork().into(),
-        // On a stack of its own no function can return.
+        // Only for a child on the same stack: no function can return on another one.
         libc::SYS_clone if b == 0 => clones::by_number(a as u64, |flags| call.with(0, flags as usize).pass()),
         libc::SYS_clone3 => clones::described(call.pointer(0), b, |description| call.with(0, description as usize).pass()),
         libc::SYS_exit_group => life::_exit(fd),
@@ -339,7 +339,7 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
     Some(result)
 }
 
-/// Numbers of calls that younger processors do not have.
+/// Serves calls whose numbers exist on older architectures only.
 ///
 /// # Safety
 /// As for [`serve`].
@@ -383,7 +383,7 @@ unsafe fn old(call: &Call) -> Option<c_long> {
     Some(result)
 }
 
-/// As the kernel's `getcwd`, which tells the length with the NUL.
+/// As the kernel's `getcwd`, which returns the length including the NUL.
 fn working_directory(call: &Call) -> c_long {
     let name = || "getcwd";
     answer_as(name, || {
@@ -392,7 +392,7 @@ fn working_directory(call: &Call) -> c_long {
             return Err(Errno(libc::ERANGE));
         }
         let target: *mut u8 = call.pointer(0);
-        // SAFETY: the caller passes room for as many bytes as it says.
+        // SAFETY: the caller passes room for the number of bytes it gives.
         unsafe {
             address::give(target, path.as_ptr(), path.len())?;
             address::give(target.wrapping_add(path.len()), [0].as_ptr(), 1)?;

@@ -1,4 +1,4 @@
-//! Calls for terminals: a file of ours is none.
+//! Terminal calls, which fail on a Cairn file.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -28,7 +28,7 @@ descriptor_hooks! {
     fn ptsname(descriptor: c_int) -> *mut c_char = |handle| refused::<*mut c_char>(handle);
 }
 
-/// Functions that return the error number.
+/// Hooks for functions that return the error number.
 macro_rules! numbered {
     ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
         /// As the C library's function of this name.
@@ -50,7 +50,7 @@ numbered! {
     fn __ptsname_r_chk(target: *mut c_char, room: size_t, has: size_t);
 }
 
-/// As `login_tty(3)`, after which descriptors 0 to 2 are the terminal.
+/// As `login_tty(3)`. Afterwards descriptors 0 to 2 are the terminal.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn login_tty(terminal: c_int) -> c_int {
     if let Some(handle) = hooks::known(terminal) {

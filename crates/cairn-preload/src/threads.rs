@@ -1,6 +1,6 @@
-//! Threads say what stack they have (`cairn_posix::kernel::stack`), are armed before they run
-//! anything of the application, and do not block SIGSYS, where calls of the kernel are caught
-//! (`dispatch.rs`). Without Cairn these hooks pass on what they are given.
+//! Hooks for threads. A new thread registers the size of its stack (`cairn_posix::kernel::stack`)
+//! and is armed before it runs code of the application. Threads do not block SIGSYS where system
+//! calls are caught (`dispatch.rs`). Without Cairn these hooks only pass calls on.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -14,7 +14,7 @@ use crate::dispatch;
 
 type Begin = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
-/// What a new thread runs.
+/// What a new thread runs, and what it inherits.
 struct Start<Function> {
     function: Function,
     argument: *mut c_void,
@@ -23,7 +23,7 @@ struct Start<Function> {
 }
 
 impl<Function: Copy> Start<Function> {
-    /// Arms the thread; what it is to run then.
+    /// Arms the thread and registers its stack. Returns the application's function and argument.
     ///
     /// # Safety
     /// `start` is the box that the thread was given.
@@ -37,20 +37,20 @@ impl<Function: Copy> Start<Function> {
     }
 }
 
-/// Whether a thread is to begin in a function of ours.
+/// Whether a new thread must begin in a function of ours.
 fn is_taken() -> bool {
     selector::is_on() || stack::asks_for_threads() || cwd::of_new_thread().is_some()
 }
 
-/// Bytes of stack that a thread with these attributes gets.
+/// Stack size in bytes of a thread with these attributes; 0 if unknown.
 ///
 /// # Safety
-/// The caller passes null or attributes that were made.
+/// The caller passes null or initialised attributes.
 unsafe fn stack_bytes(attributes: *const pthread_attr_t) -> usize {
     let mut bytes: libc::size_t = 0;
     let mut usual = MaybeUninit::<pthread_attr_t>::uninit();
-    // SAFETY: promised by the caller; attributes that are made with nothing said have the default,
-    // and hold nothing.
+    // SAFETY: promised by the caller. Newly initialised attributes have the default size and own no
+    // memory.
     let failed = unsafe {
         match attributes.is_null() {
             false => libc::pthread_attr_getstacksize(attributes, &raw mut bytes),
@@ -64,7 +64,8 @@ unsafe fn stack_bytes(attributes: *const pthread_attr_t) -> usize {
 }
 
 unsafe extern "C-unwind" fn run_thread(start: *mut c_void) -> *mut c_void {
-    // SAFETY: `pthread_create` passes its own; the function and its argument are the application's.
+    // SAFETY: `pthread_create` passes its own `Start`; the function and its argument are the
+    // application's.
     unsafe {
         let (function, argument) = Start::<Begin>::take(start);
         let result = function(argument);
@@ -86,14 +87,14 @@ pub unsafe extern "C-unwind" fn pthread_create(
         // SAFETY: the caller's own arguments.
         return unsafe { real(thread, attributes, function, argument) };
     }
-    // SAFETY: as the caller.
+    // SAFETY: the caller's own attributes.
     let stack_bytes = unsafe { stack_bytes(attributes) };
     let surroundings = cwd::of_new_thread();
     let start = Box::into_raw(Box::new(Start { function, argument, stack_bytes, surroundings }));
-    // SAFETY: the caller's own arguments, but for a function that runs theirs.
+    // SAFETY: the caller's own arguments, except for the function. Ours runs theirs.
     let result = unsafe { real(thread, attributes, run_thread, start.cast()) };
     if result != 0 {
-        // SAFETY: nobody has taken it.
+        // SAFETY: no thread was created, so nobody has taken it.
         drop(unsafe { Box::from_raw(start) });
     }
     result
@@ -102,7 +103,7 @@ pub unsafe extern "C-unwind" fn pthread_create(
 type BeginC11 = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
 unsafe extern "C-unwind" fn run_c11_thread(start: *mut c_void) -> c_int {
-    // SAFETY: as `run_thread`.
+    // SAFETY: as in `run_thread`.
     unsafe {
         let (function, argument) = Start::<BeginC11>::take(start);
         let result = function(argument);
@@ -123,28 +124,28 @@ pub unsafe extern "C-unwind" fn thrd_create(
         // SAFETY: the caller's own arguments.
         return unsafe { real(thread, function, argument) };
     }
-    // SAFETY: there are no attributes.
+    // SAFETY: null is allowed.
     let stack_bytes = unsafe { stack_bytes(core::ptr::null()) };
     let surroundings = cwd::of_new_thread();
     let start = Box::into_raw(Box::new(Start { function, argument, stack_bytes, surroundings }));
-    // SAFETY: the caller's own arguments, but for a function that runs theirs.
+    // SAFETY: the caller's own arguments, except for the function. Ours runs theirs.
     let result = unsafe { real(thread, run_c11_thread, start.cast()) };
     if result != 0 {
-        // SAFETY: nobody has taken it.
+        // SAFETY: no thread was created, so nobody has taken it.
         drop(unsafe { Box::from_raw(start) });
     }
     result
 }
 
-/// Whether calls are caught, or may be once a library comes that needs it: a thread that blocks
-/// SIGSYS could not be armed then.
+/// Whether system calls are caught, or may be once a library is loaded that needs it. A thread that
+/// blocks SIGSYS could not be armed then.
 fn may_catch() -> bool {
     cfg!(target_arch = "x86_64") && configuration::get().is_some()
 }
 
 macro_rules! masks {
     ($(fn $name:ident;)*) => {$(
-        /// As the C library's function of this name; SIGSYS stays as it is.
+        /// As the C library's function of this name, except that it never blocks SIGSYS.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(how: c_int, new: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
             let real = library!($name: fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int);
@@ -154,7 +155,7 @@ macro_rules! masks {
                 return unsafe { real(how, new, old) };
             };
             let mut set = *set;
-            // SAFETY: a set and one of its signals; the caller's other arguments.
+            // SAFETY: a valid set and signal; the caller's other arguments.
             unsafe {
                 libc::sigdelset(&raw mut set, libc::SIGSYS);
                 real(how, &raw const set, old)
@@ -170,7 +171,8 @@ masks! {
 
 macro_rules! old_masks {
     ($(fn $name:ident;)*) => {$(
-        /// As the C library's function of this name, whose sets are numbers; SIGSYS stays as it is.
+        /// As the C library's function of this name, whose sets are integers, except that it never
+        /// blocks SIGSYS.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(set: c_int) -> c_int {
             let sigsys = if may_catch() { 1 << (libc::SIGSYS - 1) } else { 0 };

@@ -1,9 +1,8 @@
-//! `ftw` and `nftw` on trees of ours: the C library's own would open the directories past our
-//! hooks.
+//! `ftw` and `nftw` on Cairn trees. The C library's own would open the directories past our hooks.
 //!
-//! Must stay true: a walk is made of calls of our hooks and of the caller's function, which may
-//! leave by an exception or end its thread; so nothing around it catches that, defers signals or is
-//! on another stack.
+//! Must stay true: a walk consists of calls of our hooks and of the caller's function, which may
+//! leave by an exception or end its thread. So nothing around it catches that, defers signals or
+//! runs on another stack.
 
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -21,7 +20,7 @@ use crate::{directories, stat};
 /// `struct FTW` of the C library.
 #[repr(C)]
 pub struct Position {
-    /// Where the name begins in the path.
+    /// Offset of the file's name in the path.
     base: c_int,
     level: c_int,
 }
@@ -30,12 +29,12 @@ type Visit = unsafe extern "C-unwind" fn(*const c_char, *const Stat, c_int) -> c
 type VisitPosition =
     unsafe extern "C-unwind" fn(*const c_char, *const Stat, c_int, *mut Position) -> c_int;
 
-/// Flags of `nftw`.
+/// Flags of `nftw` (`FTW_PHYS` and so on).
 const PHYSICAL: c_int = 1;
 const CHANGE_DIRECTORY: c_int = 4;
 const CONTENTS_FIRST: c_int = 8;
 const ACTION_RESULTS: c_int = 16;
-/// What a visit is told about.
+/// Kinds of entries passed to the caller's function (`FTW_F` and so on).
 const FILE: c_int = 0;
 const DIRECTORY: c_int = 1;
 const UNREADABLE: c_int = 2;
@@ -43,23 +42,24 @@ const NO_ATTRIBUTES: c_int = 3;
 const SYMLINK: c_int = 4;
 const CONTENTS_DONE: c_int = 5;
 const DANGLING: c_int = 6;
-/// What a visit answers with `ACTION_RESULTS`.
+/// Results of the caller's function with `ACTION_RESULTS`.
 const SKIP_SUBTREE: c_int = 2;
 const SKIP_SIBLINGS: c_int = 3;
-/// Directories within each other.
+/// Maximum nesting of directories.
 const DEPTH_MAX: c_int = 2048;
 
 /// A walk in progress.
 struct Walk<'a> {
     flags: c_int,
     call: &'a dyn Fn(&CStr, &Stat, c_int, &mut Position) -> c_int,
-    /// Directories seen so far, where symbolic links are followed: each is walked once.
+    /// Device and inode of directories seen so far, if symbolic links are followed. Each is walked
+    /// once.
     seen: RefCell<BTreeSet<(u64, u64)>>,
-    /// With `CHANGE_DIRECTORY`: where the walk began, which is where relative paths start from.
+    /// Directory where the walk began, with `CHANGE_DIRECTORY`. Relative paths start from it.
     start: Option<CString>,
 }
 
-/// What comes after a visit.
+/// How to continue after a visit.
 enum Next {
     Continue,
     SkipSubtree,
@@ -68,9 +68,9 @@ enum Next {
     End(c_int),
 }
 
-/// Attributes of a file, of ours or, behind a symbolic link, of another.
+/// Attributes of a file: a Cairn file, or a foreign one that a symbolic link leads to.
 fn status(path: &CStr, follow: bool) -> Result<Stat> {
-    // SAFETY: plain integers, for which zero is a value.
+    // SAFETY: plain integers, for which zero is a valid value.
     let mut status: Stat = unsafe { core::mem::zeroed() };
     let ask = if follow { stat::stat } else { stat::lstat };
     // SAFETY: the path is terminated, and there is room for one structure.
@@ -88,7 +88,7 @@ fn names(path: &CStr) -> Result<Vec<CString>> {
     }
     let mut found = Vec::new();
     set_errno(0);
-    // SAFETY: the stream was opened above; an entry is complete, and valid until the next call.
+    // SAFETY: the stream was opened above; an entry is valid until the next call.
     while let Some(entry) = unsafe { directories::readdir64(stream).as_ref() } {
         // SAFETY: the name of an entry is terminated.
         found.push(unsafe { CStr::from_ptr(entry.d_name.as_ptr()) }.to_owned());
@@ -105,7 +105,7 @@ fn is(status: &Stat, kind: u32) -> bool {
 }
 
 impl Walk<'_> {
-    /// The path as it has to be now that a visit may have been elsewhere.
+    /// Path that is valid from any current directory, because a visit may have changed it.
     fn locate<'a>(&self, path: &'a CStr) -> Result<Cow<'a, CStr>> {
         match &self.start {
             Some(start) if !path.to_bytes().starts_with(b"/") => {
@@ -116,8 +116,8 @@ impl Walk<'_> {
         }
     }
 
-    /// With `CHANGE_DIRECTORY`: goes where a visit of `path` is to be, which is the directory that
-    /// holds it or, when its contents are done, itself.
+    /// With `CHANGE_DIRECTORY`: changes to the directory for the visit of `path`, which is its
+    /// parent, or the directory itself after its contents.
     fn go_to(&self, path: &CStr, base: usize, kind: c_int) -> Result<()> {
         if self.start.is_none() {
             return Ok(());
@@ -144,8 +144,8 @@ impl Walk<'_> {
         })
     }
 
-    /// Visits what cannot be asked for its attributes because of `errno`, or fails as the C
-    /// library's walk does.
+    /// Visits an entry whose attributes cannot be read because of `errno`, or fails where the C
+    /// library's walk fails.
     fn visit_unknown(&self, path: &CStr, level: c_int, Errno(errno): Errno) -> Result<Next> {
         let itself =
             status(&self.locate(path)?, false).ok().filter(|found| is(found, libc::S_IFLNK));
@@ -153,7 +153,7 @@ impl Walk<'_> {
             (Some(link), libc::ENOENT) => self.visit(path, &link, DANGLING, level),
             (Some(link), libc::EACCES) if level > 0 => self.visit(path, &link, DANGLING, level),
             (None, libc::ENOENT | libc::EACCES) if level > 0 => {
-                // SAFETY: plain integers, for which zero is a value.
+                // SAFETY: plain integers, for which zero is a valid value.
                 let nothing: Stat = unsafe { core::mem::zeroed() };
                 self.visit(path, &nothing, NO_ATTRIBUTES, level)
             }
@@ -208,7 +208,7 @@ impl Walk<'_> {
 }
 
 fn current_directory() -> Result<CString> {
-    // SAFETY: without a buffer the result is in memory of its own, which is ours.
+    // SAFETY: without a buffer the result is new memory, which is ours to free.
     unsafe {
         let path = directories::getcwd(core::ptr::null_mut(), 0);
         if path.is_null() {
@@ -255,7 +255,7 @@ unsafe fn walk(
     answer_unguarded(symbol, act)
 }
 
-/// The path without the slashes behind it.
+/// The path without trailing slashes.
 fn without_slashes(path: &CStr) -> Result<CString> {
     let path = path.to_bytes();
     let last = path.iter().rposition(|&byte| byte != b'/');
@@ -270,7 +270,7 @@ unsafe fn is_ours(path: *const c_char) -> bool {
     matches!(unsafe { cairn_posix::files::path::route(path) }, Route::Place(_))
 }
 
-/// What `ftw` calls the kinds that only `nftw` knows.
+/// Kind that `ftw` reports for a kind of `nftw`.
 fn without_links(kind: c_int) -> c_int {
     match kind {
         SYMLINK => FILE,
@@ -296,7 +296,7 @@ macro_rules! walks {
             let flags = walks!(@flags $($flags)?);
             let call = |$path: &CStr, $status: &Stat, $kind: c_int, $position: &mut Position| {
                 let _ = &$position;
-                // SAFETY: the function is the caller's, and gets what it demands.
+                // SAFETY: the caller's own function, with the arguments it expects.
                 unsafe { visit($path.as_ptr(), $status, $kinds($kind) $(, $given)?) }
             };
             // SAFETY: the caller passes a terminated path.

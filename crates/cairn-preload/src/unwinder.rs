@@ -1,16 +1,16 @@
-//! The functions that unwind the stack after a panic, found when that happens (`unwinder.S`): those
-//! of the library that the process unwinds with, or else of `libgcc_s.so.1`, which is loaded then,
-//! as the C library does when it cancels a thread.
+//! Functions that unwind the stack after a panic, looked up when that happens (`unwinder.S`). They
+//! come from the library that the process already unwinds with; if there is none, from
+//! `libgcc_s.so.1`, which is loaded then, as the C library does when it cancels a thread.
 //!
-//! Must stay true: all of them are of one library, which alone knows what the others of it have
-//! stored. In the archive they are those that the program is linked with.
+//! Must stay true: all of them come from one library, because only that library knows its own
+//! state. In the archive they are those that the program is linked with.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 const COUNT: usize = 12;
 
-/// As `unwinder.S` numbers them, each with the version that libgcc_s gives it.
+/// Functions in the order of `unwinder.S`, each with its version in libgcc_s.
 const FUNCTIONS: [(&CStr, &CStr); COUNT] = [
     (c"_Unwind_Backtrace", c"GCC_3.3"),
     (c"_Unwind_DeleteException", c"GCC_3.0"),
@@ -28,23 +28,23 @@ const FUNCTIONS: [(&CStr, &CStr); COUNT] = [
 const RAISE: (&CStr, &CStr) = (c"_Unwind_RaiseException", c"GCC_3.0");
 
 unsafe extern "C" {
-    /// Of the C library: unlike `dlsym` none of our hooks.
+    /// Of the C library. Unlike `dlsym`, it is not hooked by us.
     fn dlvsym(library: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
-/// Stands for raising an exception where there is no library that unwinds: `_URC_END_OF_STACK`,
-/// nobody catches it. The panic ends the process then.
+/// Stands in for raising an exception if there is no unwinding library. Returns
+/// `_URC_END_OF_STACK`: nobody catches the exception, so the panic ends the process.
 extern "C" fn cannot_raise() -> c_int {
     5
 }
 
-/// Stands for what is called in the course of unwinding alone.
+/// Stands in for functions that are only called during unwinding.
 extern "C" fn cannot_go_on() {
     // SAFETY: takes nothing.
     unsafe { libc::abort() }
 }
 
-/// Fills the table that `unwinder.S` jumps by, and returns what is at `index`.
+/// Fills the jump table of `unwinder.S` and returns the function at `index`.
 #[unsafe(no_mangle)]
 extern "C" fn __cairn_unwinder(index: usize, table: &[AtomicPtr<c_void>; COUNT]) -> *mut c_void {
     // SAFETY: the names are terminated.
@@ -52,7 +52,7 @@ extern "C" fn __cairn_unwinder(index: usize, table: &[AtomicPtr<c_void>; COUNT])
         dlvsym(library, name.as_ptr(), version.as_ptr())
     };
     let library = match find(libc::RTLD_DEFAULT, RAISE).is_null() {
-        // SAFETY: the name is terminated. It stays loaded.
+        // SAFETY: the name is terminated. The library stays loaded.
         true => unsafe { libc::dlopen(c"libgcc_s.so.1".as_ptr(), libc::RTLD_LAZY) },
         false => libc::RTLD_DEFAULT,
     };

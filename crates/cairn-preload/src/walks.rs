@@ -1,5 +1,5 @@
-//! Functions in which the C library itself walks directories, so that its inner calls do not reach
-//! our hooks: `scandir` is done here, `glob` is given our functions.
+//! Functions in which the C library walks directories by internal calls that do not reach our
+//! hooks. `scandir` is implemented here; `glob` is given our functions.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -12,11 +12,11 @@ use crate::{descriptors, directories, open, stat};
 
 type Filter = Option<unsafe extern "C-unwind" fn(*const dirent64) -> c_int>;
 type Compare = Option<Order<dirent64>>;
-/// A program's order of entries, which may be none at all.
+/// Comparison function of the program. It may not define a consistent order.
 pub type Order<T> = unsafe extern "C-unwind" fn(*const *const T, *const *const T) -> c_int;
 type AnyOrder = unsafe extern "C-unwind" fn(*const c_void, *const c_void) -> c_int;
 
-/// Sorts entries as the C library does, which takes any answers of the program's for an order.
+/// Sorts entries by the C library's `qsort`, which accepts even an inconsistent order.
 ///
 /// # Safety
 /// `order` takes pointers to two of the entries.
@@ -24,29 +24,29 @@ pub unsafe fn sort<T>(entries: &mut [*mut T], order: Order<T>) {
     unsafe extern "C-unwind" {
         fn qsort(start: *mut c_void, count: usize, bytes: usize, order: AnyOrder);
     }
-    // SAFETY: pointers are passed alike whatever they point to.
+    // SAFETY: pointers are passed in the same way whatever they point to.
     let order = unsafe { core::mem::transmute::<Order<T>, AnyOrder>(order) };
     let start = entries.as_mut_ptr().cast();
-    // SAFETY: so many pointers are there; promised by the caller.
+    // SAFETY: the slice has that many pointers; the order is promised by the caller.
     unsafe { qsort(start, entries.len(), size_of::<*mut T>(), order) };
 }
 
-/// An open directory, closed however its reader leaves.
+/// Open directory stream, closed on drop, also if a callback of the program unwinds.
 struct Stream(*mut DIR);
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: open, and used by nobody afterwards.
+        // SAFETY: the stream is open, and nobody uses it afterwards.
         unsafe { directories::closedir(self.0) };
     }
 }
 
-/// Entries that came from malloc, freed unless the caller gets them.
+/// Entries allocated by malloc. Freed on drop, unless the caller gets them.
 struct Entries(Vec<*mut dirent64>);
 
 impl Drop for Entries {
     fn drop(&mut self) {
-        // SAFETY: they came from malloc, and nobody else has them.
+        // SAFETY: the entries came from malloc, and nobody else has them.
         self.0.drain(..).for_each(|entry| unsafe { libc::free(entry.cast()) });
     }
 }
@@ -59,9 +59,8 @@ fn allocate<T>(bytes: usize) -> Result<*mut T> {
     }
 }
 
-/// What `scandir` does with the directory that is open as `stream`; null: it could not be opened.
-/// Made of calls of our hooks and of the caller's functions, which may leave by an exception or end
-/// their thread.
+/// Serves `scandir` on an open directory; null means that it could not be opened. Calls only our
+/// hooks and the caller's functions, which may leave by an exception or end their thread.
 ///
 /// # Safety
 /// The arguments of `scandir`, and a stream that nobody else uses.
@@ -90,7 +89,7 @@ unsafe fn scan(
         if filter.is_some_and(|filter| unsafe { filter(entry) } == 0) {
             continue;
         }
-        // SAFETY: an entry is complete as far as its length says.
+        // SAFETY: an entry is valid for `d_reclen` bytes.
         let length = usize::from(unsafe { (*entry).d_reclen });
         let copy = allocate::<dirent64>(length)?;
         // SAFETY: both have `length` bytes and do not overlap.
@@ -99,7 +98,7 @@ unsafe fn scan(
     }
     drop(stream);
     if let Some(compare) = compare {
-        // SAFETY: alphasort and its like take pointers to pointers to entries.
+        // SAFETY: alphasort and similar functions take pointers to pointers to entries.
         unsafe { sort(&mut found.0, compare) };
     }
     let array = allocate::<*mut dirent64>(found.0.len().max(1) * size_of::<*mut dirent64>())?;
@@ -112,7 +111,7 @@ unsafe fn scan(
     Ok(entries.len() as c_int)
 }
 
-/// Opens a directory as `opendir` does, from another one.
+/// Opens a directory as `opendir` does, relative to another one.
 ///
 /// # Safety
 /// The path is terminated.
@@ -166,10 +165,10 @@ scans! {
 }
 
 path_hooks! {
-    // A handle would have to be opened by the kernel.
+    // Only the kernel could open such a handle.
     fn name_to_handle_at(directory: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int,
         [path at directory, follow true] = |_place| refused::<()>();
-    // No event would ever come; with this errno, tail and its like poll instead.
+    // No event would ever arrive. With this errno, tail and similar programs fall back to polling.
     fn inotify_add_watch(instance: c_int, path: *const c_char, mask: u32) -> c_int,
         [path, follow true] = |_place| Err::<(), _>(Errno(libc::ENOSPC).into());
 }
@@ -178,7 +177,7 @@ fn refused<T>() -> PathResult<T> {
     Err(Errno(libc::EOPNOTSUPP).into())
 }
 
-/// `glob_t` of the C library, with its hooks.
+/// The C library's `glob_t`, with its function pointers.
 #[repr(C)]
 pub struct Glob {
     count: usize,
@@ -198,7 +197,7 @@ const _: () =
 
 macro_rules! globs {
     ($(fn $name:ident;)*) => {$(
-        /// As `glob(3)`; a pattern below the mount is matched with our directory functions.
+        /// As `glob(3)`. A pattern below the mount is matched with our directory functions.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             pattern: *const c_char, flags: c_int, error: *mut c_void, result: *mut Glob,
@@ -210,8 +209,7 @@ macro_rules! globs {
                 // SAFETY: the caller's own arguments.
                 return unsafe { real()(pattern, flags, error, result) };
             }
-            // SAFETY: the caller passes a result structure; the functions have the types it
-            // demands.
+            // SAFETY: the caller passes a result structure; the functions have the required types.
             unsafe {
                 (*result).close = Some(directories::closedir);
                 (*result).read = Some(directories::readdir64);

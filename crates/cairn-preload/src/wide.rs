@@ -1,11 +1,11 @@
-//! Wide characters on streams of ours. Such a stream is a cookie, and a cookie is a byte stream:
-//! most functions of the C library see that and refuse, but those here would read its missing wide
-//! buffer and crash.
+//! Wide characters on Cairn streams. Such a stream is a cookie stream, which is byte-oriented. Most
+//! functions of the C library check that and fail, but those here would use its missing wide buffer
+//! and crash.
 //!
-//! They fail with EOPNOTSUPP, and the stream's error indicator is set: a reader that tests `ferror`
-//! is not told that the file ended. So do those that take a list of arguments. Those with any
-//! number of them (`fwprintf`) cannot be received whole, and on other streams nothing may be lost;
-//! the C library gives -1 for them.
+//! They fail with EOPNOTSUPP and set the stream's error indicator, so that a reader that tests
+//! `ferror` does not take the failure for the end of the file. The functions with a `va_list` do
+//! the same. Variadic functions (`fwprintf`) are not hooked: their arguments cannot all be
+//! received, and on other streams none may be lost. The C library returns -1 for them.
 
 use core::ffi::{c_int, c_void};
 
@@ -17,20 +17,19 @@ use crate::streams;
 
 /// `wint_t`.
 type Wide = u32;
-/// `va_list`, which is passed by its address.
+/// `va_list`, passed by its address.
 type List = *mut c_void;
 /// `WEOF`.
 const END: Wide = u32::MAX;
-/// The error indicator in a stream's first word, as `ferror_unlocked` of the C library's headers
-/// has it.
+/// Error indicator in a stream's first word, as in `ferror_unlocked` of the C library's headers.
 const FAILED: c_int = 0x20;
 
-/// Whether the stream is ours; it has then failed.
+/// Whether the stream is Cairn's. If so, sets its error indicator and errno.
 unsafe fn refuses(symbol: &str, stream: *mut FILE) -> bool {
     if stdio::descriptor_of(stream).is_none() {
         return false;
     }
-    // SAFETY: an open stream of the C library's making, which begins with its flags.
+    // SAFETY: an open stream made by the C library, which begins with its flags.
     unsafe { *stream.cast::<c_int>() |= FAILED };
     count_refusal(symbol, libc::EOPNOTSUPP);
     set_errno(libc::EOPNOTSUPP);
@@ -39,7 +38,7 @@ unsafe fn refuses(symbol: &str, stream: *mut FILE) -> bool {
 
 macro_rules! wide_hooks {
     ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty, on $stream:expr, else $failed:expr;)*) => {$(
-        /// As the C library's function of this name; `EOPNOTSUPP` on a stream of ours.
+        /// As the C library's function of this name. Errors: `EOPNOTSUPP` on a Cairn stream.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             // SAFETY: the caller passes an open stream, or means a standard one.

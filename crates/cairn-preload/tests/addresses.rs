@@ -1,12 +1,11 @@
-//! Bad addresses are errors, as the kernel makes them, and signals of bad addresses are the
-//! program's own.
+//! Bad addresses are errors, as in the kernel. Signals for bad addresses belong to the program.
 
 mod common;
 
 use common::{same_on_a_tier_in_a_file, same_on_both};
 
-/// Mechanism: what the application passed was touched as if it were good. Consequence: SIGSEGV
-/// where the kernel says EFAULT. Fix: it is looked at by instructions of which a fault is known
+/// Mechanism: Cairn accessed the application's addresses without checking. Consequence: SIGSEGV
+/// where the kernel returns EFAULT. Fix: accesses use instructions whose faults are recovered
 /// (`address.rs`).
 #[test]
 fn reading_and_writing_at_a_bad_address_fails_and_moves_nothing() {
@@ -43,9 +42,9 @@ fn path_at_a_bad_address_is_none() {
     same_on_both("addresses", "paths");
 }
 
-/// Mechanism: only the first byte of a path was looked at. Consequence: SIGSEGV for one that runs
-/// into memory that is not there, also for a path that is not ours. Fix: what finds the end of a
-/// string says so if there is none.
+/// Mechanism: only the first byte of a path was checked. Consequence: SIGSEGV for a path that runs
+/// into unmapped memory, also for a foreign path. Fix: the search for the end of a string reports
+/// that there is none.
 #[test]
 fn path_that_runs_off_its_memory_is_none() {
     same_on_both("addresses", "paths_without_an_end");
@@ -66,7 +65,7 @@ fn bad_addresses_are_errors_in_children() {
     same_on_both("addresses", "children");
 }
 
-/// Elsewhere it is looked at before the copy.
+/// On other architectures the memory is checked before the copy.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn memory_that_another_thread_takes_away_during_a_copy_ends_nobody() {
@@ -114,9 +113,9 @@ mod on_a_tier_in_a_file {
     }
 }
 
-/// Mechanism: the entries of ours were taken out of the caller's own list, which was touched as if
-/// it were good. Consequence: SIGSEGV, or an abort, where the kernel says EFAULT or EINVAL; and
-/// another thread saw the list without them. Fix: the kernel gets a copy.
+/// Mechanism: entries of Cairn descriptors were taken out of the caller's own list, which was
+/// accessed without checking. Consequence: SIGSEGV or an abort where the kernel returns EFAULT or
+/// EINVAL; and another thread saw the list without them. Fix: the kernel gets a copy.
 #[test]
 fn lists_of_descriptors_to_wait_for_are_not_changed_before_the_end() {
     same_on_both("addresses", "waiting");

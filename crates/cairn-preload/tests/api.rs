@@ -1,5 +1,5 @@
-//! The functions of `cairn.h`: what they do, and what they refuse. The header itself is compiled as
-//! the languages that it is for.
+//! The functions of `cairn.h`: their effects and their errors. The header itself is compiled in
+//! each language that it supports.
 
 mod common;
 
@@ -9,8 +9,7 @@ use std::process::{Command, Output};
 
 use common::{Link, Stage, cairn, errors, text};
 
-/// Plays a case of `api.c`, which has the library in this way, in a run with these options; what it
-/// prints.
+/// Plays a case of `api.c`, linked in this way, in a run with these options. Returns its output.
 fn played(stage: &Stage, link: Link, case: &str, options: &[&str]) -> String {
     let program = link.compile(stage, "api");
     let words = [&["run"], options, &["--", program.to_str().expect("UTF-8"), case, "/cairn"]];
@@ -22,7 +21,8 @@ fn played(stage: &Stage, link: Link, case: &str, options: &[&str]) -> String {
     text(&output)
 }
 
-/// What a case prints, by every way to have the library: preloaded, linked, and both.
+/// Output of a case for every way to link the library: shared, archive and static. All must be
+/// equal.
 fn printed_by_all(case: &str) -> String {
     let stage = Stage::new();
     let [first, others @ ..] = [Link::Shared, Link::Archive, Link::Static]
@@ -31,7 +31,7 @@ fn printed_by_all(case: &str) -> String {
     first
 }
 
-/// The errors that calls are refused with, each with how often.
+/// Errors of refused calls, each with its count.
 fn refusals(printed: &str) -> Vec<(&str, usize)> {
     let refused = printed.lines().filter_map(|line| line.split_once(": -1 ")).map(|(_, why)| why);
     let mut counts: Vec<(&str, usize)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Children of every kind: what they inherit, and what of it they share.
+//! Children of every kind: what they inherit, and what they share with their parent.
 
 mod common;
 
@@ -10,7 +10,7 @@ fn forked_child_shares_offsets_with_its_parent() {
 }
 
 /// Mechanism: a store had room for 1 021 processes. Consequence: `EAGAIN` from `fork` on nodes with
-/// many ranks, each with helpers. Fix: for four times as many.
+/// many ranks, each with helper processes. Fix: room for four times as many.
 #[test]
 fn file_is_open_in_more_than_a_thousand_processes() {
     same_on_both("children", "many_have_a_file");
@@ -37,10 +37,9 @@ fn spawned_child_gets_what_its_file_actions_say() {
 }
 
 /// Mechanism: the child reported a failure through a pipe whose number a file action could replace
-/// or close.
-/// Consequence: posix_spawn said that a program was running that did not exist, and the error's
-/// number was written into the file that took the pipe's place.
-/// Fix: the pipe moves out of an action's way (`spawn.rs`).
+/// or close. Consequence: posix_spawn reported success although the program did not run, and the
+/// error number was written into the file that replaced the pipe. Fix: the pipe moves to another
+/// number before such an action (`spawn.rs`).
 #[test]
 fn spawn_that_fails_is_reported_whatever_the_actions_replace() {
     same_on_both("children", "failed_spawn_is_reported");
@@ -56,10 +55,9 @@ fn shells_of_popen_and_system_read_write_and_inherit_files() {
     same_on_both("children", "shells");
 }
 
-/// Mechanism: the C library made the child of `popen`, which held no references until it first used
-/// a file.
-/// Consequence: `EBADF` in a shell for what its parent had closed meanwhile.
-/// Fix: the child is made by our `posix_spawn` (`shells.rs`).
+/// Mechanism: the C library created the child of `popen`, which held no references until it first
+/// used a file. Consequence: `EBADF` in a shell for files that its parent had closed meanwhile.
+/// Fix: our `posix_spawn` creates the child (`shells.rs`).
 #[test]
 fn shell_of_popen_that_comes_late_finds_the_file_that_its_parent_closed() {
     same_on_both("children", "shell_comes_late");
@@ -75,25 +73,25 @@ fn descriptor_passed_over_a_socket_is_the_same_open_file() {
     same_on_both("children", "descriptor_is_passed");
 }
 
-/// Mechanism: a child that shares its parent's memory until it executes a program, and ends
-/// without, gave up the parent's part of the mount. Consequence: every later call of the parent
-/// failed with EIO. Fix: whose the part is, is compared (`is_borrowed`).
+/// Mechanism: a child that shares its parent's memory until exec, and exits instead, released the
+/// parent's part of the mount. Consequence: every later call of the parent failed with EIO. Fix:
+/// the owner of the part is compared (`is_borrowed`).
 #[test]
 fn child_that_ends_in_the_memory_of_its_parent_ends_alone() {
     same_on_both("children", "child_in_our_memory_ends");
 }
 
-/// Mechanism: a program that had not looked at the files it inherited had nothing to give to its
-/// children. Consequence: once it and its parent had closed such a file, what the child did with it
-/// failed with EBADF. Fix: before its first child it looks.
+/// Mechanism: a program that had not yet used its inherited files passed no references to its
+/// children. Consequence: once the program and its parent had closed such a file, the child's calls
+/// on it failed with EBADF. Fix: the program recognises inherited files before its first child.
 #[test]
 fn files_that_a_program_inherited_are_handed_on_to_its_children() {
     same_on_both("children", "inherited_files_are_handed_on");
 }
 
-/// Mechanism: the pipe on which a child tells why it could not execute a program could not be made,
-/// and the error of that was taken from where nobody had put it. Consequence: posix_spawn returned
-/// 0 without a child. Fix: such a child has no pipe, and ends with 127.
+/// Mechanism: the pipe on which a child reports a failed exec could not be created, and the error
+/// number was read from memory that was never set. Consequence: posix_spawn returned 0 without a
+/// child. Fix: such a child has no pipe, and exits with 127.
 #[test]
 fn process_without_free_numbers_starts_programs() {
     same_on_both("children", "no_numbers_are_left");

@@ -1,6 +1,7 @@
-//! In the company of other libraries, sanitizers and tools that watch a program.
+//! Cairn together with other libraries, sanitizers and tools that watch a program.
 //!
-//! A compiler without a sanitizer, and a tool that is not installed, are named and left out.
+//! A sanitizer that the compiler lacks, and a tool that is not installed, are reported and left
+//! out.
 
 mod common;
 
@@ -8,7 +9,7 @@ use common::{Stage, errors, text};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A stage on which a program of `tests/programs` is compiled in some way.
+/// Stage on which a program of `tests/programs` is compiled in a special way.
 struct Company {
     stage: Stage,
 }
@@ -18,7 +19,7 @@ impl Company {
         Company { stage: Stage::new() }
     }
 
-    /// Compiles a source with these flags; none if the compiler cannot.
+    /// Compiles a source with these flags; none if the compiler fails.
     fn compile(&self, source: &str, output: &str, flags: &[&str]) -> Option<PathBuf> {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
         let output = self.stage.plain().join(output);
@@ -40,7 +41,7 @@ impl Company {
         self.compile("company.c", "company", &[]).expect("the program compiles")
     }
 
-    /// `cairn run` with these words, and `PART` set.
+    /// Runs `cairn run` with these words, and with `PART` set.
     fn run(&self, words: &[&str], preload: Option<&Path>) -> Output {
         let mut command = self.stage.command(common::cairn());
         command.args(["run", "--discard", "--"]).args(words);
@@ -75,9 +76,9 @@ fn library_that_is_loaded_late_uses_the_store_and_goes() {
     company.plays(&[name(&company.program()), "loaded_and_unloaded", "/cairn"], None, expected);
 }
 
-/// Mechanism: a library that is loaded with `RTLD_DEEPBIND` finds the C library's functions before
-/// those of a preloaded one. Consequence: no file below the mount for what Julia, MATLAB and the
-/// like load. Fix: its references are turned (`deep.rs`).
+/// Mechanism: a library loaded with `RTLD_DEEPBIND` finds the C library's functions before those of
+/// a preloaded one. Consequence: libraries loaded by Julia, MATLAB and others found no file below
+/// the mount. Fix: their references are redirected (`deep.rs`).
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn library_that_is_bound_to_what_it_needs_itself_is_served() {
@@ -104,7 +105,7 @@ fn library_that_is_preloaded_too_sees_what_passes_it() {
     let witness = company.library(&["-DWITNESS"]);
     let program = company.program();
     let play = [name(&program), "ordinary_work", "/cairn"];
-    // Behind us it sees what is not ours: nothing of this program's files.
+    // Behind us the witness sees only foreign calls: none on this program's files.
     let behind = company.plays(&play, Some(&witness), ORDINARY);
     assert!(behind.lines().any(|line| line == "0 writes"), "{behind}");
     let both = format!("LD_PRELOAD={}:{}", name(&witness), name(&common::library()));
@@ -113,7 +114,7 @@ fn library_that_is_preloaded_too_sees_what_passes_it() {
     assert!(counted.is_some_and(|count: u32| count >= 2), "{before}");
 }
 
-/// Plays ordinary work in a program that was compiled with a sanitizer.
+/// Runs ordinary work in a program compiled with a sanitizer.
 fn sanitized(sanitizer: &str) {
     let company = Company::new();
     let Some(program) =
@@ -124,23 +125,23 @@ fn sanitized(sanitizer: &str) {
     };
     let play = [name(&program), "ordinary_work", "/cairn"];
     company.plays(&play, None, ORDINARY);
-    // With a standard stream that is ours from the start.
+    // With a standard stream that is Cairn's from the start.
     let redirected =
         format!("{} ordinary_work /cairn >/cairn/output; cat /cairn/output", name(&program));
     company.plays(&["sh", "-c", &redirected], None, ORDINARY);
 }
 
-/// Mechanism: the address sanitizer's library ends a program in which it is not the first.
-/// Consequence: no such program ran. Fix: it asks for its options, and is told not to look.
+/// Mechanism: the address sanitizer's library ends a program if it is not loaded first.
+/// Consequence: no such program ran. Fix: the library asks for its options, and we turn that check
+/// off.
 #[test]
 fn program_with_the_address_sanitizer_is_served() {
     sanitized("address");
 }
 
-/// Mechanism: at start, before anything else is ready, Cairn used a thread-local variable, which
-/// the thread sanitizer's library stands in front of.
-/// Consequence: SIGSEGV before `main`. Fix: descriptors are looked at without, and those of ours
-/// once `main` is near.
+/// Mechanism: at start, before anything else is ready, Cairn used a thread-local variable, access
+/// to which the thread sanitizer's library intercepts. Consequence: SIGSEGV before `main`. Fix:
+/// descriptors are checked without thread-local variables, and Cairn's own just before `main`.
 #[test]
 fn program_with_the_thread_sanitizer_is_served() {
     sanitized("thread");
@@ -152,7 +153,7 @@ fn program_with_other_sanitizers_is_served() {
     sanitized("leak");
 }
 
-/// Plays ordinary work under a tool, which is left out if it is not installed.
+/// Runs ordinary work under a tool; none if the tool is not installed.
 fn watched(words: &[&str], expected: &str) -> Option<String> {
     if Command::new(words[0]).arg("--version").output().is_err() {
         println!("left out: {} is not installed", words[0]);
@@ -182,7 +183,7 @@ fn program_under_strace_and_ltrace_is_served() {
     watched(&["ltrace", "-o", "OUTPUT"], ORDINARY);
 }
 
-/// A breakpoint on a call that is served, stepping out of it, and going on.
+/// Sets a breakpoint on a call that Cairn serves, steps out of it, and continues.
 #[test]
 fn program_in_a_debugger_is_served_across_a_breakpoint() {
     let commands = ["break pread", "run", "finish", "next", "continue", "print $_exitcode"];
@@ -198,8 +199,7 @@ fn program_in_a_debugger_is_served_across_a_breakpoint() {
     let played =
         company.run(&[&commands[..], &[name(&program), "ordinary_work", "/cairn"]].concat(), None);
     let said = text(&played);
-    // The second value if the library's debug information tells the first, which is that of the
-    // call.
+    // The exit status is the second value if gdb shows the call's return value as the first.
     let has_ended = |line: &str| matches!(line, "$1 = 0" | "$2 = 0");
     assert!(said.lines().any(has_ended), "{said}\n{}", errors(&played));
 }

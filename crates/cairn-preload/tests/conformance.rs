@@ -1,13 +1,13 @@
-//! The kernel and Cairn answer alike: the C program of `tests/conformance` plays the same cases in
-//! a directory of a tmpfs and below the mount, at the same path, and prints one line per case; the
+//! Compares Cairn with the kernel. The C program of `tests/conformance` plays the same cases in a
+//! directory of a tmpfs and below the mount, at the same path, and prints one line per case. The
 //! lines are compared.
 //!
-//! A case that may differ stands in `conformance/differences.txt`, with what Cairn answers and with
-//! the row of docs/SEMANTICS.md that says so. It fails if it differs otherwise, and if it does not
-//! differ any more. Each family runs as an ordinary user; as root, `rights` and `modes` run as
-//! root, too, and families run as a process that was root until after its first calls (all of them
-//! with `CAIRN_SOAK`). `CAIRN_CONFORMANCE_ON=DIRECTORY` compares with another file system than the
-//! one of /dev/shm.
+//! A case that may differ is listed in `conformance/differences.txt` with Cairn's outcome, below
+//! the row of docs/SEMANTICS.md that documents it. The test fails if the case differs in another
+//! way, or does not differ. Each family runs as an ordinary user. If the test runs as root,
+//! `rights` and `modes` run as root, too, and some families run in a process that is root until
+//! after its first calls (all of them with `CAIRN_SOAK`). `CAIRN_CONFORMANCE_ON=DIRECTORY` compares
+//! with another file system than that of /dev/shm.
 
 mod common;
 
@@ -20,15 +20,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// An ordinary user and group.
+/// User and group id of an ordinary user.
 const NOBODY: u32 = 65534;
-/// Differing cases that a failure shows.
+/// Maximum number of differing cases that a failure prints.
 const SHOWN_MAX: usize = 40;
 
-/// Families that ask for extended attributes.
+/// Families that need extended attributes.
 const WITH_ATTRIBUTES: [&str; 2] = ["extended", "rights"];
 
-/// All that an ordinary user plays.
+/// All families that an ordinary user plays.
 const ALL_FAMILIES: [&str; 22] = [
     "paths",
     "paths_from_here",
@@ -54,19 +54,20 @@ const ALL_FAMILIES: [&str; 22] = [
     "waiting",
 ];
 
-/// Who plays.
+/// User that plays.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Player {
     Ordinary,
     Root,
-    /// Root until after the first calls, then an ordinary user for good.
+    /// Root until after the first calls, then an ordinary user permanently.
     Setuid,
-    /// The same, for a while: its real user is still root.
+    /// Root until after the first calls, then temporarily an ordinary user: the real user stays
+    /// root.
     Seteuid,
 }
 
 impl Player {
-    /// What the program is told to become.
+    /// The argument that tells the program how to change its user.
     fn becomes(self) -> Option<&'static str> {
         match self {
             Player::Ordinary | Player::Root => None,
@@ -75,17 +76,17 @@ impl Player {
         }
     }
 
-    /// Whether what it finds is to be root's.
+    /// Whether the existing files must belong to root.
     fn owns_as_root(self) -> bool {
         self == Player::Root || !is_root()
     }
 }
 
-/// The name of each case and what came of it.
+/// Name of each case and its outcome.
 type Outcomes = BTreeMap<String, String>;
 
-/// A scratch directory on the file system to compare with: the directory under test, the store, and
-/// the programs.
+/// Scratch directory on the file system to compare with. Holds the directory under test, the store
+/// and the programs.
 struct Ground(PathBuf);
 
 impl Ground {
@@ -116,7 +117,7 @@ impl Ground {
         }
     }
 
-    /// A program where an ordinary user finds it, too.
+    /// Copies a program to where an ordinary user can execute it.
     fn install(&self, program: &Path) -> PathBuf {
         let copy = self.path("bin").join(program.file_name().expect("a file"));
         fs::copy(program, &copy).expect("programs can be copied");
@@ -135,7 +136,7 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|itself| std::os::unix::fs::MetadataExt::uid(&itself) == 0)
 }
 
-/// One family's program, ready to be played.
+/// One run of the program.
 struct Play<'a> {
     stage: &'a Stage,
     ground: &'a Ground,
@@ -149,13 +150,13 @@ impl Play<'_> {
         let mut command = self.stage.command(program);
         command.args(arguments).env("CAIRN_STORE_ROOT", self.ground.path("store"));
         if self.player == Player::Ordinary && is_root() {
-            // This takes the supplementary groups away, too.
+            // Also drops the supplementary groups.
             command.uid(NOBODY).gid(NOBODY);
         }
         command.output().expect("the program starts")
     }
 
-    /// Plays on the file system and on Cairn, at the same path.
+    /// Plays a family on the file system and on Cairn, at the same path.
     fn both(&self, program: &Path, family: &str) -> [Outcomes; 2] {
         let program = self.ground.install(program);
         let cairn = self.ground.install(common::cairn());
@@ -189,19 +190,19 @@ fn outcomes(output: &Output) -> Outcomes {
     found
 }
 
-/// A line of `differences.txt`: cases that Cairn answers otherwise.
+/// A line of `differences.txt`: cases with another outcome on Cairn.
 struct Difference {
-    /// Only for these players.
+    /// Players that the line applies to.
     players: &'static [Player],
     family: String,
-    /// Name of the case; `*` stands for anything.
+    /// Name of the case; `*` matches anything.
     case: String,
-    /// What Cairn answers; `*` stands for anything.
+    /// Outcome on Cairn; `*` matches anything.
     outcome: String,
 }
 
-/// The differences of a family. Each stands below a line `[row]`, which is the first cell of a row
-/// of docs/SEMANTICS.md.
+/// Differences of a family. Each is below a line `[row]`, the first cell of a row of
+/// docs/SEMANTICS.md.
 fn differences(family: &str, player: Player) -> Vec<Difference> {
     let semantics = include_str!("../../../docs/SEMANTICS.md");
     let mut found = Vec::new();
@@ -225,7 +226,7 @@ fn differences(family: &str, player: Player) -> Vec<Difference> {
 }
 
 impl Difference {
-    /// `family: case: outcome`, with who sees it before it if not all do.
+    /// Parses `family: case: outcome`, preceded by the players if it does not apply to all.
     fn parse(line: &str) -> Difference {
         use Player::{Ordinary, Root, Seteuid, Setuid};
         const ALL: &[Player] = &[Ordinary, Root, Setuid, Seteuid];
@@ -242,7 +243,7 @@ impl Difference {
     }
 }
 
-/// Whether `text` has the form of `pattern`, in which `*` stands for anything.
+/// Whether `text` matches `pattern`, in which `*` matches anything.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut left) = text.strip_prefix(start) else { return false };
@@ -255,7 +256,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     left.ends_with(end)
 }
 
-/// What is wrong with the two lists of outcomes, given what may differ.
+/// Mismatches between two lists of outcomes that are not allowed.
 fn complaints(kernel: &Outcomes, cairn: &Outcomes, allowed: &[Difference]) -> Vec<String> {
     let mut found = Vec::new();
     let mut used = vec![false; allowed.len()];
@@ -280,13 +281,13 @@ fn complaints(kernel: &Outcomes, cairn: &Outcomes, allowed: &[Difference]) -> Ve
     found
 }
 
-/// What is wrong with a family.
+/// Mismatches of a family.
 fn complaints_of(family: &str, player: Player) -> Vec<String> {
     let stage = Stage::new();
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| Stage::compile_all("conformance"));
     let ground = Ground::new(family, player);
-    // Cases change the mode of what is above it, too.
+    // Cases also change the mode of the parent directory.
     let above = stage.plain();
     let outside = above.join("outside");
     fs::create_dir(&outside).expect("it is ours");
@@ -301,7 +302,7 @@ fn complaints_of(family: &str, player: Player) -> Vec<String> {
     complaints(&kernel, &cairn, &differences(family, player))
 }
 
-/// Compares the families, one after the other.
+/// Compares the families one after another.
 fn conforms_as(families: &[&str], player: Player) {
     let wrong: Vec<String> = families
         .iter()
@@ -314,7 +315,7 @@ fn conforms_as(families: &[&str], player: Player) {
     assert!(wrong.is_empty(), "{} cases, as {player:?}:\n{shown}", wrong.len());
 }
 
-/// The same, as an ordinary user.
+/// As `conforms_as`, for an ordinary user.
 fn conforms(families: &[&str]) {
     conforms_as(families, Player::Ordinary);
 }
@@ -367,7 +368,7 @@ fn modes_times_and_extended_attributes_answer_as_the_kernel_does() {
     }
 }
 
-/// Only root can become others, whose rights these are.
+/// Only root can become other users, whose rights are compared.
 #[test]
 fn rights_are_those_that_the_kernel_gives() {
     if is_root() {
@@ -400,7 +401,7 @@ fn requests_and_waiting_answer_as_the_kernel_does() {
     conforms(&["asynchronous", "waiting"]);
 }
 
-/// All of them, with `CAIRN_SOAK`; else those in which rights matter most.
+/// Plays all families with `CAIRN_SOAK`, otherwise those in which rights matter most.
 #[test]
 fn processes_that_were_root_are_answered_as_the_kernel_answers_them() {
     if !is_root() {

@@ -1,16 +1,16 @@
-//! What docs/SEMANTICS.md calls weakened or refused, call by call. These programs would say
-//! something else on a disk.
+//! The weakened and refused behaviour in docs/SEMANTICS.md, call by call. These programs would
+//! print something else on a disk.
 
 mod common;
 
 use common::{Stage, errors, text};
 
-/// Plays one case below the mount and returns what it printed.
+/// Plays one case below the mount and returns its output.
 fn on_cairn(program: &str, case: &str) -> String {
     let stage = Stage::new();
     let mut command = stage.command(common::cairn());
     command.args(["run", "--discard", "--"]).arg(stage.compile(program)).args([case, "/cairn"]);
-    // What is caught where the kernel can do that is refused where it cannot.
+    // Instructions are not caught here, so that the output does not depend on the kernel.
     let played = command.env("CAIRN_RAW_CALLS", "pass").output().expect("cairn starts");
     assert_eq!(played.status.code(), Some(0), "{case}: {}", errors(&played));
     text(&played)
@@ -95,10 +95,9 @@ fn streams_that_cannot_be_served_are_refused() {
     refused("streams", &["fopen ccs=: EINVAL"]);
 }
 
-/// Mechanism: a cookie stream has no wide buffer, and the C library's functions for one wide
-/// character do not look.
-/// Consequence: SIGSEGV in the application, even by `putwc` on a redirected stdout.
-/// Fix: they are refused before the C library sees them (`wide.rs`).
+/// Mechanism: a cookie stream has no wide buffer, and the C library's functions for a single wide
+/// character do not check that. Consequence: SIGSEGV in the application, even by `putwc` on a
+/// redirected stdout. Fix: they are refused before the C library is called (`wide.rs`).
 #[test]
 fn wide_characters_are_refused_and_crash_nothing() {
     refused(
@@ -121,10 +120,9 @@ fn wide_characters_are_refused_and_crash_nothing() {
     );
 }
 
-/// Mechanism: of the words that `execle` receives, the last could be the null that ends the
-/// arguments, with the environment behind it.
-/// Consequence: the program was executed with no environment at all.
-/// Fix: a list whose environment is out of reach is refused as one that is too long.
+/// Mechanism: the last word that `execle` receives could be the null that ends the arguments, with
+/// the environment after it, out of reach. Consequence: the program was executed with no
+/// environment at all. Fix: a list whose environment is out of reach is refused as too long.
 #[test]
 fn list_of_arguments_longer_than_63_is_refused() {
     let expected = [
@@ -137,11 +135,10 @@ fn list_of_arguments_longer_than_63_is_refused() {
     refused("long_lists", &expected);
 }
 
-/// Mechanism: descriptors are kept for a process, and a call on a file of ours can need calls of
-/// the kernel other than read and write.
-/// Consequence: a thread with descriptors of its own closed those of all; one that had confined
-/// itself was killed at its first write.
-/// Fix: who would is told, as by a kernel that cannot do it.
+/// Mechanism: the descriptor table is per process, and a call on a Cairn file can need system calls
+/// other than read and write. Consequence: a thread with its own descriptors closed those of all
+/// threads; a thread in strict seccomp mode was killed at its first write. Fix: such calls are
+/// refused, as by a kernel without these features.
 #[test]
 fn threads_that_share_no_descriptors_or_confine_themselves_are_refused() {
     let expected = [
@@ -241,9 +238,9 @@ fn program_below_the_mount_runs_from_memory() {
     weakened("program_runs_from_memory", &["/memfd:cairn (deleted)"]);
 }
 
-/// Mechanism: the file in memory did not say that it is there to be executed. Consequence: on nodes
-/// with `vm.memfd_noexec` no program below the mount ran. Fix: it says so, and the others that they
-/// are not.
+/// Mechanism: the memfd was created without the flag that makes it executable. Consequence: on
+/// nodes with `vm.memfd_noexec` no program below the mount ran. Fix: the flag is set, and all other
+/// memfds are marked as not executable.
 #[test]
 fn program_below_the_mount_runs_where_files_in_memory_are_not_executed_by_default() {
     let stage = Stage::new();
@@ -261,10 +258,10 @@ fn program_below_the_mount_runs_where_files_in_memory_are_not_executed_by_defaul
     }
 }
 
-/// Mechanism: a number of ours that was closed past the C library was still known. Consequence:
-/// when it came back as a socket, an event counter or a stream, what was written to that went into
-/// the file that had had the number.
-/// Fix: each function that returns a descriptor forgets what was known of its number.
+/// Mechanism: a Cairn descriptor that was closed past the C library stayed in the table.
+/// Consequence: when its number came back as a socket, an eventfd or a stream, writes to that went
+/// into the file that had had the number. Fix: each function that returns a descriptor makes the
+/// table forget its number.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn number_that_comes_back_as_something_else_is_not_the_files_any_more() {

@@ -1,11 +1,13 @@
-//! The same random calls of several processes and threads give the same on a tmpfs and below the
-//! mount.
+//! Compares random calls of several processes and threads on a tmpfs and below the mount. Both must
+//! give the same results.
 //!
-//! A seed gives a script; `differential/player.c` plays it in both places, one step after the other
-//! whoever takes it, and prints what came of each. A script that shows a difference is shortened as
-//! far as it still shows one, and printed. `CAIRN_TEST_SEED=n` plays that seed alone,
-//! `CAIRN_TEST_SEEDS=n` so many, `CAIRN_TEST_SCRIPT=FILE` a script.
-//! Does not compare times, space, sizes of directories and where directories' listings begin.
+//! A seed gives a script. `differential/player.c` plays it in both places, one step after another
+//! whichever worker takes it, and prints the outcome of each step. A script that shows a difference
+//! is shortened as far as the difference remains, and printed. `CAIRN_TEST_SEED=n` plays only that
+//! seed, `CAIRN_TEST_SEEDS=n` that many seeds, `CAIRN_TEST_SCRIPT=FILE` a script.
+//!
+//! Does not compare times, space, sizes of directories, and the initial position of directory
+//! listings.
 
 mod common;
 
@@ -16,17 +18,17 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// Steps of one script.
+/// Number of random steps in a script.
 const STEPS: usize = 300;
-/// Processes and threads at most; the player's `WORKERS`.
+/// Maximum number of processes and threads; equals the player's `WORKERS`.
 const WORKERS: u64 = 8;
-/// Attempts at shortening a script.
+/// Maximum number of attempts at shortening a script.
 const ATTEMPTS_MAX: usize = 300;
 
-/// A worker, a call, two paths and four numbers, as the player reads them.
+/// A worker, a call, two paths and four numbers, in the player's format.
 type Step = String;
 
-/// How every script begins: with processes, threads and files to work with.
+/// First steps of every script: they create processes, threads and files to work with.
 const BEGINNING: [&str; 8] = [
     "0 fork - - 1 0 0 0",
     "0 thread - - 2 0 0 0",
@@ -38,13 +40,13 @@ const BEGINNING: [&str; 8] = [
     "1 open c - 02102 0644 0 0",
 ];
 
-/// Draws scripts.
+/// Generates random scripts.
 struct Generator {
     random: Random,
 }
 
 impl Generator {
-    /// A path of one or two names. It never climbs above where the script began.
+    /// Random path of one or two names. Never leads above the script's starting directory.
     fn path(&mut self) -> String {
         let name = |random: &mut Random| (*random.pick(&["a", "b", "c", "d", "e"])).to_owned();
         let first = name(&mut self.random);
@@ -56,7 +58,7 @@ impl Generator {
         }
     }
 
-    /// A descriptor, mostly one of the first few.
+    /// Random descriptor number, mostly one of the first few.
     fn number(&mut self) -> u64 {
         let among = if self.random.one_in(8) { 20 } else { 4 };
         3 + self.random.below(among)
@@ -107,7 +109,8 @@ impl Generator {
         let (path, other) = (self.path(), self.path());
         let mode = *self.random.pick(&[0o755, 0o644, 0o700, 0o600, 0o777]);
         let flags = self.flags();
-        // Where data and holes begin is each file system's own.
+        // `SEEK_DATA` and `SEEK_HOLE` are left out, because their results depend on the file
+        // system.
         let whence = self.random.below(3);
         let target = self.random.below(WORKERS);
         let on = |verb: &str, n: [u64; 4]| (verb.to_owned(), "-".to_owned(), "-".to_owned(), n);
@@ -170,7 +173,7 @@ impl Generator {
     }
 }
 
-/// Where scripts are played.
+/// Runs scripts on the file system and on Cairn.
 struct Theatre {
     stage: Stage,
     player: PathBuf,
@@ -191,7 +194,7 @@ impl Theatre {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut running = command.spawn().expect("the player starts");
         let mut input = running.stdin.take().expect("its input is a pipe");
-        // A player that died has no use for the rest; its exit code says so.
+        // A player that died does not read the rest; its exit status shows that.
         let _ = input.write_all((script.join("\n") + "\n").as_bytes());
         drop(input);
         let output: Output = running.wait_with_output().expect("the player ends");
@@ -202,7 +205,7 @@ impl Theatre {
         lines
     }
 
-    /// What came of each step on the file system and on Cairn.
+    /// Outcome of each step, on the file system and on Cairn.
     fn both(&self, script: &[Step]) -> [Vec<String>; 2] {
         let place = self.place.to_str().expect("UTF-8");
         let player = self.player.to_str().expect("UTF-8");
@@ -218,7 +221,7 @@ impl Theatre {
         [kernel, cairn]
     }
 
-    /// The first step at which the two differ.
+    /// First step with different outcomes, described; none if there is no difference.
     fn difference(&self, script: &[Step]) -> Option<String> {
         let [kernel, cairn] = self.both(script);
         let length = kernel.len().max(cairn.len());
@@ -234,7 +237,7 @@ impl Theatre {
         ))
     }
 
-    /// The script without whatever is not needed for a difference.
+    /// The script without steps that the difference does not need.
     fn shortened(&self, script: &[Step]) -> Vec<Step> {
         let mut kept = script.to_vec();
         let mut part = kept.len() / 2;

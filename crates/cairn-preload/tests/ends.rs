@@ -1,5 +1,5 @@
-//! How a process ends, and what that makes of the file it had open: clean after an orderly end,
-//! unclean after a death. What it had closed before is clean in every case.
+//! Ends of a process and the resulting state of its open file: clean after an orderly end, unclean
+//! after a death. A file that was closed before is clean in every case.
 
 mod common;
 
@@ -19,7 +19,7 @@ const ORDERLY: [&str; 12] = [
     "busy",
     "closed",
 ];
-/// `raw` ends past the C library, where nothing of ours can tell it from a death.
+/// `raw` exits past the C library, which Cairn cannot distinguish from a death.
 const VIOLENT: [&str; 7] = [
     "abort",
     "kill",
@@ -30,7 +30,7 @@ const VIOLENT: [&str; 7] = [
     "killed_after_its_child",
 ];
 
-/// The state of a file in the JSON of `cairn ls`.
+/// State of a file in the JSON output of `cairn ls`.
 fn state(listing: &str, name: &str) -> String {
     let path = format!("\"path\": \"/cairn/{name}\"");
     let from = listing.find(&path).unwrap_or_else(|| panic!("{name} is missing: {listing}"));
@@ -60,10 +60,9 @@ fn files_are_clean_after_orderly_ends_and_unclean_after_deaths() {
     }
 }
 
-/// Mechanism: the C library writes the profile of a program past every hook, into the kernel's
-/// current directory.
-/// Consequence: "gmon.out: No such file or directory" when that was one of ours.
-/// Fix: it is written elsewhere and brought to where the program is.
+/// Mechanism: the C library writes a program's profile past every hook, into the kernel's current
+/// directory. Consequence: "gmon.out: No such file or directory" when the program was in a Cairn
+/// directory. Fix: the profile is written elsewhere and copied to the program's directory.
 #[test]
 fn profile_of_a_program_is_where_the_program_is() {
     let stage = Stage::new();

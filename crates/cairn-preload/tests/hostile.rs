@@ -1,4 +1,4 @@
-//! Bad input and limits: what a disk answers with an errno, and a store that goes away.
+//! Bad input and limits, which give the same errno as on a disk, and a store that is removed.
 
 mod common;
 

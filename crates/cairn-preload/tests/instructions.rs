@@ -1,6 +1,6 @@
-//! Calls of the kernel that programs and libraries make by instructions of their own are served
-//! like those through the C library, where the kernel can catch them; and what handlers, masks,
-//! stacks and jumps of the program's are stays that.
+//! System calls that programs and libraries make by their own instructions are served like those
+//! through the C library, where the kernel can catch them. The program's handlers, signal masks,
+//! stacks and jumps work as before.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Has the kernel refuse to catch calls of the command, as older ones do.
+/// Makes the kernel refuse Syscall User Dispatch to the command, as older kernels do.
 fn without_dispatch(command: &mut Command) -> &mut Command {
     const FIRST_ARGUMENT: u32 = 16;
     let step = |code, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
@@ -30,7 +30,7 @@ fn without_dispatch(command: &mut Command) -> &mut Command {
     ];
     let confine = move || {
         let program = libc::sock_fprog { len: 6, filter: steps.as_ptr().cast_mut() };
-        // SAFETY: takes numbers, and a filter of six steps, which only is read.
+        // SAFETY: takes numbers, and a filter of six steps that is only read.
         let is_set = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
                 && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
@@ -44,9 +44,9 @@ fn without_dispatch(command: &mut Command) -> &mut Command {
 
 const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
 
-/// Whether the kernel has Syscall User Dispatch; says that nothing is tested if not.
+/// Whether the kernel has Syscall User Dispatch. If not, prints that the test is left out.
 fn can_catch() -> bool {
-    // SAFETY: turns off what is not on.
+    // SAFETY: turns off dispatch, which is not on.
     let is_known = unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) } == 0;
     if !is_known {
         println!("left out: this kernel cannot catch calls");
@@ -54,8 +54,8 @@ fn can_catch() -> bool {
     is_known
 }
 
-/// Whether text that ends so makes calls that may be about files; before it are ordinary
-/// instructions.
+/// Whether text with this end makes calls that may be about files. Ordinary instructions precede
+/// it.
 fn calls(end: &[u8]) -> bool {
     // mov rdi, rsp; lea rsi, [rbx + 8]; add rcx, 1; nop
     const ORDINARY: [u8; 12] =
@@ -80,7 +80,7 @@ fn calls_about_files_are_told_from_others_and_from_other_bytes() {
     assert!(!calls(&[0x0f, 0x8e, 0x0f, 0x05, 0, 0]), "jle to what is 0x50f further");
     assert!(!calls(&[0x48, 0xb8, 0x0f, 0x05, 1, 2, 3, 4, 5, 6]), "a number that is written");
     assert!(!calls(&[]));
-    // What only the kernel executes: in, out, hlt, wrmsr, cli; and the two bytes.
+    // Instructions that only the kernel executes: in, out, hlt, wrmsr, cli; followed by `syscall`.
     let data = [0xec, 0xee, 0xf4, 0x0f, 0x30, 0xfa].repeat(40);
     assert!(!with(&data), "data");
 }
@@ -101,8 +101,8 @@ fn threads_are_armed_also_with_small_stacks() {
     same("threads");
 }
 
-/// Mechanism: what serves a caught call did not let a cancelled thread unwind. Consequence: the
-/// program was aborted. Fix: it does.
+/// Mechanism: the code that serves a caught call did not let a cancelled thread unwind.
+/// Consequence: the program was aborted. Fix: that code may unwind.
 #[test]
 fn thread_is_cancelled_between_calls() {
     same("cancelled");
@@ -118,9 +118,9 @@ fn handlers_masks_and_stacks_are_those_of_the_program() {
     same("signals");
 }
 
-/// Mechanism: calls were served in the handler of SIGSYS, on another stack. Consequence: the next
-/// handler on the alternate stack was run over the frame of the first. Fix: they are served by the
-/// thread itself, once the handler has returned.
+/// Mechanism: calls were served in the SIGSYS handler, on another stack. Consequence: the next
+/// handler on the alternate stack overwrote the frame of the first. Fix: the thread itself serves
+/// the call, after the SIGSYS handler has returned.
 #[test]
 fn handlers_on_alternate_stacks_and_under_masks_run_in_the_midst_of_calls() {
     same("storms");
@@ -136,9 +136,10 @@ fn handler_may_jump_out_of_a_call_that_waits() {
     same("jumps");
 }
 
-/// Mechanism: what a library does by instructions was not seen. Consequence: one that makes a file
-/// through the C library and renames it by itself, as Rust's rustix does, found no file: no model
-/// was saved. Fix: such calls are caught from when the library is there, in all threads.
+/// Mechanism: system calls by a library's own instructions were not seen. Consequence: a library
+/// that creates a file through the C library and renames it by an instruction, as Rust's rustix
+/// does, found no file, and no model was saved. Fix: such calls are caught in all threads once the
+/// library is loaded.
 #[test]
 fn library_that_comes_later_is_served_in_threads_that_were_there() {
     if !can_catch() {
@@ -163,11 +164,11 @@ fn library_that_comes_later_is_served_in_threads_that_were_there() {
     assert_eq!(text(&played), "main 0\nthread 0\nthere 0\n", "{}", errors(&played));
     let counted = errors(&played);
     assert!(counted.contains("2 caught that were made past the C library"), "{counted}");
-    // Who wants none of that gets what the kernel says.
+    // With `pass`, the program gets the kernel's results.
     let passed = run(&[]).env("CAIRN_RAW_CALLS", "pass").output().expect("cairn starts");
     assert_eq!(text(&passed), "main -2\nthread -2\nthere -1\n", "{}", errors(&passed));
     assert!(!errors(&passed).contains("past the C library"), "{}", errors(&passed));
-    // Where it cannot be had, that is said.
+    // On a kernel without dispatch, `cairn run` reports the uncaught calls.
     let old = without_dispatch(&mut run(&[])).output().expect("cairn starts");
     assert_eq!(text(&old), text(&passed), "{}", errors(&old));
     let said = format!("calls that {} makes past the C library", library.display());

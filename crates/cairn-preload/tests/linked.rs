@@ -1,5 +1,5 @@
-//! Programs that have the library linked into them, statically or dynamically: what the other tests
-//! show of the one that is preloaded holds for them, too.
+//! Programs with the library linked in, statically or dynamically. What the other tests show for
+//! the preloaded library holds for them, too.
 
 mod common;
 
@@ -58,9 +58,9 @@ int MPI_Init(int *count, char ***arguments);
 int main(void) { printf("%d\n", MPI_Init(NULL, NULL)); return 0; }
 "#;
 
-/// Mechanism: what stands behind MPI_Init was asked of the dynamic linker alone. Consequence: in a
-/// static program it was not found, and MPI could not be initialised. Fix: what the linker of the
-/// archive found comes first (`from_archive`).
+/// Mechanism: only the dynamic linker was asked for the function behind the hook of MPI_Init.
+/// Consequence: in a static program it was not found, and MPI could not be initialised. Fix: the
+/// function that the archive's linker found comes first (`from_archive`).
 #[test]
 fn mpi_that_is_linked_beside_the_archive_is_initialised() {
     let stage = Stage::new();
@@ -126,10 +126,9 @@ fn path(path: &Path) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// Mechanism: a program with the library in it took its store from the environment, also when it
-/// had gained rights by being executed.
-/// Consequence: whoever executed it chose which directory it used with these rights. Fix: such a
-/// program has no mount.
+/// Mechanism: a program with the library linked in took its store from the environment, even if it
+/// had gained privileges by being executed (set-user-ID). Consequence: whoever executed it chose
+/// the directory that it used with these privileges. Fix: such a program has no mount.
 #[test]
 fn program_that_gains_rights_has_no_mount() {
     const OTHER: &str = "4711";

@@ -1,4 +1,4 @@
-//! Files in memory: no program can tell Cairn's from those of a disk.
+//! Mapped files. No program can distinguish mappings of Cairn files from those of files on a disk.
 
 mod common;
 
@@ -37,11 +37,10 @@ scenes! { same_on_both:
     stores_and_writes_of_whole_pages_meet: "stores_meet_writes";
 }
 
-/// Mechanism: `syscall(SYS_mremap, ..)` went by our hook to the C library's `mremap`. A library
-/// that wants to see every mapping had put a jump there, to code of its own that asks the kernel by
-/// `syscall`.
-/// Consequence: every program of MPICH over UCX ended by a full stack in `MPI_Init`.
-/// Fix: what came by number and is not ours goes to the kernel by number.
+/// Mechanism: our hook passed `syscall(SYS_mremap, ..)` to the C library's `mremap`. A library that
+/// tracks all mappings had patched a jump there to its own code, which makes the call by `syscall`.
+/// Consequence: every program of MPICH over UCX overflowed its stack in `MPI_Init`. Fix: a foreign
+/// call by number goes to the kernel by number.
 #[test]
 fn patched_functions_of_the_c_library_reach_the_kernel() {
     same_on_both("mappings", "functions_are_patched");

@@ -1,14 +1,13 @@
-//! Descriptors that are passed over sockets are open all the way, and closed when nobody gets them.
+//! Descriptors passed over sockets stay open on the way, and are closed if nobody receives them.
 
 mod common;
 
 use common::same_on_both;
 
-/// Mechanism: a descriptor on its way held no reference; its receiver took one when it first used
-/// it.
-/// Consequence: `EBADF` for a file whose sender closed it, or ended, before.
-/// Fix: what travels is a token with a lock that ends with its last copy; it holds the file open
-/// (`fd_passing.rs`).
+/// Mechanism: a descriptor in flight held no reference; its receiver took one at first use.
+/// Consequence: `EBADF` for a file whose sender closed it, or ended, before that. Fix: the message
+/// carries a token with a lock, which is released with the token's last copy. The token holds the
+/// file open (`fd_passing.rs`).
 #[test]
 fn descriptor_that_its_sender_closes_on_the_way_is_open_when_it_arrives() {
     same_on_both("passing", "sender_closes");

@@ -14,20 +14,19 @@ fn file_is_opened_with_the_rights_of_the_effective_user() {
     same_on_both("rights", "rights_follow_the_effective_user");
 }
 
-/// Mechanism: `chown` left the bits by which a program runs as its owner; special files were
-/// refused before their names were looked at; and anybody read without a trace. Consequence: what
-/// ran with the rights of one ran with those of the next owner.
-/// Fix: as the kernel.
+/// Mechanism: `chown` kept the set-user-ID and set-group-ID bits; special files were refused before
+/// their names were checked; and anybody could read with `O_NOATIME`. Consequence: a program that
+/// ran with the rights of one owner ran with those of the next. Fix: as in the kernel.
 #[test]
 fn rights_to_run_as_the_owner_go_with_the_owner() {
     same_on_both("rights", "rights_go_with_the_owner");
 }
 
-/// Mechanism: what a process needs of the store was asked for when it was needed. Consequence: a
-/// daemon that gave up root's rights could open nothing, map nothing and not change its directory
-/// (`EACCES`), whatever its user may do in the job's files.
-/// Fix: it is asked for before the rights go, and what has to be made later lies where everybody in
-/// the job may make it.
+/// Mechanism: a process opened the parts of the store when it first needed them. Consequence: a
+/// daemon that had given up root's rights could not open or map a file or change its directory
+/// (`EACCES`), whatever its user may do with the job's files. Fix: they are opened before the
+/// rights are given up, and what must be created later is in a place where everybody in the job may
+/// create it.
 #[test]
 fn process_gives_up_its_rights_before_its_first_file_and_is_served() {
     // SAFETY: takes nothing and cannot fail.

@@ -1,15 +1,15 @@
-//! Every row of docs/SEMANTICS.md names tests that exist.
+//! Checks that the tests named in the rows of docs/SEMANTICS.md exist.
 //!
-//! Looks for definitions in the sources: a function, a scenario of `tests/apps`, a line of a macro
-//! that makes tests, a module, a file; `conformance` is a row of `conformance/differences.txt`.
-//! Does not know whether a test holds its row.
+//! Searches the sources for definitions: a function, a scenario of `tests/apps`, a line of a macro
+//! that makes tests, a module, a file; `conformance` stands for a row of
+//! `conformance/differences.txt`. Does not check that a test proves its row.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Parts of the page whose tables have a column of tests, the last one.
+/// Parts of the page whose tables have tests in the last column.
 const PARTS: [&str; 3] = ["Kept", "Weakened", "Refused"];
-/// Directories in which what a word before a colon stands for is defined.
+/// Words before a colon in that column, each with the directory where its tests are defined.
 const PLACES: [(&str, &str); 8] = [
     ("apps", "tests/apps/families"),
     ("cli", "crates/cairn-cli"),
@@ -25,7 +25,7 @@ fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate lies in crates/")
 }
 
-/// The sources below a directory, and what they hold.
+/// Sources below a directory: their paths and texts.
 fn sources(below: &Path) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(below).expect("a directory").flatten() {
@@ -43,7 +43,7 @@ fn sources(below: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// What a crate or the scenarios define.
+/// Sources of a crate or of the scenarios.
 struct Place {
     name: &'static str,
     sources: Vec<(PathBuf, String)>,
@@ -55,7 +55,7 @@ impl Place {
         PLACES.into_iter().map(place).collect()
     }
 
-    /// Whether a file, a module or a test of this name is there.
+    /// Whether a file, module or test of this name exists.
     fn defines(&self, named: &str) -> bool {
         match (named.strip_suffix(".rs"), named.strip_suffix("::*")) {
             (Some(_), _) => self.sources.iter().any(|(path, _)| path.ends_with(named)),
@@ -70,7 +70,7 @@ impl Place {
     }
 }
 
-/// What families of `tests/apps` declare scenarios with.
+/// Words with which the families of `tests/apps` declare scenarios.
 const DECLARATIONS: [&str; 4] = ["scenario ", "expect ", "expect_on_cairn ", "shared_file "];
 
 /// Whether a line defines the test `name`: `fn name(`, `scenario -u name <<`, or `name: "..."` in a
@@ -93,7 +93,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// All rows of a part, which begins with its title.
+    /// All rows of a part. The part begins with its title.
     fn all(part: &str) -> impl Iterator<Item = Row<'_>> {
         let title = part.lines().next().unwrap_or_default();
         let lines = part.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
@@ -103,13 +103,13 @@ impl Row<'_> {
         })
     }
 
-    /// Whether the suite of conformance is to list a difference.
+    /// Whether the conformance test must list a difference for the row.
     fn differs(&self) -> bool {
         self.part != "Kept"
     }
 }
 
-/// Without what stands in parentheses.
+/// The text without parts in parentheses.
 fn plain(cell: &str) -> String {
     let mut depth = 0;
     let mut kept = String::new();
@@ -123,7 +123,7 @@ fn plain(cell: &str) -> String {
     kept
 }
 
-/// What is wrong with the tests that a row names.
+/// Errors in a row's list of tests.
 fn complaints(row: &Row, places: &[Place], differences: &str) -> Vec<String> {
     let (first, cell) = (row.what, plain(row.tests));
     let mut wrong = Vec::new();

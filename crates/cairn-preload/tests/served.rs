@@ -1,4 +1,4 @@
-//! Calls that do below the mount what they do on a disk, call by call.
+//! Calls that have the same effect below the mount as on a disk, call by call.
 
 mod common;
 
@@ -70,9 +70,9 @@ fn file_without_a_name_is_given_one() {
     same_on_both("served", "files_without_a_name");
 }
 
-/// Mechanism: the blocks of a punched range were free at once, and a mapping went on showing them.
-/// Consequence: it showed the file that got them next. Fix: while somebody else may have mapped the
-/// file the range is overwritten with zeros.
+/// Mechanism: the blocks of a punched range were freed at once, while a mapping still showed them.
+/// Consequence: the mapping showed the file that got these blocks next. Fix: while another process
+/// may have mapped the file, the range is overwritten with zeros instead.
 #[test]
 fn mapping_of_a_punched_file_shows_zeros_and_no_other_file() {
     same_on_both("served", "punched_under_a_mapping");

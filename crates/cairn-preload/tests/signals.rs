@@ -1,5 +1,4 @@
-//! Signals that arrive in the middle of calls of ours: handlers run between them, and may do
-//! anything there.
+//! Signals that arrive during Cairn's calls. Handlers run between the calls, and may do anything.
 
 mod common;
 
@@ -40,9 +39,10 @@ fn checkpoints_that_threads_of_a_timer_write_are_whole() {
     same_in_memory("signals", "threads_of_a_timer_write_checkpoints");
 }
 
-/// Mechanism: the kernel writes a core file into its own current directory, which is one without a
-/// name while the program is in a directory of ours. Consequence: no core file, and no word of it.
-/// Fix: before it dies, the kernel is taken to where the job was launched.
+/// Mechanism: the kernel writes a core file into its own current directory. While the program is in
+/// a Cairn directory, that is a stand-in directory without a name. Consequence: no core file and no
+/// message. Fix: before the program dies, the kernel's current directory becomes the one where the
+/// job was launched.
 #[test]
 fn program_that_dies_in_a_directory_of_ours_can_leave_a_core_file() {
     same_on_both("signals", "dying_programs_are_where_a_core_can_be");

@@ -1,16 +1,16 @@
-//! Calls are served wherever programs make them from, however little stack there is.
+//! Calls are served wherever a program makes them, however little stack is left.
 //!
-//! Mechanism: the first call took 106 KiB of the caller's stack, later ones 19 KiB. Consequence:
-//! threads of small stacks, user-level threads (Argobots, Charm++, Boost.Context) and handlers on
-//! alternate stacks died with SIGSEGV. Fix: they are served on a stack of Cairn's.
+//! Mechanism: the first call used 106 KiB of the caller's stack, later ones 19 KiB. Consequence:
+//! threads with small stacks, user-level threads (Argobots, Charm++, Boost.Context) and handlers on
+//! alternate stacks died with SIGSEGV. Fix: calls are served on a stack of Cairn's.
 
 mod common;
 
 use common::{Stage, errors, same_in_memory, text};
 use std::collections::BTreeMap;
 
-/// What a call may take of the caller's stack beyond what it takes without Cairn, bytes. Without
-/// optimisation frames are larger.
+/// Maximum bytes of the caller's stack that a call may use beyond its use without Cairn. Frames are
+/// larger without optimisation.
 const MORE_BYTES_MAX: u64 = if cfg!(debug_assertions) { 6 << 10 } else { 2 << 10 };
 
 #[test]
@@ -38,9 +38,9 @@ fn small_thread_is_cancelled() {
     same_in_memory("stacks", "small_thread_is_cancelled");
 }
 
-/// Mechanism: a thread had one stack of Cairn's for all. Consequence: a handler, or another context
-/// of the thread, was served on that of a call which had not ended, and overwrote it. Fix: each
-/// user has one until it is done.
+/// Mechanism: a thread had a single stack of Cairn's. Consequence: a handler, or another context of
+/// the thread, was served on the stack of an unfinished call and overwrote it. Fix: each user has
+/// its own stack until its call ends.
 #[test]
 fn handler_uses_files_while_its_small_thread_waits() {
     same_in_memory("stacks", "handler_uses_files_while_its_small_thread_waits");

@@ -1,11 +1,15 @@
-//! A storm of processes that fork, execute, send each other descriptors, are killed and end in
-//! every way, on one store for all rounds: `programs/storm.c`.
+//! Stress test with many processes on one store: they fork, execute, pass descriptors, are killed
+//! and end in every way (`programs/storm.c`). All rounds use the same store.
 //!
-//! Proves, after each round: files hold what was acknowledged to their writers, once, whole and in
-//! order, and nothing else; every process slot, reference, pin, block and inode is given back; and
-//! the store's invariants hold, though the dead were reaped while the storm went on. A round is
-//! made by its seed but for who comes first: `CAIRN_TEST_SEED=n` plays one again,
-//! `CAIRN_TEST_SEEDS=n` so many; `make soak` plays 1000. Does not test the death of the node.
+//! Proves after each round:
+//! - Files contain what was acknowledged to their writers, once, whole and in order, and nothing
+//!   else.
+//! - Every process slot, reference, pin, block and inode is released.
+//! - The store's invariants hold, although dead processes were reaped during the round.
+//!
+//! The seed determines a round, except for races. `CAIRN_TEST_SEED=n` repeats one,
+//! `CAIRN_TEST_SEEDS=n` plays that many; `make soak` plays 1000. Does not test the death of the
+//! node.
 
 mod common;
 
@@ -18,24 +22,24 @@ use std::thread;
 use std::time::Duration;
 
 use cairn_core::{Geometry, Report};
-use cairn_device::namespace::{create_namespace, open_namespace};
+use cairn_device::store::namespace::{create_namespace, open_namespace};
 use cairn_device::{Namespace, Store};
 use cairn_testing::random::{for_each_seed, soaking};
 use common::Stage;
 
 const SOAK_ROUNDS: u64 = 1000;
 const ROUNDS: u64 = 30;
-/// Hugeblocks of the store: 64 MiB.
+/// Number of hugeblocks in the store: 64 MiB.
 const BLOCKS: u32 = 2048;
 const INODES: u32 = 4096;
-/// The board; more than the program needs.
+/// Size of the board, the file that the processes report to; more than the program needs.
 const BOARD_BYTES: u64 = 1 << 16;
-/// How often the dead are reaped while a round goes on.
+/// Interval at which dead processes are reaped during a round.
 const REAP_EVERY: Duration = Duration::from_millis(2);
-/// Seconds after which a round has hung.
+/// Seconds after which a round is considered hung.
 const PATIENCE: &str = "300";
 
-/// The store.
+/// The store of all rounds.
 struct Sky {
     root: PathBuf,
     store: PathBuf,
@@ -57,13 +61,13 @@ impl Sky {
         Sky { root, store: store.path().to_path_buf(), namespace }
     }
 
-    /// Gives up what dead processes had; how many processes are left.
+    /// Reaps dead processes. Returns the number of remaining processes.
     fn reap(&self) -> usize {
         self.namespace.reap().expect("reaps");
         self.namespace.fs.processes().expect("processes").len()
     }
 
-    /// Frees what deleted files had, and checks everything.
+    /// Frees the blocks of deleted files and checks the whole store.
     fn check(&self) -> Report {
         while self.namespace.fs.reclaim(None).expect("reclaims") {}
         self.namespace.fs.check().expect("the store is whole")
@@ -76,7 +80,7 @@ impl Drop for Sky {
     }
 }
 
-/// A round: its seed, and where it plays.
+/// A round: its seed, program, board and store.
 struct Round<'a> {
     sky: &'a Sky,
     program: &'a Path,
@@ -85,7 +89,7 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Runs a part of the round to its end; what it printed.
+    /// Runs a part of the round to its end. Returns its output.
     fn play(&self, part: &str) -> String {
         let output = Command::new("timeout")
             .args(["-s", "KILL", PATIENCE])
@@ -104,7 +108,7 @@ impl Round<'_> {
         common::text(&output).trim_end().to_owned()
     }
 
-    /// The storm, while somebody reaps.
+    /// Runs the storm while another thread reaps.
     fn rage(&self) {
         File::create(self.board).and_then(|file| file.set_len(BOARD_BYTES)).expect("a board");
         let is_over = AtomicBool::new(false);

@@ -1,6 +1,5 @@
-//! A panic is caught although the library that unwinds is loaded only when it happens: this test
-//! program is linked with the functions that do so (`src/unwinder.S`), as the library that is
-//! preloaded is.
+//! A panic is caught even though the unwinding library is loaded only when it happens. This test
+//! program is linked with the functions of `src/unwinder.S`, like the preloaded library.
 
 #[path = "../src/unwinder.rs"]
 mod unwinder;
@@ -34,7 +33,7 @@ fn panic_below(depth: u32) {
 
 #[test]
 fn panic_is_caught_and_what_is_on_its_way_is_dropped() {
-    // SAFETY: plain data, for which zero is a value, and room for it.
+    // SAFETY: plain data, for which zero is a valid value, and room for it.
     let object = unsafe {
         let mut found: libc::Dl_info = std::mem::zeroed();
         assert_ne!(libc::dladdr(_Unwind_RaiseException as *const _, &raw mut found), 0);

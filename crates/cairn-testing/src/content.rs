@@ -1,18 +1,18 @@
-//! The bytes of one file of the reference model, and what is not certain about them.
+//! Content of one file of the reference model, with its undecided bytes.
 //!
-//! A write happens between its plan and its commit. Meanwhile a reader may see old or new bytes;
-//! where two such writes overlap, or one of them is never committed, either's bytes may stay. So a
-//! byte has one value, or a set of values it may have until it is read once with no write in
-//! flight.
+//! A write happens between its plan and its commit. Meanwhile a reader may see old or new bytes.
+//! Where two such writes overlap, the bytes of either may stay. The same holds if one of them is
+//! never committed. So a byte has either one value or a set of possible values. A read with no
+//! write in flight decides which one it is.
 //!
-//! Must stay true: bytes at or past the size are zero, but for those of writes in flight.
+//! Invariant: bytes at or past the size are zero, except those of writes in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 const CHUNK_BYTES: u64 = 256;
 
-/// Names a write in flight.
+/// Identity of a write in flight.
 pub type WriteId = u64;
 
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ struct InFlight {
     offset: u64,
     bytes: Vec<u8>,
     append: bool,
-    /// Offsets that another write wrote to since this one was planned.
+    /// Offsets that another write has covered since this one was planned.
     contested: BTreeSet<u64>,
 }
 
@@ -30,8 +30,8 @@ impl InFlight {
     }
 }
 
-/// Calls `visit` with each chunk that `length` bytes from `offset` touch, which of its bytes these
-/// are, and where they stand in the range.
+/// Calls `visit` for each chunk that `length` bytes from `offset` touch. Its arguments are the
+/// number of the chunk, the byte range inside the chunk, and the byte range relative to `offset`.
 fn for_chunks(offset: u64, length: u64, mut visit: impl FnMut(u64, Range<usize>, Range<usize>)) {
     let mut done = 0;
     while done < length {
@@ -43,15 +43,15 @@ fn for_chunks(offset: u64, length: u64, mut visit: impl FnMut(u64, Range<usize>,
     }
 }
 
-/// Bytes of a file.
+/// Content of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Content {
     size: u64,
     chunks: BTreeMap<u64, [u8; CHUNK_BYTES as usize]>,
     doubts: BTreeMap<u64, BTreeSet<u8>>,
     in_flight: BTreeMap<WriteId, InFlight>,
-    /// End of the furthest append that was committed: it may be past the size while an earlier one
-    /// is in flight.
+    /// End of the furthest committed append. It may be past the size while an earlier append is in
+    /// flight.
     appended_end: u64,
 }
 
@@ -61,24 +61,26 @@ impl Content {
         self.size
     }
 
-    /// Whether some write is between plan and commit.
+    /// Whether any write is between plan and commit.
     pub fn is_busy(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
-    /// Whether an append may be placed at `offset`: at the end, past what is in flight.
+    /// Whether an append may be placed at `offset`: at the end of the file, or past it while writes
+    /// are in flight.
     pub fn may_append_at(&self, offset: u64) -> bool {
         let appends = self.in_flight.values().filter(|write| write.append);
         let end = appends.map(InFlight::end).fold(self.size.max(self.appended_end), u64::max);
         if self.is_busy() { offset >= end } else { offset == end }
     }
 
-    /// Number of bytes a read of `length` at `offset` gives.
+    /// Number of bytes that a read of `length` bytes at `offset` returns.
     pub fn readable(&self, offset: u64, length: u64) -> u64 {
         self.size.saturating_sub(offset).min(length)
     }
 
-    /// Whether the file may hold `seen` at `offset`. What was in doubt is certain from now on.
+    /// Whether the file may hold `seen` at `offset`. Undecided bytes take the value seen, unless a
+    /// write in flight covers them.
     pub fn admits(&mut self, offset: u64, seen: &[u8]) -> bool {
         let mut expected = self.certain(offset, seen.len() as u64);
         let mut decided = Vec::new();
@@ -97,7 +99,7 @@ impl Content {
         expected == seen
     }
 
-    /// The bytes from `offset` on, as far as they are certain.
+    /// Returns `length` bytes from `offset`. An undecided byte has its last certain value.
     pub fn certain(&self, offset: u64, length: u64) -> Vec<u8> {
         let mut bytes = vec![0; length as usize];
         for_chunks(offset, length, |chunk, inside, part| {
@@ -108,8 +110,8 @@ impl Content {
         bytes
     }
 
-    /// The first byte of `seen` that the file cannot have: its offset, the value seen and what is
-    /// possible.
+    /// Returns the first byte of `seen` that the file cannot hold: its offset, the value seen and
+    /// the possible values.
     pub fn first_difference(&self, offset: u64, seen: &[u8]) -> Option<(u64, u8, Vec<u8>)> {
         let possible = |at: u64| match self.doubts.get(&at) {
             Some(doubt) => doubt.iter().copied().collect(),
@@ -119,7 +121,7 @@ impl Content {
         differing.find(|(_, value, possible)| !possible.contains(value))
     }
 
-    /// Where the file has chunks that may hold something, as offsets and lengths.
+    /// Returns the runs of chunks that may hold data, as offsets and lengths in bytes.
     pub fn data_ranges(&self) -> Vec<(u64, u64)> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for chunk in self.chunks.keys().filter(|&&chunk| chunk * CHUNK_BYTES < self.size) {
@@ -132,7 +134,7 @@ impl Content {
         ranges
     }
 
-    /// A write that nothing can come between.
+    /// Writes `bytes` atomically: plan and commit in one step.
     pub fn write(&mut self, offset: u64, bytes: &[u8], append: bool) {
         if self.is_busy() {
             self.begin(WriteId::MAX, offset, bytes, append);
@@ -148,7 +150,7 @@ impl Content {
         self.appended_end = self.size;
     }
 
-    /// A write of `bytes` at `offset` is planned; some of them may be seen from now on.
+    /// Plans a write of `bytes` at `offset`. A reader may see any of them from here on.
     pub fn begin(&mut self, id: WriteId, offset: u64, bytes: &[u8], append: bool) {
         let range = offset..offset + bytes.len() as u64;
         let mut contested = BTreeSet::new();
@@ -164,8 +166,7 @@ impl Content {
         self.in_flight.insert(id, InFlight { offset, bytes: bytes.to_vec(), append, contested });
     }
 
-    /// The first `length` bytes of a write are part of the file; the rest, if any, is still in
-    /// flight.
+    /// Commits the first `length` bytes of a write. The rest, if any, stays in flight.
     pub fn commit(&mut self, id: WriteId, length: u64) {
         let Some(mut write) = self.in_flight.remove(&id) else { return };
         let end = write.offset + length;
@@ -192,14 +193,15 @@ impl Content {
         self.clear_past_end();
     }
 
-    /// A write was given up or its writer died: nothing of it is visible past the end of the file.
+    /// Ends a write that was given up or whose writer died. None of its bytes is visible past the
+    /// end of the file.
     pub fn abort(&mut self, id: WriteId) {
         self.in_flight.remove(&id);
         self.show_appended();
         self.clear_past_end();
     }
 
-    /// Sets the length. What is cut off reads as zeros if the file grows again.
+    /// Sets the length in bytes. Bytes that are cut off read as zeros if the file grows again.
     pub fn truncate(&mut self, size: u64) {
         if size < self.size.max(self.appended_end) {
             self.clear_from(size);
@@ -208,7 +210,7 @@ impl Content {
         self.size = size;
     }
 
-    /// The byte at `at` as far as it is certain.
+    /// Returns the last certain value of the byte at `at`.
     fn byte(&self, at: u64) -> u8 {
         self.chunks.get(&(at / CHUNK_BYTES)).map_or(0, |chunk| chunk[(at % CHUNK_BYTES) as usize])
     }
@@ -225,14 +227,14 @@ impl Content {
         self.in_flight.values().any(|write| (write.offset..write.end()).contains(&at))
     }
 
-    /// Appends become visible as a contiguous prefix: up to the first that is still in flight.
+    /// Makes the contiguous prefix of the appends visible: up to the first append still in flight.
     fn show_appended(&mut self) {
         let pending = self.in_flight.values().filter(|write| write.append);
         let first = pending.map(|write| write.offset).fold(u64::MAX, u64::min);
         self.size = self.size.max(self.appended_end.min(first));
     }
 
-    /// Nothing is left past the end of the file once no write is in flight.
+    /// Clears the bytes past the end of the file if no write is in flight.
     fn clear_past_end(&mut self) {
         if !self.is_busy() {
             self.clear_from(self.size);
@@ -245,7 +247,7 @@ impl Content {
             chunk[(size % CHUNK_BYTES) as usize..].fill(0);
         }
         self.doubts.retain(|&at, _| at < size);
-        // What is in flight may still be moved, to where it belongs now.
+        // A write in flight may still move its bytes to their place past the new end.
         for write in self.in_flight.values() {
             for (at, &value) in (write.offset..).zip(&write.bytes).filter(|(at, _)| *at >= size) {
                 self.doubts.entry(at).or_insert_with(|| BTreeSet::from([0])).insert(value);

@@ -1,9 +1,10 @@
-//! Every crash of a workload: the power fails after each write and flush, and any subset of what
-//! was not flushed is left.
+//! Every crash of a workload. The power fails after each write and each flush, and any subset of
+//! the unflushed sectors survives.
 //!
-//! The workload runs once, recorded; every crash is an image made from the recording. With
-//! `CAIRN_CRASH_POINT` as a failure prints it, that image only.
-//! Does not know what a workload writes: its `check` does.
+//! The workload runs once and is recorded. The image of each crash is made from the recording. If
+//! `CAIRN_CRASH_POINT` is set to a value that a failure printed, only that image is tried.
+//!
+//! Does not know what a workload writes; its `check` does.
 
 use crate::faulty::{FaultPlan, FaultyMedia, Image, Recording, Replay, Survivors};
 use crate::random::Random;
@@ -14,30 +15,30 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Variable that makes `for_every_crash` try one crash only, to repeat a failure.
+/// Environment variable that makes `for_every_crash` try one crash only, to repeat a failure.
 pub const POINT_VARIABLE: &str = "CAIRN_CRASH_POINT";
 
-/// How many crashes to try.
+/// Limits on the number of crashes to try.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Images in all; if there are more, they are drawn evenly.
+    /// Most images in all. If there are more, an even sample is drawn.
     pub images: u64,
-    /// Systematic choices of surviving sectors at one point; if there are more, they are drawn
-    /// evenly.
+    /// Most systematic choices of surviving sectors at one point. If there are more, an even sample
+    /// is drawn.
     pub systematic_per_point: usize,
-    /// Random choices at a point where more than one sector is not flushed.
+    /// Number of random choices at a point with more than one unflushed sector.
     pub random_per_point: usize,
-    /// Decides what is drawn.
+    /// Seed of all samples.
     pub seed: u64,
-    /// What a crash leaves whole.
+    /// Size of a sector, bytes. A crash never leaves part of one.
     pub sector_bytes: usize,
-    /// Only this crash, to repeat a failure.
+    /// The only crash to try, to repeat a failure.
     pub only: Option<CrashPoint>,
 }
 
 impl Budget {
-    /// At most so many images, with a mixture of choices at each point; or the one that the
-    /// environment names.
+    /// Allows at most `images` images with a mixture of choices at each point. If the environment
+    /// names a crash, only that one is tried.
     pub fn new(images: u64, seed: u64) -> Budget {
         let only = point_in_environment();
         let (systematic_per_point, random_per_point) = (24, 8);
@@ -45,7 +46,7 @@ impl Budget {
         Budget { images, systematic_per_point, random_per_point, seed, sector_bytes, only }
     }
 
-    /// Choices at a point with these unflushed writes.
+    /// Returns the number of choices at a point with these unflushed writes.
     fn choices_at(&self, pending: &[usize]) -> usize {
         let systematic = Survivors::count(pending).min(self.systematic_per_point);
         systematic + self.random_choices_at(pending)
@@ -56,12 +57,12 @@ impl Budget {
     }
 }
 
-/// One crash: after how many writes and flushes, and what survives.
+/// A crash: its place in the workload, and the sectors that survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrashPoint {
-    /// Writes and flushes before it.
+    /// Number of writes and flushes before it.
     pub operation: u64,
-    /// Which of the unflushed sectors survive.
+    /// Unflushed sectors that survive.
     pub survivors: Survivors,
 }
 
@@ -82,23 +83,23 @@ impl FromStr for CrashPoint {
     }
 }
 
-/// What was tried.
+/// Amount of work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Writes and flushes of the workload.
+    /// Number of writes and flushes of the workload.
     pub operations: u64,
-    /// Images that were checked.
+    /// Number of images checked.
     pub images: u64,
 }
 
-/// A crash after which the check was not content.
+/// A crash that the check rejected.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The crash.
     pub point: CrashPoint,
-    /// What the check said.
+    /// Message of the check.
     pub message: String,
-    /// Crashes that passed before.
+    /// Work done before it.
     pub passed: Report,
 }
 
@@ -111,10 +112,10 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What a workload has begun and what it was promised, noted as it goes on.
+/// States of the workload, recorded as it goes on: what it has begun and what it was promised.
 pub struct Progress<S> {
     media: Arc<FaultyMedia>,
-    /// Each with the writes and flushes before it.
+    /// States, each with the number of writes and flushes before it.
     notes: Mutex<Vec<(u64, S)>>,
 }
 
@@ -123,7 +124,7 @@ impl<S> Progress<S> {
         Progress { media, notes: Mutex::new(Vec::new()) }
     }
 
-    /// From now on, this is the state against which a crash is checked.
+    /// Records the state against which every later crash is checked.
     pub fn note(&self, state: S) {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         notes.push((self.media.crash_points(), state));
@@ -134,13 +135,13 @@ impl<S> Progress<S> {
     }
 }
 
-/// Runs `workload` on media that hold `base` and calls `check` with the image of every crash and
-/// the last state noted before it (the default one if none was). With more crashes than the budget
-/// allows, a part of them, evenly drawn.
+/// Runs `workload` on media that hold `base`. Calls `check` with the image of every crash and the
+/// last state noted before it, or the default state. If there are more crashes than the budget
+/// allows, an even sample is tried.
 ///
 /// The workload must do all its writes before it returns. It may let the media follow a plan of
-/// faults; then it deals with the errors. A panic of `check` is a failure, too.
-/// Errors: the first crash that `check` did not accept.
+/// faults and handle the errors itself. A panic of `check` is a failure, too. Errors: the first
+/// crash that `check` rejects.
 pub fn for_every_crash<S: Default>(
     base: &Image,
     budget: &Budget,
@@ -164,9 +165,9 @@ pub fn for_every_crash<S: Default>(
     Ok(judge.report)
 }
 
-/// Runs `workload` on media that hold `base` until the power fails: after `operation` writes and
-/// flushes every access fails with `Io`, so the workload sees the end. Returns the media, to
-/// `crash` them, and the last state noted.
+/// Runs `workload` on media that hold `base` until the power fails. After `operation` writes and
+/// flushes every access fails with `Io`, so the workload notices. Returns the media, to `crash`
+/// them, and the last state noted.
 pub fn run_until_power_fails<S: Default>(
     base: &Image,
     operation: u64,
@@ -185,7 +186,7 @@ fn point_in_environment() -> Option<CrashPoint> {
     Some(text.parse().unwrap_or_else(|error| panic!("{POINT_VARIABLE}: {error}")))
 }
 
-/// The states noted, in the order of the operations.
+/// The noted states in the order of the operations.
 struct States<S> {
     current: S,
     next: std::iter::Peekable<std::vec::IntoIter<(u64, S)>>,
@@ -196,7 +197,8 @@ impl<S: Default> States<S> {
         States { current: S::default(), next: notes.into_iter().peekable() }
     }
 
-    /// The last one that was noted when so many operations had taken place.
+    /// Returns the last state noted by the time of operation `operation`. Calls must come in
+    /// ascending order.
     fn at(&mut self, operation: u64) -> &S {
         while let Some((_, state)) = self.next.next_if(|(noted, _)| *noted <= operation) {
             self.current = state;
@@ -205,7 +207,7 @@ impl<S: Default> States<S> {
     }
 }
 
-/// Makes images, each later in the run than the one before, and has them checked.
+/// Makes images in ascending order of their operations and checks them.
 struct Judge<S, C> {
     states: States<S>,
     check: C,
@@ -248,14 +250,14 @@ impl<S: Default, C: Fn(Image, &S) -> Result<(), String>> Judge<S, C> {
     }
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     format!("panic: {}", text.unwrap_or("without a message"))
 }
 
-/// All crashes of a run.
+/// Returns the number of crashes that the budget's choices allow.
 fn count_choices(recording: &Recording, budget: &Budget) -> u64 {
     let mut replay = recording.replay();
     let mut count = budget.choices_at(&replay.pending()) as u64;
@@ -265,7 +267,8 @@ fn count_choices(recording: &Recording, budget: &Budget) -> u64 {
     count
 }
 
-/// What may survive at a point with these unflushed writes: as many as `Budget::choices_at` says.
+/// Returns the choices of survivors at a point with these unflushed writes, as many as
+/// `Budget::choices_at` says.
 fn choices(pending: &[usize], budget: &Budget, random: &mut Random) -> Vec<Survivors> {
     let systematic = budget.systematic_per_point as u64;
     let mut drawn = Lottery::new(systematic, Survivors::count(pending) as u64);
@@ -276,7 +279,7 @@ fn choices(pending: &[usize], budget: &Budget, random: &mut Random) -> Vec<Survi
     choices
 }
 
-/// Draws a given number out of a given number, each with the same odds.
+/// Draws `wanted` items out of a given number, all with the same odds.
 struct Lottery {
     wanted: u64,
     left: u64,
@@ -287,7 +290,7 @@ impl Lottery {
         Lottery { wanted: wanted.min(of), left: of }
     }
 
-    /// Whether the next one is drawn; asked once for each.
+    /// Whether the next item is drawn. Must be called once per item.
     fn draw(&mut self, random: &mut Random) -> bool {
         let is_drawn = self.wanted == self.left || random.below(self.left) < self.wanted;
         self.left -= 1;

@@ -1,9 +1,10 @@
-//! A populated namespace whose words can be damaged, and every public operation to try on it
+//! A populated namespace whose words a test can damage, and every public operation to try on it
 //! afterwards.
 //!
-//! Must stay true: each operation is given valid arguments, which only damaged metadata can
-//! contradict, and repeats what has to be repeated a bounded number of times.
-//! Does not decide what is damaged.
+//! Invariant: each operation gets valid arguments, so only damaged metadata can contradict them. It
+//! repeats what must be repeated a bounded number of times.
+//!
+//! Does not decide which words are damaged.
 
 use crate::tier::clear;
 use crate::world::{READ_WRITE, SUPERUSER, World};
@@ -13,21 +14,21 @@ use cairn_core::{
 };
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Words of the static header, which a checksum covers (docs/FORMAT.md).
+/// Words of the static header, which has a checksum (docs/FORMAT.md).
 pub const HEADER: std::ops::Range<usize> = 8..64;
-/// First word of the undo area: its length; the entries follow.
+/// First word of the undo area. It holds the length; the entries follow.
 pub const UNDO: usize = 512;
-/// Rounds of an operation that has to be repeated until it is done.
+/// Most rounds of an operation that is repeated until it is done.
 const ROUNDS: usize = 20;
 const READ_ONLY: OpenOptions = OpenOptions { write: false, create: false, ..READ_WRITE };
 const APPEND: OpenOptions = OpenOptions { append: true, ..READ_WRITE };
 const TRUNCATE: OpenOptions = OpenOptions { truncate: true, ..READ_WRITE };
 
-/// A populated namespace, and what its processes know about it.
+/// A populated namespace, and what its processes know of it.
 pub struct Image {
-    /// The whole segment.
+    /// Words of the whole segment.
     pub words: Vec<u64>,
-    /// The words that are not zero, apart from the static header.
+    /// Indices of the words that are not zero, without the static header.
     pub interesting: Vec<usize>,
     caller: Caller,
     other: SlotId,
@@ -49,7 +50,8 @@ impl Image {
         let mut inodes = vec![ROOT];
         let mut handles = Vec::new();
         for number in 0..150u32 {
-            // Enough names that the tree of names has an inner node, some longer than one record.
+            // Enough names for the tree of names to have an inner node; some are longer than one
+            // record.
             let name = format!("d/n{number}-{}", "x".repeat(number as usize));
             let opened = fs.open_file(&caller, ROOT, name.as_bytes(), READ_WRITE, 0o644)?;
             fs.release(process.slot, opened.handle, caller.now)?;
@@ -59,7 +61,7 @@ impl Image {
         {
             let opened = fs.open_file(&caller, ROOT, path, options, 0o644)?;
             for block in 0..6u64 {
-                // Blocks with holes between them.
+                // Holes lie between the blocks.
                 let bytes = vec![block as u8 + 1; 5000];
                 process.write(&caller, opened.handle, Position::At(block * 12288), &bytes)?;
             }
@@ -73,7 +75,7 @@ impl Image {
         fs.symlink(&caller, b"s", ROOT, b"d/t")?;
         fs.link(&caller, (ROOT, b"a"), (ROOT, b"d/hard"), false)?;
         for _ in 0..3 {
-            // The last of them leaves a lease.
+            // The last write leaves a lease.
             process.write(&caller, handles[1], Position::Cursor, &[7; 500])?;
         }
         let foreign = other.fs.open_file(&other.caller(), ROOT, b"a", READ_WRITE, 0o644)?;
@@ -81,7 +83,7 @@ impl Image {
         let begun = other.plan(&other.caller(), foreign.handle, Position::At(100_000), 9000)?;
         assert!(begun.length > 0);
         let unfinished = fs.plan_write(&caller, handles[0], Position::At(4000), 20_000)?;
-        // An orphan that waits for the writes in flight.
+        // Truncation leaves an orphan that waits for the writes in flight.
         fs.open_file(&caller, ROOT, b"a", TRUNCATE, 0o644)?;
         inodes.push(fs.resolve(&caller, ROOT, b"d", true)?);
         inodes.push(fs.resolve(&caller, ROOT, b"d/e", true)?);
@@ -96,7 +98,7 @@ impl Image {
         Ok(Image { words, interesting, caller, other: other.slot, inodes, handles, unfinished })
     }
 
-    /// Makes the words those of the image again.
+    /// Restores the words of the image in `memory`.
     pub fn restore(&self, memory: &HeapMemory) {
         assert_eq!(memory.words().len(), self.words.len());
         clear(memory);
@@ -109,10 +111,10 @@ impl Image {
     }
 }
 
-/// Its name, and how it is done.
+/// Name of an operation, and the operation.
 pub type Operation = (&'static str, fn(&Microfs, &Image) -> Result<()>);
 
-/// Every public operation; each is given valid arguments, which damaged metadata may contradict.
+/// Every public operation. Each gets valid arguments, which damaged metadata may contradict.
 pub const OPERATIONS: &[Operation] = &[
     ("check", |fs, _| fs.check().map(drop)),
     ("usage", |fs, _| fs.usage().map(drop)),
@@ -139,7 +141,7 @@ pub const OPERATIONS: &[Operation] = &[
     }),
     ("list", |fs, image| {
         for &inode in &image.inodes {
-            // A reader stops somewhere; here after more names than there can be.
+            // A reader stops somewhere; this one after more names than can exist.
             let mut left = 100_000;
             let _ = fs.list(&image.caller, inode, 0, &mut |_| {
                 left -= 1;

@@ -1,9 +1,10 @@
-//! Drives a namespace as the POSIX layer does: plan, move the bytes, commit; seal; truncate in
-//! steps; reclaim.
+//! Drives a namespace as the POSIX layer does: plan, transfer, commit; seal; truncate in stages;
+//! reclaim.
 //!
-//! Every step can be taken alone, so that a test decides what happens between them.
-//! Must stay true: checksums are computed from whole blocks as they are stored, independently of
-//! the algebra that `cairn-device` uses.
+//! Every stage can be taken alone, so a test decides what happens between two of them.
+//!
+//! Invariant: checksums are computed from whole blocks as they are stored, independently of the
+//! algebra that `cairn-device` uses.
 
 use crate::tier::{CHECKSUM, Tier};
 use cairn_core::{
@@ -15,7 +16,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Attempts at something that other processes keep disturbing; in a test they cannot for long.
+/// Most attempts at an operation that other processes disturb. In a test they cannot disturb it for
+/// long.
 const ATTEMPTS_MAX: usize = 100;
 
 /// The clock of a simulated node.
@@ -23,17 +25,17 @@ const ATTEMPTS_MAX: usize = 100;
 pub struct Clock(Arc<AtomicU64>);
 
 impl Clock {
-    /// A moment later than all before.
+    /// Advances the clock and returns the new time, later than every one before.
     pub fn tick(&self) -> Timestamp {
         Timestamp(self.0.fetch_add(1, Ordering::Relaxed) as i64 + 1)
     }
 
-    /// The moment, nanoseconds.
+    /// Returns the time of the next tick, nanoseconds.
     pub fn now(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Lets time pass until `moment`, if that is not over.
+    /// Advances the clock to `moment`, nanoseconds. Does nothing if that has passed.
     pub fn advance_to(&self, moment: u64) {
         self.0.fetch_max(moment, Ordering::Relaxed);
     }
@@ -43,40 +45,40 @@ impl Clock {
 pub struct Process {
     /// Its view of the namespace.
     pub fs: Microfs,
-    /// Its slot.
+    /// Its slot in the namespace.
     pub slot: SlotId,
-    /// Its rights.
+    /// Its credentials.
     pub credentials: Credentials,
     tier: Arc<dyn Tier>,
     clock: Clock,
 }
 
-/// A write whose bytes are not, or not all, part of the file yet.
+/// A write that is not, or not completely, part of the file.
 #[derive(Debug)]
 pub struct WriteInFlight {
-    /// What the core planned last.
+    /// Latest plan of the core.
     pub plan: WritePlan,
-    /// Place of the first byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// The bytes the first plan covered.
+    /// Bytes that the first plan covers.
     pub bytes: Vec<u8>,
-    /// How many of them are part of the file.
+    /// Number of bytes that are part of the file.
     pub done: u64,
-    /// Whether `plan` was used up: what is left must be planned again.
+    /// Whether `plan` is used up, so that the rest must be planned again.
     pub used_up: bool,
-    /// The write under a lease that `plan` is until then, and the checksum term of its bytes.
+    /// The leased write behind `plan`, until it is committed, and the checksum term of its bytes.
     leased: Option<(LeasedWrite, u32)>,
 }
 
 impl WriteInFlight {
-    /// Place of the last byte, plus one.
+    /// Returns the offset behind the last byte.
     pub fn end(&self) -> u64 {
         self.offset + self.bytes.len() as u64
     }
 }
 
 impl Process {
-    /// Attaches to a namespace.
+    /// Attaches to a namespace. Errors: those of `Microfs::attach`.
     pub fn attach(
         fs: Microfs,
         identity: ProcessIdentity,
@@ -88,20 +90,22 @@ impl Process {
         Ok(Process { fs, slot, credentials, tier, clock })
     }
 
-    /// Takes over a slot that was made for this process.
+    /// Returns the process that owns `slot`, a slot made for it beforehand. It has the credentials
+    /// of this one.
     pub fn with_slot(&self, fs: Microfs, slot: SlotId) -> Process {
         let (tier, clock) = (self.tier.clone(), self.clock.clone());
         Process { fs, slot, credentials: self.credentials, tier, clock }
     }
 
-    /// Cleans up after the process that has `slot`, as the agent does when it finds it dead.
+    /// Cleans up after the dead process in `slot`, as the agent does. Errors: `Invalid` if the slot
+    /// is free.
     pub fn reap(&self, slot: SlotId) -> Result<()> {
         let found = self.fs.processes()?.into_iter().find(|(other, _)| *other == slot);
         let (_, dead) = found.ok_or(Error::Invalid)?;
         self.fs.reap(slot, dead, self.clock.tick()).map(drop)
     }
 
-    /// Who calls, now.
+    /// Returns the caller of an operation at the present time.
     pub fn caller(&self) -> Caller {
         Caller {
             slot: self.slot,
@@ -115,12 +119,12 @@ impl Process {
         u64::from(self.fs.geometry().hugeblock_bytes)
     }
 
-    /// Fetches bytes of the tier, as a plan names them. Errors: `Io`.
+    /// Reads bytes at a byte offset over all tiers. Errors: `Io`.
     pub fn fetch(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         self.tier.read(offset, target)
     }
 
-    /// Where a tier starts: `tier` has the bytes of all of them, one after another.
+    /// Returns the offset of a tier, bytes. The tiers stand one behind the other in `self.tier`.
     pub fn start_of(&self, tier: u8) -> u64 {
         let before = &self.fs.geometry().tier_blocks[..usize::from(tier)];
         before.iter().map(|&blocks| u64::from(blocks)).sum::<u64>() * self.block_bytes()
@@ -136,8 +140,8 @@ impl Process {
         Ok(bytes)
     }
 
-    /// Plans a write. Frees what can be freed when the store is full, and settles the file's tail
-    /// where that is asked for. Errors: `Busy` if that has to wait for others.
+    /// Plans a write. Reclaims orphaned blocks if the store is full, and settles the tail of the
+    /// file if the core asks for it. Errors: `Busy` if settling has to wait for others.
     pub fn plan(
         &self,
         caller: &Caller,
@@ -158,7 +162,7 @@ impl Process {
         }
     }
 
-    /// Begins a write under a lease, if this process has one for it.
+    /// Begins a write under a lease. Returns `None` if this process has no lease for it.
     pub fn begin_leased(
         &self,
         caller: &Caller,
@@ -190,7 +194,7 @@ impl Process {
         Ok(WriteInFlight { plan, offset, bytes, done: 0, used_up: false, leased: None })
     }
 
-    /// Moves the bytes of a plan.
+    /// Transfers the bytes of a plan to the tier.
     pub fn transfer(&self, write: &mut WriteInFlight) -> Result<()> {
         let pieces: Vec<WritePiece> = write.plan.pieces().collect();
         let mut source = &write.bytes[(write.plan.offset - write.offset) as usize..];
@@ -203,7 +207,7 @@ impl Process {
         Ok(())
     }
 
-    /// Moves one piece; returns its checksum term.
+    /// Transfers one piece and returns its checksum term.
     fn transfer_piece(
         &self,
         plan: &mut WritePlan,
@@ -234,8 +238,8 @@ impl Process {
         Ok(term)
     }
 
-    /// Commits a transferred plan. True if the whole write is part of the file now; else it must be
-    /// continued.
+    /// Commits a transferred plan. Returns true if the whole write is part of the file; otherwise
+    /// the caller replans the rest.
     pub fn commit(&self, caller: &Caller, write: &mut WriteInFlight) -> Result<bool> {
         write.used_up = true;
         if let Some((leased, term)) = write.leased.take() {
@@ -250,8 +254,8 @@ impl Process {
         Ok(write.done == write.bytes.len() as u64)
     }
 
-    /// Plans and transfers again what is left of a write that others disturbed. If that fails for
-    /// good, the write must be aborted.
+    /// Plans and transfers the rest of a write that others disturbed. After an error the caller
+    /// must abort the write.
     pub fn replan(
         &self,
         caller: &Caller,
@@ -264,7 +268,7 @@ impl Process {
         self.transfer(write)
     }
 
-    /// Gives up a write, whether or not some of its bytes were moved.
+    /// Aborts a write, whether or not some of its bytes were transferred.
     pub fn abort(&self, caller: &Caller, write: &WriteInFlight) -> Result<()> {
         if write.leased.is_some_and(|(leased, _)| self.fs.withdraw_leased(&leased)) {
             return Ok(());
@@ -272,7 +276,8 @@ impl Process {
         self.fs.abort_write(caller, &write.plan)
     }
 
-    /// Writes a few bytes under one lock, if they continue the file; returns where.
+    /// Writes a few bytes under one lock if they continue the file. Returns their offset, or `None`
+    /// if the ordinary path must write them.
     pub fn write_small(
         &self,
         caller: &Caller,
@@ -293,8 +298,8 @@ impl Process {
         self.fs.write_small(caller, handle, at, bytes.len() as u32, store)
     }
 
-    /// Writes a few bytes under one lock, if they go over others in a block whose checksum is void;
-    /// returns where.
+    /// Overwrites a few bytes under one lock if the checksum of their block is void. Returns their
+    /// offset, or `None` if the ordinary path must write them.
     pub fn overwrite_small(
         &self,
         caller: &Caller,
@@ -314,8 +319,8 @@ impl Process {
         Ok(written.then_some(offset))
     }
 
-    /// Writes bytes; returns where, and how many: fewer than asked if the store is full or others
-    /// are in the way.
+    /// Writes bytes. Returns offset and count. The count is smaller than asked if the store is full
+    /// or others are in the way.
     pub fn write(
         &self,
         caller: &Caller,
@@ -356,7 +361,7 @@ impl Process {
         Ok((first, done as u64))
     }
 
-    /// Transfers and commits a write; returns where it is and how long.
+    /// Transfers and commits a write. Returns its offset and length.
     pub fn finish_write(
         &self,
         caller: &Caller,
@@ -379,7 +384,7 @@ impl Process {
         panic!("a write was disturbed {ATTEMPTS_MAX} times");
     }
 
-    /// Reads up to `length` bytes; returns where they start, too.
+    /// Reads up to `length` bytes. Returns their offset, too.
     pub fn read(
         &self,
         caller: &Caller,
@@ -415,8 +420,8 @@ impl Process {
         panic!("a read was disturbed {ATTEMPTS_MAX} times");
     }
 
-    /// Gives a file a new size. Errors: `Busy` if its tail has to be settled and others are in the
-    /// way.
+    /// Sets the size of a file, bytes. Errors: `Busy` if the tail must be settled and others are in
+    /// the way.
     pub fn truncate(&self, caller: &Caller, inode: InodeId, size: u64) -> Result<()> {
         let mut reclaimed = false;
         loop {
@@ -434,7 +439,8 @@ impl Process {
         }
     }
 
-    /// Zeroes what a settling asks for.
+    /// Zeroes the tail that a settle plan names, after the copy of the block that the plan may ask
+    /// for.
     pub fn zero_tail(&self, plan: &SettlePlan) -> Result<()> {
         let block_start = self.start_of_block(plan.tier, plan.block);
         if let Some((tier, block)) = plan.copy_from {
@@ -445,7 +451,8 @@ impl Process {
         self.tier.write(block_start + u64::from(plan.from), &zeros)
     }
 
-    /// Zeroes the tail of a file, so that it can grow. Errors: `Busy` while others write to it.
+    /// Zeroes the tail of a file, so that the file can grow. Errors: `Busy` while others write to
+    /// it.
     pub fn settle(&self, caller: &Caller, inode: InodeId) -> Result<()> {
         if let Some(plan) = self.fs.plan_settle(caller, inode)? {
             let zeroed = self.zero_tail(&plan);
@@ -455,7 +462,8 @@ impl Process {
         Ok(())
     }
 
-    /// Copies what is promoted. False: a block is not what its checksum says, or the file is gone.
+    /// Copies the blocks of a promotion. Returns false if a block does not match its checksum or
+    /// the file is gone.
     pub fn copy_promoted(&self, promotion: &Promotion) -> Result<bool> {
         let mut stored = vec![None; promotion.count as usize];
         match self.fs.checksums(promotion.inode, promotion.file_block, &mut stored) {
@@ -478,7 +486,8 @@ impl Process {
         Ok(true)
     }
 
-    /// Moves what of these file blocks can be, to faster tiers; how many blocks that are.
+    /// Promotes as many of these file blocks as possible to faster tiers. Returns the number of
+    /// blocks moved.
     pub fn promote(&self, inode: InodeId, mut blocks: Range<u32>) -> Result<u32> {
         let (caller, mut moved) = (self.caller(), 0);
         while let Some(promotion) = self.fs.plan_promotion(&caller, inode, blocks.clone())? {
@@ -491,7 +500,8 @@ impl Process {
         Ok(moved)
     }
 
-    /// Copies what is packed or unpacked to a place on a tier; its checksum.
+    /// Copies a packed file or one to be packed to the byte offset `target.1` of tier `target.0`.
+    /// Returns its checksum.
     pub fn copy_small(&self, file: &SmallFile, target: (u8, u64)) -> Result<u32> {
         let mut bytes = vec![0; self.block_bytes() as usize];
         let own = &mut bytes[..file.bytes as usize];
@@ -500,7 +510,7 @@ impl Process {
         Ok(CHECKSUM(0, &bytes))
     }
 
-    /// Has small files share a block; how many blocks are free by that.
+    /// Packs small files into a shared block. Returns the number of blocks freed.
     pub fn pack(&self) -> Result<u32> {
         let caller = self.caller();
         let Some((mut pack, first)) = self.fs.begin_pack(&caller)? else { return Ok(0) };
@@ -514,8 +524,7 @@ impl Process {
         Ok(freed)
     }
 
-    /// Copies what is unpacked to the block that it is to have. False: it is not what its checksum
-    /// says.
+    /// Copies a packed file to its new block. Returns false if it does not match its checksum.
     pub fn copy_unpacked(&self, plan: &Unpacking) -> Result<bool> {
         let (tier, block) = plan.target;
         self.tier.write(self.start_of_block(tier, block), &vec![0; self.block_bytes() as usize])?;
@@ -535,7 +544,8 @@ impl Process {
         Ok(())
     }
 
-    /// Computes the checksums of the file's stale blocks, a batch of them.
+    /// Computes the checksums of one batch of the file's stale blocks. Returns the file's version,
+    /// too.
     pub fn stale(&self, inode: InodeId) -> Result<(u64, Vec<(StaleBlock, u32)>)> {
         let mut stale = Vec::new();
         let version = self.fs.stale_blocks(inode, &mut stale)?;
@@ -547,7 +557,7 @@ impl Process {
         Ok((version, sealed.collect::<Result<_>>()?))
     }
 
-    /// Seals the file; false if somebody is writing to it.
+    /// Seals the file. Returns false if another process is writing to it.
     pub fn seal(&self, inode: InodeId) -> Result<bool> {
         for _ in 0..ATTEMPTS_MAX {
             let (version, sealed) = self.stale(inode)?;
@@ -561,7 +571,7 @@ impl Process {
         panic!("a file has more than {ATTEMPTS_MAX} batches of stale blocks");
     }
 
-    /// Closes this process's reference.
+    /// Releases this process's reference to a handle.
     pub fn close(&self, handle: HandleId) -> Result<()> {
         self.fs.release(self.slot, handle, self.clock.tick())
     }
@@ -572,8 +582,8 @@ impl Process {
         Ok(())
     }
 
-    /// Checks every block of a file that has no write in flight: a stored checksum is that of the
-    /// bytes, those past the end of the file taken for zeros. Errors: `Corrupt` if it is not.
+    /// Verifies the checksum of every block of a file that has no write in flight. Bytes past the
+    /// end of the file count as zeros. Errors: `Corrupt`.
     pub fn verify_blocks(&self, inode: InodeId, handle: HandleId) -> Result<()> {
         let size = self.fs.attributes(inode)?.size;
         let block_bytes = self.block_bytes();
@@ -609,7 +619,8 @@ impl Process {
         self.verify_block_of(&self.fs, inode, file_block, place, size)
     }
 
-    /// The same of a block of a file as another view of the namespace shows it.
+    /// Verifies a block of a file as another view `fs` of the namespace shows it. Errors:
+    /// `Corrupt`.
     pub fn verify_block_of(
         &self,
         fs: &Microfs,

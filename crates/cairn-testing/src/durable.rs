@@ -1,10 +1,12 @@
-//! Workloads on a durable namespace, and what may be left of them after a crash.
+//! Workloads on a durable namespace, and the states that a crash may leave.
 //!
 //! ```text
-//! durable.rs    what a namespace is made like, by a seed      state.rs      what programs see, and what a crash may leave
-//! crew.rs       processes that share it, and their deaths     workload.rs   random operations
+//! durable.rs    settings of a namespace, from a seed
+//! crew.rs       processes that share it, and their deaths
+//! state.rs      state that programs see, and states that a crash may leave
+//! workload.rs   random operations
 //! ```
-//! Does not know what the media do; `crash.rs` makes the crashes.
+//! Does not know how the media fail; `crash.rs` makes the crashes.
 
 mod crew;
 mod state;
@@ -14,11 +16,6 @@ pub use crew::{Crew, Died, Wrap, plain};
 pub use state::{Seen, State, Window, check, check_accounts, look, look_in};
 pub use workload::Workload;
 
-use crate::driver::{Clock, Process};
-use crate::faulty::{ByteMedia, Image, MediaTier};
-use crate::random::Random;
-use crate::tier::CHECKSUM;
-use crate::world::SUPERUSER;
 use cairn_core::recover;
 use cairn_core::{
     Durability, FurtherTier, Media, MediaOptions, Memory, Microfs, NAME_BYTES_MAX, OpenOptions,
@@ -27,11 +24,17 @@ use cairn_core::{
 use cairn_device::Workspace;
 use std::sync::Arc;
 
+use crate::driver::{Clock, Process};
+use crate::faulty::{ByteMedia, Image, MediaTier};
+use crate::random::Random;
+use crate::tier::CHECKSUM;
+use crate::world::SUPERUSER;
+
 /// Names that the operations of every workload use.
 const NAMES: [&[u8]; 6] = [b"a", b"b", b"dir", b"dir/a", b"dir/b", b"link"];
-/// Longest target of a symbolic link.
+/// Longest target of a symbolic link, in bytes.
 const TARGET_BYTES_MAX: usize = 4000;
-/// How a file is opened to be written to.
+/// Options with which a file is opened to write to it.
 const OPEN: OpenOptions = OpenOptions {
     read: true,
     write: true,
@@ -45,49 +48,49 @@ const OPEN: OpenOptions = OpenOptions {
     ..OpenOptions::NONE
 };
 
-/// What a namespace is like and who uses it.
+/// Properties of a namespace and its users.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Unit of allocation, bytes.
+    /// Unit of allocation, in bytes.
     pub hugeblock_bytes: u32,
-    /// When an operation is durable.
+    /// When an operation becomes durable.
     pub durability: Durability,
-    /// Processes that take turns.
+    /// Number of processes; they take turns.
     pub processes: usize,
-    /// One of them dies in the middle of a flush or snapshot, again and again.
+    /// Whether one process dies in the middle of a flush or snapshot, again and again.
     pub mortal: bool,
     /// Names that the operations use.
     pub names: Vec<Vec<u8>>,
-    /// Further names of one file in a directory of their own.
+    /// Number of further hard links to one file, in a directory of their own.
     pub crowd: u64,
-    /// Log blocks that were used before the workload begins, so that the ring's end and a snapshot
-    /// are near.
+    /// Log blocks used before the workload begins, so that the end of the ring and a snapshot are
+    /// near.
     pub history_blocks: u64,
-    /// What its media hold.
+    /// Distribution of metadata and data over tiers.
     pub tiers: Tiers,
-    /// The second tier is memory: nobody shall expect it back after a crash.
+    /// Whether the second tier is memory: its content must not be expected back after a crash.
     pub in_memory: bool,
-    /// Some of its files are absent at first. Nobody but the workload may open them.
+    /// Whether some of its files are absent. Nobody but the workload may open them.
     pub absent: bool,
 }
 
-/// Where metadata and data of a namespace stand. All of it is on media that lose their power
-/// together.
+/// Distribution of a namespace's metadata and data over tiers. All of it is on media that lose
+/// power together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tiers {
-    /// In one tier.
+    /// Both in one tier.
     One,
     /// Metadata in a tier of their own, data in the next one.
     Apart,
-    /// Both in the first tier, which is so small that data go to the next one, too.
+    /// Both in the first tier, which is so small that data spill to the next one.
     Spilling,
 }
 
-/// Hugeblocks with data in the first of two tiers.
+/// Data hugeblocks in the first of two tiers.
 const FIRST_BLOCKS: u32 = 40;
 
 impl Setting {
-    /// One process with short names, on an empty namespace.
+    /// Returns a setting of one process with short names on an empty namespace.
     pub fn simple() -> Setting {
         Setting {
             hugeblock_bytes: 4096,
@@ -103,7 +106,7 @@ impl Setting {
         }
     }
 
-    /// The setting of a seed.
+    /// Draws a setting from a seed.
     pub fn draw(seed: u64) -> Setting {
         let random = &mut Random::new(seed ^ 0x5e77_1246);
         let processes = random.below(3) as usize + 1;
@@ -128,13 +131,13 @@ impl Setting {
         setting
     }
 
-    /// Bytes of media for it.
+    /// Size of its media in bytes.
     fn media_bytes(&self) -> u64 {
         if self.hugeblock_bytes > 4096 { 16 << 20 } else { 6 << 20 }
     }
 
-    /// Makes an empty namespace on `media`, which are large enough. A second tier stands behind the
-    /// first one's blocks.
+    /// Makes an empty namespace on `media`, which must be large enough. A second tier lies after
+    /// the first one's blocks.
     pub fn make_on(&self, media: &dyn Media) -> Superblock {
         let options = self.options();
         let step = u64::from(self.hugeblock_bytes);
@@ -192,7 +195,8 @@ impl Setting {
         for _ in 0..self.history_blocks {
             process.fs.symlink(&caller, &[b'h'; TARGET_BYTES_MAX], ROOT, b"history")?;
             process.fs.unlink(&caller, ROOT, b"history")?;
-            // Goes round the ring instead of being held up at its end.
+            // Free log space, so that the history wraps around the ring instead of stopping at its
+            // end.
             let usage = process.fs.log_usage()?.expect("the namespace is durable");
             if self.history_blocks > 130 && usage.used_bytes > usage.total_bytes / 2 {
                 process.fs.sync()?;
@@ -219,7 +223,7 @@ impl Setting {
     }
 }
 
-/// The beginning of media.
+/// The first `bytes` bytes of media.
 struct Part<'m> {
     media: &'m dyn Media,
     bytes: u64,
@@ -247,20 +251,20 @@ impl Media for Part<'_> {
     }
 }
 
-/// A name as long as names may be, in a directory.
+/// Returns a name of the greatest length, in a directory.
 fn long_name(directory: &[u8], end: &[u8]) -> Vec<u8> {
     let filler = vec![b'n'; NAME_BYTES_MAX - end.len()];
     [directory, &filler, end].concat()
 }
 
-/// Zeroed memory for the namespace of a superblock.
+/// Returns zeroed memory for the namespace of a superblock.
 pub fn memory(superblock: &Superblock) -> Arc<Workspace> {
     let words = superblock.geometry.segment_bytes() as usize / 8;
     let memory = Workspace::new(words).and_then(Workspace::with_shadow);
     Arc::new(memory.expect("there is address space"))
 }
 
-/// A process of the namespace that was recovered in `memory`.
+/// Attaches a process to the namespace that was recovered in `memory`.
 pub fn attach(
     memory: Arc<Workspace>,
     media: Arc<impl ByteMedia + 'static>,

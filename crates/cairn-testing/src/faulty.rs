@@ -1,36 +1,38 @@
-//! Media that go wrong as media do, in the spirit of the test storages of redb and TigerBeetle.
+//! Media with injected faults, in the spirit of the test storages of redb and TigerBeetle.
 //!
 //! `FaultyMedia` keeps the *live* bytes, which reads see, the *durable* bytes, and in order the
-//! writes since the last flush, cut into sectors of 512 bytes, or, as persistent memory is written,
-//! of 8. `crash` gives what a power failure leaves. Which fault happens when stands in a
-//! `FaultPlan`; nothing is random but what a seed says.
+//! writes since the last flush. These are cut into sectors of 512 bytes, or of 8 bytes, as
+//! persistent memory is written. `crash` returns what a power failure leaves. A `FaultPlan` says
+//! which fault happens when; nothing is random except by a seed.
 //!
-//! What happens by itself, and Cairn survives (nothing acknowledged is lost, nothing half-done is
-//! seen):
-//! - *lost and reordered writes*: of the sectors written since the last flush any subset is there
-//!   after a crash.
-//! - *torn write*: a write survives in part; a sector is the old or the new one as a whole.
+//! Faults that happen without a plan, and that Cairn survives (nothing acknowledged is lost,
+//! nothing half-done is seen):
+//! - *lost and reordered writes*: after a crash any subset of the sectors written since the last
+//!   flush is there.
+//! - *torn write*: a write survives in part; each sector is the old or the new one as a whole.
 //!
-//! What a plan asks for, and Cairn survives (the call fails, nothing acknowledged is lost):
+//! Faults that a plan asks for, and that Cairn survives (the call fails, nothing acknowledged is
+//! lost):
 //! - *read fails* with `Io`; the target is filled with garbage.
 //! - *write fails* with `Io`; any subset of its sectors may be written.
 //! - *flush fails* with `Io`; any subset of the sectors is durable. The others are read as written
 //!   until a crash, but no later flush makes them durable: they must be written again.
 //! - *power failure*: from an operation on everything fails with `Io` and changes nothing.
 //!
-//! What Cairn must detect (an error, or a state that was complete earlier; never bytes that nobody
-//! wrote). Where the block concerned is the only witness of what is newer, as the last log block
-//! is, it looks like an earlier crash.
-//! - *misdirected write*: it succeeds and lands at another block; its own keeps the old bytes.
+//! Faults that Cairn must detect (an error, or a state that was complete earlier; never bytes that
+//! nobody wrote). If the affected block is the only witness of newer state, as the last log block
+//! is, the fault looks like an earlier crash.
+//! - *misdirected write*: it succeeds and lands at another block; its own block keeps the old
+//!   bytes.
 //! - *misdirected read*: it returns the bytes of another block.
 //! - *stale read*: it returns each block as it was before its last change.
 //! - *bit flip on read*: one bit is wrong, once.
-//! - *bit flip at rest*: one bit is wrong from now on, on the media.
+//! - *bit flip at rest*: one bit is wrong from then on, on the media.
 //!
-//! What nobody survives:
-//! - *lying flush*: it succeeds, and a later crash may lose anything since the flush before it.
+//! Faults that nothing survives:
+//! - *lying flush*: it succeeds, and a later crash may lose everything since the flush before it.
 //!
-//! Does not judge what is recovered; `crash.rs` calls who does.
+//! Does not judge what is recovered; `crash.rs` calls the checks.
 
 mod disk;
 mod image;
@@ -52,7 +54,7 @@ use disk::{Disk, Effect, Write, surviving_runs};
 use pages::Pages;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What the target of a failed read holds.
+/// Byte that fills the target of a failed read.
 const GARBAGE: u8 = 0xdb;
 
 /// Media whose accesses fail as planned, and whose power can fail at any write and flush.
@@ -61,11 +63,11 @@ pub struct FaultyMedia {
 }
 
 struct State {
-    /// What reads see.
+    /// Bytes that reads see.
     live: Pages,
     /// Each page as it was before its last change.
     older: Pages,
-    /// What a crash leaves.
+    /// Durable bytes and pending writes, from which a crash is made.
     disk: Disk,
     plan: FaultPlan,
     counts: Counts,
@@ -74,7 +76,7 @@ struct State {
     recording: Option<Recording>,
 }
 
-/// Whether a range lies on the media.
+/// Checks that a range lies on the media. Errors: `Corrupt`.
 fn check_range(pages: &Pages, offset: u64, length: usize) -> Result<()> {
     match offset.checked_add(length as u64) {
         Some(end) if end <= pages.bytes() => Ok(()),
@@ -82,19 +84,19 @@ fn check_range(pages: &Pages, offset: u64, length: usize) -> Result<()> {
     }
 }
 
-/// A partial block is a bug of whoever asks for it.
+/// Asserts that an access covers whole blocks; a partial block is a bug of the caller.
 fn assert_whole_blocks(offset: u64, length: usize) {
     assert_eq!(offset % MEDIA_BLOCK_BYTES as u64, 0, "offset of an access to media");
     assert_eq!(length % MEDIA_BLOCK_BYTES, 0, "length of an access to media");
 }
 
 impl FaultyMedia {
-    /// Media that hold `image`, all of it durable. Nothing goes wrong unless a plan says so.
+    /// Returns media that hold `image`, all of it durable. Without a plan no access fails.
     pub fn new(image: &Image) -> FaultyMedia {
         FaultyMedia::with_sectors(image, SECTOR_BYTES)
     }
 
-    /// The same with sectors of so many bytes, a power of two.
+    /// As [`FaultyMedia::new`], with sectors of `sector_bytes` bytes, a power of two.
     pub fn with_sectors(image: &Image, sector_bytes: usize) -> FaultyMedia {
         let pages = image.pages();
         FaultyMedia {
@@ -111,43 +113,44 @@ impl FaultyMedia {
         }
     }
 
-    /// Lets go wrong what the plan says, instead of what an earlier plan said.
+    /// Replaces the plan of faults.
     pub fn follow(&self, plan: FaultPlan) {
         self.lock().plan = plan;
     }
 
-    /// Keeps all effects from now on, until `take_recording`.
+    /// Records all effects from now on, until `take_recording`.
     pub fn record(&self) {
         let mut state = self.lock();
         state.recording = Some(Recording::new(state.disk.clone()));
     }
 
-    /// What was recorded, if it was, and stops.
+    /// Stops recording and returns the recording, if there is one.
     pub fn take_recording(&self) -> Option<Recording> {
         self.lock().recording.take()
     }
 
-    /// Accesses so far.
+    /// Number of accesses so far.
     pub fn counts(&self) -> Counts {
         self.lock().counts
     }
 
-    /// Flushes so far that failed.
+    /// Number of failed flushes so far.
     pub fn failed_flushes(&self) -> u64 {
         self.lock().failed_flushes
     }
 
-    /// Writes and flushes so far: the power could have failed after each of them.
+    /// Number of writes and flushes so far: the power could have failed after each of them.
     pub fn crash_points(&self) -> u64 {
         self.counts().operations()
     }
 
-    /// Sectors of each write since the last flush, in order: what `Survivors` choose from.
+    /// Number of sectors of each write since the last flush, in order; `Survivors` choose from
+    /// them.
     pub fn pending(&self) -> Vec<usize> {
         self.lock().disk.pending()
     }
 
-    /// What is there if the power fails now. Changes nothing.
+    /// Returns what is on the media if the power fails now. Changes nothing.
     pub fn crash(&self, survivors: &Survivors) -> Image {
         self.lock().disk.image(survivors)
     }
@@ -268,12 +271,12 @@ impl State {
         result
     }
 
-    /// The place nearest to `offset` where so many bytes lie on the media.
+    /// Returns the offset nearest to `offset` at which `length` bytes lie on the media.
     fn fit(&self, offset: u64, length: usize) -> u64 {
         offset.min(self.live.bytes() - length as u64)
     }
 
-    /// The sectors that a write at any byte changes, with what is around it.
+    /// Returns the whole sectors that a write at any byte changes, with the bytes around it.
     fn whole_sectors(&self, offset: u64, source: &[u8]) -> Write {
         let sector_bytes = self.disk.sector_bytes();
         let before = offset as usize % sector_bytes;
@@ -311,7 +314,7 @@ impl State {
         self.take_effect(Effect::Write(stored));
     }
 
-    /// Turns over a bit of the media.
+    /// Flips a bit of the media.
     fn rot(&mut self, bit: u64) {
         self.live.flip(bit);
         self.take_effect(Effect::Flip(bit));

@@ -1,5 +1,5 @@
-//! What tests Cairn: a reference model, a driver that moves the bytes, media and processes that
-//! fail. Never shipped.
+//! Test support for Cairn: a reference model, a driver that moves the bytes, and media and
+//! processes that fail. Never shipped.
 
 pub mod content;
 pub mod crash;

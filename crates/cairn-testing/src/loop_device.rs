@@ -1,8 +1,9 @@
-//! A block device for tests: a loop device over a sparse file, gone when its last user closes it.
+//! A block device for tests: a loop device over a sparse file. It disappears when its last user
+//! closes it.
 //!
-//! Must stay true: nobody but the test names the device, and it is taken from the system by its own
-//! descriptor. Where there are no loop devices, or this user may not make them, `LoopDevice::new`
-//! says so on standard error.
+//! Invariant: only the test names the device, and only its own descriptor keeps it in the system.
+//! Where loop devices are missing or this user may not make them, `LoopDevice::new` says so on
+//! standard error.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,20 +11,20 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-// Requests of loop devices (linux/loop.h).
+// ioctl requests of loop devices (linux/loop.h).
 const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
 const LOOP_SET_STATUS64: libc::c_ulong = 0x4c04;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
-/// Others may take the device that was free a moment ago.
+/// Most attempts: another process may take a device that was free a moment ago.
 const TRIES: u32 = 100;
 
 /// `struct loop_info64`.
 #[repr(C)]
 struct Info {
     numbers_and_offset: [u64; 4],
-    /// Size of the device if that is not the file's; 0 = as large as that.
+    /// Size of the device, bytes, if it is not that of the file; 0 for the size of the file.
     limit_bytes: u64,
     number_and_cipher: [u32; 3],
     flags: u32,
@@ -45,18 +46,18 @@ const _: () = assert!(size_of::<Configuration>() == 304);
 pub struct LoopDevice {
     path: PathBuf,
     backing: File,
-    /// Keeps it from being cleared.
+    /// Keeps the device from being cleared.
     device: File,
 }
 
 impl LoopDevice {
-    /// A device of `bytes` over a file in `directory` that has no name; None, and a line on
-    /// standard error, where none can be had.
+    /// Makes a device of `bytes` bytes over an unnamed file in `directory`. Returns `None`, and
+    /// writes a line on standard error, where no device can be had.
     pub fn new(directory: &Path, bytes: u64) -> Option<LoopDevice> {
         LoopDevice::with_sectors(directory, bytes, 512)
     }
 
-    /// As `new`, with sectors of so many bytes, a power of two of at most a page.
+    /// As `new`, with sectors of `sector_bytes` bytes: a power of two, at most a page.
     pub fn with_sectors(directory: &Path, bytes: u64, sector_bytes: u32) -> Option<LoopDevice> {
         let mut options = OpenOptions::new();
         let unnamed = options.read(true).write(true).custom_flags(libc::O_TMPFILE);
@@ -65,7 +66,7 @@ impl LoopDevice {
         LoopDevice::over(backing, sector_bytes, 0)
     }
 
-    /// Another device over the same file, which cannot be written.
+    /// Makes another, read-only device over the same file.
     pub fn read_only(&self) -> Option<LoopDevice> {
         let backing = self.backing.try_clone().expect("a descriptor");
         LoopDevice::over(backing, 512, LO_FLAGS_READ_ONLY)
@@ -82,21 +83,21 @@ impl LoopDevice {
         }
     }
 
-    /// Its path.
+    /// Returns the path of the device.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What its bytes lie in.
+    /// Returns the file under the device.
     pub fn backing(&self) -> &File {
         &self.backing
     }
 
-    /// Makes it smaller, or, with 0, as large as it was. What stands behind its end is out of
-    /// reach, not lost.
+    /// Limits the size of the device to `bytes`; 0 restores the size of the file. Data past the end
+    /// are out of reach, not lost.
     pub fn limit(&self, bytes: u64) {
         let info = info(bytes, LO_FLAGS_AUTOCLEAR);
-        // SAFETY: this request reads one `struct loop_info64`.
+        // SAFETY: this request reads one `struct loop_info64`, and `info` outlives the call.
         let answer = unsafe {
             libc::ioctl(self.device.as_raw_fd(), LOOP_SET_STATUS64 as _, &raw const info)
         };
@@ -109,7 +110,7 @@ fn info(limit_bytes: u64, flags: u32) -> Info {
     Info { numbers_and_offset, limit_bytes, number_and_cipher, flags, names: [0; 176] }
 }
 
-/// Makes a device that is free one over `backing`; None if somebody else has just done so.
+/// Attaches a free device to `backing`. Returns `None` if another process took the device first.
 fn attach(backing: &File, sector_bytes: u32, flags: u32) -> io::Result<Option<(PathBuf, File)>> {
     let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
     // SAFETY: this request has no argument.
@@ -125,7 +126,7 @@ fn attach(backing: &File, sector_bytes: u32, flags: u32) -> io::Result<Option<(P
         info: info(0, flags | LO_FLAGS_AUTOCLEAR),
         reserved: [0; 8],
     };
-    // SAFETY: this request reads one `struct loop_config`.
+    // SAFETY: this request reads one `struct loop_config`, and `configuration` outlives the call.
     let answer =
         unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE as _, &raw const configuration) };
     match answer {

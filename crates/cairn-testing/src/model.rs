@@ -1,9 +1,11 @@
-//! A reference file system: what POSIX says, as simply as it can be said.
+//! Reference file system: POSIX semantics in their simplest form.
 //!
-//! Directories are maps from names to nodes, open files are records with a cursor, errors come in
-//! the order in which Linux finds them (`tests/kernel.rs` compares with the kernel).
-//! `tests/model.rs` compares Cairn with this.
-//! Does not know blocks, space, locks or processes' deaths beyond who holds which open file.
+//! A directory is a map from names to nodes. An open file is a record with a cursor. Errors come in
+//! the order in which Linux checks for them; `tests/kernel.rs` compares the model with the kernel.
+//! `tests/model.rs` compares Cairn with the model.
+//!
+//! Does not model blocks, space or locks. Of a process that dies it knows only which descriptions
+//! the process holds.
 
 use crate::content::Content;
 use crate::path::{Last, Walk};
@@ -13,34 +15,34 @@ use cairn_core::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names a file, directory or symbolic link of the model.
+/// Identity of a file, directory or symbolic link of the model.
 pub type NodeId = u32;
-/// Names an open-file description of the model.
+/// Identity of an open-file description of the model.
 pub type OpenId = u32;
 
 /// The root directory.
 pub const ROOT: NodeId = 1;
 
-/// What kind of thing a node is, and what it holds.
+/// Type of a node, with its content.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// Names, and the directory this one is in.
+    /// A directory.
     Directory {
-        /// What is in it.
+        /// Nodes by name.
         entries: BTreeMap<Vec<u8>, NodeId>,
-        /// The directory it is in; the root is in itself.
+        /// Parent directory; the root is its own parent.
         parent: NodeId,
     },
-    /// Bytes.
+    /// A regular file.
     File(Content),
-    /// The target.
+    /// A symbolic link, with its target.
     Symlink(Vec<u8>),
 }
 
 /// A file, directory or symbolic link.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What it is.
+    /// Type and content.
     pub kind: Kind,
     /// Permission bits.
     pub permissions: u32,
@@ -48,40 +50,40 @@ pub struct Node {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names it has; a directory counts itself and its subdirectories.
+    /// Number of hard links. A directory counts itself and its subdirectories.
     pub links: u32,
-    /// Last change of the data, nanoseconds.
+    /// Time of the last change of the data, nanoseconds.
     pub modified: i64,
-    /// Last change of data or attributes, nanoseconds.
+    /// Time of the last change of data or attributes, nanoseconds.
     pub changed: i64,
-    /// Its writer died.
+    /// Whether a writer of the file died.
     pub unclean: bool,
     deaths: u32,
     /// Extended attributes.
     pub extended: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Its data are elsewhere.
+    /// Whether the data of the file are only elsewhere.
     pub absent: bool,
 }
 
 /// An open-file description.
 #[derive(Clone, Debug)]
 pub struct Open {
-    /// The open file.
+    /// File it refers to.
     pub node: NodeId,
-    /// How it was opened.
+    /// Options it was opened with.
     pub options: OpenOptions,
-    /// Shared file offset.
+    /// File offset, shared by all holders.
     pub cursor: u64,
-    /// Whether data was written through it.
+    /// Whether data was written through this description.
     pub wrote: bool,
-    /// Processes that refer to it.
+    /// Processes that hold the description.
     pub holders: BTreeSet<u32>,
-    /// It was opened for writing when the file was unclean, and how many deaths of writers the file
-    /// had seen then.
+    /// Number of writers of the file that had died when this description was opened for writing on
+    /// an unclean file; `None` for any other description.
     takes_over: Option<u32>,
 }
 
-/// What `stat` shows.
+/// Attributes that `stat` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Type and permission bits.
@@ -90,13 +92,13 @@ pub struct Facts {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Hard links.
+    /// Number of hard links.
     pub links: u32,
     /// Length in bytes; 0 for directories.
     pub size: u64,
-    /// Last change of the data.
+    /// Time of the last change of the data, nanoseconds.
     pub modified: i64,
-    /// Last change of data or attributes.
+    /// Time of the last change of data or attributes, nanoseconds.
     pub changed: i64,
     /// Whether a writer died.
     pub unclean: bool,
@@ -115,7 +117,7 @@ pub(crate) const WRITE: u32 = 2;
 pub(crate) const EXECUTE: u32 = 1;
 
 impl Node {
-    /// Type and permission bits.
+    /// Returns type and permission bits.
     pub fn mode(&self) -> u32 {
         let kind = match self.kind {
             Kind::Directory { .. } => MODE_DIRECTORY,
@@ -137,7 +139,7 @@ impl Node {
         }
     }
 
-    /// Whether `caller` has all rights of `mask`.
+    /// Checks that `caller` has all rights of `mask`. Errors: `AccessDenied`.
     pub fn permit(&self, caller: &Caller, mask: u32) -> Result<()> {
         let who = caller.credentials;
         let granted = if who.uid == 0 {
@@ -155,7 +157,7 @@ impl Node {
 }
 
 impl Model {
-    /// An empty root directory that belongs to the caller.
+    /// Makes a file system with an empty root directory that belongs to the caller.
     pub fn new(caller: &Caller) -> Model {
         let mut model = Model { nodes: BTreeMap::new(), opens: BTreeMap::new(), next: ROOT };
         let root = model.add_node(
@@ -167,7 +169,7 @@ impl Model {
         model
     }
 
-    /// A node that exists.
+    /// Returns a node, which must exist.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[&id]
     }
@@ -203,7 +205,8 @@ impl Model {
         id
     }
 
-    /// The bytes of a regular file.
+    /// Returns the content of a regular file. Errors: `IsDirectory`, or `Invalid` for a symbolic
+    /// link.
     pub fn content(&mut self, id: NodeId) -> Result<&mut Content> {
         match &mut self.node_mut(id).kind {
             Kind::File(content) => Ok(content),
@@ -229,7 +232,7 @@ impl Model {
         crate::path::walk(self, caller, base, path, last)
     }
 
-    /// What `path` names.
+    /// Resolves `path` from `base` to a node.
     pub fn resolve(
         &self,
         caller: &Caller,
@@ -241,7 +244,7 @@ impl Model {
             .existing(self)
     }
 
-    /// What `stat` shows of a node.
+    /// Returns the attributes of a node.
     pub fn facts(&self, id: NodeId) -> Facts {
         let node = self.node(id);
         Facts {
@@ -260,12 +263,12 @@ impl Model {
         }
     }
 
-    /// Attributes of what `path` names.
+    /// Resolves `path` and returns the attributes of its node.
     pub fn stat(&self, caller: &Caller, base: NodeId, path: &[u8], follow: bool) -> Result<Facts> {
         self.resolve(caller, base, path, follow).map(|id| self.facts(id))
     }
 
-    /// As `access(2)`.
+    /// Checks access to a path, as `access(2)`.
     pub fn access(
         &self,
         caller: &Caller,
@@ -277,7 +280,8 @@ impl Model {
         self.node(self.resolve(caller, base, path, follow)?).permit(caller, mask)
     }
 
-    /// Sets the permission bits.
+    /// Sets the permission bits. Errors: `NotPermitted` unless the caller is the owner or the
+    /// superuser.
     pub fn set_mode(&mut self, caller: &Caller, id: NodeId, permissions: u32) -> Result<()> {
         let node = self.node_mut(id);
         if caller.credentials.uid != 0 && caller.credentials.uid != node.uid {
@@ -288,7 +292,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether `caller` may read or write the extended attribute `name` of a node.
+    /// Checks that `caller` may read or write the extended attribute `name` of a node.
     fn permit_extended(&self, caller: &Caller, id: NodeId, name: &[u8], mask: u32) -> Result<()> {
         if name.is_empty() || name.len() > 255 {
             return Err(Error::OutOfRange);
@@ -312,7 +316,8 @@ impl Model {
         }
     }
 
-    /// As `setxattr(2)`, of values that are not too long.
+    /// Sets an extended attribute, as `setxattr(2)`. The model has no limit on the length of a
+    /// value.
     pub fn set_extended(
         &mut self,
         caller: &Caller,
@@ -332,13 +337,13 @@ impl Model {
         Ok(())
     }
 
-    /// As `getxattr(2)`.
+    /// Returns the value of an extended attribute, as `getxattr(2)`.
     pub fn get_extended(&self, caller: &Caller, id: NodeId, name: &[u8]) -> Result<Vec<u8>> {
         self.permit_extended(caller, id, name, READ)?;
         self.node(id).extended.get(name).cloned().ok_or(Error::NoData)
     }
 
-    /// As `removexattr(2)`.
+    /// Removes an extended attribute, as `removexattr(2)`.
     pub fn remove_extended(&mut self, caller: &Caller, id: NodeId, name: &[u8]) -> Result<()> {
         self.permit_extended(caller, id, name, WRITE)?;
         let node = self.node_mut(id);
@@ -347,14 +352,14 @@ impl Model {
         Ok(())
     }
 
-    /// Names of a directory.
+    /// Returns the entries of a directory.
     pub fn list(&self, caller: &Caller, id: NodeId) -> Result<&BTreeMap<Vec<u8>, NodeId>> {
         let entries = self.node(id).entries()?;
         self.node(id).permit(caller, READ)?;
         Ok(entries)
     }
 
-    /// Opens a file for the process `holder`.
+    /// Opens a file for the calling process.
     pub fn open(
         &mut self,
         caller: &Caller,
@@ -426,29 +431,30 @@ impl Model {
         id
     }
 
-    /// An open description. Errors: `BadHandle`.
+    /// Returns an open description. Errors: `BadHandle`.
     pub fn description(&mut self, id: OpenId) -> Result<&mut Open> {
         self.opens.get_mut(&id).ok_or(Error::BadHandle)
     }
 
-    /// Number of open descriptions of a node.
+    /// Returns the number of open descriptions of a node.
     pub fn opens_of(&self, node: NodeId) -> usize {
         self.opens.values().filter(|open| open.node == node).count()
     }
 
-    /// Whether `holder` refers to the description.
+    /// Whether the process `holder` holds the description.
     pub fn holds(&self, holder: u32, id: OpenId) -> bool {
         self.opens.get(&id).is_some_and(|open| open.holders.contains(&holder))
     }
 
-    /// The process `child` inherits everything `parent` has open.
+    /// Gives the process `child` every description that `parent` holds.
     pub fn fork(&mut self, parent: u32, child: u32) {
         for open in self.opens.values_mut().filter(|open| open.holders.contains(&parent)) {
             open.holders.insert(child);
         }
     }
 
-    /// A process lets go of a description; `clean` false if it was killed.
+    /// Takes a description from a process. `clean` is false if the process was killed; a file it
+    /// wrote to becomes unclean. Errors: `BadHandle` if the process does not hold it.
     pub fn release(&mut self, holder: u32, id: OpenId, clean: bool) -> Result<()> {
         let open = self.description(id)?;
         if !open.holders.remove(&holder) {
@@ -472,7 +478,7 @@ impl Model {
         Ok(())
     }
 
-    /// A process ends; everything it has open is released.
+    /// Ends a process and releases every description it holds.
     pub fn end(&mut self, holder: u32, clean: bool) {
         let held: Vec<OpenId> =
             self.opens.keys().copied().filter(|&id| self.holds(holder, id)).collect();
@@ -481,14 +487,14 @@ impl Model {
         }
     }
 
-    /// The data of `node`, or what is in it, changed.
+    /// Sets the times of `node` after a change of its data or entries.
     pub fn touch(&mut self, caller: &Caller, node: NodeId) {
         let node = self.node_mut(node);
         node.modified = caller.now.0;
         node.changed = caller.now.0;
     }
 
-    /// Forgets a node without names and open descriptions.
+    /// Drops a node without names and without open descriptions.
     pub(crate) fn drop_if_unreachable(&mut self, id: NodeId) {
         let is_open = self.opens.values().any(|open| open.node == id);
         if self.node(id).links == 0 && !is_open {
@@ -496,7 +502,7 @@ impl Model {
         }
     }
 
-    /// Sets the length of a regular file.
+    /// Sets the length of a regular file, bytes. Length 0 makes it clean and present.
     pub fn truncate(&mut self, caller: &Caller, node: NodeId, size: u64) -> Result<()> {
         self.content(node)?.truncate(size);
         if size == 0 {
@@ -507,7 +513,7 @@ impl Model {
         Ok(())
     }
 
-    /// An empty regular file has these bytes, which are elsewhere.
+    /// Gives an empty regular file these bytes and marks it absent: its data are only elsewhere.
     pub fn make_absent(&mut self, node: NodeId, bytes: &[u8]) {
         self.content(node).expect("it is a file").write(0, bytes, false);
         let node = self.node_mut(node);
@@ -515,17 +521,17 @@ impl Model {
         node.unclean = false;
     }
 
-    /// Whether a file is there whose data are not.
+    /// Whether a node exists and is an absent file.
     pub fn is_absent(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.absent)
     }
 
-    /// Opens an absent file for who brings its data.
+    /// Opens an absent file for the process that restores its data.
     pub fn open_absent(&mut self, caller: &Caller, node: NodeId) -> OpenId {
         self.add_open(caller, node, OpenOptions { write: true, ..OpenOptions::NONE }, false)
     }
 
-    /// The data of a file are there.
+    /// Marks the data of a file as present.
     pub fn end_absence(&mut self, node: NodeId) {
         self.node_mut(node).absent = false;
     }

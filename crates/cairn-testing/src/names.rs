@@ -1,5 +1,4 @@
-//! Operations of the reference model that make and remove names, with their errors in Linux's
-//! order.
+//! Operations of the reference model that create and remove names. Errors come in Linux's order.
 
 use crate::model::{EXECUTE, Kind, Model, NodeId, ROOT, WRITE};
 use crate::path::{Last, Walk};
@@ -9,7 +8,7 @@ use std::collections::BTreeMap;
 const STICKY: u32 = 0o1000;
 
 impl Model {
-    /// Checks that `walk` may be given a new name.
+    /// Checks that `caller` may create the name that `walk` leads to.
     pub(crate) fn permit_creation(&self, caller: &Caller, walk: &Walk) -> Result<()> {
         if self.node(walk.parent).links == 0 {
             return Err(Error::NotFound);
@@ -54,7 +53,7 @@ impl Model {
         id
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub fn make_directory(
         &mut self,
         caller: &Caller,
@@ -73,7 +72,7 @@ impl Model {
         Ok(id)
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub fn symlink(
         &mut self,
         caller: &Caller,
@@ -94,7 +93,7 @@ impl Model {
         Ok(id)
     }
 
-    /// Walks to a name that is to be given to something that is not a directory.
+    /// Resolves the path of a name to be created for something other than a directory.
     fn walk_to_new_file(&self, caller: &Caller, base: NodeId, path: &[u8]) -> Result<Walk> {
         let walk = self.walk(caller, base, path, Last::Name)?;
         match walk.target {
@@ -104,7 +103,7 @@ impl Model {
         }
     }
 
-    /// Target of a symbolic link.
+    /// Returns the target of a symbolic link. Errors: `Invalid` if the path names something else.
     pub fn read_link(&self, caller: &Caller, base: NodeId, path: &[u8]) -> Result<Vec<u8>> {
         match &self.node(self.resolve(caller, base, path, false)?).kind {
             Kind::Symlink(target) => Ok(target.clone()),
@@ -112,7 +111,7 @@ impl Model {
         }
     }
 
-    /// Gives a file another name.
+    /// Gives a file a further name.
     pub fn link(
         &mut self,
         caller: &Caller,
@@ -133,7 +132,7 @@ impl Model {
         Ok(())
     }
 
-    /// Removes a name of something that is not a directory.
+    /// Removes a name of something other than a directory.
     pub fn unlink(&mut self, caller: &Caller, base: NodeId, path: &[u8]) -> Result<()> {
         let walk = self.walk(caller, base, path, Last::Name)?;
         if !walk.is_ordinary() {
@@ -172,7 +171,7 @@ impl Model {
         Ok(())
     }
 
-    /// Renames.
+    /// Renames a file, directory or symbolic link, or exchanges two.
     pub fn rename(
         &mut self,
         caller: &Caller,
@@ -249,7 +248,8 @@ impl Model {
         Ok(())
     }
 
-    /// A directory that gets another parent has its `..` written.
+    /// Checks that `caller` may write a directory that gets another parent, because its `..`
+    /// changes.
     fn permit_move(&self, caller: &Caller, moved: NodeId, old: &Walk, new: &Walk) -> Result<()> {
         match self.node(moved).is_directory() && old.parent != new.parent {
             true => self.node(moved).permit(caller, WRITE),

@@ -1,13 +1,12 @@
-//! An object store in memory that gets into trouble when it is told to: as much of S3 as the
-//! archive needs.
+//! An object store in memory that fails on demand. It has as much of S3 as the archive needs.
 //!
-//! Must stay true: it stands beside real servers (tests/apps), not for them: it compares checksums,
-//! and it does not look at signatures.
+//! Must stay true: it complements real servers (tests/apps) and does not replace them. It compares
+//! checksums, but does not verify signatures.
 
-// Each test file is a program of its own and uses a part of this.
+// Each test file is a program of its own and uses only a part of this.
 #![allow(dead_code)]
 
-use cairn_device::checksum;
+use cairn_platform::checksum;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,52 +14,53 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
-/// What goes wrong with one request.
+/// A failure of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// 503, to one that writes.
+    /// A PUT gets status 503.
     SlowDown,
-    /// The connection ends in the middle of the body of one that writes.
+    /// The connection ends in the middle of the body of a PUT.
     Hangup,
-    /// What arrived of one that writes has another checksum.
+    /// The body of a PUT arrives with a flipped bit, so its checksum does not match.
     WrongChecksum,
-    /// The server knows nothing of checksums, and keeps another byte than it got.
+    /// The server ignores the checksum of a PUT and stores a changed byte.
     NoChecksums,
-    /// The connection ends when an object was made of its parts, before that is said.
+    /// The connection ends before the response, after the parts of an object were joined.
     Unanswered,
-    /// The connection ends in the middle of an object that is read and says nothing of a
-    /// checkpoint.
+    /// The connection ends in the middle of the body of a GET. Descriptions of checkpoints are
+    /// exempt.
     CutOff,
-    /// An object that says something of a checkpoint is gone when it is read.
+    /// A GET of the description of a checkpoint gets status 404.
     Gone,
-    /// Such an object is where reading takes hours: 403.
+    /// A GET of the description of a checkpoint gets status 403, as from a storage class that takes
+    /// hours to read.
     Frozen,
 }
 
-/// Names and uploads in a list, at most; the next list goes on.
+/// Most names, uploads or parts in one list; the next list continues.
 const PAGE: usize = 2;
 /// Longest name of an object, bytes.
 const KEY_BYTES_MAX: usize = 1024;
 
-/// How the server is, to every request.
+/// How the server treats all requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mood {
-    /// As it should be.
+    /// Serves them properly.
     #[default]
     Fine,
-    /// It ends every connection.
+    /// Ends every connection.
     Away,
-    /// It knows nobody: 403.
+    /// Denies access: status 403.
     Forbidding,
-    /// It has no such bucket: 404.
+    /// Has no such bucket: status 404.
     Bucketless,
-    /// It keeps whoever writes this part of an object waiting.
+    /// Does not answer requests that write this part of an object.
     StuckAt(u32),
-    /// It says of no object in parts what is there of it: 501.
+    /// Does not list uploads or parts: status 501.
     Secretive,
-    /// It keeps everybody waiting.
+    /// Does not answer at all.
     Silent,
-    /// Its lists always go on at the same place.
+    /// Returns lists that continue at the same place forever.
     Endless,
 }
 
@@ -70,7 +70,7 @@ struct Object {
     headers: BTreeMap<String, String>,
 }
 
-/// An object that comes in parts.
+/// An unfinished multipart upload.
 struct Upload {
     name: String,
     object: Object,
@@ -79,7 +79,7 @@ struct Upload {
 
 struct SentPart {
     bytes: Vec<u8>,
-    /// Its checksum was stated, and compared.
+    /// Whether the client stated its checksum, which was compared.
     is_compared: bool,
 }
 
@@ -88,17 +88,17 @@ struct State {
     objects: BTreeMap<String, Object>,
     uploads: BTreeMap<u64, Upload>,
     begun: u64,
-    /// The numbers of parts that came, of all objects.
+    /// Numbers of the parts received, of all objects.
     parts: Vec<u32>,
     troubles: Vec<Trouble>,
     mood: Mood,
-    /// An object that it refuses for good.
+    /// An object that the server refuses permanently, BUCKET/KEY.
     refused: Option<String>,
-    /// Somebody waits because the server is stuck or silent.
+    /// Whether a request has met a stuck or silent server.
     is_awaited: bool,
 }
 
-/// Hears of bytes that arrive.
+/// Callback with the number of bytes of a PUT.
 type Witness = Box<dyn Fn(u64) + Send + Sync>;
 
 struct Shared {
@@ -108,7 +108,7 @@ struct Shared {
     witness: Witness,
 }
 
-/// The server; it ends with the process.
+/// The server. It ends with the process.
 pub struct ObjectStore {
     port: u16,
     shared: Arc<Shared>,
@@ -128,12 +128,12 @@ impl Request {
 }
 
 impl ObjectStore {
-    /// One that has these troubles, the last one first.
+    /// Starts a server with these failures; the last one comes first.
     pub fn start(troubles: &[Trouble]) -> ObjectStore {
         ObjectStore::watched(troubles, Box::new(|_| ()))
     }
 
-    /// The same, where `witness` hears of the bytes of each request that writes, before it is
+    /// As `start`. `witness` is called with the number of body bytes of each PUT before it is
     /// answered.
     pub fn watched(troubles: &[Trouble], witness: Witness) -> ObjectStore {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port of this machine");
@@ -151,60 +151,60 @@ impl ObjectStore {
         ObjectStore { port, shared }
     }
 
-    /// Its address.
+    /// Returns the address of the server.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Is like this from now on.
+    /// Sets how the server treats all requests.
     pub fn set_mood(&self, mood: Mood) {
         self.shared.state().mood = mood;
         self.shared.changed.notify_all();
     }
 
-    /// Returns when somebody waits because the server is stuck or silent.
+    /// Waits until a request has met a stuck or silent server.
     pub fn wait_until_stuck(&self) {
         let state = self.shared.state();
         let waited = self.shared.changed.wait_while(state, |state| !state.is_awaited);
         drop(waited.expect("no request panics"));
     }
 
-    /// Refuses this object, and no other, for good: BUCKET/KEY; or nothing.
+    /// Sets the only object that the server refuses permanently, BUCKET/KEY; `None` for no object.
     pub fn refuse(&self, name: Option<&str>) {
         self.shared.state().refused = name.map(str::to_string);
     }
 
-    /// Has this trouble the next time.
+    /// Adds a failure that comes next.
     pub fn trouble(&self, trouble: Trouble) {
         self.shared.state().troubles.push(trouble);
     }
 
-    /// Whether all troubles were had.
+    /// Whether all failures have happened.
     pub fn has_had_them(&self) -> bool {
         self.shared.state().troubles.is_empty()
     }
 
-    /// What it has: BUCKET/KEY.
+    /// Returns the names of all objects, BUCKET/KEY.
     pub fn names(&self) -> Vec<String> {
         self.shared.state().objects.keys().cloned().collect()
     }
 
-    /// Objects that were begun and are neither complete nor given up.
+    /// Returns the number of uploads that are neither complete nor aborted.
     pub fn unfinished(&self) -> usize {
         self.shared.state().uploads.len()
     }
 
-    /// Objects in parts that were ever begun.
+    /// Returns the number of multipart uploads ever begun.
     pub fn begun(&self) -> u64 {
         self.shared.state().begun
     }
 
-    /// The numbers of parts that came since this was asked last, in their order.
+    /// Returns the numbers of the parts received since the last call, in order.
     pub fn take_parts(&self) -> Vec<u32> {
         std::mem::take(&mut self.shared.state().parts)
     }
 
-    /// Changes a part of the one object that was begun.
+    /// Changes a part of the only unfinished upload.
     pub fn damage_part(&self, number: u32, change: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.shared.state();
         let mut uploads = state.uploads.values_mut();
@@ -212,22 +212,22 @@ impl ObjectStore {
         change(&mut upload.parts.get_mut(&number).expect("is there").bytes);
     }
 
-    /// What is in an object.
+    /// Returns the content of an object.
     pub fn object(&self, name: &str) -> Option<Vec<u8>> {
         self.shared.state().objects.get(name).map(|object| object.bytes.clone())
     }
 
-    /// Changes what is in an object, and nothing that is said of it.
+    /// Changes the content of an object without its checksum and other metadata.
     pub fn damage(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
         change(&mut self.shared.state().objects.get_mut(name).expect("is there").bytes);
     }
 
-    /// Loses an object.
+    /// Removes an object, as if it were lost.
     pub fn lose(&self, name: &str) {
         self.shared.state().objects.remove(name).expect("was there");
     }
 
-    /// Requests that wrote something.
+    /// Returns the number of PUT requests.
     pub fn written(&self) -> u64 {
         self.shared.written.load(Ordering::Relaxed)
     }
@@ -248,7 +248,7 @@ impl Shared {
         }
     }
 
-    /// None: the connection ends.
+    /// Answers one request. Returns `None` if the connection ends.
     fn serve_one(
         &self,
         request: &Request,
@@ -362,7 +362,7 @@ fn read_head(reader: &mut impl BufRead) -> Option<Request> {
     Some(Request { method, name: decoded(path.trim_start_matches('/')), query, headers })
 }
 
-/// A text of which some bytes are written as %XX.
+/// Decodes the %XX sequences of a text.
 fn decoded(text: &str) -> String {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
@@ -384,7 +384,7 @@ fn found(text: String) -> Answer {
     (200, vec![], Some(text.into_bytes()))
 }
 
-/// The key in BUCKET/KEY.
+/// Returns the key in BUCKET/KEY.
 fn key(name: &str) -> &str {
     name.split_once('/').map_or("", |(_, key)| key)
 }
@@ -392,7 +392,7 @@ fn key(name: &str) -> &str {
 const XML: &str = "xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"";
 
 impl State {
-    /// That this object is refused; an answer to HEAD has no words.
+    /// Returns the refusal of an object. The response to HEAD has no body.
     fn refusal(&self, request: &Request, code: &str) -> Answer {
         match request.method.as_str() {
             "HEAD" => (400, vec![("content-length".into(), "0".into())], None),
@@ -400,7 +400,7 @@ impl State {
         }
     }
 
-    /// The next trouble, if it is one of such a request.
+    /// Takes the next failure if it applies to this request.
     fn trouble_for(&mut self, request: &Request) -> Option<Trouble> {
         let key = key(&request.name);
         let is_file = !key.is_empty() && !key.contains("cairn-checkpoint.");
@@ -566,13 +566,13 @@ impl State {
             }
         };
         let entries: std::collections::BTreeSet<(String, bool)> = keys.map(entry).collect();
-        // What a page ends with is where the next one begins.
+        // The last name of a page is the continuation token of the next.
         let after = query.get("continuation-token");
         let mut left = entries.into_iter().filter(|(name, _)| after.is_none_or(|at| name > at));
         let page: Vec<(String, bool)> = left.by_ref().take(PAGE).collect();
         let shown = |(name, is_directory): &(String, bool)| match is_directory {
             true => format!("<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>"),
-            // No more than what a list has to say: s3s-fs has no ETag in it.
+            // The entry has only what a list must have: s3s-fs has no ETag in it either.
             false => format!("<Contents><Key>{name}</Key></Contents>"),
         };
         let next = page.last().filter(|_| left.next().is_some());
@@ -584,7 +584,8 @@ impl State {
 }
 
 impl Upload {
-    /// The bytes of the parts that are named; None if one is another one than was sent.
+    /// Joins the parts that the request names. Returns `None` if one differs from the part
+    /// received.
     fn made_of(&self, text: &str) -> Option<Vec<u8>> {
         let inner = |part: &str, name: &str| {
             let (_, rest) = part.split_once(&format!("<{name}>"))?;
@@ -601,12 +602,12 @@ impl Upload {
     }
 }
 
-/// What tells contents apart.
+/// Returns an entity tag that differs for different contents.
 fn etag(bytes: &[u8]) -> String {
     format!("\"{:08x}\"", checksum::crc32c(0, bytes))
 }
 
-/// A CRC32C as S3 writes it, by way of its bits.
+/// Encodes a CRC32C in base64 as S3 does, via its binary digits.
 fn base64(crc32c: u32) -> String {
     let digits: Vec<char> =
         ('A'..='Z').chain('a'..='z').chain('0'..='9').chain("+/".chars()).collect();

@@ -1,47 +1,47 @@
-//! From a path to a node of the reference model, component by component, as path_resolution(7)
-//! tells it.
+//! Path resolution of the reference model, component by component, as path_resolution(7) specifies.
 
 use crate::model::{Kind, Model, NodeId, ROOT};
 use cairn_core::{Caller, Error, NAME_BYTES_MAX, PATH_BYTES_MAX, Result};
 
-/// Where the model appears; absolute link targets below it stay inside.
+/// Mount point of the model. An absolute link target below it stays inside the model.
 pub const MOUNT: &[u8] = b"/cairn";
 const SYMLINKS_MAX: usize = 40;
 const EXECUTE: u32 = 1;
 
-/// What happens to a symbolic link in the last place.
+/// Treatment of a symbolic link in the last component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last {
-    /// It is followed.
+    /// Follow it.
     Follow,
-    /// It is not, unless a slash comes after it.
+    /// Follow it only if a slash comes after it.
     Keep,
-    /// It is not: the name itself is to be made or removed.
+    /// Never follow it: the caller creates or removes the name itself.
     Name,
-    /// It is, unless a slash comes after it, which creating a file refuses.
+    /// Follow it unless a slash comes after it; creating a file refuses such a path.
     Create,
 }
 
-/// Where a path leads.
+/// Result of a path resolution.
 #[derive(Clone, Debug)]
 pub struct Walk {
-    /// The directory that holds the last component.
+    /// Directory that holds the last component.
     pub parent: NodeId,
-    /// The last component; empty for the base itself.
+    /// Last component; empty if the path names the base itself.
     pub name: Vec<u8>,
-    /// What it names.
+    /// Node that the last component names, if it exists.
     pub target: Option<NodeId>,
-    /// Whether a slash followed.
+    /// Whether a slash follows the last component.
     pub trailing_slash: bool,
 }
 
 impl Walk {
-    /// Whether the name can be made or removed.
+    /// Whether the name can be created or removed: it is not empty, `.` or `..`.
     pub fn is_ordinary(&self) -> bool {
         !matches!(self.name.as_slice(), b"" | b"." | b"..")
     }
 
-    /// What the path names, which must be a directory if a slash followed.
+    /// Returns the node that the path names. Errors: `NotFound`; `NotDirectory` if a slash follows
+    /// the name of something else.
     pub fn existing(&self, model: &Model) -> Result<NodeId> {
         let target = self.target.ok_or(Error::NotFound)?;
         if self.trailing_slash && !model.node(target).is_directory() {
@@ -61,7 +61,7 @@ fn below_mount(path: &[u8]) -> Result<&[u8]> {
     if rest.first().is_none_or(|&byte| byte == b'/') { Ok(rest) } else { Err(Error::Escapes) }
 }
 
-/// Walks `path` from `base`.
+/// Resolves `path` from the directory `base`.
 pub(crate) fn walk(
     model: &Model,
     caller: &Caller,

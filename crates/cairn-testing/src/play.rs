@@ -1,5 +1,4 @@
-//! Plays random actions on a simulation: steps of processes, what comes between the steps of a
-//! write, forks, deaths.
+//! Plays random actions on a simulation: steps of processes, the stages of a write, forks, deaths.
 //!
 //! The random tests draw the actions from a seed, the fuzzer from its input.
 
@@ -9,9 +8,9 @@ use crate::step::{Generator, Place, Step};
 use crate::world::READ_WRITE;
 use cairn_core::{Credentials, OpenOptions, RenameMode};
 
-/// Processes alive at once at most.
+/// Most processes alive at once.
 const PROCESSES_MAX: usize = 5;
-/// Whose processes take part: the superuser more often, and two users of one group.
+/// Credentials of the processes. The superuser comes up more often; the two users share a group.
 pub const USERS: [Credentials; 4] = [
     Credentials { uid: 0, gid: 0 },
     Credentials { uid: 0, gid: 0 },
@@ -19,7 +18,7 @@ pub const USERS: [Credentials; 4] = [
     Credentials { uid: 1001, gid: 100 },
 ];
 
-/// One random action of a random process.
+/// Takes one random action of a random process.
 pub fn act(simulation: &mut Simulation, generator: &mut Generator) {
     let index = generator.random.below(simulation.processes.len() as u64) as usize;
     generator.holder = simulation.processes[index].slot.0;
@@ -82,7 +81,7 @@ pub fn act(simulation: &mut Simulation, generator: &mut Generator) {
     }
 }
 
-/// A cut is made, the image is compared with what was there, or it ends.
+/// Begins a cut, compares the image with the state at the cut, or ends the image.
 pub fn act_on_images(simulation: &mut Simulation, generator: &mut Generator) {
     match generator.random.below(60) {
         0..3 if !simulation.has_cut() => simulation.begin_cut(),
@@ -92,8 +91,8 @@ pub fn act_on_images(simulation: &mut Simulation, generator: &mut Generator) {
     }
 }
 
-/// A random process begins to promote blocks of a file that it has open, or one goes on, or gives
-/// up.
+/// Begins to promote blocks of a file that a random process has open, or continues or gives up a
+/// promotion in flight.
 pub fn act_on_promotions(simulation: &mut Simulation, generator: &mut Generator) {
     let in_flight = simulation.promotions_in_flight() as u64;
     if in_flight > 0 && !generator.random.one_in(3) {
@@ -110,7 +109,8 @@ pub fn act_on_promotions(simulation: &mut Simulation, generator: &mut Generator)
     }
 }
 
-/// A process does something with one of a few small files, which it mostly closes again.
+/// Takes one action of a random process on one of a few small files. The process mostly closes it
+/// again.
 pub fn act_on_small_files(simulation: &mut Simulation, generator: &mut Generator) {
     const NAMES: u64 = 20;
     let index = generator.random.below(simulation.processes.len() as u64) as usize;
@@ -144,7 +144,7 @@ pub fn act_on_small_files(simulation: &mut Simulation, generator: &mut Generator
         return;
     }
     match action {
-        // It stays open.
+        // The file stays open.
         3 => return,
         4..6 => simulation.take(index, &Step::Read { open: place, at: Some(offset), length: 5000 }),
         6..8 => simulation.take(index, &Step::Truncate { open: place, size: offset }),
@@ -155,7 +155,7 @@ pub fn act_on_small_files(simulation: &mut Simulation, generator: &mut Generator
     simulation.take(index, &Step::Close { open: place });
 }
 
-/// A process packs small files, or gives one a block of its own, a step at a time.
+/// Takes one stage of packing small files, or of giving one a block of its own.
 pub fn act_on_packs(simulation: &mut Simulation, generator: &mut Generator) {
     let in_flight = simulation.packings_in_flight() as u64;
     if in_flight > 0 && !generator.random.one_in(4) {
@@ -173,8 +173,8 @@ pub fn act_on_packs(simulation: &mut Simulation, generator: &mut Generator) {
     }
 }
 
-/// A process makes a file absent, or cuts one; or one is brought a step further, or who brings them
-/// dies.
+/// Makes a file absent, truncates an absent file, restores one by one more stage, or ends the
+/// process that restores it.
 pub fn act_on_absent(simulation: &mut Simulation, generator: &mut Generator) {
     let index = generator.random.below(simulation.processes.len() as u64) as usize;
     generator.holder = simulation.processes[index].slot.0;
@@ -201,7 +201,7 @@ pub fn act_on_absent(simulation: &mut Simulation, generator: &mut Generator) {
     }
 }
 
-/// A file that is new, or emptied for that, or, seldom, any that is open.
+/// Makes a file absent: mostly a new or an emptied one, sometimes any open one.
 fn make_absent(simulation: &mut Simulation, generator: &mut Generator, index: usize) {
     let place = if generator.random.one_in(8) {
         let is_file = |kind: &Kind| matches!(kind, Kind::File(_));
@@ -226,7 +226,8 @@ fn make_absent(simulation: &mut Simulation, generator: &mut Generator, index: us
     simulation.make_absent(index, place, &bytes);
 }
 
-/// A process goes on writing at its cursor, which gets it a lease, and perhaps does not finish.
+/// Writes several times at the cursor, which earns the process a lease. The last write stays in
+/// flight.
 fn go_on_writing(
     simulation: &mut Simulation,
     generator: &mut Generator,
@@ -247,7 +248,7 @@ fn go_on_writing(
     simulation.begin_write(index, place, None, &last, transfers);
 }
 
-/// One random step of a random process, with nothing left in flight.
+/// Takes one random step of a random process. Nothing stays in flight.
 pub fn act_on_names(simulation: &mut Simulation, generator: &mut Generator) {
     let index = generator.random.below(simulation.processes.len() as u64) as usize;
     generator.holder = simulation.processes[index].slot.0;

@@ -1,44 +1,45 @@
-//! Everything that can be seen of a namespace without changing it, for comparing two moments.
+//! Everything visible of a namespace without changing it, to compare two moments.
 
 use cairn_core::{
     Attributes, Error, InodeId, Microfs, ProcessIdentity, ROOT, Report, Result, SlotId,
 };
 use std::collections::BTreeMap;
 
-/// Handles looked at; tests open fewer.
+/// End of the handle numbers looked at; tests open fewer files.
 const HANDLES_MAX: u32 = 64;
-/// Blocks of a file whose checksums are looked at.
+/// Most blocks of a file whose checksums are read.
 const BLOCKS_MAX: usize = 64;
 
-/// A file, directory or symbolic link as it is seen.
+/// A file, directory or symbolic link with everything visible of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// What `stat` shows.
+    /// Attributes that `stat` shows.
     pub attributes: Attributes,
-    /// Target of a link.
+    /// Target of a symbolic link.
     pub target: Vec<u8>,
-    /// Checksums of its blocks, `None` for holes and stale ones.
+    /// Checksums of its blocks; `None` for a hole or a stale block.
     pub checksums: Vec<Option<u32>>,
     /// Extended attributes.
     pub extended: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// All that is seen at one moment.
+/// The visible state at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Portrait {
-    /// By path.
+    /// Nodes by path.
     pub tree: BTreeMap<Vec<u8>, Seen>,
-    /// Open descriptions: file, cursor, whether it may be read, written, appended to.
+    /// Open descriptions by number: file, cursor, and whether it may be read, written, appended to.
     pub handles: BTreeMap<u32, (InodeId, u64, [bool; 3])>,
     /// Attached processes.
     pub processes: Vec<(SlotId, ProcessIdentity)>,
-    /// Counts of blocks, names and inodes.
+    /// Numbers of blocks, names and inodes.
     pub report: Report,
-    /// Deleted files whose blocks are not free yet, writes in flight, attachments ever.
+    /// Number of deleted files whose blocks are not free yet, of writes in flight, and of
+    /// attachments ever made.
     pub counts: [u64; 3],
 }
 
-/// Checks the namespace and describes it. Errors: what the check found.
+/// Checks the namespace and describes it. Errors: those of the check.
 pub fn portrait(fs: &Microfs) -> Result<Portrait> {
     let report = fs.check()?;
     let usage = fs.usage()?;

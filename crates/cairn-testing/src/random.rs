@@ -1,43 +1,44 @@
-//! Pseudo-random numbers with a seed that is printed: the seed is the bug report. For a fuzzer,
-//! choices spelled out in bytes instead.
+//! Pseudo-random numbers with a printed seed: the seed is the bug report. A fuzzer supplies its
+//! choices as bytes instead.
 //!
-//! Must stay true: the same seed, or the same bytes, give the same numbers on every machine and in
-//! every build.
-//! Not for anything that must not be guessed.
+//! Invariant: the same seed, or the same bytes, give the same numbers on every machine and in every
+//! build.
+//!
+//! Does not serve for numbers that must not be guessed.
 
-/// Variable that sets how many seeds a randomised test runs.
+/// Environment variable: number of seeds that a randomised test runs.
 pub const SEEDS_VARIABLE: &str = "CAIRN_TEST_SEEDS";
-/// Variable that makes a randomised test run one seed only, to repeat a failure.
+/// Environment variable: the only seed that a randomised test runs, to repeat a failure.
 pub const SEED_VARIABLE: &str = "CAIRN_TEST_SEED";
-/// Variable that, if set, makes the crash tests visit every point instead of a sample.
+/// Environment variable: if set, the crash tests visit every point instead of a sample.
 pub const SOAK_VARIABLE: &str = "CAIRN_SOAK";
 
-/// A stream of numbers: pseudo-random (splitmix64), or chosen by somebody.
+/// A stream of numbers: pseudo-random (splitmix64), or read from the choices of a fuzzer.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
-    /// What decides instead of the state, and how much of it is used up.
+    /// Bytes that replace the state, and the number of them that are used up.
     choices: Option<(Vec<u8>, usize)>,
 }
 
 impl Random {
-    /// The stream of `seed`.
+    /// Returns the stream of `seed`.
     pub fn new(seed: u64) -> Random {
         Random { state: seed, choices: None }
     }
 
-    /// The choices that `bytes` spell: a small number takes one byte, a larger one as many as it
-    /// needs. Where they are used up, every choice is the first one.
+    /// Returns the stream of choices that `bytes` encode. A small bound takes one byte, a larger
+    /// one as many as it needs. When the bytes are used up, every choice is 0.
     pub fn from_choices(bytes: &[u8]) -> Random {
         Random { state: 0, choices: Some((bytes.to_vec(), 0)) }
     }
 
-    /// Whether the bytes that choose are used up.
+    /// Whether the choice bytes are used up.
     pub fn is_used_up(&self) -> bool {
         self.choices.as_ref().is_some_and(|(bytes, used)| *used >= bytes.len())
     }
 
-    /// The next `count` bytes of the choices as a number.
+    /// Returns the next `count` choice bytes as a number; `None` for a seeded stream.
     fn choose(&mut self, count: usize) -> Option<u64> {
         let (bytes, used) = self.choices.as_mut()?;
         let rest = &bytes[(*used).min(bytes.len())..];
@@ -48,7 +49,7 @@ impl Random {
         Some(u64::from_le_bytes(number))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         if let Some(chosen) = self.choose(8) {
             return chosen;
@@ -64,23 +65,23 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `bound`, which is positive.
+    /// Returns a number below `bound`, which must be positive.
     pub fn below(&mut self, bound: u64) -> u64 {
         let bytes = (64 - (bound - 1).leading_zeros()).div_ceil(8);
         self.choose(bytes as usize).unwrap_or_else(|| self.mix()) % bound
     }
 
-    /// True once in `times` on average.
+    /// Returns true once in `times` calls on average.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of `choices`, which is not empty.
+    /// Returns one of `choices`, which must not be empty.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// `length` bytes, never zero, so that a hole is told from data.
+    /// Returns `length` bytes. None is zero, so that data differ from a hole.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         if let Some(seed) = self.choose(1) {
             self.state = seed;
@@ -89,17 +90,17 @@ impl Random {
     }
 }
 
-/// The value of an environment variable, if it is set to a number.
+/// Returns the value of an environment variable, if it is a number.
 pub fn environment_number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.trim().parse().ok()
 }
 
-/// Whether the long form of a test is asked for.
+/// Whether the environment asks for the long form of a test.
 pub fn soaking() -> bool {
     std::env::var_os(SOAK_VARIABLE).is_some()
 }
 
-/// Calls `run` with `count` seeds, or as the environment says, and prints each.
+/// Calls `run` with `count` seeds, or with those that the environment asks for, and prints each.
 pub fn for_each_seed(count: u64, mut run: impl FnMut(u64)) {
     if let Some(seed) = environment_number(SEED_VARIABLE) {
         println!("{SEED_VARIABLE}={seed}");

@@ -1,7 +1,7 @@
-//! What is tried on media that may say anything: recovery, and use of what was recovered.
+//! Recovery of media with arbitrary content, and use of the recovered namespace.
 //!
-//! Whatever they say, every call answers. What recovery accepts is a namespace: it passes its own
-//! check, before and after it was used, and can be recovered again.
+//! Invariant: whatever is on the media, every call returns. What recovery accepts is a namespace:
+//! it passes its own check before and after use, and can be recovered again.
 
 use crate::driver::Process;
 use crate::durable;
@@ -16,12 +16,12 @@ use cairn_device::Workspace;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Bytes read of each file, at its beginning and at its end.
+/// Number of bytes read at the beginning and at the end of each file.
 const READ_BYTES: u64 = 10_000;
-/// Names used by operations on what was recovered.
+/// Names that operations on the recovered namespace use.
 const PATHS: [&[u8]; 6] = [b"a", b"b", b"d", b"d/a", b"d/e", b"s"];
 
-/// An image that gives memory to rebuild a namespace in as a store does.
+/// An image that, like a real store, supplies memory to rebuild a namespace in.
 pub struct Store(pub Image);
 
 impl Media for Store {
@@ -61,7 +61,7 @@ fn workspace(superblock: &Superblock) -> Result<Arc<Workspace>> {
     Ok(Arc::new(Workspace::new(words)?))
 }
 
-/// Recovers the image and uses what that gives. Errors: why it is not taken for a namespace.
+/// Recovers the image and uses the namespace. Errors: why recovery does not accept the image.
 pub fn recover_and_use(image: Image) -> Result<()> {
     let media = Arc::new(Store(image));
     let superblock = Superblock::read(media.as_ref(), CHECKSUM)?;
@@ -72,7 +72,7 @@ pub fn recover_and_use(image: Image) -> Result<()> {
     visit(&process);
     change(&process);
     process.fs.check().expect("what was used is consistent");
-    // A log that is full, and a snapshot that has no room, are no fault of the reader.
+    // A full log, or a snapshot without room, is no fault of the reader.
     let is_written = process.fs.sync().is_ok() && process.fs.write_snapshot().is_ok();
     drop(process);
     if is_written {
@@ -82,7 +82,7 @@ pub fn recover_and_use(image: Image) -> Result<()> {
     Ok(())
 }
 
-/// A process of the namespace that is recovered from the media.
+/// Recovers the namespace from the media and attaches a process to it.
 pub fn open(media: &Arc<Store>, superblock: &Superblock) -> Result<Process> {
     let memory = workspace(superblock)?;
     recover(media.as_ref(), &memory, CHECKSUM)?;
@@ -90,7 +90,7 @@ pub fn open(media: &Arc<Store>, superblock: &Superblock) -> Result<Process> {
         .expect("what was recovered can be opened"))
 }
 
-/// Lists and reads everything.
+/// Lists every directory and reads every file.
 fn visit(process: &Process) {
     let (fs, caller) = (&process.fs, process.caller());
     let mut seen = BTreeSet::from([ROOT]);
@@ -129,7 +129,7 @@ fn read(process: &Process, inode: InodeId, size: u64) {
     let _ = process.close(opened.handle);
 }
 
-/// A few operations of every kind; any answer will do.
+/// Tries a few operations of every kind. Any result will do.
 fn change(process: &Process) {
     let (fs, caller) = (&process.fs, process.caller());
     let options = OpenOptions { read: true, write: true, create: true, ..OpenOptions::default() };

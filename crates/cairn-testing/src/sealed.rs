@@ -1,7 +1,10 @@
-//! Media whose checksums are right whatever they say: what lies behind them is reached.
+//! Makes the checksums of arbitrary media content valid, so that the code behind the checksum tests
+//! is reached.
 //!
-//! Written from docs/FORMAT.md, not from the core: an error there does not hide itself here.
-//! Does not judge whether what it seals makes sense.
+//! Written from docs/FORMAT.md and not from the core, so that an error of the core does not hide
+//! itself here.
+//!
+//! Does not judge whether the sealed content makes sense.
 
 use crate::durable::Setting;
 use crate::faulty::{ByteMedia, Image};
@@ -12,9 +15,9 @@ use std::ops::Range;
 /// Words of a media block.
 pub const BLOCK_WORDS: usize = MEDIA_BLOCK_BYTES / 8;
 const LOG_HEADER_WORDS: usize = 4;
-/// Words of a log block that belong to the log's stream.
+/// Words of a log block that carry the log's stream.
 pub const PAYLOAD_WORDS: usize = BLOCK_WORDS - LOG_HEADER_WORDS;
-/// Parameters of each operation, from number 1 on.
+/// Number of parameters of each operation, from operation 1 on.
 pub const PARAMETERS: [usize; 23] =
     [3, 4, 2, 4, 2, 3, 1, 2, 6, 6, 2, 2, 4, 1, 2, 13, 2, 3, 6, 1, 4, 1, 6];
 
@@ -24,51 +27,51 @@ const SUPERBLOCKS: [u64; 2] = [0, BLOCK];
 const LOG_TAILS: [u64; 2] = [2 * BLOCK, 3 * BLOCK];
 const LOG_RING: u64 = 4 * BLOCK;
 
-/// Where what matters stands on media that were laid out as the superblock says.
+/// Offsets of the structures on media with the layout of a superblock.
 pub struct Places {
     superblock: Superblock,
 }
 
 impl Places {
-    /// Those of the superblock.
+    /// Returns the offsets for the layout of `superblock`.
     pub fn of(superblock: &Superblock) -> Places {
         Places { superblock: superblock.clone() }
     }
 
-    /// One of the two superblocks.
+    /// Returns the offset of one of the two superblocks.
     pub fn superblock(&self, copy: u64) -> u64 {
         SUPERBLOCKS[copy as usize % 2]
     }
 
-    /// The full log block of that number.
+    /// Returns the offset of the full log block with sequence number `sequence`.
     pub fn log_block(&self, sequence: u64) -> u64 {
         LOG_RING + sequence % self.superblock.log_blocks * BLOCK
     }
 
-    /// One of the two places of the last log block.
+    /// Returns the offset of one of the two places of the last log block.
     pub fn log_tail(&self, turn: u64) -> u64 {
         LOG_TAILS[turn as usize % 2]
     }
 
-    /// The first block of the snapshot of that number.
+    /// Returns the offset of the first block of snapshot `number`.
     pub fn slot(&self, number: u64) -> u64 {
         let blocks = self.superblock.log_blocks + number % 2 * self.superblock.slot_blocks;
         LOG_RING + blocks * BLOCK
     }
 
-    /// The table of checksums.
+    /// Returns the offset of the table of checksums.
     pub fn checksums(&self) -> u64 {
         self.slot(0) + 2 * self.superblock.slot_blocks * BLOCK
     }
 
-    /// What blocks of the log of an epoch are marked with.
+    /// Returns the mark of all log blocks of an epoch.
     pub fn brand(&self, epoch: u64) -> u64 {
         let [first, second] = self.superblock.identity;
         first ^ second.rotate_left(32) ^ epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
 
-/// Words at a place of the image.
+/// Reads `count` words at a byte offset of the image.
 pub fn read(image: &Image, offset: u64, count: usize) -> Vec<u64> {
     let mut bytes = vec![0; count * 8];
     image.read_bytes(offset, &mut bytes).expect("the place is on the image");
@@ -76,7 +79,7 @@ pub fn read(image: &Image, offset: u64, count: usize) -> Vec<u64> {
     bytes.chunks_exact(8).map(word).collect()
 }
 
-/// Puts words at a place of the image.
+/// Writes words at a byte offset of the image.
 pub fn write(image: &Image, offset: u64, words: &[u64]) {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     image.write_bytes(offset, &bytes).expect("the place is on the image");
@@ -87,20 +90,20 @@ fn sum(words: impl IntoIterator<Item = u64>) -> u64 {
     u64::from(CHECKSUM(0, &bytes))
 }
 
-/// The checksum of a superblock or of the first block of a snapshot, both in word 2, over all the
-/// others.
+/// Stores the checksum of a superblock or of the first block of a snapshot. Both have it in word 2,
+/// over all other words.
 fn seal_first_block(block: &mut [u64]) {
     block[2] = sum(block.iter().enumerate().filter(|(at, _)| *at != 2).map(|(_, word)| *word));
 }
 
-/// Makes the checksum of a superblock right.
+/// Stores a valid checksum in the superblock at `offset`.
 pub fn seal_superblock(image: &Image, offset: u64) {
     let mut block = read(image, offset, BLOCK_WORDS);
     seal_first_block(&mut block);
     write(image, offset, &block);
 }
 
-/// Seals the records in `words`, as far as their lengths lead.
+/// Seals the records in `words`, up to the first record with an impossible length.
 pub fn seal_records(words: &mut [u64]) {
     let mut at = 0;
     while at < words.len() {
@@ -115,7 +118,8 @@ pub fn seal_records(words: &mut [u64]) {
     }
 }
 
-/// Words of the records of a snapshot: as many as its first block says, if they are there.
+/// Returns the byte range of the records of a snapshot. The first block says how many words they
+/// have; the range is limited to the space of the snapshot.
 pub fn snapshot_records(image: &Image, places: &Places, slot: u64) -> Range<u64> {
     let start = places.slot(slot) + BLOCK;
     let room = (places.superblock.slot_blocks - 1) * BLOCK_WORDS as u64;
@@ -123,7 +127,7 @@ pub fn snapshot_records(image: &Image, places: &Places, slot: u64) -> Range<u64>
     start..start + words * 8
 }
 
-/// Seals the records of a snapshot, their checksum as a whole, and its first block.
+/// Seals the records of a snapshot, their common checksum, and its first block.
 pub fn seal_snapshot(image: &Image, places: &Places, slot: u64) {
     let range = snapshot_records(image, places, slot);
     let mut records = read(image, range.start, ((range.end - range.start) / 8) as usize);
@@ -135,7 +139,7 @@ pub fn seal_snapshot(image: &Image, places: &Places, slot: u64) {
     write(image, places.slot(slot), &first);
 }
 
-/// Makes `records` those of a snapshot, which is sealed.
+/// Writes `records` as those of a snapshot and seals it.
 pub fn put_snapshot(image: &Image, places: &Places, slot: u64, records: &[u64]) {
     let mut first = read(image, places.slot(slot), BLOCK_WORDS);
     first[6] = records.len() as u64;
@@ -149,7 +153,7 @@ fn seal_log_block(block: &mut [u64]) {
     block[2] |= sum(block.iter().copied()) << 32;
 }
 
-/// Seals the blocks at `offsets`, and the records in the stream that they are.
+/// Seals the log blocks at `offsets` and the records in the stream that these blocks form.
 pub fn seal_log(image: &Image, offsets: &[u64]) {
     let mut blocks: Vec<Vec<u64>> =
         offsets.iter().map(|&offset| read(image, offset, BLOCK_WORDS)).collect();
@@ -165,7 +169,7 @@ pub fn seal_log(image: &Image, offsets: &[u64]) {
     }
 }
 
-/// Makes `stream` the log of an epoch, from its very beginning.
+/// Writes `stream` as the log of an epoch, from the beginning of the log.
 pub fn put_log(image: &Image, places: &Places, epoch: u64, stream: &[u64]) {
     for (sequence, payload) in stream.chunks(PAYLOAD_WORDS).enumerate() {
         let sequence = sequence as u64;
@@ -186,7 +190,7 @@ pub fn put_log(image: &Image, places: &Places, epoch: u64, stream: &[u64]) {
     }
 }
 
-/// Appends a record, whose number of parameters need not be right.
+/// Appends a sealed record to `words`. The number of parameters need not be right.
 pub fn append(words: &mut Vec<u64>, operation: u64, lsn: u64, parameters: &[u64], name: &[u8]) {
     let first = words.len();
     words.extend([0, lsn, lsn.wrapping_mul(10)]);
@@ -201,7 +205,7 @@ pub fn append(words: &mut Vec<u64>, operation: u64, lsn: u64, parameters: &[u64]
     seal_records(&mut words[first..]);
 }
 
-/// Empty media of `bytes` bytes.
+/// Returns freshly formatted media of `bytes` bytes.
 pub fn empty(bytes: u64) -> (Image, Superblock) {
     let image = Image::filled(bytes, 0xdb);
     let superblock = Setting::simple().make_on(&image);

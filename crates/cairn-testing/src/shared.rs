@@ -1,7 +1,7 @@
-//! A segment in memory that a forked child shares, and single-stepping of that child.
+//! A memory segment shared with a forked child, and single-stepping of that child.
 //!
-//! The lock is one word that says whether it is held: enough to know whether a process died inside.
-//! How a real lock finds that out is the business of `cairn-device`.
+//! The lock is one word that says whether it is held. That is enough to know whether a process died
+//! inside. `cairn-device` tests how a real lock detects a dead owner.
 
 use cairn_core::{Acquired, Error, Memory, Result};
 use std::io;
@@ -9,45 +9,47 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const FREE: u64 = 0;
 const HELD: u64 = 1;
-/// Its owner died; the next one to lock is told.
+/// The owner died; the next process to lock is told so.
 const DEAD: u64 = 2;
 
-/// Words that stay shared across `fork`.
+/// Segment of words that stays shared across `fork`.
 pub struct ForkShared {
     start: *mut AtomicU64,
     words: usize,
-    /// Behind the others.
+    /// Number of words behind the others that form the shadow.
     shadow_words: usize,
 }
 
-// SAFETY: the words are atomic, and the mapping lives as long as the value.
+// SAFETY: all access goes through atomic words, and the mapping lives as long as the value.
 unsafe impl Send for ForkShared {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for ForkShared {}
 
 impl ForkShared {
-    /// Zeroed words.
+    /// Maps a zeroed segment of `words` words without a shadow.
     pub fn new(words: usize) -> ForkShared {
         ForkShared::with_shadow(words, 0)
     }
 
-    /// The same, with so many words to save pages in while an image is held.
+    /// Maps a zeroed segment of `words` words, with `shadow_words` words to save pages in while an
+    /// image is held.
     pub fn with_shadow(words: usize, shadow_words: usize) -> ForkShared {
         let all = (words + shadow_words) * 8;
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: a fresh anonymous mapping; nothing is replaced.
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice; it replaces
+        // nothing.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), all, protection, flags, -1, 0) };
         assert!(start != libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
         ForkShared { start: start.cast(), words, shadow_words }
     }
 
-    /// Whether some process is inside the lock, or died there.
+    /// Whether the lock is held, or its owner died holding it.
     pub fn is_locked(&self) -> bool {
         self.words()[0].load(Ordering::Relaxed) != FREE
     }
 
-    /// Makes the next owner of the lock know that the last one died, if it did.
+    /// Marks the owner of a held lock as dead, so that the next owner is told.
     pub fn bury_owner(&self) {
         let _ = self.words()[0].compare_exchange(HELD, DEAD, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -55,7 +57,7 @@ impl ForkShared {
 
 impl Drop for ForkShared {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made in `new` with this length; no reference to it outlives
+        // SAFETY: `with_shadow` made the mapping with this length; no reference to it outlives
         // `self`.
         unsafe { libc::munmap(self.start.cast(), (self.words + self.shadow_words) * 8) };
     }
@@ -63,8 +65,8 @@ impl Drop for ForkShared {
 
 impl Memory for ForkShared {
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `start` is a mapping of `words` words, page-aligned and zeroed or written
-        // atomically.
+        // SAFETY: `start` is a page-aligned mapping of at least `words` words. They are zeroed or
+        // written atomically.
         unsafe { std::slice::from_raw_parts(self.start, self.words) }
     }
 
@@ -74,7 +76,7 @@ impl Memory for ForkShared {
         if take(FREE).is_ok() {
             return Ok(Acquired::Clean);
         }
-        // One process at a time: whoever finds the lock held waits for nobody.
+        // Only one process runs at a time, so waiting for a held lock would never end.
         take(DEAD).map(|_| Acquired::OwnerDied).map_err(|_| Error::Busy)
     }
 
@@ -90,7 +92,7 @@ impl Memory for ForkShared {
     }
 
     fn shadow(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has so many words more behind the first ones.
+        // SAFETY: the mapping has `shadow_words` more words behind the first `words`.
         unsafe { std::slice::from_raw_parts(self.start.add(self.words), self.shadow_words) }
     }
 
@@ -102,26 +104,26 @@ impl Memory for ForkShared {
     }
 }
 
-/// A forked child that does what its parent allows.
+/// A forked child that runs freely or, if traced, under control of its parent.
 pub struct Child {
     pid: libc::pid_t,
     reaped: bool,
 }
 
-/// How a child that was stepped goes on.
+/// State of a child after it was resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stepped {
-    /// It took one instruction.
+    /// It stopped again.
     Stopped,
-    /// It ended, with this exit status; `None` if a signal ended it.
+    /// It ended with this exit status; `None` if a signal ended it.
     Ended(Option<i32>),
 }
 
 impl Child {
-    /// Forks a child that runs `act` and ends with status 0, or 1 if it panics. With `traced` it
-    /// waits to be stepped.
+    /// Forks a child that runs `act` and ends with status 0, or 1 if `act` panics. A `traced` child
+    /// stops first and waits to be stepped.
     pub fn fork(traced: bool, act: impl FnOnce()) -> Child {
-        // SAFETY: the child runs only `act` and ends with `_exit`; what it needs besides memory are
+        // SAFETY: the child runs only `act` and ends with `_exit`. Besides memory it needs only the
         // locks of the allocator, which the C library keeps usable across fork.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
@@ -134,7 +136,7 @@ impl Child {
                 }
             }
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
-            // SAFETY: ends the child at once, without running what belongs to the parent.
+            // SAFETY: ends the child at once; no destructor or exit handler of the parent runs.
             unsafe { libc::_exit(i32::from(result.is_err())) };
         }
         let mut child = Child { pid, reaped: false };
@@ -144,7 +146,7 @@ impl Child {
         child
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.pid as u32
     }
@@ -152,8 +154,8 @@ impl Child {
     fn wait(&mut self) -> Stepped {
         let mut status = 0;
         loop {
-            // SAFETY: `status` is a valid target; the pid is our child's, which nobody else waits
-            // for.
+            // SAFETY: `status` is a valid target. The pid is that of our child, and only this
+            // object waits for it.
             let waited = unsafe { libc::waitpid(self.pid, &mut status, 0) };
             if waited == self.pid {
                 break;
@@ -168,7 +170,7 @@ impl Child {
         Stepped::Ended(libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)))
     }
 
-    /// Lets a traced child take one instruction.
+    /// Lets a traced child run one instruction.
     pub fn step(&mut self) -> Stepped {
         self.resume(libc::PTRACE_SINGLESTEP)
     }
@@ -186,11 +188,11 @@ impl Child {
     }
 
     /// Makes a stopped child stop whenever it has written to one of these words, at most four.
-    /// False if the machine has no debug registers for us.
+    /// Returns false if the machine has no debug registers for us.
     #[cfg(target_arch = "x86_64")]
     pub fn watch(&mut self, words: &[&AtomicU64]) -> bool {
-        /// Per register: enabled for this thread; stop after writes; 8 bytes (Intel SDM, volume 3,
-        /// 18.2.4).
+        /// Bits of the debug control register, per watched word: enabled for this thread; stop
+        /// after writes; 8 bytes (Intel SDM, volume 3, 18.2.4).
         const ENABLE_LOCALLY: usize = 1;
         const ON_WRITE_OF_8_BYTES: usize = 0b1001;
         let control = (0..words.len())
@@ -221,7 +223,7 @@ impl Child {
     }
 
     fn kill_now(&mut self) {
-        // SAFETY: the pid is our child's, not yet waited for.
+        // SAFETY: the pid is that of our child, and nobody has waited for it yet.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
         while self.wait() == Stepped::Stopped {}
     }

@@ -1,14 +1,18 @@
-//! A node in one program: processes, the agent and the media on a virtual clock, interleaved,
-//! killed and cut off as a seed says. The seed is the bug report: it replays a failure exactly.
+//! Simulation of a node in one program: processes, the agent and the media on a virtual clock,
+//! interleaved, killed and cut off by a seed. The seed is the bug report: it replays a failure
+//! exactly.
 //!
 //! ```text
-//! scheduler.rs  who runs, the clock, deaths, power failures      actors.rs  programs, the agent, what starts them
-//! media.rs      accesses that take time, the lock                journal.rs  a file that all programs append to
-//! trace.rs      what happened
+//! scheduler.rs  turns, the clock, deaths, power failures
+//! actors.rs     programs, the agent, the launcher
+//! media.rs      accesses that take time, the lock
+//! journal.rs    a file that all programs append to
+//! trace.rs      events of a run
 //! ```
-//! After every failure of the power the namespace is recovered from what the media kept and
-//! compared with what the programs were promised (`durable/state.rs`); then the programs go on.
-//! They end on a node that works, and all they did is there after one more power failure.
+//! After every power failure the namespace is recovered from what the media kept and compared with
+//! the promises that the programs got (`durable/state.rs`). Then the programs go on. At the end
+//! they are done on a working node, and everything they did is still there after one more power
+//! failure.
 
 mod actors;
 mod journal;
@@ -18,9 +22,6 @@ mod trace;
 
 pub use scheduler::Counts;
 
-use crate::durable::{Setting, look_in, recover_and_attach};
-use crate::faulty::{self, ByteMedia, FaultPlan, FaultyMedia, Image, Outcome, Survivors};
-use crate::random::Random;
 use actors::{Node, Program, home_of};
 use cairn_core::{Media, ROOT, Superblock};
 use journal::Journal;
@@ -30,39 +31,43 @@ use std::fmt;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
+use crate::durable::{Setting, look_in, recover_and_attach};
+use crate::faulty::{self, ByteMedia, FaultPlan, FaultyMedia, Image, Outcome, Survivors};
+use crate::random::Random;
+
 /// Operations of each program.
 const OPERATIONS: u32 = 80;
-/// Accesses among which a fault of the media falls.
+/// Accesses among which a media fault is drawn.
 const ACCESSES: faulty::Counts = faulty::Counts { reads: 300, writes: 600, flushes: 60 };
-/// The media have a fault at one start of the node in so many.
+/// The media have a fault at one node start in so many.
 const FAULT_ODDS: u64 = 3;
 
-/// How a node reaches its media: a place for planted bugs.
+/// Wraps a node's media; planted bugs use it.
 pub type Wrap<'a> = &'a dyn Fn(Arc<dyn ByteMedia>) -> Arc<dyn ByteMedia>;
 
-/// A run that found nothing.
+/// Result of a run that found no error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What was done to it.
+    /// Events injected into the run.
     pub counts: Counts,
-    /// Events of the trace.
+    /// Number of events in the trace.
     pub events: u64,
     /// Stands for the whole trace.
     pub trace: u64,
-    /// Virtual time it took, nanoseconds.
+    /// Virtual time that the run took, in nanoseconds.
     pub time: u64,
 }
 
-/// A run that found something.
+/// Result of a run that found an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Replays it.
+    /// Seed that replays the run.
     pub seed: u64,
-    /// When, virtual nanoseconds.
+    /// Virtual time of the error, in nanoseconds.
     pub time: u64,
-    /// What was found.
+    /// Description of the error.
     pub message: String,
-    /// The last events.
+    /// Last events of the trace.
     pub events: String,
     /// Stands for the whole trace.
     pub trace: u64,
@@ -76,7 +81,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Runs a seed. With `verbose`, every event is printed.
+/// Runs a seed. With `verbose`, prints every event.
 pub fn run(seed: u64, wrap: Wrap<'_>, verbose: bool) -> Result<Report, Failure> {
     let mut setting = Setting { absent: false, ..Setting::draw(seed) };
     setting.processes = Random::new(seed).below(3) as usize + 2;
@@ -100,7 +105,7 @@ pub fn run(seed: u64, wrap: Wrap<'_>, verbose: bool) -> Result<Report, Failure> 
     }
 }
 
-/// A directory for each program.
+/// Makes a directory for each program, and the journal.
 fn make_homes(image: Image, superblock: &Superblock, count: usize) -> (Image, Vec<Program>) {
     let image = Arc::new(image);
     let (process, _) = recover_and_attach(image.clone(), superblock).expect("it was just made");
@@ -125,8 +130,8 @@ struct Simulation<'a> {
 }
 
 impl Simulation<'_> {
-    /// Starts the node again and again until all programs were done before a start. Errors: what
-    /// was found.
+    /// Starts the node again and again until all programs were already done before a start. Errors:
+    /// a description of what was found.
     fn run(&self, mut image: Image) -> Result<(), String> {
         let mut is_last = false;
         loop {

@@ -3,13 +3,20 @@
 //!
 //! Each process has its own `Microfs` over the shared words, as it would in its own address space.
 //! Writes and truncations can stay between plan and commit while others act, close, unlink or die.
-//! After every operation the result is compared with the reference model; `verify` compares
-//! everything there is.
+//! After every operation the result is compared with the reference model; `verify` compares the
+//! whole namespace.
+//!
 //! Does not interrupt a transaction; `tests/death_in_lock.rs` does.
 
 mod absent;
 mod image;
 mod pack;
+
+use cairn_core::{
+    Attributes, Caller, Credentials, Error, HandleId, InodeId, Position, Promotion, ROOT, Result,
+    SettlePlan, Timestamp,
+};
+use std::collections::BTreeMap;
 
 use self::absent::Absentees;
 use self::image::{Copies, Cut};
@@ -20,15 +27,10 @@ use crate::model::{Facts, NodeId, OpenId};
 use crate::step::{Base, Outcome, Place, Reference, Step};
 use crate::tier::CHECKSUM;
 use crate::world::{SUPERUSER, World};
-use cairn_core::{
-    Attributes, Caller, Credentials, Error, HandleId, InodeId, Position, Promotion, ROOT, Result,
-    SettlePlan, Timestamp,
-};
-use std::collections::BTreeMap;
 
-/// Operations shown when a test fails.
+/// Number of trace lines shown when a test fails.
 const TRACE_LINES: usize = 600;
-/// Writes and promotions one process has in flight at most: the core has room for one more.
+/// Most writes and promotions in flight per process; the core has room for one more.
 const WRITES_PER_PROCESS: usize = 6;
 
 /// A write between plan and commit.
@@ -42,7 +44,7 @@ struct PendingWrite {
     transferred: bool,
 }
 
-/// A file's tail that is being zeroed.
+/// A settling in flight: a file's tail that is being zeroed.
 struct PendingSettle {
     slot: u32,
     inode: InodeId,
@@ -50,11 +52,11 @@ struct PendingSettle {
     zeroed: bool,
 }
 
-/// Blocks that are being promoted.
+/// A promotion in flight.
 struct PendingPromotion {
     slot: u32,
     plan: Promotion,
-    /// What the copy found: whether the blocks are what their checksums say.
+    /// Whether the copied blocks match their checksums; none before the copy.
     copied: Option<bool>,
 }
 
@@ -65,7 +67,7 @@ pub struct Simulation {
     /// The living processes.
     pub processes: Vec<Process>,
     inspector: Process,
-    /// What should be.
+    /// The expected state.
     pub reference: Reference,
     handles: Vec<Option<HandleId>>,
     writes: Vec<PendingWrite>,
@@ -89,7 +91,7 @@ impl Drop for Simulation {
     }
 }
 
-/// Paths and data in readable form.
+/// Returns paths and data in readable form.
 fn readable(text: impl std::fmt::Debug) -> String {
     let mut line = format!("{text:?}");
     line.truncate(300);
@@ -109,19 +111,19 @@ fn facts(attributes: &Attributes) -> Facts {
     }
 }
 
-/// Whether the namespace ran out of something, which the model does not know.
+/// Whether the namespace ran out of a resource that the model does not limit.
 fn is_exhaustion(error: Error) -> bool {
     matches!(error, Error::NoSpace | Error::NoInodes | Error::TooManyHandles)
 }
 
 impl Simulation {
-    /// A namespace of `blocks` hugeblocks and at most `inodes` inodes, with no process but an
-    /// inspector.
+    /// Returns a simulation of a namespace of `blocks` hugeblocks and at most `inodes` inodes, with
+    /// no process but an inspector.
     pub fn new(blocks: u32, inodes: u32) -> Simulation {
         Simulation::of(World::new(blocks, inodes))
     }
 
-    /// The same on a given namespace, which is empty.
+    /// As [`Simulation::new`], on a given namespace, which must be empty.
     pub fn of(world: World) -> Simulation {
         let inspector = world.process(SUPERUSER);
         let creator = Caller { now: Timestamp(1), ..inspector.caller() };
@@ -145,7 +147,7 @@ impl Simulation {
         simulation
     }
 
-    /// Everybody may write to the root directory.
+    /// Lets everybody write to the root directory.
     fn open_root(&mut self) {
         let caller = self.inspector.caller();
         self.inspector.fs.set_mode(&caller, ROOT, 0o777).expect("root may");
@@ -156,14 +158,14 @@ impl Simulation {
         self.trace.push(line);
     }
 
-    /// A new process attaches.
+    /// Attaches a new process.
     pub fn start(&mut self, credentials: Credentials) {
         let process = self.world.process(credentials);
         self.note(format!("start of {:?} with {credentials:?}", process.slot));
         self.processes.push(process);
     }
 
-    /// A process forks. `born` false: the child never comes to be.
+    /// Forks a process. If not `born`, the child is never created.
     pub fn fork(&mut self, index: usize, born: bool) {
         let identity = self.world.identity();
         let parent = &self.processes[index];
@@ -182,7 +184,7 @@ impl Simulation {
         }
     }
 
-    /// A process ends, killed or in order, with everything it has in flight.
+    /// Ends a process, killed or in order, with everything it has in flight.
     pub fn end(&mut self, index: usize, clean: bool) {
         let process = self.processes.remove(index);
         let slot = process.slot;
@@ -226,7 +228,7 @@ impl Simulation {
         self.handles.get(place).copied().flatten().ok_or(Error::BadHandle)
     }
 
-    /// The file that is open in a place.
+    /// Returns the inode of the file that is open in a place.
     pub fn inode(&self, place: Place) -> Result<InodeId> {
         Ok(self.inspector.fs.handle(self.handle(place)?)?.inode)
     }
@@ -235,14 +237,14 @@ impl Simulation {
         base.map_or(Ok(ROOT), |place| self.inode(place))
     }
 
-    /// Whether data are on their way to the file in a place, which was emptied since: appends go
-    /// behind them, of which the model knows nothing.
+    /// Whether data are being fetched for the file in a place, which was emptied since. Appends
+    /// then go behind those data, which the model does not know.
     fn is_brought_in_vain(&self, place: Place) -> bool {
         self.inode(place)
             .is_ok_and(|inode| self.absentees.brought.iter().any(|brought| brought.is_busy(inode)))
     }
 
-    /// A process takes a step; its result must be the model's.
+    /// Lets a process take a step. Its result must be the model's.
     pub fn take(&mut self, index: usize, step: &Step) {
         if matches!(step, Step::Write { open, .. } if self.is_brought_in_vain(*open)) {
             return;
@@ -265,7 +267,7 @@ impl Simulation {
         }
         let expected = self.reference.take(&caller, step, seen.as_ref().ok());
         let expected = expected.map_err(|error| self.own_name(error));
-        // Cairn bounds the path with its links put in, Linux only the number of links.
+        // Cairn bounds the path with its links expanded, Linux only the number of links.
         let too_long = seen == Err(Error::NameTooLong) && expected == Err(Error::SymlinkLoop);
         assert!(
             seen == expected || too_long,
@@ -278,7 +280,7 @@ impl Simulation {
         self.forget_handles();
     }
 
-    /// An error of the model as the namespace says it.
+    /// Converts an error of the model to that of the namespace.
     fn own_name(&self, error: Error) -> Error {
         match error {
             Error::Absent { inode } => Error::Absent { inode: self.absentees.inodes[&inode.0] },
@@ -377,7 +379,7 @@ impl Simulation {
         }
     }
 
-    /// The namespace said that it is full: it is.
+    /// Checks that a namespace that reported exhaustion is really full.
     fn expect_exhausted(&self, index: usize, error: Error) {
         let process = &self.processes[index];
         let usage = process.fs.usage().expect("usage can always be told");
@@ -392,7 +394,8 @@ impl Simulation {
         }
     }
 
-    /// A step has to wait: somebody is writing to the file, or settling its tail.
+    /// Checks that a step really has to wait: another process writes to the file or settles its
+    /// tail.
     fn expect_busy(&mut self, caller: &Caller, step: &Step) {
         let open = match step {
             Step::Write { open, .. } => *open,
@@ -409,15 +412,15 @@ impl Simulation {
         assert!(is_busy, "{inode:?} is kept busy by nobody");
     }
 
-    /// Whether a process has as much in flight as the core has room for, but for one write. A
-    /// promotion takes that of a write.
+    /// Whether a process has as much in flight as the core has room for, except for one write. A
+    /// promotion takes the room of a write.
     fn is_all_in_flight(&self, slot: u32) -> bool {
         let writes = self.writes.iter().filter(|write| write.slot == slot).count();
         let promotions = self.promotions.iter().filter(|promotion| promotion.slot == slot).count();
         writes + promotions + self.packings.pins_of(slot) >= WRITES_PER_PROCESS
     }
 
-    /// Whether all pins of a process that writes may have are in use: a settling may have taken one
+    /// Whether all pins that a process may use for writes are in use. A settling may have taken one
     /// of them.
     fn has_no_pin(&self, slot: u32) -> bool {
         let settles = self.settles.iter().filter(|settle| settle.slot == slot).count();
@@ -430,7 +433,7 @@ impl Simulation {
             || self.absentees.brought.iter().any(|brought| brought.is_busy(inode))
     }
 
-    /// A truncation that could not go on may have cut the file before.
+    /// Adopts the size of a file whose truncation could not complete: it may already have been cut.
     fn adopt_size(&mut self, caller: &Caller, place: Place, target: u64) {
         let inode = self.inode(place).expect("it was open for the truncation");
         let node = self.reference.node(place).expect("it was open for the truncation");
@@ -445,7 +448,7 @@ impl Simulation {
         }
     }
 
-    /// A process plans a write, and perhaps moves its bytes.
+    /// Lets a process plan a write, and perhaps transfer its bytes.
     pub fn begin_write(
         &mut self,
         index: usize,
@@ -496,7 +499,7 @@ impl Simulation {
         self.writes.push(write);
     }
 
-    /// Writes in flight.
+    /// Number of writes in flight.
     pub fn writes_in_flight(&self) -> usize {
         self.writes.len()
     }
@@ -506,7 +509,7 @@ impl Simulation {
         found.expect("what is in flight belongs to a living process")
     }
 
-    /// A write in flight takes its next step towards being part of the file.
+    /// Lets a write in flight take its next step towards its commit.
     pub fn continue_write(&mut self, which: usize) {
         let mut pending = self.writes.remove(which);
         let index = self.process_of(pending.slot);
@@ -516,7 +519,7 @@ impl Simulation {
         let before = write.done;
         let is_open = self.reference.model.holds(pending.slot, pending.open);
         let result = if write.used_up && !is_open {
-            // Nothing to repeat it through: the number may belong to another file by now.
+            // The write cannot be repeated: the handle may belong to another file by then.
             Err(Error::BadHandle)
         } else if write.used_up {
             process.replan(&caller, pending.handle, write).map(|()| false)
@@ -556,7 +559,7 @@ impl Simulation {
         }
     }
 
-    /// A write that is given up may take back the cursor that it moved.
+    /// Adopts the cursor after a write was given up: the write may have moved it back.
     fn adopt_cursor(&mut self, pending: &PendingWrite) {
         let Ok(open) = self.reference.model.description(pending.open) else { return };
         let seen = self.inspector.fs.handle(pending.handle).expect("it is open").cursor;
@@ -566,7 +569,7 @@ impl Simulation {
         open.cursor = seen;
     }
 
-    /// A write in flight is given up by its process.
+    /// Lets the process of a write in flight give it up.
     pub fn abort_write(&mut self, which: usize) {
         let write = self.writes.remove(which);
         let index = self.process_of(write.slot);
@@ -579,7 +582,7 @@ impl Simulation {
         }
     }
 
-    /// A process begins to settle the tail of a file.
+    /// Lets a process begin to settle the tail of a file.
     pub fn begin_settle(&mut self, index: usize, place: Place) {
         let Ok(inode) = self.inode(place) else { return };
         let process = &self.processes[index];
@@ -598,12 +601,12 @@ impl Simulation {
         }
     }
 
-    /// Settlings in flight.
+    /// Number of settlings in flight.
     pub fn settles_in_flight(&self) -> usize {
         self.settles.len()
     }
 
-    /// A settling takes its next step, or is given up.
+    /// Lets a settling take its next step, or gives it up.
     pub fn continue_settle(&mut self, which: usize, gives_up: bool) {
         let mut settle = self.settles.remove(which);
         let index = self.process_of(settle.slot);
@@ -619,7 +622,7 @@ impl Simulation {
         ended.expect("it was in flight");
     }
 
-    /// A process plans to promote blocks of a file, from one of them on.
+    /// Lets a process plan to promote blocks of a file, from block `first` on.
     pub fn begin_promotion(&mut self, index: usize, place: Place, first: u32) {
         let Ok(inode) = self.inode(place) else { return };
         let process = &self.processes[index];
@@ -636,25 +639,25 @@ impl Simulation {
         }
     }
 
-    /// So many blocks at the end of the tier in memory, the first one, are not handed out if they
+    /// Bars blocks at the end of the tier in memory, the first one: they are not handed out if they
     /// never were.
     pub fn bar(&mut self, blocks: u32) {
         self.note(format!("{blocks} blocks of the first tier are barred"));
         self.inspector.fs.bar(&[blocks]).expect("the namespace is consistent");
     }
 
-    /// Hugeblocks that were promoted.
+    /// Number of promoted hugeblocks.
     pub fn promoted(&self) -> u64 {
         let usage = self.inspector.fs.usage().expect("usage can always be told");
         usage.promoted_blocks.iter().sum()
     }
 
-    /// Promotions in flight.
+    /// Number of promotions in flight.
     pub fn promotions_in_flight(&self) -> usize {
         self.promotions.len()
     }
 
-    /// A promotion takes its next step, or is given up.
+    /// Lets a promotion take its next step, or gives it up.
     pub fn continue_promotion(&mut self, which: usize, gives_up: bool) {
         let mut promotion = self.promotions.remove(which);
         let process = &self.processes[self.process_of(promotion.slot)];
@@ -677,7 +680,7 @@ impl Simulation {
         done.expect("it was in flight");
     }
 
-    /// A process seals a file.
+    /// Lets a process seal a file.
     pub fn seal(&mut self, index: usize, place: Place) {
         let Ok(inode) = self.inode(place) else { return };
         let Ok(sealed) = self.processes[index].seal(inode) else { return };
@@ -686,7 +689,7 @@ impl Simulation {
         assert!(sealed || busy, "{inode:?} cannot be sealed although nobody writes to it");
     }
 
-    /// A process frees what is orphaned.
+    /// Lets a process free orphans.
     pub fn reclaim(&mut self, index: usize) {
         self.processes[index].reclaim().expect("orphans can be freed");
         let is_quiet =
@@ -811,7 +814,7 @@ impl Simulation {
         self.inspector.close(handle).expect("it was opened above");
     }
 
-    /// Everything ends and is removed: nothing is left in use.
+    /// Ends all processes and removes all files. Nothing may be left in use.
     pub fn finish(mut self) {
         self.end_cut();
         while !self.processes.is_empty() {

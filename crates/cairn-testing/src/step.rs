@@ -1,18 +1,18 @@
-//! Random operations on files and names, and what the reference model answers to them.
+//! Random operations on files and names, and the answers of the reference model.
 //!
-//! A step names open files by their place in a table, so that the same step can be taken by the
-//! model, by Cairn and by the kernel. Steps are drawn so that names collide, links lead everywhere
-//! and files overlap.
+//! A step names an open file by its place in a table, so the model, Cairn and the kernel can take
+//! the same step. The generator draws steps so that names collide, links lead everywhere and files
+//! overlap.
 
 use crate::model::{Facts, Kind, Model, Node, NodeId, Open, OpenId, ROOT};
 use crate::random::Random;
 use cairn_core::{Caller, Error, ExtendedUpdate, OpenOptions, RenameMode, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An open file, by its place in the table of the test.
+/// Index of an open file in the table of the test.
 pub type Place = usize;
 
-/// Where a path starts: the root, or an open file.
+/// Directory where a path starts: an open file, or the root for `None`.
 pub type Base = Option<Place>;
 
 /// One operation.
@@ -42,26 +42,26 @@ pub enum Step {
     Seek { open: Place, offset: i64, whence: i32 },
 }
 
-/// What a successful step gives.
+/// Result of a successful step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing but success.
+    /// Success without a value.
     Done,
-    /// A file was opened, in this place.
+    /// Place of the opened file.
     Opened(Place),
-    /// `stat`.
+    /// Attributes from `stat`.
     Facts(Facts),
-    /// Target of a link.
+    /// Target of a symbolic link.
     Target(Vec<u8>),
-    /// Names and types (`S_IFMT`) in a directory.
+    /// Names in a directory with their types (`S_IFMT`).
     Names(BTreeMap<Vec<u8>, u32>),
     /// Value of an extended attribute.
     Value(Vec<u8>),
     /// Names of extended attributes.
     Attributes(BTreeSet<Vec<u8>>),
-    /// Bytes read and the offset they are from; for comparison with what the model admits.
+    /// Offset of the bytes read, and the bytes; the model decides whether it admits them.
     Bytes(u64, Vec<u8>),
-    /// Where bytes were written, if known, and how many.
+    /// Offset of the bytes written, if known, and their count.
     Written(Option<u64>, u64),
     /// New cursor.
     Offset(u64),
@@ -77,17 +77,17 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// An empty file system.
+    /// Makes an empty file system.
     pub fn new(caller: &Caller) -> Reference {
         Reference { model: Model::new(caller), opens: Vec::new() }
     }
 
-    /// The description in a place.
+    /// Returns the description in a place. Errors: `BadHandle`.
     pub fn open(&self, place: Place) -> Result<OpenId> {
         self.opens.get(place).copied().flatten().ok_or(Error::BadHandle)
     }
 
-    /// The node a description refers to.
+    /// Returns the node that the description in a place refers to.
     pub fn node(&mut self, place: Place) -> Result<NodeId> {
         let open = self.open(place)?;
         Ok(self.model.description(open)?.node)
@@ -97,7 +97,7 @@ impl Reference {
         base.map_or(Ok(ROOT), |place| self.node(place))
     }
 
-    /// Puts an opened description in the first free place.
+    /// Puts a description in the first free place.
     pub fn put(&mut self, open: OpenId) -> Place {
         let place = self.free_place();
         if place == self.opens.len() {
@@ -107,14 +107,14 @@ impl Reference {
         place
     }
 
-    /// The place the next opened file gets.
+    /// Returns the place that the next opened file gets.
     pub fn free_place(&self) -> Place {
         self.opens.iter().position(Option::is_none).unwrap_or(self.opens.len())
     }
 
-    /// Takes a step. `seen` is what the system under test gave, for the few things that it may
-    /// decide: bytes in doubt, where an append goes while others are in flight, and how much of a
-    /// write finds space.
+    /// Takes a step. `seen` is the result of the system under test. It decides the few things that
+    /// system may choose: undecided bytes, the offset of an append while others are in flight, and
+    /// how many bytes of a write find space.
     pub fn take(
         &mut self,
         caller: &Caller,
@@ -261,7 +261,8 @@ impl Reference {
         Ok(Outcome::Written(known.map(|_| write.offset), bytes.len() as u64))
     }
 
-    /// Where a write goes that the system under test put at `known`.
+    /// Returns the target of a write. `known` is the offset that the system under test used, if
+    /// known.
     pub fn place_write(
         &mut self,
         place: Place,
@@ -283,7 +284,7 @@ impl Reference {
         Ok(PlacedWrite { node, offset, append })
     }
 
-    /// A write through `place` reached up to `end`.
+    /// Records a write through `place` that ended at `end`; without `at` it moves the cursor.
     pub fn note_written(&mut self, place: Place, at: Option<u64>, end: u64) -> Result<()> {
         let id = self.open(place)?;
         let open = self.model.description(id)?;
@@ -294,7 +295,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Empties the places of descriptions that nobody holds any more.
+    /// Empties the places of descriptions without holders.
     pub fn forget_closed(&mut self) {
         for place in &mut self.opens {
             if place.is_some_and(|id| self.model.description(id).is_err()) {
@@ -320,7 +321,7 @@ impl Reference {
         Ok(Outcome::Offset(target))
     }
 
-    /// Places of the open files that `holder` has and `test` accepts.
+    /// Returns the places of open files that `holder` holds and `test` accepts.
     pub fn places(&mut self, holder: u32, test: impl Fn(&Node, &Open) -> bool) -> Vec<Place> {
         let mut found = Vec::new();
         for place in 0..self.opens.len() {
@@ -334,34 +335,34 @@ impl Reference {
     }
 }
 
-/// Where a write goes.
+/// Target of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacedWrite {
-    /// The file.
+    /// File.
     pub node: NodeId,
-    /// Its first byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Whether it goes to the end.
+    /// Whether it is an append.
     pub append: bool,
 }
 
-/// Draws steps.
+/// Generator of random steps.
 #[derive(Clone, Debug)]
 pub struct Generator {
-    /// Its source of randomness.
+    /// Source of randomness.
     pub random: Random,
     /// Largest offset of an ordinary write, bytes.
     pub reach: u64,
     /// Longest ordinary write, bytes.
     pub write_bytes: u64,
-    /// Open files wanted at most.
+    /// Number of open files at which the generator closes one instead of opening another.
     pub opens_max: usize,
-    /// The process that takes the steps: only what it has open is used.
+    /// Process that takes the steps. Steps use only the files it has open.
     pub holder: u32,
 }
 
 impl Generator {
-    /// A path of one to three components.
+    /// Returns a path of one to three components.
     pub fn path(&mut self) -> Vec<u8> {
         let mut path = Vec::new();
         for _ in 0..=self.random.below(3) {
@@ -407,7 +408,7 @@ impl Generator {
         }
     }
 
-    /// An offset within reach, often at a multiple of 4 KiB, seldom far away.
+    /// Returns an offset within reach: often a multiple of 4 KiB, seldom far away.
     pub fn offset(&mut self) -> u64 {
         match self.random.below(12) {
             0 => self.random.below(1 << 33),
@@ -416,7 +417,7 @@ impl Generator {
         }
     }
 
-    /// A length of a read or write.
+    /// Returns a length for a read or write, bytes.
     pub fn length(&mut self) -> u64 {
         match self.random.below(6) {
             0 => 4096,
@@ -426,7 +427,7 @@ impl Generator {
         }
     }
 
-    /// The next step.
+    /// Returns the next step.
     pub fn step(&mut self, reference: &mut Reference) -> Step {
         let is_file = |node: &Node, _: &Open| matches!(node.kind, Kind::File(_));
         let files = reference.places(self.holder, is_file);
@@ -490,7 +491,7 @@ impl Generator {
                 let modes = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
                 let mode = if self.random.one_in(3) { *self.random.pick(&modes) } else { modes[0] };
                 let to = (self.base(reference), self.path());
-                // Two paths that are both wrong: which error wins is nobody's business.
+                // Two wrong paths: it is unspecified which error wins.
                 let proper = |path: &[u8]| path.iter().filter(|&&byte| byte == b'n').count() < 256;
                 match proper(&path) && proper(&to.1) {
                     true => Step::Rename { from: (base, path), to, mode },
@@ -511,7 +512,8 @@ impl Generator {
         }
     }
 
-    /// Names are few, so that they meet, and values short, so that all of them fit.
+    /// Draws a step on extended attributes. There are few names, so that they collide, and short
+    /// values, so that all of them fit.
     fn extended_step(&mut self, open: Place) -> Step {
         const VALUE_BYTES_MAX: u64 = 900;
         let longest = [&b"user."[..], &[b'n'; 250]].concat();

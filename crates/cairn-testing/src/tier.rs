@@ -1,28 +1,27 @@
-//! A tier whose bytes are on the heap, and a segment that several simulated processes share.
+//! A tier on the heap, and the memory segment that several simulated processes share.
 
 use cairn_core::{Checksum, Geometry, HeapMemory, Memory, Result};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-/// The checksum routine that tests hand to the core.
-pub const CHECKSUM: Checksum = cairn_device::checksum::crc32c;
+/// Checksum routine that tests give to the core.
+pub const CHECKSUM: Checksum = cairn_platform::checksum::crc32c;
 
-/// Bytes that a driver moves to and from. Ranges are those of the core's plans: outside the tier is
-/// a bug.
+/// Bytes of a tier. Ranges come from the core's plans, so a range outside the tier is a bug.
 pub trait Tier: Send + Sync {
-    /// Fetches bytes. Errors: `Io`.
+    /// Reads bytes. Errors: `Io`.
     fn read(&self, offset: u64, target: &mut [u8]) -> Result<()>;
-    /// Stores bytes. Errors: `Io`; some of them may be stored.
+    /// Writes bytes. Errors: `Io`; some of the bytes may have been written.
     fn write(&self, offset: u64, source: &[u8]) -> Result<()>;
 }
 
-/// A tier on the heap, full of garbage at first: whatever shows up unwritten was never zeroed.
+/// A tier on the heap. It starts full of garbage, so a read shows every byte that was never zeroed.
 pub struct HeapTier {
     bytes: Mutex<Vec<u8>>,
 }
 
 impl HeapTier {
-    /// The bytes of all tiers of a namespace, one after another.
+    /// Makes the bytes of all tiers of a namespace, one tier behind the other.
     pub fn new(geometry: &Geometry) -> HeapTier {
         let blocks: usize = geometry.tier_blocks.iter().map(|&blocks| blocks as usize).sum();
         let bytes = blocks * geometry.hugeblock_bytes as usize;
@@ -44,8 +43,8 @@ impl Tier for HeapTier {
     }
 }
 
-/// Makes every word zero in time that grows with the pages in use, not with the segment. Nobody
-/// else may use it.
+/// Sets every word to zero. The time grows with the pages in use, not with the size of the segment.
+/// Nobody else may use the segment meanwhile.
 pub fn clear(memory: &HeapMemory) {
     const PAGE_BYTES: usize = 4096;
     let words = memory.words();
@@ -53,9 +52,8 @@ pub fn clear(memory: &HeapMemory) {
     let whole =
         start.next_multiple_of(PAGE_BYTES)..(start + size_of_val(words)) & !(PAGE_BYTES - 1);
     let (before, behind) = ((whole.start - start) / 8, (whole.end - start) / 8);
-    // SAFETY: the pages lie inside the words, which are private memory of this process that the
-    // allocator got from the kernel without a file: given back, they read as zeros, and a zeroed
-    // atomic is a valid one.
+    // SAFETY: the pages lie inside the words, which are private anonymous memory of this process.
+    // After `MADV_DONTNEED` they read as zeros, and zero is a valid atomic word.
     let given_back =
         unsafe { libc::madvise(whole.start as *mut _, whole.len(), libc::MADV_DONTNEED) };
     assert_eq!(given_back, 0, "{}", std::io::Error::last_os_error());
@@ -64,7 +62,8 @@ pub fn clear(memory: &HeapMemory) {
     }
 }
 
-/// A small namespace: `blocks` hugeblocks of 4 KiB, at most `inodes` inodes.
+/// Returns the geometry of a small namespace: `blocks` hugeblocks of 4 KiB, at most `inodes`
+/// inodes.
 pub fn small_geometry(blocks: u32, inodes: u32) -> Geometry {
     let hugeblock_bytes = 4 << 10;
     let zeros = vec![0; hugeblock_bytes as usize];

@@ -1,9 +1,10 @@
-//! Programs that write checkpoints: scripts of what their processes do to names, and the store that
-//! they make.
+//! Programs that write checkpoints: scripts of the changes that their processes make to names, and
+//! the resulting store.
 //!
-//! A step is whole when all is done that its processes do for it, and none of its files was removed
-//! or written again. Readers change no names, and are left out.
-//! Must stay true: that is counted from the script alone, whatever is said of checkpoints.
+//! A step is whole when its processes have done everything the script lists for it, and none of its
+//! files was removed or written again. Readers change no names, so the scripts have none.
+//!
+//! Invariant: wholeness is computed from the script alone, whatever the agent says of checkpoints.
 
 use crate::random::Random;
 use cairn_agent::checkpoint::sets::Member;
@@ -14,95 +15,95 @@ use cairn_agent::store::node::{Node, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 const MS: i64 = 1_000_000;
-/// Numbers of steps are multiples of it.
+/// Distance between two step numbers. Every step number is a multiple of it.
 pub const STRIDE: u64 = 10;
-/// Steps of a run.
+/// Number of steps in a run.
 const STEPS: u64 = 4;
 
-/// How files of a step come to their names.
+/// How the files of a step get their final names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// They have them from the beginning.
+    /// They are created under them.
     Straight,
-    /// Each is written with another name.
+    /// Each is written under a temporary name and renamed.
     FilesRenamed,
-    /// Their directory is renamed by rank 0 when all are there.
+    /// Rank 0 renames their directory when all are written.
     DirectoryRenamed,
-    /// The first of each rank is that of the step before.
+    /// The first file of each rank is a hard link to that of the previous step.
     Linked,
 }
 
-/// A kind of programs.
+/// A kind of checkpointing program.
 #[derive(Clone, Copy)]
 pub struct Style {
-    /// What it is called.
+    /// Name for messages.
     pub name: &'static str,
-    /// Its processes.
+    /// Number of processes.
     pub ranks: u64,
-    /// Whether a launcher of MPI says how many there are.
+    /// Whether an MPI launcher tells the number of ranks.
     pub launched: bool,
-    /// The name of a file of a rank.
+    /// Returns the final path of file `file` of `rank` in `step`.
     pub path: fn(step: u64, rank: u64, file: u64) -> String,
-    /// Files of each rank.
+    /// Returns the number of files per rank in `step`.
     pub files: fn(step: u64) -> u64,
-    /// How they come to their names.
+    /// How the files get their final names.
     pub way: Way,
     /// Whether ranks wait for each other after each step.
     pub waits: bool,
-    /// Longest time between two files of a rank.
+    /// Longest pause between two files of a rank, milliseconds.
     pub pause_ms: u64,
-    /// A rank of some steps begins so much later than the others.
+    /// Longest extra delay of a rank that begins a step late, milliseconds.
     pub late_ms: u64,
-    /// So many steps stay; all if it is 0.
+    /// Number of steps kept; 0 keeps all.
     pub keeps: u64,
-    /// Now and then a process dies in a step, and writes it anew.
+    /// Whether a process sometimes dies in a step and writes it anew.
     pub restarts: bool,
-    /// The node may be lost: the register and what launchers said with it.
+    /// Whether the node may be lost, with the register and the launcher's values in it.
     pub loses_memory: bool,
-    /// Nothing may be torn.
+    /// Whether no checkpoint may be torn.
     pub is_certain: bool,
 }
 
-/// What is done to a name.
+/// Change of a name.
 #[derive(Clone, Debug)]
 pub enum Act {
-    /// It is emptied, or made, to be written to.
+    /// Creates or empties the file and opens it for writing.
     Open,
-    /// That ends.
+    /// Closes the file.
     Close,
-    /// It gets this one.
+    /// Renames it to this name.
     Rename(String),
-    /// It gets this one, too.
+    /// Adds this name as a hard link.
     Link(String),
-    /// It goes.
+    /// Removes the name.
     Remove,
     /// The process dies.
     Die,
 }
 
-/// What a process does.
+/// One change that a process makes.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// When, nanoseconds since the epoch.
+    /// Time, nanoseconds since the epoch.
     pub at_ns: i64,
-    /// By which process.
+    /// Rank that makes it.
     pub rank: u64,
-    /// For which step.
+    /// Step it belongs to.
     pub step: u64,
-    /// What.
+    /// The change.
     pub act: Act,
-    /// The name.
+    /// Name it applies to.
     pub path: String,
 }
 
 impl Event {
-    /// Whether it is of those that make a step.
+    /// Whether the event is part of writing its step.
     pub fn writes(&self) -> bool {
         !matches!(self.act, Act::Remove)
     }
 }
 
-/// Writes a script.
+/// Author of a script.
 struct Author<'a> {
     style: &'a Style,
     random: &'a mut Random,
@@ -163,7 +164,7 @@ impl Author<'_> {
         }
     }
 
-    /// What a file is called while it is written.
+    /// Returns the name of a file while it is being written.
     fn name(&self, path: String) -> String {
         match (self.style.way, path.split_once('/')) {
             (Way::FilesRenamed, _) => format!("{path}.tmp"),
@@ -189,7 +190,7 @@ impl Author<'_> {
     }
 }
 
-/// What a program that begins then does from this step on, in the order of time.
+/// Returns the events of a program that begins at `begin_ns` with step `first`, in order of time.
 pub fn script(style: &Style, random: &mut Random, begin_ns: i64, first: u64) -> Vec<Event> {
     let interval_ms = *random.pick(&[2000, 30_000, 300_000]);
     let at_ns = vec![begin_ns; style.ranks as usize];
@@ -204,23 +205,23 @@ pub fn script(style: &Style, random: &mut Random, begin_ns: i64, first: u64) -> 
     events
 }
 
-/// What is true of a step.
+/// Ground truth about a step.
 #[derive(Debug, Default)]
 struct Truth {
-    /// What its processes have yet to do for it.
+    /// Number of events that its processes still have to do for it.
     left: usize,
-    /// Files of it are gone.
+    /// Whether a file of it is lost.
     lost: bool,
 }
 
-/// A store, and what is true of it.
+/// A store with the ground truth about it.
 #[derive(Default)]
 pub struct World {
-    /// What the agent sees.
+    /// Tree that the agent sees.
     pub tree: Tree,
-    /// The step that each file is of.
+    /// Step that each file belongs to.
     owners: BTreeMap<FilePath, u64>,
-    /// The process that has a file open.
+    /// Rank that has a file open for writing.
     writers: BTreeMap<FilePath, u64>,
     steps: BTreeMap<u64, Truth>,
     inodes: u32,
@@ -237,7 +238,7 @@ impl World {
                 self.make(&parent, Kind::Directory, mtime_ns);
             }
             let parent = self.tree.get_mut(&parent).expect("was made");
-            // A new entry ends that.
+            // A new entry clears the mark of a renamed directory.
             (parent.renamed, parent.mtime_ns) = (false, mtime_ns);
         }
         self.inodes += 1;
@@ -261,19 +262,19 @@ impl World {
         self.tree.insert(path.clone(), node);
     }
 
-    /// The file at `path` is none of its step any more, unless that is `of`.
+    /// Takes the file at `path` from its step and marks the step as lost, unless the step is `of`.
     fn disown(&mut self, path: &FilePath, of: Option<u64>) {
         if let Some(owner) = self.owners.remove(path).filter(|owner| Some(*owner) != of) {
             self.steps.entry(owner).or_default().lost = true;
         }
     }
 
-    /// A process of a run begins a step, for which it and others do so much.
+    /// Begins a step that consists of `left` events of all processes.
     pub fn begin(&mut self, step: u64, left: usize) {
         self.steps.insert(step, Truth { left, lost: false });
     }
 
-    /// Does what a process does.
+    /// Applies an event.
     pub fn act(&mut self, event: &Event) {
         let (path, step) = (parsed(&event.path), event.step);
         if let Some(truth) = self.steps.get_mut(&step).filter(|_| event.writes()) {
@@ -330,7 +331,7 @@ impl World {
         }
     }
 
-    /// What those that die have open is unclean.
+    /// Kills the ranks that `dies` selects. Every file they have open becomes unclean.
     pub fn die(&mut self, dies: impl Fn(u64) -> bool) {
         for (path, _) in self.writers.iter().filter(|(_, rank)| dies(**rank)) {
             let node = self.tree.get_mut(path).expect("is open");
@@ -339,23 +340,23 @@ impl World {
         self.writers.retain(|_, rank| !dies(*rank));
     }
 
-    /// Whether all of a step is there.
+    /// Whether a step is whole.
     pub fn is_whole(&self, step: u64) -> bool {
         let truth = &self.steps[&step];
         truth.left == 0 && !truth.lost && self.owners.values().any(|owner| *owner == step)
     }
 
-    /// The steps that are.
+    /// Returns the whole steps.
     pub fn whole(&self) -> Vec<u64> {
         self.steps.keys().copied().filter(|step| self.is_whole(*step)).collect()
     }
 
-    /// The steps that these files are of.
+    /// Returns the steps that these files belong to.
     pub fn steps_of(&self, files: &[Member]) -> BTreeSet<u64> {
         files.iter().map(|file| self.owners[&file.path]).collect()
     }
 
-    /// Whether all files of these steps are among those.
+    /// Whether `files` contains every file of these steps.
     pub fn are_all(&self, steps: &BTreeSet<u64>, files: &[Member]) -> bool {
         let paths: BTreeSet<&FilePath> = files.iter().map(|file| &file.path).collect();
         let mut own = self.owners.iter().filter(|(_, owner)| steps.contains(owner));

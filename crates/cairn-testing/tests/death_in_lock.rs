@@ -11,7 +11,7 @@ use cairn_core::{
     Acquired, Caller, HandleId, InodeId, Memory, Microfs, Position, ProcessIdentity, ROOT,
     RenameMode, Result, SlotId, Timestamp, WritePlan,
 };
-use cairn_device::lock::RobustLock;
+use cairn_device::memory::lock::RobustLock;
 use cairn_testing::random::soaking;
 use cairn_testing::tier::{CHECKSUM, small_geometry};
 use cairn_testing::world::{READ_WRITE, SUPERUSER};

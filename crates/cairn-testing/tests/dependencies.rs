@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The crates that are loaded into applications.
-const INSIDE: [&str; 4] = ["cairn-core", "cairn-device", "cairn-posix", "cairn-preload"];
+const INSIDE: [&str; 6] =
+    ["cairn-core", "cairn-platform", "cairn-nvme", "cairn-device", "cairn-posix", "cairn-preload"];
 
 /// What proves to another machine who we are, with all that these crates need: pure, without
 /// threads, and nothing runs when they are loaded.
@@ -81,13 +82,40 @@ fn core_is_resolved_then_it_depends_on_nothing() {
 }
 
 #[test]
-fn device_is_resolved_then_it_depends_on_core_libc_and_cryptography() {
-    depends_exactly_on("cairn-device", &[&["cairn-core", "libc"], &CRYPTOGRAPHY[..]].concat());
+fn platform_is_resolved_then_it_depends_on_core_libc_and_a_checksum() {
+    depends_exactly_on("cairn-platform", &["cairn-core", "crc", "crc-catalog", "libc"]);
+}
+
+/// All of Cairn's crates that `package` names itself.
+fn own_direct_dependencies(package: &str) -> BTreeSet<String> {
+    let manifest = workspace().join("crates").join(package).join("Cargo.toml");
+    let text = std::fs::read_to_string(manifest).expect("each crate has a manifest");
+    let normal = text.split("[dependencies]").nth(1).expect("it has dependencies");
+    let normal = normal.split("\n[").next().expect("the first part");
+    let names = normal.lines().filter_map(|line| line.split(['.', ' ']).next());
+    names.filter(|name| name.starts_with("cairn-")).map(str::to_owned).collect()
 }
 
 #[test]
-fn posix_is_resolved_then_it_depends_on_core_device_libc_and_what_switches_stacks() {
-    let ours = ["cairn-core", "cairn-device", "libc", "psm"];
+fn nvme_and_target_are_resolved_then_neither_knows_a_store() {
+    depends_exactly_on(
+        "cairn-nvme",
+        &[&["cairn-core", "cairn-platform", "libc"], &CRYPTOGRAPHY[..]].concat(),
+    );
+    assert_eq!(own_direct_dependencies("cairn-nvme"), ["cairn-platform".to_owned()].into());
+    let own = ["cairn-nvme", "cairn-platform"].map(str::to_owned);
+    assert_eq!(own_direct_dependencies("cairn-target"), own.into());
+}
+
+#[test]
+fn device_is_resolved_then_it_depends_on_core_platform_and_nvme() {
+    let ours = ["cairn-core", "cairn-nvme", "cairn-platform", "libc"];
+    depends_exactly_on("cairn-device", &[&ours[..], &CRYPTOGRAPHY].concat());
+}
+
+#[test]
+fn posix_is_resolved_then_it_adds_what_switches_stacks() {
+    let ours = ["cairn-core", "cairn-device", "cairn-nvme", "cairn-platform", "libc", "psm"];
     depends_exactly_on("cairn-posix", &[&ours[..], &CRYPTOGRAPHY].concat());
 }
 
@@ -99,7 +127,15 @@ fn preload_is_resolved_then_it_depends_on_our_crates_libc_and_a_decoder() {
         true => &["yaxpeax-arch", "yaxpeax-x86"],
         false => &[],
     };
-    let ours = ["cairn-core", "cairn-device", "cairn-posix", "libc", "psm"];
+    let ours = [
+        "cairn-core",
+        "cairn-device",
+        "cairn-nvme",
+        "cairn-platform",
+        "cairn-posix",
+        "libc",
+        "psm",
+    ];
     depends_exactly_on("cairn-preload", &[&ours[..], decoder, &CRYPTOGRAPHY].concat());
 }
 
@@ -108,12 +144,12 @@ fn agent_is_resolved_then_it_depends_on_neither_posix_nor_preload() {
     let found = dependencies("cairn-agent");
     assert!(found.contains("cairn-core") && found.contains("cairn-device"), "{found:?}");
     let ours = found.iter().filter(|name| name.starts_with("cairn-")).count();
-    assert_eq!(ours, 2, "of our crates only core and device: {found:?}");
+    assert_eq!(ours, 4, "of our crates only core, platform, nvme and device: {found:?}");
 }
 
 #[test]
 fn shipped_crates_are_resolved_then_none_depends_on_testing() {
-    for package in INSIDE.into_iter().chain(["cairn-agent", "cairn-cli"]) {
+    for package in INSIDE.into_iter().chain(["cairn-target", "cairn-agent", "cairn-cli"]) {
         let found = dependencies(package);
         assert!(!found.contains("cairn-testing"), "{package} depends on cairn-testing");
         let has_preload = found.contains("cairn-preload");

@@ -17,7 +17,7 @@ struct House {
     up: &'static [&'static str],
 }
 
-const HOUSES: [House; 4] = [
+const HOUSES: [House; 6] = [
     House {
         name: "cairn-core",
         rooms: &["recovery", "image", "data", "namespace", "process", "space", "engine", "format"],
@@ -41,6 +41,32 @@ const HOUSES: [House; 4] = [
             "space/pool -> process",
             "space/upkeep -> data",
         ],
+    },
+    House {
+        name: "cairn-device",
+        rooms: &["store", "media", "memory", "device", "directory"],
+        // A device that is named for a new store may still be that of a removed one.
+        up: &["media/medium -> store"],
+    },
+    House {
+        name: "cairn-target",
+        rooms: &[
+            "rehearsal",
+            "event_loop",
+            "connection",
+            "grants",
+            "metrics",
+            "directory",
+            "subsystem",
+            "mailbox",
+            "guard",
+            "notices",
+            "workers",
+            "counters",
+            "pool",
+            "socket",
+        ],
+        up: &[],
     },
     House {
         name: "cairn-posix",
@@ -67,7 +93,6 @@ const HOUSES: [House; 4] = [
     House {
         name: "cairn-agent",
         rooms: &[
-            "target",
             "agent",
             "archive",
             "bring",
@@ -77,7 +102,6 @@ const HOUSES: [House; 4] = [
             "persist",
             "checkpoint",
             "store",
-            "balancer",
             "model",
         ],
         // Threads share one state, which the agent makes; the job and the protocol are made of the
@@ -104,7 +128,7 @@ const HOUSES: [House; 4] = [
         name: "cairn-cli",
         rooms: &[
             "commands", "check", "run", "resume", "drain", "create", "settings", "report", "store",
-            "output", "error",
+            "balancer", "output", "error",
         ],
         // Making a store and resuming one are two ways of one claim.
         up: &[

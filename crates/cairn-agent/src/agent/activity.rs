@@ -1,28 +1,30 @@
-//! Looking whether programs write, for a drain that holds back for them.
+//! Watches whether programs write, for a drain whose rate is limited.
 //!
-//! Must stay true: nobody looks unless the drain is limited. A look costs each namespace two
-//! transactions. It is not waited for a drain: the first thing that one would copy may be small.
+//! Must stay true: nothing is watched unless the drain is limited, because a look costs two
+//! transactions per namespace. Watching does not wait for a drain to begin: the first file that a
+//! drain copies may be small.
 
-use crate::agent::shared::Shared;
-use crate::store::volume::Volume;
 use cairn_core::Operation;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How often programs are looked at if the drain is limited.
+use crate::agent::shared::Shared;
+use crate::store::volume::Volume;
+
+/// Interval between looks while the drain is limited.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How often it is asked whether it is.
+/// Interval at which the agent checks whether the drain is limited.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
-/// A namespace as it was at the last look.
+/// State of a namespace at the last look.
 struct Look {
     log_cursor: u64,
     used_blocks: u64,
 }
 
 impl Look {
-    /// Whether a program wrote since the last look. Writes that continue one another share a record
-    /// of the log, and show in the blocks that they take.
+    /// Whether a program has written since the last look. Writes that continue one another share a
+    /// log record; the blocks they take reveal them.
     fn has_written(&mut self, volume: &Volume) -> cairn_core::Result<bool> {
         let used_blocks = used_blocks(volume)?;
         let mut wrote = used_blocks > self.used_blocks;
@@ -41,7 +43,7 @@ fn used_blocks(volume: &Volume) -> cairn_core::Result<u64> {
     Ok(volume.fs().usage()?.used_blocks.iter().sum())
 }
 
-/// Tells the drain's pace what programs do, until the agent ends.
+/// Reports the activity of programs to the drain's pace until the agent ends.
 pub fn run(shared: &Shared) {
     let mut looks: HashMap<String, Look> = HashMap::new();
     while !shared.is_stopping() {
@@ -56,7 +58,7 @@ pub fn run(shared: &Shared) {
             let look = looks
                 .entry(volume.name().to_string())
                 .or_insert(Look { log_cursor, used_blocks: u64::MAX });
-            // What cannot be looked at, the drain complains of.
+            // The drain reports a namespace that cannot be read.
             wrote |= look.has_written(&volume).unwrap_or(false);
         }
         shared.meter.pace.note_activity(wrote);

@@ -1,4 +1,4 @@
-//! Talking to an agent, starting it first where there is none.
+//! Client of an agent's control socket. Starts an agent if none runs.
 
 use crate::agent::control::short_socket_path;
 use crate::archive::ArchiveStatus;
@@ -14,22 +14,21 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// After so long no agent is started any more in the place of one that ended before it was asked
-/// anything.
+/// Time limit for starting agents that end before they accept a request.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 const START_EVERY: Duration = Duration::from_millis(5);
-/// How long an agent may be silent during a request.
+/// Time an agent may stay silent during a request.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
-/// How often it is asked meanwhile whether its process is stopped.
+/// Interval at which the client checks whether the agent's process is stopped.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// So often it may be before that is taken for its state.
+/// Number of such looks that may find the process stopped before it counts as stopped.
 const STOPPED_LOOKS_MAX: u32 = 3;
 
-/// A connection to an agent.
+/// Connection to an agent.
 pub struct Client {
     store: PathBuf,
     lines: BufReader<UnixStream>,
-    /// How long it may be silent.
+    /// Time the agent may stay silent.
     patience: Duration,
 }
 
@@ -39,12 +38,13 @@ pub fn is_answering(directory: &Path) -> bool {
 }
 
 impl Client {
-    /// Connects to the agent of the store in `directory`; None if there is none.
+    /// Connects to the agent of the store in `directory`. Returns None if there is none.
     pub fn connect(directory: &Path) -> Option<Client> {
         Client::connect_within(directory, ANSWER_PATIENCE)
     }
 
-    /// The same; it may be silent for so long during a request.
+    /// Connects like [`Client::connect`]. `patience` is the time the agent may stay silent during a
+    /// request.
     pub fn connect_within(directory: &Path, patience: Duration) -> Option<Client> {
         let (_directory, path) = short_socket_path(directory).ok()?;
         let stream = UnixStream::connect(path).ok()?;
@@ -53,8 +53,8 @@ impl Client {
         Some(Client { store, lines, patience })
     }
 
-    /// Connects to the agent of the store in `directory`, which `program agent --store DIR` starts
-    /// if need be.
+    /// Connects to the agent of the store in `directory`. Starts one with `program agent --store
+    /// DIR` if necessary.
     pub fn reach(directory: &Path, program: &Path) -> Result<Client> {
         Client::reach_within(directory, program, START_PATIENCE)
     }
@@ -63,7 +63,7 @@ impl Client {
         let started = Instant::now();
         loop {
             if let Some(mut client) = Client::connect(directory) {
-                // One that is just ending accepts and hangs up.
+                // An agent that is ending accepts the connection and hangs up.
                 match client.ask(&Request::Status, &mut |_| (), true) {
                     Ok(_) => return Ok(client),
                     Err(stopped @ Error::AgentStopped { .. }) => return Err(stopped),
@@ -71,7 +71,8 @@ impl Client {
                 }
             }
             start(directory, program)?;
-            // It has said that it is ready, however long that took.
+            // The agent has reported that it is ready, so it is tried before the time limit is
+            // checked.
             if let Some(client) = Client::connect(directory) {
                 return Ok(client);
             }
@@ -83,7 +84,7 @@ impl Client {
         }
     }
 
-    /// How the agent stands.
+    /// Returns the agent's status.
     pub fn status(&mut self) -> Result<Status> {
         match self.ask(&Request::Status, &mut |_| (), false)? {
             Answer::Status(status) => Ok(*status),
@@ -91,7 +92,7 @@ impl Client {
         }
     }
 
-    /// Drains everything that is closed; `progress` hears how far it got.
+    /// Drains all closed files. `progress` is called with each progress message.
     pub fn drain(
         &mut self,
         settle: Duration,
@@ -105,7 +106,7 @@ impl Client {
         }
     }
 
-    /// Tells it how the run ended, which it drains in the background.
+    /// Reports how the run ended. The agent drains in the background.
     pub fn tell_end(&mut self, told: Told) -> Result<()> {
         match self.ask(&Request::Ended { told }, &mut |_| (), true)? {
             Answer::Done => Ok(()),
@@ -113,8 +114,8 @@ impl Client {
         }
     }
 
-    /// Archives what is to be archived, of checkpoints the newest in any case if that is wanted;
-    /// how it stands then, if anything is archived at all.
+    /// Archives the checkpoints that the policy selects, and the newest of each family if `newest`
+    /// is set. Returns the status of the archive, or None if the job archives nothing.
     pub fn archive(
         &mut self,
         newest: bool,
@@ -126,7 +127,8 @@ impl Client {
         }
     }
 
-    /// Drops files from the store, keeping their drained copies.
+    /// Drops files from the store. Their drained copies stay. With `force`, also drops files that
+    /// are not drained.
     pub fn evict(&mut self, paths: Vec<FilePath>, force: bool) -> Result<()> {
         match self.ask(&Request::Evict { paths, force }, &mut |_| (), true)? {
             Answer::Done => Ok(()),
@@ -134,7 +136,7 @@ impl Client {
         }
     }
 
-    /// Tells it that copies of files were found damaged, so that they are made again.
+    /// Reports that the copies of these files are damaged. The agent makes them again.
     pub fn distrust(&mut self, paths: Vec<FilePath>) -> Result<()> {
         match self.ask(&Request::Distrust { paths }, &mut |_| (), true)? {
             Answer::Done => Ok(()),
@@ -142,7 +144,8 @@ impl Client {
         }
     }
 
-    /// Tells it that time is short: no limit is kept, and the newest files come first.
+    /// Tells the agent that time is short: it ignores the rate limit and drains the newest files
+    /// first.
     pub fn hurry(&mut self) -> Result<()> {
         match self.ask(&Request::Hurry, &mut |_| (), true)? {
             Answer::Done => Ok(()),
@@ -158,8 +161,8 @@ impl Client {
         }
     }
 
-    /// Sends a request and returns the answer that ends it.
-    /// If its process was stopped and `wakes`, that is told to go on.
+    /// Sends a request and returns its final answer. If the agent's process is stopped and `wakes`
+    /// is set, it gets a SIGCONT.
     fn ask(
         &mut self,
         request: &Request,
@@ -186,8 +189,9 @@ impl Client {
         }
     }
 
-    /// The next line that it says. If its process was stopped and `wakes`, it is told to go on.
-    /// Errors: it is stopped, or says nothing for too long.
+    /// Returns the agent's next line. If its process is stopped and `wakes` is set, it gets a
+    /// SIGCONT. Errors: `AgentStopped` if it stays stopped; `AgentAnswer` if it is silent for too
+    /// long.
     fn hear(&mut self, wakes: bool) -> Result<Vec<u8>> {
         let (mut line, started, mut stopped) = (Vec::new(), Instant::now(), 0);
         loop {
@@ -207,7 +211,7 @@ impl Client {
                     return Err(Error::AgentStopped { pid: process.as_raw_nonzero().get() as u32 });
                 }
                 if wakes {
-                    // Who may not gets to know above.
+                    // A missing permission shows at the check above.
                     let _ = rustix::process::kill_process(process, rustix::process::Signal::CONT);
                 }
             }
@@ -233,7 +237,7 @@ fn start(directory: &Path, program: &Path) -> Result<()> {
         .arg("agent")
         .arg("--store")
         .arg(directory)
-        // What the program is run with is not meant for the agent.
+        // The environment of a Cairn program must not reach the agent.
         .env_remove("LD_PRELOAD")
         .env_remove("CAIRN_MOUNT")
         .env_remove("CAIRN_STORE")
@@ -259,15 +263,16 @@ mod tests {
     use std::ffi::OsStr;
     use std::os::unix::net::UnixListener;
 
-    /// Mechanism: the time was looked at before the agent that had just said that it was ready.
-    /// Consequence: where a start took longer than that, on a busy node, the run failed. Fix: the
-    /// agent first.
+    /// Mechanism: the time limit was checked before the agent that had just reported that it was
+    /// ready. Consequence: on a busy node, where the start took longer than the limit, the run
+    /// failed. Fix: the agent is tried first.
     #[test]
     fn agent_that_is_ready_is_reached_however_long_its_start_took() {
         let directory = std::env::temp_dir().join(format!("cairn-client.{}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a directory");
         let program = directory.join("program");
-        // Written by a child: a descriptor of this process would be in what other tests fork.
+        // A child process writes it: a descriptor of this process would be inherited by the forks
+        // of other tests.
         let text = format!("#!/bin/sh\nmv \"$3/later\" \"$3/{AGENT_SOCKET}\"\n");
         let write = "printf %s \"$1\" >\"$2\" && chmod 700 \"$2\"";
         let words =

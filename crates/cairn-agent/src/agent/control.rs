@@ -1,7 +1,7 @@
-//! The agent's ear: a socket in the store directory that only its owner can talk to.
+//! Control socket of the agent: it lies in the store directory and serves only the owner and root.
 //!
-//! Must stay true: the peer's user is checked on every connection; a peer that is slow, silent or
-//! gone delays nobody else; requests are bounded in length and connections in number.
+//! Must stay true: the peer's user id is checked on every connection. A slow, silent or dead peer
+//! delays no other peer. The length of a request and the number of connections are bounded.
 
 use crate::agent::shared::{Errand, Shared, State, What};
 use crate::drain::checkpoints::Told;
@@ -22,26 +22,25 @@ use std::sync::{Arc, MutexGuard, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the listener looks whether the store is still there.
+/// Interval at which the listener checks that the store still exists, milliseconds.
 const ACCEPT_EVERY_MS: i64 = 500;
-/// Connections served at the same time.
+/// Maximum number of connections served at a time. Further connections are closed at once.
 const CONNECTIONS_MAX: usize = 32;
-/// How long a peer may take to send a request or to take an answer.
+/// Time a peer may take to send a request or to receive an answer.
 const PEER_PATIENCE: Duration = Duration::from_secs(10);
-/// How often progress is sent.
+/// Interval between progress messages.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
-/// Passes over a store in which files change while they are copied.
+/// Maximum number of consecutive passes in which files changed while they were copied.
 const PASSES_MAX: u32 = 10;
 
-/// The bound socket.
+/// Bound socket of the agent.
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
 }
 
-/// A path by which the socket in `directory` can be reached however long the directory's own path
-/// is: addresses of Unix sockets hold 107 bytes. The descriptor must stay open while the path is
-/// used.
+/// Returns a short path to the socket in `directory`, whatever the length of that path: addresses
+/// of Unix sockets hold 107 bytes. The returned descriptor must stay open while the path is used.
 pub fn short_socket_path(directory: &Path) -> Result<(OwnedFd, PathBuf)> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(directory, flags, Mode::empty())
@@ -51,8 +50,8 @@ pub fn short_socket_path(directory: &Path) -> Result<(OwnedFd, PathBuf)> {
 }
 
 impl Listener {
-    /// Binds the socket of the store in `directory`; the caller holds the agent's lock, so a socket
-    /// that is there belongs to an agent that died.
+    /// Binds the socket of the store in `directory`. The caller holds the agent's lock, so an
+    /// existing socket belongs to a dead agent and is removed.
     pub fn bind(directory: &Path) -> Result<Listener> {
         let path = directory.join(AGENT_SOCKET);
         match fs::remove_file(&path) {
@@ -72,22 +71,22 @@ impl Listener {
         Ok(Listener { socket, path })
     }
 
-    /// Removes the socket. To be called while the agent's lock is held and the store is there:
-    /// otherwise the socket of that name may be another agent's.
+    /// Removes the socket. The caller must hold the agent's lock, and the store must exist;
+    /// otherwise the socket of that name may belong to another agent.
     pub fn remove(self) {
-        // One that stays behind is removed by the next agent.
+        // The next agent removes a socket that stays behind.
         let _ = fs::remove_file(&self.path);
     }
 
-    /// Accepts connections until the agent ends, or has to because `is_removed` says that its store
-    /// is gone.
+    /// Accepts connections until the agent ends. Ends the agent when `is_removed` reports that the
+    /// store is gone.
     pub fn serve(&self, shared: &Arc<Shared>, is_removed: &dyn Fn() -> bool) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: ACCEPT_EVERY_MS * 1_000_000 };
         while !shared.is_stopping() {
             if is_removed() {
                 return shared.stop();
             }
-            // Whatever woke us, accepting tells.
+            // `accept` tells what woke the thread.
             let mut polled = [
                 PollFd::new(&self.socket, PollFlags::IN),
                 PollFd::new(shared.stopped(), PollFlags::IN),
@@ -102,7 +101,7 @@ impl Listener {
                 let spawned = thread::Builder::new().name("control".to_string()).spawn(move || {
                     let _end = connection_shared.end_if_panicking();
                     let _connection = Connection(&connection_shared);
-                    // A peer that hangs up has lost interest; that is its right.
+                    // An error means that the peer hung up; it wants no answer.
                     let _ = talk(stream, &connection_shared);
                 });
                 if spawned.is_err() {
@@ -113,7 +112,7 @@ impl Listener {
     }
 }
 
-/// An open connection, counted already.
+/// An open connection; its drop decrements the count of connections.
 struct Connection<'a>(&'a Shared);
 
 impl Drop for Connection<'_> {
@@ -176,7 +175,7 @@ fn talk(stream: UnixStream, shared: &Shared) -> io::Result<()> {
     }
 }
 
-/// Says in the log what was asked for, if that changes anything.
+/// Logs a request, unless it only asks for the status.
 fn tell(request: &Request) {
     let wish = match request {
         Request::Status => return,
@@ -197,10 +196,10 @@ fn say(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     stream.write_all(&line)
 }
 
-/// Has the archive make a round.
+/// Has the archive make a round and waits for its end, sending progress.
 fn archive(stream: &UnixStream, shared: &Shared, newest: bool) -> io::Result<Answer> {
     if newest {
-        // Which it is, is known when the passes have ended that were asked for before.
+        // The newest checkpoint is known only after the passes requested earlier have ended.
         let asked = shared.state().requested;
         drop(follow_pass(stream, shared, asked)?);
     }
@@ -223,7 +222,7 @@ fn archive(stream: &UnixStream, shared: &Shared, newest: bool) -> io::Result<Ans
     Ok(Answer::Archived { status: shared.archive.status() })
 }
 
-/// Has the drain do something about files, and waits for it.
+/// Hands a request about files to the drain thread and waits for the answer.
 fn run_errand(shared: &Shared, paths: Vec<FilePath>, what: What) -> Answer {
     let (reply, answer) = mpsc::channel();
     shared.state().errands.push(Errand { paths, what, reply });
@@ -235,8 +234,8 @@ fn run_errand(shared: &Shared, paths: Vec<FilePath>, what: What) -> Answer {
     }
 }
 
-/// Has passes run until one leaves nothing that changed meanwhile, or there were many, and files
-/// still open were given time to close.
+/// Requests passes until one finds no changed files or `PASSES_MAX` passes in a row found some.
+/// Gives files that are still open the time `settle` to close.
 fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> io::Result<Answer> {
     let settled_at = Instant::now() + settle;
     let mut passes = 0;
@@ -254,7 +253,7 @@ fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> 
         drop(state);
         let waits_for_open = !outcome.open.is_empty() && Instant::now() < settled_at;
         passes = if outcome.changed > 0 { passes + 1 } else { 0 };
-        // Somebody who writes a file again and again is not waited for.
+        // A program that rewrites a file again and again must not prolong the request for ever.
         let follows = outcome.changed > 0 && passes < PASSES_MAX;
         if !follows && !waits_for_open {
             return Ok(Answer::Drained(outcome));
@@ -263,9 +262,9 @@ fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> 
     }
 }
 
-/// Waits until the pass has ended that has this number, and says how far it is; the state then.
-/// Errors: without an answer where the agent is ending, so that whoever asked starts another one
-/// and asks that.
+/// Waits for the end of the pass that answers request `ticket`, and sends progress. Returns the
+/// state at that moment. Errors: `ConnectionAborted`, without an answer, if the agent is ending;
+/// the client then starts another agent and repeats the request.
 fn follow_pass<'a>(
     stream: &UnixStream,
     shared: &'a Shared,

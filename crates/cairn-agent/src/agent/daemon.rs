@@ -1,8 +1,9 @@
-//! Becoming the agent: a process of its own that nothing of the caller holds on to.
+//! Turns the calling process into the agent: a separate process that holds nothing of the caller.
 //!
-//! Must stay true: the agent keeps no descriptor, terminal, working directory or session of whoever
-//! started it, so a pipeline or a batch system never waits for it; the starter learns whether the
-//! agent is ready or why not. Runs before any thread exists: it forks.
+//! Invariant: the agent keeps no descriptor, terminal, working directory or session of the process
+//! that started it, so a pipeline or a batch system never waits for it. The starter learns whether
+//! the agent is ready, or why it is not. Precondition: no other thread exists, because `detach`
+//! forks.
 
 use crate::model::error::{Error, Result};
 use crate::model::log::Log;
@@ -12,20 +13,20 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process;
 
-/// Lets this process have as many descriptors as it is allowed at all. With fewer it gets on more
-/// slowly, or says what fails.
+/// Raises the soft limit of open descriptors to the hard limit. Errors are ignored: with fewer
+/// descriptors the agent works more slowly or reports which call fails.
 pub fn allow_many_files() {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
 }
 
-/// What the agent reports to the process that started it.
+/// Pipe through which the agent reports its start to the process that started it.
 pub struct Readiness {
     pipe: File,
 }
 
-/// The line that means the agent accepts requests.
+/// Line that says the agent accepts requests.
 const READY: &[u8] = b"ready\n";
 
 impl Readiness {
@@ -35,17 +36,17 @@ impl Readiness {
         let _ = self.pipe.write_all(READY);
     }
 
-    /// Tells the starter why there will be no agent.
+    /// Tells the starter why no agent starts.
     pub fn failed(mut self, reason: &str) {
         let _ = self.pipe.write_all(reason.as_bytes());
     }
 }
 
-/// Splits off the agent, with its output appended to the log at `path`. Returns only there, with
-/// the log; the calling process waits until the agent is ready and exits with 0, or prints why it
-/// is not and exits with 1.
+/// Forks off the agent and appends its output to the log at `path`. Returns only in the agent, with
+/// the log. The calling process waits until the agent is ready and exits with 0, or prints the
+/// reason of the failure and exits with 1.
 pub fn detach(path: &Path) -> Result<(Readiness, Log)> {
-    // SAFETY: nothing in this process owns a descriptor above 2 yet: `main` has opened no file and
+    // SAFETY: no code in this process owns a descriptor above 2 yet: `main` has opened no file and
     // started no thread.
     unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
     let log = Log::open(path).map_err(Error::file("open", path))?;
@@ -62,7 +63,7 @@ pub fn detach(path: &Path) -> Result<(Readiness, Log)> {
     drop(from_agent);
     rustix::process::setsid().map_err(Error::file("start a session for", path))?;
     if fork(path)? != 0 {
-        // SAFETY: this is the short-lived process between the starter and the agent; it has no
+        // SAFETY: this is the short-lived process between the starter and the agent. It has no
         // state to flush.
         unsafe { libc::_exit(0) };
     }
@@ -73,8 +74,9 @@ pub fn detach(path: &Path) -> Result<(Readiness, Log)> {
         crate::model::log::print_to(log.file())
     };
     attach().map_err(Error::file("write to", path))?;
-    // SAFETY: ignoring a signal installs no handler, and an empty set unblocks what the starter had
-    // blocked. Past a file size limit a write then fails instead of killing us.
+    // SAFETY: ignoring a signal installs no handler, and the empty set only unblocks the signals
+    // that the starter had blocked. With SIGXFSZ ignored, a write past a file size limit fails
+    // instead of killing the agent.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         let mut none: libc::sigset_t = std::mem::zeroed();
@@ -92,7 +94,7 @@ fn fork(log: &Path) -> Result<i32> {
     }
 }
 
-/// The starter's part: relays what the agent says and ends.
+/// Runs in the starter: relays the agent's report and exits.
 fn wait_for_agent(mut from_agent: File) -> ! {
     let mut said = Vec::new();
     let failure = match from_agent.read_to_end(&mut said) {

@@ -1,5 +1,5 @@
-//! Gives back the memory in which files on other machines were shown to programs that had them
-//! mapped.
+//! Frees the memory that backed programs' mappings of files on other machines' tiers, after writing
+//! back what programs stored in it.
 //!
 //! Does not decide what is mapped; `Namespace::put_away` does.
 
@@ -10,7 +10,7 @@ use crate::store::volume::Volume;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the tiers are looked at.
+/// Interval at which the tiers are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs until the agent ends.

@@ -1,24 +1,25 @@
-//! What a job's agent tells those who watch it: a file in Prometheus's text format, as
-//! node_exporter's textfile collector reads it.
+//! Metrics of a job for monitoring: a file in Prometheus's text format, as node_exporter's textfile
+//! collector reads it.
 //!
-//! Must stay true: the file is replaced whole, so whoever reads it sees one moment; an agent that
-//! cannot write it drains all the same. Several agents on a node write a file each.
+//! Must stay true: the file is replaced as a whole, so a reader sees one moment. An agent that
+//! cannot write it goes on draining. Several agents on a node write one file each.
 
-use crate::agent::prometheus::Exposition;
+use cairn_platform::prometheus::Exposition;
+use std::fs;
+use std::time::Duration;
+
 use crate::agent::shared::Shared;
 use crate::checkpoint::sets::register::{Checkpoint, Level, Register};
 use crate::model::error::{Error, Result};
 use crate::model::job::Job;
 use crate::model::log::Complaints;
 use crate::model::protocol::{Phase, Status};
-use std::fs;
-use std::time::Duration;
 
-/// How often the file is written.
+/// Interval at which the file is written.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 
-/// Writes the file that the job wants until the agent ends, and once more then. Nothing while it
-/// wants none.
+/// Writes the job's metrics file until the agent ends, and once more at its end. Writes nothing
+/// while the job names no file.
 pub fn run(shared: &Shared) {
     let mut complaints = Complaints::default();
     loop {
@@ -32,20 +33,20 @@ pub fn run(shared: &Shared) {
 }
 
 fn write(shared: &Shared) -> Result<()> {
-    // A run that resumes the store may want another one.
+    // Loaded each time: a run that resumes the store may name another file.
     let Job { job, metrics: Some(path), .. } = Job::load(shared.directory())? else {
         return Ok(());
     };
     let checkpoints = Register::load(shared.directory())?;
     let text = describe(&job, &shared.status(), checkpoints.checkpoints());
     let mut temporary = path.as_os_str().to_owned();
-    // The collector reads names that end in .prom only.
+    // The collector reads only names that end in `.prom`.
     temporary.push(".new");
     let replaced = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path));
     replaced.map_err(Error::file("write", &path))
 }
 
-/// The figures of a job.
+/// Returns the metrics of a job as text.
 fn describe(job: &str, status: &Status, checkpoints: &[Checkpoint]) -> String {
     let mut figures = Exposition::new("cairn_");
     let last = &status.last;

@@ -1,10 +1,10 @@
-//! What threads agree by: values under a lock, and a call when they have changed.
+//! Values under a lock, and a condition variable that announces their changes.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Plain values, whole at any moment, so that a thread that panicked with the lock has left them
-/// so.
+/// Values that threads share. Each change leaves them consistent, so the values stay usable after a
+/// thread panicked while it held the lock.
 #[derive(Default)]
 pub(crate) struct Board<T> {
     values: Mutex<T>,
@@ -12,22 +12,22 @@ pub(crate) struct Board<T> {
 }
 
 impl<T> Board<T> {
-    /// One with these values.
+    /// Returns a board with these initial values.
     pub fn new(values: T) -> Board<T> {
         Board { values: Mutex::new(values), wake: Condvar::new() }
     }
 
-    /// The values, locked.
+    /// Locks and returns the values.
     pub fn state(&self) -> MutexGuard<'_, T> {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells whoever waits that they changed.
+    /// Wakes all waiting threads.
     pub fn notify(&self) {
         self.wake.notify_all();
     }
 
-    /// Waits for a change, at most so long.
+    /// Waits for a change for at most `timeout`.
     pub fn wait<'a>(&self, state: MutexGuard<'a, T>, timeout: Duration) -> MutexGuard<'a, T> {
         self.wake.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0
     }

@@ -1,73 +1,75 @@
-//! Allocating and clearing memory for the RAM tier ahead of its use, so that the first checkpoint
-//! does not pay for it; and saying when there is none left (headroom.rs).
+//! Allocates and clears memory of the RAM tier ahead of its use, so that the first checkpoint does
+//! not pay for it. Bars blocks when memory runs short (`headroom.rs`).
 //!
-//! Must stay true: where programs want all processors it goes at full speed only to a small bounded
-//! distance ahead of what is used, and beyond that takes a small share of one; steps are far
-//! shorter than a time slice; it leaves most of the free memory to the application, and ends at
-//! once with the agent. Not at idle priority: a step holds the kernel's lock of a page, and an
-//! idle-priority thread that is preempted in it would make an application that writes there wait
-//! for the processor to become idle.
+//! Must stay true: where programs want all processors, prefaulting runs at full speed only up to a
+//! small, bounded distance ahead of use; beyond that it takes a small share of one processor. A
+//! step is far shorter than a time slice. Most of the free memory is left to the application.
+//! Prefaulting ends at once with the agent.
+//!
+//! The thread does not run at idle priority. A step holds the kernel's lock of a page. An
+//! idle-priority thread that is preempted in a step would make an application that writes to this
+//! page wait until the processor becomes idle.
 
-use crate::agent::shared::Shared;
-use crate::store::headroom;
-use crate::store::memory::Memory;
-use crate::store::volume::Volume;
 use cairn_device::Device;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often use is compared with what is allocated, while nothing changes; and how often with what
-/// there is.
+use crate::agent::shared::Shared;
+use crate::store::headroom;
+use crate::store::memory::Memory;
+use crate::store::volume::Volume;
+
+/// Interval at which use is compared with allocation while nothing changes, and at which use is
+/// compared with the available memory.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// The same after a change.
+/// Interval at which use is compared with allocation after a change.
 const LOOK_SOON: Duration = Duration::from_millis(10);
-/// So much of a tier is allocated at full speed when the agent starts.
+/// Bytes of a tier that are allocated at full speed when the agent starts.
 const BURST_BYTES: u64 = 256 << 20;
-/// So much beyond what is used is allocated at full speed.
+/// Bytes beyond use that are allocated at full speed.
 const PROMPT_BYTES: u64 = 128 << 20;
-/// Part of a tier that full speed may be ahead of use: one in so many.
+/// Full speed may be ahead of use by at most 1 / `PROMPT_SHARE` of a tier.
 const PROMPT_SHARE: u64 = 4;
-/// At least so much is allocated beyond what is used, at leisure; more if use has grown by more at
-/// a time.
+/// Minimum of bytes beyond use that are allocated at low speed. The largest burst of use raises it.
 const AHEAD_BYTES: u64 = 512 << 20;
-/// Use that grows again after so long grows anew: in between, programs compute.
+/// A pause of this length in the growth of use ends a burst: programs compute in between.
 const BETWEEN_BURSTS: Duration = Duration::from_millis(200);
-/// Part of the free memory that may be taken ahead of use: one in so many.
+/// At most 1 / `SHARE` of the free memory is allocated ahead of use.
 const SHARE: u64 = 4;
-/// Allocated at a time; one huge page.
+/// Bytes allocated in one step: one huge page.
 const STEP_BYTES: u64 = 2 << 20;
-/// Steps at full speed after which use is looked at again.
+/// Number of steps at full speed before use is read again.
 const STEPS_PER_LOOK: u32 = 8;
-/// A step at leisure that had to wait for a processor is followed by a pause of so many times its
-/// length.
+/// After a low-speed step that had to wait for a processor, the thread pauses for this multiple of
+/// the step's duration.
 const PAUSE_FACTOR: u32 = 9;
-/// It had to if it waited longer than this part of its length: one in so many.
+/// A step had to wait if it waited longer than 1 / `WAITED_SHARE` of its duration.
 const WAITED_SHARE: u32 = 50;
 
-/// What `statfs` says of a file system in memory.
+/// `f_type` of tmpfs, as `statfs` reports it.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
-/// How far a part of a namespace's tier is allocated, and how its use has grown.
+/// Allocation of one part of a namespace's tier, and the growth of its use.
 #[derive(Default)]
 struct Ahead {
     allocated_bytes: u64,
     growth: Growth,
 }
 
-/// What a part's use grows by at a time, as at a checkpoint.
+/// Growth of a part's use in bursts, such as checkpoints.
 #[derive(Default)]
 struct Growth {
     used_bytes: u64,
-    /// Since use began to grow, until it pauses; and when it was last seen to.
+    /// Bytes by which use grew in the current burst, and the time of its last growth.
     burst_bytes: u64,
     grew: Option<Instant>,
     largest_burst_bytes: u64,
 }
 
 impl Growth {
-    /// Takes in what is used; whether that is more than before.
+    /// Records the bytes in use. Returns whether they grew.
     fn note(&mut self, used_bytes: u64, now: Instant) -> bool {
         let more_bytes = used_bytes.saturating_sub(self.used_bytes);
         self.used_bytes = used_bytes;
@@ -83,12 +85,12 @@ impl Growth {
     }
 }
 
-/// How far from its start a part of a tier is to be allocated.
+/// Distances from the start of a part up to which it is to be allocated.
 #[derive(Debug, PartialEq, Eq)]
 struct Goal {
     /// At full speed.
     prompt_bytes: u64,
-    /// At leisure; not less.
+    /// At low speed; never less than `prompt_bytes`.
     leisure_bytes: u64,
 }
 
@@ -108,7 +110,7 @@ pub fn run(shared: &Shared) {
     let (mut changed, mut is_short) = (false, false);
     while !shared.is_stopping() {
         let volumes = shared.volumes().0;
-        // Where trees share what little there is, one that grows gets more soon.
+        // Where namespaces share little memory, a growing one gets its new share soon.
         let due = changed && is_short;
         if due || looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
             looked = Some(Instant::now());
@@ -116,8 +118,8 @@ pub fn run(shared: &Shared) {
         }
         changed = false;
         for volume in volumes {
-            // On a machine with several memory nodes the tier has parts, and each is used from its
-            // start.
+            // On a machine with several memory nodes the tier has one part per node. Each part is
+            // used from its start.
             let parts = volume.fs().geometry().parts().count().max(1);
             for part in 0..parts {
                 let ahead = known.entry((volume.name().to_string(), part)).or_default();
@@ -126,20 +128,19 @@ pub fn run(shared: &Shared) {
         }
         shared.sleep(if changed { LOOK_SOON } else { LOOK_EVERY });
     }
-    // Nobody looks any more.
+    // No thread updates the barred blocks after this point, so none may stay barred.
     for volume in shared.volumes().0 {
         keep_headroom(&volume, u64::MAX);
     }
 }
 
-/// Bars the blocks for which there is no memory; whether there are any.
+/// Bars the blocks of all namespaces for which memory is missing. Returns whether any are barred.
 fn keep_headroom_of_all(volumes: &[Arc<Volume>]) -> bool {
     let spare_bytes = headroom::spare_bytes(&Memory::here()) / volumes.len().max(1) as u64;
     volumes.iter().filter(|volume| keep_headroom(volume, spare_bytes)).count() > 0
 }
 
-/// Bars the blocks of the tier in memory for which `spare_bytes` are not enough; whether there are
-/// any.
+/// Bars the blocks of the memory tier that exceed `spare_bytes`. Returns whether any are barred.
 fn keep_headroom(volume: &Volume, spare_bytes: u64) -> bool {
     let (Ok(usage), Some(allocated_bytes)) = (volume.fs().usage(), allocated_bytes(volume)) else {
         return false;
@@ -147,13 +148,13 @@ fn keep_headroom(volume: &Volume, spare_bytes: u64) -> bool {
     let blocks = |bytes: u64| bytes / usage.hugeblock_bytes;
     let barred = headroom::barred(&usage.parts, blocks(allocated_bytes), blocks(spare_bytes));
     if usage.parts.iter().map(|part| part.barred_blocks).ne(barred.iter().copied()) {
-        // If it cannot be said now, it is at the next look.
+        // If this fails, the next look tries again.
         let _ = volume.fs().bar(&barred);
     }
     barred.iter().any(|&blocks| blocks > 0)
 }
 
-/// Memory that the segment of the tier in memory has; None if it lies on a disk.
+/// Bytes of memory that the segment of the memory tier occupies; None if the segment is on a disk.
 fn allocated_bytes(volume: &Volume) -> Option<u64> {
     let mappable = memory_of(volume)?.mappable()?;
     // SAFETY: the descriptor stays open as long as the volume, which outlives this borrow.
@@ -163,15 +164,16 @@ fn allocated_bytes(volume: &Volume) -> Option<u64> {
     Some(state.st_blocks as u64 * 512)
 }
 
-/// The tier that is memory. A file, mapped or not, has all its space since it was made.
+/// Returns the tier that is memory. A tier in a file, mapped or not, has all its space allocated at
+/// creation and needs no prefault.
 fn memory_of(volume: &Volume) -> Option<&dyn Device> {
     let device = volume.tier(volume.fs().geometry().placement.tier).ok()?;
     let is_memory = device.mappable().is_some_and(|segment| segment.in_memory);
     (is_memory && device.is_synchronous().is_none()).then_some(device)
 }
 
-/// Allocates a part as far as goes at full speed and one step at leisure; whether there was
-/// anything to do.
+/// Allocates a part as far as full speed goes, and one step at low speed. Returns whether anything
+/// changed.
 fn advance(shared: &Shared, volume: &Volume, part: usize, ahead: &mut Ahead) -> bool {
     let mut changed = false;
     loop {
@@ -199,7 +201,7 @@ fn advance(shared: &Shared, volume: &Volume, part: usize, ahead: &mut Ahead) -> 
             }
             let (started, waited) = (Instant::now(), waited());
             if device.prefault(first + at, step as usize).is_err() {
-                // No room: whoever writes there will hear of it.
+                // No room. A program that writes there gets the error.
                 ahead.allocated_bytes = goal.leisure_bytes;
                 return changed;
             }
@@ -213,23 +215,23 @@ fn advance(shared: &Shared, volume: &Volume, part: usize, ahead: &mut Ahead) -> 
     }
 }
 
-/// How far a part may be allocated where there is so much to spare: what is ahead of use already
-/// has been taken from that.
+/// Distance up to which a part may be allocated. `spare_bytes` no longer contains the bytes that
+/// are allocated ahead of use, so they are added before the share is taken.
 fn limit(allocated_bytes: u64, used_bytes: u64, spare_bytes: u64) -> u64 {
     let ahead_bytes = allocated_bytes.saturating_sub(used_bytes);
     allocated_bytes - ahead_bytes + spare_bytes.saturating_add(ahead_bytes) / SHARE
 }
 
-/// How long this thread has waited for a processor in all; None where the kernel does not count
-/// that.
+/// Total time for which this thread has waited for a processor; None if the kernel does not count
+/// it.
 fn waited() -> Option<Duration> {
     let counted = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let nanoseconds = counted.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(Duration::from_nanos(nanoseconds))
 }
 
-/// Whether a step of so long, before which this thread had waited so much, had a processor that
-/// nobody else wanted.
+/// Whether a step had an uncontended processor. `step` is its duration, `waited_before` the
+/// thread's total wait before it.
 fn had_processor(step: Duration, waited_before: Option<Duration>) -> bool {
     let waited_in_it = || Some(waited()?.saturating_sub(waited_before?));
     waited_in_it().is_some_and(|waited| waited <= step / WAITED_SHARE)
@@ -269,7 +271,8 @@ mod tests {
         assert_eq!(leisure_bytes(2048), 2048);
     }
 
-    /// Consequence, when each look allowed a share of what was left then: looks in a row took all.
+    /// Mechanism: each look allowed a share of the memory left at that moment. Consequence: looks
+    /// in a row took all of it.
     #[test]
     fn looks_in_a_row_take_a_share_of_the_memory_once() {
         let (mut allocated, mut spare) = (100 * MIB, 4000 * MIB);

@@ -1,34 +1,35 @@
-//! Moves what programs have read on slower tiers to a faster one (`cairn run --promote`), so that
-//! the next read finds it there.
+//! Moves blocks that programs have read on slower tiers to a faster one (`cairn run --promote`), so
+//! that the next read finds them there.
 //!
-//! Must stay true: no program waits for it. While programs read on slower tiers, it takes little of
-//! them; what it moves is at full speed only once they do not. Nothing is moved that is not what
-//! its checksum says.
-//! Does not choose where there is room, nor decide whether a file changed meanwhile; the core does.
+//! Must stay true: no program waits for a promotion. While programs read on slower tiers, the
+//! promoter takes little of their bandwidth; it works at full speed only when such reads pause. A
+//! block whose checksum does not match is not moved. Does not choose the target tier, nor decide
+//! whether a file changed meanwhile; the core does.
 
-use crate::agent::shared::Shared;
-use crate::model::job::Job;
-use crate::store::volume::Volume;
 use cairn_core::{Error, InodeId, Promotion, Result};
-use cairn_device::checksum;
+use cairn_platform::checksum;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// How often notes of readers are looked at.
+use crate::agent::shared::Shared;
+use crate::model::job::Job;
+use crate::store::volume::Volume;
+
+/// Interval at which read notes are polled.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What is left to do in one namespace.
+/// Pending promotions of one namespace.
 #[derive(Default)]
 struct Promoter {
-    /// Notes that were left at the last look.
+    /// Value of `reads_noted` at the last look.
     noted: u64,
-    /// A file, and what of it was read and is not looked at yet.
+    /// A file and the range of blocks read from it that is not examined yet.
     rest: Option<(InodeId, Range<u32>)>,
     buffer: Vec<u8>,
 }
 
-/// Runs until the agent ends, if the job wants that.
+/// Runs until the agent ends. Returns at once if the job does not want promotion.
 pub fn run(shared: &Shared) {
     if !Job::load(shared.directory()).is_ok_and(|job| job.promote) {
         return;
@@ -38,7 +39,7 @@ pub fn run(shared: &Shared) {
         shared.sleep(LOOK_EVERY);
         for volume in shared.volumes().0 {
             let promoter = promoters.entry(volume.name().to_string()).or_default();
-            // Refused where metadata are durable; then nobody leaves notes.
+            // Refused where metadata are durable. Readers leave no notes there.
             if volume.fs().promote_reads(true).is_ok() {
                 promoter.turn(shared, &volume);
             }
@@ -47,8 +48,8 @@ pub fn run(shared: &Shared) {
 }
 
 impl Promoter {
-    /// One step if somebody has just read on a slower tier, else all there is to do until somebody
-    /// does.
+    /// Does one step if a program has read on a slower tier since the last look; otherwise does
+    /// steps until no work is left or a program reads there again.
     fn turn(&mut self, shared: &Shared, volume: &Volume) {
         let noted = volume.fs().reads_noted();
         let is_quiet = self.noted == noted;
@@ -60,21 +61,22 @@ impl Promoter {
         {}
     }
 
-    /// Moves a few blocks; false if there are none.
+    /// Moves a few blocks. Returns false if there is no work.
     fn step(&mut self, volume: &Volume) -> bool {
         let Some((inode, blocks)) = self.rest.take().or_else(|| volume.fs().take_read_note())
         else {
             return false;
         };
         let end = blocks.end;
-        // What fails is left where it is: whoever reads it hears of it.
+        // After an error the blocks stay where they are. A program that reads them gets the error.
         if let Ok(Some(next)) = self.promote(volume, inode, blocks) {
             self.rest = Some((inode, next..end));
         }
         true
     }
 
-    /// Moves the first of these blocks that can be; where to go on, if there is more to do.
+    /// Moves the first of these blocks that can be moved. Returns the block at which to go on, or
+    /// None if nothing more is to be done.
     fn promote(
         &mut self,
         volume: &Volume,
@@ -93,8 +95,8 @@ impl Promoter {
         }
     }
 
-    /// Copies blocks with their checksums. Errors: `Corrupt` if one is not what its checksum says:
-    /// it is damaged, or was written to.
+    /// Copies blocks with their checksums. Errors: `Corrupt` if a block does not match its
+    /// checksum: it is damaged, or was overwritten meanwhile.
     fn copy(&mut self, volume: &Volume, promotion: &Promotion) -> Result<()> {
         let (fs, block_bytes) = (volume.fs(), volume.hugeblock_bytes() as usize);
         let count = promotion.count as usize;
@@ -104,8 +106,8 @@ impl Promoter {
         let (data, rest) = self.buffer.split_at_mut(promotion.bytes as usize);
         rest.fill(0);
         let at = |block: u32| u64::from(block) * block_bytes as u64;
-        // SAFETY: `data` is writable for its whole length, no part of a device, and nobody else
-        // refers to it.
+        // SAFETY: `data` is writable for its whole length, is not part of a device, and has no
+        // other reference.
         unsafe { source.read(at(from.1), data.as_mut_ptr(), data.len())? };
         let mut stored = vec![None; count];
         fs.checksums(promotion.inode, promotion.file_block, &mut stored)?;
@@ -118,7 +120,7 @@ impl Promoter {
             }
         };
         let copy = self.buffer.as_ptr();
-        // SAFETY: the buffer has so many blocks and is no part of a device.
+        // SAFETY: the buffer holds `count` blocks of `block_bytes` and is not part of a device.
         unsafe { volume.tier(to.0)?.write_blocks(at(to.1), copy, block_bytes, count, &mut take) }
     }
 }

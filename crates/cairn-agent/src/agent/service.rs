@@ -1,11 +1,23 @@
-//! The agent: one process per store that drains, reaps, prefaults and answers.
+//! The agent's main program: one process per store that drains, reaps, prefaults and answers.
 //!
-//! Must stay true: it holds `agent.lock` as long as it lives, so there is one; everything it knows
-//! it can learn again from the store and the manifest, so killing it loses nothing; it ends when
-//! nobody needs it. Threads: the drain, the keeper (processes, new namespaces, the end), the one
-//! that looks whether programs write, the prefault, the snapshots, those that write behind
-//! programs, the promotion where it is wanted, those that bring absent files, the timeline, one per
-//! connection.
+//! Must stay true: the agent holds `agent.lock` as long as it lives, so there is one per store. It
+//! can learn all its state again from the store and the manifest, so killing it loses nothing. It
+//! ends when nobody needs it.
+//!
+//! Threads: drain, keeper (processes, new namespaces, end of the agent), activity, prefault,
+//! snapshot, transit, promote where the job wants it, mapped cache, bring, space, archive,
+//! timeline, metrics, and one per connection.
+
+use cairn_core::Moment;
+use cairn_device::store::notes::NOTES_FILE;
+use cairn_platform::sys::monotonic_ms;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::agent::activity;
 use crate::agent::control::Listener;
@@ -36,45 +48,37 @@ use crate::model::protocol::{Outcome, Phase};
 use crate::store::reaper;
 use crate::store::watch::Watch;
 use crate::timeline::recorder;
-use cairn_core::Moment;
-use cairn_device::notes::NOTES_FILE;
-use cairn_device::sys::monotonic_ms;
-use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
-/// How often the logs are looked at, and how often once nothing has changed for a while.
+/// Interval at which the logs are polled, and the interval once nothing has changed for
+/// `IDLE_AFTER`.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
 const WATCH_IDLE: Duration = Duration::from_millis(40);
 const IDLE_AFTER: Duration = Duration::from_secs(2);
-/// How often processes are looked at, and how often while there is nothing to drain.
+/// Interval at which processes are checked, and the interval while there is nothing to drain.
 const REAP_EVERY: Duration = Duration::from_millis(100);
 const REAP_IDLE: Duration = Duration::from_millis(250);
-/// How often locks of files are looked for that are gone.
+/// Interval at which lock files of removed files are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// How often new namespaces are looked for.
+/// Interval at which new namespaces are looked for.
 const REFRESH_EVERY: Duration = Duration::from_millis(500);
-/// What a pass takes of a processor, beside the threads that copy, is followed by a pause so many
-/// times as long, up to the maximum; the time since the pass before counts as a part of it.
+/// A pass is followed by a pause of this multiple of the processor time of the drain thread,
+/// without the threads that copy, up to `PAUSE_MAX`. The time between the previous pass and this
+/// one counts as part of the pause.
 const PAUSE_FACTOR: u32 = 9;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// An agent that nobody needs ends after this time.
 const LINGER: Duration = Duration::from_secs(10);
-/// How long a new agent waits for one that is just ending.
+/// Time that a new agent waits for one that is ending.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_EVERY: Duration = Duration::from_millis(10);
-/// How long the other threads of an agent in which one has panicked have to end.
+/// After a thread has panicked, time that the others have to end.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 const END_LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Files that a pass says could not be drained, in the log.
+/// Maximum number of files per pass that the log names as not drained.
 const LEFT_LINES_MAX: usize = 20;
 
 /// Becomes the agent of the store in `directory`. Returns in the agent when it ends; the calling
-/// process exits once the agent is ready. That another agent is there already is success, too.
+/// process exits once the agent is ready. An agent that already runs counts as success.
 pub fn run(directory: &Path) -> Result<()> {
     let (readiness, log) = daemon::detach(&directory.join(AGENT_LOG))?;
     log::begin(log);
@@ -92,14 +96,16 @@ pub fn run(directory: &Path) -> Result<()> {
 
 type Prepared = (Arc<Shared>, Listener, File);
 
-/// Takes the lock and opens everything; None if another agent has the store.
+/// Takes the lock, opens the namespaces and binds the socket. Returns None if another agent has the
+/// store.
 fn prepare(directory: &Path) -> Result<Option<Prepared>> {
     let started = Instant::now();
     let lock = loop {
         match lock::try_lock(directory, AGENT_LOCK)? {
             Some(lock) => break lock,
             None if started.elapsed() > LOCK_PATIENCE => return Ok(None),
-            // The other agent may be ending, or answering requests: then nobody would wait for us.
+            // The other agent may be ending. If it answers requests, waiting for its end is
+            // useless.
             None if crate::agent::client::is_answering(directory) => return Ok(None),
             None => thread::sleep(LOCK_EVERY),
         }
@@ -111,14 +117,13 @@ fn prepare(directory: &Path) -> Result<Option<Prepared>> {
     log::say(Level::Info, format_args!("an agent of job {name} begins, version {version}"));
     shared.refresh_volumes()?;
     for volume in shared.volumes().0 {
-        // One that was killed may have held an image, for which programs would go on copying
-        // blocks.
+        // A killed agent may have left an image, for which programs would go on copying blocks.
         if let Err(error) = Image::end_left(&volume) {
             log::say(Level::Warn, format_args!("cannot end an image: {error}"));
         }
     }
-    // What an agent that was killed held is room again before anybody hears that there is none. The
-    // keeper says what fails.
+    // The space that a killed agent held is freed before a program is told that there is none. The
+    // keeper reports errors.
     let _ = shared.reap();
     let listener = Listener::bind(directory)?;
     Ok(Some((shared, listener, lock)))
@@ -136,28 +141,28 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
         Ok(drain) => drain,
         Err(error) => return readiness.failed(&format!("cannot start a thread: {error}")),
     };
-    // Without this one the store is only slower.
+    // Without it the store is only slower.
     let _ = spawn("prefault", prefault::run);
-    // Without this one programs write their snapshots themselves.
+    // Without it programs write their snapshots themselves.
     let _ = spawn("snapshot", snapshot::run);
-    // Without this one the drain keeps its rate and does not pause.
+    // Without it the drain keeps its rate and does not pause.
     let _ = spawn("activity", activity::run);
-    // Without this one what was mapped stays in memory.
+    // Without it memory of mapped files is not freed.
     let _ = spawn("shown", mapped_cache::run);
-    // Without this one what was read stays where it is.
+    // Without it data that were read stay on their tier.
     let _ = spawn("promote", promote::run);
-    // Without this one nobody is told the figures.
+    // Without it the metrics file is not written.
     let metrics = spawn("metrics", metrics::run);
-    // Without this one there is less to report.
+    // Without it the timeline has fewer entries.
     let timeline = spawn("timeline", recorder::run);
-    // Without this one who waits for a file that is not here learns that nobody brings it. It may
-    // hang in the persist directory: nobody waits for its end.
+    // Without it a program that waits for an absent file learns that nobody fetches it. The thread
+    // may hang in the persist directory, so its end is not awaited.
     let _ = spawn("bring", bring::run);
-    // Without this one nothing waits for space.
+    // Without it writers do not wait for space.
     let _ = spawn("space", space::run);
-    // It is in the midst of nothing that another agent does not take up: nobody waits for its end.
+    // The next agent resumes its work at any point, so its end is not awaited.
     let archive = spawn("archive", keeper::run);
-    // Without this one programs wait for their disk.
+    // Without it programs wait for their device.
     let transit = spawn("transit", transit::run);
     let keeper = spawn("keeper", keeper_loop);
     if let Err(error) = archive.as_ref().and(keeper.as_ref()) {
@@ -171,12 +176,12 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
     for thread in
         [Some(drain), keeper.ok(), transit.ok(), timeline.ok(), metrics.ok()].into_iter().flatten()
     {
-        // What a thread that panicked was doing may keep others from their end.
+        // The work of a thread that panicked may keep the others from ending.
         while shared.has_failed() && !thread.is_finished() && Instant::now() < deadline {
             thread::sleep(END_LOOK_EVERY);
         }
         if !shared.has_failed() || thread.is_finished() {
-            // One that panicked has said so in the log; there is nothing to add.
+            // A thread that panicked has logged it; there is nothing to add.
             let _ = thread.join();
         }
     }
@@ -188,12 +193,12 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
     log::say(Level::Info, format_args!("the agent ends{why}"));
 }
 
-/// Whether the store was removed under us: the lock file has no name any more.
+/// Whether the store was removed while the agent ran: the lock file has no name any more.
 fn is_removed(lock: &File) -> bool {
     lock.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
 }
 
-/// Looks after processes and new namespaces, and decides when nobody needs the agent any more.
+/// Checks processes and new namespaces, and ends the agent when nobody needs it any more.
 fn keeper_loop(shared: &Shared) {
     let mut refreshed = Instant::now();
     let mut needed = Instant::now();
@@ -233,7 +238,7 @@ fn is_needed(shared: &Shared) -> bool {
     connected || is_running(shared) || is_behind(shared)
 }
 
-/// Whether files are to be copied or archived although nobody waits for it.
+/// Whether files are still to be copied or archived although nobody waits for it.
 fn is_behind(shared: &Shared) -> bool {
     let is_behind = !shared.state().settled || shared.archive.is_busy();
     is_behind && !is_off_duty(shared)
@@ -244,24 +249,24 @@ pub(crate) fn is_running(shared: &Shared) -> bool {
     lock::is_locked(shared.directory(), RUN_LOCK).unwrap_or(true)
 }
 
-/// Whether nothing is to be drained unless somebody asks: the program has ended, and its user
-/// wanted that.
+/// Whether the drain works only on request: the program has ended, and the job is configured to
+/// drain nothing at its end.
 pub(crate) fn is_off_duty(shared: &Shared) -> bool {
     shared.meter.pace.policy().at_end == AtEnd::Nothing && !is_running(shared)
 }
 
-/// What the drain thread remembers between passes.
+/// State of the drain thread between passes.
 struct DrainLoop<'a> {
     shared: &'a Shared,
     drainer: Drainer,
     watches: HashMap<String, Watch>,
-    /// Length of the file of notes.
+    /// Length of the notes file, bytes.
     notes_bytes: u64,
-    /// Something changed since the last pass began.
+    /// Whether something changed since the last pass began.
     dirty: bool,
-    /// Whether a run went on when that was of interest last.
+    /// Whether a run was under way at the last check of it.
     was_running: bool,
-    /// There has been a pass since memory was given back last.
+    /// Whether a pass has run since memory was last given back.
     has_worked: bool,
     changed_at: Instant,
     not_before: Instant,
@@ -269,10 +274,10 @@ struct DrainLoop<'a> {
     backoff: Option<Backoff>,
     room: Room,
     complaints: Complaints,
-    /// What was left undrained, and why, as of the last pass.
+    /// Files that the last pass left undrained, with the reasons.
     left: BTreeSet<(FilePath, String)>,
     imaging: Imaging,
-    /// An image was due when the last pass began.
+    /// Whether an image was due when the last pass began.
     image_waits: bool,
 }
 
@@ -308,7 +313,7 @@ fn drain_loop(shared: &Shared) {
 }
 
 impl DrainLoop<'_> {
-    /// Waits a moment, then does what has become due.
+    /// Waits for a request or the poll interval, then does the work that is due.
     fn turn(&mut self) {
         let state = self.shared.state();
         let idle = state.requested == state.finished && state.errands.is_empty();
@@ -316,7 +321,8 @@ impl DrainLoop<'_> {
         let watch_every = if is_quiet { WATCH_IDLE } else { WATCH_EVERY };
         let mut state = if idle { self.shared.wait(state, watch_every) } else { state };
         let errands = std::mem::take(&mut state.errands);
-        // Before what was asked: whoever ends says how before it goes.
+        // Read before the request: a `cairn run` that ends first reports how, then releases its
+        // lock.
         self.drainer.run_was_seen = is_running(self.shared);
         let asked = state.asked.pop_front();
         self.shared.meter.note_asked(!state.asked.is_empty());
@@ -330,13 +336,13 @@ impl DrainLoop<'_> {
                 What::Evict { force } => self.drainer.evict(&volumes, &paths, force, meter),
                 What::Distrust => self.drainer.distrust(&volumes, &paths, meter),
             };
-            // Whoever asked may have gone.
+            // The requester may be gone.
             let _ = reply.send(done);
         }
         self.watch();
         let is_image_due = self.is_image_due();
-        // One pass goes first: what it puts in its place the image need not copy. Where there is
-        // always another one, not that.
+        // A pass goes before the image, which then need not copy the files of that pass. If passes
+        // are always due, an image that already waited one pass goes first.
         let is_due = self.is_due() && !(is_image_due && self.image_waits);
         if ticket.is_some() || is_due || self.is_wanted() {
             self.pass(ticket, told);
@@ -364,7 +370,7 @@ impl DrainLoop<'_> {
         self.notes_bytes = notes_bytes;
         self.dirty |= std::mem::take(&mut self.shared.state().looks_again);
         if self.drainer.next_look().is_some() {
-            // What more files may come to is settled once nobody can write them.
+            // Once no process can write more files, unfinished checkpoints can be decided.
             let is_running = is_running(self.shared) || self.goes_on();
             self.dirty |= (self.was_running || self.drainer.run_went_on) && !is_running;
             self.was_running = is_running;
@@ -384,7 +390,7 @@ impl DrainLoop<'_> {
         is_due && now >= self.not_before && !waits && !is_off_duty(self.shared)
     }
 
-    /// Whether an image is due that nobody has asked for.
+    /// Whether an image is due without a request.
     fn is_image_due(&self) -> bool {
         let images = self.shared.meter.pace.policy().images;
         let (wishes, is_choosy) = (self.wishes(), self.drainer.is_choosy());
@@ -394,9 +400,9 @@ impl DrainLoop<'_> {
             && (is_running(self.shared) || self.goes_on())
     }
 
-    /// Whether a program is there still, whatever became of `cairn run`.
+    /// Whether a program of the job still runs, whatever became of `cairn run`.
     fn goes_on(&self) -> bool {
-        // What is the matter with a store that cannot be read, passes say.
+        // Passes report a store that cannot be read.
         reaper::any_program(&self.shared.volumes().0).unwrap_or(false)
     }
 
@@ -406,12 +412,13 @@ impl DrainLoop<'_> {
         Wishes { arrived: self.shared.meter.copied_ever(), synced: synced.sum() }
     }
 
-    /// Has an image copied out, nobody having asked.
+    /// Copies an image that nobody has asked for.
     fn image(&mut self) {
         let (began, Wishes { synced, .. }) = (Instant::now(), self.wishes());
         self.complaints.note("look for namespaces", self.shared.refresh_volumes());
         let (volumes, all) = self.shared.volumes();
-        // Whoever waits for the end of a run does not wait for an image that nobody needs then.
+        // A process that waits for the end of a run must not wait for an image that is useless
+        // then.
         self.shared.meter.give_way(true);
         let taken = self.drainer.pass(&volumes, all, Reason::ImageDue, &self.shared.meter);
         self.shared.meter.give_way(false);
@@ -428,7 +435,7 @@ impl DrainLoop<'_> {
         self.dirty = true;
     }
 
-    /// Whether writers wait for what a pass may free.
+    /// Whether writers wait for space that a pass may free.
     fn is_wanted(&self) -> bool {
         let waits = self.backoff.is_some_and(|backoff| backoff.next() > Instant::now());
         !waits && self.room.is_wanted(self.shared)
@@ -441,14 +448,14 @@ impl DrainLoop<'_> {
         self.shared.state().phase = Phase::Draining;
         let reason = if ticket.is_some() { Reason::Asked(told) } else { Reason::Routine };
         if ticket.is_some() {
-            // Whose writer is dead must be known before what is clean is decided.
+            // Dead writers must be known before it is decided which files are clean.
             self.complaints.note("look for namespaces", self.shared.refresh_volumes());
             self.complaints.note("look after processes", self.shared.reap());
         }
         let (volumes, all) = self.shared.volumes();
         let mut result = self.drainer.pass(&volumes, all, reason, &self.shared.meter);
         if told.wanted >= Wanted::Newest {
-            // The register has them now, whatever became of the drain.
+            // The register has the checkpoints by this point, whether or not the drain succeeded.
             self.shared.archive.ask(true);
         }
         if let Ok(outcome) = &mut result {
@@ -513,23 +520,24 @@ impl DrainLoop<'_> {
     }
 }
 
-/// What this thread has had of processors.
+/// Returns the processor time of this thread.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Gives back to the system what passes have left free: after one over many files that is most of
-/// what it took.
+/// Returns free memory of the allocator to the system. After a pass over many files this is most of
+/// what the pass took.
 fn give_back_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it touches nothing but free memory of the allocator, which takes its own locks.
+    // SAFETY: `malloc_trim` touches only free memory of the allocator and takes the allocator's own
+    // locks.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Says which files a pass left undrained that the one before did not, and why.
+/// Logs the files that this pass left undrained and the previous one did not, with the reasons.
 fn tell_left(left: &mut BTreeSet<(FilePath, String)>, outcome: &Outcome) {
     let failed = outcome.failed.iter().map(|one| (one.path.clone(), one.reason.clone()));
     let unclean = outcome

@@ -1,8 +1,18 @@
-//! What the agent's threads share: the namespaces, the requests, and how things stand.
+//! State that the agent's threads share: the namespaces, the requests, and the results of the last
+//! passes.
 //!
-//! Must stay true: no lock is held while bytes move or a namespace is opened or looked at, except
-//! `source` and `reaping`, which keeps two visits of the same dead process apart, and `recorder`,
-//! for which only its own thread and the drain wait.
+//! Must stay true: no lock is held while bytes move, or while a namespace is opened or examined.
+//! Exceptions: `source`, which is held while namespaces are opened; `reaping`, which serialises
+//! visits of the same dead process; `recorder`, for which only its own thread and the drain wait.
+
+use cairn_device::Store;
+use cairn_device::store::lock_file;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
 use crate::agent::observable::Board;
 use crate::agent::service::is_off_duty;
@@ -19,81 +29,73 @@ use crate::model::protocol::{Outcome, Phase, Status};
 use crate::store::reaper;
 use crate::store::volume::{Volume, prefix_of};
 use crate::timeline::recorder::Recorder;
-use cairn_device::Store;
-use cairn_device::lock_file;
-use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::{Duration, Instant};
 
-/// Something about files that the drain is to do, and somebody waits for.
+/// Request about files that the drain carries out while the requester waits.
 pub struct Errand {
-    /// The files, in order.
+    /// Files, in the order in which they are processed.
     pub paths: Vec<FilePath>,
-    /// What.
+    /// Action on the files.
     pub what: What,
-    /// Where the answer goes.
+    /// Channel for the answer.
     pub reply: mpsc::Sender<Result<()>>,
 }
 
-/// What is to be done about files.
+/// Action on files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// They leave the store.
+    /// Drop them from the store.
     Evict {
-        /// Also those that are not drained.
+        /// Also drop files that are not drained.
         force: bool,
     },
-    /// Their copies are none.
+    /// Treat their copies as damaged, so that the drain makes them again.
     Distrust,
 }
 
-/// What is to be done, and how it stands.
+/// Requests to the drain and their results.
 #[derive(Default)]
 pub struct State {
-    /// Number of drains that were asked for.
+    /// Number of drain requests so far.
     pub requested: u64,
-    /// The last request that a finished pass answered.
+    /// Number of the last request that a finished pass answered.
     pub finished: u64,
-    /// What was said with those requests that no pass has begun to answer, and the number of the
-    /// last one of each: those of one place are answered together, by one pass.
+    /// Requests that no pass has begun to answer. Consecutive requests with the same destination
+    /// are merged, and one pass answers them; the number is that of the last request merged.
     pub asked: VecDeque<(u64, Told)>,
-    /// Errands that wait.
+    /// Pending requests about files.
     pub errands: Vec<Errand>,
-    /// What the drain is doing.
+    /// Current activity of the drain.
     pub phase: Phase,
-    /// Where it drains to.
+    /// Directory to which the drain copies.
     pub persist: Option<PathBuf>,
-    /// The last pass that went through and was one to the persist directory's own places.
+    /// Outcome of the last successful pass to the persist directory's own paths.
     pub last: Outcome,
-    /// The same to a directory beside them.
+    /// Outcome of the last successful pass to a directory of its own, such as an image.
     pub last_aside: Outcome,
-    /// When the last image that became whole was begun.
+    /// When the last complete image was begun.
     pub imaged: Option<Instant>,
-    /// Why the one after that did not.
+    /// Why the image after that is not complete.
     pub image_trouble: Option<String>,
     /// See [`Outcome::unsteady`].
     pub image_unsteady: Vec<FilePath>,
-    /// Why the last pass did not, if it did not.
+    /// Why the last pass failed, if it did.
     pub trouble: Option<String>,
-    /// When it will be tried again.
+    /// When the drain retries.
     pub retry_at: Option<Instant>,
-    /// A pass is due although no file has changed.
+    /// Whether a pass is due although no file has changed.
     pub looks_again: bool,
-    /// Who waits for space, and what was given up.
+    /// Writers that wait for space, and files dropped.
     pub space: SpaceState,
-    /// How far absent files were brought.
+    /// Progress of fetching absent files.
     pub bringing: BringState,
-    /// Nothing is left to do until something changes.
+    /// Whether nothing is left to do until something changes.
     pub settled: bool,
-    /// What is to be expected at the end of the job's time.
+    /// Forecast for the end of the job's time.
     pub forecast: Option<Forecast>,
 }
 
 impl State {
-    /// What became of an image that was begun at `began`.
+    /// Records the outcome of an image that was begun at `began`.
     pub fn note_image(&mut self, began: Instant, outcome: &Result<Outcome>) {
         self.image_trouble = match outcome {
             Ok(outcome) if outcome.complete => None,
@@ -109,7 +111,7 @@ impl State {
         }
     }
 
-    /// Asks for a drain; its number.
+    /// Adds a drain request. Returns its number.
     pub fn request(&mut self, told: Told) -> u64 {
         self.requested += 1;
         self.settled = false;
@@ -124,33 +126,33 @@ impl State {
     }
 }
 
-/// The namespaces of the store that are known.
+/// Known namespaces of the store: open ones, and the errors of those that cannot be opened.
 #[derive(Default)]
 struct Volumes {
     open: BTreeMap<String, Arc<Volume>>,
     unreadable: BTreeMap<String, String>,
 }
 
-/// Shared by all threads of an agent.
+/// State shared by all threads of an agent.
 pub struct Shared {
     directory: PathBuf,
-    /// Where namespaces come from; locked by who opens them, which may take as long as a remote
-    /// tier does not answer.
+    /// Store and scope from which namespaces are opened. Locked by the thread that opens them,
+    /// which takes as long as a remote tier does not answer.
     source: Mutex<(Store, Scope)>,
     volumes: Mutex<Volumes>,
     board: Board<State>,
     stopped: OwnedFd,
     reaping: Mutex<()>,
     recorder: Mutex<Recorder>,
-    /// How far the drain has got; also carries the wish to stop it.
+    /// Progress of the drain; also carries the request to stop it.
     pub meter: Meter,
-    /// Where the archive is asked for, and says how it stands.
+    /// Requests to the archive, and its status.
     pub(crate) archive: Desk,
-    /// Set once; ends every thread.
+    /// Ends every thread. Set once.
     pub stopping: AtomicBool,
-    /// A thread has panicked: what it was doing may never end.
+    /// Whether a thread has panicked; its work may never end.
     failed: AtomicBool,
-    /// Open connections.
+    /// Number of open connections.
     pub connections: AtomicUsize,
 }
 
@@ -165,14 +167,14 @@ impl Drop for EndIfPanicking {
     }
 }
 
-/// A poisoned lock belongs to a thread that panicked while only plain values were changed: they are
-/// still whole.
+/// Locks a mutex, poisoned or not. A thread that panics with one of these locks held has changed
+/// plain values only, and they are still consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    /// For the store in `directory`.
+    /// Returns the shared state of an agent for the store in `directory`.
     pub fn new(directory: &Path, job: &Job) -> Result<Shared> {
         let state = State { persist: job.persist.clone(), ..State::default() };
         let stopped = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
@@ -193,7 +195,7 @@ impl Shared {
         })
     }
 
-    /// Goes by what `job` says of the drain's pace and of space from now on.
+    /// Applies the job's settings for logging, drain pace, space and archive.
     pub fn take_up(&self, job: &Job) {
         crate::model::log::set_level(job.log);
         self.meter.pace.set(&job.drain);
@@ -201,8 +203,8 @@ impl Shared {
         self.archive.go_by(&job.archive);
     }
 
-    /// The archive is owed other checkpoints: the drain looks what need not be kept any more, if
-    /// anything is given up at all.
+    /// Makes the drain look again for checkpoints to drop, because the archive is owed different
+    /// ones. Has no effect if the space policy drops nothing.
     pub fn look_again(&self) {
         let mut state = self.state();
         state.looks_again |= state.space.retains();
@@ -210,27 +212,27 @@ impl Shared {
         self.notify();
     }
 
-    /// The store's directory.
+    /// Returns the store's directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The state, locked.
+    /// Locks and returns the state.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.board.state()
     }
 
-    /// What records the timeline, locked.
+    /// Locks and returns the recorder of the timeline.
     pub fn recorder(&self) -> MutexGuard<'_, Recorder> {
         lock(&self.recorder)
     }
 
-    /// Tells every waiting thread that the state changed.
+    /// Tells all waiting threads that the state changed.
     pub fn notify(&self) {
         self.board.notify();
     }
 
-    /// Waits for a change of the state, at most so long.
+    /// Waits for a change of the state for at most `timeout`.
     pub fn wait<'a>(
         &self,
         state: MutexGuard<'a, State>,
@@ -239,7 +241,7 @@ impl Shared {
         self.board.wait(state, timeout)
     }
 
-    /// Waits so long, or until the agent ends.
+    /// Sleeps for `time`, or until the agent ends.
     pub fn sleep(&self, time: Duration) {
         let until = Instant::now() + time;
         let mut state = self.state();
@@ -252,7 +254,7 @@ impl Shared {
         }
     }
 
-    /// A descriptor that becomes readable when the agent ends.
+    /// Returns a descriptor that becomes readable when the agent ends.
     pub fn stopped(&self) -> &OwnedFd {
         &self.stopped
     }
@@ -261,18 +263,18 @@ impl Shared {
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.meter.stop();
-        // Whoever waits for it only looks less often if this fails.
+        // If this fails, the threads that poll the descriptor only notice the end later.
         let _ = rustix::io::write(&self.stopped, &1_u64.to_ne_bytes());
-        // Taken and released, so that a thread that is about to wait has seen the flag or hears the
-        // call.
+        // Locked and released: a thread that is about to wait has either seen the flag or gets the
+        // notification.
         drop(self.state());
         self.notify();
         drop(self.archive.state());
         self.archive.notify();
     }
 
-    /// For a thread of the agent: if it panics, the agent ends, and the next one that is needed
-    /// begins anew.
+    /// Returns a guard for a thread of the agent. If the thread panics, the agent ends; the next
+    /// command that needs an agent starts another one.
     pub fn end_if_panicking(self: &Arc<Shared>) -> impl Drop + use<> {
         EndIfPanicking(Arc::clone(self))
     }
@@ -287,8 +289,8 @@ impl Shared {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Opens namespaces that came to be since the last time. Those that cannot be opened are tried
-    /// every time.
+    /// Opens namespaces that were created since the last call. A namespace that cannot be opened is
+    /// tried again at each call.
     pub fn refresh_volumes(&self) -> Result<()> {
         let source = lock(&self.source);
         let (store, scope) = &*source;
@@ -311,26 +313,28 @@ impl Shared {
         Ok(())
     }
 
-    /// Asks for a drain, before which whatever gives way ends; its number.
+    /// Adds a drain request and ends a pass that gives way to requests. Returns the request's
+    /// number.
     pub fn request(&self, told: Told) -> u64 {
         let mut state = self.state();
         self.meter.note_asked(true);
         state.request(told)
     }
 
-    /// The namespaces, and whether these are all.
+    /// Returns the open namespaces, and whether these are all.
     pub fn volumes(&self) -> (Vec<Arc<Volume>>, bool) {
         let volumes = lock(&self.volumes);
         (volumes.open.values().cloned().collect(), volumes.unreadable.is_empty())
     }
 
-    /// Reaps the dead of every namespace; the number of other processes that live.
+    /// Reaps the dead processes of all namespaces. Returns the number of other live processes.
     pub fn reap(&self) -> Result<usize> {
         let _alone = lock(&self.reaping);
         let mut living = 0;
         for volume in self.volumes().0 {
             let found = reaper::visit(&volume)?.living;
-            // Else it would be made again and again.
+            // Only while the drain is settled; otherwise the checksum would be made again and
+            // again.
             if found == 0 && self.state().settled {
                 let failed = volume.error("look after the metadata of", &FilePath::root());
                 volume.fs().sum_metadata(Some(volume.slot())).map_err(failed)?;
@@ -340,7 +344,7 @@ impl Shared {
         Ok(living)
     }
 
-    /// Removes what is left of locks on files that are gone.
+    /// Removes lock files of files that no longer exist.
     pub fn sweep_locks(&self) -> Result<()> {
         for volume in self.volumes().0 {
             let exists = |inode, born| match volume.fs().attributes(inode) {
@@ -353,7 +357,7 @@ impl Shared {
         Ok(())
     }
 
-    /// How things stand, for whoever asks.
+    /// Returns the agent's status.
     pub fn status(&self) -> Status {
         let unreadable = lock(&self.volumes).unreadable.values().cloned().collect();
         let volumes = self.volumes().0;
@@ -395,10 +399,10 @@ mod tests {
     use crate::drain::checkpoints::Delivery;
     use crate::test_store::TestStore;
 
-    /// Mechanism: what was said with requests was added up until a pass began. Consequence: one for
-    /// an image, and the end of a run, were answered by one pass, to the image: the run's files
-    /// were in their places as far as anybody was told, and were not. Fix: each place has passes of
-    /// its own.
+    /// Mechanism: requests were merged until a pass began. Consequence: one pass, to the image,
+    /// answered both a request for an image and the end of a run. The files of the run were
+    /// reported as copied to their own paths, and were not. Fix: each destination gets its own
+    /// pass.
     #[test]
     fn image_and_end_of_a_run_are_answered_by_passes_of_their_own() {
         let mut state = State::default();
@@ -411,8 +415,8 @@ mod tests {
         assert_eq!(state.asked, [(1, image), (3, both), (5, image)]);
     }
 
-    /// Mechanism: the agent went on without a thread that had panicked, and whoever waited for what
-    /// that did waited for ever.
+    /// Mechanism: the agent went on without a thread that had panicked. A thread that waited for
+    /// its work waited for ever.
     #[test]
     fn agent_ends_when_one_of_its_threads_panics() {
         let store = TestStore::new();
@@ -430,8 +434,8 @@ mod tests {
         assert!(shared.is_stopping() && shared.has_failed());
     }
 
-    /// Mechanism: the lock of the known namespaces was held while another was opened. Consequence:
-    /// a remote tier that did not answer kept all who looked at the others waiting.
+    /// Mechanism: the lock of the known namespaces was held while another one was opened.
+    /// Consequence: a remote tier that did not answer blocked the threads that used the others.
     #[test]
     fn known_namespaces_are_there_while_others_are_opened() {
         let store = TestStore::new();

@@ -1,20 +1,23 @@
-//! Snapshots of durable namespaces, so that their logs stay short and no program has to write one.
+//! Writes snapshots of durable namespaces, so that their logs stay short and no program has to
+//! write one.
 //!
-//! One is due when no file is open and the log is no longer short (NVMe-CR, section III-F: the
-//! application computes), and in any case when the log is half full.
-//! Does not know what a snapshot is; the core makes it from the media, beside everything that goes
-//! on.
+//! A snapshot is due when no file is open and more than an eighth of the log is used (NVMe-CR,
+//! section III-F: the application computes), and in any case when more than half of it is used.
+//! Does not know the content of a snapshot; the core makes it from the media, while programs go on.
 
-use crate::agent::shared::Shared;
-use crate::model::log::{self, Level};
 use cairn_core::LogUsage;
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// How often logs are looked at, and how often it is looked whether there are any.
+use crate::agent::shared::Shared;
+use crate::model::log::{self, Level};
+
+/// Interval at which logs are checked, and the interval at which the agent checks whether any
+/// exist.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_IDLE: Duration = Duration::from_millis(500);
-/// Part of the log that may be used while no file is open, and in any case: one in so many.
+/// A snapshot is due above 1 / `QUIET_SHARE` of the log while no file is open, and above 1 /
+/// `BUSY_SHARE` in any case.
 const QUIET_SHARE: u64 = 8;
 const BUSY_SHARE: u64 = 2;
 
@@ -31,7 +34,7 @@ pub fn run(shared: &Shared) {
             }
             match volume.fs().write_snapshot() {
                 Ok(()) => _ = failed.remove(volume.name()),
-                // Said once: a program that finds the log full tries again, and hears of it.
+                // Logged once: a program that finds the log full tries again and gets the error.
                 Err(error) => {
                     if failed.insert(volume.name().to_string()) {
                         let name = volume.name();
@@ -45,7 +48,7 @@ pub fn run(shared: &Shared) {
     }
 }
 
-/// Whether the agent writes a snapshot now.
+/// Whether the agent is to write a snapshot.
 pub fn is_due(log: LogUsage) -> bool {
     let share = if log.busy { BUSY_SHARE } else { QUIET_SHARE };
     log.used_bytes > log.total_bytes / share

@@ -1,11 +1,22 @@
-//! Makes room in a store: gives up what the job wants to keep no longer, and answers writers that
-//! wait for space.
+//! Makes room in a store: drops checkpoints that the job's policy retains no longer, and answers
+//! writers that wait for space.
 //!
-//! Must stay true: only what [`surplus`] names is given up, through `Drainer::give_up`, so that its
-//! copy stays, and not before it is in the archive if that is to have it, unless that refuses it
-//! for good and writers wait for room that nothing else can give; a writer is told that there is no
-//! hope only after a look that began after it did, found nothing to give up and nothing that still
-//! drains. Two parts: a thread that hears writers at once, and what the drain does after each pass.
+//! Must stay true:
+//! - Only checkpoints that [`surplus`] names are dropped, through `Drainer::give_up`, so their
+//!   copies stay.
+//! - A checkpoint that is owed to the archive is dropped only after it is there. Exception: the
+//!   archive refuses it for good, and writers wait for room that nothing else can provide.
+//! - A writer is told to give up only after a look that began after its wait did, found nothing to
+//!   drop, and found nothing that still drains.
+//!
+//! Two parts: a thread that notices waiting writers at once, and the work of the drain after each
+//! pass.
+
+use cairn_core::Error::NotFound;
+use cairn_core::{Moment, SpaceWaiters};
+use cairn_platform::sys::monotonic_ms;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::agent::shared::Shared;
 use crate::checkpoint::retention::{next_due_ns, surplus};
@@ -17,21 +28,16 @@ use crate::model::log;
 use crate::model::protocol::{Outcome, Progress, SpaceStatus};
 use crate::model::space_policy::SpacePolicy;
 use crate::store::volume::{Volume, now};
-use cairn_core::Error::NotFound;
-use cairn_core::{Moment, SpaceWaiters};
-use cairn_device::sys::monotonic_ms;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-/// How often writers that wait are looked for: where there are some, or a checkpoint is held; where
-/// there are none; where none ever waits.
+/// Intervals at which waiting writers are looked for: while there are some or a checkpoint is held
+/// open; while there are none; where no writer ever waits.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LOOK_IDLE: Duration = Duration::from_millis(100);
 const LOOK_UNWANTED: Duration = Duration::from_millis(500);
-/// How often there is a pass while writers wait.
+/// Minimum interval between passes while writers wait.
 const PASS_EVERY: Duration = Duration::from_millis(50);
 
-/// What is known of the space of the store.
+/// Space policy of the store, its waiting writers, and totals of dropped files.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceState {
     policy: SpacePolicy,
@@ -41,17 +47,17 @@ pub struct SpaceState {
 }
 
 impl SpaceState {
-    /// From now on as `policy` says.
+    /// Replaces the policy.
     pub fn set(&mut self, policy: &SpacePolicy) {
         self.policy = policy.clone();
     }
 
-    /// Whether anything is given up.
+    /// Whether the policy ever drops anything.
     pub fn retains(&self) -> bool {
         self.policy.retains()
     }
 
-    /// For whoever asks; nothing if there is nothing to say.
+    /// Returns the status; None if no writer waits and the policy drops nothing.
     pub fn status(&self, progress: &Progress) -> Option<SpaceStatus> {
         let is_told = self.waiting.count > 0 || self.policy.retains();
         is_told.then(|| SpaceStatus {
@@ -64,7 +70,7 @@ impl SpaceState {
     }
 }
 
-/// Hears writers that wait, until the agent ends.
+/// Serves waiting writers until the agent ends.
 pub fn run(shared: &Shared) {
     let mut look_every = LOOK_EVERY;
     while !shared.is_stopping() {
@@ -92,11 +98,12 @@ pub fn run(shared: &Shared) {
         };
         shared.state().space.waiting = waiting;
     }
-    // Whoever comes now is not to wait for nobody.
+    // A writer that comes after this point must not wait, because no agent makes room.
     shared.volumes().0.iter().for_each(|volume| volume.fs().offer_space(0));
 }
 
-/// Offers to make room, and tells those that wait already that it is made.
+/// Announces how long a wait for space is worthwhile, and tells current waiters that space is being
+/// made.
 fn hear(volumes: &[Arc<Volume>], patience_ms: u32) -> SpaceWaiters {
     let now = Moment(monotonic_ms());
     let mut all = SpaceWaiters::default();
@@ -112,11 +119,11 @@ fn hear(volumes: &[Arc<Volume>], patience_ms: u32) -> SpaceWaiters {
     all
 }
 
-/// What the drain does for space.
+/// The drain's part in making room.
 #[derive(Default)]
 pub struct Room {
     looked: Option<Instant>,
-    /// When something is to be given up although nothing has changed.
+    /// When the retention policy next drops something although nothing has changed.
     due: Option<Instant>,
 }
 
@@ -132,8 +139,8 @@ impl Room {
         !is_early && shared.state().space.waiting.count > 0
     }
 
-    /// After a pass that began at `began` and came to `outcome`: gives up what may be given up, or
-    /// tells those that wait that there is nothing.
+    /// Drops surplus checkpoints after a pass that began at `began` and produced `outcome`. Tells
+    /// waiting writers to give up if there is nothing to drop and nothing still drains.
     pub fn make(
         &mut self,
         shared: &Shared,
@@ -164,7 +171,7 @@ impl Room {
         if given_up.is_empty() && !is_moving && shared.state().space.waiting.count > 0 {
             given_up.extend(refused.first());
         }
-        // Who waits since a moment ago may not have been heard yet.
+        // A writer that began to wait a moment ago may not be counted in `waiting` yet.
         let is_coming = is_moving
             || !refused.is_empty()
             || outcome.unfinished.iter().any(|unfinished| unfinished.waits);
@@ -175,7 +182,7 @@ impl Room {
     }
 }
 
-/// Lets a checkpoint leave the store.
+/// Drops a checkpoint from the store and corrects `outcome`.
 fn give_up(
     shared: &Shared,
     drainer: &mut Drainer,
@@ -184,9 +191,9 @@ fn give_up(
     outcome: &mut Outcome,
 ) -> Result<()> {
     match drainer.give_up(volumes, known, &shared.meter) {
-        // Somebody writes to it, or has removed it; then it is none of the complete ones any more.
+        // A program writes to it or has removed it, so it is not a complete checkpoint any more.
         Err(Error::Changed { .. } | Error::Store { source: NotFound, .. }) => return Ok(()),
-        // Or its copy is gone: the next pass makes another.
+        // Its copy is gone. The next pass makes another one.
         Err(Error::NotDrained { .. }) => {
             outcome.complete = false;
             outcome.changed += 1;
@@ -194,7 +201,7 @@ fn give_up(
         }
         given_up => given_up?,
     }
-    // They are counted no more among the files of the store.
+    // The files do not count as files of the store any more.
     let (files, bytes) = (known.files.len() as u64, known.bytes());
     if known.level == Level::Pfs {
         outcome.drained_files = outcome.drained_files.saturating_sub(files);

@@ -1,16 +1,16 @@
-//! Brings to the tiers' files what programs have staged, and reads ahead what they want, so that a
-//! device works while programs compute.
+//! Writes staged data of programs to the tiers' files and reads ahead for them, so that a device
+//! works while programs compute.
 //!
-//! Must stay true: when the agent ends, nothing it could have written is left. If it is killed,
-//! whoever needs the bytes writes them.
-//! Does not know what is staged or wanted; the device does.
+//! Must stay true: when the agent ends in order, no staged data that it could write are left. If it
+//! is killed, the process that needs the bytes writes them. Does not know what is staged or wanted;
+//! the device does.
 
 use crate::agent::shared::Shared;
 use std::collections::HashSet;
 use std::thread;
 use std::time::Duration;
 
-/// How often new namespaces are looked for.
+/// Interval at which new namespaces are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Runs until the agent ends.
@@ -23,11 +23,11 @@ pub fn run(shared: &Shared) {
                     continue;
                 }
                 for tier in 0..volume.tiers() {
-                    // One that is not there has none.
+                    // A tier that cannot be opened has no servers.
                     let servers = volume.tier(tier).map_or(0, |device| device.servers());
                     for _ in 0..servers {
                         let volume = volume.clone();
-                        // Without this one it is done more slowly.
+                        // If a thread cannot be started, the others do its work more slowly.
                         let _ = thread::Builder::new()
                             .name("transit".to_string())
                             .spawn_scoped(scope, move || {

@@ -1,19 +1,17 @@
-//! Requests to the server, each with its answer checked.
+//! Requests to the S3 server, each with its response checked.
 //!
 //! Must stay true: bytes count as sent only when the server compared their checksum, or they were
-//! read back; nothing that is said of a request shows its URL, which is signed; a request that
-//! cannot be carried out now is repeated a few times.
+//! read back. No message about a request shows its URL, because the URL is signed. A request that
+//! fails for now is repeated a few times.
 
 mod answers;
 mod unfinished;
 
 pub use unfinished::Listed;
 
-use super::{ArchivePolicy, Location, credentials};
-use crate::model::error::{Error, Refusal, Result};
 use answers::{Failure, Names};
 use base64ct::{Base64, Encoding};
-use cairn_device::checksum;
+use cairn_platform::checksum;
 use quick_xml::escape::partial_escape;
 use rusty_s3::actions::{
     CompleteMultipartUpload, CreateMultipartUpload, DeleteObject, GetObject, HeadObject, PutObject,
@@ -27,32 +25,35 @@ use std::time::Duration;
 use ureq::http::{Request, Response};
 use ureq::{Agent, Body};
 
-/// How long a signed request may be used.
+use super::{ArchivePolicy, Location, credentials};
+use crate::model::error::{Error, Refusal, Result};
+
+/// Validity of a signed request.
 const VALID: Duration = Duration::from_secs(3600);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the server may take to answer, and may take or give nothing.
+/// Time limit for the start of a response, and for each read and write on the connection.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
-/// A request is sent so many times.
+/// Maximum number of attempts per request.
 const ATTEMPTS_MAX: u32 = 4;
-/// Delay before the first repetition; it is four times as long each time.
+/// Delay before the first repetition. Each further delay is four times as long.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
-/// Longest answer, and object, that is read into memory.
+/// Maximum length of a response or object that is read into memory.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
-/// Answers that one list may come in.
+/// Maximum number of pages of one list.
 const PAGES_MAX: u32 = 100_000;
 /// Bytes of an object that are read at a time.
 const READ_BYTES: usize = 1 << 20;
-/// CRC32C of the bytes of a request or an object, as S3 has it.
+/// Header with the CRC32C of a request's or an object's bytes, in S3's encoding.
 const CHECKSUM: &str = "x-amz-checksum-crc32c";
-/// CRC32C of all of an object, eight digits.
+/// Metadata header with the CRC32C of a whole object, eight hexadecimal digits.
 const WHOLE: &str = "x-amz-meta-cairn-crc32c";
 
-/// What is in an object.
+/// Length and checksum of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Content {
-    /// Its length.
+    /// Length of the object.
     pub bytes: u64,
-    /// Its CRC32C.
+    /// CRC32C of the object.
     pub crc32c: u32,
 }
 
@@ -62,21 +63,21 @@ impl fmt::Display for Content {
     }
 }
 
-/// How far an object was read.
+/// Progress of reading an object.
 #[derive(Default)]
 struct SoFar {
     content: Content,
     etag: Option<String>,
 }
 
-/// An object as the server has it.
+/// Description of an object at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its length.
+    /// Length of the object.
     pub bytes: u64,
-    /// The checksum of all of it that was written with it.
+    /// Checksum of the whole object, from the metadata written with it.
     pub crc32c: Option<u32>,
-    /// The server compared the checksums of what it took.
+    /// Whether the server compared the checksum of the bytes it received.
     pub was_compared: bool,
 }
 
@@ -94,26 +95,27 @@ impl Part {
     }
 }
 
-/// A bucket that can be used.
+/// A client for one bucket.
 pub struct Client<'a> {
     agent: Agent,
     bucket: Bucket,
     credentials: Credentials,
     location: Location,
-    /// Waits so long; false if it is not to go on.
+    /// Sleeps for a time. Returns false if the work is to be given up.
     pause: &'a Pause<'a>,
 }
 
-/// Waits so long; false if it is not to go on.
+/// Sleeps for a time. Returns false if the work is to be given up.
 pub type Pause<'a> = dyn Fn(Duration) -> bool + Sync + 'a;
 
 impl<'a> Client<'a> {
-    /// Of what `policy` names. Errors: it names nothing that can be used, there are no credentials.
+    /// Returns a client for the bucket in `policy`. Errors: the policy names no usable bucket;
+    /// there are no credentials.
     pub fn new(policy: &ArchivePolicy, pause: &'a Pause<'a>) -> Result<Client<'a>> {
         Client::with(policy, credentials::find()?, ANSWER_PATIENCE, pause)
     }
 
-    /// The same with these credentials, and an answer within `patience`.
+    /// Returns a client with these credentials that waits at most `patience` for a response.
     fn with(
         policy: &ArchivePolicy,
         credentials: Credentials,
@@ -130,7 +132,8 @@ impl<'a> Client<'a> {
         let amazon = || format!("https://s3.{}.amazonaws.com", policy.region);
         let style = match (&policy.endpoint, location.bucket.contains('.')) {
             (None, false) => UrlStyle::VirtualHost,
-            // A server of one's own has one name; a certificate has none with further dots.
+            // A private server has a single host name, and a wildcard certificate does not cover
+            // bucket names with dots.
             _ => UrlStyle::Path,
         };
         let endpoint = policy.endpoint.clone().unwrap_or_else(amazon);
@@ -149,25 +152,25 @@ impl<'a> Client<'a> {
         Ok(Client { agent: config.new_agent(), bucket, credentials, location, pause })
     }
 
-    /// Where objects lie.
+    /// Returns the bucket and prefix.
     pub fn location(&self) -> &Location {
         &self.location
     }
 
-    /// Server, bucket and name of an object.
+    /// Returns the address of an object: server, bucket and name.
     pub fn address(&self, key: &str) -> String {
         format!("{}{key}", self.bucket.base_url())
     }
 
-    /// What the server has of this name.
+    /// Returns the server's description of the object `key`, or None if there is none.
     pub fn look(&self, key: &str) -> Result<Option<Found>> {
         let action = || HeadObject::new(&self.bucket, Some(&self.credentials), key);
         let headers = [("x-amz-checksum-mode", "ENABLED".to_string())];
         let answer = self.send("look at", key, &action, &headers, None)?;
         let is_refused = (400..500).contains(&answer.status) && !answer.may_pass();
         if is_refused && !matches!(answer.status, 401 | 403) {
-            // It has no words: whoever writes the object hears what is wrong with that, if anything
-            // is.
+            // A response to HEAD has no body, so the reason is unknown. If something is wrong with
+            // the object's name, the write of the object reports it.
             return Ok(None);
         }
         answer.check(self, "look at", key)?;
@@ -177,8 +180,7 @@ impl<'a> Client<'a> {
         Ok(Some(Found { bytes: bytes.unwrap_or(u64::MAX), crc32c, was_compared }))
     }
 
-    /// Sends an object that `get` reads back, verified. Errors: it could not be read back, because
-    /// it is too long.
+    /// Sends an object that `get` can read back, and verifies it. Errors: it is too long for `get`.
     pub fn put_small(&self, key: &str, bytes: &[u8]) -> Result<()> {
         let length = bytes.len() as u64;
         if length >= ANSWER_BYTES_MAX {
@@ -192,7 +194,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Sends an object whole; whether the server compared its checksum.
+    /// Sends an object in one request. Returns whether the server compared its checksum.
     pub fn put(&self, key: &str, bytes: &[u8], crc32c: u32) -> Result<bool> {
         let action = || PutObject::new(&self.bucket, Some(&self.credentials), key);
         let headers = [(CHECKSUM, checksum_text(crc32c)), (WHOLE, format!("{crc32c:08x}"))];
@@ -201,7 +203,7 @@ impl<'a> Client<'a> {
         answer.compared(self, key, crc32c)
     }
 
-    /// Begins an object that comes in parts; its number.
+    /// Begins a multipart upload. Returns its id.
     pub fn begin(&self, key: &str, crc32c: u32) -> Result<String> {
         let action = || CreateMultipartUpload::new(&self.bucket, Some(&self.credentials), key);
         let algorithm = ("x-amz-checksum-algorithm", "CRC32C".to_string());
@@ -213,7 +215,7 @@ impl<'a> Client<'a> {
         Ok(parsed.upload_id().to_string())
     }
 
-    /// Sends a part, counted from 1.
+    /// Sends part `number`, counted from 1.
     pub fn put_part(&self, key: &str, upload: &str, number: u16, bytes: &[u8]) -> Result<Part> {
         let crc32c = checksum::crc32c(0, bytes);
         let action = || UploadPart::new(&self.bucket, Some(&self.credentials), key, number, upload);
@@ -225,7 +227,7 @@ impl<'a> Client<'a> {
         Ok(Part { etag, crc32c, was_compared: answer.compared(self, key, crc32c)? })
     }
 
-    /// Makes an object of the parts that were sent.
+    /// Completes a multipart upload with the parts that were sent.
     pub fn complete(&self, key: &str, upload: &str, parts: &[Part]) -> Result<()> {
         let body = completion(parts);
         let none = std::iter::empty::<&str>;
@@ -235,7 +237,7 @@ impl<'a> Client<'a> {
         };
         let answer = self.send("complete", key, &action, &[], Some(body.as_bytes()))?;
         answer.check(self, "complete", key)?;
-        // This one may fail after it was answered.
+        // This request may fail after its status was sent; the body then holds the error.
         let text = answer.text();
         match Failure::of(&text).code {
             Some(code) => Err(self.error("complete", key, code, Refusal::Passing)),
@@ -247,7 +249,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// A question to the bucket itself: it has the empty name.
+    /// Returns a request to the bucket itself: the object name is empty.
     fn ask_bucket(&self, query: &[(&'static str, &str)]) -> GetObject<'_> {
         let mut action = GetObject::new(&self.bucket, Some(&self.credentials), "");
         for (name, value) in query {
@@ -256,7 +258,7 @@ impl<'a> Client<'a> {
         action
     }
 
-    /// Removes an object, if it is there.
+    /// Removes an object if it exists.
     pub fn remove(&self, key: &str) -> Result<()> {
         let action = || DeleteObject::new(&self.bucket, Some(&self.credentials), key);
         match self.send("remove", key, &action, &[], None)? {
@@ -265,12 +267,13 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// The names that begin like this.
+    /// Returns the names of the objects that begin with `prefix`.
     pub fn list(&self, prefix: &str) -> Result<Vec<String>> {
         Ok(self.list_by(prefix, None)?.0)
     }
 
-    /// What names that begin like this go on with up to the next slash, which is part of it.
+    /// Returns the common prefixes of the names that begin with `prefix`, up to and including the
+    /// next slash.
     pub fn list_directories(&self, prefix: &str) -> Result<Vec<String>> {
         Ok(self.list_by(prefix, Some("/"))?.1)
     }
@@ -297,7 +300,7 @@ impl<'a> Client<'a> {
         Err(self.strange("list", prefix, "its list has no end"))
     }
 
-    /// A small object; None if there is none.
+    /// Returns a small object, or None if there is none.
     pub fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let action = || GetObject::new(&self.bucket, Some(&self.credentials), key);
         let answer = self.send("read", key, &action, &[], None)?;
@@ -312,9 +315,9 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Reads an object from its beginning to its end and hands on what comes; where the connection
-    /// breaks, it goes on from there. None: there is none. Errors: those of the server, of
-    /// `consume`; `Stopped`.
+    /// Reads an object from beginning to end and passes its bytes to `consume`. After a broken
+    /// connection it resumes at the same offset. Returns None if there is no such object. Errors:
+    /// those of the server and of `consume`; `Stopped`.
     pub fn read(
         &self,
         key: &str,
@@ -338,7 +341,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Reads on to the end; false if there is no such object.
+    /// Reads on to the end. Returns false if there is no such object.
     fn read_on(
         &self,
         key: &str,
@@ -347,7 +350,7 @@ impl<'a> Client<'a> {
     ) -> Result<bool> {
         let from = so_far.content.bytes;
         let range = (from > 0).then(|| ("range", format!("bytes={from}-")));
-        // Not the rest of another one that has taken the name meanwhile.
+        // Prevents reading on in another object that has taken the name meanwhile.
         let same = so_far.etag.clone().filter(|_| from > 0).map(|etag| ("if-match", etag));
         let headers: Vec<_> = range.into_iter().chain(same).collect();
         let mut action = GetObject::new(&self.bucket, Some(&self.credentials), key);
@@ -382,7 +385,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Reads an object back and compares it.
+    /// Reads an object back and compares its length and checksum.
     pub fn compare(&self, key: &str, wanted: Content) -> Result<()> {
         let failed = |problem: String| Err(self.error("read back", key, problem, Refusal::Passing));
         match self.read(key, &mut |_| Ok(()))? {
@@ -408,7 +411,8 @@ impl<'a> Client<'a> {
         request
     }
 
-    /// Sends a request, again if the server cannot take it now. Errors: no answer came; `Stopped`.
+    /// Sends a request, and repeats it if the server cannot serve it now. Errors: no response came;
+    /// `Stopped`.
     fn send<'b, A: S3Action<'b>>(
         &self,
         what: &'static str,
@@ -460,7 +464,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// What the server said.
+/// Response of the server.
 struct Answer {
     status: u16,
     headers: ureq::http::HeaderMap,
@@ -478,7 +482,7 @@ impl Answer {
         self.headers.get(name)?.to_str().ok().map(str::to_string)
     }
 
-    /// The checksum of the object that was written with it.
+    /// Returns the checksum of the whole object, from the metadata written with it.
     fn whole(&self) -> Option<u32> {
         self.header(WHOLE).and_then(|text| u32::from_str_radix(&text, 16).ok())
     }
@@ -487,12 +491,12 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Whether there is no such object, in a bucket that is there.
+    /// Whether the object does not exist, in a bucket that does.
     fn is_nothing_there(&self) -> bool {
         self.status == 404 && Failure::of(&self.text()).code.as_deref() != Some("NoSuchBucket")
     }
 
-    /// Whether the same request may be answered otherwise a little later.
+    /// Whether a repetition of the same request may succeed a little later.
     fn may_pass(&self) -> bool {
         const OF_THE_WAY: [&str; 3] =
             ["RequestTimeout", "BadDigest", "XAmzContentChecksumMismatch"];
@@ -500,10 +504,10 @@ impl Answer {
         matches!(self.status, 408 | 429 | 500 | 502..=599) || OF_THE_WAY.contains(&code.as_str())
     }
 
-    /// What it says of other requests that this one was refused with `code`.
+    /// Returns what a refusal with `code` means for other requests.
     fn refusal(&self, code: &str) -> Refusal {
         const OF_THE_PARTS: [&str; 3] = ["NoSuchUpload", "InvalidPart", "InvalidPartOrder"];
-        /// These come with the status of a bad request.
+        /// Codes about the caller or the bucket that come with the status of a bad request.
         const OF_WHO_ASKS: [&str; 7] = [
             "AuthorizationHeaderMalformed",
             "AuthorizationQueryParametersError",
@@ -517,7 +521,7 @@ impl Answer {
             _ if self.may_pass() || code == "OperationAborted" => Refusal::Passing,
             _ if OF_THE_PARTS.contains(&code) => Refusal::OfParts,
             _ if OF_WHO_ASKS.contains(&code) || code.contains("Quota") => Refusal::OfServer,
-            // It has to be fetched from where reading takes hours.
+            // The object is in cold storage, from which a restore takes hours.
             403 if code == "InvalidObjectState" => Refusal::OfObject,
             401 | 403 => Refusal::OfServer,
             400..500 => Refusal::OfObject,
@@ -525,7 +529,7 @@ impl Answer {
         }
     }
 
-    /// Errors: it was refused.
+    /// Errors: the server refused the request.
     fn check(&self, client: &Client<'_>, action: &'static str, key: &str) -> Result<()> {
         if (200..300).contains(&self.status) {
             return Ok(());
@@ -545,7 +549,8 @@ impl Answer {
         Err(client.error(action, key, format!("{code}{message}{advice}"), self.refusal(&code)))
     }
 
-    /// Whether the server compared the checksum of what it took. Errors: it has another one.
+    /// Whether the server compared the checksum of the bytes it received. Errors: it computed
+    /// another one.
     fn compared(&self, client: &Client<'_>, key: &str, crc32c: u32) -> Result<bool> {
         match self.header(CHECKSUM) {
             Some(found) if found == checksum_text(crc32c) => Ok(true),
@@ -569,7 +574,7 @@ fn method_of<'a, A: S3Action<'a>>(_: &A) -> &'static str {
     }
 }
 
-/// What it says of other requests that this one had no answer.
+/// Returns what a request without a response means for other requests.
 fn refusal_of(error: &ureq::Error) -> Refusal {
     match error {
         ureq::Error::BodyExceedsLimit(_) => Refusal::OfObject,
@@ -577,7 +582,7 @@ fn refusal_of(error: &ureq::Error) -> Refusal {
     }
 }
 
-/// Why there was no answer, without the URL.
+/// Returns why there was no response, without the URL.
 fn why(error: &ureq::Error) -> String {
     match error {
         ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
@@ -590,8 +595,8 @@ fn why(error: &ureq::Error) -> String {
     }
 }
 
-/// The body that makes an object of its parts. A server that compares checksums wants to hear them
-/// again.
+/// Returns the body that completes a multipart upload. A server that compares checksums requires
+/// them again here.
 fn completion(parts: &[Part]) -> String {
     let mut body =
         "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">".to_string();
@@ -606,7 +611,7 @@ fn completion(parts: &[Part]) -> String {
     body + "</CompleteMultipartUpload>"
 }
 
-/// A CRC32C as S3 writes it: its bytes, the highest first, in base 64.
+/// Encodes a CRC32C as S3 does: big-endian bytes in base 64.
 fn checksum_text(crc32c: u32) -> String {
     Base64::encode_string(&crc32c.to_be_bytes())
 }

@@ -1,13 +1,13 @@
-//! Who we are for the server: from the environment, else from `~/.aws/credentials`.
+//! Credentials for the server: from the environment, else from `~/.aws/credentials`.
 //!
-//! Must stay true: what is read here is kept in memory alone; no message shows it.
+//! Must stay true: credentials are kept in memory only, and no message shows them.
 
 use crate::model::error::{Error, Result};
 use rusty_s3::Credentials;
 use std::fs;
 use std::path::PathBuf;
 
-/// The credentials of this process. Errors: there are none.
+/// Returns the credentials of this process. Errors: there are none.
 pub fn find() -> Result<Credentials> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     if let Some(found) = of(variable) {
@@ -29,7 +29,7 @@ fn of(value: impl Fn(&str) -> Option<String>) -> Option<Credentials> {
     })
 }
 
-/// What the section `[profile]` of such a file says for `name`.
+/// Returns the value of `name` in section `[profile]` of a credentials file.
 fn in_profile(text: &str, profile: &str, name: &str) -> Option<String> {
     let header = format!("[{profile}]");
     let lines = text.lines().map(str::trim);

@@ -1,7 +1,7 @@
-//! What is in the archive, for the agent that adds to it and for whoever brings it back.
+//! Reads the archive, for the agent that adds to it and for restores from it.
 //!
-//! Must stay true: an object that says that a checkpoint is there is believed only if it is what
-//! was written; nothing here changes the archive.
+//! Must stay true: a manifest object is trusted only if its content is what was written. Nothing
+//! here changes the archive.
 
 use super::ArchivePolicy;
 use super::client::{Client, Content};
@@ -16,18 +16,18 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-/// An archive that is read.
+/// An archive that is open for reading.
 pub struct Archive {
     client: Client<'static>,
 }
 
 impl Archive {
-    /// The one that `policy` names. Errors: it names none, there are no credentials.
+    /// Opens the archive in `policy`. Errors: the policy names none; there are no credentials.
     pub fn open(policy: &ArchivePolicy) -> Result<Archive> {
         Ok(Archive { client: Client::new(policy, &wait)? })
     }
 
-    /// Jobs of which there are checkpoints.
+    /// Returns the jobs that have checkpoints in the archive.
     pub fn jobs(&self) -> Result<Vec<String>> {
         let root = self.client.location().root();
         let directories = self.client.list_directories(&root)?;
@@ -41,7 +41,7 @@ impl Archive {
         Ok(jobs)
     }
 
-    /// Checkpoints of a job, and what cannot be read: the object, and why.
+    /// Returns the checkpoints of a job, and the objects that cannot be read, with the reasons.
     pub fn checkpoints(&self, job: &str) -> Result<(Vec<Manifest>, Vec<String>)> {
         let (mut found, unreadable) = manifests(&self.client, job)?;
         let is_rest = |one: &Manifest| found.iter().any(|whole| one.is_rest_of(whole));
@@ -51,8 +51,8 @@ impl Archive {
         Ok((found, unreadable))
     }
 
-    /// How many of `known`, the complete checkpoints of a store without a run, are still to be
-    /// archived. Errors: those of the server.
+    /// Returns how many of `known`, the complete checkpoints of a store without a run, are still to
+    /// be archived. Errors: those of the server.
     pub fn lacks(&self, job: &Job, policy: &ArchivePolicy, known: &[Checkpoint]) -> Result<u64> {
         let (archived, _) = manifests(&self.client, &job.job)?;
         let newest = select::newest(known, &job.store, &archived);
@@ -61,7 +61,8 @@ impl Archive {
         Ok(missing.len() as u64)
     }
 
-    /// Reads a file of a job and hands on its bytes; None if it is not there, or cannot be had.
+    /// Reads a file of a job and passes its bytes to `consume`. Returns None if the object does not
+    /// exist or is unusable.
     pub fn read(
         &self,
         job: &str,
@@ -75,13 +76,14 @@ impl Archive {
     }
 }
 
-/// Waits as long as it is told.
+/// Sleeps for `time` and always goes on.
 fn wait(time: Duration) -> bool {
     thread::sleep(time);
     true
 }
 
-/// The checkpoints of `job`, and what cannot be read: the object, and why.
+/// Returns the checkpoints of `job`, remainders included, and the objects that cannot be read, with
+/// the reasons.
 pub(super) fn manifests(client: &Client<'_>, job: &str) -> Result<(Vec<Manifest>, Vec<String>)> {
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     for key in client.list(&client.location().key(job, STEM))? {
@@ -90,7 +92,7 @@ pub(super) fn manifests(client: &Client<'_>, job: &str) -> Result<(Vec<Manifest>
             Some(Ok(manifest)) => found.push(manifest),
             Some(Err(error)) if error.is_of_object() => unreadable.push(error.to_string()),
             Some(Err(error)) => return Err(error),
-            // It was removed since it was listed.
+            // The object was removed after it was listed.
             None => {}
         }
     }

@@ -1,9 +1,9 @@
-//! The thread that archives: what is complete goes to the object store, newest first, again and
-//! again until it is there.
+//! The archive thread: sends complete checkpoints to the object store, newest first, and retries
+//! until they are there.
 //!
-//! Must stay true: what it knows of the archive it learned there, so an agent that is killed is
-//! replaced without loss; trouble with the server is tried again with a growing delay, trouble with
-//! one checkpoint does not keep the others.
+//! Must stay true: all knowledge of the archive comes from the archive, so a killed agent is
+//! replaced without loss. Trouble with the server is retried with a growing delay. Trouble with one
+//! checkpoint does not delay the others.
 
 use super::begun::Notes;
 use super::client::{Client, Pause};
@@ -27,7 +27,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether there is something to do, and whether there is an archive by now.
+/// Interval between looks for work, and the interval while the job has no archive.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LOOK_UNWANTED: Duration = Duration::from_secs(1);
 
@@ -43,50 +43,50 @@ pub fn run(shared: &Shared) {
     }
 }
 
-/// What is remembered between rounds.
+/// State between rounds.
 #[derive(Default)]
 struct Keeper<'a> {
     seen: Seen,
     policy: Option<ArchivePolicy>,
     client: Option<Client<'a>>,
-    /// What the archive has of the job; None before it was asked.
+    /// Manifests of the job in the archive; None before they were read.
     archived: Option<Vec<Manifest>>,
-    /// By so much are numbers of checkpoints higher there: an agent that lost the register counts
-    /// anew.
+    /// Offset that is added to checkpoint ids in the archive: an agent that lost the register
+    /// starts to count anew.
     raised: u64,
-    /// All that was begun there and nobody goes on with was given up.
+    /// Whether abandoned uploads were aborted.
     has_swept: bool,
-    /// The newest checkpoints are wanted there, and it is not known yet which those are.
+    /// Whether the newest checkpoints are to be archived and it is not known yet which they are.
     wants_newest: bool,
-    /// Checkpoints that somebody wants there, whatever the policy says.
+    /// Checkpoints to be archived whatever the policy says.
     wanted: BTreeSet<u64>,
-    /// Those that could not be archived.
+    /// Checkpoints that could not be archived.
     failed: BTreeMap<u64, Failure>,
     backoff: Option<Backoff>,
     complaint: Option<String>,
     buffer: Buffer,
 }
 
-/// What a round goes by, as it was before the last one.
+/// Inputs of the last round; a round is due when they change.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Seen {
     job: Option<Version>,
     register: Option<Version>,
-    /// No run has the store, and the register has all that is complete: the newest of that is
-    /// wanted there, though the agent that was told so at the end of the run may not have lived to
-    /// do it.
+    /// Whether no run has the store and the register has all complete checkpoints. The newest of
+    /// them is archived then: the agent that was told so at the end of the run may have died before
+    /// it did it.
     is_over: bool,
 }
 
-/// Why a checkpoint could not be archived.
+/// Failure of archiving a checkpoint.
 struct Failure {
     reason: String,
-    /// It is tried again with the next round; else when somebody asks.
+    /// Whether the next round tries again by itself; otherwise only a request does.
     passes: bool,
 }
 
 impl<'a> Keeper<'a> {
-    /// Waits a moment, then does what has become due.
+    /// Waits for a request or the poll interval, then does the work that is due.
     fn turn(&mut self, shared: &Shared, pause: &'a Pause<'a>) {
         let state = shared.archive.state();
         let idle = state.requested == state.finished;
@@ -96,8 +96,8 @@ impl<'a> Keeper<'a> {
         let newest = std::mem::take(&mut state.newest);
         drop(state);
         let directory = shared.directory();
-        // In this order: a run tells of its end before it ends, and what is settled is in the
-        // register.
+        // The order matters: a run reports its end before it ends, and `settled` is set after the
+        // register is written.
         let seen = Seen {
             is_over: !is_running(shared) && shared.state().settled,
             job: version(&directory.join(JOB_FILE)),
@@ -111,8 +111,8 @@ impl<'a> Keeper<'a> {
             return;
         }
         if seen.job != self.seen.job {
-            // Since a run ended that had the store, another store of the job may have archived
-            // something.
+            // Another store of the job may have archived something since the last run of this store
+            // ended.
             self.archived = None;
         }
         self.seen = seen;
@@ -123,7 +123,7 @@ impl<'a> Keeper<'a> {
         self.conclude(shared, result, ticket);
     }
 
-    /// Sends what is missing, until nothing is.
+    /// Sends missing checkpoints until none is left.
     fn round(&mut self, shared: &Shared, pause: &'a Pause<'a>, newest: bool) -> Result<()> {
         let job = Job::load(shared.directory())?;
         if job.archive != self.policy {
@@ -153,7 +153,7 @@ impl<'a> Keeper<'a> {
         self.failed.retain(|_, failure| !failure.passes);
         let mut trouble = None;
         loop {
-            // More may have become complete meanwhile.
+            // More checkpoints may have become complete meanwhile.
             let known = Register::load(shared.directory())?;
             self.failed.retain(|id, _| known.checkpoints().iter().any(|one| one.id == *id));
             let missing = self.missing(&known, &job.store);
@@ -180,11 +180,11 @@ impl<'a> Keeper<'a> {
         trouble.map_or(Ok(()), Err)
     }
 
-    /// Gives up what was begun and is not complete, when nothing is left to be sent.
+    /// Aborts unfinished uploads of dead agents, when nothing is left to send.
     fn sweep(&mut self, shared: &Shared, job: &Job) {
         let Some(client) = self.client.as_ref().filter(|_| !self.has_swept) else { return };
         let root = client.location().key(&job.job, "");
-        // Not every server has a list of them, and not everybody may see it; then the bucket's own
+        // Not every server can list uploads, and not every user may. There the bucket's lifecycle
         // rules remove them.
         let _ = client.abort_unfinished(&root, |key| is_ours(client, &root, key));
         Notes::of(shared.directory()).clear();
@@ -200,8 +200,8 @@ impl<'a> Keeper<'a> {
         missing.into_iter().cloned().collect()
     }
 
-    /// Sends one checkpoint; why it could not be sent now, if this machine is in trouble. Errors:
-    /// those of the server, `Stopped`.
+    /// Sends one checkpoint. Returns the error if this machine is in trouble for now. Errors: those
+    /// of the server; `Stopped`.
     fn send(&mut self, shared: &Shared, job: &Job, next: &Checkpoint) -> Result<Option<Error>> {
         let (Some(client), Some(archived)) = (&self.client, &mut self.archived) else {
             return Ok(None);
@@ -234,13 +234,13 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// What is said of those that are not tried again by themselves.
+    /// Returns the reasons of failures that are not retried without a request.
     fn refused(&self) -> Vec<String> {
         let refused = self.failed.values().filter(|failure| !failure.passes);
         refused.map(|failure| failure.reason.clone()).collect()
     }
 
-    /// Says how it stands.
+    /// Updates the status.
     fn note(&self, shared: &Shared, policy: &ArchivePolicy, phase: Phase, pending: u64) {
         let store = Job::load(shared.directory()).map(|job| job.store).unwrap_or_default();
         let ours = || self.archived.iter().flatten().filter(|there| there.store == store);
@@ -266,7 +266,7 @@ impl<'a> Keeper<'a> {
             (Some(_), backoff) => *backoff = Some(Backoff::new()),
         }
         if trouble.is_some() {
-            // Whoever mends it may have changed the credentials, and what is there.
+            // Whoever repairs the server may have changed the credentials and the objects there.
             (self.client, self.archived) = (None, None);
             self.has_swept = false;
         }
@@ -291,8 +291,8 @@ impl<'a> Keeper<'a> {
     }
 }
 
-/// Whether an object below `root` is of the job whose archive that is, and not of one that has
-/// another archive below it.
+/// Whether an object below `root` belongs to the job of this archive, and not to a job whose
+/// archive lies further below.
 fn is_ours(client: &Client<'_>, root: &str, key: &str) -> Result<bool> {
     let ends = key.match_indices('/').map(|(end, _)| end).filter(|end| *end >= root.len());
     for end in ends {
@@ -303,8 +303,8 @@ fn is_ours(client: &Client<'_>, root: &str, key: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Sends a checkpoint in a thread that ends then: one that took what programs leave cannot be
-/// raised again.
+/// Sends a checkpoint in a thread of its own: a thread whose priority was lowered to idle cannot
+/// raise it again.
 fn send_apart(mut uploader: Uploader<'_>, next: &Checkpoint) -> Result<()> {
     let is_idle = uploader.meter.pace.policy().priority == Priority::Idle;
     let send = || {
@@ -320,14 +320,14 @@ fn send_apart(mut uploader: Uploader<'_>, next: &Checkpoint) -> Result<()> {
     })
 }
 
-/// What is in trouble.
+/// Origin of a failure.
 #[derive(Debug, PartialEq, Eq)]
 enum Concern {
-    /// The server, or this agent, which ends.
+    /// The server, or this agent, which is ending.
     Server,
-    /// The checkpoint, as long as its files stay what they are.
+    /// The checkpoint, as long as its files stay unchanged.
     Checkpoint,
-    /// This machine, for now.
+    /// This machine, temporarily.
     Machine,
 }
 
@@ -341,7 +341,7 @@ fn concern(error: &Error) -> Concern {
     }
 }
 
-/// Says which process lacks credentials.
+/// Adds this process to an error about missing credentials.
 fn of_agent(error: Error) -> Error {
     match error {
         Error::NoCredentials { profile } => {
@@ -356,11 +356,10 @@ mod tests {
     use super::*;
     use crate::model::path::FilePath;
 
-    /// Mechanism: whatever went wrong with a checkpoint, but for what the server said, was taken
-    /// for its own fault.
-    /// Consequence: where a thread could not be started, or a tier not be read for a moment, it was
-    /// not tried again, and `--retain` gave it up.
-    /// Fix: trouble of the machine is tried again.
+    /// Mechanism: every failure of a checkpoint, except those reported by the server, was blamed on
+    /// the checkpoint. Consequence: when a thread could not be started, or a tier not be read for a
+    /// moment, the checkpoint was not retried, and `--retain` dropped it. Fix: trouble of the
+    /// machine is retried.
     #[test]
     fn trouble_of_this_machine_passes_and_that_of_a_checkpoint_does_not() {
         let path = FilePath::parse(b"state.1").expect("a path");

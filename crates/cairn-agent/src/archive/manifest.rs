@@ -1,7 +1,8 @@
-//! The object that says that a checkpoint is in the archive: its name and its bytes.
+//! Manifest object of a checkpoint in the archive: its name and its content. Its presence says that
+//! the checkpoint is there.
 //!
-//! Must stay true: the name tells checkpoints of one store apart, and those of different stores of
-//! one job.
+//! Invariant: names of manifest objects differ for checkpoints of one store, and for different
+//! stores of one job.
 
 use crate::checkpoint::sets::{Member, Name, register};
 use crate::model::path::FilePath;
@@ -12,11 +13,12 @@ use serde::{Deserialize, Serialize};
 
 /// Format that this version writes, and the newest it reads.
 pub const FORMAT: u32 = 1;
-/// What the names of these objects begin with, after the job.
+/// Prefix of the names of manifest objects, after the job.
 pub const STEM: &str = "cairn-checkpoint.";
-/// The name of an object, after the job, that tells the jobs of prefixes above from this one.
+/// Name of an object, after the job, that marks a job's directory. It tells this job's objects from
+/// those of a job with a shorter prefix.
 pub const MARK: &str = "cairn-archive";
-/// Digits of a store's name in the name of the object.
+/// Number of digits of the store's name in the name of a manifest object.
 const STORE_DIGITS: usize = 8;
 
 /// A checkpoint in the archive.
@@ -24,60 +26,60 @@ const STORE_DIGITS: usize = 8;
 pub struct Manifest {
     /// Format of the object.
     pub format: u32,
-    /// The job.
+    /// Name of the job.
     pub job: String,
-    /// The store that it is from.
+    /// Store that the checkpoint is from.
     pub store: String,
-    /// Prefix below which the program found its files.
+    /// Mount prefix of the program's files.
     pub mount: String,
-    /// Its number in that store.
+    /// Id of the checkpoint; unique in that store.
     #[serde(deserialize_with = "read_number")]
     pub id: u64,
-    /// Its place in the order of all, see [`crate::persist::manifest::order`]; those of one store
-    /// may have the same, in the order of their numbers.
+    /// Position in the order of all checkpoints, see [`crate::persist::manifest::order`].
+    /// Checkpoints of one store may share a position; they are then ordered by their ids.
     #[serde(default, deserialize_with = "read_number")]
     pub order: u64,
-    /// What it is called.
+    /// Name of the checkpoint.
     #[serde(flatten)]
     pub name: Name,
-    /// Last change of its files, seconds since 1970 with nine decimals.
+    /// Time of the last change of its files, seconds since 1970 with nine decimals.
     #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
     pub modified_ns: i64,
-    /// Its files, in the order of their paths; each is an object beside this one, of the name of
-    /// its path.
+    /// Files of the checkpoint, ordered by path. Each is an object beside this one, named by its
+    /// path.
     pub files: Vec<File>,
 }
 
-/// A file of a checkpoint, and what is kept of it beside its bytes.
+/// A file of a checkpoint, and the attributes that are kept with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
     /// Path, length and checksum.
     #[serde(flatten)]
     pub content: CheckpointFile,
-    /// Permission bits, octal digits.
+    /// Permission bits, as octal digits.
     #[serde(serialize_with = "write_mode", deserialize_with = "read_mode")]
     pub mode: u32,
-    /// Time of its last change, seconds since 1970 with nine decimals.
+    /// Time of the file's last change, seconds since 1970 with nine decimals.
     #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
     pub modified_ns: i64,
 }
 
 impl Manifest {
-    /// The name of the object, after the job.
+    /// Returns the name of the manifest object, after the job.
     pub fn object(&self) -> String {
         let store: String = self.store.chars().take(STORE_DIGITS).collect();
         let step = self.name.step.map(|step| format!("{step}-")).unwrap_or_default();
         format!("{STEM}{step}{store}.{}.json", self.id)
     }
 
-    /// Bytes of all files.
+    /// Returns the total size of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.content.bytes).fold(0, u64::saturating_add)
     }
 
-    /// Whether `known` of `store` is there with it: it is that checkpoint, or was it before the
-    /// store gave up some of its files. Its number may be another one: an agent that lost the
-    /// register counts anew.
+    /// Whether this manifest covers `known` of `store`: it is the same checkpoint, or was before
+    /// the store dropped some of its files. The ids may differ: an agent that lost the register
+    /// starts to count anew.
     pub fn has(&self, store: &str, known: &register::Checkpoint) -> bool {
         if (self.store.as_str(), &self.name) != (store, &known.name) {
             return false;
@@ -95,7 +97,7 @@ impl Manifest {
         modified_ns == Some(known.modified_ns) && known.files.iter().all(is_there)
     }
 
-    /// Whether it says no more than `whole`: a store had given up some files of that.
+    /// Whether this is a remainder of `whole`: the store had dropped some of its files.
     pub fn is_rest_of(&self, whole: &Manifest) -> bool {
         let is_there = |file: &File| {
             whole.file(&file.content.path).is_some_and(|there| there.content == file.content)
@@ -107,7 +109,7 @@ impl Manifest {
             && self.files.iter().all(is_there)
     }
 
-    /// What is said of a file.
+    /// Returns the entry of a file.
     pub(super) fn file(&self, path: &FilePath) -> Option<&File> {
         let found = self.files.binary_search_by(|file| file.content.path.cmp(path));
         found.ok().map(|index| &self.files[index])

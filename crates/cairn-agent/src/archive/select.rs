@@ -1,5 +1,5 @@
-//! Which checkpoints are to be archived, and in which order: that of the register, which no clock
-//! changes.
+//! Selects the checkpoints to archive and their order. The order is that of the register, which
+//! does not depend on a clock.
 
 use super::manifest::Manifest;
 use crate::checkpoint::sets::Family;
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 
-/// Those of `known`, the register's, that `every` asks for, and those that are `wanted` in any
-/// case, without those that are in `archived`; newest first.
+/// Returns the checkpoints of `known`, the register's, that `every` selects or `wanted` names, and
+/// that are not in `archived`; newest first.
 pub fn missing<'a>(
     known: &'a [Checkpoint],
     store: &str,
@@ -43,8 +43,8 @@ pub fn missing<'a>(
     missing
 }
 
-/// The numbers of the newest checkpoint of each family; what the store still has of one in
-/// `archived` has a number of its own, and is none.
+/// Returns the ids of the newest checkpoint of each family. A remainder of a checkpoint in
+/// `archived` has an id of its own in the store and does not count.
 pub fn newest(known: &[Checkpoint], store: &str, archived: &[Manifest]) -> Vec<u64> {
     let is_rest = |one: &Checkpoint| {
         archived.iter().any(|there| there.files.len() > one.files.len() && there.has(store, one))
@@ -107,9 +107,9 @@ mod tests {
         assert_eq!(ids(&all, &[], Every::Count(1), &[]), [3, 2, 1]);
     }
 
-    /// Mechanism: what the store still has of a checkpoint is the youngest to the register.
-    /// Consequence: it was taken for the newest, and the newest was not archived at the end.
-    /// Fix: what is there already is none.
+    /// Mechanism: the register sees the remainder of a checkpoint as the youngest one. Consequence:
+    /// it was taken for the newest, and the real newest was not archived at the end. Fix: a
+    /// remainder of an archived checkpoint does not count.
     #[test]
     fn rest_of_a_checkpoint_that_is_there_is_not_the_newest() {
         let path = |name: &str| FilePath::parse(name.as_bytes()).expect("a path");

@@ -1,17 +1,21 @@
-//! Sending one checkpoint from the store to the archive.
+//! Sends one checkpoint from the store to the archive.
 //!
-//! The steps, in the order that makes what is there trustworthy:
-//! 1. each file is read once to learn its checksum, every block of it compared; an object of that
-//!    name, length and checksum stays;
-//! 2. the file is sent, and its bytes are compared by the server, or read back; parts of it that
-//!    the server has from an agent that was killed, or from before it was away, are compared with
-//!    the file and not sent again;
-//! 3. just before it takes the place of another one, what says that a checkpoint with that one is
-//!    there is removed;
-//! 4. when all files are there, the object that says so is written.
+//! The steps, in the order that makes the archive trustworthy:
+//! 1. Each file is read once to compute its checksum, and every block is verified. An object with
+//!    the same name, length and checksum stays.
+//! 2. The file is sent. The server compares its bytes, or they are read back. Parts that the server
+//!    has from a killed agent, or from before an outage, are compared with the file and not sent
+//!    again.
+//! 3. Just before an object replaces another one, the manifest objects of the checkpoints that
+//!    contain the old one are removed.
+//! 4. When all files are there, the checkpoint's manifest object is written.
 //!
-//! Must stay true: a file of another version than the checkpoint's is never sent under its name; no
-//! more than one part of a file is in memory; leave is asked for each part, as the drain does.
+//! Must stay true: a file of another version than the checkpoint's is never sent under its name. At
+//! most one part of a file is in memory. Each part is admitted by the rate limit, as in the drain.
+
+use cairn_core::InodeId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::begun::{Begun, Notes};
 use super::client::{Client, Content, Listed, Part};
@@ -25,47 +29,44 @@ use crate::model::path::FilePath;
 use crate::persist::manifest::{CheckpointFile, order};
 use crate::store::read::{Buffer, Chunk, Summary, read_whole};
 use crate::store::volume::{OpenFile, Volume};
-use cairn_core::InodeId;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 
-/// Bytes of a part, unless there would be too many; smaller files are sent whole.
+/// Minimum size of a part; larger if there would be too many parts. Smaller files are sent whole.
 const PART_BYTES_MIN: u64 = 8 << 20;
-/// Longest name of an object, bytes.
+/// Longest object name that S3 allows, bytes.
 const KEY_BYTES_MAX: usize = 1024;
-/// Parts an object may have.
+/// Maximum number of parts of an object.
 const PARTS_MAX: u64 = 10_000;
 
-/// An object that comes in parts.
+/// A multipart upload that is not complete.
 struct Unfinished {
-    /// Its number at the server.
+    /// Upload id at the server.
     upload: String,
-    /// The parts that are there.
+    /// Parts that the server has, by number.
     parts: BTreeMap<u16, Listed>,
 }
 
 /// Sends checkpoints of one store.
 pub struct Uploader<'a> {
-    /// Where to.
+    /// Connection to the archive.
     pub client: &'a Client<'a>,
-    /// The store's job.
+    /// Job of the store.
     pub job: &'a Job,
-    /// Its namespaces.
+    /// Namespaces of the store.
     pub volumes: &'a [Arc<Volume>],
-    /// What is known to be in the archive.
+    /// Manifests known to be in the archive.
     pub archived: &'a mut Vec<Manifest>,
-    /// What was begun there and is not complete.
+    /// Notes of unfinished uploads.
     pub begun: &'a Notes,
-    /// Memory for reading.
+    /// Read buffer.
     pub buffer: &'a mut Buffer,
-    /// How fast it may go.
+    /// Meter with the rate limit.
     pub meter: &'a Meter,
-    /// Hears of bytes that need not be sent any more; false if the agent ends.
+    /// Called with the number of bytes that need no more sending. Returns false if the agent ends.
     pub progress: &'a (dyn Fn(u64) -> bool + Sync),
 }
 
 impl Uploader<'_> {
-    /// Sends `known`. Errors: those of the server, of files that changed or are damaged, `Stopped`.
+    /// Sends `known`. Errors: those of the server; `Changed` or `Damaged` files; `Stopped`.
     pub fn send(&mut self, known: &register::Checkpoint) -> Result<()> {
         let files = known.files.iter().map(|member| self.send_file(member));
         let files = files.collect::<Result<Vec<File>>>()?;
@@ -114,19 +115,19 @@ impl Uploader<'_> {
         }
     }
 
-    /// Whether the archive has the file already, verified.
+    /// Whether the archive already has the file, verified.
     fn is_there(&self, key: &str, file: &CheckpointFile) -> Result<bool> {
         let Some(found) = self.client.look(key)? else { return Ok(false) };
         let CheckpointFile { bytes, crc32c, .. } = *file;
         if (found.bytes, found.crc32c) != (bytes, Some(crc32c)) {
             return Ok(false);
         }
-        // One that cannot be read is no error yet: it is sent again.
+        // An object that cannot be read back is no error here: it is sent again.
         let is_whole = || self.client.compare(key, Content { bytes, crc32c }).is_ok();
         Ok(found.was_compared || is_whole())
     }
 
-    /// Removes what says that a checkpoint with another file of this name is there.
+    /// Removes the manifest objects of checkpoints that contain another file of this name.
     fn supersede(&mut self, path: &FilePath) -> Result<()> {
         let is_stale = |there: &Manifest| there.file(path).is_some();
         while let Some(index) = self.archived.iter().position(is_stale) {
@@ -170,8 +171,8 @@ impl Uploader<'_> {
         result
     }
 
-    /// What was begun of this object and can be gone on with. Of another content nobody does: the
-    /// object would say of itself that it is that.
+    /// Returns the unfinished upload of this object if it can be resumed. An upload of another
+    /// content is aborted, because its metadata state the wrong checksum.
     fn resume(&self, key: &str, content: Content) -> Result<Option<Unfinished>> {
         let Some(begun) = self.begun.find(&self.client.address(key)) else { return Ok(None) };
         let parts = match begun.content == content {
@@ -189,7 +190,7 @@ impl Uploader<'_> {
         let client = self.client;
         let mark = client.location().key(&self.job.job, MARK);
         if client.look(&mark)?.is_none() {
-            // Else an agent of a job whose prefix is above could give it up.
+            // Without the mark, an agent of a job with a shorter prefix could abort this upload.
             Lap::beside(self.meter).admit(self.job.job.len() as u64)?;
             client.put_small(&mark, self.job.job.as_bytes())?;
         }
@@ -200,11 +201,11 @@ impl Uploader<'_> {
 
     fn give_up(&self, key: &str, upload: &str) {
         self.begun.forget(&self.client.address(key));
-        // Where this fails, it is tried again with all that nobody goes on with.
+        // If this fails, the sweep of unfinished uploads tries again.
         let _ = self.client.abort(key, upload);
     }
 
-    /// Sends the parts that are not there; all parts.
+    /// Sends the parts that are missing. Returns all parts.
     fn send_missing(
         &mut self,
         key: &str,
@@ -239,7 +240,7 @@ impl Uploader<'_> {
                     pending.clear();
                 }
             }
-            // Nothing counts before all of it is there.
+            // No bytes count as sent before the whole object is there.
             if progress(0) { Ok(()) } else { Err(Error::Stopped) }
         })?;
         same(member, &summary, crc32c)?;
@@ -249,7 +250,7 @@ impl Uploader<'_> {
         Ok(parts)
     }
 
-    /// Reads a file of the checkpoint, checked. Errors: `Changed` if it is not that file any more.
+    /// Reads and verifies a file of the checkpoint. Errors: `Changed` if it is another version.
     fn read(
         &mut self,
         member: &Member,
@@ -264,7 +265,7 @@ impl Uploader<'_> {
         }
     }
 
-    /// The name of a file's object.
+    /// Returns the name of a file's object.
     fn key(&self, path: &FilePath) -> Result<String> {
         let refused = |problem: &str| Error::Object {
             action: "name",
@@ -297,7 +298,7 @@ fn open<'a>(volumes: &'a [Arc<Volume>], member: &Member) -> Result<OpenFile<'a>>
     }
 }
 
-/// What was read the second time is what was read the first time.
+/// Checks that the second read gave the same content as the first. Errors: `Changed`.
 fn same(member: &Member, summary: &Summary, crc32c: u32) -> Result<()> {
     match summary.crc32c == crc32c {
         true => Ok(()),
@@ -305,7 +306,7 @@ fn same(member: &Member, summary: &Summary, crc32c: u32) -> Result<()> {
     }
 }
 
-/// Bytes of the parts of an object of `bytes`.
+/// Returns the part size for an object of `bytes`.
 fn part_bytes(bytes: u64) -> u64 {
     bytes.div_ceil(PARTS_MAX).max(PART_BYTES_MIN)
 }

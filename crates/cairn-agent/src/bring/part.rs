@@ -1,10 +1,18 @@
-//! What has come of the absent files that are brought just now, and the room that it takes.
+//! Files that are being staged in, and the space they take.
 //!
-//! Must stay true: no file that somebody waits for lacks room which part of a file has that nobody
-//! waits for. Such a part is taken away without asking the thread that brings it, whose copy may
-//! hang for ever: it learns of that with its next bytes. As long as there is such a lack nothing
-//! more comes of files that nobody waits for.
-//! Does not know where data come from.
+//! Must stay true: a file that somebody waits for never lacks space that a partly staged file
+//! without waiters holds. Such a part is discarded without asking its thread, whose copy may hang
+//! for ever; the thread learns of it at its next append. During such a lack nothing is added to
+//! files that nobody waits for. Does not know where data come from.
+
+use cairn_core::Error::{Busy, NoSpace, NotFound};
+use cairn_core::{Hope, InodeId, Moment};
+use cairn_platform::sys::monotonic_ms;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use super::queue::{Item, Key};
 use super::source::Verdict;
@@ -13,33 +21,27 @@ use crate::model::error::{Error, Result};
 use crate::model::path::FilePath;
 use crate::store::volume::Volume;
 use crate::store::write::AbsentFile;
-use cairn_core::Error::{Busy, NoSpace, NotFound};
-use cairn_core::{Hope, InodeId, Moment};
-use cairn_device::sys::monotonic_ms;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::Duration;
 
-/// How often and how long is waited for an agent that died while it brought a file.
+/// Number of attempts, and the delay between them, while the file still belongs to an agent that
+/// died while it staged it in.
 const ATTEMPTS_MAX: u32 = 25;
 const RETRY_EVERY: Duration = Duration::from_millis(200);
-/// How often is looked for room.
+/// Interval between attempts while there is no room.
 const ROOM_EVERY: Duration = Duration::from_millis(20);
 
-/// The files that are brought just now.
+/// Files that are being staged in.
 #[derive(Default)]
 pub struct Parts<'a> {
     files: Mutex<HashMap<Key, Arc<Place<'a>>>>,
-    /// How many of them lack room that somebody waits for.
+    /// Number of files that lack room and that somebody waits for.
     short: AtomicUsize,
 }
 
-/// A file on its way, until its room is taken away.
+/// A file being staged in; None once its part was discarded.
 type Place<'a> = Mutex<Option<AbsentFile<'a>>>;
 
-/// A file that its thread brings. What came of it is of no use unless it is finished.
+/// A thread's handle of a file that it stages in. The staged data are useless unless `finish` is
+/// called.
 pub struct Part<'p, 'a> {
     parts: &'p Parts<'a>,
     volume: &'a Volume,
@@ -48,12 +50,12 @@ pub struct Part<'p, 'a> {
     is_short: bool,
 }
 
-/// What came of a try to add to a file.
+/// Result of an append.
 enum Added {
     All,
-    /// It was emptied.
+    /// The file was emptied or removed.
     Nothing,
-    /// What had come before is gone.
+    /// The part staged before was discarded.
     TakenAway,
 }
 
@@ -68,7 +70,8 @@ impl<'a> Parts<'a> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to bring a file. None if nobody needs the data any more, or the agent ends.
+    /// Begins to stage in a file. Returns None if nobody needs the data any more, or the agent
+    /// ends.
     pub fn open(
         &self,
         volume: &'a Volume,
@@ -79,11 +82,12 @@ impl<'a> Parts<'a> {
         for _ in 0..ATTEMPTS_MAX {
             match AbsentFile::open(volume, &inner, item.key.inode) {
                 Err(Error::Store { source: NotFound, .. }) => return Ok(None),
-                // An agent that died was bringing it: it is looked after in a moment.
+                // It belongs to an agent that died while it staged it in. The reaper frees it in a
+                // moment.
                 Err(Error::Store { source: Busy, .. }) if goes_on() => thread::sleep(RETRY_EVERY),
                 Err(Error::Store { source: Busy, .. }) => return Ok(None),
                 opened => {
-                    // What was brought of it before is free again.
+                    // Frees the blocks that an earlier attempt staged in.
                     crate::store::reaper::reclaim(volume, None)?;
                     let place = Arc::new(Mutex::new(Some(opened?)));
                     self.files().insert(item.key, Arc::clone(&place));
@@ -97,9 +101,9 @@ impl<'a> Parts<'a> {
 }
 
 impl Part<'_, '_> {
-    /// Adds `bytes`, behind which the file has `end`; where there is no room for them, waits for
-    /// some as a writer does. None if they are there. Errors: `NoSpace` where there is no hope any
-    /// more.
+    /// Appends `bytes`, which end at offset `end` of the file. Without room, waits for it as a
+    /// writer does. Returns None if they were appended, else the final verdict. Errors: `NoSpace`
+    /// if there is no hope of room any more.
     pub fn append(
         &mut self,
         bytes: &[u8],
@@ -110,7 +114,7 @@ impl Part<'_, '_> {
         let is_offered = fs.space_patience_ms() > 0;
         let mut waiter = None;
         let ended = loop {
-            // Asked first: what was made before the hope ended is found.
+            // Read before the attempt: it finds room that was made before the hope ended.
             let has_hope = waiter
                 .as_ref()
                 .map_or(is_offered, |waiter| fs.space_hope(waiter, now()) == Hope::Some);
@@ -137,7 +141,8 @@ impl Part<'_, '_> {
         ended
     }
 
-    /// Adds what is not there yet of `bytes`, behind which the file has `end`.
+    /// Appends the rest of `bytes`, which end at offset `end` of the file, behind what the file
+    /// already has.
     fn add(&self, bytes: &[u8], end: u64) -> Result<Added> {
         if self.parts.are_short() && !is_waited_for(self.volume, self.key.inode) {
             take_away(self.volume, self.key.inode, &self.place);
@@ -149,8 +154,8 @@ impl Part<'_, '_> {
         Ok(if is_there { Added::All } else { Added::Nothing })
     }
 
-    /// If somebody waits for this file, takes away what has come of one that nobody waits for;
-    /// whether there was any.
+    /// If somebody waits for this file, discards the part of one that nobody waits for. Returns
+    /// whether that freed anything.
     fn take_room(&mut self) -> bool {
         if !is_waited_for(self.volume, self.key.inode) {
             return false;
@@ -172,7 +177,7 @@ impl Part<'_, '_> {
         })
     }
 
-    /// All was brought, and is what it should be.
+    /// Ends the staging of a file whose data are all there, and makes them valid.
     pub fn finish(self) -> Result<Verdict> {
         match lock(&self.place).take().map(AbsentFile::finish).transpose()? {
             Some(true) => Ok(Verdict::Brought),
@@ -185,7 +190,7 @@ impl Part<'_, '_> {
 impl Drop for Part<'_, '_> {
     fn drop(&mut self) {
         self.parts.files().remove(&self.key);
-        // Somebody may be about to take it away.
+        // Another thread may be about to discard it.
         drop(lock(&self.place).take());
         if self.is_short {
             self.parts.short.fetch_sub(1, Ordering::Relaxed);
@@ -193,13 +198,13 @@ impl Drop for Part<'_, '_> {
     }
 }
 
-/// Held only while bytes are put into the store, never while a copy is read. A thread that panicked
-/// left a file that is as good as any other part of one.
+/// Locks a place. The lock is held only while bytes go into the store, never while a copy is read.
+/// A thread that panicked with it left a part that is as good as any other.
 fn lock<'p, 'a>(place: &'p Place<'a>) -> MutexGuard<'p, Option<AbsentFile<'a>>> {
     place.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes away what has come of a file; whether there was any.
+/// Discards the staged part of a file. Returns whether there was any.
 fn take_away(volume: &Volume, inode: InodeId, place: &Place<'_>) -> bool {
     let Some(file) = lock(place).take() else { return false };
     let had_any = file.bytes() > 0;
@@ -208,9 +213,9 @@ fn take_away(volume: &Volume, inode: InodeId, place: &Place<'_>) -> bool {
     had_any
 }
 
-/// Frees what was brought of a file that nobody brings.
+/// Frees the staged part of a file that no thread stages in.
 pub fn drop_all(volume: &Volume, inode: InodeId) {
-    // What stays goes with the next attempt, or with the file.
+    // A remainder is freed by the next attempt, or with the file.
     drop(AbsentFile::open(volume, &FilePath::root(), inode));
     let _ = crate::store::reaper::reclaim(volume, None);
 }

@@ -1,53 +1,54 @@
-//! Which absent file is brought next.
+//! Queue of absent files to be staged in.
 //!
-//! Must stay true: what somebody waits for comes before all else, in the order in which that was
-//! noticed; a file is with one thread at a time.
+//! Invariant: files that somebody waits for come first, in the order in which the waits were
+//! noticed. At most one thread has a file.
 
-use crate::model::path::FilePath;
-use crate::model::protocol::Bringing;
 use cairn_core::InodeId;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-/// A file of one of several namespaces.
+use crate::model::path::FilePath;
+use crate::model::protocol::Bringing;
+
+/// A file in one of several namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// Number of the namespace.
+    /// Index of the namespace.
     pub volume: usize,
-    /// The file.
+    /// Inode of the file.
     pub inode: InodeId,
 }
 
 /// An absent file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Which.
+    /// Identity of the file.
     pub key: Key,
-    /// Where it was last, for the user.
+    /// Last known path, for messages.
     pub path: FilePath,
-    /// Its length.
+    /// Length of its data.
     pub bytes: u64,
     /// CRC32C of its data.
     pub crc32c: u32,
 }
 
-/// Absent files, and who waits for them.
+/// Absent files, and those that somebody waits for.
 #[derive(Debug, Default)]
 pub struct Queue {
     waiting: BTreeMap<u64, Item>,
     places: HashMap<Key, u64>,
     next_place: u64,
-    /// Those of the waiting ones that go first.
+    /// Waiting files that go first.
     first: VecDeque<Key>,
     /// Files that somebody waits for, until they are done.
     wanted: HashSet<Key>,
-    /// Files that a thread has, and their bytes.
+    /// Files that a thread has, with their lengths.
     taken: HashMap<Key, u64>,
     takings: u64,
     has_ended: bool,
 }
 
 impl Queue {
-    /// Adds a file behind the others.
+    /// Adds a file at the end. Does nothing if the queue or a thread has it.
     pub fn add(&mut self, item: Item) {
         if self.taken.contains_key(&item.key) || self.places.contains_key(&item.key) {
             return;
@@ -57,7 +58,8 @@ impl Queue {
         self.next_place += 1;
     }
 
-    /// Somebody waits for a file. False if it is not here.
+    /// Records that somebody waits for a file. Returns false if neither the queue nor a thread has
+    /// it.
     pub fn want(&mut self, key: Key) -> bool {
         let is_waiting = self.places.contains_key(&key);
         if !is_waiting && !self.taken.contains_key(&key) {
@@ -74,7 +76,7 @@ impl Queue {
         self.wanted.contains(&key)
     }
 
-    /// The next file.
+    /// Takes the next file.
     pub fn take(&mut self) -> Option<Item> {
         let taken = self.take_wanted();
         taken.or_else(|| {
@@ -83,11 +85,11 @@ impl Queue {
         })
     }
 
-    /// The next file that somebody waits for.
+    /// Takes the next file that somebody waits for.
     pub fn take_wanted(&mut self) -> Option<Item> {
         loop {
             let key = self.first.pop_front()?;
-            // It may be with a thread already.
+            // A thread may have it already.
             let place = self.places.get(&key).copied();
             if let Some(item) = place.and_then(|place| self.waiting.remove(&place)) {
                 return self.note_taken(item);
@@ -107,18 +109,18 @@ impl Queue {
         self.first.iter().any(|key| self.places.contains_key(key))
     }
 
-    /// How often a thread took a file.
+    /// Number of times that a thread took a file.
     pub fn takings(&self) -> u64 {
         self.takings
     }
 
-    /// A thread is done with a file.
+    /// Records that a thread is done with a file.
     pub fn done(&mut self, key: Key) {
         self.taken.remove(&key);
         self.wanted.remove(&key);
     }
 
-    /// What is left, without what has failed.
+    /// Returns the counts of what is left, failures excluded.
     pub fn left(&self) -> Bringing {
         let waiting = self.waiting.values().map(|item| item.bytes);
         Bringing {
@@ -129,12 +131,12 @@ impl Queue {
         }
     }
 
-    /// Nothing more is to be taken.
+    /// Ends the queue: nothing more is to be taken.
     pub fn end(&mut self) {
         self.has_ended = true;
     }
 
-    /// Whether nothing more is to be taken.
+    /// Whether the queue has ended.
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }

@@ -1,22 +1,12 @@
-//! Where the data of absent files are, and bringing them from there.
+//! Finds the data of absent files in the persist directory and stages them in.
 //!
-//! A file says itself how long its data are and which checksum they have. Its copy mostly has its
-//! name. Where programs, and after them the drain, have renamed it, the manifest says which copies
-//! it may be.
-//! Must stay true: a copy is said to be damaged only if the manifest says that it has the data of
-//! this file, as of now.
+//! An absent file records the length and checksum of its data. Its copy usually has the file's
+//! path. Where programs, and after them the drain, have renamed it, the manifest says which copies
+//! are candidates. Must stay true: a copy is reported as damaged only if the manifest, freshly
+//! read, says that it has the data of this file.
 
-use super::part::Parts;
-use super::path_of;
-use super::queue::Item;
-use crate::model::error::{Error, Result};
-use crate::model::job::Job;
-use crate::model::path::FilePath;
-use crate::persist::destination::Destination;
-use crate::persist::manifest::{Entry, Manifest};
-use crate::store::volume::Volume;
 use cairn_core::Error::NoSpace;
-use cairn_device::checksum;
+use cairn_platform::checksum;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -27,17 +17,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Bytes brought at a time, unless a hugeblock is larger.
+use super::part::Parts;
+use super::path_of;
+use super::queue::Item;
+use crate::model::error::{Error, Result};
+use crate::model::job::Job;
+use crate::model::path::FilePath;
+use crate::persist::destination::Destination;
+use crate::persist::manifest::{Entry, Manifest};
+use crate::store::volume::Volume;
+
+/// Bytes staged in at a time, unless a hugeblock is larger.
 pub const CHUNK_BYTES: u64 = 4 << 20;
-/// How often and how long is looked for a copy that is renamed just now.
+/// Number of attempts to find a copy that is being renamed, and the delay between them.
 const ATTEMPTS_MAX: u32 = 25;
 const RETRY_EVERY: Duration = Duration::from_millis(200);
-/// How often is looked whether a copy is still leased to somebody.
+/// Interval between attempts to open a copy on which another process has a lease.
 const LEASE_EVERY: Duration = Duration::from_millis(20);
-/// What is said of a copy that is not what the manifest says.
+/// Message for a copy that differs from what the manifest says.
 pub const DAMAGED: &str = "its copy in the persist directory is damaged or gone";
 
-/// The persist directory of a job.
+/// The persist directory of a job as a source of data.
 pub struct Source<'a> {
     persist: PathBuf,
     job: Job,
@@ -46,42 +46,43 @@ pub struct Source<'a> {
     parts: Parts<'a>,
 }
 
-/// What is there.
+/// Copies in the persist directory.
 struct Copies {
     destination: Destination,
     manifest: Manifest,
     by_content: HashMap<(u64, u32), Vec<FilePath>>,
 }
 
-/// What became of a file.
+/// Result of staging in a file.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It is here.
+    /// The data are in the store.
     Brought,
-    /// Nobody needs its data any more.
+    /// Nobody needs the data any more.
     Gone,
-    /// A file that somebody waits for has its room: it is to be brought later.
+    /// A file that somebody waits for got the space of this one, which is to be staged in later.
     PutOff,
     /// The agent ends.
     Stopped,
-    /// It cannot be had.
+    /// The data are not available.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
-        /// Its copy is not what it should be.
+        /// Whether the copy differs from what it should be.
         damaged: bool,
     },
 }
 
-/// What came of trying a copy.
+/// Result of trying one copy.
 enum Tried {
     Done(Verdict),
-    /// It is not there, or has other data.
+    /// The copy does not exist or has other data.
     Other,
 }
 
 impl<'a> Source<'a> {
-    /// Errors: there is none, it cannot be opened, or its manifest cannot be read.
+    /// Opens the persist directory of `job` and reads its manifest. Errors: there is none; it
+    /// cannot be opened; its manifest cannot be read.
     pub fn open(job: &Job) -> Result<Source<'a>> {
         let persist = job.persist.clone().unwrap_or_default();
         let copies = Mutex::new(Arc::new(Copies::load(&persist, job)?));
@@ -94,7 +95,7 @@ impl<'a> Source<'a> {
         self.parts.are_short()
     }
 
-    /// Bytes that came from there so far, also those of no use.
+    /// Number of bytes read so far, useless ones included.
     pub fn moved_bytes(&self) -> u64 {
         self.moved_bytes.load(Ordering::Relaxed)
     }
@@ -109,7 +110,8 @@ impl<'a> Source<'a> {
         Ok(fresh)
     }
 
-    /// Of files of checkpoints, how new these are: the newest has the greatest number.
+    /// Returns the ranks of files that belong to checkpoints: the newest checkpoint has the
+    /// greatest.
     pub fn rank(&self) -> HashMap<FilePath, usize> {
         let copies = self.copies();
         let ranked = copies.manifest.checkpoints.iter().enumerate();
@@ -118,7 +120,7 @@ impl<'a> Source<'a> {
         files.map(|(file, rank)| (file.path.clone(), rank)).collect()
     }
 
-    /// Brings a file, as long as `goes_on` says so, which is asked before each part.
+    /// Stages in a file. `goes_on` is called before each part and returns false to stop.
     pub fn bring(&self, volume: &'a Volume, item: &Item, goes_on: &dyn Fn() -> bool) -> Verdict {
         let failed = |reason: String| Verdict::Failed { reason, damaged: false };
         match self.try_all(volume, item, goes_on) {
@@ -138,7 +140,8 @@ impl<'a> Source<'a> {
         let mut path = item.path.clone();
         for attempt in 0..ATTEMPTS_MAX {
             if attempt > 0 {
-                // What is known may be old: where the file is, and what the drain has renamed.
+                // Both may be out of date: the file's path, and the copies that the drain has
+                // renamed.
                 copies = self.reload()?;
                 let Some(found) = path_of(volume, &path, item.key.inode)? else {
                     return Ok(Verdict::Gone);
@@ -166,7 +169,7 @@ impl<'a> Source<'a> {
         Ok(Verdict::Failed { reason, damaged: false })
     }
 
-    /// Brings a file from the copy at `candidate`, if that has its data.
+    /// Stages in a file from the copy at `candidate`, if that has its data.
     fn pour(
         &self,
         volume: &'a Volume,
@@ -181,7 +184,8 @@ impl<'a> Source<'a> {
                 Err(Error::File { source, .. }) if is_about_nothing_there(&source) => {
                     return Ok(Tried::Other);
                 }
-                // Somebody has a lease on it, who is asked by that to give it up.
+                // Another process has a lease on the copy. The attempt to open it asks that process
+                // to give the lease up.
                 Err(Error::File { source, .. }) if source.kind() == ErrorKind::WouldBlock => {
                     if !goes_on() {
                         return Ok(Tried::Done(Verdict::Stopped));
@@ -237,8 +241,8 @@ impl Copies {
         Ok(Copies { destination, manifest, by_content })
     }
 
-    /// Copies that may have the data of a file that is at `path` now: that one, and, unless it
-    /// should, others.
+    /// Returns the copies that may have the data of a file at `path`: the copy at that path first;
+    /// if it is not known to have them (`is_known`), also others with the same length and checksum.
     fn candidates<'a>(
         &'a self,
         path: &'a FilePath,
@@ -250,14 +254,14 @@ impl Copies {
         std::iter::once(path).chain(others)
     }
 
-    /// Whether the copy at `path` is said to have the data of a file.
+    /// Whether the manifest says that the copy at `path` has the data of a file.
     fn says_it_has(&self, path: &FilePath, item: &Item) -> bool {
         let copy = self.manifest.files.get(path).and_then(Entry::copy);
         copy.is_some_and(|copy| (copy.bytes, copy.crc32c) == (item.bytes, item.crc32c))
     }
 }
 
-/// False if the file ends before.
+/// Returns false if the file ends before the buffer is full.
 fn read_exact(file: &File, target: &mut [u8], offset: u64) -> std::io::Result<bool> {
     match file.read_exact_at(target, offset) {
         Ok(()) => Ok(true),

@@ -1,25 +1,25 @@
-//! Notices that nothing gets on although somebody waits for a file that no thread has: the threads
-//! there are hang in other copies.
+//! Detects a standstill of staging: somebody waits for a file that no thread has taken, because all
+//! threads hang in other copies.
 //!
 //! Has no clock, and starts no threads.
 
 use std::time::{Duration, Instant};
 
-/// So long nothing gets on.
+/// Time without progress that counts as a standstill.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
-/// What gets on where files are brought: bytes that came, and files that a thread took.
+/// Progress of staging: bytes read, and number of files taken by threads.
 pub type Progress = (u64, u64);
 
-/// What was seen last, and since when.
+/// Last progress seen, and since when.
 #[derive(Debug, Default)]
 pub struct Standstill {
     seen: Option<(Progress, Instant)>,
 }
 
 impl Standstill {
-    /// Whether nothing has got on for a while, all of which somebody waited for a file that no
-    /// thread has (`is_awaited`). True once for each such while.
+    /// Whether there was no progress for `STANDSTILL`, during which somebody always waited for a
+    /// file that no thread has (`is_awaited`). True once per such period.
     pub fn look(&mut self, progress: Progress, is_awaited: bool, now: Instant) -> bool {
         if !is_awaited {
             self.seen = None;

@@ -1,24 +1,26 @@
-use super::*;
-use crate::persist::ledger::Ledger;
-use crate::persist::manifest::Copy;
-use crate::store::extended::Extended;
-use crate::store::write::AbsentFile;
-use crate::test_store::{TestStore, path};
 use cairn_core::{OpenOptions, ROOT};
-use cairn_device::checksum;
+use cairn_platform::checksum;
 use source::CHUNK_BYTES;
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::sync::Barrier;
 
-/// A store with absent files of these names, whose content that is, and an agent without threads.
+use super::*;
+use crate::persist::ledger::Ledger;
+use crate::persist::manifest::Copy;
+use crate::store::extended::Extended;
+use crate::store::write::AbsentFile;
+use crate::test_store::{TestStore, path};
+
+/// Returns a store with absent files of these names, each with its name as content, and an agent
+/// without threads.
 fn store(names: &[&str]) -> (TestStore, Shared) {
     let files: Vec<_> = names.iter().map(|name| (*name, name.as_bytes())).collect();
     store_of(&files)
 }
 
-/// The same, with files of these names and contents.
+/// Returns a store with absent files of these names and contents, and an agent without threads.
 fn store_of(files: &[(&str, &[u8])]) -> (TestStore, Shared) {
     let mut store = TestStore::new();
     store.job.persist = Some(store.directory("out"));
@@ -44,7 +46,7 @@ fn inode(store: &TestStore, name: &str) -> InodeId {
     store.volume.attributes(&path(name)).expect("it is there").inode
 }
 
-/// Takes the file of this name out of the queue.
+/// Takes a file out of the queue.
 fn item_of(bringer: &Bringer<'_>, store: &TestStore, name: &str) -> Item {
     let key = Key { volume: 0, inode: inode(store, name) };
     let mut queue = bringer.queue();
@@ -52,8 +54,8 @@ fn item_of(bringer: &Bringer<'_>, store: &TestStore, name: &str) -> Item {
     queue.take_wanted().expect("it is there")
 }
 
-/// Mechanism: after all was brought it was looked ten times a second whether somebody waits, until
-/// the agent ended.
+/// Mechanism: after all files were staged in, the agent looked for waiters ten times a second until
+/// its end.
 #[test]
 fn nothing_is_looked_for_once_all_is_brought() {
     let (store, shared) = store(&["a", "b"]);
@@ -64,7 +66,7 @@ fn nothing_is_looked_for_once_all_is_brought() {
     assert_eq!((told.bytes_per_second, told.failed), (0, Vec::new()));
 }
 
-/// Mechanism: a failure was forgotten only when the file was brought after all.
+/// Mechanism: a failure was forgotten only when the file was staged in after all.
 #[test]
 fn failure_is_forgotten_once_the_file_is_not_absent() {
     let (store, shared) = store(&["a", "b", "c"]);
@@ -90,7 +92,7 @@ fn fill(store: &TestStore) {
     fill_but(store, 0);
 }
 
-/// Fills a store with one file, but for so many bytes.
+/// Fills a store with one file, except for `left_bytes`.
 fn fill_but(store: &TestStore, left_bytes: u64) {
     let usage = store.volume.fs().usage().expect("reads");
     let free_blocks = usage.total_blocks[0] - usage.used_blocks[0];
@@ -98,11 +100,11 @@ fn fill_but(store: &TestStore, left_bytes: u64) {
     store.write("big", &vec![1; (free_bytes - left_bytes) as usize], 0o644, 1);
 }
 
-/// So long is waited for room if nothing ends it before.
+/// Time limit of a wait for room, far beyond the duration of a test.
 const PATIENCE_MS: u32 = 300_000;
 
-/// Brings "a" into a full store that offers to make room; `meanwhile` is called when that is waited
-/// for. What became of it.
+/// Stages in "a" into a full store whose agent offers to make room. Calls `meanwhile` while the
+/// stager waits for room. Returns the verdict.
 fn bring_into_full(meanwhile: impl FnOnce(&TestStore, &Bringer<'_>)) -> Verdict {
     let (store, shared) = store(&["a", "b"]);
     fill(&store);
@@ -130,9 +132,8 @@ fn bring_into_full(meanwhile: impl FnOnce(&TestStore, &Bringer<'_>)) -> Verdict 
     })
 }
 
-/// Mechanism: who brought a file did not wait for room as a writer does.
-/// Consequence: where checkpoints that need not be kept were yet to leave, files did not come
-/// before somebody opened them again.
+/// Mechanism: a stager did not wait for room as a writer does. Consequence: where surplus
+/// checkpoints were still to be dropped, files stayed absent until they were opened again.
 #[test]
 fn file_that_finds_no_room_comes_when_there_is_some() {
     let verdict = bring_into_full(|store, _| {
@@ -145,7 +146,7 @@ fn file_that_finds_no_room_comes_when_there_is_some() {
 #[test]
 fn file_that_finds_no_room_fails_when_there_is_no_hope() {
     let verdict = bring_into_full(|store, _| {
-        // Two milliseconds later than anything that has begun by now.
+        // Two milliseconds later than anything that has begun by this point.
         let later = Moment(monotonic_ms() + 2);
         while Moment(monotonic_ms()).since(later) == 0 {
             thread::yield_now();
@@ -173,9 +174,9 @@ fn agent_that_ends_does_not_wait_for_room() {
     assert!(matches!(verdict, Verdict::Stopped), "{verdict:?}");
 }
 
-/// Mechanism: whoever began to wait between an attempt that failed and the word of it was told of
-/// that one.
-/// Consequence: a program removed a file to make room, opened one that is absent, and got EIO.
+/// Mechanism: a process that began to wait after an attempt had failed, but before the failure was
+/// reported, got that failure. Consequence: a program removed a file to make room, opened an absent
+/// one, and got EIO.
 #[test]
 fn who_waits_since_an_attempt_began_is_owed_another() {
     let (store, shared) = store(&["a"]);
@@ -208,8 +209,8 @@ fn who_waits_since_an_attempt_began_is_owed_another() {
     assert_eq!(fs.absence(absent), Ok(None));
 }
 
-/// Mechanism: a wish that came when a failure had been told, but the thread was not done with the
-/// file, was taken for one of before.
+/// Mechanism: a wish that arrived after a failure was reported, but before the thread was done with
+/// the file, was taken for an earlier one.
 #[test]
 fn who_waits_since_a_failure_was_told_is_not_forgotten() {
     let (store, shared) = store(&["a"]);
@@ -226,7 +227,7 @@ fn who_waits_since_a_failure_was_told_is_not_forgotten() {
     assert_eq!(bringer.queue().take_wanted(), Some(item));
 }
 
-/// Mechanism: the whole tree was read for each file that could not be had at once.
+/// Mechanism: the whole tree was read for each file that could not be staged in at once.
 #[test]
 fn path_of_a_file_is_the_one_it_has_now() {
     let (store, _shared) = store(&["a", "b"]);
@@ -243,10 +244,9 @@ fn path_of_a_file_is_the_one_it_has_now() {
     assert_eq!(now(), None);
 }
 
-/// Mechanism: what had come of a file stayed in the store while its copy hung, though nobody waited
-/// for it.
-/// Consequence: a program that opened another file got EIO for want of the room, or waited for
-/// checkpoints to leave that could stay.
+/// Mechanism: the part of a file staged in so far stayed in the store while its copy hung, although
+/// nobody waited for the file. Consequence: a program that opened another file got EIO for want of
+/// this space, or waited for the drop of checkpoints that could stay.
 #[test]
 fn file_that_hangs_and_nobody_waits_for_gives_its_room_to_one_that_somebody_waits_for() {
     let content = vec![7; 3 * CHUNK_BYTES as usize];
@@ -292,7 +292,7 @@ fn files_that_nobody_waits_for_are_put_off_as_long_as_one_lacks_room_that_somebo
         let (fs, caller) = (store.volume.fs(), store.volume.caller());
         fs.want_absent(inode(store, "a")).expect("it is there");
         while !bringer.source.lacks_room() {
-            // There is an agent that may make some.
+            // Keeps the waiter waiting: an agent reports that it makes space.
             fs.space_is_made(Moment(monotonic_ms()));
             thread::yield_now();
         }
@@ -305,12 +305,13 @@ fn files_that_nobody_waits_for_are_put_off_as_long_as_one_lacks_room_that_somebo
     assert!(matches!(verdict, Verdict::Brought), "{verdict:?}");
 }
 
-/// Opens a copy so that no other open of it comes through; none where that cannot be had.
+/// Opens a copy with a lease, so that no other open of it succeeds. Returns None where leases are
+/// not available.
 fn lease(store: &TestStore, name: &str) -> Option<File> {
     let file = File::options().read(true).write(true).open(store.directory("out").join(name));
     let file = file.expect("opens");
-    // SAFETY: both calls take plain numbers; the signal is sent to whoever has a lease that
-    // somebody else wants.
+    // SAFETY: both calls take plain numbers. SIGIO, which the kernel sends to the holder of a lease
+    // that another process breaks, is ignored.
     let leased = unsafe {
         libc::signal(libc::SIGIO, libc::SIG_IGN);
         libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
@@ -318,10 +319,9 @@ fn lease(store: &TestStore, name: &str) -> Option<File> {
     (leased == 0).then_some(file)
 }
 
-/// Mechanism: threads that bring what somebody waits for were as many as there were at first,
-/// whatever they hung in.
-/// Consequence: after a few files whose copies hang had been opened no other one came, also if
-/// nobody waited for these any more.
+/// Mechanism: the number of threads for files that somebody waits for was fixed, even if all of
+/// them hung. Consequence: after a few files whose copies hang had been opened, no other file was
+/// staged in, even when nobody waited for the hanging ones any more.
 #[test]
 fn file_that_somebody_waits_for_comes_though_all_threads_hang_in_others_that_were_wanted() {
     let names = ["a", "b", "c", "d", "e", "f", "g"];
@@ -341,7 +341,7 @@ fn file_that_somebody_waits_for_comes_though_all_threads_hang_in_others_that_wer
     }
     thread::scope(|scope| {
         let works = scope.spawn(|| bringer.work_off());
-        // Whoever brought it is done with it a little later.
+        // The thread that staged it in is done with it a little later.
         let left = || bringer.queue().left();
         while is_absent(&store.volume, inode(&store, "g")) || left().files > hanging.len() as u64 {
             thread::sleep(LOOK_EVERY);
@@ -353,7 +353,7 @@ fn file_that_somebody_waits_for_comes_though_all_threads_hang_in_others_that_wer
     assert!(!has_absent(&volumes).expect("looks"));
 }
 
-/// A lack of room says nothing of a copy, wherever in a file it comes.
+/// A lack of room says nothing about a copy, wherever in the file it occurs.
 #[test]
 fn whole_copy_for_which_there_is_no_room_is_not_taken_for_damaged() {
     let content = vec![7; 3 * CHUNK_BYTES as usize];
@@ -378,7 +378,7 @@ fn whole_copy_for_which_there_is_no_room_is_not_taken_for_damaged() {
     assert_eq!(fs.absence(absent), Ok(None));
 }
 
-/// Has the manifest say that the copy of this name has this content.
+/// Makes the manifest say that the copy of this name has this content.
 fn name_copy(store: &TestStore, name: &str, content: &[u8]) {
     let node = store.volume.tree().expect("reads").remove(&path(name)).expect("it is there");
     let (bytes, crc32c) = (content.len() as u64, checksum::crc32c(0, content));
@@ -408,7 +408,7 @@ fn copy_that_was_too_short_is_made_good_by_nothing_but_the_data_of_its_file() {
     assert!(is_damaged(bring(9)), "it is too short");
     write(&other).expect("writes");
     assert!(is_damaged(bring(9)), "these are another's data");
-    // As after a later file of that name was drained, which may be as long.
+    // The state after a later file of that name, of the same length, was drained.
     name_copy(&store, "a", &other);
     name_copy(&store, "b", &other);
     let verdict = bring(3);

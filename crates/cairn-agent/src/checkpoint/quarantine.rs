@@ -1,10 +1,10 @@
-//! A repair of checkpoints that is under way, or was cut off: `repair.json` in the store's
-//! directory is there from before the first name changes until the last one has, and the register
-//! knows of it.
+//! Note of a repair of damaged checkpoints: `repair.json` in the store's directory. It exists from
+//! before the first rename until the last one is done and the register knows of the result, also
+//! when the repair was interrupted.
 //!
-//! Must stay true: what the note names is part of no checkpoint as long as it is there, and nobody
-//! drains it; what is being built to take the place of something damaged is seen by nobody who
-//! looks at a tree. Moves nothing: `cairn run` does, before a program starts.
+//! Must stay true: while the note exists, the files it names are part of no checkpoint and are not
+//! drained. Replacements under construction are invisible to code that reads a tree. Moves nothing;
+//! `cairn run` does, before a program starts.
 
 use crate::checkpoint::sets::Name;
 use crate::model::error::{Error, Result};
@@ -21,43 +21,43 @@ use std::path::Path;
 pub const REPAIR_FILE: &str = "repair.json";
 /// Format that this version writes, and the newest it reads.
 pub const REPAIR_FORMAT: u32 = 1;
-/// Longest note that is read.
+/// Maximum size of a note, bytes.
 const BYTES_MAX: usize = 1 << 30;
-/// The directory in that one where content is built.
+/// Subdirectory of the quarantine directory in which replacements are built.
 pub const NEW: &[u8] = b".cairn-building";
 
-/// What is to be done to the checkpoints of a family. Paths are those of the store.
+/// Planned repair of the checkpoints of a family. Paths are those of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repair {
     /// Format of the note.
     pub format: u32,
-    /// Checkpoints that are set aside.
+    /// Checkpoints that are quarantined.
     pub aside: Vec<Name>,
-    /// The checkpoint that programs go on from; none if there is none.
+    /// Checkpoint from which programs restart; None if there is none.
     pub goes_on: Option<Name>,
-    /// The files of that one, in their order, if it is brought from outside.
+    /// Files of that checkpoint, in their order, if it is brought from outside the store.
     pub brought: Vec<FilePath>,
-    /// In this order.
+    /// Renames, in the order in which they are done.
     pub moves: Vec<Move>,
 }
 
-/// A name that changes. It has when `to` names the inode.
+/// A rename. It is done when `to` names the inode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
-    /// What is moved.
+    /// Inode that is renamed.
     pub inode: u32,
-    /// Where it is before.
+    /// Path before.
     pub from: FilePath,
-    /// Where it is afterwards.
+    /// Path afterwards.
     pub to: FilePath,
-    /// The damaged file, and the version of its data, that is there before and takes the other
-    /// place; none if nothing is.
+    /// Inode and data version of the damaged file at `to`, which takes the path `from`; None if
+    /// there is no such file.
     pub replaces: Option<(u32, u64)>,
 }
 
 impl Repair {
-    /// That of the store in `directory`, if there is one. Errors: `File`, `Json`, `Format` (written
-    /// by a newer version).
+    /// Loads the note of the store in `directory`. Returns None if there is none. Errors: `File`,
+    /// `Json`, `Format` (written by a newer version).
     pub fn load(directory: &Path) -> Result<Option<Repair>> {
         let path = directory.join(REPAIR_FILE);
         let text = match store_file::read(&path, BYTES_MAX) {
@@ -67,12 +67,12 @@ impl Repair {
         format::parse(&path, &text, REPAIR_FORMAT).map(Some)
     }
 
-    /// Writes it down, durably.
+    /// Writes the note durably.
     pub fn save(&self, directory: &Path) -> Result<()> {
         store_file::replace_json(&directory.join(REPAIR_FILE), self, Outlives::Node)
     }
 
-    /// It is over: forgets it, durably.
+    /// Removes the note durably, when the repair is over.
     pub fn forget(directory: &Path) -> Result<()> {
         let path = directory.join(REPAIR_FILE);
         let removed = match fs::remove_file(&path) {
@@ -83,31 +83,31 @@ impl Repair {
         durable.map_err(Error::file("remove", &path))
     }
 
-    /// Where something is part of it, before or afterwards.
+    /// Returns the paths before and after all renames.
     pub fn places(&self) -> Places {
         let places = self.moves.iter().flat_map(|one| [one.from.clone(), one.to.clone()]);
         Places(places.collect())
     }
 }
 
-/// What a repair moves, with all that lies in it.
+/// Paths of a repair, with everything below them.
 #[derive(Clone)]
 pub struct Places(HashSet<FilePath>);
 
 impl Places {
-    /// Whether what is at `path` is part of it.
+    /// Whether the file at `path` is part of the repair.
     pub fn have(&self, path: &FilePath) -> bool {
         let parents = std::iter::successors(Some(path.clone()), |path| Some(path.split()?.0));
         parents.into_iter().any(|place| self.0.contains(&place))
     }
 }
 
-/// Whether `path`, in its namespace, lies among what was set aside.
+/// Whether `path`, relative to its namespace, lies in the quarantine directory.
 pub fn is_aside(path: &FilePath) -> bool {
     path.components().next() == Some(ASIDE)
 }
 
-/// Where content is built, in its namespace.
+/// Returns the path, relative to its namespace, of the directory in which replacements are built.
 pub fn building_place() -> FilePath {
     FilePath::root().join(ASIDE).join(NEW)
 }

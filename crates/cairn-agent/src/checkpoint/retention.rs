@@ -1,10 +1,10 @@
-//! Which checkpoints leave the store: complete ones that are where they are wanted, and older than
-//! what the job wants to keep.
+//! Selects the checkpoints that leave the store: complete ones that are on the level where they are
+//! wanted, and that the job's policy retains no longer.
 //!
-//! A pure function of what is there. Must stay true: the newest complete checkpoint of a family
-//! stays, whatever the job says; what is wanted in the persist directory goes only when all of it
-//! is verified there.
-//! Does not know what belongs together, nor what is complete; `sets.rs` and its register do.
+//! A pure function of the register. Must stay true: the newest complete checkpoint of a family
+//! stays, whatever the policy says. A checkpoint that is wanted in the persist directory leaves
+//! only when all of it is verified there. Does not know which files form a checkpoint, nor when it
+//! is complete; `sets.rs` and its register do.
 
 use crate::checkpoint::sets::register::Checkpoint;
 use crate::model::space_policy::SpacePolicy;
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 
-/// The checkpoints to give up now, the oldest first.
+/// Returns the checkpoints to drop now, oldest first.
 pub fn surplus<'a>(
     complete: &'a [Checkpoint],
     policy: &SpacePolicy,
@@ -28,7 +28,7 @@ pub fn surplus<'a>(
     let mut kept_bytes = 0_u64;
     let mut given_up = Vec::new();
     for known in newest_first {
-        // Its place in its family, 0 for the newest.
+        // Position in its family, 0 for the newest.
         let place: &mut u64 = newer.entry(&known.name.family).or_default();
         let is_too_many = policy.retain_count.is_some_and(|count| *place >= count);
         let with_it = kept_bytes.saturating_add(known.bytes());
@@ -46,7 +46,7 @@ pub fn surplus<'a>(
     given_up
 }
 
-/// When the next checkpoint is too old that is not yet, if none comes until then; nanoseconds since
+/// Returns when the next checkpoint becomes too old if no new one comes before, nanoseconds since
 /// the epoch.
 pub fn next_due_ns(complete: &[Checkpoint], policy: &SpacePolicy, now_ns: i64) -> Option<i64> {
     let seconds = i64::try_from(policy.retain_seconds?).unwrap_or(i64::MAX);
@@ -68,7 +68,7 @@ mod tests {
     use crate::checkpoint::sets::{Family, Member, Name};
     use crate::model::path::FilePath;
 
-    /// Ten bytes, changed at this second, drained.
+    /// Returns a checkpoint of ten bytes, changed at this second and drained.
     fn checkpoint(family: &str, step: u64, second: i64) -> Checkpoint {
         let path = FilePath::parse(format!("{family}.{step}").as_bytes()).expect("a path");
         Checkpoint {
@@ -83,7 +83,7 @@ mod tests {
         }
     }
 
-    /// Steps of what goes at second 100.
+    /// Returns the steps dropped at second 100.
     fn given_up(complete: &[Checkpoint], policy: &SpacePolicy) -> Vec<u64> {
         let found = surplus(complete, policy, 100 * NANOSECONDS_PER_SECOND);
         found.iter().map(|known| known.id).collect()

@@ -1,14 +1,18 @@
-//! Checkpoints, inferred from files: which belong together, and whether all of them are there.
+//! Infers checkpoints from files: which files belong together, and whether a set of them is
+//! complete.
 //!
-//! Pure: the names, times and states of files, what programs said, and how the run stands give the
-//! sets. What belongs to no set is on its own and does not appear here.
-//! Must stay true: a set is complete only if something says why, and that nothing has changed for a
-//! while says nothing; one with an open file, or with an unclean one, never is; nor is one that was
-//! unfinished when a run failed, until its files change; each waits for the parts of all ranks as
-//! long as they run; where files are written again, those that were not yet are no part of the new
-//! checkpoint; what is left of one that is being removed is none, and what was set aside because it
-//! is damaged is part of none.
-//! Does not decide what is drained, nor remember; `policy.rs` and `register.rs` do.
+//! Pure: the result depends only on the names, times and states of files, the marks of programs,
+//! and the state of the run. A file that belongs to no set does not appear here. Must stay true:
+//! - A set is complete only for a positive reason. A pause in its changes is not one.
+//! - A set with an open or an unclean file is never complete. A set that was unfinished when a run
+//!   failed stays incomplete until its files change.
+//! - While ranks run, each set waits for the parts of all of them.
+//! - When files are rewritten in place, those that are not rewritten yet are not part of the new
+//!   checkpoint.
+//! - The remainder of a checkpoint that is being removed is not a checkpoint.
+//! - Quarantined files are part of no set.
+//!
+//! Does not decide what is drained (`policy.rs`) and remembers nothing (`register.rs`).
 
 mod companions;
 pub mod lag;
@@ -34,12 +38,12 @@ use std::fmt;
 use std::time::Duration;
 use usual::Usual;
 
-/// A set that is smaller than the one before it, lacks the parts of ranks, was written again in
-/// part, or has lost files, waits so many times as long for more, or for the others to go, too.
+/// Factor on the settle time for a set that is smaller than its predecessor, lacks the parts of
+/// some ranks, was rewritten in part, or has lost files: more files may come, or the others go too.
 const PATIENCE_FACTOR: u32 = 12;
 
-/// Checkpoints that replace each other: a path with `{step}` in place of the number, or a name that
-/// a program gave.
+/// Checkpoints that supersede each other: a path with `{step}` in place of the number, or a name
+/// that a program gave.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Family(pub Vec<u8>);
 
@@ -61,12 +65,12 @@ impl<'de> Deserialize<'de> for Family {
     }
 }
 
-/// What tells a checkpoint from all others of a job.
+/// Identity of a checkpoint within a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Name {
-    /// Its family.
+    /// Family of the checkpoint.
     pub family: Family,
-    /// Its step; None where every one has the same name.
+    /// Step; None where all checkpoints of the family have the same name.
     pub step: Option<u64>,
 }
 
@@ -84,63 +88,63 @@ impl fmt::Display for Name {
     }
 }
 
-/// A version of a file: what a checkpoint is made of.
+/// A version of a file that is part of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Member {
-    /// Where it is.
+    /// Path of the file.
     pub path: FilePath,
-    /// The file.
+    /// Inode of the file.
     pub inode: u32,
     /// Version of its data.
     pub version: u64,
-    /// Its length.
+    /// Length of the file.
     pub bytes: u64,
 }
 
-/// How far a set has come.
+/// State of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// All of it is there.
+    /// The set is complete.
     Complete,
-    /// More may come.
+    /// More files may come.
     Waiting(Reason),
-    /// It will never be, unless its files change.
+    /// The set stays incomplete unless its files change.
     Broken(Reason),
 }
 
 /// Why a set is not complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Somebody may write to this file.
+    /// A process has this file open for writing.
     Open(FilePath),
     /// This file is unclean: its writer died, or could not write all.
     Unclean(FilePath),
-    /// Parts of so many ranks are there, of so many.
+    /// The set has parts of this many ranks, of this many.
     Ranks(u32, u32),
-    /// So many processes said that they have begun, and that they are done.
+    /// This many processes have begun the checkpoint, and this many are done.
     Marks(usize, usize),
-    /// Nobody can tell yet whether that was all; in this time it is looked at again.
+    /// More files may come. The set is examined again after this time.
     Unsettled(Duration),
-    /// Nothing has changed for a while, and nothing says that these are all its files; of ranks,
-    /// parts of so many are there, of so many.
+    /// Nothing has changed for a while, and nothing says that these are all files. If ranks are
+    /// missing: the number of ranks with parts, and of all ranks.
     Unproven(Option<(u32, u32)>),
-    /// The same, of a file that may be a part of one with others, because what tells them apart may
-    /// count parts.
+    /// Like `Unproven`, for a file that may be one part of a checkpoint, because the number in
+    /// which the names differ may count parts.
     Uncertain,
-    /// It was complete, and some of its files are gone; in this time it is looked at again.
+    /// The set was complete and has lost files. It is examined again after this time.
     Leaving(Duration),
-    /// A writer of this file did not end in order; a later one took it over.
+    /// A writer of this file did not close it in order, and a later writer took the file over.
     Torn(FilePath),
-    /// The run has ended, and it has not all that the one before it had.
+    /// The run has ended, and the set lacks files that its predecessor had.
     Fewer,
-    /// It was unfinished when the run failed.
+    /// The set was unfinished when the run failed.
     Abandoned,
-    /// Files of it are being replaced or set aside.
+    /// Files of the set are being replaced or quarantined.
     Repair,
 }
 
 impl Reason {
-    /// Whether a set of which this is said may be all that it is to be.
+    /// Whether a set with this reason may in fact be complete.
     pub fn leaves_open(&self) -> bool {
         matches!(self, Reason::Unproven(None) | Reason::Uncertain | Reason::Abandoned)
     }
@@ -179,35 +183,35 @@ impl fmt::Display for Reason {
 /// Files that belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
-    /// What it is called.
+    /// Name of the set.
     pub name: Name,
-    /// Its files, in the order of their paths.
+    /// Files of the set, ordered by path.
     pub members: Vec<Member>,
-    /// The last change of any of them, nanoseconds since the epoch.
+    /// Time of the last change of any file, nanoseconds since the epoch.
     pub newest_ns: i64,
-    /// Whether all of it is there.
+    /// State of the set.
     pub standing: Standing,
-    /// The families that were joined to this one; none if it is one by itself.
+    /// Families that were joined into this set; empty if it has a single family.
     pub families: Vec<Family>,
 }
 
 impl Set {
-    /// Whether all of it is there.
+    /// Whether the set is complete.
     pub fn is_complete(&self) -> bool {
         self.standing == Standing::Complete
     }
 
-    /// Whether nobody writes to it, so that it may be copied, whether or not that is all of it.
+    /// Whether no process writes to the set, so that it may be copied, complete or not.
     pub fn is_quiet(&self) -> bool {
         matches!(self.standing, Standing::Waiting(Reason::Unproven(_) | Reason::Uncertain))
     }
 
-    /// Bytes of all files.
+    /// Returns the total size of all files.
     pub fn bytes(&self) -> u64 {
         self.members.iter().map(|member| member.bytes).sum()
     }
 
-    /// The file, or the lowest directory that all of them lie in.
+    /// Returns the path of the only file, or of the lowest directory that contains all files.
     pub fn place(&self) -> FilePath {
         let (first, more) = match &self.members[..] {
             [] => return FilePath::root(),
@@ -220,89 +224,91 @@ impl Set {
     }
 }
 
-/// How the run stands.
+/// State of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run {
-    /// Programs may write more.
+    /// The run goes on: programs may write more.
     Running,
-    /// It succeeded.
+    /// The run succeeded.
     Succeeded,
-    /// It failed, was killed, or nobody knows how it ended.
+    /// The run failed, was killed, or its end is unknown.
     Failed,
 }
 
 /// The ranks of an MPI program on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranks {
-    /// How many there are.
+    /// Number of ranks on this node.
     pub count: u32,
     /// Their numbers among all ranks of the program, as far as they are known.
     pub numbers: BTreeSet<u64>,
 }
 
 impl Ranks {
-    /// How many of them `numbers` name: as the program counts its ranks, or as this node does.
+    /// Returns how many of the ranks `numbers` names, counted either by the program's rank numbers
+    /// or by this node's.
     fn among(&self, numbers: &BTreeSet<u64>) -> u32 {
         let here = numbers.range(..u64::from(self.count)).count();
         here.max(numbers.intersection(&self.numbers).count()) as u32
     }
 
-    /// Whether `numbers` name all of them, and nothing else.
+    /// Whether `numbers` names all of the ranks and nothing else.
     fn are(&self, numbers: &BTreeSet<u64>) -> bool {
         self.among(numbers) == self.count && numbers.len() == self.count as usize
     }
 }
 
-/// What is known besides the files.
+/// Knowledge beside the files.
 pub struct Situation<'a> {
-    /// The present, nanoseconds since the epoch.
+    /// Current time, nanoseconds since the epoch.
     pub now_ns: i64,
-    /// Those of the MPI program that runs or ran last.
+    /// Ranks of the MPI program that runs or ran last.
     pub ranks: Option<&'a Ranks>,
-    /// How the run stands.
+    /// State of the run.
     pub run: Run,
-    /// Until when programs could have written, nanoseconds since the epoch: the present, or, after
-    /// a run that nobody saw fail, when it was last seen to go on.
+    /// Time until which programs could have written, nanoseconds since the epoch: the current time,
+    /// or, after a run whose failure nobody saw, the time at which it was last seen alive.
     pub alive_ns: i64,
-    /// What is older was left by runs that have ended, nanoseconds since the epoch.
+    /// Files older than this were left by runs that have ended, nanoseconds since the epoch.
     pub ended_ns: i64,
-    /// After so long without a change, as long as programs could make one, what there is of a set
-    /// is copied, unless it should be larger.
+    /// Settle time. After this time without a change, during which programs could make one, the
+    /// files of a set are copied, unless the set should be larger.
     pub settle: Duration,
-    /// What programs said of their checkpoints.
+    /// Announcements of programs about their checkpoints.
     pub marks: &'a [Mark],
-    /// Whether there have been complete sets of a family.
+    /// Whether a family has had complete sets.
     pub is_known: &'a dyn Fn(&Family) -> bool,
-    /// The newest complete set of a family.
+    /// Returns the newest complete set of a family.
     pub usual: &'a dyn Fn(&Family) -> Option<Usual<'a>>,
-    /// The files of a set of this name when all of it was there last.
+    /// Returns the files of the set of this name when it was last complete.
     pub last_complete: &'a dyn Fn(&Name) -> Option<&'a [Member]>,
-    /// Since when these are all files of a set that had more when it was complete, nanoseconds
-    /// since the epoch.
+    /// Returns the time, nanoseconds since the epoch, since which these are the only files left of
+    /// a set that had more when it was complete.
     pub left_since: &'a dyn Fn(&Name, &[Member]) -> Option<i64>,
-    /// Whether a set with these files, or with more of which some are gone, was unfinished when a
-    /// run failed.
+    /// Whether these files are all or some of the files of a set that was unfinished when a run
+    /// failed.
     pub was_abandoned: &'a dyn Fn(&[Member]) -> bool,
-    /// Whether some of these files are of such a set, and of no checkpoint.
+    /// Whether some of these files belong to such a set and to no checkpoint.
     pub has_abandoned: &'a dyn Fn(&[Member]) -> bool,
 }
 
-/// A set that is being put together.
+/// A set under construction.
 #[derive(Default)]
 struct Draft<'a> {
     files: Vec<(&'a FilePath, &'a Node)>,
     ranks: BTreeSet<u64>,
-    /// The mark that it is of.
+    /// Mark that the files belong to.
     mark: Option<&'a Mark>,
-    /// The directory that it is.
+    /// The directory, if the set is one.
     directory: Option<FilePath>,
-    /// It may be a part of another one, see `numbered.rs`.
+    /// Whether this may be one part of a set, see `numbered.rs`.
     is_uncertain: bool,
-    /// That got its name by `rename`, with all that is in it.
+    /// Whether the directory got its name by `rename`, with its complete content.
     is_renamed: bool,
-    /// The last change of the entries of directories in it; long ago if it is none.
+    /// Last change of the entries of its directories, nanoseconds since the epoch; 0 if it is not a
+    /// directory.
     entries_ns: i64,
-    /// The families that it was joined from; none if it is of one.
+    /// Families that were joined into this set; empty if it has a single family.
     families: Vec<Family>,
 }
 
@@ -313,12 +319,12 @@ impl Draft<'_> {
         members
     }
 
-    /// How many components of paths are the directory that it is.
+    /// Number of path components of the directory that the set is.
     fn depth(&self) -> usize {
         self.directory.as_ref().map_or(0, |path| path.components().count())
     }
 
-    /// Takes note of what its directories say.
+    /// Reads the times and the rename flag of the set's directories.
     fn note_directories(&mut self, groves: &[Grove<'_>]) {
         let Some(directory) = &self.directory else { return };
         let find = |path: &FilePath| groves.iter().find_map(|(_, tree)| tree.get(path));
@@ -329,11 +335,10 @@ impl Draft<'_> {
     }
 }
 
-/// A namespace: where its files lie, and all that is there. Those of ranks lie below directories of
-/// their own.
+/// A namespace: its prefix and its tree. Namespaces of ranks have prefixes of their own.
 pub type Grove<'a> = (&'a FilePath, &'a Tree);
 
-/// The sets that the files of `groves` belong to, in the order of their names.
+/// Returns the sets that the files of `groves` form, ordered by name.
 pub fn survey<'a>(
     groves: &[Grove<'a>],
     patterns: &Patterns,
@@ -359,16 +364,16 @@ fn newest_ns(draft: &Draft<'_>) -> i64 {
     draft.files.iter().map(|(_, node)| node.mtime_ns).max().unwrap_or(0)
 }
 
-/// A file, and where it is for the program that wrote it.
+/// A file with its path as the writing program sees it.
 struct Candidate<'a> {
     path: &'a FilePath,
     node: &'a Node,
     inner: FilePath,
-    /// The rank whose namespace it is in.
+    /// Rank that owns the namespace.
     rank: Option<u64>,
 }
 
-/// The regular files of a namespace, without those that were set aside.
+/// Returns the regular files of a namespace, without quarantined ones.
 fn candidates<'a>((prefix, tree): Grove<'a>) -> impl Iterator<Item = Candidate<'a>> {
     let digits: String = prefix.to_lossy().chars().filter(char::is_ascii_digit).collect();
     let rank = digits.parse().ok();
@@ -379,7 +384,7 @@ fn candidates<'a>((prefix, tree): Grove<'a>) -> impl Iterator<Item = Candidate<'
     })
 }
 
-/// Which files belong together: what programs marked, what patterns say, then what numbers say.
+/// Groups files into sets: by marks of programs, then by patterns, then by the numbers in names.
 fn drafts<'a>(
     groves: &[Grove<'a>],
     patterns: &Patterns,
@@ -409,7 +414,7 @@ fn drafts<'a>(
     for (candidate, position) in numbered::positions(numbered, ranks, is_known) {
         put(&mut drafts, position, candidate);
     }
-    // What the user or the program says is a checkpoint is one.
+    // A set that the user or the program declares is not joined with others.
     let is_said = |path: &FilePath| {
         let inner = groves.iter().find_map(|(prefix, _)| path.strip_prefix(prefix));
         inner.is_some_and(|inner| patterns.are_own_for(inner.as_bytes()))
@@ -468,7 +473,7 @@ fn standing(
     if !is_over && draft.mark.is_none() && (situation.has_abandoned)(members) {
         return Standing::Broken(Reason::Abandoned);
     }
-    // A clock that went back makes nothing complete.
+    // If the clock went back, the age is 0, so the set waits.
     let left_of = |patience: Duration, since_ns: i64| {
         let age_ns = situation.alive_ns.saturating_sub(since_ns).max(0);
         patience.saturating_sub(Duration::from_nanos(age_ns as u64))
@@ -495,7 +500,7 @@ fn standing(
         members.len() >= usual.files.len()
             && (is_superseded || usual.is_all_in(name.step, members, draft.depth()))
     });
-    // A program that ended well has written again what it wanted to.
+    // A program that ended well has rewritten everything it wanted to.
     let is_mixed = !is_over
         && (last.is_some_and(|last| is_mixed(last, members)) || siblings.is_straddling(name));
     if is_usual && !is_mixed && (is_over || !draft.is_uncertain) {
@@ -505,7 +510,7 @@ fn standing(
     let parts = ranks.map(|ranks| (ranks.among(&draft.ranks), ranks.count));
     let missing = parts.filter(|(there, all)| there < all);
     if is_over {
-        // Not all ranks of a program have to write, but always the same ones.
+        // Not all ranks of a program have to write, but those that do are always the same.
         let may_lack = usual.is_some() || siblings.has_other_ranks(name);
         return match missing.filter(|_| may_lack) {
             Some((there, all)) => Standing::Broken(Reason::Ranks(there, all)),
@@ -518,17 +523,16 @@ fn standing(
     let changed_ns = newest_ns(draft).max(draft.entries_ns);
     let left = left_of(if is_patient { patience } else { situation.settle }, changed_ns);
     let is_published = is_single_file(&name.family, draft) || draft.is_renamed;
-    // Somebody has gone on, where no earlier one tells whether others have to; or all that wrote to
-    // it have.
+    // Either a later set was begun, and no earlier one tells whether others must follow; or all
+    // writers of this set have moved on.
     let is_followed = is_superseded && usual.is_none() || siblings.is_followed(name);
     let is_whole = (is_published || is_followed) && !is_short && !is_mixed && !draft.is_uncertain;
-    // Not all ranks of a program have to write, but always the same ones.
+    // Not all ranks of a program have to write, but those that do are always the same.
     let are_writers =
         left.is_zero() && siblings.have_same_ranks(name) && siblings.is_followed(name);
     match missing.filter(|_| !are_writers) {
         None if is_whole => Standing::Complete,
-        // That they are quiet makes files fit to be copied. It says nothing of others that may
-        // come.
+        // Quiet files may be copied. Quiet does not tell whether more files come.
         None if left.is_zero() && draft.is_uncertain => Standing::Waiting(Reason::Uncertain),
         missing if left.is_zero() => Standing::Waiting(Reason::Unproven(missing)),
         None => Standing::Waiting(Reason::Unsettled(left)),
@@ -536,14 +540,14 @@ fn standing(
     }
 }
 
-/// Whether all of `some` are among `all`, both in the order of their paths.
+/// Whether all of `some` are among `all`. Both are ordered by path.
 fn is_part(some: &[Member], all: &[Member]) -> bool {
     let mut all = all.iter();
     some.iter().all(|one| all.any(|other| other == one))
 }
 
-/// Whether some of the files of a complete set were written again, and some were not. Both are in
-/// the order of their paths.
+/// Whether some files of a complete set were rewritten and some were not. Both lists are ordered by
+/// path.
 fn is_mixed(last: &[Member], members: &[Member]) -> bool {
     let is_same = |member: &Member| last.binary_search(member).is_ok();
     let is_other = |member: &Member| {
@@ -553,7 +557,7 @@ fn is_mixed(last: &[Member], members: &[Member]) -> bool {
     members.iter().any(is_same) && members.iter().any(is_other)
 }
 
-/// Whether no other file can belong to a set of this family.
+/// Whether a set of this family can have only one file.
 fn is_single_file(family: &Family, draft: &Draft<'_>) -> bool {
     let has = |word: &[u8]| family.0.windows(word.len()).any(|part| part == word);
     draft.directory.is_none() && !has(b"{any}") && !has(b"{rank}")

@@ -1,21 +1,22 @@
-//! Reading and writing large files beside the work of whoever wants it: while one part is on its
-//! way to or from the device, another is checked.
+//! Reads and writes large files in a second thread: while one part travels to or from the device,
+//! the caller checks another.
 //!
-//! Must stay true: one call at a time, and its memory is nobody else's meanwhile; who begins one
-//! hears of the one before first. Files that are one part are read and written in place, without a
-//! thread.
-//! Does not know what the bytes are.
+//! Must stay true: at most one call is under way, and its memory belongs to it alone. A caller gets
+//! the result of a call before it begins the next one. Files of a single part are read and written
+//! in place, without a thread.
+//!
+//! Does not look at the bytes.
 
-use crate::store::direct::{Aligned, Direct};
+use cairn_platform::direct::{Aligned, Direct};
 use std::fs::File;
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, Scope};
 
-/// Name of the threads, which have the priority of whoever starts them.
+/// Name of the threads. They inherit the priority of the thread that starts them.
 const THREAD: &str = "copy-aside";
 
-/// A call on the file.
+/// A read or write of the file.
 struct Call {
     act: Act,
     memory: Aligned,
@@ -29,17 +30,17 @@ enum Act {
     Write,
 }
 
-/// What became of it.
+/// Memory and result of a finished call.
 type Done = (Aligned, io::Result<usize>);
 
-/// An open file.
+/// An open file, read and written in another thread if it is large.
 pub struct Aside<'a> {
     place: Place<'a>,
-    /// A call that was made here, and not asked for yet.
+    /// Result of a call made in this thread, not collected yet.
     done: Option<Done>,
-    /// A call is under way in the thread.
+    /// Whether the thread has a call under way.
     is_busy: bool,
-    /// Memory of the call before.
+    /// Memory of the last call, for reuse.
     spare: Aligned,
 }
 
@@ -49,8 +50,8 @@ enum Place<'a> {
 }
 
 impl<'a> Aside<'a> {
-    /// For `file`, which has `bytes` or will have them; it is used in parts of `part_bytes`. Where
-    /// no thread can be had it does without.
+    /// Opens `file`, which has or will have `bytes` and is used in parts of `part_bytes`. Works in
+    /// this thread if the file is a single part, or if no thread can be started.
     pub fn new<'scope>(
         scope: &'scope Scope<'scope, 'a>,
         file: &'a File,
@@ -68,13 +69,13 @@ impl<'a> Aside<'a> {
         Aside { place, done: None, is_busy: false, spare: Aligned::default() }
     }
 
-    /// Has `length` bytes of `memory` written at `offset`. A thread takes the memory for as long:
-    /// `memory` is other, of the same length, afterwards, which holds anything. Errors: those of
-    /// the call before; without a thread, of this one.
+    /// Begins to write `length` bytes of `memory` at `offset`. With a thread, `memory` is exchanged
+    /// for other memory of the same length and undefined content. Errors: those of the call before;
+    /// without a thread, those of this call.
     pub fn write(&mut self, memory: &mut Aligned, length: usize, offset: u64) -> io::Result<()> {
         self.settle()?;
         if let Place::Here(direct) = &mut self.place {
-            // Thousands of small files come this way, which need no memory each.
+            // Thousands of small files take this path, and none needs memory of its own.
             return direct.write_all_at(&memory[..length], offset);
         }
         self.spare.grow(memory.len());
@@ -82,7 +83,7 @@ impl<'a> Aside<'a> {
         self.begin(Call { act: Act::Write, memory, length, offset })
     }
 
-    /// Has what is at `offset` read into `memory`; `finish_read` tells what that was. Errors: those
+    /// Begins to read into `memory` from `offset`; `finish_read` returns the result. Errors: those
     /// of the call before.
     pub fn read(&mut self, memory: Aligned, offset: u64) -> io::Result<()> {
         self.settle()?;
@@ -90,14 +91,14 @@ impl<'a> Aside<'a> {
         self.begin(Call { act: Act::Read, memory, length, offset })
     }
 
-    /// What was read, and how much of it; nothing at the end of the file. Errors: those of the
-    /// call.
+    /// Waits for the read; returns its memory and the number of bytes read, 0 at the end of the
+    /// file. Errors: those of the read.
     pub fn finish_read(&mut self) -> io::Result<(Aligned, usize)> {
         let (memory, result) = self.wait()?.ok_or_else(nothing)?;
         Ok((memory, result?))
     }
 
-    /// Waits for the call under way, if there is one. Errors: those of the call.
+    /// Waits for the call under way, if any. Errors: those of that call.
     pub fn settle(&mut self) -> io::Result<()> {
         let Some((memory, result)) = self.wait()? else { return Ok(()) };
         self.spare = memory;
@@ -125,7 +126,7 @@ impl<'a> Aside<'a> {
     }
 }
 
-/// Who should have answered is not there any more.
+/// Error if the thread has ended without an answer.
 fn nothing() -> io::Error {
     io::Error::other("the thread that reads and writes has ended")
 }

@@ -1,9 +1,18 @@
-//! Carrying out the plan of one namespace: the changes to the persist directory and to the
-//! manifest, step by step.
+//! Carries out the plan of one namespace: changes the persist directory and the manifest step by
+//! step.
 //!
-//! Must stay true: a copy of ours is renamed or removed only if it is still exactly what we put
-//! there, and no name changes before the journal says so; trouble with one file does not keep the
-//! others from being drained, trouble with the directory ends the pass.
+//! Must stay true: a copy is renamed or removed only if it is still exactly what this job put
+//! there. No name changes before the journal announces it. A failure on one file does not keep the
+//! others from being drained; a failure of the directory ends the pass.
+
+use cairn_core::{InodeId, Moment};
+use cairn_platform::sys::monotonic_ms;
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::drain::Since;
 use crate::drain::copy::{Place, Source, adopt_file, copy_file, copy_together, patch_file};
@@ -28,52 +37,43 @@ use crate::store::node::{Node, Tree};
 use crate::store::read::Buffer;
 use crate::store::volume::Volume;
 use crate::store::watch::Watch;
-use cairn_core::{InodeId, Moment};
-use cairn_device::sys::monotonic_ms;
-use std::cell::OnceCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread;
-use std::time::{Duration, Instant};
 
-/// Files copied at the same time: enough to overlap one file's fsync with another's copy.
+/// Number of copying threads: enough to overlap the fsync of one file with the copy of another.
 const COPY_THREADS: usize = 2;
 
-/// A copy of an earlier image that has fewer bytes is not worth being changed: a new one is made
-/// together with others.
+/// Smallest earlier copy of an image that is patched; a smaller file is copied anew, together with
+/// others.
 pub const EARLIER_BYTES_MIN: u64 = 256 << 10;
 
-/// What is closed while a pass copies waits so long at least for the files that are next in it.
+/// Shortest time that files closed during a pass wait for the files already queued in it.
 const OVERTAKEN_AFTER: Duration = Duration::from_secs(1);
 
 /// Carries out the plan of one namespace.
 pub struct Carrier<'a> {
     /// The persist directory.
     pub ledger: &'a mut Ledger,
-    /// The files in trouble.
+    /// Files that failed, with their delays.
     pub failures: &'a mut Failures,
     /// The namespace.
     pub volume: &'a Volume,
-    /// What is in it.
+    /// The tree of the namespace.
     pub tree: &'a Tree,
-    /// Who wants to know.
+    /// Progress, pace and the request to stop.
     pub meter: &'a Meter,
-    /// How far large copies have got.
+    /// Marks of how far large copies have come.
     pub marks: &'a Marks,
-    /// Files of which an earlier store left other copies, which are to be replaced.
+    /// Files whose copies by an earlier store differ and are to be replaced.
     pub replaced: Vec<FilePath>,
-    /// Other directories that may have copies of the same files.
+    /// Other directories that may hold copies of the same files.
     pub elsewhere: &'a [Elsewhere<'a>],
-    /// Of an image: files whose copies in the last one may be older than they are, and what is
-    /// unchanged since the one in this place.
+    /// For an image: the files whose copies in the last image may be older than the files, and what
+    /// is unchanged since the image in this place.
     pub image: Option<(&'a HashSet<FilePath>, Since<'a>)>,
-    /// Directories whose content was changed.
+    /// Directories whose content changed.
     pub touched: BTreeSet<FilePath>,
-    /// Tells whether something newer may go first by now; None if all that was planned is to be
-    /// done.
+    /// Tells whether newer files may go first; None if the whole plan must be carried out.
     pub overtaking: Option<&'a mut Overtaking>,
-    /// Those of files that have several, by inode, once that was asked for.
+    /// Names of files with several names, by inode; computed on first use.
     pub names: OnceCell<HashMap<u32, Vec<&'a FilePath>>>,
 }
 
@@ -85,18 +85,19 @@ fn names(tree: &Tree) -> HashMap<u32, Vec<&FilePath>> {
     names
 }
 
-/// Notices that a namespace changed, or that a program waits for space, once the files of a pass
-/// have been copied for a while.
+/// Detects, after the files of a pass have been copied for a while, that a namespace changed or
+/// that a program waits for space.
 pub struct Overtaking {
     watches: Vec<(Arc<Volume>, Watch)>,
-    /// Not before; None until the first files of a namespace were copied.
+    /// Earliest time of the next check; None until the first files of a namespace are copied.
     next: Option<Instant>,
-    /// What it took to begin has to be done again by whoever overtakes.
+    /// Start of the pass. The pass that overtakes has to repeat the work done before the first
+    /// copy.
     began: Instant,
 }
 
 impl Overtaking {
-    /// From now on: to be made before it is looked what there is.
+    /// Watches `volumes` from now on. Create it before their trees are read.
     pub fn new(volumes: &[Arc<Volume>]) -> Overtaking {
         let watch = |volume: &Arc<Volume>| (Arc::clone(volume), Watch::since_now(volume));
         Overtaking {
@@ -106,21 +107,21 @@ impl Overtaking {
         }
     }
 
-    /// The copies of the next namespace begin.
+    /// Records that the copies of the next namespace begin.
     fn begin(&mut self) {
         let copied_for = OVERTAKEN_AFTER.max(self.began.elapsed());
         self.next = Some(Instant::now() + copied_for);
     }
 
-    /// Whether something changed, for whoever has copied for long enough; or somebody waits for
-    /// space, which is made after a pass, of what has arrived in it.
+    /// Whether something changed after the pass has copied for long enough, or a program waits for
+    /// space. Space is made after a pass, from what arrived in it.
     fn has_come(&mut self) -> bool {
         let now = Instant::now();
         if self.next.is_none_or(|next| now < next) {
             return false;
         }
         self.next = Some(now + OVERTAKEN_AFTER);
-        // A log that cannot be read is the next pass's to complain of.
+        // If the log cannot be read, the next pass reports it.
         let has_changed =
             |(volume, watch): &mut (Arc<Volume>, Watch)| watch.has_changed(volume).unwrap_or(false);
         let moment = Moment(monotonic_ms());
@@ -131,11 +132,11 @@ impl Overtaking {
 }
 
 impl<'a> Carrier<'a> {
-    /// Carries out `plan`, leaving out what is not to be tried yet.
-    /// Errors: those of the directory as a whole; what was done until then is in the manifest.
+    /// Carries out `plan`, except for the steps that must wait for a retry. Errors: those of the
+    /// directory as a whole; what was done until then is in the manifest.
     pub fn carry_out(&mut self, plan: &Plan) -> Result<()> {
-        // A directory that goes may hold copies that are renamed first; not one in whose place
-        // comes something else.
+        // A directory to be removed may hold copies that are renamed first, so it is removed later.
+        // A directory whose place something else takes must go first.
         let displaced = plan.displaced(self.tree);
         let is_kept_back = |path: &&FilePath| {
             let entry = self.ledger.entry(path).map(|entry| entry.kind);
@@ -152,7 +153,7 @@ impl<'a> Carrier<'a> {
             self.step(path, |carrier| carrier.make_directory(path))?;
         }
         let mut copies = plan.copies.clone();
-        // Copies that have not moved although they are all that there is of absent files.
+        // Copies that were not renamed although they hold the only data of absent files.
         let mut kept = BTreeSet::new();
         for (from, to) in &plan.renames {
             let renamed = match kept.contains(to) {
@@ -166,8 +167,8 @@ impl<'a> Carrier<'a> {
                 false => copies.push(to.clone()),
             }
         }
-        // Not one in which something is left that should have gone and could not: it goes in a
-        // later pass.
+        // A directory stays if something in it should have gone and could not: a later pass removes
+        // it.
         let removed: HashSet<&FilePath> = emptied.iter().copied().collect();
         let mut staying = match emptied.is_empty() {
             true => HashSet::new(),
@@ -203,7 +204,7 @@ impl<'a> Carrier<'a> {
             self.copy_all(&replaced, false)?;
         }
         self.link_all(&plan.links)?;
-        // Changing a directory's content changed its time as well.
+        // A change of a directory's content has also changed its modification time.
         let touched = std::mem::take(&mut self.touched);
         let renamed = plan.renames.iter().map(|(_, to)| to).filter(|to| self.has_others(to));
         let renamed: Vec<FilePath> = renamed.cloned().collect();
@@ -215,7 +216,7 @@ impl<'a> Carrier<'a> {
         Ok(())
     }
 
-    /// Remembers that names in the directory of `path` change.
+    /// Records that a name in the parent directory of `path` changes.
     fn touch_parent(&mut self, path: &FilePath) {
         if let Some((parent, _)) = path.split() {
             self.ledger.touch(parent.clone());
@@ -223,7 +224,7 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Does one step on `path` unless it has to wait.
+    /// Carries out one step on `path`, unless it must wait for a retry.
     fn step<T>(
         &mut self,
         path: &FilePath,
@@ -260,7 +261,7 @@ impl<'a> Carrier<'a> {
         let is_directory =
             self.ledger.entry(path).is_some_and(|entry| entry.kind == Kind::Directory);
         self.touch_parent(path);
-        // What is no longer ours stays; it is forgotten either way.
+        // A copy that is not ours any more stays. Its entry is dropped either way.
         if self.ledger.is_ours(path)? {
             self.ledger.announce(path, None, None)?;
             match is_directory {
@@ -284,7 +285,7 @@ impl<'a> Carrier<'a> {
         Ok(())
     }
 
-    /// True if the copy was renamed, false if it is not ours any more and the file must be copied.
+    /// Renames a copy. False if it is not ours any more, so that the file must be copied.
     fn rename(&mut self, from: &FilePath, to: &FilePath) -> Result<bool> {
         let Some((entry, found)) = self.ledger.find_ours(from)? else {
             self.ledger.take(from);
@@ -300,8 +301,8 @@ impl<'a> Carrier<'a> {
         Ok(true)
     }
 
-    /// Links names to copies that lie under other ones. Of a file whose copy is not there, one name
-    /// gets one, and the others link to that.
+    /// Makes hard links to copies under other names. If a copy is missing, one of the names gets a
+    /// copy and the others are linked to it.
     fn link_all(&mut self, links: &[(FilePath, FilePath)]) -> Result<()> {
         let (mut alone, mut others) = (BTreeMap::new(), Vec::new());
         for (from, to) in links {
@@ -315,18 +316,18 @@ impl<'a> Carrier<'a> {
         self.copy_all(&alone.into_values().collect::<Vec<_>>(), false)?;
         for (from, to) in &others {
             if self.step(to, |carrier| carrier.link(from, to))? == Some(false) {
-                // For the next pass.
+                // The next pass does it.
                 self.failures.leave(1);
             }
         }
         Ok(())
     }
 
-    /// True if the copy at `from` has the name `to`, too; false if the file must be copied.
+    /// Links the copy at `from` to the name `to`. False if the file must be copied.
     fn link(&mut self, from: &FilePath, to: &FilePath) -> Result<bool> {
         let (node, volume) = (self.node(to)?, self.volume);
-        // It may have been written to since the names were read; if this name is of another file by
-        // now, the next pass sees that.
+        // The file may have been written to since the tree was read. If this name belongs to
+        // another file by now, the next pass notices.
         let is_of_it = |entry: &&Entry| is_copy_of(entry, node) || is_later_copy_of(entry, node);
         let entry = self.ledger.entry(from).filter(is_of_it);
         if entry.is_none() || self.destination().mapping().is_reserved(to) {
@@ -351,7 +352,7 @@ impl<'a> Carrier<'a> {
         Ok(true)
     }
 
-    /// Another name of the file of `path` whose copy has the file's attributes already.
+    /// Returns another name of the file at `path` whose copy has the file's attributes already.
     fn other_name(&self, path: &FilePath, node: &Node) -> Option<FilePath> {
         let names = self.names.get_or_init(|| names(self.tree)).get(&node.inode)?;
         let is_it = |other: &&&FilePath| {
@@ -371,7 +372,7 @@ impl<'a> Carrier<'a> {
         Ok(())
     }
 
-    /// Notes the state of a file that has no verified copy in this version; an older copy stays
+    /// Records the state of a file without a verified copy of this version. An older copy stays
     /// where it is.
     fn mark(&mut self, path: &FilePath, state: State, reason: Option<String>) {
         if let Some(node) = self.tree.get(path) {
@@ -391,7 +392,7 @@ impl<'a> Carrier<'a> {
         let mut extended = self.ledger.entry(path).and_then(|entry| entry.extended);
         if node.kind == Kind::Directory {
             if self.destination().look(path)?.is_none() {
-                // It was renamed or removed in the store, and here with that.
+                // The directory was renamed or removed in the store, and therefore here as well.
                 self.ledger.take(path);
                 return Err(Error::Changed { path: path.clone() });
             }
@@ -424,8 +425,8 @@ impl<'a> Carrier<'a> {
         Ok(())
     }
 
-    /// Gives the copy, which has what `carried` says, the file's extended attributes if they are
-    /// others; what it has then.
+    /// Sets the file's extended attributes on the copy if `carried` says that it has others.
+    /// Returns what the copy has then.
     fn set_extended(
         &self,
         path: &FilePath,
@@ -439,13 +440,14 @@ impl<'a> Carrier<'a> {
         Ok(node.extended.carried(kept))
     }
 
-    /// The owner keeps all rights to a directory: otherwise nothing more could be drained into it.
+    /// Sets mode and time of a directory. The owner keeps all rights: otherwise nothing more could
+    /// be drained into it.
     fn set_directory_attributes(&self, path: &FilePath, node: &Node) -> Result<()> {
         self.destination().set_attributes(path, node.mode | 0o700, node.mtime_ns)
     }
 
-    /// Copies files in their order, several at a time; if it `adopts`, those are left of which an
-    /// earlier store left a copy: that is found to be the right one, or noted as to be replaced.
+    /// Copies files in their order, several at a time. If `adopts`, a copy that an earlier store
+    /// left is compared with the file; one that differs is noted in `replaced`.
     fn copy_all(&mut self, paths: &[FilePath], adopts: bool) -> Result<()> {
         let work = self.work(paths, adopts)?;
         let total_bytes = work.iter().map(|item| item.source.node.bytes).sum();
@@ -488,8 +490,8 @@ impl<'a> Carrier<'a> {
                     outcome = noted;
                 }
                 if self.overtaking.as_mut().is_some_and(|overtaking| overtaking.has_come()) {
-                    // What was closed meanwhile may belong to a newer checkpoint: the rest is
-                    // planned anew. What is held is finished.
+                    // Files closed meanwhile may belong to a newer checkpoint: plan the rest anew.
+                    // Held files are finished.
                     let is_held =
                         |item: &&WorkItem<'_>| self.volume.holds(InodeId(item.source.node.inode));
                     self.failures.leave(copiers.queue.leave(is_held) as u64);
@@ -510,12 +512,12 @@ impl<'a> Carrier<'a> {
                 self.failures.settle(path, refused)?;
                 continue;
             }
-            // If it cannot be looked at, the copy says why.
+            // If the directory cannot be looked at, the copy reports the error.
             let is_new = self.ledger.needs_free_name(path).unwrap_or(false);
             let is_left = self.ledger.entry(path).is_some_and(|entry| entry.detached);
             let existing = if adopts { self.detached_copy(path) } else { None };
             if adopts && is_left && existing.is_none() {
-                // Somebody changed it there: it is not what an earlier store left.
+                // Somebody changed it: it is not what an earlier store left.
                 self.replaced.push(path.clone());
                 continue;
             }
@@ -529,12 +531,12 @@ impl<'a> Carrier<'a> {
         Ok(work)
     }
 
-    /// The copy of the file that an earlier image has in this place, if it is worth being changed
-    /// into what the file is now.
+    /// Returns the copy of the file that an earlier image has in this place, if it is worth
+    /// patching.
     fn earlier_copy(&self, path: &FilePath, node: &Node) -> Option<Found> {
         let (stored_to, _) = self.image?;
         let (entry, found) = self.ledger.find_ours(path).ok()??;
-        // Nothing is amiss with a copy that is only older.
+        // A copy that is marked as damaged only because it is older is sound.
         let is_older = stored_to.contains(path);
         let is_sound = !entry.detached && (!entry.damaged || is_older) && entry.inode == node.inode;
         let is_alone = found.links == 1 && !has_other_extended(node, entry.extended);
@@ -542,7 +544,8 @@ impl<'a> Carrier<'a> {
         (is_sound && is_alone && is_worth_it).then_some(found)
     }
 
-    /// The copy an earlier store of the job left under this name, if it is still there.
+    /// Returns the copy that an earlier store of the job left under this name, if it is still
+    /// there.
     fn detached_copy(&self, path: &FilePath) -> Option<Copy> {
         let entry = self.ledger.entry(path).filter(|entry| entry.detached)?;
         let is_there = self.ledger.is_ours(path).unwrap_or(false);
@@ -567,11 +570,11 @@ impl<'a> Carrier<'a> {
     }
 }
 
-/// A file to copy, and what may make that unnecessary.
+/// A file to copy, with copies that may make that unnecessary.
 struct WorkItem<'a> {
     source: Source<'a>,
     existing: Option<Copy>,
-    /// The copy that an earlier image has.
+    /// Copy in the earlier image.
     earlier: Option<Found>,
 }
 
@@ -585,21 +588,21 @@ impl Item for &WorkItem<'_> {
     }
 }
 
-/// What the copying threads share.
+/// State shared by the copying threads.
 struct Copiers<'a> {
     destination: Arc<Destination>,
     journal: Arc<Journal>,
     meter: &'a Meter,
     marks: &'a Marks,
     elsewhere: &'a [Elsewhere<'a>],
-    /// Of an image: what is unchanged since the one in this place.
+    /// For an image: what is unchanged since the image in this place.
     since: Option<Since<'a>>,
     queue: Queue<&'a WorkItem<'a>>,
     give_up: AtomicBool,
 }
 
 impl<'a> Copiers<'a> {
-    /// Copies what is next until nothing is left.
+    /// Copies from the queue until it is empty.
     fn run(&self, results: mpsc::Sender<(Source<'a>, Result<Option<Copy>>)>) {
         if self.meter.pace.policy().priority == Priority::Idle {
             priority::lower_this_thread();
@@ -618,8 +621,8 @@ impl<'a> Copiers<'a> {
         }
     }
 
-    /// Copies `items`, or finds that their copies are there; None: what an earlier store left there
-    /// is something else.
+    /// Copies `items`, or adopts existing copies. None: the copy that an earlier store left
+    /// differs.
     fn copy(
         &self,
         items: &[&WorkItem<'a>],
@@ -654,8 +657,8 @@ impl<'a> Copiers<'a> {
         results
     }
 
-    /// Makes the copy of `source` of one that is there already. None: there is none that can become
-    /// it.
+    /// Makes the copy of `source` from a copy that exists already. None: no existing copy is
+    /// suitable.
     fn make(
         &self,
         place: Place<'_>,
@@ -665,8 +668,8 @@ impl<'a> Copiers<'a> {
     ) -> Result<Option<Copy>> {
         let unchanged = earlier.zip(self.since);
         let unchanged = unchanged.and_then(|(_, since)| since.of(source.volume, source.node.inode));
-        // Where it is known what differs, the place keeps a copy of its own: one that two places
-        // share could not be changed the next time.
+        // If the differences are known, the place keeps a copy of its own: a file linked to from
+        // two places could not be patched the next time.
         let linked = if unchanged.is_some() { None } else { self.link(place, source, buffer)? };
         match (linked, earlier) {
             (None, Some(found)) => {
@@ -676,7 +679,7 @@ impl<'a> Copiers<'a> {
         }
     }
 
-    /// Has a copy that lies elsewhere be the copy of `source`, too.
+    /// Links `source` to a copy in another directory, or copies it from there.
     fn link(
         &self,
         place: Place<'_>,
@@ -701,7 +704,7 @@ impl<'a> Copiers<'a> {
         Ok(None)
     }
 
-    /// Whether what is `existing` is the copy of `source`.
+    /// Compares the existing copy with `source`; None if it differs.
     fn adopt(
         &self,
         place: Place<'_>,

@@ -1,9 +1,16 @@
-//! The checkpoints of a store as the drain sees them: which files it may copy now, in which order,
-//! and which checkpoints are in the persist directory afterwards.
+//! The checkpoints of a store as the drain sees them: which files it may copy, in which order, and
+//! which checkpoints are in the persist directory afterwards.
 //!
-//! Must stay true: what is a checkpoint, and whether all of it is there, decides only when its
-//! files are copied: when a run has succeeded, or somebody asks, all files are but those that the
-//! user declared temporary or reusable. The register on disk says what the last look found.
+//! Must stay true: checkpoints decide only when files are copied, never whether. When a run has
+//! succeeded, or somebody asks, all files are copied but those that the user declared temporary or
+//! reusable. The register on disk holds the result of the last look.
+
+use cairn_device::store::notes::Note;
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::checkpoint::quarantine::{Places, Repair};
 use crate::checkpoint::sets::marks::{self, Mark};
@@ -21,71 +28,65 @@ use crate::persist::destination::Destination;
 use crate::persist::ledger::Ledger;
 use crate::persist::manifest::{Manifest, Partial};
 use crate::store::volume::now;
-use cairn_device::notes::Note;
-use serde::{Deserialize, Serialize};
-use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-/// When it is looked again at what has become complete while it was looked at.
+/// Delay until the next look at sets that became complete during this one.
 const RIPE_AFTER: Duration = Duration::from_millis(20);
 
-/// Which checkpoints somebody wants in the persist directory.
+/// Which checkpoints are wanted in the persist directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wanted {
-    /// Those that the policy says.
+    /// Those that the policy selects.
     #[default]
     Policy,
-    /// The newest of each family, too.
+    /// Those of the policy, and the newest of each family.
     Newest,
-    /// All.
+    /// All checkpoints.
     All,
 }
 
-/// Which files go outside, and under which names.
+/// Which files are copied to the persist directory, and under which names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Delivery {
-    /// Those that were closed in order and belong to no unfinished checkpoint, under their own
+    /// Files that were closed in order and belong to no unfinished checkpoint, under their own
     /// names.
     #[default]
     Sound,
-    /// All that nobody has open, as they are, under their own names.
+    /// All files that nobody has open, as they are, under their own names.
     AsIs,
-    /// All as it is at one moment, below a directory of their own, see [`crate::image`].
+    /// All files as they are at one moment, in a directory of their own, see [`crate::image`].
     Image,
-    /// The same of a job that no run has, see [`crate::model::job::left_name`].
+    /// The same for a job without a run, see [`crate::model::job::left_name`].
     Left,
-    /// The same of a job that goes on from its last image, which stays.
+    /// The same for a job that goes on from its last image; that image stays.
     LeftForImage,
 }
 
 impl Delivery {
-    /// Whether files go to a directory of their own rather than to their places.
+    /// Whether files go to a directory of their own instead of their places.
     pub fn is_aside(self) -> bool {
         matches!(self, Delivery::Image | Delivery::Left | Delivery::LeftForImage)
     }
 }
 
-/// What the drain is told about the run and about wishes.
+/// What a request tells the drain about the run, and which work it asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    /// The run ended, and whether well.
+    /// Whether the run succeeded; None if its end is not reported.
     pub succeeded: Option<bool>,
     /// Which checkpoints are to be drained.
     pub wanted: Wanted,
-    /// Copies are to be read, and compared with what was drained.
+    /// Whether to read all copies, and to compare them with what was drained.
     #[serde(default)]
     pub verify: bool,
-    /// Which files are meant. A run that succeeded leaves all of them as they are to be.
+    /// Which files are meant. After a run that succeeded, all files are final.
     #[serde(default)]
     pub delivery: Delivery,
 }
 
 impl Told {
-    /// Adds what somebody else says.
+    /// Merges another request into this one; the further-reaching wish wins.
     pub fn add(&mut self, other: Told) {
         self.succeeded = other.succeeded.or(self.succeeded);
         self.wanted = self.wanted.max(other.wanted);
@@ -100,72 +101,73 @@ pub struct Checkpoints {
     rules: Rules,
     settle: Duration,
     mount: String,
-    /// The last run that has begun, see [`Job::runs`].
+    /// Number of the last run that began, see [`Job::runs`].
     runs: u64,
-    /// There is an outside.
+    /// Whether the job has a persist directory.
     drains: bool,
     register: Register,
     saved: Register,
-    /// Files that are not to be drained, whatever they belong to, as of the last look.
+    /// Files that are never drained, whatever they belong to, as of the last look.
     unwanted: HashSet<FilePath>,
-    /// How many that went were said to be missed, of each family.
+    /// Number of missed checkpoints of each family that the log last reported.
     told: HashMap<Family, u64>,
-    /// When the run that is under way was seen to go on last, nanoseconds since the epoch; long ago
-    /// if nobody has looked.
+    /// When the present run was last seen alive, nanoseconds since the epoch; `i64::MIN` if never.
     alive_ns: i64,
-    /// A run was under way before it was looked whether one has said how it ended: it may have said
-    /// so since, and gone.
+    /// Whether a run was under way before the pass asked how it ended: it may have reported its end
+    /// and gone since.
     pub run_was_seen: bool,
 }
 
-/// What a run is to those who look at its files.
+/// State of the run during a look.
 #[derive(Clone, Copy)]
 struct Course {
     run: Run,
     /// See [`Moment::alive_ns`].
     alive_ns: i64,
-    /// No run is under way: then it is no program that removes files, one after another.
+    /// Whether no run is under way. If so, missing files are not a program's removals in progress.
     is_idle: bool,
 }
 
-/// What a look found.
+/// Result of a look.
 #[derive(Clone)]
 pub struct View {
-    /// Files that are not to be copied now.
+    /// Files that must not be copied yet.
     pub held: HashSet<FilePath>,
-    /// Files whose checkpoint is not complete.
+    /// Files of incomplete checkpoints.
     pub incomplete: HashSet<FilePath>,
     /// Unclean files that are copied as they are.
     pub taken: HashSet<FilePath>,
-    /// All files are to go outside but those that the user declared temporary or reusable.
+    /// Whether all files are copied except those that the user declared temporary or reusable.
     pub is_of_all: bool,
-    /// Those that nobody will want outside, as things stand: not even when the run ends.
+    /// Held files that nothing will want in the persist directory, as things stand: not even at the
+    /// end of the run.
     pub unneeded: HashSet<FilePath>,
-    /// Every checkpoint, complete or not, without files that are drained in any case or in none.
+    /// Every checkpoint, complete or not, without the files that are always drained or never.
     pub sets: Vec<Partial>,
-    /// The files of those that are to be outside; none as long as the run may go on, or has failed.
+    /// Files of the checkpoints that belong in the persist directory; empty unless the run has
+    /// succeeded.
     wanted: Vec<(Family, Member)>,
-    /// Place of each file of a checkpoint in the order of copying; the others come after them.
+    /// Position of each checkpoint file in the order of copying; other files come after them.
     order: HashMap<FilePath, usize>,
-    /// Checkpoints that are not complete.
+    /// Checkpoints that are incomplete.
     pub unfinished: Vec<Unfinished>,
-    /// The files of each of these.
+    /// Files of each unfinished checkpoint.
     pub unfinished_files: HashMap<Name, Vec<Member>>,
-    /// When it should be looked again, although nothing may have changed.
+    /// When the next look is due even if nothing changes.
     pub look_again: Option<Instant>,
-    /// What is being moved, which nobody else is to touch.
+    /// Files that a repair is moving; nobody else may touch them.
     pub repair: Option<Places>,
 }
 
 impl View {
-    /// Puts `paths` in the order of copying: newest checkpoint first; what belongs to none stays in
-    /// its order, behind them.
+    /// Sorts `paths` into the order of copying: newest checkpoint first, then files of no
+    /// checkpoint in their present order.
     pub fn sort(&self, paths: &mut [FilePath]) {
         paths.sort_by_key(|path| self.order.get(path).copied().unwrap_or(usize::MAX));
     }
 
-    /// Families with a checkpoint that is to be outside, complete or not, and is not in `manifest`
-    /// as it is in the store. For a run that has succeeded.
+    /// Returns the families with a wanted checkpoint, complete or not, of which `manifest` lacks
+    /// the present version of a file. Meaningful only after a run that succeeded.
     pub fn lacking(&self, manifest: &Manifest) -> HashSet<&Family> {
         let wanted = self.wanted.iter();
         wanted.filter(|(_, file)| !manifest.has(file)).map(|(family, _)| family).collect()
@@ -173,9 +175,9 @@ impl View {
 }
 
 impl Checkpoints {
-    /// Those of the store in `store`, for whoever finds new ones: the numbers of these are none
-    /// that any has in the persist directory, as far as that can be read. Errors: the register
-    /// cannot be read.
+    /// Opens the checkpoints of the store in `store`, for a caller that finds new ones: new numbers
+    /// exceed all those in the persist directory, as far as its manifest can be read. Errors: the
+    /// register cannot be read.
     pub fn open(store: &Path, job: &Job) -> Result<Checkpoints> {
         let mut checkpoints = Checkpoints::load(store, job)?;
         let found = job.persist.as_ref().and_then(|persist| {
@@ -188,8 +190,8 @@ impl Checkpoints {
         Ok(checkpoints)
     }
 
-    /// Those of the store in `store`, as `job` describes it now, for whoever only looks. Errors:
-    /// its register cannot be read.
+    /// Loads the checkpoints of the store in `store` for a caller that only reads them; `job` is
+    /// its description. Errors: the register cannot be read.
     pub fn load(store: &Path, job: &Job) -> Result<Checkpoints> {
         let register = Register::load(store)?;
         Ok(Checkpoints {
@@ -208,9 +210,9 @@ impl Checkpoints {
         })
     }
 
-    /// To be called when another run begins, before it changes anything, while there is no agent:
-    /// what the one before it left unfinished, if nobody said how that ended, stays so. An agent
-    /// that comes later could take the new run's files for the other's.
+    /// Closes the run before a new one. Call it before the new run changes anything, while no agent
+    /// runs. If nobody reported how the last run ended, its unfinished checkpoints stay unfinished.
+    /// An agent that starts later could take files of the new run for theirs.
     pub fn begin_run(&mut self, groves: &[Grove<'_>]) -> Result<()> {
         if self.register.ended_run() < self.runs {
             let course = Course { run: Run::Failed, alive_ns: self.alive_ns, is_idle: true };
@@ -221,19 +223,19 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// To be called when a run has ended, and no agent is there to be told how.
+    /// Records the end of a run. Call it when no agent runs that could be told.
     pub fn end_run(&mut self, groves: &[Grove<'_>], told: Told) -> Result<()> {
         self.look(groves, told, &[])?;
         self.save()
     }
 
-    /// To be called in a new store that was filled with checkpoints which consist of these files
-    /// each, oldest first: they are complete, and stay in this order.
+    /// Registers the checkpoints that a new store was filled with. `filled` lists the files of
+    /// each, oldest first. They count as complete and keep this order.
     pub fn adopt(&mut self, groves: &[Grove<'_>], filled: &[Vec<&FilePath>]) -> Result<()> {
         let places = filled.iter().enumerate().map(|(place, files)| (&files[..], place));
         let places: HashMap<&[&FilePath], usize> = places.collect();
         let marks = marks::marks(&marks::read(&self.store)?);
-        // Also while that is what a repair is about.
+        // Also while a repair works on them.
         let sets = self.sets(groves, &marks, running(!self.is_run_under_way()), None)?;
         let place = |set: &&Set| {
             let paths: Vec<&FilePath> = set.members.iter().map(|member| &member.path).collect();
@@ -245,29 +247,29 @@ impl Checkpoints {
         self.save()
     }
 
-    /// To be called when a file was replaced by a copy of itself, while there is no agent; whether
-    /// it is one of a checkpoint.
+    /// Records that a file was replaced by an identical copy. Call it while no agent runs. Returns
+    /// whether the file belongs to a checkpoint.
     pub fn note_replaced(&mut self, path: &FilePath, inode: u32, version: u64) -> bool {
         self.register.note_replaced(path, inode, version)
     }
 
-    /// Takes note of what `manifest` has of this store.
+    /// Moves new numbers beyond those that `manifest` has for this store.
     pub fn compare(&mut self, manifest: &Manifest) {
         self.register.move_beyond(manifest.highest_id(&manifest.store));
     }
 
-    /// Those that are complete, as of the last look.
+    /// Returns the complete checkpoints as of the last look.
     pub fn complete(&self) -> &[Checkpoint] {
         self.register.checkpoints()
     }
 
-    /// Whether files are there for something, so that what becomes of them is not what becomes of
-    /// their checkpoint. Errors: the notes of programs cannot be read.
+    /// Whether files have purposes of their own, so that they are treated apart from their
+    /// checkpoint. Errors: the notes of programs cannot be read.
     pub fn has_purposes(&self) -> Result<bool> {
         Ok(self.rules.has_purposes(&marks::read(&self.store)?))
     }
 
-    /// Files that the user wants outside in no case. Errors: the notes of programs cannot be read.
+    /// Returns the files that are never drained. Errors: the notes of programs cannot be read.
     pub fn unwanted_in(&self, groves: &[Grove<'_>]) -> Result<HashSet<FilePath>> {
         let notes = marks::read(&self.store)?;
         let purpose = purposes(&self.rules, &self.mount, &notes);
@@ -275,7 +277,7 @@ impl Checkpoints {
         Ok(paths.filter(|path| is_unwanted(purpose(path))).cloned().collect())
     }
 
-    /// The same, of each what is to be drained.
+    /// Returns the complete checkpoints without the files that are never drained.
     pub fn drainable(&self) -> Vec<Checkpoint> {
         let mut complete = self.complete().to_vec();
         for known in &mut complete {
@@ -285,8 +287,8 @@ impl Checkpoints {
         complete
     }
 
-    /// Sets that are complete there and not known to be, while no run has ended. Errors: the
-    /// register or the notes of programs cannot be read.
+    /// Returns sets that are complete in `groves` and not in the register, as if the run went on.
+    /// Errors: the register or the notes of programs cannot be read.
     pub fn fresh(&self, groves: &[Grove<'_>]) -> Result<Vec<Set>> {
         let marks = marks::marks(&marks::read(&self.store)?);
         let repair = Repair::load(&self.store)?.map(|repair| repair.places());
@@ -297,9 +299,10 @@ impl Checkpoints {
         Ok(sets)
     }
 
-    /// Looks at the files: what may be copied, and in which order. Where sets are `ripe`, what has
-    /// become complete since, and is no older than all of them, waits for the next look: a file
-    /// that was closed before may have been open still when it was read.
+    /// Looks at the files: which may be copied, and in which order. `ripe` are the sets that were
+    /// complete before `groves` were read. A set that became complete since and is no older than
+    /// the newest of these waits for the next look: a file that was closed earlier may have been
+    /// read while it was still open.
     pub fn look(&mut self, groves: &[Grove<'_>], told: Told, ripe: &[Set]) -> Result<View> {
         let is_under_way = std::mem::take(&mut self.run_was_seen) || self.is_run_under_way();
         let ended = if is_under_way { self.runs.saturating_sub(1) } else { self.runs };
@@ -307,9 +310,9 @@ impl Checkpoints {
         let course = match told.succeeded {
             Some(true) => Course { run: Run::Succeeded, ..present },
             Some(false) => Course { run: Run::Failed, ..present },
-            // Whoever was told may have got no further.
+            // The agent that was told may have died before it finished.
             None if self.has_succeeded() => Course { run: Run::Succeeded, ..present },
-            // Nobody who dies says so.
+            // A run that dies reports no end.
             None if self.register.ended_run() < ended => {
                 Course { run: Run::Failed, alive_ns: self.alive_ns, ..present }
             }
@@ -325,8 +328,8 @@ impl Checkpoints {
         Ok(view)
     }
 
-    /// Notes that the run went well, if that is said: whatever fails in what follows, nobody says
-    /// it again.
+    /// Records that the run succeeded, if `told` says so. It is saved first: if a later step fails,
+    /// nobody repeats the message.
     pub fn note_end(&mut self, told: Told) -> Result<()> {
         if told.succeeded == Some(true) {
             self.register.note_success(self.runs);
@@ -351,7 +354,7 @@ impl Checkpoints {
         if let Some(newest_ns) = newest_ns.filter(|_| run == Run::Running) {
             let is_known = self.register.knows();
             let were_there: HashSet<&Name> = ripe.iter().map(|set| &set.name).collect();
-            // One that is written again and again would never be ripe by its time.
+            // A set that is written again and again would never be ripe by its time.
             let is_ripe = |set: &Set| {
                 set.newest_ns < newest_ns || were_there.contains(&set.name) || is_known(set)
             };
@@ -359,7 +362,7 @@ impl Checkpoints {
             unripe.for_each(|set| set.standing = Standing::Waiting(Reason::Unsettled(RIPE_AFTER)));
         }
         if run == Run::Failed {
-            // Those that are complete tell how large the others should be.
+            // Take complete sets first: their sizes tell how large the others should be.
             self.take(&sets, &notes);
             sets = self.sets(groves, &marks, course, repair.as_ref())?;
             self.register.abandon(&sets);
@@ -380,12 +383,13 @@ impl Checkpoints {
             Wanted::Newest => self.register.want_newest(),
             Wanted::All => self.register.want_all(),
         }
-        // However many passes that takes after the run, and whoever makes them.
+        // This holds for any number of passes after the run, and for any agent that makes them.
         let is_of_all = self.has_succeeded() || told.delivery != Delivery::Sound;
         Ok(self.view(groves, &sets, &notes, (run, is_of_all), repair))
     }
 
-    /// Takes note of what is complete, and of what went before it was outside.
+    /// Enters complete sets in the register, and notes checkpoints that went before they were
+    /// drained.
     fn take(&mut self, sets: &[Set], notes: &[Note]) {
         let mut gone = self.register.take(sets, &self.rules, now().0);
         let purpose = purposes(&self.rules, &self.mount, notes);
@@ -393,12 +397,13 @@ impl Checkpoints {
         gone.iter().filter(|_| self.drains).for_each(|known| self.register.note_gone(known));
     }
 
-    /// Whether the last run is known to have.
+    /// Whether the last run is known to have succeeded.
     pub fn has_succeeded(&self) -> bool {
         self.runs > 0 && self.register.succeeded_run() == self.runs
     }
 
-    /// Whether a run has the store. One that is counted in [`Job::runs`] has had it before.
+    /// Whether a run has the store locked. A run that [`Job::runs`] counts had the lock when it
+    /// began.
     pub fn is_run_under_way(&self) -> bool {
         lock::is_locked(&self.store, RUN_LOCK).unwrap_or(true)
     }
@@ -466,8 +471,8 @@ impl Checkpoints {
             }
         }
         let mut incomplete = HashSet::new();
-        // Where not all are wanted, nobody knows yet whether this one is; nor does half of one
-        // replace a whole one of the same name.
+        // If the policy wants only some checkpoints, nobody knows yet whether it will want this
+        // one. Half a checkpoint never replaces a whole one of the same name.
         let whole = self.register.last_complete();
         let goes_out =
             |set: &Set| set.is_quiet() && self.rules.wants_all() && !whole.contains_key(&set.name);
@@ -536,7 +541,8 @@ impl Checkpoints {
         }
     }
 
-    /// Notes which checkpoints `ledger` has whole, in its manifest, too.
+    /// Updates the levels in the register, and names the checkpoints that `ledger` holds whole in
+    /// its manifest.
     pub fn note_levels(&mut self, ledger: &mut Ledger) {
         let manifest = ledger.manifest();
         self.register.note_levels(|file| manifest.has(file) && !manifest.is_damaged(&file.path));
@@ -544,7 +550,7 @@ impl Checkpoints {
         self.register.note_outside(ledger.manifest());
     }
 
-    /// Writes the register if it says something else than before.
+    /// Writes the register if it has changed.
     pub fn save(&mut self) -> Result<()> {
         if self.register != self.saved {
             self.register.save(&self.store)?;
@@ -555,8 +561,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Says in the log how far the drain is behind, whenever that is twice as far as was said
-    /// before.
+    /// Logs a warning each time the number of missed checkpoints has doubled.
     fn tell_behind(&mut self) {
         for behind in self.register.lags().behind() {
             let told = self.told.entry(behind.family.clone()).or_default();
@@ -568,12 +573,12 @@ impl Checkpoints {
     }
 }
 
-/// One that goes on, or none that anybody has to think of.
+/// Returns the state of a run that goes on, or of none that matters.
 fn running(is_idle: bool) -> Course {
     Course { run: Run::Running, alive_ns: now().0, is_idle }
 }
 
-/// Says in the log which checkpoints became complete, and which safe.
+/// Logs the checkpoints that became complete, and those that became safe.
 fn tell(before: &Register, now: &Register) {
     let levels: HashMap<u64, Level> =
         before.checkpoints().iter().map(|known| (known.id, known.level)).collect();
@@ -591,7 +596,7 @@ fn tell(before: &Register, now: &Register) {
     }
 }
 
-/// What files are for that programs find below `mount`.
+/// Returns the purpose of each file; programs see the files below `mount`.
 fn purposes<'a>(
     rules: &'a Rules,
     mount: &'a str,
@@ -603,12 +608,12 @@ fn purposes<'a>(
     }
 }
 
-/// Whether files with this purpose are drained in no case.
+/// Whether files with this purpose are never drained.
 fn is_unwanted(purpose: Option<Purpose>) -> bool {
     matches!(purpose, Some(Purpose::Reusable | Purpose::Temporary))
 }
 
-/// The paths of `files`, without those that are drained in any case.
+/// Returns the paths of `files` except those that are always drained.
 fn persistent_aside<'a>(
     files: &'a [Member],
     purpose: &'a dyn Fn(&FilePath) -> Option<Purpose>,
@@ -617,8 +622,8 @@ fn persistent_aside<'a>(
     paths.filter(|path| purpose(path) != Some(Purpose::Persistent)).cloned()
 }
 
-/// What is not complete, for whoever asks. An open file of a run that goes on is nothing to be
-/// told.
+/// Returns the incomplete sets for reports. A set with an open file is left out while the run goes
+/// on: that is normal.
 fn unfinished(sets: &[Set], run: Run, goes_out: &dyn Fn(&Set) -> bool) -> Vec<Unfinished> {
     let told = sets.iter().filter_map(|set| match &set.standing {
         Standing::Complete => None,
@@ -632,12 +637,12 @@ fn unfinished(sets: &[Set], run: Run, goes_out: &dyn Fn(&Set) -> bool) -> Vec<Un
         place: set.place(),
         reason: reason.to_string(),
         is_unknown: reason.leaves_open(),
-        // Where nothing says that more will come, nobody waits for it.
+        // Nobody waits for a set if nothing says that more will come.
         waits: match &set.standing {
             Standing::Waiting(Reason::Unproven(None) | Reason::Uncertain) => !goes_out(set),
             standing => matches!(standing, Standing::Waiting(_)),
         },
-        // That is for whoever copies them to say.
+        // The drain sets this after copying.
         is_outside: false,
     };
     told.map(plain).collect()

@@ -1,6 +1,7 @@
-//! What of the copies in the persist directory is still there, and still what was drained.
+//! Checks the copies in the persist directory: whether each is still there, and still what was
+//! drained.
 //!
-//! Does not make them again: whatever is none any more, the plan has copied.
+//! Does not make them again: the plan copies what is missing.
 
 use super::Tree;
 use crate::drain::copy;
@@ -30,8 +31,8 @@ pub fn forget_missing(
     for path in paths {
         if !ledger.is_ours(&path)? {
             let mut nodes = trees.iter().filter_map(|(_, tree)| tree.get(&path));
-            // That of an absent file cannot be made again, and whoever wants its data looks at it
-            // then.
+            // The copy of an absent file cannot be made again; the code that brings in its data
+            // reports the problem.
             if !nodes.any(|node| node.absence.is_some()) {
                 ledger.take(&path);
             }
@@ -41,8 +42,8 @@ pub fn forget_missing(
     Ok(())
 }
 
-/// Copies that are not what was drained, each read from its device. Errors: the directory is in
-/// trouble, `Stopped`.
+/// Reads every copy from its device and returns those that differ from what was drained. Errors:
+/// the persist directory fails, `Stopped`.
 pub fn damaged(ledger: &Ledger, meter: &Meter) -> Result<Vec<FilePath>> {
     let mut damaged = Vec::new();
     let mut buffer = Buffer::default();
@@ -62,8 +63,8 @@ pub fn damaged(ledger: &Ledger, meter: &Meter) -> Result<Vec<FilePath>> {
     Ok(damaged)
 }
 
-/// Why absent files are not drained whose copies are known to be damaged, and who may still be
-/// brought in from another one.
+/// Returns the absent files whose copies are known to be damaged, as failures. Their data may still
+/// be brought in from another copy.
 pub fn without_data(ledger: &Ledger, trees: &[(&Arc<Volume>, Tree)]) -> Vec<Failed> {
     let nodes = trees.iter().flat_map(|(_, tree)| tree);
     let is_meant = |(path, node): &(&FilePath, &Node)| {

@@ -1,23 +1,35 @@
-//! Copying one file from the store to the persist directory, verified at both ends.
+//! Copies one file from the store to the persist directory, verified at both ends.
 //!
-//! The steps, in the order that makes the copy trustworthy:
+//! The order of the steps makes the copy trustworthy:
 //! 1. every block read from the store is compared with the checksum it was written with;
 //! 2. the copy, with its attributes, is made durable under a temporary name;
-//! 3. it is read back from its device and compared with the checksum of what was read in step 1,
-//!    unless the job takes the file system's word for it (`Verify::Write`) and all of it was
-//!    written by this agent;
-//! 4. only if the file in the store is still the same version, closed, and of the same name, or
-//!    held though it has none, and after the journal says so, does the copy replace what has the
-//!    name in the persist directory.
+//! 3. it is read back from its device and compared with the checksum of what step 1 read, unless
+//!    the job trusts the file system (`Verify::Write`) and this agent wrote all of it;
+//! 4. the copy takes its name in the persist directory, after the journal announces that, and only
+//!    if the file in the store is still the same version, closed, and of the same name, or is held
+//!    without a name.
 //!
-//! Large files go past the page cache (`direct.rs`). Small ones take each step together: their
-//! device writes them back side by side, and one of them waits for it instead of each. Every so
-//! often what was written of a large file is made durable and marked (`marks.rs`): after a death
-//! the copy goes on there, and step 3 compares it from its beginning. An image's copy may be made
-//! from an earlier copy, of which only what differs is written and read back (`earlier.rs`).
+//! Large files bypass the page cache (`direct.rs`). Small files go through each step together:
+//! their device writes them back side by side, and one wait covers all of them. From time to time
+//! the written part of a large file is made durable and marked (`marks.rs`): after a death the copy
+//! continues there, and step 3 compares it from its beginning. The copy of an image may be made
+//! from an earlier copy, of which only the differences are written and read back (`earlier.rs`).
+//!
 //! Does not decide which files are copied; `plan.rs` does.
 
 mod earlier;
+
+use cairn_core::{Attributes, InodeId};
+use cairn_platform::checksum;
+use cairn_platform::direct::Aligned;
+use earlier::Earlier;
+use rustix::fs::Advice;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::thread;
+use std::time::Instant;
 
 use crate::drain::aside::Aside;
 use crate::drain::meter::Meter;
@@ -29,36 +41,26 @@ use crate::persist::destination::{Destination, Found, Temporary};
 use crate::persist::journal::{Intent, Journal};
 use crate::persist::manifest::Copy;
 use crate::persist::marks::{MARK_BYTES, MARK_EVERY, Mark, Marks};
-use crate::store::direct::Aligned;
 use crate::store::node::Node;
 use crate::store::read::{Buffer, CHUNK_BYTES, Chunk, Known, Start, Summary, read_from};
 use crate::store::volume::{OpenFile, Volume, now};
-use cairn_core::{Attributes, InodeId};
-use cairn_device::checksum;
-use earlier::Earlier;
-use rustix::fs::Advice;
-use std::fs::File;
-use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::thread;
-use std::time::Instant;
 
 /// A file to be copied.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
-    /// The namespace it lies in.
+    /// Namespace of the file.
     pub volume: &'a Volume,
     /// Its path below the persist directory.
     pub path: &'a FilePath,
-    /// What it was when the copy was planned.
+    /// Its state when the copy was planned.
     pub node: &'a Node,
-    /// Nothing may have its name in the persist directory.
+    /// Whether the name in the persist directory must be free.
     pub is_new: bool,
 }
 
 impl<'a> Source<'a> {
-    /// Opens the file; `Changed` if its name leads elsewhere by now, and it is not held.
+    /// Opens the file. Errors: `Changed` if its name leads elsewhere by now and the file is not
+    /// held.
     fn open(&self) -> Result<OpenFile<'a>> {
         let changed = || Error::Changed { path: self.path.clone() };
         let inner = self.path.strip_prefix(self.volume.prefix()).ok_or_else(changed)?;
@@ -75,10 +77,10 @@ impl<'a> Source<'a> {
         Ok(file)
     }
 
-    /// Step 4: whether what was read is still the file.
+    /// Step 4: checks that the file is still what was read.
     fn confirm(&self, file: &OpenFile<'_>, summary: &Summary) -> Result<()> {
         if self.volume.is_image() {
-            // Nothing changes in it.
+            // An image does not change.
             return self.require_image();
         }
         let now = file.attributes()?;
@@ -92,7 +94,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Errors: it is of an image that is not held any more: what was read may be anything.
+    /// Checks that the image is still held. Errors: it is not, so that what was read may be
+    /// anything.
     pub fn require_image(&self) -> Result<()> {
         match self.volume.is_image() {
             true => {
@@ -103,27 +106,27 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Says in the journal that `inode` of the persist directory becomes the file's copy now.
+    /// Announces in the journal that `inode` of the persist directory becomes the file's copy.
     pub fn announce(&self, journal: &Journal, copy: &Copy, inode: u64) -> Result<()> {
         let entry = Some(self.node.drained_entry(copy.clone()));
         journal.add(&Intent { path: self.path.clone(), entry, inode: Some(inode) })
     }
 }
 
-/// Where copies go, and what is written down about them.
+/// Destination of copies, and the records kept about them.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
     /// The persist directory.
     pub destination: &'a Destination,
-    /// What is about to change there.
+    /// Journal of announced changes.
     pub journal: &'a Journal,
-    /// How far large copies have got.
+    /// Marks of how far large copies have come.
     pub marks: &'a Marks,
-    /// How a copy is known to be right.
+    /// How copies are verified.
     pub verify: Verify,
 }
 
-/// Copies files that are small; the results are in their order.
+/// Copies small files together; the results are in the order of `sources`.
 pub fn copy_together<'a>(
     place: Place<'_>,
     sources: &[Source<'a>],
@@ -142,8 +145,8 @@ pub fn copy_together<'a>(
     durable.into_iter().map(|one| one.and_then(|one| one.publish(place, buffer, meter))).collect()
 }
 
-/// Copies a file and tells what the copy is.
-/// Errors: `Changed` (try again after the next close), `Damaged`, those of the persist directory.
+/// Copies a file and returns the description of the copy. Errors: `Changed` (try again after the
+/// next close), `Damaged`, those of the persist directory.
 pub fn copy_file(
     place: Place<'_>,
     source: Source<'_>,
@@ -151,22 +154,22 @@ pub fn copy_file(
     meter: &Meter,
 ) -> Result<Copy> {
     let begun = place.marks.resume(place.destination, source.path, source.node);
-    // What a damaged file of marks says is no place to go on at.
+    // A mark from a damaged file of marks may not be on a block boundary: start over.
     let block_bytes = source.volume.hugeblock_bytes();
     let begun = begun.filter(|(_, mark)| mark.offset % block_bytes == 0);
     let had_begun = begun.is_some();
     let mut copied = copy_on(place, source, begun, buffer, meter);
     place.marks.forget(source.path);
     if had_begun && matches!(copied, Err(Error::CopyDiffers { .. } | Error::LengthDiffers { .. })) {
-        // Something happened to what an agent that died had left.
+        // The part that a dead agent had written was damaged since: start over.
         copied = copy_on(place, source, None, buffer, meter);
         place.marks.forget(source.path);
     }
     copied
 }
 
-/// Copies a file, or the rest of it if its copy was `begun`. Its mark is of no use afterwards: the
-/// temporary file is the copy, or is gone.
+/// Copies a file, or the rest of it if its copy was `begun`. The caller must drop the mark
+/// afterwards: the temporary file is the copy by then, or is gone.
 fn copy_on(
     place: Place<'_>,
     source: Source<'_>,
@@ -183,8 +186,8 @@ fn copy_on(
     written.publish(place, buffer, meter)
 }
 
-/// Copies a file of an image to a place that has an earlier copy of it, by itself: what differs is
-/// written there. None: that copy cannot be changed, and is gone.
+/// Patches the earlier copy of an image's file: writes only the differences. None: the earlier copy
+/// cannot be changed, and is gone.
 pub fn patch_file(
     place: Place<'_>,
     source: Source<'_>,
@@ -203,26 +206,26 @@ pub fn patch_file(
     copied
 }
 
-/// What of a copy is there before it is made.
+/// What exists of a copy before it is made.
 enum Beginning {
     Nothing,
-    /// What an agent that died has written.
+    /// The part that an agent wrote before it died.
     Begun(Temporary, Mark),
     /// An earlier copy.
     Earlier(Temporary, Earlier),
 }
 
-/// A copy under its temporary name that has all the bytes and attributes, and nothing to vouch for
-/// it yet.
+/// A copy under its temporary name, with all bytes and attributes, not verified yet.
 struct Written<'a> {
     source: Source<'a>,
     file: OpenFile<'a>,
     temporary: Temporary,
     summary: Summary,
     copy: Copy,
-    /// Another agent, which died, wrote the beginning.
+    /// Whether another agent, which died, wrote the beginning.
     was_begun: bool,
-    /// All else of it was compared before, or is known to be as it was.
+    /// For a patched copy: the ranges written. The other bytes were compared, or are known to be
+    /// unchanged.
     earlier: Option<Earlier>,
 }
 
@@ -287,13 +290,12 @@ impl<'a> Written<'a> {
         Ok(Written { source, file, temporary, summary, copy, was_begun, earlier })
     }
 
-    /// Lets the kernel begin to write it back: the first thing it does about pages that nobody
-    /// needs.
+    /// Starts write-back: the kernel begins it when told that nobody needs the pages.
     fn write_back(&self) {
         drop_cached(&self.temporary.file);
     }
 
-    /// Step 2. The kernel need not keep in memory what is on the device.
+    /// Step 2. Also drops the pages from the page cache.
     fn make_durable(&self, meter: &Meter) -> Result<()> {
         let _at_work = meter.at(self.source.path);
         let _lap = Lap::begin(meter);
@@ -302,9 +304,9 @@ impl<'a> Written<'a> {
         Ok(())
     }
 
-    /// Lets the kernel begin to read it from its device.
+    /// Starts read-ahead from the device.
     fn read_ahead(&self) {
-        // Only advice: where it is not taken reading takes longer.
+        // Only advice: if the kernel ignores it, reading takes longer.
         let _ = rustix::fs::fadvise(&self.temporary.file, 0, None, Advice::WillNeed);
     }
 
@@ -336,7 +338,7 @@ impl<'a> Written<'a> {
     }
 }
 
-/// As `read_from`; what takes long in the store is not put down to the persist directory.
+/// Calls `read_from`. A long wait in the store does not count as a stall of the persist directory.
 fn read(
     file: &OpenFile<'_>,
     from: (Option<Start>, &Known),
@@ -355,7 +357,7 @@ fn read(
     summary
 }
 
-/// Sets the marks of a copy as it goes on.
+/// Sets marks while a copy proceeds.
 struct Progress<'a> {
     marks: &'a Marks,
     path: &'a FilePath,
@@ -373,7 +375,7 @@ impl<'a> Progress<'a> {
         Ok(Progress { marks, path, mark, unmarked_bytes: 0, marked_at })
     }
 
-    /// Makes what is there durable from time to time, and says so.
+    /// Makes the copied part durable from time to time, and marks it.
     fn note(
         &mut self,
         chunk: &Chunk<'_>,
@@ -387,7 +389,7 @@ impl<'a> Progress<'a> {
             return Ok(());
         }
         aside.settle().map_err(Error::file("write", temporary.path()))?;
-        // A hole at the end has no length yet.
+        // A hole at the end does not extend the file by itself.
         let length = temporary.file.metadata().and_then(|found| match found.len() < offset {
             true => temporary.file.set_len(offset),
             false => Ok(()),
@@ -401,8 +403,8 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// Whether `existing`, which an earlier store left in the persist directory, is a verified copy of
-/// the file already.
+/// Checks whether `existing`, which an earlier store left in the persist directory, already is a
+/// verified copy of the file. None if it is not.
 pub fn adopt_file(
     place: Place<'_>,
     source: Source<'_>,
@@ -442,16 +444,16 @@ fn mark_drained(file: &OpenFile<'_>, summary: &Summary) {
     if file.volume.is_image() {
         return;
     }
-    // What fails here is only the mark that `ls` shows; the manifest is what counts.
+    // Only the flag that `ls` shows can be lost here; the manifest is authoritative.
     let _ = file.volume.fs().mark_drained(file.inode, summary.attributes.version, now());
 }
 
 fn drop_cached(file: &File) {
-    // Only advice: where it is not taken a comparison is still one of what other readers get.
+    // Only advice: if the kernel ignores it, the comparison still covers what other readers get.
     let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
 }
 
-/// Reads the copy at `path` from its device, and compares it. Errors: `CopyDiffers`,
+/// Reads the copy at `path` from its device and compares it. Errors: `CopyDiffers`,
 /// `LengthDiffers`, those of the persist directory.
 pub fn verify(
     destination: &Destination,
@@ -465,8 +467,8 @@ pub fn verify(
     compare(&file, &destination.full_path(path), (copy.bytes, copy.crc32c), buffer, meter)
 }
 
-/// Reads a copy and compares it: from its device, not from the page cache, where it is durable and
-/// was not read since.
+/// Reads a copy and compares its length and CRC32C with `expected`. The data come from the device,
+/// not from the page cache, if they are durable and were not read since.
 pub fn compare(
     file: &File,
     path: &Path,
@@ -492,7 +494,8 @@ fn compare_length(path: &Path, expected_bytes: u64, found_bytes: u64) -> Result<
     }
 }
 
-/// Length and CRC32C of a whole ordinary file; `progress` hears of every part read, and may end it.
+/// Returns length and CRC32C of a whole ordinary file. `progress` is called for every part read,
+/// and may end it with an error.
 pub fn checksum_of(
     file: &File,
     path: &Path,
@@ -530,11 +533,11 @@ pub fn checksum_of(
     })
 }
 
-/// Length of the hole at `offset` of a file of `length` bytes, as far as its file system tells.
+/// Length of the hole at `offset` in a file of `length` bytes, as far as its file system tells.
 fn hole_at(file: &File, offset: u64, length: u64) -> u64 {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
         Ok(data) => data.min(length).saturating_sub(offset),
-        // Nothing but a hole up to the end.
+        // The hole extends to the end of the file.
         Err(rustix::io::Errno::NXIO) => length.saturating_sub(offset),
         Err(_) => 0,
     }

@@ -1,4 +1,4 @@
-//! Files that could not be drained: why, and when to try again.
+//! Files that could not be drained: the reason, and the time of the next attempt.
 
 use crate::model::error::{Error, Result, Severity};
 use crate::model::path::FilePath;
@@ -6,12 +6,12 @@ use crate::model::protocol::Failed;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Delay before the first repetition; it doubles each time.
+/// Delay before the first retry; it doubles with each one.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
-/// The delay grows no further than this.
+/// Longest delay.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// A growing delay between attempts.
+/// Growing delay between attempts.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     delay: Duration,
@@ -19,18 +19,18 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// After a first failure.
+    /// Starts the delay after a first failure.
     pub fn new() -> Backoff {
         Backoff { delay: RETRY_FIRST, next: Instant::now() + RETRY_FIRST }
     }
 
-    /// After another failure.
+    /// Doubles the delay after another failure.
     pub fn grow(&mut self) {
         self.delay = (self.delay * 2).min(RETRY_MAX);
         self.next = Instant::now() + self.delay;
     }
 
-    /// When to try again.
+    /// When the next attempt is due.
     pub fn next(&self) -> Instant {
         self.next
     }
@@ -47,7 +47,7 @@ struct Failure {
     backoff: Backoff,
 }
 
-/// The files in trouble.
+/// The files that failed, with their delays.
 #[derive(Default)]
 pub struct Failures {
     files: BTreeMap<FilePath, Failure>,
@@ -55,9 +55,8 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Sorts the result of a step on `path`: the value if it went well, None if this file must
-    /// wait.
-    /// Errors: those of the directory as a whole, and `Stopped`.
+    /// Takes the result of a step on `path`. Returns the value if the step succeeded; None if the
+    /// file must wait. Errors: those of the directory as a whole, and `Stopped`.
     pub fn settle<T>(&mut self, path: &FilePath, result: Result<T>) -> Result<Option<T>> {
         match result {
             Ok(value) => {
@@ -77,7 +76,7 @@ impl Failures {
         }
     }
 
-    /// The files in trouble.
+    /// Returns the files that failed.
     pub fn paths(&self) -> impl Iterator<Item = &FilePath> {
         self.files.keys()
     }
@@ -94,32 +93,32 @@ impl Failures {
         }
     }
 
-    /// Whether the time has come to try `path` (again).
+    /// Whether `path` may be tried now.
     pub fn may_try(&self, path: &FilePath) -> bool {
         self.files.get(path).is_none_or(|failure| failure.backoff.next() <= Instant::now())
     }
 
-    /// Everything may be tried at once.
+    /// Forgets all failures, so that everything may be tried at once.
     pub fn forgive(&mut self) {
         self.files.clear();
     }
 
-    /// Forgets files that need no step any more.
+    /// Forgets the files that need no step any more (`needed` is false).
     pub fn retain(&mut self, needed: impl Fn(&FilePath) -> bool) {
         self.files.retain(|path, _| needed(path));
     }
 
-    /// So many files are left to a pass that knows what has changed meanwhile.
+    /// Counts `files` that are left to a later pass because they changed meanwhile.
     pub fn leave(&mut self, files: u64) {
         self.changed += files;
     }
 
-    /// The number of files that changed while they were copied, or were left, since the last call.
+    /// Returns the number of files that changed during the copy or were left, since the last call.
     pub fn take_changed(&mut self) -> u64 {
         std::mem::take(&mut self.changed)
     }
 
-    /// The files in trouble, for people.
+    /// Returns the files that failed and their reasons, for reports.
     pub fn list(&self) -> Vec<Failed> {
         let failed = |(path, failure): (&FilePath, &Failure)| Failed {
             path: path.clone(),
@@ -129,7 +128,7 @@ impl Failures {
         self.files.iter().map(failed).collect()
     }
 
-    /// When the next of them is to be tried again.
+    /// When the first retry is due.
     pub fn next_retry(&self) -> Option<Instant> {
         self.files.values().map(|failure| failure.backoff.next()).min()
     }

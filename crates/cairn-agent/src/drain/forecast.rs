@@ -1,9 +1,9 @@
-//! Whether what is not safe yet will be before the job's time is over, planned backwards from that
-//! moment at the rate that was measured.
+//! Forecast whether the undrained data will be safe before the job's time limit, planned backwards
+//! from the limit at the measured rate.
 //!
-//! Must stay true: a limit is lifted while there is still time for what it would not have let
-//! through; nothing is foretold before something was copied. The namespaces are walked seldom
-//! enough to cost a twentieth of a processor.
+//! Must stay true: a rate limit is lifted while there is still time for the bytes that it would
+//! hold back. Nothing is forecast before something was copied. Walking the namespaces costs at most
+//! a twentieth of a processor.
 
 use crate::agent::shared::Shared;
 use crate::model::error::Result;
@@ -11,41 +11,42 @@ use crate::store::node::Kind;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Kept for what the rate does not say: the last flush, the manifest.
+/// Seconds reserved for work that the rate does not cover: the last flush, the manifest.
 const RESERVE_S: f64 = 5.0;
-/// What is measured may get worse by such a part.
+/// Factor by which the measured rate may get worse.
 const SLACK: f64 = 1.25;
-/// Limits are lifted so long before the end in any case, if something is left.
+/// Limits are lifted this many seconds before the end in any case, if something is undrained.
 const LAST_S: f64 = 60.0;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A look is followed by a pause of so many times its length.
+/// A look is followed by a pause of this many times its duration.
 const LOOK_FACTOR: u32 = 20;
 
-/// How fast the drain is.
+/// Speed of the drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
-    /// Bytes a second without limits, as measured; none before anything was copied.
+    /// Bytes per second without limits, as measured; None before anything was copied.
     pub free: Option<f64>,
-    /// Bytes a second with the limits that there are.
+    /// Bytes per second under the present limits.
     pub kept: Option<f64>,
 }
 
-/// What is to be expected at the end of the job's time.
+/// Forecast for the end of the job's time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forecast {
-    /// When the job's time is over, seconds since the epoch.
+    /// End of the job's time, seconds since the epoch.
     pub until: u64,
     /// Seconds until then.
     pub left_s: u64,
-    /// Bytes that are only in the store, of files that are to be drained.
+    /// Bytes of files to be drained that are only in the store.
     pub undrained_bytes: u64,
-    /// Seconds to drain them as fast as possible, with a reserve; none if nothing was measured yet.
+    /// Seconds to drain them as fast as possible, with a reserve; None before anything was
+    /// measured.
     pub needed_s: Option<u64>,
-    /// They will be safe by then, as far as is known.
+    /// Whether they will be safe by then, as far as is known.
     pub in_time: bool,
 }
 
-/// What to expect, and whether limits must go.
+/// Returns the forecast, and whether limits must be lifted.
 pub fn forecast(now: f64, until: u64, undrained_bytes: u64, rates: Rates) -> (Forecast, bool) {
     let left = (until as f64 - now).max(0.0);
     let needed_at = |rate: f64| undrained_bytes as f64 / rate.max(1.0) * SLACK + RESERVE_S;
@@ -63,14 +64,14 @@ pub fn forecast(now: f64, until: u64, undrained_bytes: u64, rates: Rates) -> (Fo
     (forecast, lifts)
 }
 
-/// Looks ahead from time to time.
+/// Renews the forecast from time to time.
 #[derive(Default)]
 pub struct Lookout {
     next: Option<Instant>,
 }
 
 impl Lookout {
-    /// Looks if it is time to, and if the job's time ends at all.
+    /// Renews the forecast if that is due and the job has a time limit.
     pub fn look(&mut self, shared: &Shared) -> Result<()> {
         let Some(until) = shared.meter.pace.policy().until else {
             shared.state().forecast = None;
@@ -92,8 +93,8 @@ impl Lookout {
     }
 }
 
-/// Bytes of files that are only in the store and are to be drained, those that are still written
-/// included.
+/// Bytes of files that are to be drained and are only in the store, including files that are still
+/// being written.
 fn undrained_bytes(shared: &Shared) -> Result<u64> {
     let left_out = shared.meter.left_out();
     let mut bytes = 0;

@@ -1,11 +1,17 @@
-//! The files of one checkpoint, held open while they are copied: if a program removes them or puts
-//! others in their place meanwhile, their data stay until the copy is there.
+//! Holds the files of one checkpoint open while they are copied. If a program removes or replaces
+//! them meanwhile, their data stay until the copies are made.
 //!
-//! Must stay true: no program finds less room because of that. A checkpoint is held only while
-//! there is far more room than it takes; whoever finds none nevertheless waits a moment, as for
-//! other space that is being made, and it is let go. What is let go is copied on for as long as it
-//! has its names. At most one is held at a time, by the drain; the thread that hears writers lets
-//! it go.
+//! Must stay true: no program gets less room because of a hold. A checkpoint is held only while
+//! there is far more free space than it takes. A program that finds no space nevertheless waits a
+//! moment, as it does for other space that is being made, and the hold is released. A released
+//! checkpoint is copied on as long as its files have their names. At most one checkpoint is held at
+//! a time. The drain takes the hold; the thread that serves waiting writers may release it.
+
+use cairn_core::{HandleId, InodeId, OpenOptions, ROOT};
+use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::checkpoint::sets::Family;
 use crate::checkpoint::sets::register::{Checkpoint, Level};
@@ -14,22 +20,17 @@ use crate::model::log;
 use crate::model::path::FilePath;
 use crate::store::reaper;
 use crate::store::volume::{Volume, now};
-use cairn_core::{HandleId, InodeId, OpenOptions, ROOT};
-use std::cmp::Reverse;
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A checkpoint of more files is not held: each takes one of the descriptions that programs have,
-/// too.
+/// Largest number of files of a checkpoint that is held. Each takes an open-file description, which
+/// programs need as well.
 const FILES_MAX: usize = 1024;
-/// How long who finds no room waits for what is held to be let go, at most.
+/// Longest time, in milliseconds, that a program without space waits for a hold to be released.
 pub const PATIENCE_MS: u32 = 5000;
-/// Room for so many checkpoints of its size must be there when one is held, and for one as long as
-/// it is.
+/// Free space required to take a hold, as a multiple of the checkpoint's size. Keeping it requires
+/// one time its size.
 const ROOM_AT_FIRST: u64 = 2;
 
-/// What is held of one namespace.
+/// Files of one namespace that are held open.
 #[derive(Default)]
 pub struct Hold(Mutex<Held>);
 
@@ -41,12 +42,13 @@ struct Held {
 
 impl Hold {
     fn lock(&self) -> MutexGuard<'_, Held> {
-        // Whoever panicked had put a file in or not yet.
+        // A thread that panicked had inserted its file or not: both states are valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Holds a checkpoint until it is dropped, or the thread that hears writers lets it go.
+/// A held checkpoint; released when this is dropped, or earlier by the thread that serves waiting
+/// writers.
 pub struct Holding<'a>(Vec<&'a Volume>);
 
 impl Drop for Holding<'_> {
@@ -55,14 +57,14 @@ impl Drop for Holding<'_> {
     }
 }
 
-/// When a checkpoint of each family was held last: after how many others.
+/// Order in which families were held last: a larger number is more recent.
 #[derive(Default)]
 pub struct Turns(HashMap<Family, u64>);
 
 impl Turns {
-    /// Holds one of the checkpoints that are `due`, oldest first, and to be copied, and has it
-    /// copied first: the newest of a family, and of several families that of which none was held
-    /// for the longest time.
+    /// Holds one of the checkpoints in `due` that `plans` copy, and moves its files to the front of
+    /// the plans. `due` is oldest first. Candidates are the newest checkpoint of each family; of
+    /// these, the one of the family that was held least recently.
     pub fn hold<'a>(
         &mut self,
         volumes: &[&'a Arc<Volume>],
@@ -86,8 +88,7 @@ impl Turns {
     }
 }
 
-/// Holds the files of `known`, all of them; None if there is no room for that, or they are not what
-/// they were.
+/// Holds all files of `known`. None if there is not enough room, or if a file has changed or gone.
 pub fn hold<'a>(volumes: &[&'a Arc<Volume>], known: &Checkpoint) -> Option<Holding<'a>> {
     let holding = Holding(volumes.iter().map(|volume| &***volume).collect());
     let mut held_files = 0;
@@ -102,7 +103,7 @@ pub fn hold<'a>(volumes: &[&'a Arc<Volume>], known: &Checkpoint) -> Option<Holdi
         let mut held = volume.hold.lock();
         for (path, file) in files {
             let inode = InodeId(file.inode);
-            // It may have two names.
+            // The file may have two names.
             if let Entry::Vacant(entry) = held.files.entry(inode) {
                 entry.insert(open(volume, &path, inode, file.version)?);
             }
@@ -121,57 +122,57 @@ pub fn hold<'a>(volumes: &[&'a Arc<Volume>], known: &Checkpoint) -> Option<Holdi
     Some(holding)
 }
 
-/// A description of the file at `path`, if that is still `inode` in this version.
+/// Opens the file at `path`; None if it is not `inode` in this version any more.
 fn open(volume: &Volume, path: &FilePath, inode: InodeId, version: u64) -> Option<HandleId> {
     let (fs, caller) = (volume.fs(), volume.caller());
     let options = OpenOptions { read: true, no_follow: true, ..OpenOptions::default() };
     let opened = fs.open_file(&caller, ROOT, path.as_bytes(), options, 0).ok()?;
     let is_it = opened.inode == inode && fs.attributes(inode).is_ok_and(|it| it.version == version);
     if !is_it {
-        // If this fails the handle goes with the slot.
+        // If this fails, the handle is released with the process slot.
         let _ = fs.release(volume.slot(), opened.handle, now());
     }
     is_it.then_some(opened.handle)
 }
 
 impl Volume {
-    /// Whether this process holds the file.
+    /// Whether this process holds the file open.
     pub fn holds(&self, inode: InodeId) -> bool {
         self.hold.lock().files.contains_key(&inode)
     }
 
-    /// Acts on the description of a file that is held, which stays as long as that takes; None if
-    /// it is not held.
+    /// Calls `act` with the handle of a held file, which cannot be released meanwhile. None if the
+    /// file is not held.
     pub fn while_held<T>(&self, inode: InodeId, act: impl FnOnce(HandleId) -> T) -> Option<T> {
         let held = self.hold.lock();
         held.files.get(&inode).map(|handle| act(*handle))
     }
 
-    /// Whether anything is held.
+    /// Whether any file is held.
     pub fn is_holding(&self) -> bool {
         !self.hold.lock().files.is_empty()
     }
 
-    /// Whether there is still enough room for what is held.
+    /// Whether there is still enough room to keep the hold.
     pub fn may_hold(&self) -> bool {
         let bytes = self.hold.lock().bytes;
         bytes == 0 || self.has_room(bytes)
     }
 
-    /// Lets go of what is held: the data of what has no name any more are gone then.
+    /// Releases all held files. The data of those without a name are freed.
     pub fn let_go(&self) {
         let mut held = self.hold.lock();
         let files = std::mem::take(&mut *held).files;
         for handle in files.values() {
-            // If this fails the handle goes with the slot.
+            // If this fails, the handle is released with the process slot.
             let _ = self.fs().release(self.slot(), *handle, now());
         }
-        // What fails here is tried again at the next visit.
+        // A failure is retried at the next visit.
         let _ = reaper::reclaim(self, None);
     }
 
-    /// Whether the first tier with data has room for so many bytes more: in the next one a program
-    /// would have them more slowly.
+    /// Whether the first tier with data has room for `bytes` more. The next tier does not count: a
+    /// program would be slower there.
     fn has_room(&self, bytes: u64) -> bool {
         let Ok(usage) = self.fs().usage() else { return false };
         let tiers = usage.total_blocks.iter().zip(&usage.used_blocks);

@@ -1,7 +1,10 @@
-//! Files that leave the store while their drained copies stay.
+//! Eviction: files leave the store and their drained copies stay.
 //!
-//! Must stay true: the manifest says so before the first of them goes; what has to be drained is
-//! looked at in the persist directory first.
+//! Must stay true: the manifest detaches the copies before the first file goes. A file that has to
+//! be drained is looked up in the persist directory first.
+
+use cairn_core::{Attributes, InodeId, ROOT};
+use std::sync::Arc;
 
 use super::Drainer;
 use crate::checkpoint::sets::Member;
@@ -11,23 +14,22 @@ use crate::model::error::{Error, Result};
 use crate::model::path::FilePath;
 use crate::persist::manifest::{State, manifest_path};
 use crate::store::volume::Volume;
-use cairn_core::{Attributes, InodeId, ROOT};
-use std::sync::Arc;
 
-/// A name that leaves the store.
+/// A name that is to leave the store.
 struct Leaving<'a> {
     path: &'a FilePath,
     volume: &'a Volume,
-    /// Its path in the namespace.
+    /// Its path within the namespace.
     inner: FilePath,
     is_directory: bool,
-    /// It stays unless it is this file, in this version, which nobody writes to.
+    /// Inode and version that the file must still have, without a writer; otherwise it stays.
     unchanged: Option<(InodeId, u64)>,
 }
 
 impl Drainer {
-    /// Drops files from the store, in this order, and keeps their drained copies. Refuses all of
-    /// them if one is not drained, unless `force`.
+    /// Removes files from the store, in this order, and keeps their drained copies. Refuses all of
+    /// them if one is not drained, unless `force`. Errors: `NotDrained`; `Changed` if a file is in
+    /// use; the manifest cannot be read or written.
     pub fn evict(
         &mut self,
         volumes: &[Arc<Volume>],
@@ -55,8 +57,9 @@ impl Drainer {
         self.remove(leaving)
     }
 
-    /// Drops the files of a checkpoint from the store, unless one of them changed since it was
-    /// looked at, or is not drained although that is wanted.
+    /// Removes the files of a checkpoint from the store. Refuses if one of them changed since the
+    /// checkpoint was found, or is not drained although the checkpoint is wanted in the persist
+    /// directory.
     pub fn give_up(
         &mut self,
         volumes: &[Arc<Volume>],
@@ -77,8 +80,8 @@ impl Drainer {
         self.remove(leaving)
     }
 
-    /// Whether the persist directory has a file or symbolic link as it is in the store. It is
-    /// looked at: one that somebody changed or removed there is forgotten, so that it is copied
+    /// Whether the persist directory has this version of a file or symbolic link. Looks at the
+    /// copy: one that somebody changed or removed is dropped from the manifest, so that it is made
     /// again.
     fn is_drained(&mut self, path: &FilePath, attributes: &Attributes) -> Result<bool> {
         let Some(ledger) = &mut self.ledger else { return Ok(false) };
@@ -97,8 +100,9 @@ impl Drainer {
 
     fn remove(&mut self, leaving: Vec<Leaving>) -> Result<()> {
         if let Some(ledger) = &mut self.ledger {
-            // Said in the manifest first: once the file is gone, a copy without this word would be
-            // removed as well. One that stays after all is tied to its copy again.
+            // The manifest must say `detached` first: once the file is gone, the next pass would
+            // remove a copy that is still tied to it. The next pass attaches the copy again if the
+            // file stays after all.
             for one in &leaving {
                 ledger.update(one.path, |entry| entry.detached = true);
             }
@@ -123,7 +127,7 @@ impl Drainer {
     }
 }
 
-/// The namespace a path lies in, and its path there.
+/// Returns the namespace that `path` lies in, and its path within that namespace.
 fn locate<'a>(volumes: &'a [Arc<Volume>], path: &FilePath) -> Result<(&'a Volume, FilePath)> {
     let mut places = volumes
         .iter()

@@ -1,12 +1,13 @@
-//! A second name for a copy that is there already, instead of another copy: of a file with several
-//! names in the store, and of one that an image shares with the persist directory or with the image
-//! before it.
+//! Hard links to existing copies instead of further copies: for a file with several names in the
+//! store, and for a file that an image shares with the persist directory or with the image before
+//! it.
 //!
-//! Must stay true: only a copy that is what its entry says gets another name, and only for a file
-//! of that version with those attributes; what one name leads to is never changed through another
-//! (`destination.rs`).
-//! Does not make a copy where a file system has no second names, but for files that the store has
-//! no data of.
+//! Must stay true: only a copy that matches its entry gets another name, and only for a file of
+//! that version with those attributes. A file with several names is never changed through one of
+//! them (`destination.rs`).
+//!
+//! Does not copy where a file system has no hard links, except for files whose data the store does
+//! not have.
 
 use crate::drain::copy::{Place, Source, compare};
 use crate::drain::meter::Meter;
@@ -22,20 +23,20 @@ use crate::store::read::Buffer;
 use std::collections::HashSet;
 use std::io;
 
-/// A directory with copies of files of the same store.
+/// Another directory with copies of files of the same store.
 pub struct Elsewhere<'a> {
     /// The directory.
     pub destination: &'a Destination,
-    /// What is in it.
+    /// Its manifest.
     pub manifest: &'a Manifest,
-    /// Its files may have second names; what is for keeps has copies of its own, for somebody may
-    /// write to the others.
+    /// Whether its files may be linked to. A directory that is meant to be kept gets copies of its
+    /// own, because somebody may write to the files here.
     pub shares: bool,
-    /// Files whose copies there may be older than what they have now.
+    /// Files whose copies there may be older than the files.
     pub except: &'a HashSet<FilePath>,
 }
 
-/// Whether `entry` is of a copy of exactly `node`.
+/// Whether `entry` describes a copy of exactly `node`.
 pub fn is_copy_of(entry: &Entry, node: &Node) -> bool {
     let is_copy = entry.kind == Kind::File && entry.state == State::Drained;
     let is_same = (entry.inode, entry.version) == (node.inode, node.version);
@@ -43,7 +44,7 @@ pub fn is_copy_of(entry: &Entry, node: &Node) -> bool {
     is_copy && is_same && is_sound && !has_other_attributes(node, entry)
 }
 
-/// Whether `entry` is of a copy of what the file has become since `node` was read.
+/// Whether `entry` describes a copy of a later version of the file than `node`.
 pub fn is_later_copy_of(entry: &Entry, node: &Node) -> bool {
     let is_copy = entry.kind == Kind::File && entry.state == State::Drained;
     let is_sound = !entry.detached && !entry.damaged;
@@ -51,13 +52,14 @@ pub fn is_later_copy_of(entry: &Entry, node: &Node) -> bool {
 }
 
 impl Elsewhere<'_> {
-    /// The entry of a copy of exactly `node`, which has the same path here.
+    /// Returns the entry of a copy of exactly `node` at the same path here.
     pub fn entry(&self, path: &FilePath, node: &Node) -> Option<&Entry> {
         let entry = self.manifest.files.get(path).filter(|entry| is_copy_of(entry, node));
         entry.filter(|_| !self.except.contains(path))
     }
 
-    /// Has `source`, which the store has no data of, copied from here. None: its copy is not here.
+    /// Copies `source`, whose data the store does not have, from here to `place`. None if its copy
+    /// is not here.
     pub fn copy(
         &self,
         place: Place<'_>,
@@ -84,8 +86,8 @@ impl Elsewhere<'_> {
     }
 }
 
-/// Gives the copy at `other` of the directory `there`, whose entry is `entry`, to `source` under
-/// another name. None: it is not what its entry says any more, or cannot have two names.
+/// Links the copy at `other` in the directory `there`, described by `entry`, to the path of
+/// `source`. None if the copy does not match its entry any more, or cannot have two names.
 pub fn link(
     place: Place<'_>,
     source: Source<'_>,

@@ -1,4 +1,4 @@
-//! How far a drain has got, and the wish to stop it: shared by its threads and whoever watches.
+//! Progress of a drain, and the request to stop it: shared by its threads and whoever watches.
 
 use crate::drain::pace::Pace;
 use crate::model::error::{Error, Result};
@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-/// What has not moved for so long is told to whoever asks.
+/// A thread without progress for this long is reported as stalled.
 pub const STALLED: Duration = Duration::from_secs(5);
 
-/// What a thread is at in the persist directory.
+/// File in the persist directory that a thread works on.
 #[derive(Debug)]
 struct Work {
     thread: ThreadId,
     path: FilePath,
-    /// When it got on last.
+    /// Time of the last progress.
     moved: Instant,
-    /// It waits for the store.
+    /// Whether the thread waits for the store.
     is_in_store: bool,
 }
 
@@ -37,19 +37,19 @@ pub struct Meter {
     is_asked: AtomicBool,
     work: Mutex<Vec<Work>>,
     left_out: Mutex<Arc<HashSet<FilePath>>>,
-    /// How fast it may go.
+    /// How fast the drain may go.
     pub pace: Pace,
 }
 
 impl Meter {
-    /// A new pass begins.
+    /// Begins a new pass: resets its counters.
     pub fn reset(&self) {
         for counter in [&self.files_total, &self.files_done, &self.bytes_total, &self.bytes_done] {
             counter.store(0, Ordering::Relaxed);
         }
     }
 
-    /// These files are not to be drained, now or later.
+    /// Sets the files that are not to be drained, now or later.
     pub fn leave_out(&self, files: HashSet<FilePath>) {
         *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(files);
     }
@@ -59,21 +59,21 @@ impl Meter {
         Arc::clone(&self.left_out.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// So much more is to be copied.
+    /// Adds to the totals of the pass.
     pub fn expect(&self, files: u64, bytes: u64) {
         self.files_total.fetch_add(files, Ordering::Relaxed);
         self.bytes_total.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So many bytes were copied.
+    /// Counts copied bytes.
     pub fn copied(&self, bytes: u64) {
         self.bytes_done.fetch_add(bytes, Ordering::Relaxed);
         self.bytes_ever.fetch_add(bytes, Ordering::Relaxed);
         self.moves();
     }
 
-    /// This thread is at something below the persist directory, which may hang, until what is
-    /// returned is dropped.
+    /// Records that this thread works on `path` in the persist directory, where it may hang. Lasts
+    /// until the returned value is dropped.
     pub fn at(&self, path: &FilePath) -> AtWork<'_> {
         let thread = thread::current().id();
         let (path, moved, is_in_store) = (path.clone(), Instant::now(), false);
@@ -81,7 +81,7 @@ impl Meter {
         AtWork(self)
     }
 
-    /// This thread gets on with what it is at.
+    /// Records progress of this thread.
     pub fn moves(&self) {
         let thread = thread::current().id();
         let mut work = self.work();
@@ -90,8 +90,8 @@ impl Meter {
         }
     }
 
-    /// What this thread is at goes on in the store, where no persist directory hangs, or there
-    /// again.
+    /// Records whether this thread waits for the store. Such a wait does not count as a stall of
+    /// the persist directory.
     pub fn is_in_store(&self, is_in_store: bool) {
         let thread = thread::current().id();
         for own in self.work().iter_mut().filter(|work| work.thread == thread) {
@@ -99,13 +99,13 @@ impl Meter {
         }
     }
 
-    /// The same, unless it is to give up. Errors: `Stopped`.
+    /// Records progress of this thread. Errors: `Stopped` if it is to give up.
     pub fn get_on(&self) -> Result<()> {
         self.moves();
         if self.is_stopping() { Err(Error::Stopped) } else { Ok(()) }
     }
 
-    /// What does not get on, longest first.
+    /// Returns the work without progress, longest first.
     pub fn stalled(&self) -> Vec<Stalled> {
         let work = self.work();
         let plain = |work: &Work| (work.moved.elapsed(), work.path.clone());
@@ -117,16 +117,16 @@ impl Meter {
     }
 
     fn work(&self) -> MutexGuard<'_, Vec<Work>> {
-        // Plain values: whoever panicked left them whole.
+        // Plain values: a panic leaves them valid.
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file is done, one way or another.
+    /// Counts a file that was copied or has failed.
     pub fn finished_file(&self) {
         self.files_done.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The counters now.
+    /// Returns the counters of the pass.
     pub fn progress(&self) -> Progress {
         Progress {
             files_total: self.files_total.load(Ordering::Relaxed),
@@ -136,34 +136,34 @@ impl Meter {
         }
     }
 
-    /// Bytes that were copied in all passes.
+    /// Bytes copied in all passes.
     pub fn copied_ever(&self) -> u64 {
         self.bytes_ever.load(Ordering::Relaxed)
     }
 
-    /// Whether what is copied from now on is given up as soon as somebody asks for something.
+    /// Sets whether the present work stops as soon as a request comes in.
     pub fn give_way(&self, gives_way: bool) {
         self.gives_way.store(gives_way, Ordering::Relaxed);
     }
 
-    /// Whether somebody waits for what was asked for and not begun.
+    /// Sets whether a request waits that has not begun.
     pub fn note_asked(&self, is_asked: bool) {
         self.is_asked.store(is_asked, Ordering::Relaxed);
     }
 
-    /// Asks whoever copies to give up soon.
+    /// Asks the copying threads to stop soon.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Whether to give up.
+    /// Whether to stop.
     pub fn is_stopping(&self) -> bool {
         let gives_way = self.gives_way.load(Ordering::Relaxed);
         self.stopping.load(Ordering::Relaxed) || gives_way && self.is_asked.load(Ordering::Relaxed)
     }
 }
 
-/// A thread at work; ends when it is dropped.
+/// Marks a thread as at work until it is dropped.
 pub struct AtWork<'a>(&'a Meter);
 
 impl Drop for AtWork<'_> {

@@ -1,11 +1,12 @@
-//! How fast the drain may go: so many bytes a second, so much of the time in which programs write,
-//! and not while they write a checkpoint.
+//! Limits of the drain: bytes per second, a share of the time in which programs write, and no work
+//! while they write a checkpoint.
 //!
-//! Must stay true: whoever copies asks before each part and waits as long as it is told; a limit is
-//! kept over any time, but for a tenth of a second's worth and the part under way; the drain and
-//! the archive share it; whoever writes on and on delays the drain, and does not keep it from
-//! ending; a wish to stop, or that the limits are lifted, ends a wait at once.
-//! Does not know who writes; `activity.rs` looks.
+//! Must stay true: a copying thread asks before each part and waits as long as it is told. A limit
+//! holds over any period, except for a tenth of a second's worth and the part under way. The drain
+//! and the archive share the limits. A program that writes continuously delays the drain but cannot
+//! stop it. A request to stop, or lifted limits, end a wait at once.
+//!
+//! Does not know who writes; `activity.rs` does.
 
 use crate::drain::forecast::Rates;
 use crate::drain::meter::Meter;
@@ -16,30 +17,30 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What was not used is kept for so long.
+/// Unused budget is kept for this long.
 const BURST: Duration = Duration::from_millis(100);
-/// A program writes a checkpoint if it wrote something so short a time ago.
+/// A write within this time counts as part of a checkpoint.
 const CHECKPOINT: Duration = Duration::from_millis(100);
-/// A program writes if it wrote something so short a time ago.
+/// A write within this time means that a program is writing.
 const WRITING: Duration = Duration::from_secs(1);
-/// A checkpoint is let through for so long; if it goes on, the drain works as long at its limit,
-/// and so on.
+/// Longest pause for a checkpoint. If the program writes on, the drain works as long at its limit,
+/// then pauses again, and so on.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// The rate is that of the last seconds of work, so many or half of them.
+/// The rate is measured over the last seconds of work: between half of this and all of it.
 const MEASURED_S: f64 = 20.0;
-/// How often a wait looks around.
+/// Interval at which a waiting thread checks its conditions.
 const NAP: Duration = Duration::from_millis(10);
 const NANOSECONDS: u128 = 1_000_000_000;
 
-/// Time as it passes, or as a test says.
+/// Source of time; a test supplies its own.
 pub trait Clock: Send + Sync {
-    /// Time since some moment.
+    /// Time since a fixed moment.
     fn now(&self) -> Duration;
-    /// Lets so much time pass.
+    /// Waits for `time`.
     fn nap(&self, time: Duration);
 }
 
-/// The system's.
+/// The system's monotonic clock.
 struct Monotonic(Instant);
 
 impl Clock for Monotonic {
@@ -52,11 +53,11 @@ impl Clock for Monotonic {
     }
 }
 
-/// A token bucket: what is spent comes back at a rate, and whoever spends more waits for it.
+/// Token bucket: spent tokens return at a fixed rate, and a caller that overspends waits for them.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     per_second: u64,
-    /// When all that was spent will be paid for.
+    /// When all spent tokens will have returned.
     paid_at: Duration,
 }
 
@@ -65,7 +66,7 @@ impl Bucket {
         Bucket { per_second: per_second.max(1), paid_at: now }
     }
 
-    /// Spends `amount`; how long that has to wait for what was spent before.
+    /// Spends `amount`. Returns how long to wait for what was spent before.
     fn spend(&mut self, now: Duration, amount: u64) -> Duration {
         let begin = self.paid_at.max(now.saturating_sub(BURST));
         let cost = u128::from(amount) * NANOSECONDS / u128::from(self.per_second);
@@ -78,12 +79,12 @@ impl Bucket {
 struct Limits {
     policy: DrainPolicy,
     bytes: Option<Bucket>,
-    /// Nanoseconds of work.
+    /// Budget of work, in nanoseconds.
     work: Option<Bucket>,
     wrote_at: Option<Duration>,
-    /// Bytes of late, and how long threads worked on them.
+    /// Recently copied bytes, and the seconds that threads worked on them.
     measured: (f64, f64),
-    /// The first leave and the last one.
+    /// Times of the first and the last admission.
     span: Option<(Duration, Duration)>,
     writing_since: Option<Duration>,
 }
@@ -98,7 +99,7 @@ impl Limits {
         *sum_bytes += bytes as f64;
         *sum_s += worked_ns as f64 / NANOSECONDS as f64;
         if *sum_s > MEASURED_S {
-            // What was long ago matters less and less.
+            // Older measurements lose weight.
             *sum_bytes /= 2.0;
             *sum_s /= 2.0;
         }
@@ -109,7 +110,7 @@ impl Limits {
         self.span = Some((first, last.max(now)));
     }
 
-    /// Whether to let a program write its checkpoint first.
+    /// Whether to wait for a program that writes its checkpoint.
     fn pauses(&self, now: Duration) -> bool {
         let turn = |since| now.saturating_sub(since).as_nanos() / PAUSE_MAX.as_nanos();
         let is_programs_turn = self.writing_since.is_none_or(|since| turn(since) % 2 == 0);
@@ -117,7 +118,7 @@ impl Limits {
     }
 }
 
-/// The drain's pace.
+/// The pace of the drain.
 pub struct Pace {
     clock: Box<dyn Clock>,
     limits: Mutex<Limits>,
@@ -127,22 +128,22 @@ pub struct Pace {
     waited_ns: AtomicU64,
 }
 
-/// How the pace is, for whoever asks.
+/// The state of the pace, for reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PaceReport {
-    /// Bytes a second, at most.
+    /// Largest number of bytes per second.
     pub rate_bytes: Option<u64>,
-    /// Percent of the time in which programs write, at most.
+    /// Largest percentage of the time in which programs write.
     pub share_percent: Option<u8>,
-    /// A program writes a checkpoint, which goes first.
+    /// Whether the drain pauses for a program that writes a checkpoint.
     pub paused: bool,
-    /// Limits are not kept any more.
+    /// Whether limits are lifted.
     pub lifted: bool,
-    /// Bytes that asked for leave since the agent started.
+    /// Bytes that asked for admission since the agent started.
     pub admitted_bytes: u64,
-    /// How long they waited for it, all threads together.
+    /// Time they waited for it, all threads together, in milliseconds.
     pub waited_ms: u64,
-    /// Time from the first leave to the last one.
+    /// Time from the first admission to the last one, in milliseconds.
     pub span_ms: u64,
 }
 
@@ -165,11 +166,11 @@ impl Pace {
     }
 
     fn limits(&self) -> MutexGuard<'_, Limits> {
-        // Plain values: whoever panicked left them whole.
+        // Plain values: a panic leaves them valid.
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on as `policy` says.
+    /// Applies `policy` from now on.
     pub fn set(&self, policy: &DrainPolicy) {
         let mut limits = self.limits();
         if limits.policy != *policy {
@@ -181,38 +182,37 @@ impl Pace {
         }
     }
 
-    /// What it was set to.
+    /// The policy in effect.
     pub fn policy(&self) -> DrainPolicy {
         self.limits().policy.clone()
     }
 
-    /// Whether limits must go so that all is safe when the job's time is over.
+    /// Sets whether limits are lifted so that all is safe at the end of the job's time.
     pub fn lift(&self, lifted: bool) {
         self.lifted.store(lifted, Ordering::Relaxed);
     }
 
-    /// Somebody says that time is short from now on: no limit is kept, and the newest files come
-    /// first.
+    /// Time is short: lifts all limits for good, and the newest files come first.
     pub fn hurry(&self) {
         self.hurrying.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody said so.
+    /// Whether `hurry` was called.
     pub fn is_hurrying(&self) -> bool {
         self.hurrying.load(Ordering::Relaxed)
     }
 
-    /// Whether limits are kept no more.
+    /// Whether limits are lifted.
     fn is_lifted(&self) -> bool {
         self.lifted.load(Ordering::Relaxed) || self.is_hurrying()
     }
 
-    /// Whether it matters what programs do.
+    /// Whether the activity of programs matters.
     pub fn is_watching(&self) -> bool {
         !self.is_lifted() && self.limits().policy.is_limited()
     }
 
-    /// A program wrote something since the last time that somebody looked, or none did.
+    /// Records whether a program wrote since the last call.
     pub fn note_activity(&self, wrote: bool) {
         let now = self.clock.now();
         let mut limits = self.limits();
@@ -225,7 +225,7 @@ impl Pace {
         }
     }
 
-    /// How fast one thread copies when nothing holds it back, and with the limits that there are.
+    /// Speed of one thread without limits, as measured, and under the present limits.
     pub fn rates(&self) -> Rates {
         let limits = self.limits();
         let (bytes, seconds) = limits.measured;
@@ -237,7 +237,7 @@ impl Pace {
         Rates { free, kept: bounds.reduce(f64::min) }
     }
 
-    /// How it is.
+    /// Returns the state for reports.
     pub fn report(&self) -> PaceReport {
         let now = self.clock.now();
         let limits = self.limits();
@@ -253,7 +253,7 @@ impl Pace {
         }
     }
 
-    /// Spends `bytes` and the work since `since`; how long to wait for that.
+    /// Spends `bytes` and the work since `since`. Returns how long to wait for that.
     fn spend(&self, of: Work, since: Duration, bytes: u64) -> Duration {
         let now = self.clock.now();
         let worked = u64::try_from(now.saturating_sub(since).as_nanos()).unwrap_or(u64::MAX);
@@ -269,30 +269,30 @@ impl Pace {
     }
 }
 
-/// Whose bytes they are.
+/// Owner of copied bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
-    /// The drain's: what is known of its speed comes from them.
+    /// The drain: its bytes measure the rate.
     Drain,
-    /// Somebody else's, who keeps to the same limits.
+    /// Another copier that keeps to the same limits.
     Other,
 }
 
-/// The work of one thread on one file.
+/// Work of one thread on one file.
 pub struct Lap<'a> {
     meter: &'a Meter,
     work: Work,
-    /// Since when it has worked without asking.
+    /// Start of the work that has not been accounted for.
     since: Duration,
 }
 
 impl<'a> Lap<'a> {
-    /// Begins now, for the drain.
+    /// Begins work of the drain.
     pub fn begin(meter: &'a Meter) -> Lap<'a> {
         Lap::of(Work::Drain, meter)
     }
 
-    /// Begins now, for somebody else who keeps to the drain's limits.
+    /// Begins work of another copier that keeps to the drain's limits.
     pub fn beside(meter: &'a Meter) -> Lap<'a> {
         Lap::of(Work::Other, meter)
     }
@@ -301,8 +301,7 @@ impl<'a> Lap<'a> {
         Lap { meter, work, since: meter.pace.clock.now() }
     }
 
-    /// Asks for leave to copy `bytes` more, and waits for it.
-    /// Errors: `Stopped`.
+    /// Asks for admission of `bytes` more, and waits for it. Errors: `Stopped`.
     pub fn admit(&mut self, bytes: u64) -> Result<()> {
         let pace = &self.meter.pace;
         let begun = pace.clock.now();
@@ -328,7 +327,7 @@ impl<'a> Lap<'a> {
 }
 
 impl Drop for Lap<'_> {
-    /// The rest of the work is paid for by who comes next.
+    /// Accounts for the remaining work: the next caller waits for it.
     fn drop(&mut self) {
         self.meter.pace.spend(self.work, self.since, 0);
     }

@@ -1,13 +1,13 @@
-//! What has to happen in the persist directory so that it holds what the store holds.
+//! Plans what must change in the persist directory so that it holds what the store holds.
 //!
-//! A pure comparison of the tree of names in the store with the manifest; it depends on no history,
-//! so it is right after an agent died, a log was overrun, or events came in any order. `drain.rs`
+//! A pure comparison of the store's tree with the manifest. It depends on no history, so it is
+//! right after an agent died, after a log overrun, and after events in any order. `carry.rs`
 //! carries the plan out.
-//! Must stay true: a copy is removed only if the tree has no file of that name and kind any more
-//! and the entry is not detached (`drain.rs` asks of each whether the tree has missed the file); an
-//! open file is never copied, and an unclean one only if that is asked for; nothing happens to a
-//! copy with the data of a file that is absent in the store, but that it is renamed as that file
-//! was.
+//!
+//! Must stay true: a copy is removed only if the tree has no file of that name and kind and the
+//! entry is not detached (`drain.rs` checks whether the tree missed a renamed file). An open file
+//! is never copied, and an unclean one only on request. A copy that holds the data of an absent
+//! file is left alone, except that it is renamed with the file.
 
 use crate::drain::link::is_copy_of;
 use crate::model::path::FilePath;
@@ -17,41 +17,41 @@ use crate::store::node::Kind;
 use crate::store::node::{Node, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// The steps, to be carried out in the order of the fields.
+/// The steps, carried out in the order given in `carry.rs`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Copies of ours to remove, deepest first.
+    /// Our copies to remove, deepest first.
     pub remove: Vec<FilePath>,
-    /// Entries without anything in the persist directory, to be dropped from the manifest.
+    /// Entries to drop from the manifest that have nothing in the persist directory.
     pub forget: Vec<FilePath>,
     /// Directories to make, parents first.
     pub directories: Vec<FilePath>,
-    /// Verified copies whose file was renamed in the store: from, to; in an order that overwrites
+    /// Verified copies whose files were renamed in the store, as (from, to). The order overwrites
     /// no copy that is still needed.
     pub renames: Vec<(FilePath, FilePath)>,
     /// Symbolic links to make.
     pub symlinks: Vec<FilePath>,
-    /// Unclean files to list as such.
+    /// Unclean files to record as such.
     pub unclean: Vec<FilePath>,
-    /// Verified copies whose entry is to be tied to the store again.
+    /// Entries of verified copies to tie to their files in the store again.
     pub attach: Vec<FilePath>,
-    /// Copies that were found to be not what their entry says.
+    /// Copies that turned out to differ from their entries.
     pub damaged: Vec<FilePath>,
-    /// Entries whose mode, time of last change or extended attributes are out of date.
+    /// Entries whose mode, modification time or extended attributes are out of date.
     pub attributes: Vec<FilePath>,
     /// Regular files to copy.
     pub copies: Vec<FilePath>,
-    /// Names of regular files of which there is, or will be, a copy under another name: that, this.
+    /// Hard links to make, as (existing copy, new name). The copy may be one that this plan makes.
     pub links: Vec<(FilePath, FilePath)>,
     /// Regular files that somebody may still write to and whose newest version is not drained.
     pub open: Vec<FilePath>,
-    /// Regular files that wait for the data of absent ones: their own, or those that have their
-    /// name in the persist directory.
+    /// Regular files that wait for the data of absent files: their own data, or those of a file
+    /// whose copy occupies their name in the persist directory.
     pub postponed: Vec<FilePath>,
 }
 
 impl Plan {
-    /// Whether there is nothing to do; open and postponed files do not count.
+    /// Whether there is nothing to do. Open and postponed files do not count.
     pub fn is_empty(&self) -> bool {
         let (open, postponed) = (self.open.clone(), self.postponed.clone());
         *self == Plan { open, postponed, ..Plan::default() }
@@ -59,8 +59,8 @@ impl Plan {
 }
 
 impl Plan {
-    /// Leaves out the copies of `held` files, and directories that are held, or, unless
-    /// `makes_empty` ones, with nothing else in them; those files.
+    /// Drops the copies of `held` files and returns these files. Also drops directories that are
+    /// held, and those that would hold nothing else, unless `makes_empty`.
     pub fn hold(
         &mut self,
         held: &HashSet<FilePath>,
@@ -87,20 +87,20 @@ impl Plan {
             |path: &FilePath| holding.contains(path) && !makes_empty || held.contains(path);
         let is_kept = |path: &&FilePath| wanted.contains(*path) || !is_held(path);
         let kept: Vec<&FilePath> = self.directories.iter().filter(is_kept).collect();
-        // Whatever else is in it, what a directory lies in is made as well.
+        // A directory that is made needs its parents, whatever else they hold.
         let mut made = directories_of(kept.clone());
         made.extend(kept.into_iter().cloned());
         self.directories.retain(|path| made.contains(path));
         left_out
     }
 
-    /// Paths in whose place something of another kind comes.
+    /// Returns the paths where something of another kind takes the place of a copy.
     pub fn displaced(&self, tree: &Tree) -> BTreeSet<FilePath> {
         self.remove.iter().filter(|path| tree.contains_key(*path)).cloned().collect()
     }
 
-    /// Leaves what has to make way for something of another kind, and what lies in it, until that
-    /// comes.
+    /// Keeps a copy that something of another kind will replace, and everything below it, until the
+    /// replacement is planned.
     pub fn keep_until_replaced(&mut self, tree: &Tree) {
         let mut left = self.displaced(tree);
         let Plan { directories, renames, symlinks, copies, links, .. } = &*self;
@@ -113,7 +113,7 @@ impl Plan {
         }
     }
 
-    /// Leaves the copies of `guarded` files where they are; whether any was to be removed.
+    /// Drops the removal of `guarded` copies. Returns whether any was to be removed.
     pub fn guard(&mut self, guarded: &HashSet<FilePath>) -> bool {
         let all = self.remove.len();
         let directories = directories_of(guarded.iter().collect());
@@ -121,7 +121,7 @@ impl Plan {
         self.remove.len() < all
     }
 
-    /// Leaves the copies at `needed` as they are, for now.
+    /// Leaves the copies at `needed` alone for now; the steps that touch them are postponed.
     pub fn spare(&mut self, needed: &HashSet<FilePath>) {
         let (held, renames): (Vec<_>, _) =
             std::mem::take(&mut self.renames).into_iter().partition(|(_, to)| needed.contains(to));
@@ -138,7 +138,7 @@ impl Plan {
         self.postponed.sort();
     }
 
-    /// Has those absent files copied whose copies lie elsewhere.
+    /// Copies the absent files whose copies lie in another directory (`is_there`).
     pub fn copy_absent(&mut self, tree: &Tree, is_there: impl Fn(&FilePath, &Node) -> bool) {
         let is_absent = |path: &FilePath| {
             tree.get(path).is_some_and(|node| node.absence.is_some() && is_there(path, node))
@@ -149,7 +149,7 @@ impl Plan {
         self.copies.extend(absent);
     }
 
-    /// Does nothing about what `is_left` says, here or there.
+    /// Drops every step on a path for which `is_left` is true, at either end of a rename.
     pub fn leave(&mut self, is_left: &dyn Fn(&FilePath) -> bool) {
         let Plan { remove, forget, directories, renames, symlinks, unclean, .. } = self;
         renames.retain(|(from, to)| !is_left(from) && !is_left(to));
@@ -161,7 +161,7 @@ impl Plan {
         }
     }
 
-    /// Paths for which there is something to do.
+    /// Returns the paths that have a step.
     pub fn steps(&self) -> impl Iterator<Item = &FilePath> {
         let Plan { remove, forget, directories, renames, symlinks, unclean, .. } = self;
         let Plan { attach, damaged, attributes, copies, links, .. } = self;
@@ -170,7 +170,8 @@ impl Plan {
         lists.into_iter().flatten().chain(renames.iter().chain(links).map(|(_, to)| to))
     }
 
-    /// Takes out what is to be done for copies of these files to be made before all others.
+    /// Splits off the steps to be carried out before all others, with the copies of the files in
+    /// `first`.
     pub fn take_first(&mut self, first: &HashSet<FilePath>) -> Plan {
         let is_first = |path: &FilePath| first.contains(path);
         let (copies, others) = std::mem::take(&mut self.copies).into_iter().partition(is_first);
@@ -186,15 +187,15 @@ impl Plan {
         std::mem::replace(self, rest)
     }
 
-    /// Paths at which the persist directory will have something else, or nothing, also where
-    /// nothing is copied.
+    /// Returns the paths whose content in the persist directory changes or disappears without a
+    /// copy.
     pub fn changed(&self) -> impl Iterator<Item = &FilePath> {
         let renamed = self.renames.iter().flat_map(|(from, to)| [from, to]);
         self.remove.iter().chain(renamed).chain(self.links.iter().map(|(_, to)| to))
     }
 }
 
-/// All directories that `paths` lie in.
+/// Returns all directories above `paths`.
 pub(crate) fn directories_of(paths: Vec<&FilePath>) -> HashSet<FilePath> {
     let mut directories = HashSet::new();
     for path in paths {
@@ -209,12 +210,12 @@ pub(crate) fn directories_of(paths: Vec<&FilePath>) -> HashSet<FilePath> {
     directories
 }
 
-/// The part of a manifest that belongs to one namespace.
+/// The entries of a manifest that belong to one namespace.
 type Entries<'a> = BTreeMap<&'a FilePath, &'a Entry>;
 
-/// Compares `tree`, one namespace whose files lie below `prefix`, with what `manifest` has there.
-/// Inode numbers mean something within one namespace only, so each is planned by itself. Of unclean
-/// files those are copied that are `taken`.
+/// Compares `tree`, a namespace whose files lie below `prefix`, with the entries of `manifest`
+/// there. Inode numbers are unique within one namespace only, so each namespace is planned alone.
+/// Unclean files are copied if `taken` says so.
 pub fn plan(
     tree: &Tree,
     manifest: &Manifest,
@@ -272,7 +273,7 @@ pub fn plan(
     plan
 }
 
-/// Plans what an absent file needs whose copy has its name; whether that is so.
+/// Plans the steps of an absent file whose copy has its name. Returns whether there is such a copy.
 fn plan_absent(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Entry>) -> bool {
     let Some(entry) = entry.filter(|entry| holds_data_of(entry, node)) else { return false };
     let is_tied = !entry.detached && entry.inode == node.inode && entry.version == node.version;
@@ -288,14 +289,14 @@ fn plan_absent(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Ent
     true
 }
 
-/// Copies that may have the data of absent files that have other names by now.
+/// Returns the copies that may hold the data of absent files which have other names by now.
 fn needed_by(astray: &[&Node], entries: &Entries) -> HashSet<FilePath> {
     let is_needed = |entry: &Entry| astray.iter().any(|node| holds_data_of(entry, node));
     let needed = entries.iter().filter(|(_, entry)| is_needed(entry));
     needed.map(|(path, _)| (*path).clone()).collect()
 }
 
-/// Paths where the store now has another kind of thing than the persist directory.
+/// Returns the paths where the store has another kind of file than the persist directory.
 fn displaced(tree: &Tree, entries: &Entries) -> BTreeSet<FilePath> {
     let differs =
         |path: &FilePath, entry: &Entry| tree.get(path).is_some_and(|node| node.kind != entry.kind);
@@ -303,8 +304,8 @@ fn displaced(tree: &Tree, entries: &Entries) -> BTreeSet<FilePath> {
     differing.map(|(path, _)| (*path).clone()).collect()
 }
 
-/// Verified copies whose path names another file now, by inode and version: candidates for a
-/// rename.
+/// Returns the verified copies whose path now names another file, by inode and version. They are
+/// candidates for a rename.
 fn movable(
     tree: &Tree,
     entries: &Entries,
@@ -357,7 +358,7 @@ fn plan_symlink(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&En
     }
 }
 
-/// Plans what a regular file needs besides a copy; whether it needs one.
+/// Plans the steps of a regular file other than a copy. Returns whether it needs a copy.
 fn wants_copy(
     plan: &mut Plan,
     path: &FilePath,
@@ -389,8 +390,8 @@ fn wants_copy(
     !node.open && !is_left
 }
 
-/// Orders renames so that no target is a source still to come; returns those that go in circles,
-/// too. No path is the source of two, nor the target.
+/// Orders renames so that no target is the source of a later one. Also returns the renames that
+/// form cycles. Precondition: no path is the source of two renames, or the target of two.
 #[expect(clippy::type_complexity, reason = "two lists of the same pairs")]
 fn in_safe_order(
     renames: Vec<(FilePath, FilePath)>,
@@ -409,8 +410,7 @@ fn in_safe_order(
     (ordered, waiting.into_iter().map(|(to, from)| (from, to)).collect())
 }
 
-/// Has names linked, instead of copied, of files that have a copy already, or get one under another
-/// name.
+/// Replaces copies by links where the file has a copy already, or gets one under another name.
 fn plan_links(plan: &mut Plan, tree: &Tree, entries: &Entries) {
     let linked = plan.copies.iter().filter_map(|path| tree.get(path).filter(|node| node.links > 1));
     let mut names: HashMap<u32, Option<FilePath>> = linked.map(|node| (node.inode, None)).collect();
@@ -455,7 +455,7 @@ fn plan_removals(plan: &mut Plan, tree: &Tree, entries: &Entries, displaced: &BT
             staying.push(path);
         }
     }
-    // A directory goes with the last of what we have put into it.
+    // A directory is removed together with the last of our copies in it.
     if remove.iter().any(|path| entries[path].kind == Kind::Directory) {
         let staying = directories_of(staying);
         remove.retain(|path| !staying.contains(path) || lies_in(path, displaced));
@@ -470,9 +470,9 @@ mod tests {
     use crate::store::extended::Extended;
     use cairn_core::Absence;
 
-    /// Mechanism: each round of the ordering found the end of a chain only. Consequence: a hundred
-    /// thousand files that were renamed to the next number kept the agent busy for hours. Fix: one
-    /// walk along each chain.
+    /// Mechanism: each round of the ordering found only the end of a chain. Consequence: a hundred
+    /// thousand files, each renamed to the next number, kept the agent busy for hours. Fix: walk
+    /// each chain once.
     #[test]
     fn long_chains_of_renames_are_ordered_from_their_ends() {
         const LENGTH: usize = 100_000;
@@ -484,9 +484,10 @@ mod tests {
         assert_eq!(cyclic, [(path("b"), path("a")), (path("a"), path("b"))]);
     }
 
-    /// Mechanism: a directory that the program had removed was forgotten when it could not be
-    /// removed outside, because a copy in it was kept or yet to be renamed. Consequence: it stayed
-    /// there for good, with exit code 0. Fix: it goes with the last copy in it.
+    /// Mechanism: the entry of a directory that the program had removed was dropped when the
+    /// directory could not be removed outside, because a copy in it was kept or still to be
+    /// renamed. Consequence: the directory stayed for good, with exit code 0. Fix: it is removed
+    /// with the last copy in it.
     #[test]
     fn directory_goes_after_the_last_copy_in_it() {
         let kept = Entry { detached: true, ..entry(&file(4, 1)) };
@@ -496,7 +497,7 @@ mod tests {
         assert_eq!(planned, Plan::default());
         let planned = plan(&Tree::new(), &manifest(&entries[..2]));
         assert_eq!(planned.remove, paths(&["d/e", "d"]));
-        // The rename has to wait for something absent.
+        // The rename has to wait for an absent file.
         let moved = tree(&[("to", file(4, 1))]);
         let there = [("d", entry(&directory(2))), ("d/f", entry(&file(4, 1)))];
         let planned = plan(&moved, &manifest(&there));
@@ -507,9 +508,9 @@ mod tests {
         assert_eq!((spared.renames, spared.remove), (Vec::new(), Vec::new()));
     }
 
-    /// Mechanism: a directory with nothing in it but what is held back was left out although
-    /// another directory lies in it. Consequence: that one could not be made, and the drain of a
-    /// killed run ended with 75. Fix: it is made for what lies in it.
+    /// Mechanism: a directory that contained only held files was left out although another
+    /// directory lay in it. Consequence: the inner directory could not be made, and the drain of a
+    /// killed run ended with 75. Fix: the outer directory is made for the inner one.
     #[test]
     fn directory_with_a_held_file_is_made_for_another_directory_in_it() {
         let tree = Tree::from([
@@ -526,9 +527,9 @@ mod tests {
         assert_eq!(plan.directories, [path("d"), path("d/empty")]);
     }
 
-    /// Mechanism: what lay in a directory in whose place a file was to come went before that could
-    /// come. Consequence: while a program had the file open, nothing of a checkpoint was outside.
-    /// Fix: it stays until then.
+    /// Mechanism: the content of a directory was removed before the file that takes the directory's
+    /// place could be copied. Consequence: while a program had that file open, nothing of the
+    /// checkpoint was outside. Fix: the content stays until the file can be copied.
     #[test]
     fn what_lies_where_something_else_is_to_come_stays_until_it_comes() {
         let mut manifest = Manifest::new("job", "store", "/cairn");
@@ -609,7 +610,7 @@ mod tests {
         manifest
     }
 
-    /// Plans a namespace that has the whole directory.
+    /// Plans a namespace that is the whole persist directory.
     fn plan(tree: &Tree, manifest: &Manifest) -> Plan {
         super::plan(tree, manifest, &FilePath::root(), &|_| false)
     }
@@ -770,13 +771,13 @@ mod tests {
         assert_eq!(super::plan(&tree, &manifest, &path("rank-1"), &|_| false), expected);
     }
 
-    /// A file of 10 bytes whose data have this checksum.
+    /// Returns an absent file of 10 bytes whose data have this checksum.
     fn absent(inode: u32, version: u64, crc32c: u32) -> Node {
         let absence = Absence { crc32c, wanted: false, unavailable: false, damaged: false };
         Node { absence: Some(absence), ..file(inode, version) }
     }
 
-    /// What an earlier store left of it.
+    /// Returns the entry that an earlier store left of such a file.
     fn left(crc32c: u32) -> Entry {
         Entry { crc32c: Some(crc32c), detached: true, ..entry(&file(0, 0)) }
     }
@@ -792,7 +793,7 @@ mod tests {
         let left = manifest(&[("a", left(7))]);
         assert_eq!(plan(&one("a", &a), &left), Plan { attach: paths(&["a"]), ..Plan::default() });
         assert!(plan(&one("a", &a), &manifest(&[("a", tied(&a, 7))])).is_empty());
-        // What was brought has the version that it had.
+        // A file that was brought in keeps its version.
         assert!(plan(&one("a", &file(2, 1)), &manifest(&[("a", tied(&a, 7))])).is_empty());
         let nothing = plan(&one("a", &a), &manifest(&[]));
         assert_eq!(nothing, Plan { postponed: paths(&["a"]), ..Plan::default() });
@@ -830,14 +831,14 @@ mod tests {
         let both = tree(&[("a", b.clone()), ("b", a.clone())]);
         let postponed = |names| Plan { postponed: paths(names), ..Plan::default() };
         assert_eq!(plan(&both, &swapped), postponed(&["a", "b"]));
-        // One of them was brought.
+        // One of them was brought in.
         let half = tree(&[("a", file(3, 1)), ("b", a.clone())]);
         assert_eq!(plan(&half, &swapped), postponed(&["a", "b"]));
         let here = tree(&[("a", file(3, 1)), ("b", file(2, 1))]);
         let mut copied = plan(&here, &swapped).copies;
         copied.sort();
         assert_eq!(copied, paths(&["a", "b"]));
-        // Recovered without a word in the manifest of where it went: mv a c, and another a.
+        // Recovered, with no record in the manifest of where the file went: mv a c, and another a.
         let moved = tree(&[("a", file(4, 1)), ("c", a)]);
         let found = plan(&moved, &manifest(&[("a", left(7))]));
         assert_eq!(found, postponed(&["a", "c"]));

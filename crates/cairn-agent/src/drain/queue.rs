@@ -1,22 +1,22 @@
-//! The files that wait to be copied: in the order of the plan, or, once time is short, the newest
-//! first; a large one by itself, small ones several together.
+//! Queue of files to copy: in the order of the plan or, once time is short, newest first. A large
+//! file is handed out alone, small ones in batches.
 
 use crate::drain::meter::Meter;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// A longer file is copied by itself.
+/// A file longer than this is copied alone.
 const SMALL_BYTES: u64 = 256 << 10;
-/// So many files, with so many bytes, are copied together at most, and no more than the drain's
-/// rate lets through in a second: each has its name when all are copied.
+/// Limits of a batch of small files, in files and bytes. A batch also holds no more bytes than the
+/// drain's rate admits in a second: its files get their names only when all are copied.
 const TOGETHER_FILES: usize = 64;
 const TOGETHER_BYTES: u64 = 4 << 20;
 
-/// What is queued.
+/// An element of the queue.
 pub trait Item {
-    /// When it was last changed, nanoseconds since the epoch.
+    /// Time of the last change, nanoseconds since the epoch.
     fn modified_ns(&self) -> i64;
-    /// Length of what is to be copied.
+    /// Number of bytes to copy.
     fn bytes(&self) -> u64;
 }
 
@@ -31,13 +31,13 @@ struct Waiting<T> {
 }
 
 impl<T: Item> Queue<T> {
-    /// All of `items`.
+    /// Returns a queue of all `items`.
     pub fn new(items: impl IntoIterator<Item = T>) -> Queue<T> {
         let items = items.into_iter().collect();
         Queue { waiting: Mutex::new(Waiting { items, is_newest_first: false }) }
     }
 
-    /// Leaves what is waiting, but for what `is_kept`; how many that were.
+    /// Removes the waiting items that are not `is_kept`; returns their number.
     pub fn leave(&self, is_kept: impl Fn(&T) -> bool) -> usize {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let all = waiting.items.len();
@@ -45,9 +45,9 @@ impl<T: Item> Queue<T> {
         all - waiting.items.len()
     }
 
-    /// The next ones; none if there are none left.
+    /// Takes the next item or batch; empty if nothing is left.
     pub fn take(&self, meter: &Meter) -> Vec<T> {
-        // Whoever panicked had the item already or not yet.
+        // A thread that panicked had taken its item or not: both states are valid.
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if meter.pace.is_hurrying() && !waiting.is_newest_first {
             let newest_first = |item: &T| std::cmp::Reverse(item.modified_ns());
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use crate::model::policy::DrainPolicy;
 
-    /// Its number says when it was changed, or how long it is.
+    /// An item whose number is both its time of change and its length.
     impl Item for u64 {
         fn modified_ns(&self) -> i64 {
             *self as i64

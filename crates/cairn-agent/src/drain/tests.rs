@@ -1,25 +1,25 @@
+use cairn_core::{Caller, OpenOptions, ROOT, RenameMode};
+use cairn_platform::checksum;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
 use super::*;
 use crate::checkpoint::quarantine::{self, Move, REPAIR_FORMAT, Repair};
 use crate::checkpoint::sets::Set;
 use crate::store::volume::now;
 use crate::test_store::{TestStore, path};
-use cairn_core::{Caller, OpenOptions, ROOT, RenameMode};
-use cairn_device::checksum;
-use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 
 fn steps(checkpoints: &[Checkpoint]) -> Vec<u64> {
     let family = checkpoints.iter().filter(|known| known.name.family.0 == b"f.{step}");
     family.filter_map(|known| known.name.step).collect()
 }
 
-/// Mechanism: a namespace is read one name after the other. A file that was open when it was read,
-/// and was closed before another one that was read later, was seen open, and the other one closed.
+/// Mechanism: a namespace is read name by name. A file that was open when it was read, and was
+/// closed before another file that was read later, appeared open, and the other one closed.
 /// Consequence: the older checkpoint was found complete after the newer one, and counted as the
-/// newest.
-/// Fix: all is read once more, and what has become complete since waits, if it is newer than what
-/// was complete the first time.
+/// newest. Fix: everything is read a second time. A set that became complete since waits if it is
+/// newer than those that were complete the first time.
 #[test]
 fn what_was_open_when_it_was_read_is_not_newer_than_what_was_closed_after_it() {
     let store = TestStore::new();
@@ -44,7 +44,7 @@ fn what_was_open_when_it_was_read_is_not_newer_than_what_was_closed_after_it() {
     assert!(checkpoints.fresh(&[(&root, &all)]).expect("reads").is_empty());
 }
 
-/// Mechanism: what was seen complete, and was written again before it was read once more, waited
+/// Mechanism: a set that was seen complete, and was written again before the second reading, waited
 /// for the next look, and so on.
 #[test]
 fn checkpoint_that_is_written_again_and_again_is_complete_whenever_it_is_looked() {
@@ -93,7 +93,7 @@ fn order_is_that_of_the_writer_however_often_it_is_looked_while_files_close() {
                     fs.open_file(&caller, ROOT, format!("f.{step}").as_bytes(), options, 0o644);
                 opened.expect("creates").handle
             };
-            // Each is open already when the one before is closed.
+            // Each file is already open when the one before is closed.
             let mut before = open(1);
             for step in 2..=STEPS {
                 while step > looks.load(Ordering::Relaxed) * STEPS_PER_LOOK {
@@ -114,9 +114,9 @@ fn order_is_that_of_the_writer_however_often_it_is_looked_while_files_close() {
     assert_eq!((found.len() as u64, wrong), (STEPS, Vec::new()));
 }
 
-/// Mechanism: a run that was seen to be under way, and had died by the time its files were judged,
-/// removed nothing: what was left of a checkpoint was what a user had left. Consequence: the rest
-/// was complete. Fix: whoever was seen counts all through the look.
+/// Mechanism: a run was seen under way and had died by the time its files were judged. Missing
+/// files were then taken for removals by a user, not by the run. Consequence: the rest of a
+/// checkpoint counted as complete. Fix: a run that was seen counts as alive for the whole look.
 #[test]
 fn rest_of_a_checkpoint_is_not_complete_if_a_run_was_seen_that_may_have_removed_files() {
     let store = TestStore::new();
@@ -139,11 +139,11 @@ fn rest_of_a_checkpoint_is_not_complete_if_a_run_was_seen_that_may_have_removed_
     assert_eq!(look(false), 2, "somebody left these, and nobody else comes");
 }
 
-/// Mechanism: every copy that the manifest names was counted: also that of an older version of a
+/// Mechanism: every copy in the manifest was counted, including the copy of an older version of a
 /// file, and one that stays although its file was removed, because nothing newer is outside.
-/// Consequence: `cairn rm` compared the number of copies with that of files, and removed a store
-/// with files that were nowhere else.
-/// Fix: those of files that the store has in this version count.
+/// Consequence: `cairn rm` compared the number of copies with the number of files, and removed a
+/// store with files that were nowhere else. Fix: only copies of the present versions of files in
+/// the store count.
 #[test]
 fn copies_of_what_the_store_has_not_are_no_drained_files() {
     let mut store = TestStore::new();
@@ -157,13 +157,13 @@ fn copies_of_what_the_store_has_not_are_no_drained_files() {
     store.write("md_step1.cpt", b"first", 0o644, 1);
     let outcome = pass();
     assert_eq!((outcome.drained_files, outcome.drained_bytes, outcome.complete), (1, 5, true));
-    // The next version cannot take the place of the first one.
+    // A directory keeps the next version from replacing the first one.
     std::fs::remove_file(out.join("md_step1.cpt")).expect("removes");
     std::fs::create_dir(out.join("md_step1.cpt")).expect("makes");
     store.write("md_step1.cpt", b"second", 0o644, 2);
     let outcome = pass();
     assert_eq!((outcome.drained_files, outcome.failed.len(), outcome.complete), (0, 1, false));
-    // Nor is there a file that the copy is of, when it stays because there is nothing newer.
+    // A copy that stays because nothing newer is outside does not count either: its file is gone.
     std::fs::remove_dir(out.join("md_step1.cpt")).expect("removes");
     assert_eq!(pass().drained_files, 1);
     let caller = store.volume.caller();
@@ -172,11 +172,10 @@ fn copies_of_what_the_store_has_not_are_no_drained_files() {
     assert_eq!((outcome.drained_files, out.join("md_step1.cpt").exists()), (0, true));
 }
 
-/// Mechanism: a namespace is read directory by directory. What was renamed meanwhile, from one that
-/// was not read yet into one that was, is nowhere in what was read.
-/// Consequence: its copy was removed, or replaced by that of the next file of the old name; of an
-/// absent file that was all there is.
-/// Fix: a copy stays while the file it is of has a name in the store.
+/// Mechanism: a namespace is read directory by directory. A file that is renamed meanwhile, from a
+/// directory not yet read into one that was, does not appear in the tree. Consequence: its copy was
+/// removed, or replaced by that of the next file of the old name. For an absent file that was the
+/// only copy. Fix: a copy stays while its file has a name in the store.
 #[test]
 fn copy_of_a_file_that_was_renamed_while_names_were_read_stays() {
     let mut store = TestStore::new();
@@ -207,7 +206,7 @@ fn copy_of_a_file_that_was_renamed_while_names_were_read_stays() {
         (vec![path("removed")], vec![path("replaced")], 0)
     );
     assert_eq!(full.renames.len(), 2);
-    // They are gone at last.
+    // Now the files are gone.
     for name in ["elsewhere", "aside"] {
         fs.unlink(&caller, ROOT, name.as_bytes()).expect("removes");
     }
@@ -215,9 +214,10 @@ fn copy_of_a_file_that_was_renamed_while_names_were_read_stays() {
     assert_eq!((last.remove.len(), last.copies.len(), spared), (2, 1, 0));
 }
 
-/// Mechanism: nobody knew of a repair that was cut off. Consequence: the rest of a checkpoint that
-/// was being set aside was a checkpoint, and the copies outside were torn apart like the files.
-/// Fix: what the note of a repair names is left alone until that is over.
+/// Mechanism: the drain did not know of a repair that was cut off. Consequence: the rest of a
+/// checkpoint that was being set aside counted as a checkpoint, and the copies outside were split
+/// up like the files. Fix: files that the note of a repair names are left alone until the repair
+/// ends.
 #[test]
 fn what_a_repair_names_is_left_alone_until_it_is_over() {
     let mut store = TestStore::new();
@@ -277,9 +277,9 @@ fn what_a_repair_names_is_left_alone_until_it_is_over() {
     assert!(quarantine::is_aside(&path(".cairn-damaged/restart.2.a")));
 }
 
-/// Mechanism: the newest checkpoint of all is copied first. Consequence: of two that are written at
-/// every step, the earlier one was never outside where copying one takes longer than a step. Fix:
-/// families take turns.
+/// Mechanism: the newest checkpoint of all was copied first. Consequence: of two checkpoints that
+/// are written at every step, the earlier one was never outside if copying one takes longer than a
+/// step. Fix: families take turns.
 #[test]
 fn families_take_turns_at_being_held_and_copied_first() {
     let store = TestStore::new();
@@ -300,11 +300,10 @@ fn families_take_turns_at_being_held_and_copied_first() {
     assert!(!store.volume.is_holding());
 }
 
-/// Mechanism: temporary files of an agent that was killed were looked for in directories that the
-/// store has.
+/// Mechanism: temporary files of a killed agent were looked for only in directories of the store.
 /// Consequence: those in a directory that the program had removed by then stayed for ever, and that
-/// directory with them.
-/// Fix: they are looked for in the directories that the manifest and the journal name, too.
+/// directory with them. Fix: they are also looked for in the directories that the manifest and the
+/// journal name.
 #[test]
 fn what_a_killed_agent_left_in_a_directory_goes_although_that_left_the_store() {
     let mut store = TestStore::new();
@@ -320,7 +319,7 @@ fn what_a_killed_agent_left_in_a_directory_goes_although_that_left_the_store() {
         assert!(outcome.expect("passes").complete);
     };
     pass();
-    // Of this one it had said only that it would make it.
+    // Of this directory the agent had only announced that it would make it.
     let mut ledger = Ledger::open(&out, &store.job).expect("opens");
     let entry = ledger.entry(&path("gone")).expect("is there").clone();
     ledger.announce(&path("announced"), Some(&entry), None).expect("announces");
@@ -337,10 +336,10 @@ fn what_a_killed_agent_left_in_a_directory_goes_although_that_left_the_store() {
     assert_eq!(left.collect::<Vec<_>>(), ["cairn-manifest.job.json"]);
 }
 
-/// Mechanism: directories get their times at the end of a pass, and what had changed in them since
-/// was known to the agent alone.
-/// Consequence: after it was killed they kept the times of the drain, although all was said to be
-/// right. Fix: who takes over a persist directory whose pass did not end looks at them.
+/// Mechanism: directories get their times at the end of a pass, and only the agent's memory said
+/// which ones had changed. Consequence: after it was killed they kept the times of the drain,
+/// although everything was reported as right. Fix: an agent that takes over a persist directory
+/// whose pass did not end checks the directories.
 #[test]
 fn directories_have_their_times_after_an_agent_was_killed() {
     let mut store = TestStore::new();
@@ -357,7 +356,7 @@ fn directories_have_their_times_after_an_agent_was_killed() {
         std::fs::metadata(out.join("d")).expect("is there").modified().expect("has a time")
     };
     let time = pass();
-    // It had begun to change something, said so, and had nothing under way when it died.
+    // The killed agent had recorded that it began changes, and had none under way when it died.
     let mut ledger = Ledger::open(&out, &store.job).expect("opens");
     ledger.set_complete(false, false);
     ledger.commit().expect("commits");
@@ -367,10 +366,10 @@ fn directories_have_their_times_after_an_agent_was_killed() {
     assert_eq!(pass(), time);
 }
 
-/// Mechanism: whether the run was over was asked when a pass had ended, of files that were read
-/// before. Consequence: images went although what the run had done meanwhile was in no other place:
-/// after the loss of the node in that moment some files were as they had been, and some newer. Fix:
-/// it is asked before the files are read.
+/// Mechanism: whether the run was over was asked at the end of a pass, but the files were read
+/// before. Consequence: images were removed although they held the only copy of what the run had
+/// done meanwhile. If the node was lost at that moment, some files were old and some newer. Fix: it
+/// is asked before the files are read.
 #[test]
 fn run_that_ends_during_a_pass_still_has_its_image_after_it() {
     const BYTES: usize = 4 << 20;
@@ -407,10 +406,9 @@ fn run_that_ends_during_a_pass_still_has_its_image_after_it() {
     });
 }
 
-/// Mechanism: a pass that found a program alive took the run for one that goes on, after it had
-/// been noticed that nobody was there. Consequence: nobody looked again when that program had
-/// ended, and who waited for the drain waited for ever. Fix: the pass says what it took the run
-/// for.
+/// Mechanism: a pass that found a program alive assumed that the run goes on, after the agent had
+/// noticed that nobody was there. Consequence: nobody looked again when that program had ended, and
+/// a command that waited for the drain waited for ever. Fix: the pass reports what it assumed.
 #[test]
 fn pass_says_that_it_took_the_run_for_one_that_goes_on() {
     let store = TestStore::new();
@@ -424,7 +422,7 @@ fn pass_says_that_it_took_the_run_for_one_that_goes_on() {
     };
     assert!(!goes_on());
     let mut program = std::process::Command::new("sleep").arg("1000").spawn().expect("starts");
-    let identity = cairn_device::process::identity_of(program.id()).expect("it is there");
+    let identity = cairn_platform::process::identity_of(program.id()).expect("it is there");
     store.volume.fs().attach(identity).expect("there is room");
     assert!(goes_on());
     program.kill().expect("kills");
@@ -432,8 +430,8 @@ fn pass_says_that_it_took_the_run_for_one_that_goes_on() {
     assert!(!goes_on());
 }
 
-/// Bytes of a copy in the image before the last are changed where the file is unchanged: whoever
-/// reads them there writes them anew.
+/// Changes bytes of a copy in the image before the last, in a range that is unchanged in the file.
+/// An agent that reads this range would write it anew.
 #[test]
 fn what_is_unchanged_of_a_large_file_is_not_read_again_for_an_image() {
     const BYTES: usize = 12 << 20;
@@ -484,7 +482,7 @@ fn what_is_unchanged_of_a_large_file_is_not_read_again_for_an_image() {
     let (_, manifest) = image::last(directory, &store.job).expect("reads").expect("is there");
     let crc32c = manifest.files[&path("large")].copy().expect("is a copy").crc32c;
     assert_eq!(crc32c, checksum::crc32c(0, &content), "is what all of it is to have");
-    // Another agent knows nothing.
+    // A new agent knows of no unchanged ranges.
     for _ in 0..2 {
         write(&mut content, 5, b"again");
         let (_, found) = copy(&mut Drainer::new(&store.path, store.job.clone()));

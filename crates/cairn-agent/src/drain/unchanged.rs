@@ -1,11 +1,18 @@
-//! What of large files is as it was in an earlier image, so that only the rest of their copies is
-//! made anew.
+//! Ranges of large files that are unchanged since an earlier image, so that only the rest of a copy
+//! is written.
 //!
-//! Must stay true: what is called unchanged is what the copy in that place has, if it is one of the
-//! same inode and not shorter. So all is forgotten if an image was taken that is not known here,
-//! and nothing is known of a file that programs could store to by mappings when either image was
-//! taken.
-//! Does not survive its agent: the next one compares all of a file with its copy.
+//! Must stay true: a range called unchanged is in the copy at that place, provided the copy is of
+//! the same inode and not shorter. Therefore everything is forgotten if an image was taken that is
+//! not recorded here, and nothing is known of a file that programs could store to through mappings
+//! in either image.
+//!
+//! Does not survive its agent: the next agent compares the whole file with its copy.
+
+use cairn_core::InodeId;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::Tree;
 use crate::drain::carry::EARLIER_BYTES_MIN;
@@ -14,42 +21,36 @@ use crate::model::error::Result;
 use crate::model::path::FilePath;
 use crate::store::node::Kind;
 use crate::store::volume::Volume;
-use cairn_core::InodeId;
-use std::collections::{HashMap, HashSet};
-use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-/// A file that changed here and there in more places is compared as a whole; so are the rest where
-/// all files of an image did in more.
+/// Largest number of ranges of one file, and of all files of an image. A file beyond either limit
+/// is compared as a whole.
 const RANGES_MAX: usize = 1 << 16;
 const ALL_RANGES_MAX: usize = 1 << 20;
-/// Images that are remembered: the places where they lie need three, unless some come to nothing.
+/// Number of images remembered. The two places of images need three, unless some attempts fail.
 const TAKEN_MAX: usize = 6;
 
-/// Of each file that is known, ranges of it.
+/// Ranges of each known file, by inode.
 type Files<T> = HashMap<u32, Vec<Range<T>>>;
 
-/// What is known of the images that were taken.
+/// Unchanged ranges between the images taken by this agent.
 #[derive(Default)]
 pub struct Unchanged {
-    /// One after another.
+    /// Images, oldest first.
     taken: Vec<Taken>,
-    /// The first of them, counted from the first that this agent has taken.
+    /// Number of the first of them; the agent's first image is 0.
     first: u64,
-    /// What the copies in each place are of, by that count, or of something later.
+    /// Number of the image that the copies in each place are from. A copy may be newer.
     places: HashMap<PathBuf, u64>,
 }
 
 struct Taken {
-    /// Of each namespace, the image's number and the blocks that are as they were in the image
-    /// before.
+    /// By namespace: the image's number, and the blocks that are as in the image before.
     namespaces: HashMap<String, (u64, Files<u32>)>,
 }
 
 impl Unchanged {
-    /// An image was taken, in which programs could store to some files. Errors: it is not held any
-    /// more.
+    /// Records an image that was taken; programs could store to the files in `stored_to`. Errors:
+    /// the image is no longer held.
     pub fn note(
         &mut self,
         image: &Image,
@@ -78,13 +79,13 @@ impl Unchanged {
         Ok(())
     }
 
-    /// All of the last one lies in this place.
+    /// Records that the last image was copied to `place` as a whole.
     pub fn note_copied(&mut self, place: &Path) {
         let last = (self.first + self.taken.len() as u64).checked_sub(1);
         self.places.extend(last.map(|last| (place.to_path_buf(), last)));
     }
 
-    /// What is in the last one as in what lies in this place.
+    /// Returns what is unchanged between the copies in `place` and the last image.
     pub fn since(&self, place: &Path) -> Since<'_> {
         let of_place = self.places.get(place).and_then(|of| of.checked_sub(self.first));
         let taken = of_place.and_then(|first| self.taken.get(first as usize..));
@@ -92,7 +93,7 @@ impl Unchanged {
     }
 }
 
-/// Of each large file of an image, the blocks that are as they were before.
+/// Returns the unchanged blocks of each large file of an image.
 fn unchanged(volume: &Volume, tree: &Tree, stored_to: &HashSet<FilePath>) -> Result<Files<u32>> {
     let (mut files, mut all) = (HashMap::new(), 0);
     let is_known = |path: &FilePath, node: &crate::store::node::Node| {
@@ -112,18 +113,18 @@ fn unchanged(volume: &Volume, tree: &Tree, stored_to: &HashSet<FilePath>) -> Res
     Ok(files)
 }
 
-/// Images from that of which there are copies to the last one.
+/// The images from the one whose copies are in a place to the last one.
 #[derive(Clone, Copy)]
 pub struct Since<'a> {
     taken: &'a [Taken],
 }
 
 impl<'a> Since<'a> {
-    /// The bytes of a file that are as they were. None: that is not known.
+    /// Returns the unchanged byte ranges of a file; None if they are not known.
     pub fn of(&self, volume: &Volume, inode: u32) -> Option<Vec<Range<u64>>> {
         let files = |taken: &'a Taken| taken.namespaces.get(volume.name()).map(|(_, files)| files);
         let (first, later) = self.taken.split_first()?;
-        // Nobody could store to it then.
+        // The file must be known in the first image: then nobody could store to it.
         files(first)?.get(&inode)?;
         let mut later = later.iter().map(|taken| files(taken)?.get(&inode));
         let mut blocks = later.next()??.clone();
@@ -138,7 +139,7 @@ impl<'a> Since<'a> {
     }
 }
 
-/// What is in both, each of which is in order.
+/// Intersection of two sorted lists of ranges.
 fn common(one: &[Range<u32>], other: &[Range<u32>]) -> Vec<Range<u32>> {
     let (mut common, mut rest) = (Vec::new(), other);
     for range in one {

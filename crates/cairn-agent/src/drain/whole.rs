@@ -1,10 +1,10 @@
-//! All of a store, as it is at one moment, copied to a directory of its own: an image, or what a
-//! killed job has left.
+//! Copies a whole store, as it is at one moment, to a directory of its own: an image, or the
+//! leftovers of a killed job.
 //!
-//! Must stay true: of files that programs may store to by mappings the copies have no store that
-//! came after something that is not in the image: such files are copied first, and if a call has
-//! ended meanwhile that orders stores, all is taken anew, a few times. What is unsteady then is
-//! said to be so, and no checkpoint with it is whole.
+//! Must stay true: the copy of a file that programs may store to through a mapping contains no
+//! store that came after something the image lacks. Such files are copied first. If a call that
+//! orders stores ended meanwhile, a new image is taken, a few times. Files that are unsteady after
+//! that are reported, and no checkpoint with one of them counts as whole.
 
 use super::unchanged::Since;
 use super::{Contents, Drainer, Reason, groves, read};
@@ -26,25 +26,25 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// So many images are taken for the sake of mapped files.
+/// Number of images taken in an attempt to get steady copies of mapped files.
 const ATTEMPTS: usize = 3;
 
-/// An image that is copied.
+/// An image that is being copied.
 pub(super) struct Whole<'a> {
     image: &'a Image,
     /// Files that programs could store to when the first of them was copied.
     pub stored_to: HashSet<FilePath>,
-    /// What was copied of them may be newer than something that is not in the image.
+    /// Whether the copies of `stored_to` may be newer than something that the image lacks.
     unsteady: Cell<bool>,
-    /// The others of which that is so.
+    /// Other files whose copies may be too new in that way.
     later: RefCell<HashSet<FilePath>>,
     is_last_attempt: bool,
-    /// What of large files is as it is in the place where it goes.
+    /// Unchanged ranges of large files since the image that the directory holds.
     pub since: Since<'a>,
 }
 
 impl Whole<'_> {
-    /// What is to be done of `plans` before the rest.
+    /// Takes the steps for mapped files out of `plans`, to be carried out before the rest.
     pub fn take_first(&self, plans: &mut [Plan]) -> Vec<Plan> {
         match self.stored_to.is_empty() {
             true => Vec::new(),
@@ -52,7 +52,8 @@ impl Whole<'_> {
         }
     }
 
-    /// Errors: `Unsteady`: it was in vain, and another image may be taken.
+    /// Checks the files that were copied first. Errors: `Unsteady`: the attempt failed, and another
+    /// image may be taken.
     pub fn first_are_copied(&self) -> Result<()> {
         self.unsteady.set(!self.stored_to.is_empty() && !self.image.is_steady());
         match self.unsteady.get() && !self.is_last_attempt {
@@ -61,7 +62,8 @@ impl Whole<'_> {
         }
     }
 
-    /// The files of which the copies may be so, now that all are made.
+    /// Returns the files whose copies may be unsteady. Call it after all copies were made. Errors:
+    /// `Unsteady`, unless this is the last attempt.
     pub fn unsteady(&self, trees: &[(&Arc<Volume>, Tree)]) -> Result<Vec<FilePath>> {
         let mut later = self.later.borrow_mut();
         if !self.image.is_steady() {
@@ -77,8 +79,9 @@ impl Whole<'_> {
 }
 
 impl Drainer {
-    /// Copies all of the store, as it is at one moment, to `directory`, which is made, under its
-    /// own names. The persist directory and what is known of it stay as they are.
+    /// Copies the whole store, as it is at one moment, to `directory` under the files' own names,
+    /// and makes the directory if it is missing. The persist directory and its manifest do not
+    /// change.
     pub(super) fn copy_whole(
         &mut self,
         directory: &Path,
@@ -98,8 +101,8 @@ impl Drainer {
         }
     }
 
-    /// Errors: `Unsteady`, if this is not the last attempt; the next one copies `first` what was
-    /// stored to in those before.
+    /// Makes one attempt. `first` collects the files that were stored to; the next attempt copies
+    /// them first. Errors: `Unsteady`, unless this is the last attempt.
     fn try_whole(
         &mut self,
         directory: &Path,
@@ -111,11 +114,12 @@ impl Drainer {
         let told = reason.told();
         let image = Image::take(&self.store, volumes)?;
         let mut trees = read(image.volumes())?;
-        // Nobody writes to what is in it, and all of it is wanted.
+        // Nobody writes to an image, and all of it is wanted.
         trees.iter_mut().flat_map(|(_, tree)| tree.values_mut()).for_each(|node| node.open = false);
         first.extend(image.stored_to(&trees)?);
         let stored_to = first.clone();
-        // If anything fails before it is put back, nothing is known any more.
+        // `unchanged` is lost if anything fails before it is put back: then all files are compared
+        // again.
         let mut unchanged = std::mem::take(&mut self.unchanged);
         unchanged.note(&image, &trees, &stored_to)?;
         let since = unchanged.since(directory);
@@ -128,7 +132,7 @@ impl Drainer {
             persist: Some(directory.to_path_buf()),
             persist_id: None,
             map: Mapping::default(),
-            // Nobody else has any business there.
+            // No other job uses this directory.
             shared: false,
             ..self.job.clone()
         };

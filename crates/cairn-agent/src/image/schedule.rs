@@ -1,54 +1,57 @@
-//! When an image of a job's store is due, nobody having asked for one.
+//! Decides when an image of a job's store is due without a request.
 //!
-//! Must stay true: an image does not begin before the last one has ended, nor until so long after
-//! that began as is said, and after one that came to nothing there is a pause as long as that took;
-//! what arrived outside, or what a program had made durable in a file that it keeps open, is not
-//! newer for long than what the newest image has, so that whoever goes on from the image loses
-//! little. Whether anything was written since the last image is not asked: writes that continue one
-//! another, and those to mapped files, leave no trace of their own, and what is as it was is not
-//! copied again.
+//! Must stay true:
+//! - An image begins only after the last one has ended, and a whole period after the last one
+//!   began.
+//! - After a failed image there is a pause at least as long as the failed image took.
+//! - Data that arrived in the persist directory, or that a program made durable in a file it keeps
+//!   open, are soon in an image too, so a restart from the image loses little.
+//!
+//! Whether anything was written since the last image is not checked: writes that continue one
+//! another, and stores to mapped files, leave no trace of their own. Unchanged data are not copied
+//! again.
 
 use crate::model::policy::Images;
 use std::time::{Duration, Instant};
 
-/// If the job says nothing, so often at least.
+/// Default period of images.
 const EVERY: Duration = Duration::from_secs(600);
-/// When there is something that a program wants to survive, so long after the last one began.
+/// Default period while there are new data that programs want to survive.
 const SOON: Duration = Duration::from_secs(10);
 
-/// What programs have wanted to survive.
+/// Counts of data that programs want to survive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// Bytes that have arrived outside.
+    /// Bytes that have arrived in the persist directory.
     pub arrived: u64,
-    /// Calls that had bytes brought to where they survive.
+    /// Number of calls that made bytes durable.
     pub synced: u64,
 }
 
-/// The images that were taken.
+/// The last image: its times and its result.
 pub struct Imaging {
     began: Instant,
     ended: Instant,
     came_to_nothing: bool,
-    /// What the last one has: files that arrived until its end it may have, what was synced until
-    /// its beginning.
+    /// Wishes covered by the last image: bytes that arrived until its end, and syncs until its
+    /// beginning.
     seen: Wishes,
 }
 
 impl Imaging {
-    /// None was taken yet; the first is due as if one had been by now.
+    /// Returns a schedule without images. The first image is due as if one had just been taken.
     pub fn new() -> Imaging {
         let (began, ended) = (Instant::now(), Instant::now());
         Imaging { began, ended, came_to_nothing: false, seen: Wishes::default() }
     }
 
-    /// One was begun and has ended by now; `seen` counts as had by it.
+    /// Records an image that began at `began` and has just ended. `seen` counts as covered by it.
     pub fn note(&mut self, began: Instant, seen: Wishes, came_to_nothing: bool) {
         *self = Imaging { began, ended: Instant::now(), came_to_nothing, seen };
     }
 
-    /// Whether one is due at `now`, when there are these wishes. A job of which not all checkpoints
-    /// are wanted there (`is_choosy`) has images only if it says how often: they have all files.
+    /// Whether an image is due at `now` with these wishes. An image contains all files, so a job
+    /// that drains only some checkpoints (`is_choosy`) gets images only if it sets a period.
     pub fn is_due(&self, images: Images, wishes: Wishes, is_choosy: bool, now: Instant) -> bool {
         let period = match images {
             Images::Never => return false,

@@ -1,16 +1,16 @@
-//! How often a job should write checkpoints, so that it gets on fastest although it fails now and
-//! then.
+//! Checkpoint interval that maximises the progress of a job in spite of failures.
 //!
 //! The model. Failures come at random moments with a constant rate `1 / M` (exponential), also
-//! while a checkpoint is written and while a restart is under way. The job computes for `τ`, writes
-//! a checkpoint for `C`, and so on; after a failure it reads one for `R` and does again what it had
-//! done since. With a second level each `n`-th checkpoint is brought there as well, which takes
-//! `C₂` more; the share `p` of failures needs that copy, which is read in `R₂`, and loses
+//! while a checkpoint is written and during a restart. The job computes for `τ`, writes a
+//! checkpoint for `C`, and so on. After a failure it reads a checkpoint for `R` and repeats what it
+//! had done since. With a second level each `n`-th checkpoint is brought there as well, which takes
+//! `C₂` more. The share `p` of failures needs that copy, which is read in `R₂`, and loses
 //! everything since.
 //!
 //! Invariant: times are finite, positive numbers of seconds, and no single step takes as long as
 //! the mean time between failures (`Model::check`); then all results are finite.
-//! Does not measure anything; whoever asks knows what a checkpoint costs.
+//!
+//! Does not measure anything; the caller knows the cost of a checkpoint.
 //!
 //! Sources: J. W. Young, *A first order approximation to the optimum checkpoint interval*, CACM
 //! 17(9), 1974. J. T. Daly, *A higher order estimate of the optimum checkpoint interval for restart
@@ -18,37 +18,37 @@
 //! B. R. de Supinski, *Design, modeling, and evaluation of a scalable multi-level checkpointing
 //! system*, SC10, for two levels, solved in closed form and minimised numerically.
 
-/// Checkpoints from one that goes to the second level to the next, at most.
+/// Largest distance between checkpoints that go to the second level, in checkpoints.
 pub const EVERY_MAX: u32 = 1 << 20;
-/// The interval is looked for between these multiples of the least and the greatest time that
-/// matter.
+/// Range of the search for the interval: multiples of the cost of a checkpoint and of the mean time
+/// between failures.
 const SEARCH_LEAST: f64 = 1e-4;
 const SEARCH_MOST: f64 = 10.0;
-/// Steps of a golden-section search: each leaves 0.618 of the range, which is known to one in a
-/// million then.
+/// Steps of a golden-section search. Each leaves 0.618 of the range; after all of them the result
+/// is known to one in a million.
 const SEARCH_STEPS: usize = 60;
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
-/// What checkpoints cost and how often there are failures. All times in seconds.
+/// Costs of checkpoints, and the rate of failures. All times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Model {
-    /// Writing a checkpoint, as long as the job waits for it (`C`).
+    /// Time the job waits for a checkpoint to be written (`C`).
     pub checkpoint_s: f64,
-    /// From a failure until the job goes on from a checkpoint (`R`).
+    /// Time from a failure until the job goes on from a checkpoint (`R`).
     pub restart_s: f64,
     /// Mean time between failures of the whole job (`M`).
     pub mtbf_s: f64,
-    /// A level that survives what the first one does not.
+    /// A level that survives failures that the first one does not.
     pub second: Option<SecondLevel>,
 }
 
 /// A slower level, such as a parallel file system behind the memory of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SecondLevel {
-    /// What it costs the job to bring a checkpoint there, besides writing it to the first level
-    /// (`C₂`).
+    /// Additional time for the job to bring a checkpoint there, besides writing it to the first
+    /// level (`C₂`).
     pub write_s: f64,
-    /// From a failure until the job goes on from there (`R₂`).
+    /// Time from a failure until the job goes on from there (`R₂`).
     pub restart_s: f64,
     /// Share of all failures that need it (`p`), above 0 and at most 1.
     pub failure_share: f64,
@@ -57,47 +57,47 @@ pub struct SecondLevel {
 /// When checkpoints are written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
-    /// From the end of one checkpoint to the beginning of the next, seconds (`τ`).
+    /// Time from the end of one checkpoint to the beginning of the next, seconds (`τ`).
     pub interval_s: f64,
-    /// Each so many of them goes to the second level (`n`); 1 without one.
+    /// Each checkpoint of this many goes to the second level (`n`); 1 without a second level.
     pub every: u32,
 }
 
-/// Why there is nothing to advise.
+/// Why a model is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Refused {
-    /// Not a time.
+    /// A time is not positive and finite.
     #[error("the {what} must be a positive, finite time (a restart may cost nothing)")]
     NotATime {
-        /// Of what.
+        /// Name of the time.
         what: &'static str,
     },
-    /// The job would mostly fail before it has done that.
+    /// A step takes longer than the mean time between failures.
     #[error(
         "the {what} ({cost_s} s) is not shorter than the mean time between failures ({mtbf_s} s): the job would \
          get nowhere; make checkpoints smaller, or use fewer nodes"
     )]
     TooLong {
-        /// What takes so long.
+        /// Name of the step.
         what: &'static str,
-        /// How long.
+        /// Its duration.
         cost_s: f64,
         /// The mean time between failures.
         mtbf_s: f64,
     },
-    /// Not a share.
+    /// The share of failures is out of range.
     #[error(
         "the share of failures that need the second level must be above 0 and at most 1, not {share}"
     )]
     NotAShare {
-        /// What was given.
+        /// The given value.
         share: f64,
     },
 }
 
-/// One interval with the checkpoint behind it, as a step of the chain of segments: the expected
-/// time until the pattern is complete is `time_s` + `onward` × (that of the next segment) + `back`
-/// × (that of the whole pattern), where the two probabilities add up to 1.
+/// One interval and its checkpoint, as a step of the chain of segments. The expected time until the
+/// pattern is complete is `time_s` + `onward` × (that of the next segment) + `back` × (that of the
+/// whole pattern), where the two probabilities add up to 1.
 struct Segment {
     time_s: f64,
     onward: f64,
@@ -105,7 +105,7 @@ struct Segment {
 }
 
 impl Model {
-    /// Refuses what the model says nothing useful about.
+    /// Rejects values for which the model is meaningless.
     pub fn check(&self) -> Result<(), Refused> {
         let mtbf_s = self.mtbf_s;
         let is_time = |what, time_s: f64, least_s: f64| match time_s.is_finite() && time_s > least_s
@@ -120,7 +120,7 @@ impl Model {
         is_time("mean time between failures", mtbf_s, 0.0)?;
         is_time("cost of a checkpoint", self.checkpoint_s, 0.0)?;
         is_short("cost of a checkpoint", self.checkpoint_s)?;
-        // A restart may be free.
+        // A restart may cost nothing.
         is_time("cost of a restart", self.restart_s, -f64::MIN_POSITIVE)?;
         is_short("cost of a restart", self.restart_s)?;
         let Some(second) = self.second else { return Ok(()) };
@@ -135,14 +135,14 @@ impl Model {
         }
     }
 
-    /// The optimal interval of Young for one level, `√(2 C M)`: a first approximation, good while
-    /// `C` is far below `M`.
+    /// Young's optimal interval for one level, `√(2 C M)`: a first approximation, good while `C` is
+    /// far below `M`.
     pub fn young_s(&self) -> f64 {
         (2.0 * self.checkpoint_s * self.mtbf_s).sqrt()
     }
 
-    /// The optimal interval of Daly for one level: `√(2 C M) · [1 + ⅓ √(C / 2M) + ⅑ (C / 2M)] − C`
-    /// where `C < 2M`, else `M`.
+    /// Daly's optimal interval for one level: `√(2 C M) · [1 + ⅓ √(C / 2M) + ⅑ (C / 2M)] − C` where
+    /// `C < 2M`, else `M`.
     pub fn daly_s(&self) -> f64 {
         let ratio = self.checkpoint_s / (2.0 * self.mtbf_s);
         match ratio < 1.0 {
@@ -151,17 +151,17 @@ impl Model {
         }
     }
 
-    /// Part of the time in which the job makes progress that lasts, from 0 to 1: `n τ` divided by
-    /// the expected time until a pattern of `n` intervals is complete. With one level that time is
-    /// `M e^{R/M} (e^{(τ + C)/M} − 1)`, as in Daly's paper.
+    /// Share of the time in which the job makes lasting progress, from 0 to 1: `n τ` divided by the
+    /// expected time until a pattern of `n` intervals is complete. With one level that time is `M
+    /// e^{R/M} (e^{(τ + C)/M} − 1)`, as in Daly's paper.
     pub fn progress(&self, schedule: &Schedule) -> f64 {
         let Schedule { interval_s, every } = *schedule;
         let last_cost_s = self.second.map_or(0.0, |second| second.write_s);
         let usual = self.segment(interval_s + self.checkpoint_s);
         let last = self.segment(interval_s + self.checkpoint_s + last_cost_s);
-        // The pattern's expected time is E = S·t + βᵐ·t' + (1 − βᵐ β')·E with m = n − 1 usual
-        // segments, of which the k-th is reached for the first time with probability βᵏ, and S the
-        // sum of those.
+        // The expected time of the pattern is E = S·t + βᵐ·t' + (1 − βᵐ β')·E, with m = n − 1 usual
+        // segments. The k-th is reached for the first time with probability βᵏ; S is the sum of
+        // these.
         let before = f64::from(every.max(1) - 1);
         let log_reached = before * (-usual.back).ln_1p();
         let visits = match usual.back > 0.0 {
@@ -174,16 +174,16 @@ impl Model {
         if progress.is_finite() { progress } else { 0.0 }
     }
 
-    /// The segment of so many seconds. After a failure of the first level it begins again when the
-    /// restart is through; one of the second level, in the segment or in a restart, leads back to
-    /// the begin of the pattern.
+    /// Returns the segment of this many seconds. After a failure of the first level it begins again
+    /// when the restart is through. A failure of the second level, in the segment or in a restart,
+    /// leads back to the beginning of the pattern.
     fn segment(&self, seconds: f64) -> Segment {
         let rate = 1.0 / self.mtbf_s;
         let share = self.second.map_or(0.0, |second| second.failure_share);
         let passes = |time_s: f64| (-rate * time_s).exp();
         let spent_s = |time_s: f64| -(-rate * time_s).exp_m1() / rate;
-        // One restart from the first level succeeds, or fails and is tried again, or leads to the
-        // second level.
+        // A restart from the first level succeeds, or fails and is repeated, or leads to the second
+        // level.
         let (whole, restarted) = (passes(seconds), passes(self.restart_s));
         let settled = 1.0 - (1.0 - restarted) * (1.0 - share);
         let failed = 1.0 - whole;
@@ -198,7 +198,7 @@ impl Model {
         Segment { time_s: time_s / ends, onward: whole / ends, back: back / ends }
     }
 
-    /// The schedule with the most progress. Of the interval it is known to one in a million.
+    /// Returns the schedule with the most progress. Its interval is known to one in a million.
     pub fn best(&self) -> Schedule {
         match self.second {
             None => self.best_with(1),
@@ -206,7 +206,7 @@ impl Model {
         }
     }
 
-    /// The best schedule with this interval.
+    /// Returns the best schedule with this interval.
     pub fn best_for_interval(&self, interval_s: f64) -> Schedule {
         let with = |every| Schedule { interval_s, every };
         match self.second {
@@ -215,8 +215,8 @@ impl Model {
         }
     }
 
-    /// How many checkpoints from one on the second level to the next; more and fewer are both
-    /// worse.
+    /// Best distance between checkpoints on the second level: the progress has a single maximum
+    /// there.
     fn best_every(&self, schedule: impl Fn(u32) -> Schedule) -> u32 {
         let progress = |every| self.progress(&schedule(every));
         let (mut least, mut most) = (1, EVERY_MAX);
@@ -230,8 +230,8 @@ impl Model {
         least
     }
 
-    /// The best interval where each `every`-th checkpoint goes to the second level: a
-    /// golden-section search for the one maximum, on a logarithmic scale.
+    /// Best interval if each `every`-th checkpoint goes to the second level: a golden-section
+    /// search for the single maximum, on a logarithmic scale.
     fn best_with(&self, every: u32) -> Schedule {
         let schedule = |log_interval: f64| Schedule { interval_s: log_interval.exp(), every };
         let progress = |log_interval| self.progress(&schedule(log_interval));

@@ -1,13 +1,13 @@
-//! Times as text.
+//! Formats times as text.
 
 use cairn_core::Timestamp;
 
-/// A time as in RFC 3339, in UTC, with nanoseconds.
+/// Formats a time as RFC 3339, in UTC, with nanoseconds.
 pub fn utc_time(time: Timestamp) -> String {
     let (seconds, nanoseconds) = time.parts();
-    // SAFETY: an all-zero tm is a valid one; gmtime_r fills it.
+    // SAFETY: `tm` is plain data for which zero is valid; `gmtime_r` fills it.
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to live values of this frame.
+    // SAFETY: both pointers lead to live values of this frame.
     unsafe { libc::gmtime_r(&raw const seconds, &raw mut parts) };
     format!(
         "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:09}Z",

@@ -1,10 +1,9 @@
-//! What tells the persist directory from the one that shows in its place when its file system is
-//! not mounted.
+//! Identity of a persist directory: tells it from the directory that appears in its place when its
+//! file system is not mounted.
 //!
-//! Must stay true: what lies beneath the place where a file system was mounted is never taken for
-//! what was mounted; a directory that somebody removed and made again is one to drain to. Numbers
-//! of devices and mounts may be others when a file system is mounted again: then the manifest in it
-//! counts.
+//! Must stay true: the directory beneath a mount point is never taken for the mounted one. A
+//! directory that was removed and made again is accepted. A remount may change the numbers of
+//! device and mount; the manifest in the directory decides then.
 
 use crate::model::error::{Error, Result};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
@@ -12,23 +11,23 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// A directory as it was when a job began to drain to it.
+/// Identity of a directory when a job began to drain to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryId {
     device: (u32, u32),
     inode: u64,
-    /// 0 if the kernel does not tell.
+    /// Mount id; 0 if the kernel does not report one.
     mount: u64,
 }
 
 impl DirectoryId {
-    /// That of the directory `path`.
+    /// Returns the identity of the directory `path`.
     pub fn at(path: &Path) -> Result<DirectoryId> {
         let id = DirectoryId::find(CWD, path, AtFlags::empty());
         id.map_err(Error::file("look at", path))
     }
 
-    /// That of an open directory.
+    /// Returns the identity of an open directory.
     pub fn of(directory: impl AsFd) -> rustix::io::Result<DirectoryId> {
         DirectoryId::find(directory, Path::new(""), AtFlags::EMPTY_PATH)
     }
@@ -43,8 +42,8 @@ impl DirectoryId {
         })
     }
 
-    /// Whether `other` may be drained to where this one was: it is the same, or stands for it in
-    /// the same mounted file system.
+    /// Whether `other` may be drained to in place of this directory: it is the same one, or another
+    /// one in the same mounted file system.
     pub fn may_be(self, other: DirectoryId) -> bool {
         self.device == other.device && (self.inode == other.inode || self.mount == other.mount)
     }

@@ -1,7 +1,7 @@
-//! Everything that can go wrong between a store and the files it is drained to.
+//! Errors between a store and the files it is drained to.
 //!
-//! Each message says what failed, on which file and why; the command line adds what to do. Files in
-//! the store are named from its top, as in `/restart.100`.
+//! Each message says what failed, on which file and why; the command line adds the remedy. Files in
+//! the store are named from its root, as in `/restart.100`.
 
 use crate::model::holder::Holder;
 use crate::model::path::FilePath;
@@ -17,24 +17,24 @@ pub enum Error {
     /// A system call on an ordinary file failed.
     #[error("cannot {action} {}: {}", path.display(), why(source))]
     File {
-        /// What was attempted, a verb.
+        /// The action, a verb.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The persist directory is another one than it was.
+    /// The persist directory is not the one that the job began to drain to.
     #[error(
         "{} is not the directory that the job began to drain to: its file system is not mounted, or another one is; \
          nothing is written there",
         path.display()
     )]
     AnotherDirectory {
-        /// Where it should be.
+        /// Its path.
         path: PathBuf,
     },
-    /// The persist directory has files of another job.
+    /// The persist directory holds files of another job.
     #[error(
         "{} belongs to job {owner}: drain to another directory, with cairn drain JOB --persist DIR, or, if no two files have one name, \
          with --shared",
@@ -46,8 +46,7 @@ pub enum Error {
         /// The job.
         owner: String,
     },
-    /// Something that this job did not put there has the name of a file, in a directory that it
-    /// shares.
+    /// In a shared directory, a file's name is taken by something that this job did not put there.
     #[error("{} is there already, of another job or user; both stay", path.display())]
     Taken {
         /// The name.
@@ -56,37 +55,37 @@ pub enum Error {
     /// An operation on a file in the store failed.
     #[error("cannot {action} /{path} in the store: {source}")]
     Store {
-        /// What was attempted, a verb.
+        /// The action, a verb.
         action: &'static str,
         /// The file, relative to the store.
         path: FilePath,
-        /// What the engine said.
+        /// Error of the core.
         source: cairn_core::Error,
     },
-    /// Somebody holds the store, so that nothing can be done with it.
+    /// A process holds the store's lock, so that the store cannot be used.
     #[error("cannot {action} /{path} in the store: {holder}")]
     Held {
-        /// What was attempted, a verb.
+        /// The action, a verb.
         action: &'static str,
         /// The file, relative to the store.
         path: FilePath,
-        /// Who it is, and what can be done about it.
+        /// The process, and what can be done about it.
         holder: Holder,
     },
-    /// Data of a file in the store cannot be read from its tier.
+    /// The data of a file in the store cannot be read from their tier.
     #[error("cannot read /{path} in the store, from {tier}: {source}")]
     Tier {
         /// The file, relative to the store.
         path: FilePath,
-        /// The tier, for people.
+        /// The tier, as shown to users.
         tier: String,
-        /// What it said.
+        /// Error of the tier.
         source: cairn_core::Error,
     },
     /// A namespace could not be opened or created.
     #[error("{}", describe(.0))]
     Namespace(cairn_device::StoreError),
-    /// Data in the store does not have the checksum it was written with.
+    /// Data in the store do not have the checksum they were written with.
     #[error(
         "/{path} is damaged in the store at offset {offset}: checksum {computed:08x}, \
          written {stored:08x}"
@@ -96,9 +95,9 @@ pub enum Error {
         path: FilePath,
         /// First byte of the damaged hugeblock in the file.
         offset: u64,
-        /// Checksum recorded when the data was written.
+        /// Checksum recorded when the data were written.
         stored: u32,
-        /// Checksum of the data as it is now.
+        /// Checksum of the present data.
         computed: u32,
     },
     /// A copy read back differs from what was written.
@@ -106,12 +105,12 @@ pub enum Error {
     CopyDiffers {
         /// The copy.
         path: PathBuf,
-        /// Checksum of what was written.
+        /// Checksum of the written bytes.
         expected: u32,
-        /// Checksum of what was read.
+        /// Checksum of the bytes read back.
         found: u32,
     },
-    /// A copy has another length than what was written.
+    /// The length of a copy differs from what was written.
     #[error("{} has {found_bytes} bytes instead of {expected_bytes}", path.display())]
     LengthDiffers {
         /// The copy.
@@ -121,13 +120,13 @@ pub enum Error {
         /// Bytes found.
         found_bytes: u64,
     },
-    /// A file was written, renamed or removed while it was read.
+    /// A file was written to, renamed or removed while it was read.
     #[error("/{path} changed while it was read")]
     Changed {
         /// The file, relative to the store.
         path: FilePath,
     },
-    /// A file would be lost if it were dropped from the store.
+    /// A file is not drained, and removing it from the store would lose it.
     #[error("/{path} is not drained; it would be lost: drain it first, or add --force")]
     NotDrained {
         /// The file.
@@ -136,16 +135,16 @@ pub enum Error {
     /// A request to the object store failed.
     #[error("cannot {action} {object}: {problem}")]
     Object {
-        /// What was attempted, a verb.
+        /// The action, a verb.
         action: &'static str,
         /// The object.
         object: String,
-        /// Why.
+        /// Reason.
         problem: String,
-        /// What that says of others.
+        /// Which other requests the error affects.
         refusal: Refusal,
     },
-    /// Nobody told this process who it is for the object store.
+    /// This process has no credentials for the object store.
     #[error(
         "there are no credentials for the archive: neither AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, \
          nor the profile {profile} in ~/.aws/credentials"
@@ -154,7 +153,7 @@ pub enum Error {
         /// The profile that was looked for.
         profile: String,
     },
-    /// Nobody told the agent.
+    /// The agent has no credentials for the object store.
     #[error(
         "the agent (process {pid}) has no credentials for the archive: neither AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY \
          in the environment that it was started in, nor the profile {profile} in ~/.aws/credentials; to start another one \
@@ -166,21 +165,21 @@ pub enum Error {
         /// The profile that was looked for.
         profile: String,
     },
-    /// The agent's process is stopped, and stays so.
+    /// The agent's process is stopped and does not go on by itself.
     #[error(
         "the agent, process {pid}, is stopped; kill -CONT {pid} lets it go on, kill -KILL {pid} has the next command start another"
     )]
     AgentStopped {
-        /// Its id.
+        /// Its process id.
         pid: u32,
     },
-    /// Somebody asked for the copy to be given up.
+    /// Somebody asked to give up the copy.
     #[error("stopped")]
     Stopped,
-    /// What was copied of mapped files of an image may be newer than something that is not in it.
+    /// Copies of mapped files in an image may be newer than something that the image lacks.
     #[error("mapped files were stored to while they were copied")]
     Unsteady,
-    /// A file of the program has a name that Cairn needs for itself.
+    /// A file of the program has a name that is reserved for Cairn's own files.
     #[error(
         "/{path} has a name that files of Cairn's own have there, and cannot be drained; rename it"
     )]
@@ -191,12 +190,12 @@ pub enum Error {
     /// An image does not fit beside the last one.
     #[error("no room for an image in {}: {missing_bytes} bytes more would do", .place.display())]
     NoRoom {
-        /// Where it was to be.
+        /// Directory of the image.
         place: PathBuf,
-        /// How much more is to be copied than there is room for.
+        /// Bytes to copy beyond the available space.
         missing_bytes: u64,
     },
-    /// A file of the program would land where a directory of the store has its place.
+    /// A file of the program would land in the place of a mapped directory.
     #[error(
         "/{path} would land in the place of a directory that is mapped there (--map); rename it"
     )]
@@ -204,21 +203,21 @@ pub enum Error {
         /// The file, relative to the store.
         path: FilePath,
     },
-    /// A manifest is of files that landed elsewhere.
+    /// A manifest was written with another mapping.
     #[error("{} is of files that were mapped otherwise; say the same with --map, or choose another directory", path.display())]
     Mapped {
         /// The manifest.
         path: PathBuf,
     },
-    /// A file of ours does not parse.
+    /// A file of Cairn's own does not parse.
     #[error("{} is damaged: {source}", path.display())]
     Json {
         /// The file.
         path: PathBuf,
-        /// What the parser said.
+        /// Error of the parser.
         source: serde_json::Error,
     },
-    /// A file of ours was written by a newer version.
+    /// A file of Cairn's own was written by a newer version.
     #[error("{} has format {found}, this version knows up to {supported}", path.display())]
     Format {
         /// The file.
@@ -228,12 +227,12 @@ pub enum Error {
         /// Newest format known here.
         supported: u32,
     },
-    /// The header of a namespace contradicts itself.
+    /// The header of a namespace is inconsistent.
     #[error("{} is damaged: {what}", path.display())]
     Header {
         /// The meta segment.
         path: PathBuf,
-        /// Which part of it is wrong.
+        /// The damaged part.
         what: &'static str,
     },
     /// The agent could not be started.
@@ -241,10 +240,10 @@ pub enum Error {
     AgentStart {
         /// The store directory.
         store: PathBuf,
-        /// What it said.
+        /// Its output.
         reason: String,
     },
-    /// The agent answered something else than the protocol allows, or hung up.
+    /// The agent's answer violates the protocol, or the agent hung up.
     #[error("the agent of {} {what}", store.display())]
     AgentAnswer {
         /// The store directory.
@@ -273,7 +272,7 @@ impl From<cairn_device::StoreError> for Error {
     }
 }
 
-/// What the store's own layer says, without the number of the errno.
+/// Formats an error of the store layer without the number of the errno.
 fn describe(error: &cairn_device::StoreError) -> String {
     let reason = why(&io::Error::from_raw_os_error(error.errno));
     let advice = if error.advice.is_empty() { "" } else { "; " };
@@ -281,7 +280,7 @@ fn describe(error: &cairn_device::StoreError) -> String {
     format!("cannot {} {path}: {reason}{advice}{}", error.what, error.advice)
 }
 
-/// The text of an I/O error without the number that Rust appends.
+/// Returns the text of an I/O error without the number that Rust appends.
 pub fn why(source: &io::Error) -> String {
     let text = source.to_string();
     match text.find(" (os error") {
@@ -290,20 +289,20 @@ pub fn why(source: &io::Error) -> String {
     }
 }
 
-/// What a request to the object store that failed says of others.
+/// How far the refusal of a request to the object store reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It may succeed when it is repeated.
+    /// The request may succeed if it is repeated.
     Passing,
-    /// It may succeed when the object is begun anew.
+    /// The upload may succeed if it is begun anew.
     OfParts,
-    /// It fails however often it is repeated; requests about other objects may succeed.
+    /// The request fails however often it is repeated. Requests about other objects may succeed.
     OfObject,
-    /// Others fail, too, until somebody changes something.
+    /// Other requests fail as well, until somebody changes something.
     OfServer,
 }
 
-/// What an error of a system call does to the rest of a drain.
+/// How an error of a system call affects the rest of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     /// Only this file is affected.
@@ -313,7 +312,7 @@ pub enum Severity {
 }
 
 impl Error {
-    /// Pairs with `map_err`: the error of `action` on `path`.
+    /// For `map_err`: returns the error of `action` on `path`.
     pub fn file<E: Into<io::Error>>(
         action: &'static str,
         path: &Path,
@@ -322,7 +321,7 @@ impl Error {
         move |source| Error::File { action, path, source: source.into() }
     }
 
-    /// Pairs with `map_err`: the error of `action` on `path` in the store.
+    /// For `map_err`: returns the error of `action` on `path` in the store.
     pub fn store(
         action: &'static str,
         path: &FilePath,
@@ -336,13 +335,13 @@ impl Error {
         }
     }
 
-    /// Whether the request to the object store may succeed when it is repeated.
+    /// Whether the request to the object store may succeed if it is repeated.
     pub(crate) fn passes(&self) -> bool {
         matches!(self, Error::Object { refusal: Refusal::Passing, .. })
     }
 
-    /// Whether nobody can go on with an object that was begun at the object store: it is to be
-    /// another one, or is refused.
+    /// Whether an upload that was begun cannot be continued: the object has to become another one,
+    /// or is refused.
     pub(crate) fn ends_upload(&self) -> bool {
         use Refusal::{OfObject, OfParts};
         matches!(
@@ -353,7 +352,7 @@ impl Error {
         )
     }
 
-    /// Whether data of a file were not brought into the store yet.
+    /// Whether the data of a file have not been brought into the store yet.
     pub fn is_about_absent_data(&self) -> bool {
         matches!(self, Error::Store { source: cairn_core::Error::Absent { .. }, .. })
     }
@@ -389,7 +388,7 @@ impl Error {
         }
     }
 
-    /// Whether a file system is full, or as full as it may be for this user.
+    /// Whether a file system is full, or the user's quota is used up.
     pub(crate) fn is_about_room(&self) -> bool {
         let code = match self {
             Error::File { source, .. } => source.raw_os_error(),

@@ -1,4 +1,4 @@
-//! Files of ours in JSON, of a version that is known: each says its format in the field `format`.
+//! Cairn's JSON files: each states its version in the field `format`.
 
 use crate::model::error::{Error, Result};
 use serde::Deserialize;
@@ -7,13 +7,13 @@ use serde::de::Error as _;
 use serde::{Deserializer, Serializer};
 use std::path::Path;
 
-/// The one field that every format has.
+/// The field that every format has.
 #[derive(Deserialize)]
 struct FormatOnly {
     format: u32,
 }
 
-/// What `text`, the content of `path`, says. Errors: `Json`; `Format`, a newer one than
+/// Parses `text`, the content of `path`. Errors: `Json`; `Format` if the format is newer than
 /// `supported`.
 pub fn parse<T: DeserializeOwned>(path: &Path, text: &[u8], supported: u32) -> Result<T> {
     let json = |source| Error::Json { path: path.to_path_buf(), source };
@@ -24,7 +24,7 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &[u8], supported: u32) -> R
     }
 }
 
-/// A checksum, as eight hexadecimal digits.
+/// Writes a checksum as eight hexadecimal digits.
 pub(crate) fn write_checksum<S: Serializer>(
     checksum: &u32,
     serializer: S,
@@ -32,7 +32,7 @@ pub(crate) fn write_checksum<S: Serializer>(
     serializer.serialize_str(&format!("{checksum:08x}"))
 }
 
-/// The same, read.
+/// Reads what [`write_checksum`] wrote.
 pub(crate) fn read_checksum<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     u32::from_str_radix(&String::deserialize(deserializer)?, 16).map_err(D::Error::custom)
 }

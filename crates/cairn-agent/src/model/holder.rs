@@ -1,6 +1,6 @@
-//! Who keeps others from going on: what the system says of a process that is waited for.
+//! The process that others wait for: its name and state as the system reports them.
 //!
-//! Does not decide how long is waited.
+//! Does not decide how long to wait.
 
 use std::fmt;
 use std::fs;
@@ -8,11 +8,11 @@ use std::fs;
 /// A process that holds what others wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its id.
+    /// Process id.
     pid: u32,
-    /// Its command; None if nothing can be said of it.
+    /// Its command; None if the process is not visible.
     name: Option<String>,
-    /// How it comes that it does not go on.
+    /// Why it makes no progress.
     rest: Rest,
 }
 
@@ -20,15 +20,15 @@ pub struct Holder {
 enum Rest {
     Stopped,
     Traced,
-    /// It waits for a device, a page or a processor.
+    /// It may wait for a device, a page or a processor.
     Unknown,
 }
 
 impl Holder {
-    /// The process of `thread`.
+    /// Looks up the process of `thread`.
     pub fn look(thread: u32) -> Holder {
         let status = fs::read(format!("/proc/{thread}/status")).unwrap_or_default();
-        // Names are any bytes.
+        // Process names are arbitrary bytes.
         let status = String::from_utf8_lossy(&status);
         let field = |name: &str| {
             let mut fields = status.lines().filter_map(|line| line.split_once(':'));
@@ -43,12 +43,12 @@ impl Holder {
         Holder { pid, name: field("Name").map(str::to_string), rest }
     }
 
-    /// Its id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Whether somebody has stopped it, or looks at it with a debugger.
+    /// Whether it is stopped, by a signal or by a debugger.
     pub fn is_stopped(&self) -> bool {
         self.rest != Rest::Unknown
     }

@@ -1,9 +1,16 @@
-//! What is known of a job apart from its files: `job.json` in the store directory.
+//! Description of a job apart from its files: `job.json` in the store directory.
 //!
 //! Invariant: the file is replaced whole (temporary, fsync, rename), so a reader sees an old or a
-//! new one. Its format is checked before anything else in it is believed.
-//! Only `cairn` and the agent read it; programs of the job get what they need by environment
+//! new one. Its format is checked before anything else in it is used.
+//!
+//! Only `cairn` and the agent read it. Programs of the job get what they need through environment
 //! variables.
+
+use cairn_device::MediumKind;
+use cairn_device::store::NAME_BYTES_MAX;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 use crate::archive::ArchivePolicy;
 use crate::checkpoint::sets::policy::CheckpointPolicy;
@@ -15,11 +22,6 @@ use crate::model::mapping::Mapping;
 use crate::model::policy::DrainPolicy;
 use crate::model::space_policy::SpacePolicy;
 use crate::model::store_file::{self, Outlives, Version};
-use cairn_device::MediumKind;
-use cairn_device::store::NAME_BYTES_MAX;
-use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::path::{Path, PathBuf};
 
 /// Format of `job.json` that this version writes, and the newest it reads.
 pub const JOB_FORMAT: u32 = 1;
@@ -27,16 +29,16 @@ pub const JOB_FORMAT: u32 = 1;
 pub const JOB_FILE: &str = "job.json";
 /// Longest description that is read.
 const JOB_BYTES_MAX: usize = 1 << 20;
-/// Held by the one `cairn run` of the job.
+/// Lock held by the one `cairn run` of the job.
 pub const RUN_LOCK: &str = "run.lock";
-/// Held by the agent of the store.
+/// Lock held by the agent of the store.
 pub const AGENT_LOCK: &str = "agent.lock";
 /// The agent's control socket.
 pub const AGENT_SOCKET: &str = "agent.sock";
-/// The agent's log; older parts of it have a number behind the name.
+/// The agent's log; older files have a number after the name.
 pub const AGENT_LOG: &str = "agent.log";
 
-/// Whose names a namespace holds.
+/// Which processes share a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -64,7 +66,7 @@ pub enum DeviceKind {
     Ram,
     /// A file.
     File,
-    /// A file that is mapped.
+    /// A file that is mapped into memory.
     Dax,
     /// A block device.
     Block,
@@ -74,7 +76,7 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// What the tier lies in; None in memory.
+    /// Kind of medium that the tier lies on; None in memory.
     pub fn medium(self) -> Option<MediumKind> {
         match self {
             DeviceKind::Ram => None,
@@ -89,12 +91,12 @@ impl DeviceKind {
 /// One tier of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierSpec {
-    /// What it is made of.
+    /// Kind of device.
     pub device: DeviceKind,
-    /// Where it is, absolute; None in memory. On another machine: `//ADDRESS:PORT/NQN?nsid=N`.
+    /// Absolute path; None in memory. On another machine: `//ADDRESS:PORT/NQN?nsid=N`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// Its capacity.
+    /// Capacity in bytes.
     pub bytes: u64,
 }
 
@@ -105,82 +107,83 @@ pub struct Job {
     pub format: u32,
     /// The job's name.
     pub job: String,
-    /// Sixteen hexadecimal digits that tell this store from any other of the same name.
+    /// Identity of the store: sixteen hexadecimal digits, unique among stores of the same name.
     pub store: String,
-    /// Prefix below which the program finds the store.
+    /// Path prefix under which programs see the store.
     pub mount: String,
-    /// Directory that closed files are drained to; absolute.
+    /// Directory that closed files are drained to; absolute. None: nothing is drained.
     pub persist: Option<PathBuf>,
-    /// Directories that have places of their own there.
+    /// Directories that have places of their own in the persist directory.
     #[serde(default, skip_serializing_if = "Mapping::is_empty")]
     pub map: Mapping,
-    /// Which directory that was when it was given.
+    /// Identity of the persist directory when it was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persist_id: Option<DirectoryId>,
-    /// Other jobs drain there, too: no copy takes the place of what this job did not put there.
+    /// Whether other jobs drain there, too. If so, no copy replaces a file that this job did not
+    /// put there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
-    /// The launcher's start that the job is of, all of whose jobs may drain to one directory.
+    /// Launcher's start that the job belongs to. All jobs of one start may drain to one directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<String>,
-    /// Node or rank.
+    /// Whether each node or each rank has a namespace.
     pub scope: Scope,
-    /// Tiers with data in order of preference.
+    /// Tiers with data, in order of preference.
     pub tiers: Vec<TierSpec>,
-    /// Where metadata stand, if that was said. In memory, of no particular size, it has 0 bytes.
+    /// Tier of the metadata, if it was given. In memory without a given size, it has 0 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meta: Option<TierSpec>,
-    /// What is read on slower tiers moves to a faster one.
+    /// Whether data that are read on slower tiers move to a faster one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub promote: bool,
-    /// How many runs of the job there have been in the store.
+    /// Number of runs of the job in this store.
     #[serde(default)]
     pub runs: u64,
-    /// Executable of the first run since the last one that ended well; a run of another one does
-    /// not end the job.
+    /// Executable of the first run since the last one that ended well. A run of another executable
+    /// does not end the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<String>,
-    /// File that figures are written to, for Prometheus; absolute.
+    /// File for Prometheus metrics; absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<PathBuf>,
-    /// What the agent's log says.
+    /// Level of the agent's log.
     #[serde(default, skip_serializing_if = "Level::is_default")]
     pub log: Level,
-    /// What is done with checkpoints and files.
+    /// Policy for checkpoints and files.
     #[serde(default, skip_serializing_if = "CheckpointPolicy::is_default")]
     pub checkpoint: CheckpointPolicy,
-    /// How it is drained.
+    /// Policy of the drain.
     #[serde(default, skip_serializing_if = "DrainPolicy::is_default")]
     pub drain: DrainPolicy,
-    /// What is kept in it, and how long a write waits for room.
+    /// How much the store keeps, and how long a write waits for space.
     #[serde(default, skip_serializing_if = "SpacePolicy::is_empty")]
     pub space: SpacePolicy,
-    /// Where complete checkpoints are archived; nowhere if absent.
+    /// Archive of complete checkpoints; None if they are not archived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<ArchivePolicy>,
-    /// When the store was created, seconds since the epoch.
+    /// Time of the store's creation, seconds since the epoch.
     pub created: u64,
-    /// The command it was created for.
+    /// Command the store was created for.
     pub command: Vec<String>,
 }
 
 impl Job {
-    /// The tier whose file holds the metadata; none if they are in memory alone.
+    /// Returns the tier whose file holds the metadata; None if they are only in memory.
     pub fn media(&self) -> Option<&TierSpec> {
         self.meta.as_ref().or(self.tiers.first()).filter(|tier| tier.path.is_some())
     }
 
-    /// The first tier of the namespaces, if it holds metadata alone.
+    /// Returns the first tier of the namespaces if it holds only metadata.
     pub fn metadata_tier(&self) -> Option<&TierSpec> {
         self.meta.as_ref().filter(|tier| tier.path.is_some())
     }
 
-    /// The tiers of the namespaces, in their order.
+    /// Returns the tiers of the namespaces, in their order.
     pub fn all_tiers(&self) -> impl Iterator<Item = &TierSpec> {
         self.metadata_tier().into_iter().chain(&self.tiers)
     }
 
-    /// The executable of a command, without its directory; as `pending` has it.
+    /// Returns the executable of a command without its directory, as in `pending`.
     pub fn executable(command: &[String]) -> Option<String> {
         let name = command.first()?.rsplit('/').next()?;
         Some(name.to_string())
@@ -204,14 +207,14 @@ impl Job {
     }
 }
 
-/// Follows the description of a store, which another run may replace.
+/// Watches the description of a store, which another run may replace.
 #[derive(Default)]
 pub struct Description {
     seen: Option<Version>,
 }
 
 impl Description {
-    /// The description in `directory`, unless it is the one that was seen last. Errors: those of
+    /// Returns the description in `directory` if it changed since the last call. Errors: those of
     /// [`Job::load`].
     pub fn follow(&mut self, directory: &Path) -> Result<Option<Job>> {
         let found = store_file::version(&directory.join(JOB_FILE));
@@ -224,14 +227,14 @@ impl Description {
     }
 }
 
-/// Whether `name` can name a job: it becomes a directory and is typed before a colon.
+/// Whether `name` can name a job. A name becomes a directory name and is typed before a colon.
 pub fn is_valid_job_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let starts_well = name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric());
     starts_well && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed)
 }
 
-/// Name of the directory in the persist directory that gets what a job has left.
+/// Name of the directory, in the persist directory, for the files that a killed job left.
 pub fn left_name(job: &str) -> String {
     format!("cairn-left.{job}")
 }

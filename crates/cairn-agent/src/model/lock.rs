@@ -1,7 +1,7 @@
-//! Lock files of a store: who has the store, and with whom he shares it.
+//! Lock files of a store: who has the store, and who shares it.
 //!
-//! Must stay true: a lock ends with the process that has it, however that ends; one on a file whose
-//! store was removed keeps nobody out.
+//! Must stay true: a lock ends with the process that holds it, however that process ends. A lock on
+//! a file whose store was removed excludes nobody.
 
 use crate::model::error::{Error, Result};
 use rustix::fs::{Mode, OFlags};
@@ -11,14 +11,14 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Takes the lock file `name` in `directory` for as long as the returned file is open; None if
-/// another process has it, or several share it.
+/// Takes the lock file `name` in `directory` for as long as the returned file is open. None if
+/// another process holds it or others share it.
 pub fn try_lock(directory: &Path, name: &str) -> Result<Option<File>> {
     let lock = try_lock_beside(directory, name)?;
     Ok(lock.filter(|lock| !is_shared(lock)))
 }
 
-/// As `try_lock`, also while others share it.
+/// Like `try_lock`, but succeeds also while others share the lock.
 pub fn try_lock_beside(directory: &Path, name: &str) -> Result<Option<File>> {
     let path = directory.join(name);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -31,19 +31,19 @@ pub fn try_lock_beside(directory: &Path, name: &str) -> Result<Option<File>> {
             Err(errno) => return Err(Error::file("lock", &path)(errno)),
         }
         let file = File::from(file);
-        // One whose store was removed meanwhile keeps nobody out of a new store of that name.
+        // A lock on a removed file must not keep others out of a new store of the same name.
         if file.metadata().map_err(Error::file("look at", &path))?.nlink() > 0 {
             return Ok(Some(file));
         }
     }
 }
 
-/// Says of a lock that the caller has taken that a run has it, and not somebody who only looks.
+/// Marks a lock that the caller holds as held for a run, not by a tool that only looks.
 pub fn say_run(lock: &File) -> std::io::Result<()> {
     set_share(lock, libc::F_RDLCK)
 }
 
-/// Whether a run has the lock `name`, alone or with others.
+/// Whether a run holds or shares the lock `name`.
 pub fn has_run(directory: &Path, name: &str) -> Result<bool> {
     let path = directory.join(name);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -54,13 +54,13 @@ pub fn has_run(directory: &Path, name: &str) -> Result<bool> {
     }
 }
 
-/// Shares a lock that the caller has taken, and lets others take and share it, too.
+/// Shares a lock that the caller holds: others may take and share it, too.
 pub fn share(lock: &File) -> std::io::Result<()> {
     say_run(lock)?;
     Ok(rustix::fs::flock(lock, rustix::fs::FlockOperation::Unlock)?)
 }
 
-/// Waits for the lock in which the caller shares, takes it, and shares it no more.
+/// Waits for the lock that the caller shares, takes it alone, and ends its own share.
 pub fn take_back(lock: &File) -> std::io::Result<()> {
     rustix::io::retry_on_intr(|| {
         rustix::fs::flock(lock, rustix::fs::FlockOperation::LockExclusive)
@@ -76,8 +76,8 @@ pub fn is_shared(lock: &File) -> bool {
     answer == 0 && i32::from(conflict.l_type) != libc::F_UNLCK
 }
 
-/// Sharing is a lock of another kind on the same file, which belongs to the open file as the first
-/// one does.
+/// Sharing is an OFD record lock on the same file. Like the `flock`, it belongs to the open file
+/// description.
 fn set_share(lock: &File, kind: i32) -> std::io::Result<()> {
     let range = whole_file(kind);
     // SAFETY: the request reads one such structure, which lives for the call.
@@ -94,8 +94,8 @@ fn whole_file(kind: i32) -> libc::flock {
     range
 }
 
-/// Whether some process holds or shares the lock file `name`. The question itself holds it for an
-/// instant.
+/// Whether some process holds or shares the lock file `name`. The check itself holds the lock for
+/// an instant.
 pub fn is_locked(directory: &Path, name: &str) -> Result<bool> {
     let path = directory.join(name);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -4,14 +4,12 @@
 //! {"time":"2026-11-22T14:53:06.123456789Z","level":"warn","agent":4711,"message":"cannot drain: ..."}
 //! ```
 //! Must stay true: the files of a log stay below `FILES * FILE_BYTES_MAX` together, however long an
-//! agent lives; a log that cannot be written holds nothing up; messages name files, checkpoints and
-//! reasons, never what is in a file, on a command line or in the environment. What the C library
-//! prints of a process that aborts stands between the lines, as it is. A process that is no agent,
-//! such as a command that uses the same code, has no log and says nothing.
+//! agent lives. A log that cannot be written delays nothing. Messages name files, checkpoints and
+//! reasons, never the content of a file, a command line or the environment. What the C library
+//! prints when a process aborts appears between the lines, unformatted. A process that is not an
+//! agent, such as a command that uses the same code, has no log and writes nothing.
 
-use crate::model::clock::utc_time;
-use crate::model::job::AGENT_LOG;
-use cairn_device::sys::now;
+use cairn_platform::sys::now;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -22,27 +20,30 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A file that would become longer is given a number, and a new one begins.
+use crate::model::clock::utc_time;
+use crate::model::job::AGENT_LOG;
+
+/// A file that would become longer is renamed with a number, and a new one begins.
 pub const FILE_BYTES_MAX: u64 = 256 << 10;
-/// The file that is written, and older ones.
+/// Number of files: the current one and older ones.
 const FILES: usize = 4;
-/// The rest of a longer message is left out.
+/// Longer messages are cut off here.
 const MESSAGE_BYTES_MAX: usize = 4 << 10;
 
 static LOG: Mutex<Option<Log>> = Mutex::new(None);
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
 
-/// How much a line matters: the most first.
+/// Importance of a line, most important first.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// Something is lost or damaged, or the agent cannot work.
+    /// Data are lost or damaged, or the agent cannot work.
     Error,
-    /// Something could not be done for now.
+    /// Something failed for now.
     Warn,
-    /// What became of checkpoints; when agents began and ended.
+    /// Progress of checkpoints; start and end of agents.
     #[default]
     Info,
     /// Each request and each pass of the drain.
@@ -50,7 +51,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Whether it is the one of a job that says nothing of it.
+    /// Whether this is the level of a job that specifies none.
     pub fn is_default(&self) -> bool {
         *self == Level::default()
     }
@@ -67,16 +68,16 @@ impl fmt::Display for Level {
     }
 }
 
-/// A line.
+/// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
-    /// When, in UTC.
+    /// Time, in UTC.
     pub time: String,
-    /// How much it matters.
+    /// Importance.
     pub level: Level,
-    /// Process number of the agent.
+    /// Process id of the agent.
     pub agent: u32,
-    /// What there is to say.
+    /// Text.
     pub message: String,
 }
 
@@ -84,11 +85,11 @@ pub struct Line {
 pub struct Log {
     path: PathBuf,
     file: File,
-    /// The end of the last line may be missing.
+    /// Whether the last line may have been cut off.
     is_torn: bool,
 }
 
-/// The files of the log of the store in `directory`, those that there may be, oldest first.
+/// Returns the possible paths of the log files of the store in `directory`, oldest first.
 pub fn files(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let path = directory.join(AGENT_LOG);
     (0..FILES).rev().map(move |age| aged(&path, age))
@@ -101,7 +102,7 @@ fn aged(path: &Path, age: usize) -> PathBuf {
     }
 }
 
-/// Makes `log` that of this process.
+/// Makes `log` the log of this process.
 pub fn begin(log: Log) {
     *LOG.lock().unwrap_or_else(PoisonError::into_inner) = Some(log);
     std::panic::set_hook(Box::new(|panic| {
@@ -111,7 +112,7 @@ pub fn begin(log: Log) {
     }));
 }
 
-/// Says what matters so much, and nothing that matters less.
+/// Drops lines that are less important than `level` from now on.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
@@ -124,24 +125,24 @@ pub fn say(level: Level, message: impl fmt::Display) {
     if let Some(log) = &mut *LOG.lock().unwrap_or_else(PoisonError::into_inner) {
         let is_another = log.append(level, message.to_string());
         if is_another {
-            // Else what this process itself prints stays in the older file.
+            // If this fails, what this process prints goes on to the older file.
             let _ = print_to(&log.file);
         }
     }
 }
 
 impl Log {
-    /// The log that is written to `path`. Errors: it cannot be written, it is not a regular file.
+    /// Opens the log at `path`. Errors: it cannot be written, or is not a regular file.
     pub fn open(path: &Path) -> io::Result<Log> {
         Ok(Log { path: path.to_path_buf(), file: open(path)?, is_torn: false })
     }
 
-    /// What is written now.
+    /// Returns the current file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Adds a line, or loses it; whether it stands in another file than those before.
+    /// Appends a line, or loses it. Returns whether a new file was begun.
     fn append(&mut self, level: Level, mut message: String) -> bool {
         let fits = |end: &usize| message.is_char_boundary(*end);
         let end = (0..=MESSAGE_BYTES_MAX.min(message.len())).rev().find(fits);
@@ -153,7 +154,7 @@ impl Log {
         };
         let is_another = is_full(&self.file) && self.rotate().is_ok();
         if is_full(&self.file) {
-            // It could not be given another name.
+            // The file is full and could not be renamed.
             let _ = self.file.set_len(0);
         }
         let begin = if self.is_torn { "\n" } else { "" };
@@ -161,10 +162,10 @@ impl Log {
         is_another
     }
 
-    /// Gives each file the next one's name, and begins another.
+    /// Renames each file to the next older name, and begins a new one.
     fn rotate(&mut self) -> io::Result<()> {
         for age in (1..FILES).rev() {
-            // One that is not there yet, or stays where it is, is no reason to stop.
+            // Go on if a file is missing or cannot be renamed.
             let _ = fs::rename(aged(&self.path, age - 1), aged(&self.path, age));
         }
         self.file = open(&self.path)?;
@@ -172,7 +173,7 @@ impl Log {
     }
 }
 
-/// Nothing in the store's directory is waited for, whatever it is.
+/// Opens the file without waiting for anything, whatever has its name.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -183,20 +184,20 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Says each kind of trouble once while it lasts, and when it is over.
+/// Logs each kind of trouble once while it lasts, and its end.
 #[derive(Default)]
 pub struct Complaints {
     last: HashMap<&'static str, String>,
 }
 
 impl Complaints {
-    /// What went well; `action` is a verb, and what it is done to.
+    /// Takes a result: logs an error, returns a value. `action` is a verb and its object.
     pub fn note<T>(&mut self, action: &'static str, result: crate::Result<T>) -> Option<T> {
         self.note_text(action, result.as_ref().err().map(ToString::to_string));
         result.ok()
     }
 
-    /// The same of what went wrong.
+    /// Logs `trouble`, or its end if there is none.
     pub fn note_text(&mut self, action: &'static str, trouble: Option<String>) {
         match trouble {
             None if self.last.remove(action).is_some() => {
@@ -211,7 +212,7 @@ impl Complaints {
     }
 }
 
-/// What this process prints goes to `file` from now on.
+/// Redirects what this process prints to `file`.
 pub fn print_to(file: &File) -> rustix::io::Result<()> {
     rustix::stdio::dup2_stdout(file)?;
     rustix::stdio::dup2_stderr(file)
@@ -261,7 +262,7 @@ mod tests {
         let directory = scratch("odd");
         let path = directory.join(AGENT_LOG);
         File::create(&path).and_then(|file| file.set_len(1 << 40)).expect("takes no room");
-        // Nothing can get the name of a directory that is not empty.
+        // A directory that is not empty cannot be replaced by a rename.
         let mut taken = (1..FILES).map(|age| fs::create_dir_all(aged(&path, age).join("x")));
         assert!(taken.all(|made| made.is_ok()));
         let mut log = Log::open(&path).expect("opens");

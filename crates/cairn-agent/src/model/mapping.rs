@@ -1,31 +1,30 @@
-//! Where files land below the persist directory: as they lie in the store, but for directories that
-//! have another place.
+//! Where files land below the persist directory: at their paths in the store, except for
+//! directories that are mapped to another place.
 //!
 //! Must stay true: no two paths of the store have the same place, and every place lies below the
-//! directory. What would come to lie in a place that is another's has none. Names that files of
-//! Cairn's own have there are nobody's.
+//! persist directory. A path that would land in the place of a mapped directory has none. The names
+//! of Cairn's own files there are reserved.
 
 use crate::model::path::ASIDE;
 use crate::model::path::FilePath;
 use serde::{Deserialize, Serialize};
 
-/// A directory of the store and its place.
+/// A mapped directory and its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// The directory, in the store.
+    /// The directory, as a path in the store.
     pub from: FilePath,
     /// Its place, below the persist directory.
     pub to: FilePath,
 }
 
-/// The directories of a job that have places of their own; of those that lie in each other the
-/// inner one counts.
+/// The mapped directories of a job. Of nested directories, the innermost counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Rule>", into = "Vec<Rule>")]
 pub struct Mapping(Vec<Rule>);
 
 impl Mapping {
-    /// Of these rules. Errors: why there can be no such mapping.
+    /// Builds a mapping from rules. Errors: the reason why the rules are invalid.
     pub fn new(mut rules: Vec<Rule>) -> Result<Mapping, String> {
         for (number, Rule { from, to }) in rules.iter().enumerate() {
             if from.is_root() || to.is_root() || is_ours(from) || is_ours(to) {
@@ -45,24 +44,24 @@ impl Mapping {
         Ok(Mapping(rules))
     }
 
-    /// Whether everything lands as it lies in the store.
+    /// Whether every file lands at its path in the store.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The rules, in the order of their directories.
+    /// Returns the rules, sorted by directory.
     pub fn rules(&self) -> &[Rule] {
         &self.0
     }
 
-    /// Whether `path` itself is a directory that has a place of its own.
+    /// Whether `path` itself is a mapped directory.
     pub fn is_mapped(&self, path: &FilePath) -> bool {
         self.0.iter().any(|rule| rule.from == *path)
     }
 
-    /// Where `path` lands; None if that is the place of something else.
+    /// Returns the place of `path`; None if it would land in the place of a mapped directory.
     pub fn place(&self, path: &FilePath) -> Option<FilePath> {
-        // The last one is the innermost.
+        // Sorted order: the last match is the innermost.
         for Rule { from, to } in self.0.iter().rev() {
             if let Some(rest) = path.strip_prefix(from) {
                 return Some(to.append(&rest));
@@ -72,15 +71,15 @@ impl Mapping {
         (!is_taken).then(|| path.clone())
     }
 
-    /// Whether `path` would land where files of Cairn's own are.
+    /// Whether `path` would land on a name reserved for Cairn's own files.
     pub fn is_reserved(&self, path: &FilePath) -> bool {
         self.place(path).is_some_and(|place| is_ours(&place))
     }
 }
 
-/// Whether a place has a name that manifests and timelines have, or begins with one as journals,
-/// temporary files of manifests, probes, and what a job has left or was set aside have; what the
-/// store sets aside may lie beside them.
+/// Whether a place has a reserved name: that of a manifest or timeline, or a prefix used for
+/// journals, temporary files of manifests, probes, leftovers of a job, images and files that were
+/// set aside. The store's own directory of damaged checkpoints is not reserved.
 fn is_ours(place: &FilePath) -> bool {
     let first = place.components().next().unwrap_or_default();
     if [&b"cairn-left."[..], b"cairn-image.", b"cairn-aside.", b"cairn-before."]
@@ -138,7 +137,7 @@ mod tests {
             ("outer", Some("outer")),
             ("a/x", Some("a/x")),
             ("a/b/x", Some("b/x")),
-            // The place's own parents are everybody's.
+            // The parents of a place are not taken.
             ("results", Some("results")),
             ("results/other", Some("results/other")),
             ("results/run7", None),

@@ -1,9 +1,9 @@
 //! Path of a file inside a job's store: bytes, relative, without `.`, `..` or a leading slash.
 //!
 //! Invariant: every component is 1 to 255 bytes, not `.` or `..`, and holds no `/` and no zero
-//! byte, so a path joined to a directory never leads out of it by itself. In JSON it is a string
-//! where it is UTF-8 and
-//! `{"hex": "…"}` where it is not; nothing is lost either way.
+//! byte, so a path joined to a directory never leads out of it by itself. In JSON it is a string if
+//! it is UTF-8, and `{"hex": "…"}` if not; both are lossless.
+//!
 //! Does not resolve symbolic links.
 
 use cairn_core::NAME_BYTES_MAX;
@@ -14,8 +14,8 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
-/// The directory of a namespace that damaged checkpoints are set aside to. What lies there is part
-/// of no checkpoint.
+/// Directory of a namespace to which damaged checkpoints are set aside. Files in it are part of no
+/// checkpoint.
 pub const ASIDE: &[u8] = b".cairn-damaged";
 
 /// Path of a file inside a store, relative to its root; empty for the root itself.
@@ -23,13 +23,13 @@ pub const ASIDE: &[u8] = b".cairn-damaged";
 pub struct FilePath(Vec<u8>);
 
 impl FilePath {
-    /// The root of the store.
+    /// Returns the root of the store.
     pub fn root() -> FilePath {
         FilePath(Vec::new())
     }
 
-    /// Normalises `bytes`: leading, trailing and repeated slashes and `.` components vanish.
-    /// None if a component is `..`, too long, or holds a zero byte.
+    /// Normalises `bytes`: drops leading, trailing and repeated slashes and `.` components. None if
+    /// a component is `..`, too long, or holds a zero byte.
     pub fn parse(bytes: &[u8]) -> Option<FilePath> {
         let mut path = FilePath::root();
         for component in bytes.split(|&byte| byte == b'/') {
@@ -44,7 +44,8 @@ impl FilePath {
         Some(path)
     }
 
-    /// The path of `name` in this directory. `name` is one component, as a directory lists it.
+    /// Returns the path of `name` in this directory. `name` is one component, as a directory lists
+    /// it.
     pub fn join(&self, name: &[u8]) -> FilePath {
         let mut bytes = Vec::with_capacity(self.0.len() + 1 + name.len());
         if !self.0.is_empty() {
@@ -55,17 +56,17 @@ impl FilePath {
         FilePath(bytes)
     }
 
-    /// `self` followed by all of `tail`.
+    /// Returns `self` followed by all of `tail`.
     pub fn append(&self, tail: &FilePath) -> FilePath {
         if tail.is_root() { self.clone() } else { self.join(&tail.0) }
     }
 
-    /// The bytes, as the store's own operations take them.
+    /// Returns the bytes, as the store's operations take them.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The path as the operating system takes it, relative to some directory.
+    /// Returns the path for the operating system, relative to some directory.
     pub fn as_os_str(&self) -> &OsStr {
         OsStr::from_bytes(&self.0)
     }
@@ -75,12 +76,12 @@ impl FilePath {
         self.0.is_empty()
     }
 
-    /// Components from the root down.
+    /// Returns the components from the root down.
     pub fn components(&self) -> impl Iterator<Item = &[u8]> {
         self.0.split(|&byte| byte == b'/').filter(|component| !component.is_empty())
     }
 
-    /// The directory this path lies in and its last component; None for the root.
+    /// Returns the parent directory and the last component; None for the root.
     pub fn split(&self) -> Option<(FilePath, &[u8])> {
         if self.0.is_empty() {
             return None;
@@ -91,7 +92,7 @@ impl FilePath {
         }
     }
 
-    /// The path without its leading `prefix`; None if it does not lie below it.
+    /// Returns the path without its leading `prefix`; None if it does not lie below `prefix`.
     pub fn strip_prefix(&self, prefix: &FilePath) -> Option<FilePath> {
         if prefix.is_root() {
             return Some(self.clone());
@@ -104,7 +105,7 @@ impl FilePath {
         }
     }
 
-    /// The path for people: bytes that are not UTF-8 are replaced.
+    /// Returns the path for messages: bytes that are not UTF-8 are replaced.
     pub fn to_lossy(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
     }
@@ -130,7 +131,7 @@ impl<'de> Deserialize<'de> for FilePath {
     }
 }
 
-/// A name in JSON: text where it is UTF-8, hexadecimal digits where it is not.
+/// A name in JSON: text if it is UTF-8, hexadecimal digits if not.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum JsonName {
@@ -138,7 +139,7 @@ enum JsonName {
     Bytes { hex: String },
 }
 
-/// Writes arbitrary bytes as a string, or as `{"hex": "…"}` where they are not UTF-8.
+/// Writes arbitrary bytes as a string, or as `{"hex": "…"}` if they are not UTF-8.
 pub fn serialize_bytes<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     match std::str::from_utf8(bytes) {
         Ok(text) => serializer.serialize_str(text),

@@ -1,32 +1,32 @@
-//! How a job wants to be drained: the part of `job.json` that the options of `[drain]` make.
+//! Drain policy of a job: the part of `job.json` that the options of `[drain]` set.
 //!
-//! Must stay true: a store that was made before any of this was said drains as it always did.
+//! Must stay true: a store whose description lacks these options drains with the defaults.
 
 use serde::{Deserialize, Serialize};
 
-/// The wishes of a job about its drain.
+/// How a job is drained.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DrainPolicy {
-    /// Bytes that are copied in a second, at most.
+    /// Largest number of bytes copied per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_bytes: Option<u64>,
-    /// Of the time in which programs write, the drain may work so many percent.
+    /// Largest percentage of the time in which programs write that the drain may work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_percent: Option<u8>,
-    /// What runs beside programs may take from them.
+    /// Priority of the drain against programs.
     #[serde(skip_serializing_if = "Priority::is_default")]
     pub priority: Priority,
-    /// What becomes of what is not drained when the program has ended.
+    /// What happens to undrained files when the program has ended.
     #[serde(skip_serializing_if = "AtEnd::is_default")]
     pub at_end: AtEnd,
-    /// How a copy is known to be right.
+    /// How copies are verified.
     #[serde(skip_serializing_if = "Verify::is_default")]
     pub verify: Verify,
-    /// When images of the store are copied out while a run goes on.
+    /// When images of the store are copied out during a run.
     #[serde(skip_serializing_if = "Images::is_default")]
     pub images: Images,
-    /// When the job's time is over, seconds since the epoch.
+    /// End of the job's time, seconds since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
 }
@@ -35,26 +35,26 @@ pub struct DrainPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AtEnd {
-    /// They are drained, and it waits for that.
+    /// Drain them, and wait for the end.
     #[default]
     Wait,
-    /// They are drained, and nobody waits.
+    /// Drain them without waiting.
     Background,
-    /// They stay in the store until somebody asks.
+    /// Leave them in the store until somebody asks.
     #[serde(rename = "none")]
     Nothing,
 }
 
-/// When all of a store, as it is at one moment, is copied out.
+/// When the whole store, as it is at one moment, is copied out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Images {
-    /// When something has arrived outside, and every so often.
+    /// When something has arrived outside, and at regular intervals.
     #[default]
     Auto,
-    /// Only when somebody asks.
+    /// Only on request.
     Never,
-    /// So many seconds after the last one.
+    /// This many seconds after the last one.
     #[serde(untagged)]
     Every(u64),
 }
@@ -71,14 +71,14 @@ impl AtEnd {
     }
 }
 
-/// For whom processors and disks work first.
+/// Who gets processors and disks first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
-    /// For programs; the drain takes what they leave.
+    /// Programs; the drain takes what they leave.
     #[default]
     Idle,
-    /// For both alike.
+    /// Programs and the drain alike.
     Normal,
 }
 
@@ -88,15 +88,15 @@ impl Priority {
     }
 }
 
-/// How a copy is known to be what was read from the store, whose blocks are compared with their
-/// checksums in any case.
+/// How a copy is verified. Blocks read from the store are compared with their checksums in any
+/// case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verify {
-    /// It is read back, past the page cache, and compared.
+    /// The copy is read back, past the page cache, and compared.
     #[default]
     Read,
-    /// The file system took all of it and said that it is durable.
+    /// The file system is trusted: it accepted all bytes and reported them durable.
     Write,
 }
 
@@ -107,12 +107,12 @@ impl Verify {
 }
 
 impl DrainPolicy {
-    /// Whether nothing was said.
+    /// Whether all options have their defaults.
     pub fn is_default(&self) -> bool {
         *self == DrainPolicy::default()
     }
 
-    /// Whether the drain holds back for programs.
+    /// Whether the drain has a limit for the sake of programs.
     pub fn is_limited(&self) -> bool {
         self.rate_bytes.is_some() || self.share_percent.is_some()
     }

@@ -1,22 +1,22 @@
-//! Working only with what programs leave: processors (nice 19) and disks (idle I/O priority).
+//! Lowest priority for a thread: nice 19 for processors, idle I/O class for disks.
 //!
-//! Nice 19 and not `SCHED_IDLE`: a thread that copies takes the store's lock for microseconds, and
-//! a program that meets it there waits until it was given a processor again. On a node whose every
-//! processor is busy that takes a few milliseconds so, and hundreds otherwise.
-//! Must stay true: only threads that end with the pass are lowered, because nobody without rights
-//! can raise them again.
+//! Nice 19 instead of `SCHED_IDLE`: a copying thread holds the store's lock for microseconds, and a
+//! program that needs the lock waits until the thread gets a processor again. On a node whose
+//! processors are all busy that takes a few milliseconds with nice 19, and hundreds otherwise.
+//!
+//! Must stay true: only threads that end with the pass are lowered, because an unprivileged process
+//! cannot raise them again.
 
-/// From the kernel's `ioprio.h`: the calling thread, the idle class.
+/// From the kernel's `ioprio.h`: the calling thread, and the idle class.
 const IOPRIO_WHO_PROCESS: libc::c_int = 1;
 const IOPRIO_IDLE: libc::c_int = 3 << 13;
 const NICE_LEAST: libc::c_int = 19;
 
-/// Has the calling thread work only when nobody else wants to.
+/// Lowers the priority of the calling thread to what other work leaves.
 pub fn lower_this_thread() {
-    // SAFETY: both calls take plain numbers and change the calling thread alone.
+    // SAFETY: both calls take plain numbers and change only the calling thread.
     unsafe {
-        // A kernel or a sandbox that refuses leaves the thread as it is: then it is no worse than a
-        // program.
+        // If a kernel or sandbox refuses, the thread keeps the priority of a program.
         libc::setpriority(libc::PRIO_PROCESS, 0, NICE_LEAST);
         libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
     }
@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn lowered_thread_is_nice_and_others_are_not() {
-        // SAFETY: both calls take plain numbers and only ask.
+        // SAFETY: both calls take plain numbers and only read.
         let now = || unsafe {
             let nice = libc::getpriority(libc::PRIO_PROCESS, 0);
             (nice, libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0))

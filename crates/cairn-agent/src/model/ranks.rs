@@ -1,53 +1,54 @@
-//! The MPI programs of a job on this node, as the store's list of ranks tells: who is expected, who
-//! came, who has contributed everything, who died.
+//! MPI programs of a job on this node, from the store's list of ranks: which ranks are expected,
+//! which came, which are done, which died.
 //!
-//! Must stay true: a program counts as finished only when each rank that its launcher put here has
-//! finalised MPI, which flushed its files. Two starts that have one name, which launchers may give
-//! twice, are told apart by a rank that came twice.
+//! Must stay true: a program counts as finished only when every rank that its launcher placed here
+//! has finalised MPI, which flushed its files. Launchers may give one name to two starts; a rank
+//! that comes twice tells them apart.
 
-use crate::model::error::Result;
 use cairn_device::Store;
-use cairn_device::ranks::{self, RankRecord};
+use cairn_device::memory::ranks::{self, RankRecord};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 
+use crate::model::error::Result;
+
 /// One start of an MPI program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Launch {
-    /// The launcher and what it calls this start.
+    /// The launcher, and its name for this start.
     pub launch: String,
-    /// How many ranks there are, on all nodes; 0 if the launcher did not say.
+    /// Number of ranks on all nodes; 0 if the launcher did not say.
     pub size: u32,
-    /// Ranks on this node that are known of: as many as the launcher says, or as came.
+    /// Number of ranks on this node: what the launcher says, or more if more came.
     pub known: u32,
-    /// Those of them that initialised MPI.
+    /// Number of ranks that initialised MPI.
     pub initialised: u32,
-    /// Those that finalised it.
+    /// Number of ranks that finalised MPI.
     pub finalised: u32,
-    /// Those that ended in between.
+    /// Number of ranks that ended in between.
     pub died: u32,
-    /// Every rank of this node has contributed all that it will, and it was flushed.
+    /// Whether every rank of this node has written everything, and all of it was flushed.
     pub finished: bool,
-    /// Those that initialised it, in order.
+    /// Ranks that initialised MPI, sorted by number.
     pub ranks: Vec<Rank>,
 }
 
 /// One rank that initialised MPI.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rank {
-    /// Its number.
+    /// Its rank in the program.
     pub rank: u32,
-    /// Its number among those of this node.
+    /// Its rank among those of this node.
     pub local_rank: u32,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// Its process slot in its namespace.
     pub slot: u32,
-    /// Where it is.
+    /// How far it has come.
     pub state: State,
-    /// Why its files could not all be flushed when it finalised MPI.
+    /// Why not all of its files could be flushed when it finalised MPI.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }
@@ -56,16 +57,16 @@ pub struct Rank {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It runs.
+    /// It initialised MPI, and its process exists.
     Initialised,
     /// It finalised MPI.
     Finalised,
-    /// Its process ended before that.
+    /// Its process ended before it finalised MPI.
     Died,
 }
 
 impl Launch {
-    /// The start that `first` is of, without ranks.
+    /// Returns the start that `first` belongs to, without ranks.
     fn of(first: &RankRecord) -> Launch {
         Launch {
             launch: first.launch.clone(),
@@ -100,7 +101,7 @@ impl Launch {
         self.known = self.known.max(record.local_size).max(self.initialised);
     }
 
-    /// To be called when all ranks were added.
+    /// Sets `finished` and sorts the ranks. Call it after all ranks were added.
     fn complete(&mut self) {
         let is_flushed = self.ranks.iter().all(|rank| rank.trouble.is_none());
         self.finished = self.finalised == self.known && is_flushed;
@@ -108,15 +109,15 @@ impl Launch {
     }
 }
 
-/// Every start of an MPI program in the store in `directory`, the first one first.
+/// Returns every start of an MPI program in the store in `directory`, oldest first.
 pub fn launches(directory: &Path) -> Result<Vec<Launch>> {
     Ok(group(&ranks::list(Store::open(directory)?.directory())?))
 }
 
 fn group(records: &[RankRecord]) -> Vec<Launch> {
     let mut launches: Vec<Launch> = Vec::new();
-    // By its name: the newest start, and which ranks of it have come. One that comes twice is of
-    // another start.
+    // By name: the newest start, and the ranks of it that have come. A rank that comes twice
+    // belongs to another start.
     let mut newest: HashMap<&str, (usize, HashSet<u32>)> = HashMap::new();
     for record in records {
         let known = newest.get_mut(record.launch.as_str()).filter(|(at, ranks)| {
@@ -144,7 +145,8 @@ fn group(records: &[RankRecord]) -> Vec<Launch> {
 mod tests {
     use super::*;
     use cairn_core::SlotId;
-    use cairn_device::{Errno, process};
+    use cairn_platform::process;
+    use cairn_platform::sys::Errno;
 
     fn record(
         launch: &str,
@@ -185,9 +187,9 @@ mod tests {
         assert!(launch.ranks[0].trouble.as_ref().is_some_and(|why| why.contains("Input/output")));
     }
 
-    /// About as many as a store has room for, of two starts that go on at the same time and a third
-    /// of the same name. When each record was compared with all before it, this took twenty times
-    /// as long.
+    /// Lists about as many ranks as a store has room for: two starts that run at the same time and
+    /// a third of the same name. Comparing each record with all earlier ones took twenty times as
+    /// long.
     #[test]
     fn full_list_is_grouped_by_starts() {
         const RANKS: u32 = 16_000;

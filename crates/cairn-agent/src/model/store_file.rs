@@ -1,14 +1,14 @@
-//! Small files in a store's directory, read by the tools. The directory is its user's alone, but
-//! other processes of that user may have put anything there.
+//! Small files in a store's directory, read by the tools. Only their user can write to the
+//! directory, but other processes of that user may have put anything there.
 //!
-//! Must stay true: reading waits for nobody and takes no more memory than the caller allows,
-//! whatever stands there; a file is replaced whole, so that who reads finds the old one or the new
-//! one, and of an attempt that failed nothing stays.
+//! Must stay true: a read waits for nobody and takes no more memory than the caller allows,
+//! whatever has the name. A file is replaced whole: a reader finds the old or the new content. A
+//! failed replacement leaves nothing behind.
 
-use crate::model::error::{Error, Result};
-use cairn_device::descriptor::Descriptor;
-use cairn_device::directory::c_path;
-use cairn_device::{Errno, sys};
+use cairn_platform::descriptor::Descriptor;
+use cairn_platform::sys;
+use cairn_platform::sys::Errno;
+use cairn_platform::sys::c_path;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -16,17 +16,18 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What tells one version of a file that is replaced whole from another: inode, seconds and
-/// nanoseconds of its last change.
+use crate::model::error::{Error, Result};
+
+/// Version of a file that is replaced whole: inode, seconds and nanoseconds of its last change.
 pub type Version = (u64, i64, i64);
 
-/// The version of the file at `path` now; None if there is none.
+/// Returns the version of the file at `path`; None if there is none.
 pub fn version(path: &Path) -> Option<Version> {
     let found = path.metadata().ok()?;
     Some((found.ino(), found.mtime(), found.mtime_nsec()))
 }
 
-/// What the regular file holds, which is an error if there is more than `bytes_max` of it.
+/// Reads a regular file. Errors: it is not a regular file, or is longer than `bytes_max`.
 pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     let system = |Errno(errno)| io::Error::from_raw_os_error(errno);
     let name = c_path(path).map_err(system)?;
@@ -42,12 +43,12 @@ pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     }
 }
 
-/// What a file that was replaced outlives.
+/// What a replaced file must survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlives {
-    /// Whoever wrote it.
+    /// The death of the process that wrote it.
     Process,
-    /// The node, where the directory does.
+    /// The loss of power of the node, if the directory survives it.
     Node,
 }
 
@@ -57,7 +58,8 @@ pub fn replace_json(path: &Path, value: &impl Serialize, outlives: Outlives) -> 
     replace(path, &serde_json::to_vec(value).map_err(json)?, outlives)
 }
 
-/// Replaces the file at `path` by one of this user alone with these bytes. Errors: `File`.
+/// Replaces the file at `path` by one with these bytes that only this user can access. Errors:
+/// `File`.
 pub fn replace(path: &Path, bytes: &[u8], outlives: Outlives) -> Result<()> {
     let unfinished = unfinished(path);
     let replaced = write_new(&unfinished, bytes, outlives)
@@ -72,7 +74,7 @@ pub fn replace(path: &Path, bytes: &[u8], outlives: Outlives) -> Result<()> {
     replaced.map_err(Error::file("write", path))
 }
 
-/// What a file of this process is called until all of it is there.
+/// Returns the name under which this process writes a file until it is complete.
 fn unfinished(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -80,7 +82,7 @@ fn unfinished(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Whether `name` is what a process calls the file `of` until all of it is there.
+/// Whether `name` is the name under which some process writes the file `of`.
 pub fn is_unfinished(name: &OsStr, of: &str) -> bool {
     let middle = || {
         name.to_str()?.strip_prefix('.')?.strip_prefix(of)?.strip_prefix('.')?.strip_suffix(".new")
@@ -89,8 +91,8 @@ pub fn is_unfinished(name: &OsStr, of: &str) -> bool {
 }
 
 fn write_new(path: &Path, bytes: &[u8], outlives: Outlives) -> io::Result<()> {
-    // What somebody who was killed has left, or another process has put there, which may be no file
-    // at all.
+    // A killed process may have left something under this name, or another process may have put
+    // something there that is not a file at all.
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         removed => removed?,
@@ -117,9 +119,9 @@ mod tests {
         fs::read_dir(directory).expect("lists").flatten().map(|entry| entry.file_name()).collect()
     }
 
-    /// Mechanism: the unfinished file was opened whatever had its name. Consequence: a FIFO there
-    /// was waited for without end, and what a link led to was overwritten. Fix: what has the name
-    /// goes first.
+    /// Mechanism: the unfinished file was opened whatever had its name. Consequence: a FIFO of that
+    /// name blocked for ever, and the target of a symbolic link was overwritten. Fix: whatever has
+    /// the name is removed first.
     #[test]
     fn what_has_the_name_of_the_unfinished_file_is_neither_waited_for_nor_written_to() {
         let directory = scratch("name");

@@ -1,10 +1,11 @@
-//! What lay in a persist directory before a job drained to it: set aside before something of the
-//! job's takes its place.
+//! Files that were in a persist directory before a job drained to it: they are set aside before the
+//! job's files take their places.
 //!
-//! Must stay true: a file that was there, and has the name of one of the job's, is neither replaced
-//! nor removed; it is below `cairn-before.JOB` then, under its own path.
-//! Does not see what comes there while an agent runs, nor what lies in places of `--map`. A
-//! directory that the job makes, too, is the job's from then on.
+//! Must stay true: an earlier file with the name of one of the job's is neither replaced nor
+//! removed. It is moved below `cairn-before.JOB`, under its own path.
+//!
+//! Does not notice files that come while an agent runs, nor those in places of `--map`. A directory
+//! that the job makes as well belongs to the job from then on.
 
 use crate::model::error::{Error, Result};
 use crate::model::log;
@@ -14,29 +15,29 @@ use crate::persist::manifest::Manifest;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Directories that things of one name can be set aside in.
+/// Largest number of directories in which files of the same name can be set aside.
 const PLACES_MAX: u32 = 1000;
 
 fn before_name(job: &str, number: u32) -> String {
-    // No job has this sign in its name.
+    // `+` is not allowed in a job's name.
     let number = if number > 0 { format!("+{number}") } else { String::new() };
     format!("cairn-before.{job}{number}")
 }
 
-/// Where something is that was in the persist directory of `job` before.
+/// Returns the directories with files that were in the persist directory of `job` before.
 pub fn places(persist: &Path, job: &str) -> Vec<PathBuf> {
     let places = (0..PLACES_MAX).map(|number| persist.join(before_name(job, number)));
     places.take_while(|place| place.is_dir()).collect()
 }
 
-/// What lies in each directory that was looked at and is not of the job: by its name, whether it is
-/// a directory.
+/// Names that do not belong to the job, by directory looked at; the value says whether each is a
+/// directory.
 #[derive(Default)]
 pub struct Before(HashMap<FilePath, HashMap<Vec<u8>, bool>>);
 
 impl Before {
-    /// Sets aside what lies at `path`, where a directory is to be, or something else, if it was
-    /// there before. Errors: `Taken`: it cannot be moved; those of the directory.
+    /// Sets aside what was at `path` before; `is_directory` says that a directory is to come there.
+    /// Errors: `Taken` if it cannot be moved; those of the directory.
     pub fn clear(
         &mut self,
         (path, is_directory): (&FilePath, bool),
@@ -45,7 +46,7 @@ impl Before {
     ) -> Result<()> {
         let Some((parent, name)) = path.split() else { return Ok(()) };
         if destination.mapping().place(path).as_ref() != Some(path) {
-            // What has a place of its own is not below this directory.
+            // A path with a place of its own is not below this directory.
             return Ok(());
         }
         let name = name.to_vec();
@@ -69,7 +70,7 @@ impl Before {
 
 fn set_aside(path: &FilePath, destination: &Destination, job: &str) -> Result<()> {
     if destination.look(path)?.is_none() {
-        // It has gone since.
+        // It is gone meanwhile.
         return Ok(());
     }
     for number in 0..PLACES_MAX {

@@ -1,12 +1,11 @@
-//! A file of the store beside its entry in the manifest: what differs, and the entry that it is to
-//! have.
+//! Compares a file of the store with its entry in the manifest, and builds new entries.
 
 use crate::persist::manifest::{Copy, Entry, State};
 use crate::store::extended::Carried;
 use crate::store::node::Node;
 
 impl Node {
-    /// The manifest's entry for it as it is now, without a copy.
+    /// Returns the manifest entry of the file's present state, without a copy.
     pub fn entry(&self, state: State) -> Entry {
         Entry {
             kind: self.kind,
@@ -28,7 +27,7 @@ impl Node {
         }
     }
 
-    /// The manifest's entry for it once `copy` has its name.
+    /// Returns the manifest entry of the file once `copy` has its name.
     pub fn drained_entry(&self, copy: Copy) -> Entry {
         let mut entry = self.entry(State::Drained);
         entry.set_copy(copy);
@@ -36,20 +35,20 @@ impl Node {
     }
 }
 
-/// Whether a copy is said to have the data of an absent file.
+/// Whether the copy of `entry` holds the data of the absent file `node`.
 pub fn holds_data_of(entry: &Entry, node: &Node) -> bool {
     let data = node.absence.map(|absence| (node.bytes, absence.crc32c));
     data.is_some() && entry.copy().map(|copy| (copy.bytes, copy.crc32c)) == data
 }
 
-/// Whether what the store has differs from what `entry` says in more than data.
+/// Whether mode, modification time or extended attributes of `node` differ from `entry`.
 pub fn has_other_attributes(node: &Node, entry: &Entry) -> bool {
     node.mode != entry.mode
         || node.mtime_ns != entry.mtime_ns
         || has_other_extended(node, entry.extended)
 }
 
-/// The same of extended attributes alone, of which a copy got what `carried` says.
+/// Whether extended attributes of `node` differ from those that a copy got (`carried`).
 pub fn has_other_extended(node: &Node, carried: Option<Carried>) -> bool {
     let kept = carried.is_none_or(|carried| carried.kept);
     node.extended.carried(kept) != carried

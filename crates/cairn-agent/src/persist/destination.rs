@@ -1,18 +1,15 @@
-//! The persist directory, as the drain may touch it.
+//! File operations in the persist directory.
 //!
 //! Must stay true: no operation follows a symbolic link below the directory, so nothing outside it
-//! can be read, replaced or removed through one; a file appears under its name only by a rename of
-//! a complete and durable one; what a failed attempt leaves behind has a name that the next attempt
-//! reuses. Names are durable after `synchronise`. Paths are those of the store, which land where
-//! the mapping says. Does not know what should be there; `plan.rs` does.
+//! can be read, replaced or removed through one. A file gets its name only by renaming a complete
+//! and durable file. What a failed attempt leaves behind has a name that the next attempt reuses.
+//! Names are durable after `synchronise`. Paths are those of the store; files land where the
+//! mapping says.
+//!
+//! Does not know what should be there; `plan.rs` does.
 
-use crate::model::directory_id::DirectoryId;
-use crate::model::error::{Error, Result};
-use crate::model::mapping::Mapping;
-use crate::model::path::FilePath;
-use crate::store::extended::Extended;
 use cairn_core::Timestamp;
-use cairn_device::crypto::Hash;
+use cairn_nvme::crypto::Hash;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -24,27 +21,33 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Longest name most file systems allow, bytes.
+use crate::model::directory_id::DirectoryId;
+use crate::model::error::{Error, Result};
+use crate::model::mapping::Mapping;
+use crate::model::path::FilePath;
+use crate::store::extended::Extended;
+
+/// Longest file name that most file systems allow, bytes.
 const NAME_BYTES_MAX: usize = 255;
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
-/// How a directory on the way to a file is opened.
+/// Flags for opening a directory on the way to a file.
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// What lies at a path of the persist directory.
+/// Metadata of what is at a path of the persist directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Regular file, directory, symbolic link or something else.
     pub kind: FileType,
     /// Length in bytes.
     pub bytes: u64,
-    /// Last change of the data, nanoseconds since the epoch.
+    /// Modification time, nanoseconds since the epoch.
     pub mtime_ns: i64,
     /// Permission bits.
     pub mode: u32,
-    /// Number of the inode.
+    /// Inode number.
     pub inode: u64,
-    /// How many names it has.
+    /// Number of hard links.
     pub links: u64,
 }
 
@@ -57,13 +60,14 @@ pub struct Destination {
     refusals: Refusals,
 }
 
-/// Whether the file system has refused to change permission bits: some have none, or leave them to
-/// lists of rights. What is drained has those that it gives then, which is said.
+/// Whether the file system refused to change permission bits: some have none, or use access control
+/// lists instead. Copies keep the bits that such a file system gives them, and the manifest records
+/// that.
 #[derive(Clone, Default)]
 struct Refusals(Arc<AtomicBool>);
 
 impl Refusals {
-    /// A refusal is noted, and no error.
+    /// Records a refusal instead of returning it as an error.
     fn note(&self, set: rustix::io::Result<()>) -> rustix::io::Result<()> {
         match set {
             Err(Errno::PERM | Errno::NOTSUP | Errno::NOSYS) => {
@@ -86,7 +90,7 @@ impl Destination {
         Ok(Destination { root, path, suffix, mapping, refusals })
     }
 
-    /// Whether its file system has refused to change permission bits.
+    /// Whether the file system refused to change permission bits.
     pub fn has_refused_modes(&self) -> bool {
         self.refusals.0.load(Ordering::Relaxed)
     }
@@ -99,17 +103,17 @@ impl Destination {
         }
     }
 
-    /// Has files land where `mapping` says from now on.
+    /// Makes files land where `mapping` says from now on.
     pub fn map(&mut self, mapping: Mapping) {
         self.mapping = mapping;
     }
 
-    /// Where files land.
+    /// Returns the mapping of paths to places.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// Makes the places of mapped directories, durably. They stay, whatever becomes of the
+    /// Makes the places of mapped directories, durably. They stay whatever happens to the
     /// directories.
     pub fn make_places(&self) -> Result<()> {
         for rule in self.mapping.rules() {
@@ -119,7 +123,7 @@ impl Destination {
         Ok(())
     }
 
-    /// Makes a directory with all above it, which have the rights of the persist directory.
+    /// Makes a directory and its missing parents with the mode of the persist directory.
     fn make_all(&self, place: &FilePath) -> rustix::io::Result<()> {
         let mode = Mode::from_raw_mode(rustix::fs::fstat(&self.root)?.st_mode & 0o7777);
         let mut directory = self.root.try_clone().map_err(|_| Errno::MFILE)?;
@@ -140,7 +144,7 @@ impl Destination {
         Ok(())
     }
 
-    /// Errors: it is none that `known` may be, and not mounted where that was.
+    /// Errors: `AnotherDirectory` if the directory is not one that `known` may be.
     pub fn check(&self, known: DirectoryId) -> Result<()> {
         let found = DirectoryId::of(&self.root).map_err(Error::file("look at", &self.path))?;
         match known.may_be(found) {
@@ -149,18 +153,18 @@ impl Destination {
         }
     }
 
-    /// Where the directory is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The full name of a file below the directory, for messages.
+    /// Returns the full path of a file below the directory, for messages.
     pub fn full_path(&self, path: &FilePath) -> PathBuf {
         let place = self.mapping.place(path);
         self.path.join(place.as_ref().unwrap_or(path).as_os_str())
     }
 
-    /// What lies at `path`; None if nothing does, or a parent is missing or not a directory.
+    /// Looks at `path`. None if nothing is there, or a parent is missing or not a directory.
     pub fn look(&self, path: &FilePath) -> Result<Option<Found>> {
         let place = self.mapping.place(path);
         let Some((parent, name)) = place.as_ref().and_then(FilePath::split) else {
@@ -195,12 +199,12 @@ impl Destination {
         Ok(File::from(file.map_err(self.error("open", path))?))
     }
 
-    /// Makes a directory with at least the owner's rights; one that exists already is fine.
+    /// Makes a directory with at least all rights for the owner. An existing directory is fine.
     pub fn make_directory(&self, path: &FilePath, mode: u32) -> Result<()> {
         let (parent, name) = self.parent("make the directory", path)?;
         match rustix::fs::mkdirat(&parent, &name, Mode::from_raw_mode(mode & 0o7777 | 0o700)) {
             Ok(()) => Ok(()),
-            // Whether it is a directory shows when something is put into it; say it here instead.
+            // If it is not a directory, only a later write would fail; report it here instead.
             Err(Errno::EXIST) => match self.open_directory(path) {
                 Ok(_) => Ok(()),
                 Err(errno) => Err(self.error("use as a directory", path)(errno)),
@@ -209,12 +213,12 @@ impl Destination {
         }
     }
 
-    /// Removes a file or symbolic link; fine if it is gone already.
+    /// Removes a file or symbolic link, if it still exists.
     pub fn remove_file(&self, path: &FilePath) -> Result<()> {
         self.remove(path, AtFlags::empty())
     }
 
-    /// Removes an empty directory; fine if it is gone already or holds other files.
+    /// Removes a directory if it still exists and is empty.
     pub fn remove_directory(&self, path: &FilePath) -> Result<()> {
         self.remove(path, AtFlags::REMOVEDIR)
     }
@@ -231,7 +235,7 @@ impl Destination {
         }
     }
 
-    /// Renames a file, replacing what has the new name.
+    /// Renames a file, replacing the file at the new name.
     pub fn rename(&self, from: &FilePath, to: &FilePath) -> Result<()> {
         let (old_parent, old_name) = self.parent("rename", from)?;
         let (new_parent, new_name) = self.parent("rename to", to)?;
@@ -240,17 +244,18 @@ impl Destination {
             Some((found.st_dev, found.st_ino))
         };
         let old = file(&old_parent, &old_name);
-        // Two file systems, as places of mapped directories may be, have the same numbers.
+        // The places of mapped directories may be on two file systems that use the same inode
+        // numbers.
         let is_same = old.is_some() && old == file(&new_parent, &new_name);
         let renamed = match is_same {
-            // A rename from one name of a file to another of its names does nothing.
+            // `rename` does nothing if both names belong to the same file.
             true => rustix::fs::unlinkat(&old_parent, &old_name, AtFlags::empty()),
             false => rustix::fs::renameat(&old_parent, &old_name, &new_parent, &new_name),
         };
         renamed.map_err(self.error("rename to", to))
     }
 
-    /// Moves what lies at `path` to the same path of another directory, in which its parents are.
+    /// Moves `path` to the same path of another directory. Precondition: its parents exist there.
     pub fn move_to(&self, path: &FilePath, other: &Destination) -> Result<()> {
         let (old_parent, old_name) = self.parent("move", path)?;
         let (new_parent, new_name) = other.parent("move", path)?;
@@ -258,8 +263,8 @@ impl Destination {
             .map_err(self.error("move", path))
     }
 
-    /// Moves what lies at `path` to the same path of another directory, where its parents are made,
-    /// and nothing has the name; durably.
+    /// Moves `path` to the same path of another directory, durably, and makes its parents there.
+    /// Precondition: the name is free there.
     pub fn set_aside_in(&self, path: &FilePath, other: &Destination) -> Result<()> {
         if let Some((parent, _)) = path.split() {
             other.make_all(&parent).map_err(other.error("make the directory", &parent))?;
@@ -269,14 +274,15 @@ impl Destination {
         other.synchronise(&parent)
     }
 
-    /// A directory in this one, made if need be.
+    /// Opens a directory below this one, and makes it if it is missing.
     pub fn make_and_open(&self, place: &FilePath) -> Result<Destination> {
         self.make_all(place).map_err(self.error("make the directory", place))?;
         let store = self.suffix.trim_start_matches(".cairn-");
         Destination::open(&self.path.join(place.as_os_str()), store)
     }
 
-    /// The names in a directory, and of each whether it is one; none if there is no such directory.
+    /// Lists a directory: names, and whether each is a directory. Empty if there is no such
+    /// directory.
     pub fn list(&self, directory: &FilePath) -> Result<Vec<(Vec<u8>, bool)>> {
         let place = self.mapping.place(directory).unwrap_or_default();
         let opened = match self.walk(&place) {
@@ -306,7 +312,7 @@ impl Destination {
         list().map_err(self.error("list", directory))
     }
 
-    /// Creates a symbolic link, replacing what has the name.
+    /// Makes a symbolic link, replacing the file at that name.
     pub fn make_symlink(&self, path: &FilePath, target: &[u8], mtime_ns: i64) -> Result<()> {
         let (parent, name) = self.parent("make the symbolic link", path)?;
         let temporary = self.temporary_name(&name);
@@ -325,15 +331,16 @@ impl Destination {
         .map_err(self.error("make the symbolic link", path))
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     pub fn read_link(&self, path: &FilePath) -> Result<Vec<u8>> {
         let (parent, name) = self.parent("read the symbolic link", path)?;
         let target = rustix::fs::readlinkat(&parent, &name, Vec::new());
         Ok(target.map_err(self.error("read the symbolic link", path))?.into_bytes())
     }
 
-    /// Gives a file or directory exactly these extended attributes; false if its file system does
-    /// not take them. The owner may read and write it afterwards: permission bits are set last.
+    /// Sets exactly these extended attributes on a file or directory. False if its file system does
+    /// not take them. Leaves the owner with read and write permission: permission bits are set
+    /// last.
     pub fn set_extended(&self, path: &FilePath, extended: &Extended) -> Result<bool> {
         let action = "set the attributes of";
         self.separate(path)?;
@@ -348,7 +355,7 @@ impl Destination {
         Ok(extended.give(&file))
     }
 
-    /// Extended attributes of a file or directory; none if there is no such thing.
+    /// Returns the extended attributes of a file or directory; none if it does not exist.
     pub fn extended(&self, path: &FilePath) -> Extended {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = self.parent("look at", path).ok();
@@ -358,8 +365,8 @@ impl Destination {
         opened.map(Extended::read).unwrap_or_default()
     }
 
-    /// Makes the file at `path` one of its own if it has other names: what they name stays as it
-    /// is.
+    /// Gives the file at `path` an inode of its own if it has other names: those keep the old inode
+    /// unchanged.
     fn separate(&self, path: &FilePath) -> Result<()> {
         let found = match self.look(path)? {
             Some(found) if found.kind == FileType::RegularFile && found.links > 1 => found,
@@ -370,7 +377,7 @@ impl Destination {
         let mut temporary = self.create_temporary(path)?;
         let bytes = std::io::copy(&mut file, &mut temporary.file).map_err(failed())?;
         if bytes != found.bytes {
-            // Somebody writes to it.
+            // Somebody is writing to it.
             return Err(failed()(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)));
         }
         Extended::read(&file).give(&temporary.file);
@@ -378,7 +385,8 @@ impl Destination {
         temporary.publish()
     }
 
-    /// Opens a regular file for reading whose owner may not be allowed to: for that moment it is.
+    /// Opens a regular file for reading even if its owner may not read it: grants the right for
+    /// that moment.
     fn open_unreadable(&self, path: &FilePath, mode: u32) -> Result<File> {
         const READ: u32 = 0o400;
         if mode & READ != 0 {
@@ -399,7 +407,7 @@ impl Destination {
         opened
     }
 
-    /// Gives a file or directory its permission bits and time of last change.
+    /// Sets mode and modification time of a file or directory.
     pub fn set_attributes(&self, path: &FilePath, mode: u32, mtime_ns: i64) -> Result<()> {
         match self.look(path)? {
             Some(found) if (found.mode, found.mtime_ns) == (mode & 0o7777, mtime_ns) => {
@@ -421,7 +429,7 @@ impl Destination {
             .map_err(self.error("set the attributes of", path))
     }
 
-    /// Starts a file that will be called `path` once it is complete.
+    /// Creates a temporary file that gets the name `path` once it is complete.
     pub fn create_temporary(&self, path: &FilePath) -> Result<Temporary> {
         let (parent, name) = self.parent("create", path)?;
         let temporary = self.temporary_name(&name);
@@ -430,7 +438,7 @@ impl Destination {
         let create = || rustix::fs::openat(&parent, &temporary, flags, Mode::from_raw_mode(0o600));
         let file = match create() {
             Err(Errno::EXIST) => {
-                // Left behind by an agent that died: this store alone uses the name.
+                // An agent that died left it: only this store uses the name.
                 rustix::fs::unlinkat(&parent, &temporary, AtFlags::empty()).and_then(|()| create())
             }
             other => other,
@@ -441,8 +449,8 @@ impl Destination {
         Ok(Temporary { file, parent, temporary, name, path, is_link, published, refusals })
     }
 
-    /// The file at `other` of the directory `there` under a name that `path` gets later; None if it
-    /// cannot have two names, or is not `found` any more.
+    /// Links the file at `other` of the directory `there` to a temporary name that becomes `path`
+    /// later. None if it cannot have two names, or is not `found` any more.
     pub fn link_temporary(
         &self,
         path: &FilePath,
@@ -474,7 +482,7 @@ impl Destination {
         Ok(is_found.then_some(temporary))
     }
 
-    /// The temporary file that an agent that died has left for `path`, if there is one.
+    /// Opens the temporary file for `path` that an agent left which died; None if there is none.
     pub fn reopen_temporary(&self, path: &FilePath) -> Result<Option<Temporary>> {
         let (parent, name) = self.parent("open", path)?;
         let temporary = self.temporary_name(&name);
@@ -500,8 +508,8 @@ impl Destination {
         }
     }
 
-    /// The file at `path` under the name of a temporary one, to be changed; None if it has other
-    /// names, too, is not `found` any more, or may not be written to.
+    /// Renames the file at `path` to its temporary name, so that it can be changed. None if it has
+    /// other names, is not `found` any more, or is not writable.
     pub fn take_temporary(&self, path: &FilePath, found: &Found) -> Result<Option<Temporary>> {
         let (parent, name) = self.parent("open", path)?;
         let temporary = self.temporary_name(&name);
@@ -512,11 +520,11 @@ impl Destination {
             rustix::fs::fstat(&taken.file)
                 .is_ok_and(|now| (now.st_ino, now.st_nlink) == (found.inode, 1))
         };
-        // What cannot be opened is removed by whoever makes another one.
+        // If it cannot be opened, whoever makes a new temporary file removes it.
         Ok(self.reopen_temporary(path).ok().flatten().filter(is_it))
     }
 
-    /// The name that `path` has until it is complete.
+    /// Returns the temporary name of `path`.
     pub fn temporary_path(&self, path: &FilePath) -> Option<FilePath> {
         let (parent, name) = path.split()?;
         Some(parent.join(self.temporary_name(OsStr::from_bytes(name)).as_bytes()))
@@ -532,8 +540,8 @@ impl Destination {
         self.synchronise(&FilePath::root())
     }
 
-    /// Makes names in `directory` durable: what was created, renamed or removed there. One that is
-    /// gone needs nothing.
+    /// Makes names in `directory` durable: creations, renames and removals. A missing directory
+    /// needs nothing.
     pub fn synchronise(&self, directory: &FilePath) -> Result<()> {
         match self.open_directory(directory).and_then(|opened| rustix::fs::fsync(&opened)) {
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
@@ -541,8 +549,8 @@ impl Destination {
         }
     }
 
-    /// Removes temporary files that an agent of this store left in `directory`, but for those that
-    /// are `kept`.
+    /// Removes the temporary files that an agent of this store left in `directory`, except those in
+    /// `kept`.
     pub fn sweep(&self, directory: &FilePath, kept: &[FilePath]) -> Result<()> {
         let opened = match self.open_directory(directory) {
             Ok(opened) => opened,
@@ -563,12 +571,13 @@ impl Destination {
         Ok(())
     }
 
-    /// The journal's name: that of a temporary file for an empty name, so none has it.
+    /// Path of the journal: the temporary name of an empty name, so no file has it.
     pub fn journal_path(&self) -> FilePath {
         FilePath::root().join(self.suffix.as_bytes())
     }
 
-    /// Opens the journal for reading and appending. None if there is none and none is to be made.
+    /// Opens the journal for reading and appending. None if it does not exist and `create` is
+    /// false.
     pub fn open_journal(&self, create: bool) -> Result<Option<File>> {
         let path = self.journal_path();
         let mut flags =
@@ -582,8 +591,8 @@ impl Destination {
         }
     }
 
-    /// No other name of the directory has the same: one that is too long is told from those that
-    /// begin alike by its hash.
+    /// Returns a temporary name that no other name of the directory has. A name that is too long is
+    /// cut off, and its hash distinguishes it from names with the same beginning.
     fn temporary_name(&self, name: &OsStr) -> OsString {
         let (name, suffix) = (name.as_bytes(), self.suffix.as_bytes());
         let room = NAME_BYTES_MAX - 1 - suffix.len();
@@ -596,7 +605,7 @@ impl Destination {
         OsString::from_vec([b".", kept, hash.as_bytes(), suffix].concat())
     }
 
-    /// The directory in which `path` lands, and its name there.
+    /// Opens the parent of the place of `path`; returns it and the last component.
     fn parent(&self, action: &'static str, path: &FilePath) -> Result<(OwnedFd, OsString)> {
         let place = self.mapping.place(path);
         let place = place.ok_or_else(|| Error::Occupied { path: path.clone() })?;
@@ -609,7 +618,7 @@ impl Destination {
         self.walk(&self.mapping.place(path).ok_or(Errno::NOENT)?)
     }
 
-    /// Walks down component by component, so that no link is followed anywhere on the way.
+    /// Walks down component by component, so that no symbolic link is followed on the way.
     fn walk(&self, place: &FilePath) -> rustix::io::Result<OwnedFd> {
         let mut directory = self.root.try_clone().map_err(|_| Errno::MFILE)?;
         for component in place.components() {
@@ -624,7 +633,7 @@ impl Destination {
     }
 }
 
-/// A file being written under a name of its own; removed unless it is published.
+/// A file being written under a temporary name; removed unless it is published.
 pub struct Temporary {
     /// The open file.
     pub file: File,
@@ -632,32 +641,32 @@ pub struct Temporary {
     temporary: OsString,
     name: OsString,
     path: PathBuf,
-    /// A second name of a file.
+    /// Whether it is another name of an existing file.
     is_link: bool,
     published: bool,
     refusals: Refusals,
 }
 
 impl Temporary {
-    /// The same file, to be read and changed by itself.
+    /// Opens the file again, for reading and writing.
     pub fn reopen(&self) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&self.parent, &self.temporary, flags, Mode::empty());
         opened.map(File::from).map_err(Error::file("open", &self.path))
     }
 
-    /// The name the file will have, for messages.
+    /// Returns the path that the file will have, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Number of its inode, which it keeps when it gets its name.
+    /// Returns its inode number. The published file keeps it.
     pub fn inode(&self) -> Result<u64> {
         let stat = rustix::fs::fstat(&self.file).map_err(Error::file("look at", &self.path))?;
         Ok(stat.st_ino)
     }
 
-    /// Sets mode and time of last change, to be made durable with the data.
+    /// Sets mode and modification time; they become durable with the data.
     pub fn set_attributes(&self, mode: u32, mtime_ns: Option<i64>) -> Result<()> {
         let mode = Mode::from_raw_mode(mode & 0o7777);
         let set =
@@ -675,25 +684,27 @@ impl Temporary {
         self.file.sync_all().map_err(Error::file("make durable", &self.path))
     }
 
-    /// Both.
+    /// Sets the attributes and makes everything durable.
     pub fn finish(&self, mode: u32, mtime_ns: Option<i64>) -> Result<()> {
         self.set_attributes(mode, mtime_ns)?;
         self.make_durable()
     }
 
-    /// Gives the file its name, replacing what had it. Durable once the directory is synchronised.
+    /// Renames the file to its final name, replacing the file there. Durable once the directory is
+    /// synchronised.
     pub fn publish(mut self) -> Result<()> {
         rustix::fs::renameat(&self.parent, &self.temporary, &self.parent, &self.name)
             .map_err(Error::file("replace", &self.path))?;
-        // A name of the same file was not replaced, and this one is left.
+        // If both names belong to the same file, the rename does nothing, and the temporary name
+        // remains.
         self.published = !self.is_link;
         Ok(())
     }
 
-    /// The same where nothing has the name. Errors: `Taken`.
+    /// Gives the file its final name if that is free. Errors: `Taken` if it is not.
     pub fn publish_new(mut self) -> Result<()> {
         let (parent, from, to) = (&self.parent, &self.temporary, &self.name);
-        // A second name first: not every file system knows a rename that replaces nothing.
+        // Try `link` first: not every file system supports a rename that replaces nothing.
         match rustix::fs::linkat(parent, from, parent, to, AtFlags::empty()) {
             Ok(()) => rustix::fs::unlinkat(parent, from, AtFlags::empty())
                 .map_err(Error::file("finish", &self.path))?,
@@ -715,25 +726,25 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.published {
-            // What stays behind on failure is reused or swept by the next agent.
+            // If this fails, the next agent reuses or sweeps the file.
             let _ = rustix::fs::unlinkat(&self.parent, &self.temporary, AtFlags::empty());
         }
     }
 }
 
 /// Whether a time read back is the one that was set, also on a file system whose times are coarser
-/// or end sooner.
+/// or have a smaller range.
 pub fn same_time(set_ns: i64, found_ns: i64) -> bool {
     const GRANULARITIES_NS: [i64; 4] = [1, 100, 1_000, NANOSECONDS_PER_SECOND];
     let is_rounded = |step| set_ns.checked_sub(set_ns.rem_euclid(step)) == Some(found_ns);
     GRANULARITIES_NS.into_iter().any(is_rounded) || is_nearest(set_ns, found_ns)
 }
 
-/// Whether `found_ns` is the first or last time of a file system that cannot keep `set_ns`.
+/// Whether `found_ns` is the first or last time of a file system that cannot store `set_ns`.
 fn is_nearest(set_ns: i64, found_ns: i64) -> bool {
-    // 1901, for which 32 bits are enough, and 1970.
+    // 1901, with 32 bits, and 1970.
     const FIRST_SECONDS: [i64; 2] = [i32::MIN as i64, 0];
-    // 2038, 2106; of ext4 2446 lies beyond what there is.
+    // 2038 and 2106. The limit of ext4, 2446, is beyond the range of a timestamp.
     const LAST_SECONDS: [i64; 2] = [i32::MAX as i64, u32::MAX as i64];
     let (set, found) = (Timestamp(set_ns).parts().0, Timestamp(found_ns).parts().0);
     FIRST_SECONDS.iter().any(|&first| set < first && found == first)
@@ -889,9 +900,9 @@ mod tests {
         assert_eq!((content(&one), content(&other)), (b"one".to_vec(), b"other".to_vec()));
     }
 
-    /// Mechanism: a file with other names was opened to make it one of its own, which a user who is
-    /// not root may not do with one that its owner must not read. Consequence: the run could not be
-    /// delivered. Fix: for that moment the owner may.
+    /// Mechanism: to give a linked file an inode of its own, the file was opened for reading. A
+    /// user who is not root cannot do that if the owner has no read permission. Consequence: the
+    /// run could not be delivered. Fix: the owner gets the permission for that moment.
     #[test]
     fn attributes_of_one_name_are_not_those_of_the_others() {
         let scratch = Scratch::new("names");

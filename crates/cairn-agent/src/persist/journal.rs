@@ -1,11 +1,15 @@
-//! The journal: what is about to change in the persist directory, said there before it changes.
+//! Write-ahead journal of the persist directory: every change is announced before it happens.
 //!
 //! The manifest is written once for many changes. An agent that is killed in between leaves changes
-//! that it does not name; these records let the next agent tell them from what somebody else did.
-//! Must stay true: nothing of ours gets, changes or loses a name in the directory before its record
-//! is written; the records go only after the manifest on disk says what became of them. They
-//! outlive the agent, and the node only as far as the file system of the directory has got: what it
-//! has of them the next store of the job reads. Whatever is not named is not removed any more.
+//! that the manifest does not name. The journal lets the next agent tell them from changes by
+//! others.
+//!
+//! Must stay true: no file of ours gets, changes or loses a name in the directory before its record
+//! is written. Records are removed only after the manifest on disk has the results. They survive
+//! the agent. They survive the node only as far as the file system of the directory has stored
+//! them; the next store of the job reads what is there. A name that no record mentions is not
+//! removed any more.
+//!
 //! Does not judge whether a change took place; `ledger.rs` does.
 
 use crate::model::error::{Error, Result};
@@ -17,25 +21,26 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A change of one name.
+/// The announced change of one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
     /// The name, relative to the persist directory.
     pub path: FilePath,
-    /// What the manifest will say of it; None if it is to be removed.
+    /// The entry that the manifest will have; None if the name is to be removed.
     pub entry: Option<Entry>,
-    /// Inode, in the persist directory, of the regular file that is to have the name.
+    /// Inode, in the persist directory, of the regular file that will have the name.
     pub inode: Option<u64>,
 }
 
-/// The journal of one store, beside its manifest; there is no file as long as it is empty.
+/// The journal of one store, beside its manifest. An empty journal has no file.
 pub struct Journal {
     destination: Arc<Destination>,
     file: Mutex<Option<File>>,
 }
 
 impl Journal {
-    /// Opens the journal and reads what an agent that died has left in it, in the order of writing.
+    /// Opens the journal, and returns the records that an agent left which died, in the order of
+    /// writing.
     pub fn open(destination: Arc<Destination>) -> Result<(Journal, Vec<Intent>)> {
         let mut file = destination.open_journal(false)?;
         let mut text = Vec::new();
@@ -43,13 +48,13 @@ impl Journal {
             let path = destination.full_path(&destination.journal_path());
             file.read_to_end(&mut text).map_err(Error::file("read", &path))?;
         }
-        // A record that was cut off announced something that did not begin.
+        // A record that was cut off announced a change that did not begin.
         let lines = text.split(|&byte| byte == b'\n');
         let intents = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
         Ok((Journal { destination, file: Mutex::new(file) }, intents))
     }
 
-    /// Says what is about to happen.
+    /// Announces a change.
     pub fn add(&self, intent: &Intent) -> Result<()> {
         let path = self.destination.full_path(&self.destination.journal_path());
         let record = serde_json::to_vec(intent)
@@ -59,7 +64,7 @@ impl Journal {
             *slot = self.destination.open_journal(true)?;
         }
         match &mut *slot {
-            // The newline comes first, so that a record that was cut off spoils no other.
+            // The newline comes first: a record that was cut off spoils no other.
             Some(file) => file
                 .write_all(&[b"\n", record.as_slice()].concat())
                 .map_err(Error::file("write", &path)),
@@ -67,7 +72,7 @@ impl Journal {
         }
     }
 
-    /// Forgets everything: the manifest on disk says it.
+    /// Removes all records. Precondition: the manifest on disk has their results.
     pub fn clear(&self) -> Result<()> {
         let mut slot = self.lock();
         if slot.is_some() {
@@ -78,7 +83,7 @@ impl Journal {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<File>> {
-        // A thread that panicked has changed nothing that another could find half done.
+        // A thread that panicked has left no half-done change.
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

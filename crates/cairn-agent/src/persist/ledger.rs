@@ -1,9 +1,10 @@
-//! The persist directory together with the manifest that says what is in it.
+//! The persist directory together with its manifest.
 //!
-//! Must stay true: before anything in a directory changes whose manifest says *complete*, that word
-//! is taken back on disk, so a half-replaced set of files never passes for a checkpoint; before a
-//! manifest names a file, the directory the file lies in was made durable; whatever an agent did
-//! before it died is in the journal, and in the manifest before anything else is done.
+//! Must stay true: before anything changes in a directory whose manifest says *complete*, the
+//! manifest on disk retracts that, so that a half-replaced set of files never passes for a
+//! checkpoint. Before a manifest names a file, the file's directory has been made durable. What an
+//! agent did before it died is in the journal, and enters the manifest before anything else is
+//! done.
 
 use crate::checkpoint::sets::{Name, register};
 use crate::model::error::{Error, Result};
@@ -24,9 +25,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The manifest is committed during a long pass so often at most.
+/// Shortest time between two commits of the manifest during a long pass.
 const COMMIT_EVERY: Duration = Duration::from_secs(2);
-/// Part of the time that commits may take: one in so many.
+/// Commits take at most one part in this many of the time.
 const COMMIT_SHARE: u32 = 10;
 
 /// A version that no file has.
@@ -37,28 +38,29 @@ pub struct Ledger {
     destination: Arc<Destination>,
     journal: Arc<Journal>,
     manifest: Manifest,
-    /// The manifest in memory says something that the one on disk does not.
+    /// Whether the manifest in memory differs from the one on disk.
     dirty: bool,
     complete_on_disk: bool,
     is_on_disk: bool,
-    /// The complete checkpoints of the store: the manifest names each as soon as all of it is here.
+    /// The complete checkpoints of the store. The manifest names each as soon as all of its files
+    /// are here.
     expected: Vec<register::Checkpoint>,
     /// All checkpoints of the store, whole or not.
     sets: Vec<Partial>,
-    /// Other jobs drain here, too.
+    /// Whether other jobs drain here, too.
     is_shared: bool,
-    /// What was there before the job; none where only the job's files are, or each must find its
-    /// name free.
+    /// Files that were here before the job. None if only the job's files are here, or if every copy
+    /// must find its name free.
     before: Option<Before>,
-    /// Directories with names that may not be durable yet.
+    /// Directories whose names may not be durable yet.
     touched: BTreeSet<FilePath>,
     committed_at: Instant,
     commit_cost: Duration,
 }
 
 impl Ledger {
-    /// Opens the directory and takes up what the manifest of the job says, and what an agent that
-    /// died did without saying it there.
+    /// Opens the directory and the manifest of the job, and recovers changes that an agent
+    /// announced before it died.
     pub fn open(path: &Path, job: &Job) -> Result<Ledger> {
         Ledger::settle_earlier(path, job)?;
         let (mut destination, on_disk) = Ledger::look(path, job)?;
@@ -98,8 +100,8 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Has the entries of directories say which times these have: an agent that died had changed
-    /// what is in them, and not given them their times again.
+    /// Reads the modification times of directories into their entries: an agent that died may have
+    /// changed their content without restoring their times.
     fn look_at_directories(&mut self) {
         let directories =
             self.manifest.files.iter_mut().filter(|(_, entry)| entry.kind == Kind::Directory);
@@ -110,9 +112,9 @@ impl Ledger {
         }
     }
 
-    /// Has the manifest say what the agent of an earlier store of the job was doing when it died
-    /// with its node, and removes what it had not finished: nobody else of that store comes.
-    /// Errors: as `open`.
+    /// Completes the manifest of an earlier store of the job whose agent died with its node, and
+    /// removes what that agent had not finished: no other agent of that store follows. Errors: as
+    /// `open`.
     pub fn settle_earlier(path: &Path, job: &Job) -> Result<()> {
         match Ledger::look(path, job)? {
             (_, Some(manifest)) if manifest.store != job.store => {
@@ -122,7 +124,7 @@ impl Ledger {
         }
     }
 
-    /// The same of the agent whose store wrote this manifest.
+    /// Does the same for the store that wrote this manifest.
     pub(crate) fn settle(path: &Path, job: &Job, manifest: Manifest) -> Result<()> {
         let earlier = Job {
             store: manifest.store,
@@ -141,17 +143,18 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether the directory can be drained to. Errors: it cannot be opened, or is not the one that
-    /// it was.
+    /// Checks that the directory can be drained to. Errors: it cannot be opened, or is not the one
+    /// that it was.
     pub fn check(path: &Path, job: &Job) -> Result<()> {
         Ledger::look(path, job).map(drop)
     }
 
-    /// The directory and the manifest of the job there. Errors: as `check`.
+    /// Opens the directory and the manifest of the job in it. Errors: as `check`.
     pub(crate) fn look(path: &Path, job: &Job) -> Result<(Destination, Option<Manifest>)> {
         let mut destination = Destination::open(path, &job.store)?;
         let on_disk = Manifest::load(&mut destination, &job.job)?;
-        // One with this store's manifest is the right one, whatever number it has now.
+        // A directory with this store's manifest is the right one, even if its numbers have
+        // changed.
         let is_ours = on_disk.as_ref().is_some_and(|manifest| manifest.store == job.store);
         if let Some(known) = job.persist_id.filter(|_| !is_ours) {
             destination.check(known)?;
@@ -159,7 +162,8 @@ impl Ledger {
         Ok((destination, on_disk))
     }
 
-    /// Brings the manifest in line with what was announced: carried out or not, nobody knows yet.
+    /// Applies announced changes to the manifest: whether each was carried out is decided by
+    /// looking.
     fn recover(&mut self, intents: Vec<Intent>) -> Result<()> {
         if intents.is_empty() {
             return Ok(());
@@ -174,9 +178,9 @@ impl Ledger {
             let known = if carried_out { entry } else { self.entry(&path).cloned() };
             match (known, found) {
                 (Some(entry), Some(found)) if entry.is_ours(&found) => {
-                    // Else its attributes are those of a copy to come.
+                    // Other entries hold the attributes of a copy to come.
                     if entry.state == State::Drained {
-                        // With the attributes it has, so that those it should have are given to it.
+                        // Enter the attributes found, so that the next pass corrects them.
                         let mode = found.mode;
                         let mtime_ns = entry.mtime_found(&found);
                         let extended = self.destination.extended(&path).carried(true);
@@ -190,7 +194,7 @@ impl Ledger {
         self.commit()
     }
 
-    /// Whether `found` at `path` is what was announced by `entry` and `inode`.
+    /// Whether `found` at `path` is what `entry` and `inode` announced.
     fn is_result(
         &self,
         path: &FilePath,
@@ -211,24 +215,24 @@ impl Ledger {
         }
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn destination(&self) -> &Destination {
         &self.destination
     }
 
-    /// The directory, for threads that copy into it.
+    /// Returns the directory, for threads that copy into it.
     pub fn shared_destination(&self) -> Arc<Destination> {
         Arc::clone(&self.destination)
     }
 
-    /// The journal, for threads that copy into the directory.
+    /// Returns the journal, for threads that copy into the directory.
     pub fn shared_journal(&self) -> Arc<Journal> {
         Arc::clone(&self.journal)
     }
 
-    /// Says what is about to happen to `path`, before it does: it gets `entry`, by the regular file
-    /// `inode` of the directory if it is one, or is removed. Errors: `Reserved`, `Taken`, before
-    /// anything is said.
+    /// Announces a change of `path` before it happens: it gets `entry` (as the regular file `inode`
+    /// of the directory, if it is one), or is removed. Errors: `Reserved`, `Taken`; nothing is
+    /// announced then.
     pub fn announce(
         &mut self,
         path: &FilePath,
@@ -247,8 +251,7 @@ impl Ledger {
         self.journal.add(&Intent { path: path.clone(), entry: entry.cloned(), inode })
     }
 
-    /// Sets aside what lies at `path` and was there before the job. Errors: `Taken`: it cannot be
-    /// moved.
+    /// Sets aside what was at `path` before the job. Errors: `Taken` if it cannot be moved.
     pub fn make_way(&mut self, path: &FilePath, kind: Kind) -> Result<()> {
         match &mut self.before {
             Some(before) if !self.manifest.files.contains_key(path) => {
@@ -258,8 +261,8 @@ impl Ledger {
         }
     }
 
-    /// Whether a copy may take the place of what lies at `path`: in a directory that is shared,
-    /// only of what this job put there.
+    /// Whether a copy may replace what is at `path`. In a shared directory, only what this job put
+    /// there may be replaced.
     pub fn may_replace(&self, path: &FilePath) -> Result<bool> {
         Ok(!self.needs_free_name(path)? || self.destination.look(path)?.is_none())
     }
@@ -270,17 +273,17 @@ impl Ledger {
         Ok(self.is_shared && !(is_of_this_store && self.is_ours(path)?))
     }
 
-    /// What is in it.
+    /// Returns the manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Whether the file system of the directory has refused permission bits.
+    /// Whether the file system of the directory refused permission bits.
     pub fn lacks_modes(&self) -> bool {
         self.manifest.without_modes || self.destination.has_refused_modes()
     }
 
-    /// The entry of a path.
+    /// Returns the entry of a path.
     pub fn entry(&self, path: &FilePath) -> Option<&Entry> {
         self.manifest.files.get(path)
     }
@@ -305,7 +308,7 @@ impl Ledger {
         }
     }
 
-    /// Notes, durably, that these copies are not what their entries say, which only a new one ends.
+    /// Marks these copies as damaged, durably. Only a new copy removes the mark.
     pub fn distrust(&mut self, paths: &[FilePath]) -> Result<()> {
         if paths.is_empty() {
             return Ok(());
@@ -315,7 +318,7 @@ impl Ledger {
         self.commit()
     }
 
-    /// Ties the copy at `path` to its file, which it is a copy of.
+    /// Ties the copy at `path` to its file in the store.
     pub fn attach(&mut self, path: &FilePath, node: &Node) {
         self.update(path, |entry| {
             (entry.detached, entry.rolled_back) = (false, false);
@@ -329,8 +332,8 @@ impl Ledger {
         });
     }
 
-    /// Ties what is at `path` to its file, of which it is no copy: it is replaced by one, or goes
-    /// with it.
+    /// Ties what is at `path` to a file of which it is not a copy: a copy replaces it, or it is
+    /// removed with the file.
     pub fn attach_outdated(&mut self, path: &FilePath, inode: u32) {
         self.update(path, |entry| {
             (entry.detached, entry.rolled_back) = (false, false);
@@ -338,9 +341,9 @@ impl Ledger {
         });
     }
 
-    /// Moves what arrived after the image that the store was filled from, and was not written
-    /// again, to a directory of its own, as far as nobody changed it; that, if there was anything.
-    /// Errors: something cannot be moved, and is where it was.
+    /// Moves files that arrived after the image that the store was filled from, and were not
+    /// written again, to a directory of their own. Files that somebody changed stay. Returns the
+    /// directory if anything was moved. Errors: a file cannot be moved, and stays where it was.
     pub fn set_rolled_back_aside(&mut self) -> Result<Option<PathBuf>> {
         let rolled_back = self.manifest.files.iter().filter(|(_, entry)| entry.rolled_back);
         let paths: Vec<(FilePath, Kind)> =
@@ -383,19 +386,19 @@ impl Ledger {
         Ok((path, there))
     }
 
-    /// Whether what lies at `path` is still exactly what its entry says we put there.
+    /// Whether what is at `path` is still exactly what its entry says we put there.
     pub fn is_ours(&self, path: &FilePath) -> Result<bool> {
         Ok(self.find_ours(path)?.is_some())
     }
 
-    /// The entry of `path` and what lies there, if that is still exactly what we put there.
+    /// Returns the entry of `path` and what is there, if that is still exactly what we put there.
     pub fn find_ours(&self, path: &FilePath) -> Result<Option<(Entry, Found)>> {
         let Some(entry) = self.entry(path) else { return Ok(None) };
         let found = self.destination.look(path)?.filter(|found| entry.is_ours(found));
         Ok(found.map(|found| (entry.clone(), found)))
     }
 
-    /// Names in this directory changed.
+    /// Records that names in this directory changed.
     pub fn touch(&mut self, directory: FilePath) {
         self.touched.insert(directory);
     }
@@ -405,22 +408,21 @@ impl Ledger {
         self.touched.contains(directory)
     }
 
-    /// Gives directories that their owner has not all rights to in the store these rights exactly,
-    /// or all.
+    /// Sets the modes of directories whose owner lacks rights in the store: to exactly those, or to
+    /// all rights for the owner.
     pub fn set_directory_rights(&self, exactly: bool) -> Result<()> {
         set_rights(&self.destination, &self.manifest, exactly)
     }
 
-    /// Says whose the directory is before the first file of the job is there: another job may have
-    /// come since this one began.
+    /// Writes the manifest before the first file of the job is there, to claim the directory:
+    /// another job may have come since this one began.
     fn claim(&mut self) -> Result<()> {
         if self.is_on_disk || self.is_shared {
             return Ok(());
         }
         let directory = self.destination.path().to_path_buf();
         let lock = File::open(&directory).map_err(Error::file("open", &directory))?;
-        // Without locks, as some file systems are, there is a moment left in which two may come at
-        // once.
+        // On file systems without locks, a short race between two jobs remains.
         let _ = rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive);
         ownership::check_owner(&directory, &self.manifest.job, self.manifest.owner.as_deref())?;
         self.manifest.complete = false;
@@ -429,7 +431,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// To be called before anything changes at `changed`, where something else will be then.
+    /// Prepares a change of the copies at `changed`: claims the directory, retracts *complete*, and
+    /// retracts the checkpoints with these files. Call it before anything changes.
     pub fn begin_changes(&mut self, changed: &HashSet<&FilePath>) -> Result<()> {
         self.claim()?;
         self.set_directory_rights(false)?;
@@ -445,8 +448,8 @@ impl Ledger {
         if self.complete_on_disk || retracts { self.write_manifest() } else { Ok(()) }
     }
 
-    /// Says which checkpoints of the store are here; those of earlier ones, and those of which
-    /// files have left the store, stay as long as their copies do.
+    /// Enters the checkpoints of the store that are here. Checkpoints of earlier stores, and those
+    /// with files that have left the store, stay as long as their copies do.
     pub(crate) fn put_checkpoints(&mut self, mut drained: Vec<Checkpoint>) {
         let manifest = &self.manifest;
         let whole = manifest.checkpoints.iter().filter(|known| known.is_whole(manifest));
@@ -458,28 +461,28 @@ impl Ledger {
             let Some(&place) = places.get(&one.name) else { return true };
             let known = &mut checkpoints[place];
             if known.files == one.files && same_time(known.modified_ns, one.modified_ns) {
-                // What a store was filled with is no newer for that.
+                // A checkpoint that the store was filled with does not become newer by that.
                 *known = Checkpoint { order: known.order, ..one.clone() };
                 return false;
             }
             !one.is_rest_of(known)
         });
-        // A file is part of one checkpoint.
+        // A file is part of one checkpoint only.
         let parts = drained.iter().flat_map(|one| &one.files).map(|file| &file.path);
         let parts: HashSet<&FilePath> = parts.collect();
         checkpoints.retain(|known| !known.files.iter().any(|file| parts.contains(&file.path)));
         self.dirty |= !drained.is_empty() || self.manifest.checkpoints != checkpoints;
         self.manifest.checkpoints = checkpoints;
-        // By number, as they were completed.
+        // In the order of their numbers, which is that of completion.
         drained.into_iter().for_each(|one| self.manifest.enter(one));
     }
 
-    /// Takes note of the complete checkpoints of the store, and of all, whole or not.
+    /// Sets the complete checkpoints of the store, and all checkpoints, whole or not.
     pub fn expect(&mut self, complete: Vec<register::Checkpoint>, sets: Vec<Partial>) {
         (self.expected, self.sets) = (complete, sets);
     }
 
-    /// Names those of them that are here by now.
+    /// Enters those of the complete checkpoints whose files are all here.
     pub fn name_drained(&mut self) {
         let manifest = &self.manifest;
         let is_here = |known: &&register::Checkpoint| known.files.iter().all(|it| manifest.has(it));
@@ -488,8 +491,8 @@ impl Ledger {
         self.put_checkpoints(drained);
     }
 
-    /// Says which checkpoints are here in part, or will be while what is at `changed` becomes
-    /// something else.
+    /// Records the checkpoints that are here in part, or will be while the files at `changed` are
+    /// replaced.
     pub fn note_partial(&mut self, changed: &HashSet<&FilePath>) {
         let manifest = &self.manifest;
         let stays = |known: &&Checkpoint| {
@@ -502,13 +505,13 @@ impl Ledger {
         let is_part = |path: &FilePath| {
             !whole.contains(path) && (changed.contains(path) || manifest.has_copy(path))
         };
-        // Of those that are no sets of the store any more, what has left it stays here.
+        // A partial checkpoint that the store does not know any more stays while files of it stay
+        // here that have left the store.
         let is_left = |path: &FilePath| {
             let is_detached = manifest.files.get(path).is_some_and(|entry| entry.detached);
             is_detached || changed.contains(path)
         };
-        // Nor is what was to be replaced and is still there less whole because nothing came of
-        // that.
+        // A checkpoint that was to be replaced is still whole if no copy was replaced.
         let is_intact = |partial: &Partial| {
             partial.earlier.as_ref().is_some_and(|earlier| earlier.is_whole(manifest))
         };
@@ -523,22 +526,22 @@ impl Ledger {
                 btree_map::Entry::Occupied(mut entry) => entry.get_mut().add(one),
             }
         }
-        // A file by itself is always whole.
+        // A single file is always whole.
         let partial = partial.into_values().filter(|partial| partial.files.len() > 1);
         let partial: Vec<Partial> = partial.collect();
         self.dirty |= self.manifest.partial != partial;
         self.manifest.partial = partial;
     }
 
-    /// Says whether every clean file is here, and whether that is all of the store.
+    /// Sets whether every clean file is here, and whether that is all of the store.
     pub fn set_complete(&mut self, complete: bool, everything: bool) {
         let said = (complete, everything);
         self.dirty |= (self.manifest.complete, self.manifest.everything) != said;
         (self.manifest.complete, self.manifest.everything) = said;
     }
 
-    /// Writes the manifest if it changed and the last time is long enough ago. What is being copied
-    /// meanwhile stays in the journal.
+    /// Writes the manifest if it changed and the last commit is long enough ago. Records of copies
+    /// under way stay in the journal.
     pub fn commit_if_due(&mut self) -> Result<()> {
         let interval = COMMIT_EVERY.max(self.commit_cost * COMMIT_SHARE);
         if !self.dirty || self.committed_at.elapsed() < interval {
@@ -551,14 +554,14 @@ impl Ledger {
         Ok(())
     }
 
-    /// Writes the manifest if it changed, and empties the journal. To be called while nothing is
-    /// announced whose outcome is not noted.
+    /// Writes the manifest if it changed, and empties the journal. Precondition: the outcome of
+    /// every announced change is in the manifest.
     pub fn commit(&mut self) -> Result<()> {
         self.write_manifest()?;
         self.journal.clear()
     }
 
-    /// As `commit`, but what was announced stays in the journal: for whoever gives the ledger up
+    /// Writes the manifest like `commit`, but keeps the journal: for a caller that drops the ledger
     /// after an error.
     pub fn save(&mut self) -> Result<()> {
         self.write_manifest()
@@ -587,8 +590,8 @@ impl Ledger {
     }
 }
 
-/// Gives directories that their owner has not all rights to in the store these rights exactly, or
-/// all, so that something can be put into them, and taken out. Errors: one cannot be given them.
+/// Sets the modes of directories whose owner lacks rights in the store: to exactly those, or to all
+/// rights for the owner, so that files can be added and removed. Errors: a mode cannot be set.
 pub(crate) fn set_rights(
     destination: &Destination,
     manifest: &Manifest,
@@ -605,7 +608,8 @@ pub(crate) fn set_rights(
             false => Ok(()),
         }
     };
-    // Out of a directory without rights nothing below it can be reached.
+    // Nothing below a directory without rights can be reached: revoke from the bottom up, grant
+    // from the top down.
     match exactly {
         true => entries.rev().try_for_each(|(path, entry)| set(path, entry)),
         false => entries.into_iter().try_for_each(|(path, entry)| set(path, entry)),

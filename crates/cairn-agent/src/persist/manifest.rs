@@ -1,15 +1,23 @@
-//! The manifest: what of a job's files is safe in the persist directory.
+//! The manifest: which of a job's files are safe in the persist directory.
 //!
-//! Must stay true: it names a file as drained only after that file was verified and renamed; it is
-//! replaced whole and durably; `complete` is true only while every clean file of the store is
-//! drained in its newest version. A manifest of another store of the same job is kept: its entries
-//! become *detached*, which means that nothing that happens in the new store removes them, except a
-//! file of the same name.
+//! Must stay true: the manifest names a file as drained only after the copy was verified and
+//! renamed. It is replaced whole and durably. `complete` is true only while every clean file of the
+//! store is drained in its newest version. The manifest of another store of the same job is kept
+//! and its entries are *detached*: nothing in the new store removes their copies, except a file of
+//! the same name.
 
 mod checkpoint;
 pub mod order;
 
 pub use checkpoint::{Checkpoint, CheckpointFile, Partial};
+
+use cairn_core::Timestamp;
+use rustix::fs::FileType;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::Read;
+use std::str::FromStr;
 
 use crate::checkpoint::sets::{Family, Member};
 use crate::model::error::{Error, Result};
@@ -21,13 +29,6 @@ use crate::model::path::{self, FilePath};
 use crate::persist::destination::{Destination, Found, same_time};
 use crate::store::extended::Carried;
 use crate::store::node::Kind;
-use cairn_core::Timestamp;
-use rustix::fs::FileType;
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::Read;
-use std::str::FromStr;
 
 /// Format that this version writes, and the newest it reads.
 pub const MANIFEST_FORMAT: u32 = 1;
@@ -49,9 +50,9 @@ pub fn manifest_path(job: &str) -> FilePath {
 pub enum State {
     /// The persist directory has this version, verified.
     Drained,
-    /// Its last writer died, or could not write all: not copied yet.
+    /// Its last writer died or could not write everything; not copied yet.
     Unclean,
-    /// Its data in the store is damaged: never copied.
+    /// Its data in the store are damaged; never copied.
     Quarantined,
 }
 
@@ -60,18 +61,19 @@ pub enum State {
 pub struct Copy {
     /// Length.
     pub bytes: u64,
-    /// Checksum of the whole file.
+    /// CRC32C of the whole file.
     #[serde(serialize_with = "write_checksum", deserialize_with = "read_checksum")]
     pub crc32c: u32,
-    /// Permission bits, octal digits.
+    /// Permission bits; in the file, octal digits.
     #[serde(serialize_with = "write_mode", deserialize_with = "read_mode")]
     pub mode: u32,
-    /// Time of last change, seconds since 1970 with nine decimals, before it negative.
+    /// Modification time, nanoseconds since the epoch; in the file, seconds with nine decimals,
+    /// negative before 1970.
     #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
     pub mtime_ns: i64,
-    /// Version of the data in the store that it is a copy of.
+    /// Version of the data in the store that was copied.
     pub version: u64,
-    /// Its extended attributes.
+    /// Extended attributes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extended: Option<Carried>,
 }
@@ -79,23 +81,24 @@ pub struct Copy {
 /// One file, directory or symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// What it is.
+    /// Kind of file.
     pub kind: Kind,
     /// How safe it is.
     pub state: State,
     /// Inode in the store.
     pub inode: u32,
-    /// Version of the data in the store that `state` speaks of.
+    /// Version of the data in the store that `state` refers to.
     pub version: u64,
-    /// Permission bits, octal digits.
+    /// Permission bits; in the file, octal digits.
     #[serde(serialize_with = "write_mode", deserialize_with = "read_mode")]
     pub mode: u32,
-    /// Time of last change, seconds since 1970 with nine decimals, before it negative.
+    /// Modification time, nanoseconds since the epoch; in the file, seconds with nine decimals,
+    /// negative before 1970.
     #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
     pub mtime_ns: i64,
-    /// Length of a regular file, 0 for anything else.
+    /// Length of a regular file; 0 for anything else.
     pub bytes: u64,
-    /// Checksum of the whole file, for a drained regular file.
+    /// CRC32C of the whole file, for a drained regular file.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -103,11 +106,10 @@ pub struct Entry {
         deserialize_with = "read_some_checksum"
     )]
     pub crc32c: Option<u32>,
-    /// Extended attributes of what is there; those of an `earlier` copy are said there.
+    /// Extended attributes of the copy; those of an `earlier` copy are in that field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extended: Option<Carried>,
-    /// The verified copy of an earlier version that still has the name, if the state is not
-    /// `drained`.
+    /// Verified copy of an earlier version that still has the name, if `state` is not `drained`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<Copy>,
     /// Target of a symbolic link.
@@ -116,18 +118,19 @@ pub struct Entry {
     /// Why it is quarantined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Kept whatever happens in the store: evicted from it, or left by an earlier store of the job.
+    /// Whether the copy is kept whatever happens in the store: its file was evicted, or an earlier
+    /// store of the job left it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub detached: bool,
-    /// It arrived after the image that the store was filled from: it is set aside when a run has
-    /// succeeded, unless it was written again.
+    /// Whether it arrived after the image that the store was filled from. If so, it is set aside
+    /// when a run has succeeded, unless it was written again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub rolled_back: bool,
-    /// The copy was found to be not what this says when a store was to be filled from it. Only a
-    /// new copy ends that.
+    /// Whether the copy was found to differ from this entry when a store was to be filled from it.
+    /// Only a new copy clears the mark.
     #[serde(default, skip_serializing_if = "is_false")]
     pub damaged: bool,
-    /// A writer of the file did not end in order since it was last emptied: what is in it may be
+    /// Whether a writer did not end in order since the file was last emptied: its content may be
     /// torn.
     #[serde(default, skip_serializing_if = "is_false")]
     pub torn: bool,
@@ -137,44 +140,46 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target(pub Vec<u8>);
 
-/// Everything known of the persist directory of one job.
+/// Description of the persist directory of one job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Format of the file.
     pub format: u32,
     /// The job.
     pub job: String,
-    /// The launcher's start that the job is of, see [`crate::model::job::Job::launch`].
+    /// Launcher's start that the job belongs to, see [`crate::model::job::Job::launch`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// The store, see [`crate::model::job::Job::store`].
     pub store: String,
-    /// Prefix below which the program found its files.
+    /// Path prefix under which the program saw its files.
     pub mount: String,
-    /// Directories that have places of their own: all paths below are those of the store.
+    /// Directories with places of their own. All paths below are those of the store.
     #[serde(default, skip_serializing_if = "Mapping::is_empty")]
     pub map: Mapping,
-    /// Every clean file of the store is here, verified.
+    /// Whether every clean file of the store is here, verified.
     pub complete: bool,
-    /// All of the store is here as it was when this was written, whatever checkpoints are whole.
+    /// Whether the whole store is here as it was when this was written, including files of
+    /// incomplete checkpoints.
     #[serde(default)]
     pub everything: bool,
-    /// Its file system has refused permission bits: what is here has those that it gave.
+    /// Whether the file system refused permission bits, so that copies have those that it gave
+    /// them.
     #[serde(default, skip_serializing_if = "is_false")]
     pub without_modes: bool,
-    /// Checkpoints of which every file is here, verified; oldest first, as [`order`] says.
+    /// Checkpoints whose files are all here, verified; oldest first, see [`order`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checkpoints: Vec<Checkpoint>,
-    /// Checkpoints of which only parts are here.
+    /// Checkpoints that are here in part.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partial: Vec<Partial>,
-    /// The entries, in the order of their paths.
+    /// Entries, sorted by path.
     #[serde(serialize_with = "write_files", deserialize_with = "read_files")]
     pub files: BTreeMap<FilePath, Entry>,
 }
 
 impl Manifest {
-    /// An empty one.
+    /// Returns an empty manifest.
     pub fn new(job: &str, store: &str, mount: &str) -> Manifest {
         Manifest {
             format: MANIFEST_FORMAT,
@@ -192,9 +197,8 @@ impl Manifest {
         }
     }
 
-    /// Reads the manifest of `job`, and has the paths of `destination` lead where it says from then
-    /// on; None if there is none.
-    /// Errors: `File`, `Json`, `Format` (written by a newer version).
+    /// Reads the manifest of `job` and makes `destination` use its mapping from then on. None if
+    /// there is none. Errors: `File`, `Json`, `Format` (written by a newer version).
     pub fn load(destination: &mut Destination, job: &str) -> Result<Option<Manifest>> {
         let name = manifest_path(job);
         if destination.look(&name)?.is_none() {
@@ -209,8 +213,8 @@ impl Manifest {
         Ok(Some(manifest))
     }
 
-    /// The manifest to continue with for the store of `job`: the one that was found, with the
-    /// entries of another store detached.
+    /// Returns the manifest to continue with for the store of `job`: the one that was found, with
+    /// the entries of another store detached.
     pub fn resume(found: Option<Manifest>, job: &Job) -> Manifest {
         let mut manifest = found.unwrap_or_else(|| Manifest::new(&job.job, &job.store, &job.mount));
         if manifest.store != job.store {
@@ -222,7 +226,7 @@ impl Manifest {
         manifest
     }
 
-    /// Files of the newest checkpoint of each family that `is_meant`.
+    /// Returns the files of the newest checkpoint of each family for which `is_meant` is true.
     pub fn newest_files(&self, is_meant: impl Fn(&Family) -> bool) -> HashSet<FilePath> {
         let newest: HashMap<&Family, &Checkpoint> =
             self.checkpoints.iter().map(|known| (&known.name.family, known)).collect();
@@ -231,8 +235,8 @@ impl Manifest {
         files.map(|file| file.path.clone()).collect()
     }
 
-    /// The checkpoints that are whole, those included whose copies were to be replaced and are
-    /// still there; oldest first.
+    /// Returns the whole checkpoints, oldest first, including those whose copies were to be
+    /// replaced and are still there.
     pub fn whole(&self) -> Vec<&Checkpoint> {
         let earlier = self.partial.iter().filter_map(|partial| partial.earlier.as_ref());
         let known = earlier.chain(&self.checkpoints).filter(|known| known.is_whole(self));
@@ -241,14 +245,14 @@ impl Manifest {
         whole
     }
 
-    /// The highest number that a checkpoint of `store` has here; 0 if there is none.
+    /// Returns the highest number of a checkpoint of `store` here; 0 if there is none.
     pub fn highest_id(&self, store: &str) -> u64 {
         let earlier = self.partial.iter().filter_map(|partial| partial.earlier.as_ref());
         let ours = self.checkpoints.iter().chain(earlier).filter(|known| known.store == store);
         ours.map(|known| known.id).max().unwrap_or(0)
     }
 
-    /// Adds a checkpoint in its place.
+    /// Adds a checkpoint at its place in the order.
     pub fn enter(&mut self, known: Checkpoint) {
         let all = || self.checkpoints.iter().chain(self.partial.iter().flat_map(|it| &it.earlier));
         let places = all().map(|other| (&other.store[..], other.id, other.order));
@@ -261,9 +265,9 @@ impl Manifest {
         self.checkpoints.sort_by_key(|known| known.order);
     }
 
-    /// What is here of checkpoints that are not whole: all files of each that are in no whole one.
-    /// Where everything is here, only what stores before this one have left of theirs: of others
-    /// nothing more was to come.
+    /// Returns the parts of incomplete checkpoints: of each, the files that are in no whole
+    /// checkpoint. If `everything` is here, returns only what earlier stores left: no more of the
+    /// other checkpoints was to come.
     pub fn parts(&self) -> Vec<Partial> {
         let whole = self.whole().into_iter().flat_map(|known| &known.files).map(|file| &file.path);
         let whole: HashSet<&FilePath> = whole.collect();
@@ -284,7 +288,7 @@ impl Manifest {
         })
     }
 
-    /// Whether a file has a verified copy, of whichever version.
+    /// Whether a file has a verified copy of any version.
     pub fn has_copy(&self, path: &FilePath) -> bool {
         self.files.get(path).is_some_and(|entry| entry.copy().is_some())
     }
@@ -294,7 +298,7 @@ impl Manifest {
         self.files.get(path).is_some_and(|entry| entry.damaged)
     }
 
-    /// Detaches every entry from the store that made it and drops those without a copy.
+    /// Detaches every entry from the store that made it, and drops those without a copy.
     fn adopt(&mut self, store: &str) {
         self.store = store.to_string();
         (self.complete, self.everything) = (false, false);
@@ -320,7 +324,7 @@ impl Manifest {
 }
 
 impl Entry {
-    /// The verified copy that has the name in the persist directory, of whichever version.
+    /// Returns the verified copy at this name in the persist directory, of any version.
     pub fn copy(&self) -> Option<Copy> {
         match (self.kind, self.state, self.crc32c) {
             (Kind::File, State::Drained, Some(crc32c)) => Some(Copy {
@@ -336,12 +340,12 @@ impl Entry {
         }
     }
 
-    /// Whether an earlier store of the job left it, and this one has not taken it up.
+    /// Whether an earlier store of the job left it and this store has not attached it.
     pub fn is_of_earlier_store(&self) -> bool {
         self.detached && self.inode == 0
     }
 
-    /// Makes this the entry of a drained file with this copy.
+    /// Turns this into the entry of a drained file with this copy.
     pub fn set_copy(&mut self, copy: Copy) {
         self.state = State::Drained;
         self.bytes = copy.bytes;
@@ -354,8 +358,8 @@ impl Entry {
         self.reason = None;
     }
 
-    /// The time of last change to note for what was found: the one that was set, unless it is
-    /// another.
+    /// Returns the modification time to record for `found`: the time that was set if `found` shows
+    /// it, else the time found.
     pub fn mtime_found(&self, found: &Found) -> i64 {
         match same_time(self.mtime_ns, found.mtime_ns) {
             true => self.mtime_ns,
@@ -363,7 +367,7 @@ impl Entry {
         }
     }
 
-    /// Whether what was found in the persist directory is what this entry says was put there.
+    /// Whether `found` in the persist directory is what this entry says was put there.
     pub fn is_ours(&self, found: &Found) -> bool {
         match self.kind {
             Kind::Directory => found.kind == FileType::Directory,
@@ -423,8 +427,8 @@ pub(crate) fn read_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i6
     Ok(Timestamp::from_parts(sign * seconds, sign * decimals).0)
 }
 
-/// A number that others are counted from: what readers of JSON tell apart, and so small that
-/// counting does not end.
+/// Reads a number from which others are counted. It must be exact in JSON readers, and so small
+/// that counting never overflows.
 pub(crate) fn read_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let number = u64::deserialize(deserializer)?;
     match number < 1 << 53 {
@@ -433,7 +437,7 @@ pub(crate) fn read_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     }
 }
 
-/// An entry with its path, as it stands in the list.
+/// An entry with its path: an element of the list in the file.
 #[derive(Serialize, Deserialize)]
 struct Line<P, E> {
     path: P,
@@ -586,8 +590,9 @@ mod tests {
         }
     }
 
-    /// Mechanism: any number was taken from a manifest, and the next one counted from it.
-    /// Consequence: one that ended counting ended the agent. Fix: such a manifest is refused.
+    /// Mechanism: any number in a manifest was accepted, and the next one counted from it.
+    /// Consequence: a number that overflowed the count ended the agent. Fix: such a manifest is
+    /// refused.
     #[test]
     fn numbers_that_nothing_can_be_counted_from_are_refused() {
         let with = |id: u64, order: u64| {

@@ -1,11 +1,11 @@
-//! How far the copies of large files have got, so that an agent that takes the place of one that
-//! was killed goes on there: `drain.json` in the store's directory.
+//! Marks of how far the copies of large files have come, so that the agent after a killed one
+//! continues there: `drain.json` in the store's directory.
 //!
-//! Must stay true: a mark is set only after what it speaks of was made durable; it counts only for
-//! the same version of the same file and for the same temporary file, which is never the copy
-//! before all of it was read back and compared with the checksum that the mark begins; whoever ends
-//! a copy, one way or another, takes its mark away. Marks go with the store: without it there is
-//! nothing to go on with.
+//! Must stay true: a mark is set only after the bytes it covers are durable. It counts only for the
+//! same version of the same file and for the same temporary file. That file never becomes the copy
+//! before all of it was read back and compared with the checksum that the mark begins. Whoever ends
+//! a copy, successfully or not, removes its mark. Marks are lost with the store: without the store
+//! there is nothing to continue.
 
 use crate::model::error::Result;
 use crate::model::path::FilePath;
@@ -20,18 +20,19 @@ use std::time::Duration;
 
 /// Name of the file in the store's directory.
 pub const MARKS_FILE: &str = "drain.json";
-/// More is not ours: there are as many marks as copying threads.
+/// Longest file that is read. A longer one is not ours: there are only as many marks as copying
+/// threads.
 const MARKS_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a copy between two marks, at least: each waits for the device, with all that it has
-/// cached.
+/// Smallest number of bytes between two marks of a copy. Each mark waits until the device has
+/// flushed its cache.
 pub const MARK_BYTES: u64 = 32 << 20;
-/// Time between them, at least.
+/// Shortest time between two marks.
 pub const MARK_EVERY: Duration = Duration::from_millis(500);
 
-/// How far a copy has got.
+/// How far a copy has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// The file in the store.
+    /// Inode of the file in the store.
     pub inode: u32,
     /// Its version.
     pub version: u64,
@@ -39,7 +40,7 @@ pub struct Mark {
     pub bytes: u64,
     /// Inode of the temporary file.
     pub temporary: u64,
-    /// So many bytes from the beginning are there, durably.
+    /// Number of bytes from the beginning that are durable.
     pub offset: u64,
     /// Their CRC32C, as read from the store.
     pub crc32c: u32,
@@ -58,7 +59,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Those that an agent of the store in `store` left. What cannot be read is nothing: copies
+    /// Loads the marks that an agent of the store in `store` left. If they cannot be read, copies
     /// begin anew.
     pub fn open(store: &Path) -> Marks {
         let path = store.join(MARKS_FILE);
@@ -68,12 +69,11 @@ impl Marks {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<FilePath, Mark>> {
-        // Whoever panicked had set or taken a mark, or not.
+        // A thread that panicked had changed a mark or not: both states are valid.
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the marks of files that are still what they were; the temporary files that they speak
-    /// of.
+    /// Keeps only the marks of files that have not changed. Returns their temporary files.
     pub fn retain<'a>(
         &self,
         destination: &Destination,
@@ -84,7 +84,7 @@ impl Marks {
         marks.keys().filter_map(|path| destination.temporary_path(path)).collect()
     }
 
-    /// The temporary file of `path` and how far it has got, if that can be gone on with.
+    /// Returns the temporary file of `path` and its mark, if the copy can be continued.
     pub fn resume(
         &self,
         destination: &Destination,
@@ -98,24 +98,23 @@ impl Marks {
         is_it.then_some((temporary, mark))
     }
 
-    /// Sets the mark of `path`. One that cannot be written is none for the next agent, which costs
-    /// it time.
+    /// Sets the mark of `path`. If it cannot be written, the next agent starts the copy over.
     pub fn set(&self, path: &FilePath, mark: Mark) {
         let mut marks = self.lock();
         marks.insert(path.clone(), mark);
         let _ = self.write(&marks);
     }
 
-    /// Takes the mark of `path` away.
+    /// Removes the mark of `path`.
     pub fn forget(&self, path: &FilePath) {
         let mut marks = self.lock();
         if marks.remove(path).is_some() {
-            // One that stays speaks of a temporary file that is not there.
+            // A mark that stays refers to a temporary file that does not exist any more.
             let _ = self.write(&marks);
         }
     }
 
-    /// Replaces the file. It outlives this process, and need not outlive the node.
+    /// Replaces the file. It survives this process, and need not survive the node.
     fn write(&self, marks: &BTreeMap<FilePath, Mark>) -> Result<()> {
         let list: Vec<_> = marks.iter().collect();
         store_file::replace_json(&self.path, &list, Outlives::Process)

@@ -1,7 +1,10 @@
-//! Which files of a store its persist directory has: as the manifest says, and as they lie there.
+//! Which files of a store its persist directory has, according to the manifest and to the copies
+//! themselves.
 //!
-//! Must stay true: nothing is changed, and nobody is asked; what a store says of itself, that a
-//! file was drained once, counts for nothing. Does not compare what is in copies; `copy.rs` does.
+//! Must stay true: nothing is changed, and no agent is asked. The store's own flag that a file was
+//! drained once does not count.
+//!
+//! Does not compare the content of copies; `copy.rs` does.
 
 use crate::model::error::Result;
 use crate::model::job::Job;
@@ -14,24 +17,24 @@ use crate::store::node::Node;
 use serde::Serialize;
 use std::path::Path;
 
-/// Why a file is nowhere but in its store.
+/// Why a file exists only in its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lack {
     /// Somebody may write to it.
     Open,
-    /// Its writer died, or could not write all, or a part of it is lost.
+    /// Its writer died or could not write everything, or a part of it is lost.
     Unclean,
-    /// Its data are not what was written.
+    /// Its data differ from what was written.
     Damaged,
-    /// It was drained, and its copy is not there, or somebody changed it.
+    /// It was drained, but its copy is gone or was changed.
     CopyGone,
-    /// It was not drained in this version.
+    /// Its present version was not drained.
     NotDrained,
 }
 
 impl Lack {
-    /// Of a file of which nothing is outside; `Open` whatever is there.
+    /// Returns the reason for a file without a copy outside; `Open` regardless of copies.
     pub fn without_copy(node: &Node) -> Lack {
         match node {
             Node { open: true, .. } => Lack::Open,
@@ -41,7 +44,7 @@ impl Lack {
         }
     }
 
-    /// For people, of files.
+    /// Returns the words that describe such files in messages.
     pub fn words(self) -> &'static str {
         match self {
             Lack::Open => "open",
@@ -53,23 +56,22 @@ impl Lack {
     }
 }
 
-/// A persist directory, to be looked at.
+/// A persist directory, opened for reading.
 pub struct Outside {
     destination: Destination,
     manifest: Manifest,
 }
 
 impl Outside {
-    /// The directory `path`, with what the manifest of `job` says. Errors: it cannot be opened, or
-    /// is not the one that it was; the manifest cannot be read.
+    /// Opens the directory `path` and the manifest of `job`. Errors: it cannot be opened, or is not
+    /// the one that it was; the manifest cannot be read.
     pub fn open(path: &Path, job: &Job) -> Result<Outside> {
         let (destination, manifest) = Ledger::look(path, job)?;
         Ok(Outside { destination, manifest: Manifest::resume(manifest, job) })
     }
 
-    /// Why a regular file of the store is nowhere else, or None: it is there, or the store has
-    /// nothing of it, either.
-    /// Errors: the place of its copy cannot be looked at.
+    /// Returns why a regular file exists only in the store. None: it has a copy outside, or the
+    /// store does not have its data either. Errors: the place of its copy cannot be looked at.
     pub fn lack(&self, path: &FilePath, node: &Node) -> Result<Option<Lack>> {
         let without_copy = Lack::without_copy(node);
         if node.absence.is_some_and(|absence| absence.damaged) {

@@ -1,9 +1,9 @@
-//! Whose a persist directory is: the job whose files lie there, as its manifest says; or all jobs
-//! of one start of a launcher, which has one on each node.
+//! Owner of a persist directory: the job whose files lie there, according to its manifest, or all
+//! jobs of one start of a launcher, which has a job on each node.
 //!
 //! Must stay true: nobody drains into the directory of another owner unless its user says that no
-//! two files have one name; what is there of an earlier start of a job is replaced only by a run
-//! that goes on from it; what is set aside was drained there by the job and is what it was.
+//! two files have the same name. Files of an earlier start of a job are replaced only by a run that
+//! goes on from it. Only unchanged files that the job drained there are set aside.
 
 use crate::image;
 use crate::model::error::{Error, Result};
@@ -20,10 +20,10 @@ use serde::de::IgnoredAny;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Directories that an earlier start of a job can be set aside in.
+/// Largest number of directories for earlier starts of a job.
 const PLACES_MAX: u32 = 10_000;
 
-/// What a manifest says of whom it belongs to.
+/// The fields of a manifest that tell its owner.
 #[derive(Deserialize)]
 struct Head {
     job: String,
@@ -35,25 +35,24 @@ struct Head {
     files: Vec<IgnoredAny>,
 }
 
-/// Whether a manifest says that all of a store is there; not if it cannot be read.
+/// Whether a manifest says that all of a store is there; false if it cannot be read.
 pub(crate) fn is_everything(path: &Path) -> bool {
     let head =
         fs::read(path).ok().and_then(|text| format::parse(path, &text, MANIFEST_FORMAT).ok());
     head.is_some_and(|head: Head| head.everything)
 }
 
-/// Removes what `job` has drained to `directory`, and nobody changed since, and the directory if
-/// nothing else is in it.
-/// Errors: something cannot be removed.
+/// Removes what `job` drained to `directory` and nobody changed since, and the directory if it is
+/// empty then. Errors: something cannot be removed.
 pub(crate) fn remove(directory: &Path, job: &Job) -> Result<()> {
     if let Some(manifest) = Manifest::load(&mut Destination::open(directory, "aside")?, &job.job)? {
-        // What had arrived when it was cut off is in no manifest yet.
+        // Copies that arrived before a crash are in no manifest yet.
         Ledger::settle(directory, job, manifest)?;
     }
     let mut there = Destination::open(directory, "aside")?;
     if let Some(mut manifest) = Manifest::load(&mut there, &job.job)? {
         if manifest.complete || manifest.everything {
-            // Said first: what is left of it, if this is cut off, is not all.
+            // Commit first: if the removal is cut off, the rest must not count as complete.
             (manifest.complete, manifest.everything) = (false, false);
             manifest.commit(&there)?;
         }
@@ -67,12 +66,12 @@ pub(crate) fn remove(directory: &Path, job: &Job) -> Result<()> {
         }
         there.remove_file(&manifest_path(&job.job))?;
     }
-    // What else is in it is somebody's.
+    // Fails if somebody else's files are left.
     let _ = fs::remove_dir(directory);
     Ok(())
 }
 
-/// Directories beside the places of a job's files that have what an earlier start left.
+/// Returns the directories beside the job's files that an earlier start left.
 fn beside(directory: &Path, job: &str) -> Vec<PathBuf> {
     let mut all = image::places(directory, job).to_vec();
     all.push(directory.join(left_name(job)));
@@ -80,10 +79,9 @@ fn beside(directory: &Path, job: &str) -> Vec<PathBuf> {
     all
 }
 
-/// Makes way for what `job` is about to drain to a directory that is for nothing else: what another
-/// store of it has left there would be taken for this one's. An older image goes; what a job has
-/// left gets another name. Errors: the directory is a link, or something cannot be moved or
-/// removed.
+/// Prepares a directory that is reserved for what `job` is about to drain: files of another store
+/// of the job would be taken for this store's. An older image is removed; the leftovers of a job
+/// are renamed. Errors: the directory is a link, or something cannot be moved or removed.
 pub(crate) fn clear_of_others(directory: &Path, job: &Job) -> Result<()> {
     match fs::symlink_metadata(directory) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -112,7 +110,7 @@ pub(crate) fn clear_of_others(directory: &Path, job: &Job) -> Result<()> {
     }
 }
 
-/// Jobs with a manifest in a directory. Errors: it cannot be listed.
+/// Returns the jobs with a manifest in a directory. Errors: it cannot be listed.
 pub fn jobs_in(directory: &Path) -> Result<Vec<String>> {
     let list = || -> std::io::Result<Vec<String>> {
         let mut jobs = Vec::new();
@@ -128,27 +126,28 @@ pub fn jobs_in(directory: &Path) -> Result<Vec<String>> {
     list().map_err(Error::file("list", directory))
 }
 
-/// The job whose files are in `directory` where another owner's, as those of `job`, would be
-/// drained to; its own, if it has been there before. None if there are none. Errors: the directory,
-/// or a manifest in it, cannot be read.
+/// Returns the job that owns `directory`, where `job` of the launcher's start `launch` wants to
+/// drain; `job` itself if it has been there before. None if there is no owner. Errors: the
+/// directory, or a manifest in it, cannot be read.
 pub fn owner(directory: &Path, job: &str, launch: Option<&str>) -> Result<Option<String>> {
     for other in jobs_in(directory)? {
         let path = directory.join(manifest_name(&other));
         let text = fs::read(&path).map_err(Error::file("read", &path))?;
         let head: Head = format::parse(&path, &text, MANIFEST_FORMAT)?;
         let is_of_us = launch.is_some() && head.owner.as_deref() == launch;
-        // One without files that is not complete was written by an agent that is about to put the
-        // first ones there.
+        // An incomplete manifest without files was written by an agent that is about to put the
+        // first files there.
         let is_in_use = !head.files.is_empty() || !head.complete;
         if is_in_use && !is_of_us {
             return Ok(Some(if head.job == job { job.to_string() } else { head.job }));
         }
     }
-    // Of one whose files were all open nothing else is there.
+    // A job whose files were all open has only an image there.
     Ok(image::newest(directory, job).map(|_| job.to_string()))
 }
 
-/// As `owner`, for a store that drains there and has not done so yet: another job's files.
+/// Checks that no other job owns the directory, for a store that has not drained there yet. Errors:
+/// those of `check_owner`.
 pub(crate) fn check_others(directory: &Path, job: &Job) -> Result<()> {
     match job.shared {
         true => Ok(()),
@@ -156,8 +155,8 @@ pub(crate) fn check_others(directory: &Path, job: &Job) -> Result<()> {
     }
 }
 
-/// Errors: `Owned`: another job than `job`, of another start of a launcher than `launch`, drains to
-/// the directory.
+/// Errors: `Owned` if another job than `job`, of another start than `launch`, drains to the
+/// directory.
 pub(crate) fn check_owner(directory: &Path, job: &str, launch: Option<&str>) -> Result<()> {
     match owner(directory, job, launch)?.filter(|owner| owner != job) {
         Some(owner) => Err(Error::Owned { path: directory.to_path_buf(), owner }),
@@ -165,9 +164,8 @@ pub(crate) fn check_owner(directory: &Path, job: &str, launch: Option<&str>) -> 
     }
 }
 
-/// Moves what `job` has drained to `directory`, and nobody changed since, to a directory of its own
-/// there; that. What was begun by somebody who was killed is gone on with. Errors: something cannot
-/// be moved.
+/// Moves what `job` drained to `directory` and nobody changed since to a directory of its own
+/// there, and returns that. Continues a move that was cut off. Errors: something cannot be moved.
 pub fn set_aside(directory: &Path, job: &str) -> Result<PathBuf> {
     let mut here = Destination::open(directory, "aside")?;
     let manifest = Manifest::load(&mut here, job)?;
@@ -207,7 +205,7 @@ pub fn set_aside(directory: &Path, job: &str) -> Result<PathBuf> {
             here.remove_directory(path)?;
         }
     }
-    // As the manifest has it, paths of mapped directories are those of the store.
+    // In the set-aside directory, mapped directories lie at their paths in the store.
     let mut unmapped = manifest;
     unmapped.map = crate::model::mapping::Mapping::default();
     unmapped.commit(&there)?;

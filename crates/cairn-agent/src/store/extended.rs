@@ -1,44 +1,46 @@
-//! Extended attributes on their way between a store and ordinary files.
+//! Transfer of extended attributes between a store and ordinary files.
 //!
-//! Must stay true: they keep no file from being drained or restored. What a file system does not
-//! take is left out, and whoever gave it learns of that.
+//! Must stay true: extended attributes keep no file from being drained or restored. An attribute
+//! that a file system does not accept is left out, and the caller is told.
 
-use crate::model::format::{read_checksum, write_checksum};
-use crate::store::volume::Volume;
 use cairn_core::{ExtendedAttributes, ExtendedUpdate, InodeId};
-use cairn_device::checksum;
+use cairn_platform::checksum;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The only namespace that a store has.
+use crate::model::format::{read_checksum, write_checksum};
+use crate::store::volume::Volume;
+
+/// The only attribute namespace that a store supports.
 const NAMESPACE: &[u8] = b"user.";
-/// Longest list of names and longest value that the kernel hands out, bytes.
+/// Longest list of names and longest value that the kernel returns, bytes.
 const BYTES_MAX: usize = 64 << 10;
 
-/// Extended attributes that a file had in the store when its copy was given them.
+/// Extended attributes that a file had in the store when they were set on its copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carried {
-    /// Checksum of names and values.
+    /// CRC32C of names and values.
     #[serde(serialize_with = "write_checksum", deserialize_with = "read_checksum")]
     pub crc32c: u32,
-    /// The copy has all of them: its file system takes such attributes, and had room.
+    /// Whether the copy has all of them: its file system supports them and had room.
     pub kept: bool,
 }
 
-/// Names and values.
+/// Extended attributes: names and values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extended(BTreeMap<Vec<u8>, Vec<u8>>);
 
 impl Extended {
-    /// Those of a file in a store.
+    /// Returns the attributes of a file in a store.
     pub fn of(attributes: &ExtendedAttributes) -> Extended {
         attributes.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
     }
 
-    /// Those of an ordinary file; none if its file system has none, or does not give them.
+    /// Reads the attributes of an ordinary file; empty if its file system has none or does not
+    /// return them.
     pub fn read(file: impl AsFd) -> Extended {
         let path = path_of(&file);
         let mut value = vec![0; BYTES_MAX];
@@ -51,7 +53,8 @@ impl Extended {
         Extended(found)
     }
 
-    /// Gives an ordinary file these, and takes away any other; whether that is what it has now.
+    /// Sets exactly these attributes on an ordinary file and removes all others. Returns whether
+    /// that succeeded.
     pub fn give(&self, file: impl AsFd) -> bool {
         let path = path_of(&file);
         let others = names(&path).into_iter().filter(|name| !self.0.contains_key(name));
@@ -69,7 +72,7 @@ impl Extended {
         is_whole
     }
 
-    /// Gives a file of a store these, as far as there is room.
+    /// Sets these attributes on a file of a store, as far as there is room.
     pub fn put(&self, volume: &Volume, inode: InodeId) -> cairn_core::Result<()> {
         use cairn_core::Error::{Invalid, NoSpace, NotSupported};
         for (name, value) in self.iter() {
@@ -82,7 +85,7 @@ impl Extended {
         Ok(())
     }
 
-    /// Names and values, ascending by name.
+    /// Names and values, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.0.iter().map(|(name, value)| (name.as_slice(), value.as_slice()))
     }
@@ -92,7 +95,7 @@ impl Extended {
         self.0.is_empty()
     }
 
-    /// What the manifest says of them; `kept`: a copy has them.
+    /// Returns their record for the manifest; `kept` says whether the copy has them.
     pub fn carried(&self, kept: bool) -> Option<Carried> {
         let summed = |crc32c, bytes: &Vec<u8>| {
             let length = (bytes.len() as u64).to_le_bytes();
@@ -111,7 +114,7 @@ impl FromIterator<(Vec<u8>, Vec<u8>)> for Extended {
     }
 }
 
-/// A name that leads to exactly this file, whatever it was opened for, as long as it is open.
+/// Returns a path that leads to exactly this open file, whatever the mode it was opened in.
 fn path_of(file: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }

@@ -1,37 +1,38 @@
-//! Keeping memory free when it is short: the pool is told which blocks it must not hand out,
-//! because to touch them for the first time would take the last of it. Writers then meet a full
-//! tier, or spill, where the kernel would otherwise kill a process of the job: beyond the limit of
-//! a control group it gives no error.
+//! Keeps memory free when it is short: tells the pool which blocks it must not hand out, because
+//! touching them for the first time would use up the memory. Writers then find a full tier, or
+//! spill. Otherwise the kernel would kill a process of the job: beyond the limit of a control group
+//! it returns no error.
 //!
-//! Must stay true: what may be handed out before the next look is there at this look, so it does
-//! not matter how fast programs write; blocks that were handed out before stay. Only what programs
-//! take for themselves meanwhile can exceed it, for which a reserve is kept.
+//! Must stay true: the memory for all blocks that may be handed out before the next look is free at
+//! this look, so the speed of writers does not matter. Blocks that were handed out earlier stay.
+//! Only memory that programs take for themselves meanwhile can exceed the limit; a reserve is kept
+//! for that.
 
-use crate::store::memory::Memory;
 use cairn_core::PartUsage;
 
-/// Part of the memory that is kept free: one in so many.
+use crate::store::memory::Memory;
+
+/// Share of the memory that is kept free: one part in this many.
 const RESERVE_SHARE: u64 = 16;
-/// Least that is kept free: without the pages of the programs themselves everybody waits for them
-/// to be read again.
+/// Smallest reserve: if the code pages of programs are evicted, every program waits for them to be
+/// read again.
 const RESERVE_BYTES_MIN: u64 = 64 << 20;
-/// Most that is kept free.
+/// Largest reserve.
 const RESERVE_BYTES_MAX: u64 = 1 << 30;
 
-/// Memory that a tier may take in addition to what it has.
+/// Memory, in bytes, that a tier may take in addition to what it has.
 pub fn spare_bytes(memory: &Memory) -> u64 {
     let all = memory.total_bytes.unwrap_or(0).min(memory.limit_bytes.unwrap_or(u64::MAX));
     let reserve = (all / RESERVE_SHARE).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX);
     memory.available_bytes.saturating_sub(reserve)
 }
 
-/// How many blocks at the end of each part must not be handed out, for a tier of which `allocated`
-/// blocks have memory and `spare` more can have it.
+/// Returns the number of blocks at the end of each part that must not be handed out. `allocated`
+/// blocks of the tier have memory, and `spare` more can get it.
 pub fn barred(parts: &[PartUsage], allocated: u64, spare: u64) -> Vec<u32> {
     let untouched = |part: &PartUsage| part.blocks.saturating_sub(part.touched_blocks);
     let touched: u64 = parts.iter().map(|part| u64::from(part.touched_blocks)).sum();
-    // Some of what was handed out may not have its memory yet, some of the rest may have it
-    // already.
+    // Some blocks that were handed out may have no memory yet, and some others may have it already.
     let more = (allocated + spare).saturating_sub(touched);
     let growing = parts.iter().filter(|part| untouched(part) > 0).count().max(1);
     let each = u32::try_from(more / growing as u64).unwrap_or(u32::MAX);

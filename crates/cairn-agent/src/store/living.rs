@@ -1,14 +1,16 @@
-//! Whether processes live, those of other pid namespaces included, of which `cairn_device::process`
-//! knows nothing: containers, bubblewrap, `unshare --pid`.
+//! Whether processes are alive, including those of other pid namespaces, which
+//! `cairn_platform::process` cannot see: containers, bubblewrap, `unshare --pid`.
 //!
-//! Must stay true: a living process is never called dead. One of another namespace is dead if that
-//! namespace can be seen from here and has no such process; if nothing of it is to be seen, it is
-//! dead where every process of the machine can be seen, or where this namespace was seen before.
-//! Else, and if anything cannot be read, nobody knows, and it counts as alive.
-//! Does not ask when a process began: a clock namespace has that otherwise.
+//! Must stay true: a living process is never called dead. A process of another pid namespace is
+//! dead if that namespace is visible from here and has no such process. If nothing of the namespace
+//! is visible, the process is dead where all processes of the machine are visible, or where this
+//! namespace was visible before. Otherwise, and if anything cannot be read, its state is unknown
+//! and it counts as alive.
+//!
+//! Does not compare start times: a time namespace shifts them.
 
 use cairn_core::ProcessIdentity;
-use cairn_device::process;
+use cairn_platform::process;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -16,72 +18,73 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The machine's first pid namespace, of which all others come, by Linux's
+/// Inode of the machine's initial pid namespace, the ancestor of all others, from Linux's
 /// `include/linux/proc_ns.h`.
 const FIRST_NAMESPACE: u64 = 0xefff_fffc;
-/// Looking at all processes costs about as much as a pass over as many files: no more often than
-/// this for each namespace of the store.
+/// Shortest time between two scans of all processes for one namespace of the store. A scan costs
+/// about as much as a pass over as many files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What was seen of other namespaces until now.
+/// Pid namespaces seen so far.
 static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
 
 #[derive(Default)]
 struct Seen {
-    /// When, for each of those that asked.
+    /// Time of the last scan, by the caller's namespace of the store.
     looked: HashMap<String, Instant>,
-    /// Open, so that no other namespace gets their numbers.
+    /// Pid namespaces by inode, kept open so that no other namespace gets their numbers.
     namespaces: HashMap<u64, File>,
 }
 
-/// What is known of a process.
+/// State of a process, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It is there.
+    /// It exists.
     Seen,
     /// It has ended.
     Over,
-    /// Nobody can say.
+    /// It cannot be determined.
     Unknown,
 }
 
-/// Asks for many processes at once, whose identities were read before.
+/// Determines the state of many processes with one scan. Their identities must have been read
+/// before.
 pub struct Living<'a> {
     asks: Option<&'a str>,
-    /// Processes of other namespaces, as seen after the first question about one. None: not asked,
-    /// or it was looked just now, or in vain.
+    /// Processes of other pid namespaces, scanned at the first question about one. Outer None: not
+    /// scanned yet. Inner None: a scan was too recent, or failed.
     others: Option<Option<Others>>,
 }
 
-/// Processes of namespaces below this one.
+/// Processes of pid namespaces below this one.
 #[derive(Default)]
 struct Others {
-    /// Each by its namespace and its number there.
+    /// Each process by its namespace and its pid there.
     known: HashSet<(u64, u32)>,
-    /// Numbers of processes in namespaces that are not known.
+    /// Pids of processes in namespaces that could not be identified.
     hidden: HashSet<u32>,
-    /// There are no others on this machine.
+    /// Whether the scan showed all processes of the machine.
     are_all: bool,
 }
 
 impl<'a> Living<'a> {
-    /// For those of a namespace of the store of this name, about which somebody asks again and
-    /// again.
+    /// For processes of the store's namespace `asks`, whose owner asks repeatedly: limits the rate
+    /// of scans.
     pub fn of(asks: &'a str) -> Living<'a> {
         Living { asks: Some(asks), others: None }
     }
 
-    /// For who asks once.
+    /// For a caller that asks once.
     pub fn now() -> Living<'a> {
         Living { asks: None, others: None }
     }
 
-    /// Whether the process lives, as far as can be known.
+    /// Whether the process is alive, or not known to be dead.
     pub fn has(&mut self, identity: ProcessIdentity) -> bool {
         self.life(identity) != Life::Over
     }
 
-    /// What is known of the process.
+    /// Returns the state of the process.
     pub fn life(&mut self, identity: ProcessIdentity) -> Life {
         let own = process::pid_namespace();
         if identity.pid_namespace == own || own == 0 {
@@ -112,7 +115,7 @@ fn seen() -> MutexGuard<'static, Option<Seen>> {
     SEEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Looks at all processes; None: that was done just now, or something cannot be read.
+/// Scans all processes. None if the last scan is too recent, or something cannot be read.
 fn look(asks: Option<&str>, own: u64) -> Option<Others> {
     let mut seen = seen();
     let seen = seen.get_or_insert_default();
@@ -122,7 +125,7 @@ fn look(asks: Option<&str>, own: u64) -> Option<Others> {
         }
         seen.looked.insert(asks.to_string(), Instant::now());
     }
-    // Where others' processes are hidden, one of ours that has other rights is, too.
+    // A /proc that hides processes of other users hides our own privileged ones as well.
     let shows_all = fs::read("/proc/1/status").is_ok();
     let mut others = Others { are_all: own == FIRST_NAMESPACE && shows_all, ..Others::default() };
     for entry in fs::read_dir("/proc").ok()? {
@@ -153,14 +156,13 @@ fn look(asks: Option<&str>, own: u64) -> Option<Others> {
     Some(others)
 }
 
-/// Whether a process has ended meanwhile.
+/// Whether the error means that the process ended meanwhile.
 fn is_about_an_end(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// The number that a process has in its own pid namespace, and those in the ones around that, if it
-/// is of another one than the one that asks; none either of one that is dead, and is only to be
-/// waited for.
+/// Returns the pid of a process in its own pid namespace, and its pids in the namespaces between
+/// that one and ours. None if it is in our namespace, or is dead and waits to be reaped.
 fn pids_below(status: &str) -> Option<(u32, Vec<u32>)> {
     let field = |name: &str| {
         let mut fields = status.lines().filter_map(|line| line.split_once(':'));

@@ -1,36 +1,37 @@
-//! How much memory can be had: of this machine, and of the control groups this process is in.
+//! Available memory: of this machine, and of the control groups of this process.
 //!
-//! Must stay true: of all limits the strictest counts. What the kernel gives back without harm, the
-//! cache of files that were not looked at again, counts as free; programs' own pages and shared
-//! memory, tiers included, do not.
-//! Does not know how much room there is on the file system of a store.
+//! Must stay true: the strictest of all limits counts. Inactive file cache, which the kernel can
+//! reclaim without harm, counts as free. Programs' own pages and shared memory, including tiers, do
+//! not.
+//!
+//! Does not know the free space on the file system of a store.
 
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-/// What most of the kernel's files fit into, and no more than which is read.
+/// Initial and largest number of bytes read of one of the kernel's files; most fit into the first.
 const READ_BYTES: usize = 4 << 10;
 const READ_BYTES_MAX: u64 = 1 << 20;
 
-/// The memory of a machine, as one of its processes may use it.
+/// Memory of the machine, as this process may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// All the memory there is, if that is known.
+    /// All memory of the machine; None if unknown.
     pub total_bytes: Option<u64>,
-    /// The strictest limit of a control group, if there is one.
+    /// The strictest limit of a control group; None if there is none.
     pub limit_bytes: Option<u64>,
-    /// What can be had now; 0 if that is not known.
+    /// Memory available now; 0 if unknown.
     pub available_bytes: u64,
 }
 
 impl Memory {
-    /// That of this process.
+    /// Returns the memory available to this process.
     pub fn here() -> Memory {
         Memory::seen_from(Path::new("/"))
     }
 
-    /// As `here`, with `/proc` and `/sys` found below `root`.
+    /// Like `here`, with `/proc` and `/sys` below `root`.
     pub fn seen_from(root: &Path) -> Memory {
         let meminfo = read(&root.join("proc/meminfo"));
         let line = |name: &str| meminfo.lines().find_map(|line| kibibytes(line, name));
@@ -46,26 +47,26 @@ impl Memory {
     }
 }
 
-/// A control group that may have less than the machine has.
+/// A control group whose limit is below the memory of the machine.
 struct Group {
     limit_bytes: u64,
-    /// What the kernel cannot take back.
+    /// Memory that the kernel cannot reclaim.
     used_bytes: u64,
 }
 
-/// The files of one version of control groups.
+/// Files of one version of control groups.
 struct Version {
     mounted_at: &'static str,
-    /// Each may hold a limit.
+    /// Files that may hold a limit.
     limits: &'static [&'static str],
     used: &'static str,
-    /// Line of `memory.stat` that says how much is cache nobody misses, descendants included.
+    /// Line of `memory.stat` with the inactive file cache, including descendants.
     cache: &'static str,
 }
 
 const VERSION_2: Version = Version {
     mounted_at: "sys/fs/cgroup",
-    // Past the second a process is not killed, but made to wait.
+    // Beyond `memory.high` a process is throttled, not killed.
     limits: &["memory.max", "memory.high"],
     used: "memory.current",
     cache: "inactive_file ",
@@ -78,8 +79,7 @@ const VERSION_1: Version = Version {
     cache: "total_inactive_file ",
 };
 
-/// The groups this process is in, with those above them, that are limited to less than
-/// `total_bytes`.
+/// Returns the groups of this process and their ancestors that have a limit below `total_bytes`.
 fn limited_groups(root: &Path, total_bytes: u64) -> Vec<Group> {
     let mut groups = Vec::new();
     for line in read(&root.join("proc/self/cgroup")).lines() {
@@ -91,8 +91,8 @@ fn limited_groups(root: &Path, total_bytes: u64) -> Vec<Group> {
             _ => continue,
         };
         let top = root.join(version.mounted_at);
-        // A container may see its own group as the top, under a name that is not there: then only
-        // the top counts.
+        // A container may see its own group as the root, under a name that does not exist here:
+        // then only the root counts.
         let directory = top.join(group.trim_start_matches('/'));
         let levels = directory.ancestors().take_while(|level| level.starts_with(&top));
         groups.extend(levels.filter_map(|level| limited_group(level, version, total_bytes)));
@@ -101,7 +101,7 @@ fn limited_groups(root: &Path, total_bytes: u64) -> Vec<Group> {
 }
 
 fn limited_group(directory: &Path, version: &Version, total_bytes: u64) -> Option<Group> {
-    // "max" is no number, and means no limit.
+    // "max" does not parse, and means no limit.
     let number = |name: &str| read(&directory.join(name)).trim().parse::<u64>().ok();
     let limit_bytes = version.limits.iter().filter_map(|name| number(name)).min()?;
     if limit_bytes >= total_bytes {
@@ -113,14 +113,14 @@ fn limited_group(directory: &Path, version: &Version, total_bytes: u64) -> Optio
     Some(Group { limit_bytes, used_bytes: used.saturating_sub(cache.unwrap_or(0)) })
 }
 
-/// A line of meminfo, in bytes.
+/// Parses a line of meminfo; returns bytes.
 fn kibibytes(line: &str, name: &str) -> Option<u64> {
     let value = line.strip_prefix(name)?.trim().strip_suffix("kB")?;
     value.trim().parse::<u64>().ok().map(|kibibytes| kibibytes << 10)
 }
 
-/// The text of one of the kernel's files; empty if it cannot be had. Those say that they have no
-/// length, from which `fs::read_to_string` concludes that it should ask for a few bytes at a time.
+/// Reads one of the kernel's files; empty if it cannot be read. These files report no length, so
+/// `fs::read_to_string` would read only a few bytes at a time.
 fn read(path: &Path) -> String {
     let mut text = String::with_capacity(READ_BYTES);
     let file = File::open(path).map(|file| file.take(READ_BYTES_MAX));
@@ -138,11 +138,11 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// A directory with a `/proc` and a `/sys` of our own.
+    /// A directory with its own `/proc` and `/sys`.
     struct Machine(PathBuf);
 
     impl Machine {
-        /// One with 64 GiB, of which 48 can be had.
+        /// A machine with 64 GiB, of which 48 are available.
         fn new(name: &str, cgroup: &str) -> Machine {
             let root =
                 std::env::temp_dir().join(format!("cairn-memory-{}-{name}", std::process::id()));
@@ -162,7 +162,7 @@ mod tests {
             self
         }
 
-        /// Writes `file` of `group` with a number of GiB.
+        /// Writes a number of GiB to `file` of `group`.
         fn gib(self, group: &str, file: &str, gib: u64) -> Machine {
             self.write(&format!("sys/fs/cgroup/{group}/{file}"), &format!("{}\n", gib * GIB))
         }

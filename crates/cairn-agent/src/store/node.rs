@@ -1,12 +1,13 @@
-//! What a store has, by path: names, and what is known of what they name.
+//! Names of a store by path, with the attributes of the files they lead to.
 
-use crate::model::path::FilePath;
-use crate::store::extended::Extended;
 use cairn_core::Absence;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a name names.
+use crate::model::path::FilePath;
+use crate::store::extended::Extended;
+
+/// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -18,40 +19,40 @@ pub enum Kind {
     Symlink,
 }
 
-/// A name in the store and what it names.
+/// A name in the store, with the attributes of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The inode's number.
+    /// Inode number.
     pub inode: u32,
-    /// What it is.
+    /// Kind of file.
     pub kind: Kind,
-    /// Length of a regular file, 0 for anything else.
+    /// Length of a regular file; 0 for anything else.
     pub bytes: u64,
     /// Permission bits.
     pub mode: u32,
-    /// Last change of the data, nanoseconds since the epoch.
+    /// Modification time, nanoseconds since the epoch.
     pub mtime_ns: i64,
-    /// How many names it has, one and more of a regular file.
+    /// Number of hard links of a regular file; at least 1.
     pub links: u32,
-    /// A directory that got its name by `rename`, with all that is in it.
+    /// Whether it is a directory that got its name by `rename`, with its content.
     pub renamed: bool,
     /// Version of the data.
     pub version: u64,
-    /// The last writer died, or could not write all.
+    /// Whether the last writer died, or could not write everything.
     pub unclean: bool,
-    /// It was unclean since it was last emptied.
+    /// Whether it was unclean at any time since it was last emptied.
     pub torn: bool,
-    /// Somebody may write to it.
+    /// Whether somebody may write to it.
     pub open: bool,
-    /// This version was drained and verified, to wherever the store drained then.
+    /// Whether this version was drained and verified, to the persist directory of that time.
     pub drained: bool,
-    /// The data are still where they were drained to.
+    /// Set if the data are still only where they were drained to.
     pub absence: Option<Absence>,
-    /// Target of a symbolic link, else empty.
+    /// Target of a symbolic link; else empty.
     pub target: Vec<u8>,
     /// Extended attributes.
     pub extended: Extended,
 }
 
-/// Everything in a store, by path.
+/// All names of a store, by path.
 pub type Tree = BTreeMap<FilePath, Node>;

@@ -1,119 +1,123 @@
-//! Reading a whole file out of the store, every sealed block checked on the way.
+//! Reads whole files from the store and checks every sealed block on the way.
 //!
-//! Must stay true: what is handed on was copied into memory of our own first and checked there, so
-//! nothing that happens in the store afterwards changes it; a file that changed meanwhile is
-//! reported as changed, not as damaged; one that is removed meanwhile takes no space because of us:
-//! it is held open only to see where its bytes are, unless there is room for more (`hold.rs`). Does
-//! not care where the bytes go.
+//! Must stay true: data are copied into private memory and checked there before they are handed on,
+//! so later changes in the store do not affect them. A file that changed meanwhile is reported as
+//! changed, not as damaged. A file that is removed meanwhile keeps no space because of the read: it
+//! is held open only to find its blocks, unless there is room for more (`hold.rs`).
+//!
+//! Does not care where the bytes go.
 
-use crate::model::error::{Error, Result};
-use crate::store::direct::Aligned;
-use crate::store::volume::OpenFile;
 use cairn_core::{Attributes, ReadPlan};
-use cairn_device::checksum;
+use cairn_platform::checksum;
+use cairn_platform::direct::Aligned;
 use std::ops::Range;
 
-/// Bytes handed on at a time, unless a hugeblock is larger.
+use crate::model::error::{Error, Result};
+use crate::store::volume::OpenFile;
+
+/// Number of bytes handed on at a time, unless a hugeblock is larger.
 pub const CHUNK_BYTES: u64 = 4 << 20;
-/// How often a read is repeated because the blocks moved under it.
+/// Number of attempts if the blocks of a file move during a read.
 const ATTEMPTS_MAX: usize = 64;
 
-/// Part of a file.
+/// A part of a file.
 pub struct Chunk<'a> {
-    /// Where it lies in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub length: usize,
-    /// Begins with its bytes, but for pieces that are known. Unless it is a hole, who has a use for
-    /// the memory may leave other of the same length here.
+    /// Begins with the bytes of the part, except those of known pieces. The consumer may take the
+    /// memory and leave other memory of the same length here, unless the part is a hole.
     pub memory: &'a mut Aligned,
-    /// Nothing was ever written here: all zeros.
+    /// Whether nothing was ever written here: all bytes are zeros.
     pub is_hole: bool,
     /// CRC32C of the file up to the end of this part.
     pub crc32c: u32,
-    /// Every block so far was compared with its checksum.
+    /// Whether every block so far was compared with its checksum.
     pub is_checked: bool,
 }
 
 impl Chunk<'_> {
-    /// Its bytes.
+    /// Returns the bytes of the part.
     pub fn bytes(&self) -> &[u8] {
         &self.memory[..self.length]
     }
 }
 
-/// Where reading begins, if not at the beginning.
+/// Where a read continues.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
-    /// The version that the file must have.
+    /// Version that the file must have.
     pub version: u64,
-    /// Bytes that were read before: a multiple of the hugeblock.
+    /// Number of bytes read before; a multiple of the hugeblock.
     pub offset: u64,
     /// Their CRC32C.
     pub crc32c: u32,
 }
 
-/// Pieces that are known, or not, as a whole: of this length, or of a hugeblock's if that is more.
+/// Unit in which ranges count as known: a piece of this length, or a hugeblock if that is larger,
+/// is known as a whole or not at all.
 pub const PIECE_BYTES: u64 = 32 << 10;
 
-/// Ranges of a file that need not be read, because whoever reads it has them.
+/// Ranges of a file that the reader has already, so that they need not be read.
 #[derive(Default)]
 pub struct Known {
     ranges: Vec<Range<u64>>,
 }
 
 impl Known {
-    /// Of `ranges`, which are in order and do not touch each other, those before `end`.
+    /// Keeps the parts of `ranges` before `end`. `ranges` must be sorted and must not touch each
+    /// other.
     pub fn new(mut ranges: Vec<Range<u64>>, end: u64) -> Known {
         ranges.retain(|range| range.start < end);
         ranges.iter_mut().for_each(|range| range.end = range.end.min(end));
         Known { ranges }
     }
 
-    /// Whether all of a range is among them.
+    /// Whether the whole `range` is known.
     pub fn has(&self, range: &Range<u64>) -> bool {
         let next = self.ranges.partition_point(|known| known.end < range.end);
         self.ranges.get(next).is_some_and(|known| known.start <= range.start)
     }
 }
 
-/// A file that was read whole.
+/// Result of reading a whole file.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary {
-    /// Its attributes when reading began; the data has this version.
+    /// Attributes at the beginning of the read; the data have this version.
     pub attributes: Attributes,
     /// CRC32C of the whole file.
     pub crc32c: u32,
-    /// Blocks whose checksum was compared.
+    /// Number of blocks whose checksum was compared.
     pub checked_blocks: u64,
-    /// Blocks without a valid checksum, because somebody is writing to them.
+    /// Number of blocks without a valid checksum, because somebody is writing to them.
     pub open_blocks: u64,
 }
 
-/// Memory for reading one file after another.
+/// Buffers for reading one file after another.
 #[derive(Default)]
 pub struct Buffer {
     bytes: Aligned,
     checksums: Vec<Option<u32>>,
-    /// For each block, whether any part of it came from a tier.
+    /// For each block: whether any part of it came from a tier.
     written: Vec<bool>,
-    /// For each block, whether it has a checksum and is not read.
+    /// For each block: whether it is known, has a checksum and is not read.
     known: Vec<bool>,
-    /// As long as a part, for holes.
+    /// Zeros for holes, as long as a part.
     zeros: Aligned,
 }
 
 impl Buffer {
-    /// The memory itself, for other uses in between, to be put back; what it holds is not defined.
+    /// Lends the memory for other uses in between; it must be put back. Its content is undefined.
     pub(crate) fn memory(&mut self) -> &mut Aligned {
         self.bytes.grow(CHUNK_BYTES as usize);
         &mut self.bytes
     }
 }
 
-/// Reads all of `file` and hands it to `consume` chunk by chunk, in order.
-/// Errors: `Changed` if it was written to meanwhile, `Damaged` at the first block whose checksum is
-/// wrong, those of `consume`.
+/// Reads all of `file` and passes it to `consume` part by part, in order. Errors: `Changed` if it
+/// was written to meanwhile, `Damaged` at the first block whose checksum is wrong, those of
+/// `consume`.
 pub fn read_whole(
     file: &OpenFile<'_>,
     buffer: &mut Buffer,
@@ -122,9 +126,9 @@ pub fn read_whole(
     read_from(file, (None, &Known::default()), buffer, consume)
 }
 
-/// As `read_whole`, from `start` on, and without the bytes of pieces that are known, if all their
-/// blocks have checksums; the summary's checksum is that of the whole file, its counts are of what
-/// was read.
+/// Like `read_whole`, but from `start` on, and without the bytes of known pieces whose blocks all
+/// have checksums. The checksum in the summary covers the whole file; its counts cover what was
+/// read.
 pub fn read_from(
     file: &OpenFile<'_>,
     (start, known): (Option<Start>, &Known),
@@ -156,7 +160,7 @@ pub fn read_from(
         let is_doubted = read_chunk(file, buffer, offset, length)?;
         check_chunk(file, buffer, offset, length, &mut summary)?;
         if is_doubted && summary.open_blocks > 0 {
-            // Nobody knows whether that is what was written.
+            // Earlier writes may be lost, and no checksum can tell.
             return Err(file.failed("read", cairn_core::Error::Io));
         }
         let is_hole = !buffer.written.contains(&true);
@@ -171,7 +175,7 @@ pub fn read_from(
     }
 }
 
-/// Hands on whole parts of a hole at `offset` without looking at its blocks one by one; their
+/// Passes on whole parts of a hole at `offset` without looking at single blocks. Returns their
 /// length.
 fn skip_hole(
     file: &OpenFile<'_>,
@@ -201,8 +205,8 @@ fn skip_hole(
     Ok(parts * part_bytes)
 }
 
-/// Notes which blocks of a part need not be read: of pieces that are known, if the checksum of the
-/// file can be had without their bytes.
+/// Finds the blocks of a part that need not be read: those of known pieces whose checksums are all
+/// stored.
 fn find_known(
     file: &OpenFile<'_>,
     buffer: &mut Buffer,
@@ -235,8 +239,8 @@ fn stored_checksums(file: &OpenFile<'_>, found: &mut [Option<u32>], offset: u64)
     checksums.map_err(|error| file.failed("read the checksums of", error))
 }
 
-/// Fills the buffer with `length` bytes from `offset`, but for what is known, and zeros the rest of
-/// the last block. Whether any of them may be older than what was written.
+/// Fills the buffer with `length` bytes from `offset`, except known blocks, and zeros the rest of
+/// the last block. Returns whether any of the bytes may be older than what was written.
 fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64) -> Result<bool> {
     let volume = file.volume;
     let block_bytes = volume.hugeblock_bytes();
@@ -276,8 +280,8 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
     Ok(is_doubted)
 }
 
-/// Copies what `plan` names into `target`, which is exactly as long; whether any of it may be older
-/// than what was written.
+/// Copies the runs of `plan` into `target`, which is exactly as long. Returns whether any of the
+/// bytes may be older than what was written.
 fn transfer(file: &OpenFile<'_>, plan: &ReadPlan, target: &mut [u8]) -> Result<bool> {
     let volume = file.volume;
     let (mut rest, mut is_doubted) = (target, false);
@@ -303,7 +307,7 @@ fn transfer(file: &OpenFile<'_>, plan: &ReadPlan, target: &mut [u8]) -> Result<b
     Ok(is_doubted)
 }
 
-/// Marks the blocks of the chunk at `chunk_offset` that have data on a tier.
+/// Marks the blocks of the part at `chunk_offset` that have data on a tier.
 fn note_written(plan: &ReadPlan, chunk_offset: u64, block_bytes: u64, written: &mut [bool]) {
     let mut at = plan.offset - chunk_offset;
     for run in plan.runs() {
@@ -316,7 +320,7 @@ fn note_written(plan: &ReadPlan, chunk_offset: u64, block_bytes: u64, written: &
     }
 }
 
-/// Compares the blocks in the buffer with their checksums and adds them to that of the file.
+/// Compares the blocks in the buffer with their checksums, and adds them to the file's checksum.
 fn check_chunk(
     file: &OpenFile<'_>,
     buffer: &mut Buffer,
@@ -355,7 +359,7 @@ fn check_chunk(
     Ok(())
 }
 
-/// A wrong checksum is damage only if nobody wrote to the file.
+/// Returns the error for a wrong checksum: damage only if nobody wrote to the file.
 fn mismatch(
     file: &OpenFile<'_>,
     offset: u64,

@@ -1,29 +1,30 @@
-//! Cleaning up after processes that died, closing what was sent and never received, and freeing
-//! what deleted files held.
+//! Cleans up after processes that died: reaps them, closes descriptors that were sent and never
+//! received, and frees the blocks of deleted files.
 //!
-//! Must stay true: only a process that `living.rs` calls dead is reaped; what cannot be
-//! known counts as alive. A process whose identity is not complete yet is given time to tell it.
+//! Must stay true: only a process that `living.rs` calls dead is reaped; an unknown state counts as
+//! alive. A process whose identity is incomplete is given time to complete it.
+
+use cairn_core::{ProcessIdentity, SlotId};
+use std::sync::Arc;
 
 use crate::model::error::Result;
 use crate::model::path::FilePath;
 use crate::store::living::Living;
 use crate::store::volume::{Volume, now};
-use cairn_core::{ProcessIdentity, SlotId};
-use std::sync::Arc;
 
-/// Batches of blocks freed in one visit of a namespace, so that a visit stays short.
+/// Largest number of batches of blocks freed in one visit of a namespace, to keep the visit short.
 const RECLAIM_BATCHES_MAX: usize = 256;
 
-/// What a visit found.
+/// Result of a visit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Visit {
-    /// Processes other than this one that are attached and alive.
+    /// Number of attached processes other than this one that are alive.
     pub living: usize,
-    /// Processes that were reaped.
+    /// Number of processes that were reaped.
     pub reaped: usize,
 }
 
-/// Reaps the dead of one namespace, without a word to its media.
+/// Reaps the dead processes of one namespace, without access to its media.
 pub fn reap(volume: &Volume) -> Result<Visit> {
     let root = FilePath::root();
     let failed = || volume.error("look after the processes of", &root);
@@ -41,8 +42,8 @@ pub fn reap(volume: &Volume) -> Result<Visit> {
     Ok(visit)
 }
 
-/// The processes of programs of the job, as far as they are alive: no command, and no agent.
-/// Errors: the namespace cannot be read.
+/// Returns the living processes of the job's programs, without commands and agents. Errors: the
+/// namespace cannot be read.
 pub fn programs(volume: &Volume) -> Result<Vec<ProcessIdentity>> {
     let failed = volume.error("look after the processes of", &FilePath::root());
     let programs = volume.fs().programs().map_err(failed)?.into_iter();
@@ -51,7 +52,7 @@ pub fn programs(volume: &Volume) -> Result<Vec<ProcessIdentity>> {
     Ok(programs.filter(|identity| living.has(*identity)).collect())
 }
 
-/// Whether any is.
+/// Whether any program of the job is alive.
 pub fn any_program(volumes: &[Arc<Volume>]) -> Result<bool> {
     for volume in volumes {
         if !programs(volume)?.is_empty() {
@@ -61,22 +62,22 @@ pub fn any_program(volumes: &[Arc<Volume>]) -> Result<bool> {
     Ok(false)
 }
 
-/// Looks after one namespace: reaps the dead, closes what is on its way no more, and frees orphaned
-/// blocks.
+/// Maintains one namespace: reaps dead processes, closes descriptors lost in transit, and frees
+/// orphaned blocks.
 pub fn visit(volume: &Volume) -> Result<Visit> {
     let root = FilePath::root();
     let failed = || volume.error("look after the processes of", &root);
     let visit = reap(volume)?;
     volume.land_all().map_err(failed())?;
     if volume.fs().orphans() > 0 {
-        // On a durable tier blocks are free only when that is on the media.
+        // On a durable tier, blocks become free only when the deletion is on the media.
         volume.fs().sync().map_err(failed())?;
     }
     reclaim(volume, None)?;
     Ok(visit)
 }
 
-/// Frees blocks of deleted files, for the use of `slot` if given.
+/// Frees blocks of deleted files; for the use of `slot` if given.
 pub fn reclaim(volume: &Volume, slot: Option<SlotId>) -> Result<()> {
     for _ in 0..RECLAIM_BATCHES_MAX {
         if volume.fs().orphans() == 0 {

@@ -1,9 +1,22 @@
-//! One namespace of a store as the agent and the tools use it: as a process among others, with its
-//! own slot.
+//! One namespace of a store as the agent and the tools use it: attached with a process slot of its
+//! own, like any process.
 //!
-//! Must stay true: opened files are released on every path; the tools see every file whatever its
-//! mode bits, because the store belongs to one user; nothing here writes file data.
+//! Must stay true: opened files are released on every path. The tools see every file whatever its
+//! mode, because the store belongs to one user. Nothing here writes file data.
+//!
 //! Does not decide what is drained.
+
+use cairn_core::{
+    Attributes, Caller, Credentials, HandleId, Hope, InodeId, Microfs, Moment, OpenOptions,
+    PATH_BYTES_MAX, Position, ROOT, ReadPlan, SlotId, StaleBlock, Timestamp,
+};
+use cairn_device::store::namespace::{self, open_namespace};
+use cairn_device::{Device, MediumKind, Namespace, Store, TierPlace};
+use cairn_platform::sys;
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::checkpoint::quarantine;
 use crate::drain::hold::Hold;
@@ -15,23 +28,13 @@ use crate::store::extended::Extended;
 use crate::store::node::Kind;
 use crate::store::node::{Node, Tree};
 use crate::store::reaper;
-use cairn_core::{
-    Attributes, Caller, Credentials, HandleId, Hope, InodeId, Microfs, Moment, OpenOptions,
-    PATH_BYTES_MAX, Position, ROOT, ReadPlan, SlotId, StaleBlock, Timestamp,
-};
-use cairn_device::namespace::{self, open_namespace};
-use cairn_device::{Device, MediumKind, Namespace, Store, TierPlace, sys};
-use std::cell::Cell;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 
-/// How often is looked whether a file has its data.
+/// Interval at which `open_present` checks whether a file has its data.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Depth at which a tree is taken for a damaged one.
+/// Depth at which a tree counts as damaged.
 const DEPTH_MAX: usize = 1024;
 
-/// A namespace, attached.
+/// An attached namespace.
 pub struct Volume {
     name: String,
     prefix: FilePath,
@@ -39,14 +42,14 @@ pub struct Volume {
     places: Vec<TierPlace>,
     slot: SlotId,
     detaches: bool,
-    /// It is as it was at a cut, and can only be read.
+    /// Whether this is the read-only view of an image.
     is_image: bool,
-    /// What is kept open while it is copied.
+    /// Files held open while they are copied.
     pub(crate) hold: Hold,
 }
 
-/// Where the files of namespace `name` lie for the user: at the top, unless every rank has a
-/// namespace of its own.
+/// Path below which the files of namespace `name` appear to the user: the root, unless every rank
+/// has a namespace of its own.
 pub fn prefix_of(name: &str, scope: Scope) -> FilePath {
     match scope {
         Scope::Node => FilePath::root(),
@@ -54,25 +57,25 @@ pub fn prefix_of(name: &str, scope: Scope) -> FilePath {
     }
 }
 
-/// The present.
+/// Returns the present time.
 pub fn now() -> Timestamp {
-    cairn_device::sys::now()
+    cairn_platform::sys::now()
 }
 
 impl Volume {
-    /// Opens the namespace `name` of `store`; its files lie below `prefix` for the user. Errors:
-    /// its metadata are damaged.
+    /// Opens the namespace `name` of `store` and attaches to it. Its files appear to the user below
+    /// `prefix`. Errors: its metadata are damaged.
     pub fn open(store: &Store, name: &str, prefix: FilePath) -> Result<Volume> {
         let namespace = open_namespace(store, name)?;
         let places = namespace::places(store, name)?;
         let in_store = |source| Error::store("attach to", &prefix)(source);
-        let identity = cairn_device::process::identity()
+        let identity = cairn_platform::process::identity()
             .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
             .map_err(Error::file("read", Path::new("/proc/self/stat")))?;
         namespace.fs.check_metadata().map_err(in_store)?;
         let attached = namespace.fs.attach_to_look_after(identity).map_err(in_store)?;
-        // Where our own library is loaded into a tool as well, both use one slot; the library gives
-        // it up at exit.
+        // If Cairn's library is loaded into a tool as well, both share one slot, and the library
+        // releases it at exit.
         let shared = attached.known || std::env::var_os("CAIRN_MOUNT").is_some();
         Ok(Volume {
             name: name.to_string(),
@@ -86,8 +89,7 @@ impl Volume {
         })
     }
 
-    /// Makes a cut through all of `volumes` at one moment. Errors: one of them cannot hold an
-    /// image.
+    /// Cuts an image of all `volumes` at one moment. Errors: one of them cannot hold an image.
     pub fn begin_images(volumes: &[Arc<Volume>]) -> Result<()> {
         let namespaces: Vec<&Namespace> = volumes.iter().map(|volume| &volume.namespace).collect();
         let root = FilePath::root();
@@ -95,7 +97,7 @@ impl Volume {
         begun.map(drop).map_err(Error::store("take an image of", &root))
     }
 
-    /// What `live` was at the cut of the image that it holds. Errors: it holds none.
+    /// Opens the image that `live` holds, for reading. Errors: it holds none.
     pub fn open_image(store: &Store, live: &Volume) -> Result<Volume> {
         Ok(Volume {
             name: live.name.clone(),
@@ -109,63 +111,65 @@ impl Volume {
         })
     }
 
-    /// Whether it is as it was at a cut.
+    /// Whether this is the view of an image.
     pub fn is_image(&self) -> bool {
         self.is_image
     }
 
-    /// Has small files share a block where there is no other room; false if that made none.
+    /// Packs small files into shared blocks to make room. False if that made none.
     pub fn pack(&self) -> bool {
         self.namespace.pack(&self.caller()).unwrap_or(false)
     }
 
-    /// The namespace's name.
+    /// Returns the name of the namespace.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where its files lie for the user, relative to the persist directory.
+    /// Returns the path of its files as the user sees them, relative to the persist directory.
     pub fn prefix(&self) -> &FilePath {
         &self.prefix
     }
 
-    /// The engine.
+    /// Returns the core.
     pub fn fs(&self) -> &Microfs {
         &self.namespace.fs
     }
 
-    /// As `Namespace::land_all`.
+    /// Drops the references of descriptors that were sent and never received, see
+    /// `Namespace::land_all`.
     pub fn land_all(&self) -> cairn_core::Result<()> {
         self.namespace.land_all()
     }
 
-    /// As `Namespace::put_away`.
+    /// Frees memory that mappings of ended programs left, as long as `goes_on` returns true, see
+    /// `Namespace::put_away`.
     pub fn put_away(&self, goes_on: &dyn Fn() -> bool) -> cairn_core::Result<()> {
         self.namespace.put_away(goes_on)
     }
 
-    /// The slot of this process.
+    /// Returns the slot of this process.
     pub fn slot(&self) -> SlotId {
         self.slot
     }
 
-    /// Bytes of a hugeblock.
+    /// Size of a hugeblock, bytes.
     pub fn hugeblock_bytes(&self) -> u64 {
         u64::from(self.fs().geometry().hugeblock_bytes)
     }
 
-    /// How many tiers it has.
+    /// Number of tiers.
     pub fn tiers(&self) -> u8 {
         self.namespace.tiers.len() as u8
     }
 
-    /// The device of a tier.
+    /// Returns the device of a tier.
     pub fn tier(&self, tier: u8) -> cairn_core::Result<&dyn Device> {
         let device = self.namespace.tiers.get(usize::from(tier));
         device.map(Box::as_ref).ok_or(cairn_core::Error::Io)
     }
 
-    /// A tier, for people.
+    /// Returns the name of a tier for messages.
     pub fn shown_tier(&self, tier: u8) -> String {
         match self.places.get(usize::from(tier)) {
             Some(TierPlace::Medium { kind: MediumKind::Remote, path, .. }) => {
@@ -176,8 +180,8 @@ impl Volume {
         }
     }
 
-    /// Tiers on machines that have not answered a call of this process for so long, or that do not
-    /// have them any more.
+    /// Returns the tiers on machines that have not answered a call of this process for `at_least`,
+    /// or that do not have the tier any more.
     pub fn silent_tiers(&self, at_least: Duration) -> impl Iterator<Item = Silent> {
         (0..).zip(&self.namespace.tiers).filter_map(move |(tier, device)| {
             let silent_for = device.silent_for().filter(|silence| *silence >= at_least);
@@ -188,8 +192,7 @@ impl Volume {
         })
     }
 
-    /// Whether there is a tier that cannot be read at all: neither where it begins, nor in the
-    /// middle, nor where it ends.
+    /// Whether a tier cannot be read at all: not at its beginning, middle or end.
     pub fn has_unreadable_tier(&self) -> bool {
         let block_bytes = self.hugeblock_bytes();
         self.namespace.tiers.iter().any(|device| {
@@ -201,26 +204,27 @@ impl Volume {
         })
     }
 
-    /// This process, now, with the rights to see everything.
+    /// Returns this process as a caller with root's rights, at the present time.
     pub fn caller(&self) -> Caller {
         let group = rustix::process::getegid().as_raw();
         let credentials = Credentials { uid: 0, gid: group };
         Caller { slot: self.slot, credentials, groups: &[], now: now() }
     }
 
-    /// This process, now, with the rights of its user: for files that it makes.
+    /// Returns this process as a caller with the rights of its user, at the present time: for files
+    /// that it makes.
     pub fn caller_as_user(&self) -> Caller {
         let user = rustix::process::geteuid().as_raw();
         let caller = self.caller();
         Caller { credentials: Credentials { uid: user, ..caller.credentials }, ..caller }
     }
 
-    /// The path a user knows for a path of this namespace.
+    /// Returns the path by which the user knows `path` of this namespace.
     pub fn outer_path(&self, path: &FilePath) -> FilePath {
         self.prefix.append(path)
     }
 
-    /// An error on a file of this namespace.
+    /// For `map_err`: returns the error of `action` on a file of this namespace.
     pub fn error(
         &self,
         action: &'static str,
@@ -229,7 +233,7 @@ impl Volume {
         Error::store(action, &self.outer_path(path))
     }
 
-    /// Attributes of what `path` names; a symbolic link is not followed.
+    /// Returns the attributes of `path`; a symbolic link is not followed.
     pub fn attributes(&self, path: &FilePath) -> Result<Attributes> {
         let attributes = self.fs().stat(&self.caller(), ROOT, path.as_bytes(), false);
         attributes.map_err(self.error("look at", path))
@@ -254,14 +258,14 @@ impl Volume {
         Ok(OpenFile { volume: self, path: path.clone(), handle, inode: opened.inode })
     }
 
-    /// The file `inode` if this process holds it, by whichever path it was found.
+    /// Returns the file `inode` if this process holds it, whatever path it was found by.
     pub fn held_file(&self, path: &FilePath, inode: InodeId) -> Option<OpenFile<'_>> {
         let (path, handle) = (path.clone(), Cell::new(None));
         self.holds(inode).then_some(OpenFile { volume: self, path, handle, inode })
     }
 
-    /// As `open_file`; a file whose data are still elsewhere is waited for. Errors: also those that
-    /// are about absent data, if these cannot be had, or nobody brings them.
+    /// Like `open_file`, but waits for a file whose data are absent. Errors: also those about
+    /// absent data, if the data are not available or nobody brings them in.
     pub fn open_present(&self, path: &FilePath) -> Result<OpenFile<'_>> {
         let began = Moment(sys::monotonic_ms());
         let mut waits_for = None;
@@ -284,9 +288,9 @@ impl Volume {
         }
     }
 
-    /// Everything in the namespace, by outer path, but for what a repair builds. The root itself is
-    /// there if it has a name, that is a prefix. Names that come or go meanwhile may be missed; the
-    /// log then asks for another look.
+    /// Reads all names of the namespace, by outer path, except those that a repair builds. The root
+    /// is included if it has a name, which is the prefix. Names that come or go meanwhile may be
+    /// missed; the log then requires another look.
     pub fn tree(&self) -> Result<Tree> {
         let mut tree = Tree::new();
         if !self.prefix.is_root() {
@@ -317,7 +321,8 @@ impl Volume {
         Ok(tree)
     }
 
-    /// Extended attributes of a file that looks like this; none if it was removed meanwhile.
+    /// Returns the extended attributes of a file with these attributes; none if it was removed
+    /// meanwhile.
     pub fn extended(&self, path: &FilePath, attributes: &Attributes) -> Result<Extended> {
         match attributes.extended.then(|| self.fs().all_extended(attributes.inode)) {
             Some(Ok(found)) => Ok(Extended::of(&found)),
@@ -326,7 +331,7 @@ impl Volume {
         }
     }
 
-    /// The entries of a directory; none if it was removed meanwhile.
+    /// Returns the entries of a directory; none if it was removed meanwhile.
     pub fn names(&self, directory: &FilePath, inode: InodeId) -> Result<Vec<(Vec<u8>, InodeId)>> {
         let mut names = Vec::new();
         let listed = self.fs().list(&self.caller(), inode, 0, &mut |entry| {
@@ -340,7 +345,7 @@ impl Volume {
         }
     }
 
-    /// Attributes, and the target of a symbolic link; None if it was removed meanwhile.
+    /// Returns the attributes, and the target of a symbolic link; None if it was removed meanwhile.
     fn look(&self, path: &FilePath, inode: InodeId) -> Result<Option<(Attributes, Vec<u8>)>> {
         use cairn_core::Error::{Invalid, NotDirectory, NotFound};
         let attributes = match self.fs().attributes(inode) {
@@ -361,8 +366,8 @@ impl Volume {
         Ok(Some((attributes, target)))
     }
 
-    /// Recomputes the checksums that writes left void. True if afterwards every block of the file
-    /// is sealed; false if somebody writes to it. `path` is for messages.
+    /// Recomputes the checksums that writes invalidated. True if every block of the file is sealed
+    /// then; false if somebody writes to it. `path` is for messages.
     pub fn seal(&self, path: &FilePath, inode: InodeId) -> Result<bool> {
         if self.is_image {
             return Ok(false);
@@ -391,37 +396,37 @@ impl Drop for Volume {
     fn drop(&mut self) {
         if self.detaches {
             if !self.fs().has_metadata_sum() {
-                // Who is dead does not use it.
+                // Reap first: dead processes do not count as users of the namespace.
                 let _ = reaper::reap(self);
             }
-            // If this fails the slot is reaped like that of a dead process.
+            // If this fails, the slot is reaped like that of a dead process.
             let _ = self.fs().detach(self.slot, now());
-            // Or the next one does it who is the last.
+            // If this fails, the next process that detaches last does it.
             let _ = self.fs().sum_metadata(None);
         }
     }
 }
 
-/// A file opened for reading; released when dropped, or let go.
+/// A file opened for reading; released when dropped, or by `let_go`.
 pub struct OpenFile<'a> {
-    /// The namespace it lies in.
+    /// Namespace of the file.
     pub volume: &'a Volume,
     /// Its path in the namespace.
     pub path: FilePath,
-    /// The open-file description; none since the file was let go.
+    /// The open-file description; None after `let_go`.
     handle: Cell<Option<HandleId>>,
-    /// The file.
+    /// Its inode.
     pub inode: InodeId,
 }
 
 impl OpenFile<'_> {
-    /// The file's attributes now. Errors: `Changed` if it was let go, and is gone.
+    /// Returns the present attributes. Errors: `Changed` if the file was let go and is gone.
     pub fn attributes(&self) -> Result<Attributes> {
         self.volume.fs().attributes(self.inode).map_err(|error| self.failed("look at", error))
     }
 
-    /// What it is that this could not be done: where one was that was let go, there may be nothing,
-    /// or something else.
+    /// Returns the error of `action`. After `let_go` the path may lead nowhere, or to another file:
+    /// such errors become `Changed`.
     pub fn failed(&self, action: &'static str, error: cairn_core::Error) -> Error {
         use cairn_core::Error::{IsDirectory, NotDirectory, NotFound, SymlinkLoop};
         match error {
@@ -430,7 +435,7 @@ impl OpenFile<'_> {
         }
     }
 
-    /// Where `length` bytes at `offset` are. Errors: `Changed` as for `handle`.
+    /// Plans to read `length` bytes at `offset`. Errors: as `handle`, `Changed`.
     pub fn plan_read(&self, offset: u64, length: u64) -> Result<ReadPlan> {
         let (fs, caller) = (self.volume.fs(), self.volume.caller());
         if self.volume.is_image {
@@ -445,8 +450,8 @@ impl OpenFile<'_> {
         planned.map_err(|error| self.failed("read", error))
     }
 
-    /// The open-file description. Errors: `Changed` if the file was let go, and is not what its
-    /// path leads to any more.
+    /// Returns the open-file description. Errors: `Changed` if the file was let go and its path
+    /// leads elsewhere by now.
     fn handle(&self) -> Result<HandleId> {
         if let Some(handle) = self.handle.get() {
             return Ok(handle);
@@ -462,16 +467,16 @@ impl OpenFile<'_> {
         self.handle.get().ok_or_else(|| self.changed())
     }
 
-    /// Lets go of the file until it is read from again: if it is removed meanwhile, the space it
-    /// takes is free at once.
+    /// Closes the file until it is read again: if it is removed meanwhile, its space is free at
+    /// once.
     pub fn let_go(&self) {
         if let Some(handle) = self.handle.take() {
-            // If this fails the handle goes with the slot.
+            // If this fails, the handle is released with the slot.
             let _ = self.volume.fs().release(self.volume.slot, handle, now());
         }
     }
 
-    /// That it is not what it was.
+    /// Returns `Changed` for this file.
     pub fn changed(&self) -> Error {
         Error::Changed { path: self.volume.outer_path(&self.path) }
     }
@@ -513,7 +518,7 @@ fn node(attributes: &Attributes, target: Vec<u8>, extended: Extended) -> Node {
         unclean: attributes.unclean,
         torn: attributes.torn,
         links: attributes.links,
-        // Of an absent file it is who brings it.
+        // The writer of an absent file is whoever brings in its data.
         open: kind == Kind::File && attributes.writers > 0 && attributes.absence.is_none(),
         drained: attributes.drained_version == attributes.version,
         absence: attributes.absence,

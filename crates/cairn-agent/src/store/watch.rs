@@ -1,18 +1,19 @@
-//! Noticing that something happened in a namespace, without taking part in it.
+//! Detects changes of a namespace without taking part in it.
 //!
 //! The head of the operation log is one word, read without the lock: an idle namespace costs
-//! nothing. Records are read only to tell what concerns the drain (a close, a name, attributes)
-//! from what does not (writes). They are never needed to know *what* to do: the tree is compared
+//! nothing. Records are read only to tell operations that concern the drain (a close, a name,
+//! attributes) from those that do not (writes). They never say *what* to do: the tree is compared
 //! afresh, so an overrun log loses nothing.
+
+use cairn_core::{LogRead, Operation};
 
 use crate::model::error::Result;
 use crate::store::volume::Volume;
-use cairn_core::{LogRead, Operation};
 
-/// A place in the log of one namespace.
+/// A position in the log of one namespace.
 pub struct Watch {
     cursor: u64,
-    /// The first look at a namespace always finds it changed.
+    /// Whether nobody has looked yet: the first look at a namespace always finds it changed.
     fresh: bool,
 }
 

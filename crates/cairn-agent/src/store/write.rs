@@ -1,43 +1,45 @@
-//! Writing a whole file into the store, for `cp` and `restore`, or the data of one that is there
-//! without them.
+//! Writes whole files into the store, for `cp` and `restore`, or the data of an absent file.
 //!
-//! Must stay true: a file appears under its name only when it is whole: it is written under a
+//! Must stay true: a file appears under its name only when it is whole. It is written under a
 //! temporary name and renamed, or nobody can open it before. Programs of the job never see half of
 //! it.
+//!
 //! Does not read what it copies.
+
+use cairn_core::{
+    Committed, HandleId, InodeId, OpenOptions, Position, ROOT, RenameMode, TimeUpdate, Timestamp,
+    WriteKind, WritePiece, WritePlan,
+};
+use cairn_device::device;
+use cairn_platform::checksum;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::model::error::Result;
 use crate::model::path::FilePath;
 use crate::persist::manifest::Copy;
 use crate::store::extended::Extended;
 use crate::store::volume::{Volume, now};
-use cairn_core::{
-    Committed, HandleId, InodeId, OpenOptions, Position, ROOT, RenameMode, TimeUpdate, Timestamp,
-    WriteKind, WritePiece, WritePlan,
-};
-use cairn_device::{checksum, device};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How a file is made.
+/// Options for creating a file.
 const CREATE: OpenOptions =
     OpenOptions { write: true, create: true, no_follow: true, ..OpenOptions::NONE };
 
-/// Files that this process has begun.
+/// Number of files that this process has begun.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
-/// A file that is written from its beginning on.
+/// A file that is written from its beginning.
 struct Writer<'a> {
     volume: &'a Volume,
     /// For messages.
     path: FilePath,
     handle: HandleId,
     bytes: u64,
-    /// The data of an absent file are brought.
+    /// Whether it brings in the data of an absent file.
     brings: bool,
 }
 
 impl Writer<'_> {
-    /// Appends `bytes`. False if the file was emptied since its data began to be brought.
+    /// Appends `bytes`. False if the file was emptied since its data began to be brought in.
     fn append(&mut self, mut bytes: &[u8]) -> Result<bool> {
         let mut at = Position::At(self.bytes);
         while !bytes.is_empty() {
@@ -76,7 +78,7 @@ impl Writer<'_> {
     }
 }
 
-/// Writes `bytes` at `offset` of a file that is there.
+/// Writes `bytes` at `offset` of an existing file.
 #[cfg(test)]
 pub fn overwrite(volume: &Volume, path: &FilePath, offset: u64, bytes: &[u8]) -> Result<()> {
     let failed = || volume.error("write", path);
@@ -89,7 +91,7 @@ pub fn overwrite(volume: &Volume, path: &FilePath, offset: u64, bytes: &[u8]) ->
     writer.release().map_err(failed())
 }
 
-/// A file being written; vanishes unless it is finished.
+/// A file being written; removed unless it is finished.
 pub struct NewFile<'a> {
     writer: Writer<'a>,
     temporary: FilePath,
@@ -98,12 +100,12 @@ pub struct NewFile<'a> {
 }
 
 impl<'a> NewFile<'a> {
-    /// Starts the file that will be called `path`.
+    /// Creates the file under a temporary name; it gets the name `path` when it is finished.
     pub fn create(volume: &'a Volume, path: &FilePath) -> Result<NewFile<'a>> {
         let failed = || volume.error("create", path);
         let (parent, name) = path.split().ok_or(cairn_core::Error::IsDirectory).map_err(failed())?;
         let kept = &name[..name.len().min(200)];
-        // Of several files that are written at the same time, two may begin alike.
+        // Names of files that are written at the same time may have the same beginning.
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let suffix = format!(".cairn-{}-{number}", std::process::id());
         let temporary = parent.join(&[b".", kept, suffix.as_bytes()].concat());
@@ -126,7 +128,7 @@ impl<'a> NewFile<'a> {
         self.writer.append(bytes).map(drop)
     }
 
-    /// Appends `length` zeros, of which whole hugeblocks take no room.
+    /// Appends `length` zeros; whole hugeblocks of them take no space.
     pub fn append_hole(&mut self, length: u64) -> Result<()> {
         let block_bytes = self.writer.volume.hugeblock_bytes();
         let zeros = vec![0; block_bytes as usize];
@@ -138,24 +140,24 @@ impl<'a> NewFile<'a> {
         self.append(&zeros[..(length - head - whole) as usize])
     }
 
-    /// Gives the file extended attributes, as far as there is room.
+    /// Sets extended attributes, as far as there is room.
     pub fn set_extended(&self, extended: &Extended) -> Result<()> {
         let set = extended.put(self.writer.volume, self.inode);
         set.map_err(self.writer.volume.error("set the attributes of", &self.writer.path))
     }
 
-    /// Gives the file its mode, time of last change and name.
+    /// Sets mode and modification time, and renames the file to its final name.
     pub fn finish(mut self, mode: u32, mtime_ns: i64) -> Result<()> {
         let (volume, path) = (self.writer.volume, &self.writer.path);
         let failed = || volume.error("finish", path);
         let (fs, caller) = (volume.fs(), volume.caller_as_user());
         if fs.attributes(self.inode).map_err(failed())?.size < self.writer.bytes {
-            // It ends with a hole.
+            // The file ends with a hole.
             fs.truncate(&caller, self.inode, self.writer.bytes).map_err(failed())?;
         }
         fs.set_mode(&caller, self.inode, mode & 0o7777).map_err(failed())?;
         set_mtime(volume, self.inode, mtime_ns).map_err(failed())?;
-        // Renamed while open: the drain leaves open files alone, so it never sees the temporary
+        // Rename while open: the drain leaves open files alone, so it never sees the temporary
         // name.
         let (from, to) = (self.temporary.as_bytes(), path.as_bytes());
         fs.rename(&caller, (ROOT, from), (ROOT, to), RenameMode::Replace).map_err(failed())?;
@@ -170,21 +172,22 @@ impl Drop for NewFile<'_> {
         if !self.finished {
             let volume = self.writer.volume;
             let (fs, caller) = (volume.fs(), volume.caller_as_user());
-            // What cannot be undone here goes with the slot, or stays under its odd name.
+            // If this fails, the handle is released with the slot, or the file stays under its
+            // temporary name.
             let _ = fs.unlink(&caller, ROOT, self.temporary.as_bytes());
             let _ = self.writer.release();
         }
     }
 }
 
-/// The data of an absent file on their way. What was brought is of no use unless it is finished.
+/// Brings in the data of an absent file. They are useless unless it is finished.
 pub struct AbsentFile<'a> {
     writer: Writer<'a>,
 }
 
 impl<'a> AbsentFile<'a> {
-    /// Makes a file that is like `copy` and has these extended attributes, only that its data are
-    /// to be brought. Nobody else uses the namespace yet.
+    /// Makes a file with the attributes of `copy` and these extended attributes, whose data are
+    /// absent. Precondition: nobody else uses the namespace yet.
     pub fn create(
         volume: &Volume,
         path: &FilePath,
@@ -208,8 +211,8 @@ impl<'a> AbsentFile<'a> {
         fs.release(volume.slot(), opened.handle, now()).and(made).map_err(failed())
     }
 
-    /// Begins to bring the data of an absent file. Errors: `Store` with `NotFound` if it is not
-    /// absent any more, with `Busy` if somebody who died is still taken for bringing it.
+    /// Begins to bring in the data of an absent file. Errors: `Store` with `NotFound` if it is not
+    /// absent any more, with `Busy` if a process that died still counts as bringing it in.
     pub fn open(volume: &'a Volume, path: &FilePath, inode: InodeId) -> Result<AbsentFile<'a>> {
         let opened = volume.fs().open_absent(&volume.caller(), inode);
         let handle = opened.map_err(volume.error("bring", path))?;
@@ -217,18 +220,18 @@ impl<'a> AbsentFile<'a> {
         Ok(AbsentFile { writer: Writer { volume, path, handle, bytes: 0, brings: true } })
     }
 
-    /// Bytes that were brought.
+    /// Number of bytes brought in.
     pub fn bytes(&self) -> u64 {
         self.writer.bytes
     }
 
-    /// Brings the next `bytes`, or some of them where there is no room for all. False if the file
-    /// was emptied meanwhile.
+    /// Brings in the next `bytes`, or as many as fit. False if the file was emptied meanwhile.
     pub fn append(&mut self, bytes: &[u8]) -> Result<bool> {
         self.writer.append(bytes)
     }
 
-    /// All was brought, and is what it should be. False if the file was emptied meanwhile.
+    /// Ends the absence after all data were brought in and verified. False if the file was emptied
+    /// meanwhile.
     pub fn finish(self) -> Result<bool> {
         let Writer { volume, path, handle, .. } = &self.writer;
         let ended = volume.fs().end_absence(&volume.caller(), *handle);
@@ -238,12 +241,12 @@ impl<'a> AbsentFile<'a> {
 
 impl Drop for AbsentFile<'_> {
     fn drop(&mut self) {
-        // If this fails the handle goes with the slot.
+        // If this fails, the handle is released with the slot.
         let _ = self.writer.release();
     }
 }
 
-/// Sets the time of last change of an inode.
+/// Sets the modification time of an inode.
 pub fn set_mtime(volume: &Volume, inode: InodeId, mtime_ns: i64) -> cairn_core::Result<()> {
     let time = TimeUpdate::At(Timestamp(mtime_ns));
     volume.fs().set_times(&volume.caller(), inode, TimeUpdate::Omit, time)
@@ -276,7 +279,7 @@ fn transfer(volume: &Volume, plan: &mut WritePlan, source: &[u8]) -> cairn_core:
     Ok(())
 }
 
-/// Stores one piece with what is copied around it and returns the raw checksum of all that.
+/// Stores one piece and what is copied around it; returns the raw checksum of all of that.
 fn transfer_piece(volume: &Volume, piece: &WritePiece, part: &[u8]) -> cairn_core::Result<u32> {
     let block_bytes = volume.hugeblock_bytes();
     let device = volume.tier(piece.tier)?;
@@ -294,7 +297,7 @@ fn transfer_piece(volume: &Volume, piece: &WritePiece, part: &[u8]) -> cairn_cor
     device.zero(block_offset, piece.zero_before as usize)?;
     let behind = end + u64::from(piece.copy_after);
     device.zero(block_offset + behind, piece.zero_after as usize)?;
-    // SAFETY: `part` is readable for its whole length and is ordinary memory of this process, no
+    // SAFETY: `part` is readable for its whole length. It is ordinary memory of this process, not
     // part of the device.
     let raw =
         unsafe { device.write(block_offset + u64::from(piece.start), part.as_ptr(), part.len()) }?;

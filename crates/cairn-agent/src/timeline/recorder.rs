@@ -1,17 +1,32 @@
-//! Finding out what processes read and write, by looking at their open files from outside.
+//! Records what processes read and write, by looking at their open files from outside.
 //!
-//! Nothing counts bytes in a program: a counter for each process in shared memory would cost every
-//! call one or two nanoseconds and a word of each undo. So this looks at the open-file
-//! descriptions, some times a second while something happens. A file that has grown was written to,
-//! by those who have it open for writing: in proportion to how far their offsets moved, or in equal
-//! parts; one that has changed and not grown was overwritten where offsets moved. Elsewhere a moved
-//! offset has read. What was opened and closed between two looks was written by nobody knows whom.
-//! What this does not see: overwriting and reading that moves no offset (`pwrite`, `pread`,
-//! mappings); a file that was made and removed between two looks; seeking forward in a file open
-//! for reading counts as reading.
+//! Programs count no bytes: a counter per process in shared memory would cost every call one or two
+//! nanoseconds, and a word of each undo. The recorder looks at the open-file descriptions instead,
+//! some times a second while something happens, and attributes bytes by these rules:
+//! - A file that has grown was written by the processes that have it open for writing: in
+//!   proportion to how far their offsets moved, or else in equal parts.
+//! - A file that has changed but not grown was overwritten where offsets moved.
+//! - Any other moved offset has read.
+//! - The writer of a file that was opened and closed between two looks is unknown.
 //!
-//! Must stay true: looks take a small part of the time (`COST_SHARE`), whatever they cost; bytes
+//! Limits: not seen are overwrites and reads that move no offset (`pwrite`, `pread`, mappings), and
+//! files that were created and removed between two looks. Seeking forward in a file open for
+//! reading counts as reading.
+//!
+//! Must stay true: looks take a small part of the time (`COST_SHARE`), whatever they cost. Bytes
 //! are counted once.
+
+use cairn_core::{Attributes, HandleId, Holding, InodeId, ProcessIdentity, Timestamp};
+use cairn_device::Store;
+use cairn_device::memory::ranks::{self, RankRecord};
+use cairn_device::store::notes::{self, Kind};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::{
     BYTES_MAX, LineOut, MARKS_MAX, Mark, NAME_BYTES_MAX, PROCESSES_MAX, Process, SET_NAME_MAX,
@@ -25,50 +40,39 @@ use crate::model::job::Job;
 use crate::model::path::FilePath;
 use crate::persist::destination::Destination;
 use crate::store::volume::{Volume, now};
-use cairn_core::{Attributes, HandleId, Holding, InodeId, ProcessIdentity, Timestamp};
-use cairn_device::Store;
-use cairn_device::notes::{self, Kind};
-use cairn_device::ranks::{self, RankRecord};
-use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-/// How often the heads of the logs are looked at: a word each.
+/// Interval at which the heads of the logs are polled, one word each.
 const GLANCE_EVERY: Duration = Duration::from_millis(50);
-/// How much later than its own time a change may be seen, in milliseconds. A call takes the time
-/// from a clock that ticks every few milliseconds, and changes the file when it has the lock, which
-/// on a busy machine is later.
+/// Maximum delay between the timestamp of a change and its visibility, milliseconds. A call takes
+/// the time from a clock that ticks every few milliseconds, and changes the file once it has the
+/// lock, which takes longer on a busy machine.
 const LATE_MS: u64 = 1000;
-/// How often open files are looked at when nothing seems to happen: somebody may read.
+/// Interval between looks at open files when nothing seems to happen: a process may read.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A look is followed by a pause of so many times its length, up to the maximum: it may have taken
-/// long because it had to wait.
+/// A look is followed by a pause of this multiple of its duration, up to `PAUSE_MAX`. A long
+/// duration may come from waiting.
 const COST_SHARE: u32 = 30;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Closed files of which the size is remembered.
+/// Maximum number of closed files whose size is remembered.
 const CLOSED_MAX: usize = 1 << 16;
 
-/// A file as it was at the last look.
+/// A file at the last look.
 struct Known {
     size: u64,
     version: u64,
-    /// When it came to be: another file of this number has another time.
+    /// Creation time. It differs for another file that reuses the inode.
     born: Timestamp,
-    /// Who had it open for writing; empty when it is closed.
+    /// Processes that had it open for writing; empty when it is closed.
     writers: Vec<u32>,
-    /// When somebody began to write it, or it came to be, milliseconds since the epoch.
+    /// When it was created or a process began to write it, milliseconds since the epoch.
     begun_ms: u64,
 }
 
-/// What is known of a namespace.
+/// Known files and offsets of a namespace.
 #[derive(Default)]
 struct Namespace {
     files: HashMap<InodeId, Known>,
-    /// Offsets of open-file descriptions.
+    /// Offsets of open-file descriptions, by handle.
     cursors: HashMap<u32, u64>,
 }
 
@@ -77,17 +81,18 @@ pub struct Recorder {
     directory: PathBuf,
     timeline: Timeline,
     numbers: HashMap<(u32, u64), u32>,
-    /// The file, to append to; none until something is recorded, and after an error.
+    /// Open timeline file; None until something is recorded, and after an error.
     file: Option<File>,
     file_bytes: usize,
     namespaces: HashMap<String, Namespace>,
-    /// What is not in the file yet.
+    /// Sample that is not in the file yet.
     sample: Option<Sample>,
-    /// The last look; at first when the recorder began, before any program of this run.
+    /// Monotonic time and wall time (milliseconds) of the last look; initially the start of the
+    /// recorder, before any program of this run.
     looked: (Instant, u64),
-    /// What came to be before this was recorded by an agent before this one.
+    /// Wall time, milliseconds, up to which an earlier agent has recorded.
     recorded_ms: u64,
-    /// What a look cost.
+    /// Duration of the last look.
     cost: Duration,
     log_heads: u64,
     drained: u64,
@@ -114,19 +119,19 @@ fn ms_of(time_ns: i64) -> u64 {
     (time_ns / 1_000_000).max(0) as u64
 }
 
-/// When a file came to be; 0 if it is gone.
+/// Returns when a file was created, milliseconds since the epoch; 0 if it is gone.
 fn born_ms(volume: &Volume, inode: InodeId) -> u64 {
     volume.fs().attributes(inode).map_or(0, |found| ms_of(found.born.0))
 }
 
 impl Recorder {
-    /// Goes on with the timeline of the store in `directory`, or begins it.
+    /// Resumes the timeline of the store in `directory`, or begins a new one.
     pub fn new(directory: &Path, job: &Job) -> Recorder {
         Recorder::go_on(directory, Timeline::new(&job.job, &job.store, &job.command))
     }
 
-    /// Goes on with the timeline in `directory` if it is of the store of `fresh`, else begins that
-    /// one.
+    /// Resumes the timeline in `directory` if it belongs to the store of `fresh`, else begins
+    /// `fresh`.
     fn go_on(directory: &Path, fresh: Timeline) -> Recorder {
         let old = Timeline::load(&directory.join(TIMELINE_FILE)).ok();
         let old = old.filter(|timeline| timeline.header.store == fresh.header.store);
@@ -142,11 +147,11 @@ impl Recorder {
             file_bytes: 0,
             namespaces: HashMap::new(),
             sample: None,
-            // A clock that went back does not lead back into what was recorded before.
+            // If the clock went back, recorded time must not overlap with new samples.
             looked: (Instant::now(), now_ms().max(recorded_ms)),
             recorded_ms,
             cost: Duration::ZERO,
-            // The first turn looks.
+            // Differs from any log head, so the first turn looks.
             log_heads: u64::MAX,
             drained: 0,
             is_open: false,
@@ -154,7 +159,8 @@ impl Recorder {
         }
     }
 
-    /// Looks, if something seems to happen or it is time; whether something does.
+    /// Looks if something seems to happen, or the interval has passed. Returns whether something
+    /// happens.
     fn turn(&mut self, shared: &Shared) -> bool {
         let since = self.looked.0.elapsed();
         if since < (self.cost * COST_SHARE).min(PAUSE_MAX) {
@@ -171,7 +177,7 @@ impl Recorder {
         is_moving || self.is_open
     }
 
-    /// Looks at everything, and puts a sample into the file when it is long enough.
+    /// Looks at all namespaces, and writes the pending sample when it is long enough.
     fn look(&mut self, shared: &Shared) {
         let started = Instant::now();
         let from_ms = self.looked.1;
@@ -179,7 +185,7 @@ impl Recorder {
         let mut sample = Sample { from_ms, to_ms, ..Sample::default() };
         self.is_open = false;
         for volume in shared.volumes().0 {
-            // A namespace that cannot be read is others' to complain about.
+            // Other threads report a namespace that cannot be read.
             let _ = self.look_at(&volume, &mut sample);
         }
         sample.drained = shared.meter.copied_ever() - self.drained;
@@ -194,7 +200,7 @@ impl Recorder {
         self.looked = (Instant::now(), to_ms);
         let is_due = |sample: &Sample| {
             let length_ms = to_ms.saturating_sub(sample.from_ms);
-            // Or this look has added nothing.
+            // Or this look added nothing to it.
             length_ms >= self.timeline.header.every_ms || sample.to_ms != to_ms
         };
         if self.sample.as_ref().is_some_and(is_due) {
@@ -206,7 +212,7 @@ impl Recorder {
     fn look_at(&mut self, volume: &Volume, sample: &mut Sample) -> cairn_core::Result<()> {
         let since = (self.unseen_since_ms() as i64).saturating_mul(1_000_000);
         let mut changed = Vec::new();
-        // This also brings in what was written under leases.
+        // This also recalls leases, so bytes written under them are included.
         let survey =
             volume.fs().survey_since(Timestamp(since), &mut |found| changed.push(*found))?;
         let holdings = volume.fs().holdings()?;
@@ -230,7 +236,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Counts what was done to an open file.
+    /// Attributes the changes of an open file.
     fn look_at_file(
         &mut self,
         namespace: &mut Namespace,
@@ -249,7 +255,7 @@ impl Recorder {
             Some(old) => (old.size, Some(old.version)),
             None => (self.size_before(born, size), None),
         };
-        // One that is shorter was cut, and is written anew.
+        // A shorter file was truncated and rewritten.
         let grown = if size >= old_size { size - old_size } else { size };
         let has_changed = old_version != Some(version);
         let mut writers = Vec::new();
@@ -273,20 +279,20 @@ impl Recorder {
         };
         divide(written, &writers, sample);
         if writers.is_empty() {
-            // Whoever wrote to a file that is only read now is not known.
+            // The writer of a file that is open only for reading is unknown.
             sample.unknown += grown;
         }
         let writers = writers.into_iter().map(|(number, _)| number).collect();
         namespace.files.insert(inode, Known { size, version, born, writers, begun_ms });
     }
 
-    /// Takes note of files that were changed and that nobody was seen to have open; the bytes by
-    /// which they have grown.
+    /// Updates files that have changed and that no process was seen to have open. Returns the
+    /// number of bytes by which they have grown.
     fn look_at_changed(&self, namespace: &mut Namespace, changed: &[Attributes]) -> u64 {
         let mut total = 0_u64;
         for &Attributes { inode, size, version, born, absence, .. } in changed {
             let old = namespace.files.get(&inode);
-            // What was seen open was looked at later.
+            // Files seen open are already up to date.
             if old.is_some_and(|old| old.version >= version) {
                 continue;
             }
@@ -301,17 +307,17 @@ impl Recorder {
         total
     }
 
-    /// How long a file was that nobody has looked at: new ones were empty.
+    /// Returns the previous size of a file that no look has seen: 0 for a new one.
     fn size_before(&self, born: Timestamp, size: u64) -> u64 {
         if ms_of(born.0) >= self.unseen_since_ms() { 0 } else { size }
     }
 
-    /// What is older than this was there at the last look.
+    /// Returns a time, milliseconds: files created before it existed at the last look.
     fn unseen_since_ms(&self) -> u64 {
         self.looked.1.saturating_sub(LATE_MS).max(self.recorded_ms)
     }
 
-    /// The number of a process, which is made known if it is new.
+    /// Returns the number of a process. A new process gets one and is written to the file.
     fn number(&mut self, process: ProcessIdentity) -> u32 {
         let key = (process.pid, process.start_time);
         if let Some(number) = self.numbers.get(&key) {
@@ -319,9 +325,9 @@ impl Recorder {
         }
         let last = self.timeline.processes.keys().next_back().copied();
         let number = match last {
-            // It stands for all that there is no room for.
+            // The last number stands for all processes that do not fit.
             Some(last) if last as usize + 1 >= PROCESSES_MAX => return last,
-            // A damaged file may lack some before it.
+            // A damaged file may lack some of the earlier numbers.
             Some(last) => last + 1,
             None => 0,
         };
@@ -346,9 +352,9 @@ impl Recorder {
         records.into_iter().rev().find(|record| record.process == process)
     }
 
-    /// Takes note of the complete checkpoints, after a pass of the drain: which are new, safe, or
-    /// gone. Of those that left the store the persist directory has what `is_kept`, by number and
-    /// name.
+    /// Records the complete checkpoints after a pass of the drain: new ones, safe ones, and those
+    /// that are gone. `is_kept` (id, name) says whether the persist directory has a checkpoint that
+    /// left the store.
     pub fn note_sets(
         &mut self,
         volumes: &[Arc<Volume>],
@@ -383,12 +389,12 @@ impl Recorder {
         self.timeline.put(set);
     }
 
-    /// A checkpoint that is new here.
+    /// Returns the entry of a new checkpoint.
     fn describe(&self, volumes: &[Arc<Volume>], known: &Checkpoint) -> Set {
         let name: String = known.name.to_string().chars().take(SET_NAME_MAX).collect();
         let complete_ms = ms_of(known.completed_ns);
         let modified_ms = ms_of(known.modified_ns).min(complete_ms);
-        // What is older is of an earlier one of this name.
+        // Files begun before that belong to an earlier checkpoint of this name.
         let earlier = self.timeline.sets.values().filter(|set| set.name == name);
         let before_ms = earlier.map(|set| set.written_ms).max().unwrap_or(0);
         let begun = |file| self.begun_ms(volumes, file).find(|begun_ms| *begun_ms > before_ms);
@@ -401,7 +407,7 @@ impl Recorder {
             files: known.files.len() as u64,
             bytes: known.bytes(),
             from_ms,
-            // The time of a file that was brought in is that of where it came from.
+            // A staged-in file has the modification time of its copy.
             written_ms: modified_ms.max(from_ms),
             complete_ms,
             drained_ms: None,
@@ -410,7 +416,7 @@ impl Recorder {
         }
     }
 
-    /// When a file came to be, and when somebody was seen to begin to write it, the last time.
+    /// Returns when a file was created, and when a process was last seen to begin to write it.
     fn begun_ms(
         &self,
         volumes: &[Arc<Volume>],
@@ -425,7 +431,7 @@ impl Recorder {
         born.into_iter().chain(seen)
     }
 
-    /// Puts what was seen into the file.
+    /// Writes marks and the pending sample to the file.
     fn flush(&mut self) {
         self.take_marks();
         if let Some(sample) = self.sample.take() {
@@ -434,7 +440,7 @@ impl Recorder {
         }
     }
 
-    /// Takes over what programs announced since the last time.
+    /// Copies the announcements of programs since the last call.
     fn take_marks(&mut self) {
         let path = self.directory.join(notes::NOTES_FILE);
         let bytes = fs::symlink_metadata(&path).map_or(0, |found| found.len());
@@ -460,8 +466,8 @@ impl Recorder {
         }
     }
 
-    /// Appends a line to the file. If that fails, or the file is too large, it is written anew with
-    /// the next one.
+    /// Appends a line to the file. If that fails, or the file is too large, the next append writes
+    /// it anew.
     fn append(&mut self, line: &[u8]) {
         if self.file_bytes + line.len() > BYTES_MAX {
             self.timeline.coarsen();
@@ -477,12 +483,12 @@ impl Recorder {
         }
     }
 
-    /// Replaces the file by one with all that is known; none if there is no room for it.
+    /// Replaces the file by one with all that is known. Returns None if there is no room for it.
     fn write_anew(&mut self) -> Option<File> {
         let path = self.directory.join(TIMELINE_FILE);
         let unfinished = path.with_extension("new");
         let bytes = self.timeline.encode();
-        // What a dead agent left has to go first.
+        // A dead agent may have left one.
         let _ = fs::remove_file(&unfinished);
         let mut options = OpenOptions::new();
         let mut file = options.append(true).create_new(true).mode(0o600).open(&unfinished).ok()?;
@@ -494,8 +500,8 @@ impl Recorder {
         replaced.ok().map(|()| file)
     }
 
-    /// Looks a last time for now, and brings the timeline to the persist directory. Errors: those
-    /// of the directory; another file has the name.
+    /// Looks once more and copies the timeline to the persist directory. Errors: those of the
+    /// directory; a file that is not a timeline has the name.
     pub fn conclude(&mut self, shared: &Shared, persist: Option<&Path>) -> Result<()> {
         self.look(shared);
         self.flush();
@@ -514,7 +520,7 @@ impl Recorder {
     }
 }
 
-/// Whether a file of the persist directory is one that was written by `conclude`.
+/// Whether a file of the persist directory is a timeline, as `conclude` writes it.
 fn is_timeline(destination: &Destination, path: &FilePath) -> bool {
     let read = || -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -528,12 +534,12 @@ fn is_timeline(destination: &Destination, path: &FilePath) -> bool {
     read().is_ok_and(|bytes| Timeline::decode(&bytes).is_some())
 }
 
-/// Open files with their descriptions, each with the oldest process that has it: the others
-/// inherited it.
+/// Groups open-file descriptions by file. Each is attributed to the oldest process that has it: the
+/// others inherited it.
 fn by_file(holdings: Vec<Holding>) -> BTreeMap<InodeId, Vec<Holding>> {
     let mut holders: BTreeMap<HandleId, Holding> = BTreeMap::new();
     let age = |process: ProcessIdentity| (process.start_time, process.pid);
-    // A child that has not begun to live has what its parent has.
+    // A child that has not started yet has the descriptions of its parent.
     let counts =
         |one: &Holding| one.process.pid != std::process::id() && one.process.start_time > 0;
     for one in holdings.into_iter().filter(counts) {
@@ -549,7 +555,7 @@ fn by_file(holdings: Vec<Holding>) -> BTreeMap<InodeId, Vec<Holding>> {
     by_file
 }
 
-/// Counts what was done to files that were open at the last look, and are not any more.
+/// Attributes the changes of files that were open at the last look and are closed.
 fn look_at_closed(
     volume: &Volume,
     namespace: &mut Namespace,
@@ -573,8 +579,8 @@ fn look_at_closed(
     }
 }
 
-/// Counts `bytes` as written by those who have a file open: in proportion to how far their offsets
-/// moved, else in equal parts.
+/// Attributes `bytes` written to a file to the processes that have it open: in proportion to how
+/// far their offsets moved, or else in equal parts.
 fn divide(bytes: u64, writers: &[(u32, u64)], sample: &mut Sample) {
     let moved: u128 = writers.iter().map(|(_, moved)| u128::from(*moved)).sum();
     let (mut left, mut weight_left) = (u128::from(bytes), moved.max(writers.len() as u128));
@@ -587,7 +593,7 @@ fn divide(bytes: u64, writers: &[(u32, u64)], sample: &mut Sample) {
     }
 }
 
-/// What a process is called; empty if it is gone.
+/// Returns the name of a process; empty if it is gone.
 fn name_of(pid: u32) -> String {
     let path = format!("/proc/{pid}/comm");
     fs::read_to_string(path).map(|name| name.trim_end().to_string()).unwrap_or_default()

@@ -1,10 +1,11 @@
-//! Running the dynamic linker that a program names, to be told which libraries it finds: a file may
-//! be anybody's, may name anything as its dynamic linker, and may have that execute code of a
-//! library (`DT_AUDIT`).
+//! Runs the dynamic linker that a program names, to list the libraries it finds. The program may
+//! come from anybody, may name any file as its dynamic linker, and may have the linker execute code
+//! of a library (`DT_AUDIT`).
 //!
-//! So it is confined: it may read files, have memory, and write to its standard output and error,
-//! for some seconds.
-//! Must stay true: what is not listed here is refused by the kernel (seccomp), whatever the file
+//! The linker is therefore confined: it may read files, allocate memory, and write to its standard
+//! output and error, for a limited number of seconds.
+//!
+//! Invariant: the kernel refuses every call that is not listed here (seccomp), whatever the file
 //! is.
 
 use crate::check::seccomp::{self, Filter, Forbidden};
@@ -12,18 +13,19 @@ use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 
-/// How long it may run: the signal that ends it cannot be held back, because that takes a call.
+/// Time limit. SIGALRM ends the linker, which cannot block it: that takes a call that the filter
+/// refuses.
 const SECONDS_MAX: libc::c_uint = 20;
-/// How much of what it says is listened to.
+/// Maximum number of bytes read from each of its outputs.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
-/// What a file that is only read is not opened with.
+/// Open flags that are refused, because they can change a file.
 const CHANGING: i32 =
     libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | (libc::O_TMPFILE & !libc::O_DIRECTORY);
 /// Calls that change nothing outside the process.
 const ALLOWED: &[libc::c_long] = &[
     libc::SYS_brk,
     libc::SYS_close,
-    // What is executed is under the same filter.
+    // The executed program runs under the same filter.
     libc::SYS_execve,
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -61,9 +63,9 @@ const ALLOWED: &[libc::c_long] = &[
 /// Why there is no output.
 #[derive(Debug)]
 pub enum Failure {
-    /// The system does not let us confine anything: the command was not executed.
+    /// The system does not allow a filter; the command was not executed.
     Unconfined(io::Error),
-    /// It cannot be executed, or it failed, with the last line of its complaint.
+    /// The command could not be executed, or it failed; with the last line of its standard error.
     Failed(io::Error),
 }
 
@@ -73,18 +75,18 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// What the command writes to its standard output.
+/// Runs the command under the filter. Returns what it writes to its standard output.
 pub fn output(command: &mut Command) -> Result<String, Failure> {
     seccomp::try_out().map_err(Failure::Unconfined)?;
     let filter = filter();
     let confine = move || {
-        // SAFETY: takes a number; the alarm outlives the exec.
+        // SAFETY: the call takes a number. The alarm stays set after the exec.
         unsafe { libc::alarm(SECONDS_MAX) };
         seccomp::install(&filter, 0).map(drop)
     };
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // SAFETY: between fork and exec the closure only makes system calls, on memory that was made
-    // before.
+    // SAFETY: between fork and exec the closure makes only system calls, on memory that was
+    // allocated before the fork.
     unsafe { command.pre_exec(confine) };
     let mut child = command.spawn()?;
     let texts = texts(&mut child);
@@ -98,7 +100,8 @@ pub fn output(command: &mut Command) -> Result<String, Failure> {
     Err(Failure::Failed(io::Error::other(complaint)))
 }
 
-/// Standard output and error. Both are closed then: who goes on writing ends.
+/// Reads standard output and standard error. Closes both, so that a process that goes on writing is
+/// ended.
 fn texts(child: &mut Child) -> io::Result<(String, String)> {
     let (mut output, mut complaint) = (Vec::new(), Vec::new());
     if let Some(from) = child.stdout.take() {
@@ -120,7 +123,7 @@ fn filter() -> Vec<libc::sock_filter> {
     #[cfg(target_arch = "x86_64")]
     filter.rule_unless(libc::SYS_open, (1, reading()), REFUSE);
     for number in [libc::SYS_write, libc::SYS_writev] {
-        // It may have inherited others.
+        // Higher descriptors may be inherited ones.
         filter.rule_unless(number, (0, Forbidden::AtLeast(3)), REFUSE);
     }
     filter.finish(REFUSE)

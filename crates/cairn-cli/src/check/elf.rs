@@ -1,7 +1,8 @@
-//! What an ELF file says about the program in it, without running it.
+//! Reads what an ELF file tells about a program without running it.
 //!
-//! Must stay true: the file may be anybody's; what cannot be read as it should be is an error or
-//! left out, never believed.
+//! Must stay true: the file may come from anybody. A malformed part is an error or is left out; it
+//! is never trusted.
+//!
 //! Does not judge; `check.rs` does.
 
 use crate::check::confined::{self, Failure};
@@ -13,15 +14,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How the file begins.
+/// First bytes of an ELF file.
 const MAGIC: &[u8] = b"\x7fELF";
-/// Sections that a Go program has, even one without symbols.
+/// Sections that every Go program has, even without symbols.
 const GO_SECTIONS: [&str; 3] = [".go.buildinfo", ".note.go.buildid", ".gopclntab"];
-/// The section that libcairn.a brings into a program.
+/// Section that marks a program linked with libcairn.a.
 const CAIRN_SECTION: &str = "cairn_next";
-/// Who wrote the note that says a Go program's build.
+/// Owner of the ELF note with a Go program's build id.
 const GO_OWNER: &[u8] = b"Go";
-/// Instructions between the one that chooses the call and the one that enters the kernel, at most.
+/// Maximum number of instructions between the one that sets the system call number and the one that
+/// enters the kernel.
 const DISTANCE_MAX: usize = 12;
 
 #[cfg(target_arch = "x86_64")]
@@ -31,19 +33,19 @@ const MACHINE: u16 = elf::EM_AARCH64;
 
 type File<'data> = ElfFile<'data, FileHeader64<Endianness>>;
 
-/// Instructions that enter the kernel, by the call they make; none if that is not chosen just
-/// before.
+/// Number of instructions that enter the kernel, by system call; None if no instruction shortly
+/// before sets the number.
 pub type RawCalls = BTreeMap<Option<&'static str>, u64>;
 
-/// Whether a program names its dynamic linker, by its first bytes; none if they are no 64-bit ELF
-/// program of this byte order, or its headers stand elsewhere.
+/// Whether a program names its dynamic linker, judged by its first bytes. None if they are not a
+/// 64-bit little-endian ELF program, or if the program headers lie outside of them.
 pub fn names_interpreter(bytes: &[u8]) -> Option<bool> {
     const MAGIC_64: &[u8] = b"\x7fELF\x02\x01";
     let number = |at: usize, length: usize| -> Option<usize> {
         let bytes = bytes.get(at..at.checked_add(length)?)?;
         Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte)))
     };
-    // Where the program headers are, how long each is, how many there are (ELF-64, figure 3).
+    // Offset of the program headers, size of each, number of them (ELF-64, figure 3).
     let (first, length, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
     if !bytes.starts_with(MAGIC_64) {
         return None;
@@ -60,33 +62,33 @@ pub fn names_interpreter(bytes: &[u8]) -> Option<bool> {
 /// A program or a library.
 #[derive(Debug, Default)]
 pub struct Image {
-    /// The dynamic linker it asks for.
+    /// Dynamic linker it names.
     pub interpreter: Option<PathBuf>,
-    /// It may be loaded anywhere.
+    /// Whether it is position-independent.
     pub is_relocatable: bool,
-    /// It was made by the Go compiler.
+    /// Whether the Go compiler made it.
     pub is_go: bool,
-    /// It has libcairn.a in it.
+    /// Whether libcairn.a is linked into it.
     pub has_cairn: bool,
-    /// Functions and variables it takes from others.
+    /// Functions and variables it imports.
     pub imports: BTreeSet<String>,
-    /// Calls of the kernel in its own code that are about files, or may be.
+    /// System calls in its own code that are about files, or may be.
     pub raw_calls: RawCalls,
 }
 
-/// Why a file is no program that can be looked into.
+/// Why a file cannot be read as a program.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// Of another kind.
+    /// It is not an ELF file.
     NotElf,
-    /// For another machine, or for 32 bits.
+    /// It is for another machine, or for 32 bits.
     OtherMachine,
-    /// It contradicts itself.
+    /// It is malformed.
     Damaged(String),
 }
 
 impl Image {
-    /// Reads a file's bytes.
+    /// Reads the bytes of a file.
     pub fn read(bytes: &[u8]) -> Result<Image, Unreadable> {
         if !bytes.starts_with(MAGIC) {
             return Err(Unreadable::NotElf);
@@ -138,13 +140,13 @@ impl Image {
     }
 }
 
-/// Where in the file its class stands: behind the magic.
+/// Returns the offset of the ELF class, which follows the magic number.
 const fn elf_class() -> usize {
     MAGIC.len()
 }
 
-/// How much of a file is left to be read, if no two of its parts are the same bytes: else a small
-/// file could take hours.
+/// Number of bytes that may still be read. Starts at the file's size, because sections may overlap,
+/// and a small file could otherwise take hours.
 struct Budget(u64);
 
 impl Budget {
@@ -159,8 +161,8 @@ fn overlapping() -> Unreadable {
     Unreadable::Damaged("its parts are larger than the file".to_owned())
 }
 
-/// Calls of the kernel in the code, section by section. False: there is more code than the file has
-/// bytes.
+/// Collects the system calls in the code, section by section. Returns false if the sections hold
+/// more code than the file has bytes.
 fn find_raw_calls(file: &File, budget: &mut Budget, calls: &mut RawCalls) -> object::Result<bool> {
     for section in file.sections() {
         let SectionFlags::Elf { sh_flags } = section.flags() else { continue };
@@ -179,8 +181,8 @@ fn find_raw_calls(file: &File, budget: &mut Budget, calls: &mut RawCalls) -> obj
     Ok(true)
 }
 
-/// The name of a call that is about files, or none if the number is not known; nothing if it is
-/// about something else.
+/// Returns the name of a call about files; `Some(None)` if the number is unknown; None if the call
+/// is not about files.
 fn name_of(number: Option<i64>) -> Option<Option<&'static str>> {
     match number {
         None => Some(None),
@@ -188,14 +190,14 @@ fn name_of(number: Option<i64>) -> Option<Option<&'static str>> {
     }
 }
 
-/// Tells `found` of each instruction that enters the kernel, with the number of the call if an
-/// instruction shortly before it says that. Decoded from the beginning of the code, as a
-/// disassembler does: bytes of data or of other instructions that look like such a one are not
-/// taken for it, unless there is data in the code.
+/// Calls `found` for each instruction that enters the kernel, with the number of the call if an
+/// instruction shortly before sets it. Decodes the code from its beginning, as a disassembler does,
+/// so that equal bytes within data or other instructions are not mistaken for it, unless there is
+/// data in the code.
 #[cfg(target_arch = "x86_64")]
 fn find_calls(code: &[u8], found: &mut impl FnMut(Option<i64>)) {
     use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Register};
-    // Where the kernel expects the call's number.
+    // Register in which the kernel expects the number.
     let is_number =
         |register| matches!(register, Register::RAX | Register::EAX | Register::AX | Register::AL);
     let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
@@ -209,7 +211,7 @@ fn find_calls(code: &[u8], found: &mut impl FnMut(Option<i64>)) {
             Code::Mov_r32_imm32 | Code::Mov_rm64_imm32 if is_number(instruction.op0_register()) => {
                 chosen = Some((i64::from(instruction.immediate32()), 0));
             }
-            // The usual way to say 0, which is `read`.
+            // Usual way to set 0, which is `read`.
             Code::Xor_r32_rm32 | Code::Xor_rm32_r32
                 if instruction.op0_register() == Register::EAX
                     && instruction.op1_register() == Register::EAX =>
@@ -222,7 +224,7 @@ fn find_calls(code: &[u8], found: &mut impl FnMut(Option<i64>)) {
     }
 }
 
-/// As above; every instruction is a word.
+/// Does the same for aarch64, where every instruction is one 32-bit word.
 #[cfg(target_arch = "aarch64")]
 fn find_calls(code: &[u8], found: &mut impl FnMut(Option<i64>)) {
     const ENTER: u32 = 0xd400_0001;
@@ -245,30 +247,30 @@ fn find_calls(code: &[u8], found: &mut impl FnMut(Option<i64>)) {
 /// A library as the dynamic linker finds it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Library {
-    /// As it is asked for.
+    /// Name by which it is requested.
     pub name: String,
-    /// Where it is.
+    /// Path of its file.
     pub path: PathBuf,
 }
 
-/// What a program needs, directly or not, as its dynamic linker finds it. Errors: those of
-/// `confined::output`.
+/// Returns the libraries that a program needs, directly or indirectly, as its dynamic linker finds
+/// them. Errors: those of `confined::output`.
 pub fn libraries(interpreter: &Path, program: &Path) -> Result<Vec<Library>, Failure> {
     let mut command = Command::new(interpreter);
     let text = confined::output(command.arg("--list").arg(program).env_remove("LD_PRELOAD"))?;
     let found = text.lines().filter_map(library);
-    // What it names is about to be read, and may be anything.
+    // The caller reads these files, so anything that is not a regular file is left out.
     Ok(found.filter(|library| library.path != interpreter && library.path.is_file()).collect())
 }
 
-/// A line of the dynamic linker: `NAME => PATH (ADDRESS)`, or `PATH (ADDRESS)` for what is asked
-/// for by its path.
+/// Parses a line of the dynamic linker: `NAME => PATH (ADDRESS)`, or `PATH (ADDRESS)` for a library
+/// that is requested by its path.
 fn library(line: &str) -> Option<Library> {
     let (found, _) = line.trim().rsplit_once(" (")?;
     let (name, path) = found.split_once(" => ").unwrap_or((found, found));
     let path = PathBuf::from(path);
     let name = Path::new(name).file_name()?.to_string_lossy().into_owned();
-    // The kernel's own is no file.
+    // The kernel's vDSO has no file.
     path.is_absolute().then_some(Library { name, path })
 }
 
@@ -305,7 +307,7 @@ mod tests {
         assert_eq!(calls(&[0x31, 0xc0, 0x0f, 5]), [Some(0)]);
         // mov eax, edi; syscall
         assert_eq!(calls(&[0x89, 0xf8, 0x0f, 5]), [None]);
-        // mov eax, 0x050f: the bytes of the instruction, but not the instruction
+        // mov eax, 0x050f: contains the bytes of `syscall` but is not that instruction
         assert_eq!(calls(&[0xb8, 0x0f, 0x05, 0, 0]), []);
     }
 
@@ -317,10 +319,9 @@ mod tests {
         assert!(matches!(Image::read(b"\x7fELF\x02\x01"), Err(Unreadable::Damaged(_))));
     }
 
-    /// Mechanism: every section that says it is code was decoded, wherever it lies in the file.
-    /// Consequence: a file of thousands of sections that are all the same megabytes was decoded for
-    /// hours.
-    /// Fix: no more is read than the file has bytes.
+    /// Mechanism: every section marked as code was decoded, wherever it lies in the file.
+    /// Consequence: a file with thousands of sections that all cover the same megabytes was decoded
+    /// for hours. Fix: at most as many bytes are read as the file has.
     #[test]
     fn sections_that_are_the_same_bytes_are_not_read_again_and_again() {
         const HEADER: usize = 64;
@@ -329,7 +330,8 @@ mod tests {
         let mut file = std::fs::read(std::env::current_exe().expect("this program"))
             .expect("reads")[..HEADER]
             .to_vec();
-        // No program headers; section headers behind the file's, and any section for their names.
+        // No program headers. The section headers follow the file header; section 1 holds their
+        // names.
         file[32..40].fill(0);
         file[40..48].copy_from_slice(&(HEADER as u64).to_le_bytes());
         file[56..58].fill(0);
@@ -344,7 +346,7 @@ mod tests {
         }
         file.resize(2 * CODE as usize, 0x90);
         assert_eq!(Image::read(&file).err(), Some(overlapping()));
-        // With as much code as there is file it is read.
+        // Code that is as large as the file is read.
         file.resize(4 * CODE as usize, 0x90);
         assert!(Image::read(&file).is_ok());
     }
@@ -354,8 +356,8 @@ mod tests {
         let whole = std::fs::read(std::env::current_exe().expect("this program")).expect("reads");
         let own = Image::read(&whole).expect("this program is one");
         assert!(own.interpreter.is_some() && !own.is_go && own.imports.contains("malloc"));
-        // The headers, with one byte changed at a time; the code is in debug builds too much to
-        // decode so often.
+        // Changes one byte of the headers at a time. The code is left out: in debug builds it is
+        // too large to decode that often.
         let head: Vec<u8> = whole.iter().copied().take(4096).collect();
         for index in 0..head.len() {
             for change in [0x01, 0x80, 0xff] {

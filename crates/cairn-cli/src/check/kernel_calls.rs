@@ -1,27 +1,26 @@
-//! Calls of the kernel that are about files: their numbers, and which of their arguments are paths
-//! and descriptors.
+//! System calls about files: their numbers, and which of their arguments are paths and descriptors.
 //!
-//! What programs do past the C library is recognised by this. A call that is not here, such as
-//! `futex`, is about no file, or takes a descriptor of another kind.
+//! The check recognises what programs do past the C library by this table. A call that is not
+//! listed, such as `futex`, is not about files, or takes another kind of descriptor.
 
-/// A call of the kernel.
+/// A system call.
 pub struct KernelCall {
     /// Its name.
     pub name: &'static str,
     /// Its number on this machine.
     pub number: libc::c_long,
-    /// Places of arguments that are paths.
+    /// Indexes of the arguments that are paths.
     pub paths: &'static [usize],
-    /// Places of arguments that are descriptors of files.
+    /// Indexes of the arguments that are file descriptors.
     pub descriptors: &'static [usize],
 }
 
-/// The call that sets up a ring, through which files are reached past everything.
+/// Call that sets up an io_uring, which reaches files past every filter and library.
 pub const RING: libc::c_long = libc::SYS_io_uring_setup;
 
 macro_rules! calls {
     ($($(#[$attribute:meta])* $name:ident $constant:ident [$($path:literal)*] [$($descriptor:literal)*];)*) => {
-        /// All that are known.
+        /// All calls that are about files.
         pub const KERNEL_CALLS: &[KernelCall] = &[$(
             $(#[$attribute])*
             KernelCall {
@@ -119,7 +118,7 @@ calls! {
     utimes SYS_utimes [0] [];
 }
 
-/// The call of this number, if it is about files.
+/// Returns the call with this number if it is about files.
 pub fn of_number(number: libc::c_long) -> Option<&'static KernelCall> {
     KERNEL_CALLS.iter().find(|call| call.number == number)
 }

@@ -1,5 +1,5 @@
-//! Rights that a program gains by being executed. The dynamic linker then takes nothing from the
-//! environment, so that Cairn's library is not in it.
+//! Privileges that a program gains when it is executed. The dynamic linker then ignores the
+//! environment, so Cairn's library is not loaded.
 
 use std::ffi::CString;
 use std::fs;
@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What rights a program gains when this user executes it: then the dynamic linker takes nothing
-/// from the environment.
+/// Returns which privileges a program gains when this user executes it; None if it gains none. If
+/// it gains any, the dynamic linker ignores the environment.
 pub fn rights_gained(path: &Path) -> Option<&'static str> {
     let found = fs::metadata(path).ok()?;
     let is_ignored = rustix::fs::statvfs(path)
@@ -30,6 +30,6 @@ pub fn rights_gained(path: &Path) -> Option<&'static str> {
 fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     let name = c"security.capability";
-    // SAFETY: both are terminated; without room only the size is asked for.
+    // SAFETY: both strings are NUL-terminated; with a length of 0 the call only returns the size.
     unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }

@@ -1,6 +1,7 @@
-//! Filters of calls of the kernel (seccomp): what the tools that use one have in common.
+//! Builds and installs seccomp filters of system calls.
 //!
-//! Must stay true: what is called between fork and exec allocates nothing.
+//! Must stay true: functions that are called between fork and exec allocate nothing.
+//!
 //! Does not decide what is filtered; `watch.rs` and `confined.rs` do.
 
 use std::io;
@@ -16,7 +17,7 @@ const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const JUMP_IF_ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 const JUMP_IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-/// Where the arguments of a call stand in what a filter sees.
+/// Offset of the call's arguments in the data that a filter sees.
 const ARGUMENTS: usize = std::mem::offset_of!(libc::seccomp_data, args);
 
 const fn step(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
@@ -27,19 +28,20 @@ fn load(offset: usize) -> libc::sock_filter {
     step(LOAD, 0, 0, u32::try_from(offset).expect("a small structure"))
 }
 
-/// What an argument of a call, of which the lower half is looked at, must not be.
+/// Forbidden values of an argument. Only its lower 32 bits are tested.
 pub enum Forbidden {
-    /// One that has any of these bits.
+    /// Any value that has one of these bits.
     AnyBit(u32),
-    /// This number or one above it.
+    /// This number and all above it.
     AtLeast(u32),
 }
 
-/// A filter in the making: the first rule that a call fits decides.
+/// A filter under construction. The first rule that matches a call decides.
 pub struct Filter(Vec<libc::sock_filter>);
 
 impl Filter {
-    /// `foreign` is what becomes of calls for another architecture, which have other numbers.
+    /// Starts a filter. `foreign` is the action for calls of another architecture, which have other
+    /// numbers.
     pub fn new(foreign: u32) -> Filter {
         Filter(vec![
             load(std::mem::offset_of!(libc::seccomp_data, arch)),
@@ -49,13 +51,13 @@ impl Filter {
         ])
     }
 
-    /// Calls of this number end in `action`.
+    /// Applies `action` to calls with this number.
     pub fn rule(&mut self, number: libc::c_long, action: u32) {
         self.0.extend([step(JUMP_IF_EQUAL, 0, 1, number as u32), step(RETURN, 0, 0, action)]);
     }
 
-    /// Calls of this number end in `refusal` if their argument at `place` is forbidden, else they
-    /// are carried out.
+    /// Applies `refusal` to calls with this number whose argument at `place` is forbidden; allows
+    /// the others.
     pub fn rule_unless(
         &mut self,
         number: libc::c_long,
@@ -66,7 +68,7 @@ impl Filter {
             Forbidden::AnyBit(bits) => (JUMP_IF_ANY_BIT, bits),
             Forbidden::AtLeast(number) => (JUMP_IF_AT_LEAST, number),
         };
-        // Machines are little-endian: the lower half comes first.
+        // Supported machines are little-endian: the lower half comes first.
         self.0.extend([
             step(JUMP_IF_EQUAL, 0, 4, number as u32),
             load(ARGUMENTS + place * size_of::<u64>()),
@@ -76,22 +78,22 @@ impl Filter {
         ]);
     }
 
-    /// All other calls end in `action`.
+    /// Applies `action` to all other calls and returns the filter.
     pub fn finish(mut self, action: u32) -> Vec<libc::sock_filter> {
         self.0.push(step(RETURN, 0, 0, action));
         self.0
     }
 }
 
-/// Sets the filter for this thread and all that it starts, which gain no rights any more. What the
-/// kernel answers: 0, or the descriptor that `flags` ask for.
+/// Installs the filter for this thread and everything it starts; they can gain no privileges from
+/// then on. Returns the kernel's answer: 0, or the descriptor that `flags` request.
 pub fn install(steps: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<libc::c_long> {
     let program = libc::sock_fprog {
         len: u16::try_from(steps.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         filter: steps.as_ptr().cast_mut(),
     };
-    // SAFETY: the call takes numbers; the filter and its steps live for the second one, which only
-    // reads them.
+    // SAFETY: prctl takes numbers only. `program` and `steps` live until the second call returns,
+    // and the kernel only reads them.
     let answer = unsafe {
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
             return Err(io::Error::last_os_error());
@@ -101,11 +103,11 @@ pub fn install(steps: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }
 
-/// Whether the kernel, or a container's filter, lets this process set filters at all. Errors: what
-/// it answers.
+/// Checks that the kernel, or a container's filter, lets this process install filters. Errors: the
+/// kernel's answer.
 pub fn try_out() -> io::Result<()> {
     let everything = Filter::new(libc::SECCOMP_RET_ALLOW).finish(libc::SECCOMP_RET_ALLOW);
-    // A filter is the thread's that set it, and ends with it.
+    // The filter belongs to the thread that installs it and ends with that thread.
     let attempt = thread::spawn(move || install(&everything, 0).map(drop));
     attempt.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
 }

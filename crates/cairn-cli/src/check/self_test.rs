@@ -1,10 +1,11 @@
-//! `cairn check --self`: whether this installation serves programs here, found out by one: which C
-//! library, which library of ours and from where, which of its functions stand in front of the C
-//! library's, and whether files below the prefix are ours.
+//! `cairn check --self`: tells whether this installation serves programs here. A process of ours
+//! finds out which C library it has, which interposer library was loaded and from where, which of
+//! its functions come before the C library's, and whether files below the prefix are served.
 //!
-//! Must stay true: what could not be found out is trouble, and said; no store but one in memory,
-//! which is removed, is used.
-//! Does not look at the user's programs; the rest of `check.rs` does.
+//! Must stay true: what could not be found out is reported as trouble. The test uses only a store
+//! in memory, which is removed.
+//!
+//! Does not examine the user's programs; the rest of `check.rs` does.
 
 use crate::Context;
 use crate::check::trial;
@@ -22,9 +23,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// Names in a line, at most.
+/// Maximum number of names in a line.
 const NAMES_MAX: usize = 8;
-/// What is written below the prefix and read back.
+/// File that is written below the prefix and read back.
 const FILE: &str = "cairn-self-test";
 const CONTENT: &[u8] = b"what was written is read";
 
@@ -33,15 +34,15 @@ const CONTENT: &[u8] = b"what was written is read";
 pub struct Found {
     /// Version of its C library.
     glibc: String,
-    /// Where our library was loaded from; none if it was not.
+    /// File that our library was loaded from; None if it was not loaded.
     loaded: Option<PathBuf>,
-    /// How many functions of ours stand in front of all others.
+    /// Number of our functions that come before all others.
     in_front: usize,
-    /// Functions of ours that are not reached, and whose are instead; none if nobody has one of
-    /// that name.
+    /// Our functions that are not reached, and the file whose function is called instead; None if
+    /// no function of that name is loaded.
     displaced: BTreeMap<String, Option<PathBuf>>,
-    /// Functions that this C library does not have, nor any other that is loaded, so that no
-    /// program calls them.
+    /// Functions that neither this C library nor any other loaded library has, so that no program
+    /// calls them.
     absent: Vec<String>,
     /// Why files below the prefix are not served.
     trouble: Option<String>,
@@ -49,18 +50,18 @@ pub struct Found {
 
 #[derive(Debug, Serialize)]
 struct SelfReport {
-    /// The library that programs are started with.
+    /// Library that programs are started with.
     library: PathBuf,
-    /// The prefix that was tried.
+    /// Prefix that was tried.
     mount: String,
-    /// Files below the prefix were written, read and removed.
+    /// Whether files below the prefix could be written, read and removed.
     served: bool,
     #[serde(flatten)]
     found: Found,
     exit_code: i32,
 }
 
-/// Carries out the command; its exit code.
+/// Runs the command. Returns the exit code.
 pub fn run(context: &Context, mount: Option<String>) -> Result<i32> {
     let library = launch::find_library()?;
     let claim = trial::claim(context, mount, &[])?;
@@ -83,7 +84,8 @@ pub fn run(context: &Context, mount: Option<String>) -> Result<i32> {
     Ok(exit_code)
 }
 
-/// What a process finds in the job. One that cannot even start, or is not served, has trouble.
+/// Returns what a process in the job finds. A process that cannot start, or is not served, counts
+/// as trouble.
 fn ask(claim: &Claim, library: &Path) -> Result<Found> {
     let program = std::env::current_exe().map_err(Error::file("find", Path::new("cairn")))?;
     let mount = OsString::from(&claim.store.job.mount);
@@ -103,7 +105,7 @@ fn ask(claim: &Claim, library: &Path) -> Result<Found> {
     Ok(found)
 }
 
-/// What that process does: prints what it finds.
+/// Runs in that process: prints its findings.
 pub fn report(mount: &Path) {
     crate::output::line(&serde_json::to_string(&Found::here(mount)).expect("texts and numbers"));
 }
@@ -120,7 +122,7 @@ impl Found {
         }
     }
 
-    /// In this process.
+    /// Collects the findings about this process.
     fn here(mount: &Path) -> Found {
         let mut found = Found::nothing();
         found.trouble = probe::find_out(mount).and_then(|()| write_and_read(mount)).err();
@@ -158,15 +160,15 @@ fn write_and_read(mount: &Path) -> std::result::Result<(), String> {
     }
 }
 
-/// What a program that calls this function gets.
+/// Returns the function that a program calls under this name.
 fn function(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the name is terminated.
+    // SAFETY: the name is NUL-terminated.
     Some(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }).filter(|found| !found.is_null())
 }
 
-/// The C library's own function.
+/// Returns the C library's own function.
 fn next_function(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the names are terminated; the C library is loaded already, and stays.
+    // SAFETY: the names are NUL-terminated. The C library is already loaded and is never unloaded.
     let found = unsafe {
         let library = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if library.is_null() {
@@ -177,16 +179,17 @@ fn next_function(name: &CStr) -> Option<*mut c_void> {
     Some(found).filter(|found| !found.is_null())
 }
 
-/// The file that a function was loaded from.
+/// Returns the file that a function was loaded from.
 fn file_of(function: *mut c_void) -> Option<PathBuf> {
-    // SAFETY: plain data, for which zero is a value.
+    // SAFETY: Dl_info is plain data, for which all-zero is a valid value.
     let mut information: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for; what is found is filled in.
+    // SAFETY: dladdr accepts any address and fills the structure that it is given.
     let is_known = unsafe { libc::dladdr(function, &raw mut information) } != 0;
     if !is_known || information.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the dynamic linker's name of what is loaded, terminated.
+    // SAFETY: the dynamic linker provides this name, NUL-terminated and valid while the file is
+    // loaded.
     let name = unsafe { CStr::from_ptr(information.dli_fname) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }

@@ -1,8 +1,8 @@
-//! Trying a program out: a run in a store in memory, of which nothing is kept, with its calls
-//! counted and a net below it.
+//! Tries a program out: a run in a temporary store in memory, with its calls counted and a net
+//! below it that catches missed calls.
 //!
-//! Must stay true: nothing that the user has said for real runs is used or touched but the mount
-//! prefix: no job, no tier in a file, no persist directory. The program itself and files elsewhere
+//! Must stay true: of the settings for real runs, a trial uses the mount prefix only. It has no job
+//! of the user's, no tier in a file, no persist directory. The program itself and files elsewhere
 //! are the real ones.
 
 use crate::Context;
@@ -20,15 +20,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What happened.
+/// Result of a trial.
 pub struct Trial {
-    /// The program's exit code.
+    /// Exit code of the program.
     pub exit_code: i32,
-    /// What it and its children called, past the C library, too.
+    /// Calls of the program and its children, including those past the C library.
     pub calls: CallReport,
-    /// Programs that were executed and would gain rights outside a trial, and which.
+    /// Programs that were executed and would gain privileges outside a trial, with the privilege.
     pub gaining: BTreeMap<PathBuf, &'static str>,
-    /// Why calls past the C library were not seen.
+    /// Why calls past the C library were not observed.
     pub blind: Option<String>,
 }
 
@@ -42,7 +42,7 @@ pub fn run(context: &Context, mount: Option<String>, command: &[OsString]) -> Re
     removed.map(|()| trial)
 }
 
-/// A new store for the command, in memory, which whoever takes it removes.
+/// Creates a store in memory for the command. The caller must remove it.
 pub fn claim(context: &Context, mount: Option<String>, command: &[OsString]) -> Result<Claim> {
     let mount = mount.or_else(|| context.settings.run.mount.clone());
     let arguments = StoreArguments { mount, ..StoreArguments::default() };
@@ -53,8 +53,8 @@ pub fn claim(context: &Context, mount: Option<String>, command: &[OsString]) -> 
     Claim::create(&context.roots, &request, &words)
 }
 
-/// If `report_is_output`, what the program prints goes to standard error, beside the report and not
-/// into it.
+/// Runs the command in the store. If `report_is_output`, the program's standard output goes to
+/// standard error, so that it does not mix with the report.
 fn try_out(
     claim: &Claim,
     library: &Path,
@@ -70,7 +70,7 @@ fn try_out(
         net = Some(Net::below(command, &store.job.mount, store.directory()));
     };
     let result = execute(claim, library, command, true, below);
-    // Also after a failure, so that its thread ends.
+    // Taken even after a failure, so that its thread ends.
     let caught = net.map(|net| net.and_then(Net::haul));
     let ran = result?;
     let mut calls = calls::load(store)?.unwrap_or_default();
@@ -87,8 +87,8 @@ fn try_out(
     Ok(Trial { exit_code: exit_code(ran.status), calls, gaining, blind })
 }
 
-/// A call that went past the C library, or through a function of it that Cairn does not stand
-/// before.
+/// Converts a call that bypassed Cairn: past the C library, or through a C function that Cairn does
+/// not replace.
 fn missed(catch: Catch, made: Made) -> Calls {
     let text = |text: &str| crate::output::escaped(text.as_bytes());
     Calls {

@@ -1,13 +1,15 @@
-//! A net below a program that is tried out: which of its calls of the kernel concern files of the
-//! store. Those that Cairn serves never get there, so what is caught here was missed.
+//! A net below a program in a trial: finds its system calls that concern files of the store. Calls
+//! that Cairn serves never reach the kernel, so a caught call was missed by Cairn.
 //!
 //! The kernel lets a filter stop the program's calls about files (seccomp user notification) until
-//! we have looked at their arguments, and then carries them out as they are: nothing is changed.
-//! That costs some microseconds a call.
-//! Must stay true: every call that is stopped is let go, whatever looking at it gave.
-//! Does not see: paths relative to a directory of ours, what a ring does once it is set up, what
-//! the C library itself writes to a descriptor of ours. A program under a filter gains no rights
-//! when it is executed; those that would are noted.
+//! we have looked at their arguments. It then executes them unchanged. This costs some microseconds
+//! per call.
+//!
+//! Must stay true: every stopped call is continued, whatever the look at it gave.
+//!
+//! Does not see: paths relative to a directory of the store, what an io_uring does once it is set
+//! up, what the C library itself writes to a descriptor of the store. A program under a filter
+//! gains no privileges when it is executed; programs that would gain some are noted.
 
 use crate::check::kernel_calls::{self, KERNEL_CALLS, KernelCall};
 use crate::check::rights::rights_gained;
@@ -28,44 +30,44 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-/// How often the catcher looks whether it is to end.
+/// How often the catcher checks whether to end.
 const LOOK_EVERY_MS: i32 = 50;
 /// How long processes may go on after the command has ended.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The first kernel that lets a stopped call go on.
+/// First kernel that lets a stopped call continue.
 const KERNEL_OLDEST: (u32, u32) = (5, 5);
-/// Longest path that is looked at.
+/// Maximum length of a path that is examined.
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
-/// Libraries whose calls on descriptors of ours are part of serving them, or of finding out that
-/// they are ours.
+/// Libraries whose calls on descriptors of the store are part of serving them, or of recognising
+/// them.
 const SERVING: [&str; 2] = ["libcairn_preload.so", "libc.so.6"];
 
 /// A call that reached the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Catch {
-    /// The call's name.
+    /// Name of the call.
     pub call: &'static str,
-    /// What called, as the kernel calls it.
+    /// Name of the calling thread, as the kernel shows it.
     pub program: String,
-    /// Its file.
+    /// File of the calling program.
     pub file: String,
 }
 
-/// What is known of calls that are alike.
+/// What is known of equal calls.
 #[derive(Debug)]
 pub struct Made {
-    /// How often they were made.
+    /// Number of these calls.
     pub times: u64,
-    /// The path that the first one was given, if it was one.
+    /// Path argument of the first one, if it had one.
     pub path: Option<PathBuf>,
 }
 
-/// What was in the net.
+/// Everything that the net caught.
 #[derive(Debug, Default)]
 pub struct Haul {
     /// Calls that concerned files of the store.
     pub calls: BTreeMap<Catch, Made>,
-    /// Programs that were executed and would gain rights if there were no filter, and which.
+    /// Programs that were executed and would gain privileges without a filter, with the privilege.
     pub gaining: BTreeMap<PathBuf, &'static str>,
 }
 
@@ -79,15 +81,15 @@ pub struct Net {
 }
 
 impl Net {
-    /// Puts a net below `command`, which must be dropped once it was started. `mount` is the
-    /// prefix, `store` the directory of the store.
+    /// Puts a net below `command`. The caller must drop `command` after starting it. `mount` is the
+    /// mount prefix, `store` the directory of the store.
     pub fn below(command: &mut Command, mount: &str, store: &Path) -> io::Result<Net> {
         check_kernel()?;
         let (ours, theirs) = UnixDatagram::pair()?;
         let filter = filter();
         let set = move || {
-            // A system that does not allow it is told to the other side; the program runs all the
-            // same.
+            // If the system refuses the filter, the error is sent to the other side, and the
+            // program runs without it.
             match set_filter(&filter) {
                 Ok(listener) => send_descriptor(&theirs, listener.as_raw_fd()),
                 Err(error) => {
@@ -95,8 +97,8 @@ impl Net {
                 }
             }
         };
-        // SAFETY: between fork and exec the closure only makes system calls, on memory that was
-        // made before.
+        // SAFETY: between fork and exec the closure makes only system calls, on memory that was
+        // allocated before the fork.
         unsafe { command.pre_exec(set) };
         let is_over = Arc::new(AtomicBool::new(false));
         let catcher = Catcher {
@@ -110,18 +112,19 @@ impl Net {
         Ok(Net { caught, is_over })
     }
 
-    /// What was caught, now that the command has ended; what it has left running has a moment to
-    /// end, too.
+    /// Returns what was caught. To be called when the command has ended; processes that it left
+    /// behind get a moment to end, too.
     pub fn haul(self) -> Caught {
         self.is_over.store(true, Ordering::Relaxed);
-        // Not longer: a kernel may let the catcher wait for a call whose caller was killed.
+        // Bounded, because a kernel may keep the catcher waiting for a call whose caller was
+        // killed.
         self.caught
             .recv_timeout(2 * PATIENCE)
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-/// Errors: the kernel could stop calls, but not let them go on.
+/// Checks that the kernel can continue calls that it stopped. Errors: it is too old for that.
 fn check_kernel() -> io::Result<()> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
@@ -131,7 +134,7 @@ fn check_kernel() -> io::Result<()> {
     }
 }
 
-/// Stops the calls that are known to be about files.
+/// Returns a filter that stops the calls that are known to be about files.
 fn filter() -> Vec<libc::sock_filter> {
     let mut filter = Filter::new(libc::SECCOMP_RET_ALLOW);
     for call in KERNEL_CALLS {
@@ -140,23 +143,22 @@ fn filter() -> Vec<libc::sock_filter> {
     filter.finish(libc::SECCOMP_RET_ALLOW)
 }
 
-/// Sets the filter for this thread and all that it starts; calls that it stops are told to the
-/// descriptor.
+/// Installs the filter for this thread and everything it starts. Returns the descriptor that
+/// announces stopped calls.
 fn set_filter(steps: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     let listener = seccomp::install(steps, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
     let listener = RawFd::try_from(listener).map_err(|_| io::ErrorKind::InvalidData)?;
-    // SAFETY: the kernel has just made it for us.
+    // SAFETY: the kernel has just created this descriptor for us, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(listener) })
 }
 
-/// Room for one descriptor beside a message: a header of 16 bytes, and 4 in as many as it is
-/// aligned to.
+/// Control data for one descriptor: a header of 16 bytes, and 4 bytes padded to the alignment.
 #[repr(C, align(8))]
 struct Control([u8; 24]);
 
-/// A message of four bytes with room for a descriptor.
+/// Returns a message of four bytes with space for a descriptor.
 fn message(bytes: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
-    // SAFETY: plain data, for which zero is a value.
+    // SAFETY: msghdr is plain data, for which all-zero is a valid value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = bytes;
     message.msg_iovlen = 1;
@@ -170,8 +172,8 @@ fn send_descriptor(socket: &UnixDatagram, descriptor: RawFd) -> io::Result<()> {
     let mut bytes = libc::iovec { iov_base: zero.as_mut_ptr().cast(), iov_len: zero.len() };
     let mut control = Control([0; 24]);
     let message = message(&mut bytes, &mut control);
-    // SAFETY: the message has room for one header and one descriptor behind it; all parts live for
-    // the call.
+    // SAFETY: the control data has space for one header and one descriptor. All parts of the
+    // message live until sendmsg returns.
     let sent = unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         (*header).cmsg_level = libc::SOL_SOCKET;
@@ -183,13 +185,13 @@ fn send_descriptor(socket: &UnixDatagram, descriptor: RawFd) -> io::Result<()> {
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The descriptor that was sent; none if the sender is gone. Errors: what it sent instead.
+/// Receives a descriptor; None if the sender is gone. Errors: the errno that was sent instead.
 fn receive_descriptor(socket: &UnixDatagram) -> io::Result<Option<OwnedFd>> {
     let mut errno = [0_u8; 4];
     let mut bytes = libc::iovec { iov_base: errno.as_mut_ptr().cast(), iov_len: errno.len() };
     let mut control = Control([0; 24]);
     let mut message = message(&mut bytes, &mut control);
-    // SAFETY: all parts of the message live for the call.
+    // SAFETY: all parts of the message live until the call returns.
     let received =
         unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
     // SAFETY: the kernel has filled the message.
@@ -198,7 +200,8 @@ fn receive_descriptor(socket: &UnixDatagram) -> io::Result<Option<OwnedFd>> {
         (..0, _) => Err(io::Error::last_os_error()),
         (0, _) => Ok(None),
         (_, Some(header)) if header.cmsg_type == libc::SCM_RIGHTS => {
-            // SAFETY: such a message carries a descriptor, which the kernel has just made for us.
+            // SAFETY: a message of this type carries a descriptor, which the kernel has just
+            // created for us.
             Ok(Some(unsafe {
                 OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned())
             }))
@@ -207,10 +210,10 @@ fn receive_descriptor(socket: &UnixDatagram) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Looks at the calls that were stopped.
+/// Examines the stopped calls.
 struct Catcher {
     mount: PathBuf,
-    /// Where placeholders stand.
+    /// Directory of the placeholder descriptors' files.
     handles: PathBuf,
     is_over: Arc<AtomicBool>,
     caught: Haul,
@@ -218,7 +221,7 @@ struct Catcher {
 
 impl Catcher {
     fn run(mut self, socket: &UnixDatagram) -> Caught {
-        // Without one the command could not be started.
+        // No descriptor means that the command could not be started.
         let Some(listener) = self.receive(socket)? else { return Ok(self.caught) };
         let mut over_since = None;
         loop {
@@ -230,23 +233,23 @@ impl Catcher {
             }
             let mut wait =
                 libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one live entry.
+            // SAFETY: the pointer refers to one live entry.
             unsafe { libc::poll(&raw mut wait, 1, LOOK_EVERY_MS) };
             if wait.revents & libc::POLLIN != 0 {
                 self.take(&listener);
             } else if wait.revents != 0 {
-                // Nobody is below the filter any more.
+                // No process is below the filter any more.
                 return Ok(self.caught);
             }
         }
     }
 
-    /// Waits for the descriptor, but not for a command that could not be started.
+    /// Waits for the descriptor; gives up if the command could not be started.
     fn receive(&self, socket: &UnixDatagram) -> io::Result<Option<OwnedFd>> {
         loop {
             let mut wait =
                 libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one live entry.
+            // SAFETY: the pointer refers to one live entry.
             unsafe { libc::poll(&raw mut wait, 1, LOOK_EVERY_MS) };
             match wait.revents & libc::POLLIN != 0 {
                 true => return receive_descriptor(socket),
@@ -256,13 +259,13 @@ impl Catcher {
         }
     }
 
-    /// Looks at one call and lets it go.
+    /// Examines one call and continues it.
     fn take(&mut self, listener: &OwnedFd) {
-        // SAFETY: plain data, for which zero is a value; the kernel demands it.
+        // SAFETY: seccomp_notif is plain data; the kernel requires it to be zero.
         let mut stopped: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         let receive = libc::SECCOMP_IOCTL_NOTIF_RECV;
-        // SAFETY: the request fills one such structure. A caller that was killed meanwhile is an
-        // error.
+        // SAFETY: the request fills one such structure, which is live. It fails if the caller was
+        // killed meanwhile.
         if unsafe { libc::ioctl(listener.as_raw_fd(), receive, &raw mut stopped) } != 0 {
             return;
         }
@@ -271,18 +274,19 @@ impl Catcher {
             let made = self.caught.calls.entry(catch).or_insert(Made { times: 0, path });
             made.times += 1;
         }
-        // SAFETY: plain data, for which zero is a value.
+        // SAFETY: seccomp_notif_resp is plain data, for which all-zero is a valid value.
         let mut go_on: libc::seccomp_notif_resp = unsafe { std::mem::zeroed() };
         go_on.id = stopped.id;
         go_on.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
-        // SAFETY: the request reads one such structure. Who does not wait any more needs no answer.
+        // SAFETY: the request reads one such structure, which is live. An error is ignored: a
+        // caller that was killed needs no answer.
         unsafe {
             libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut go_on)
         };
     }
 
-    /// The call and the path in it, if it concerns a file of the store. What the caller does
-    /// meanwhile can only make us see too little.
+    /// Returns the call and its path if it concerns a file of the store. If the caller changes its
+    /// memory meanwhile, a call can only be overlooked.
     fn examine(&self, stopped: &libc::seccomp_notif) -> Option<(Catch, Option<PathBuf>)> {
         let data = &stopped.data;
         let call = kernel_calls::of_number(data.nr.into())?;
@@ -303,7 +307,7 @@ impl Catcher {
         concerns_us.then(|| (catch(), path))
     }
 
-    /// Notes a program that is executed, if it would gain rights.
+    /// Notes an executed program that would gain privileges.
     fn examine_program(&mut self, stopped: &libc::seccomp_notif) {
         if libc::c_long::from(stopped.data.nr) != libc::SYS_execve {
             return;
@@ -316,7 +320,7 @@ impl Catcher {
         }
     }
 
-    /// The path at an address of a process, if it leads below the prefix.
+    /// Returns the path at an address of a process if it leads below the mount prefix.
     fn path(&self, pid: u32, address: u64) -> Option<PathBuf> {
         let path = plain(&text_at(pid, address)?);
         path.starts_with(&self.mount).then_some(path)
@@ -331,12 +335,12 @@ impl Catcher {
     }
 }
 
-/// The path at an address of a process; none if there is none.
+/// Returns the path at an address of a process; None if there is none.
 fn text_at(pid: u32, address: u64) -> Option<PathBuf> {
     let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
     let mut bytes = [0; PATH_BYTES_MAX];
     let mut filled = 0;
-    // A page at a time: the next one may not be there.
+    // Reads up to the end of a page at a time, because the next page may not be mapped.
     while filled < bytes.len() && !bytes[..filled].contains(&0) {
         let at = address.checked_add(filled as u64)?;
         let left_in_page = 4096 - (at % 4096) as usize;
@@ -350,7 +354,7 @@ fn text_at(pid: u32, address: u64) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(&bytes[..end])))
 }
 
-/// Whether the instruction is in a library that serves.
+/// Whether the instruction belongs to one of the `SERVING` libraries.
 fn is_serving(pid: u32, instruction: u64) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let line = maps.lines().find(|line| {
@@ -362,7 +366,7 @@ fn is_serving(pid: u32, instruction: u64) -> bool {
     file.is_some_and(|name| SERVING.contains(&name))
 }
 
-/// A path without `.`, `..` and empty parts, as far as its text tells.
+/// Removes `.`, `..` and empty parts from a path by its text, without looking at symbolic links.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {

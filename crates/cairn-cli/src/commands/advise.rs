@@ -1,15 +1,16 @@
-//! `cairn advise`: how often a job should write checkpoints.
+//! `cairn advise`: computes how often a job should write checkpoints.
 //!
-//! Does not compute anything; `cairn_agent::model::advise` does, and says which formulas it uses.
+//! Contains no formulas; `cairn_agent::model::advise` does, and names their sources.
+
+use cairn_agent::model::advise::{Model, Schedule, SecondLevel};
+use clap::{ArgGroup, Args};
+use serde::Serialize;
 
 use crate::Context;
 use crate::drain::notes::{Checkpoint, Notes};
 use crate::error::{Error, Result};
 use crate::output;
 use crate::output::duration::{self, human};
-use cairn_agent::model::advise::{Model, Schedule, SecondLevel};
-use clap::{ArgGroup, Args};
-use serde::Serialize;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,15 +32,15 @@ progress; with a second level (after Moody et al., 2010) it says how often to go
 
 Times: a number and ms, s, m, h, d, w or y, as in 90s or 1h30m.";
 
-/// Say how often to write checkpoints, from what one costs and how often there are failures.
+/// Tell how often to write checkpoints, from the cost of a checkpoint and the rate of failures.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 #[command(group(ArgGroup::new("failures").required(true).args(["mtbf", "node_mtbf"])))]
 pub struct Arguments {
-    /// The job whose checkpoints are looked at [default, without --checkpoint-cost: the only one]
+    /// Job whose checkpoints are measured [default, without --checkpoint-cost: the only one]
     #[arg(conflicts_with = "checkpoint_cost")]
     job: Option<String>,
-    /// How long the program waits for a checkpoint
+    /// Time that the program waits for a checkpoint
     #[arg(long, value_name = "TIME", value_parser = duration::argument)]
     checkpoint_cost: Option<f64>,
     /// Mean time between failures that end the job
@@ -48,50 +49,51 @@ pub struct Arguments {
     /// Mean time between failures of one node
     #[arg(long, value_name = "TIME", value_parser = duration::argument, requires = "nodes")]
     node_mtbf: Option<f64>,
-    /// How many nodes the job has
+    /// Number of nodes of the job
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "node_mtbf")]
     nodes: Option<u32>,
-    /// From a failure until the job goes on [default: as long as a checkpoint takes]
+    /// Time from a failure until the job continues [default: as long as a checkpoint takes]
     #[arg(long, value_name = "TIME", value_parser = duration::argument)]
     restart_cost: Option<f64>,
-    /// How much longer the program waits for a checkpoint that also goes to the parallel file
+    /// Additional time that the program waits for a checkpoint that also goes to the parallel file
     /// system
     #[arg(long, value_name = "TIME", value_parser = duration::argument, requires = "pfs_failures")]
     pfs_cost: Option<f64>,
-    /// Share of the failures after which only what is there is left, from 0 to 1
+    /// Fraction of the failures after which only the parallel file system's copy is left, from 0 to
+    /// 1
     #[arg(long, value_name = "SHARE", requires = "pfs_cost")]
     pfs_failures: Option<f64>,
-    /// As --restart-cost, from there [default: --restart-cost and --pfs-cost]
+    /// Time from such a failure until the job continues [default: --restart-cost and --pfs-cost]
     #[arg(long, value_name = "TIME", value_parser = duration::argument, requires = "pfs_cost")]
     pfs_restart_cost: Option<f64>,
-    /// The interval to compare with [default: that of the job]
+    /// Interval to compare with [default: that of the job]
     #[arg(long, value_name = "TIME", value_parser = duration::argument)]
     interval: Option<f64>,
-    /// Each so many checkpoints go to the parallel file system [default: the best for that
+    /// One out of N checkpoints goes to the parallel file system [default: the best for that
     /// interval]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "pfs_cost")]
     pfs_every: Option<u32>,
 }
 
-/// What is advised. All times in seconds.
+/// The advice. All times in seconds.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// What a checkpoint costs.
+    /// Cost of a checkpoint.
     checkpoint_s: f64,
-    /// Checkpoints of the job that this is the median of; null if it was given.
+    /// Number of measured checkpoints whose median this is; null if the cost was given.
     measured_checkpoints: Option<usize>,
-    /// What a restart costs.
+    /// Cost of a restart.
     restart_s: f64,
     /// Mean time between failures of the job.
     mtbf_s: f64,
     /// The second level, if there is one.
     pfs: Option<PfsReport>,
-    /// The formulas for one level; null with a second one.
+    /// Results of the formulas for one level; null with a second one.
     young: Option<Advice>,
     daly: Option<Advice>,
-    /// The most progress.
+    /// The interval with the most progress.
     best: Advice,
-    /// With the interval that was given, or that of the job.
+    /// Result for the interval that was given, or that of the job.
     now: Option<Advice>,
 }
 
@@ -103,24 +105,24 @@ struct PfsReport {
     failure_share: f64,
 }
 
-/// An interval and what comes of it.
+/// An interval and its consequences.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Advice {
     interval_s: f64,
-    /// Each so many checkpoints go to the second level; null without one.
+    /// One out of this many checkpoints goes to the second level; null without one.
     pfs_every: Option<u32>,
-    /// Part of the time in which the job gets on, from 0 to 1.
+    /// Fraction of the time in which the job makes progress, from 0 to 1.
     progress: f64,
 }
 
-/// What a job's checkpoints cost and how far they are apart, seconds: medians.
+/// Measured checkpoints of a job: medians of cost and interval, in seconds.
 struct Measured {
     checkpoints: usize,
     cost_s: f64,
     interval_s: Option<f64>,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let measured = match arguments.checkpoint_cost {
         Some(_) => None,
@@ -140,7 +142,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
 
 fn model(arguments: &Arguments, checkpoint_s: f64) -> Model {
     let node_mtbf_s = arguments.node_mtbf.map(|time_s| {
-        // Any of the nodes ends the job, and they fail independently.
+        // A failure of any node ends the job, and nodes fail independently.
         time_s / f64::from(arguments.nodes.unwrap_or(1))
     });
     let restart_s = arguments.restart_cost.unwrap_or(checkpoint_s);
@@ -153,15 +155,15 @@ fn model(arguments: &Arguments, checkpoint_s: f64) -> Model {
     Model { checkpoint_s, restart_s, mtbf_s, second }
 }
 
-/// What the programs of a job announced.
+/// Measures the checkpoints that the programs of a job announced.
 fn measure(context: &Context, job: Option<&str>) -> Result<Measured> {
     let store = context.roots.choose(job)?;
     let checkpoints = Notes::of(&store)?.checkpoints();
     measured(&checkpoints).ok_or(Error::NotMeasured { job: store.job.job })
 }
 
-/// The medians over checkpoints that all who began them completed; none if there is no such
-/// checkpoint.
+/// Returns the medians over checkpoints that all processes completed that began them; None if there
+/// are none.
 fn measured(checkpoints: &[Checkpoint]) -> Option<Measured> {
     let complete: Vec<&Checkpoint> =
         checkpoints.iter().filter(|one| one.begun > 0 && one.begun == one.ended).collect();

@@ -1,5 +1,5 @@
-//! `cairn agent`: becomes the agent of a store. Not for people: the other commands start it when
-//! they need it.
+//! `cairn agent`: turns this process into the agent of a store. Not for people: the other commands
+//! start it when they need it.
 
 use crate::error::Result;
 use clap::Args;
@@ -8,12 +8,12 @@ use std::path::PathBuf;
 /// Become the agent of a store (started by the other commands when needed).
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// The store's directory
+    /// Directory of the store
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
 }
 
-/// Returns when the agent ends.
+/// Runs the agent. Returns when it ends.
 pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(cairn_agent::agent::service::run(&arguments.store)?)
 }

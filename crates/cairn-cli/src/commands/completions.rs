@@ -1,4 +1,4 @@
-//! `cairn completions` and `cairn man`: what a package installs beside the program.
+//! `cairn completions` and `cairn man`: output that a package installs beside the program.
 
 use crate::error::{Error, Result};
 use crate::output;

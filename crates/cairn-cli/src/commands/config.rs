@@ -1,4 +1,4 @@
-//! `cairn config`: what a compiler and a linker are told to make a program that has Cairn in it.
+//! `cairn config`: prints the compiler and linker flags of a program that contains Cairn.
 //!
 //! Must stay true: the functions that `--static` diverts are exactly the hooks of the archive; a
 //! test of cairn-preload compares the list with the library.
@@ -8,7 +8,7 @@ use crate::output::{self, quoted};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
-/// The functions of the C library that ours stand in front of, one a line.
+/// Functions of the C library that Cairn replaces, one per line.
 pub const WRAPPED: &str = include_str!("../../../cairn-preload/wrapped.txt");
 
 const EXAMPLES: &str = "\
@@ -20,7 +20,7 @@ Examples:
   cmake -DCMAKE_EXE_LINKER_FLAGS=\"$(cairn config --ldflags --static)\" ...
       the same for a build system";
 
-/// Print the flags that a program is compiled and linked with.
+/// Print the flags to compile and link a program with.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
@@ -31,11 +31,10 @@ pub struct Arguments {
     /// For the linker, before the libraries: where they are, and which functions are diverted
     #[arg(long, group = "what")]
     ldflags: bool,
-    /// For the linker, last: the library, and what --ldflags prints if that is not asked for as
-    /// well
+    /// For the linker, last: the library, and the output of --ldflags if that is not given as well
     #[arg(long, group = "what")]
     libs: bool,
-    /// The archive libcairn.a instead of libcairn.so
+    /// Link the archive libcairn.a instead of libcairn.so
     #[arg(long = "static")]
     archive: bool,
 }
@@ -50,7 +49,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         flags.push(format!("-I{}", directory.display()));
     }
     let library = if arguments.archive { "libcairn.a" } else { "libcairn.so" };
-    // Without these the archive would be linked and divert nothing.
+    // Without these flags the archive would be linked but divert nothing.
     if arguments.ldflags || arguments.libs {
         let directory = find(beside, library, &["", "../lib", "../lib64"])?;
         flags.push(format!("-L{}", directory.display()));
@@ -67,7 +66,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The directory of `file`, in one of these places seen from that of the program.
+/// Returns the directory of `file`: one of `places`, relative to the directory of the program.
 fn find(beside: &Path, file: &'static str, places: &[&str]) -> Result<PathBuf> {
     let candidates: Vec<PathBuf> = places.iter().map(|place| beside.join(place)).collect();
     let found = candidates.iter().find(|directory| directory.join(file).exists());

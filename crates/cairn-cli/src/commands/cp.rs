@@ -1,12 +1,5 @@
-//! `cairn cp`: files out of a store and into it.
+//! `cairn cp`: copies files out of a store or into it.
 
-use crate::Context;
-use crate::error::{Error, Result};
-use crate::output::progress::Progress;
-use crate::output::size::human;
-use crate::output::{self, count};
-use crate::store::local;
-use crate::store::{OpenStore, Place, locate};
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::store::extended::Extended;
@@ -22,6 +15,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output::progress::Progress;
+use crate::output::size::human;
+use crate::output::{self, count};
+use crate::store::local;
+use crate::store::{OpenStore, Place, locate};
+
 const EXAMPLES: &str = "\
 Examples:
   cairn cp melt:/restart.100 .              out of the store of job melt, checksums compared
@@ -34,7 +35,7 @@ program sees it (/cairn/a) or relative to the mount (/a). Mode, time of last cha
 attributes are kept; a file that exists is replaced as a whole. What a link leads to, a device or a FIFO is
 written into, and keeps its attributes.";
 
-/// What is wrong with a target that is to get several files.
+/// Problem of a target that is to receive several files.
 const SEVERAL: &str = "several files go into a directory, and this is none";
 
 /// Copy files out of a store or into it.
@@ -44,24 +45,24 @@ pub struct Arguments {
     /// Copy directories with everything in them
     #[arg(long, short)]
     recursive: bool,
-    /// What to copy; in a store `*`, `?` and `[...]` stand for parts of names
+    /// What to copy; in a store, `*`, `?` and `[...]` match parts of names
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<String>,
-    /// Where to: a name, or a directory to copy into
+    /// Target: a name, or a directory to copy into
     #[arg(value_name = "TARGET")]
     target: String,
 }
 
-/// What was copied.
+/// Result of the command.
 #[derive(Debug, Default, Serialize)]
 pub struct CopyReport {
-    /// Regular files.
+    /// Number of regular files.
     files: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     bytes: u64,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let Arguments { recursive, sources, target } = arguments;
     let inside = sources.iter().map(|source| store_place(source)).collect::<Option<Vec<_>>>();
@@ -86,10 +87,10 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         }
         (None, Some(mut place)) if is_outside => {
             if sources.len() > 1 && !place.path.ends_with('/') {
-                // So that it is a directory, or becomes an error.
+                // Makes the target a directory, or an error.
                 place.path.push('/');
             }
-            // As they are called in the store: what a link leads to.
+            // Names in the store come from the targets of links.
             let name = |source: &String| {
                 let path = Path::new(source).canonicalize().ok()?;
                 path.file_name().map(|name| name.as_bytes().to_vec())
@@ -111,7 +112,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
 /// A job, if one is named, and a path in its store.
 type Source = (Option<String>, FilePath);
 
-/// Errors: two sources would be one file of the target.
+/// Checks that no two sources would become the same file of the target.
 fn differ(names: impl Iterator<Item = Option<Vec<u8>>>) -> Result<()> {
     let mut seen = BTreeSet::new();
     for name in names.flatten() {
@@ -124,8 +125,8 @@ fn differ(names: impl Iterator<Item = Option<Vec<u8>>>) -> Result<()> {
     Ok(())
 }
 
-/// The paths that a place stands for, in the order of their names: itself, if something has that
-/// very name or if it is no pattern. Errors: nothing matches.
+/// Returns the paths that a place matches, sorted. A place without wildcards, or one that exists
+/// under its literal name, stands for itself. Errors: nothing matches.
 fn expand(context: &Context, place: &Place) -> Result<Vec<Source>> {
     let store = context.roots.choose(place.job.as_deref())?;
     let path = store.path(&place.path)?;
@@ -140,7 +141,7 @@ fn expand(context: &Context, place: &Place) -> Result<Vec<Source>> {
     let pattern = String::from_utf8_lossy(path.as_bytes()).into_owned();
     let glob = Pattern::new(&pattern)
         .map_err(|error| Error::Pattern { pattern, problem: error.msg.to_string() })?;
-    // As a shell does it.
+    // Wildcards match as in a shell.
     let options = MatchOptions {
         require_literal_separator: true,
         require_literal_leading_dot: true,
@@ -159,7 +160,7 @@ fn expand(context: &Context, place: &Place) -> Result<Vec<Source>> {
     Ok(found)
 }
 
-/// The place in a store that `text` names: only with a colon, and no slash before it.
+/// Parses a place in a store: a text with a colon that no slash precedes.
 fn store_place(text: &str) -> Option<Place> {
     let (job, _) = text.split_once(':')?;
     (!job.contains('/')).then(|| Place::parse(text))
@@ -228,7 +229,7 @@ impl Out<'_> {
         }
         let found = self.destination.look(outer)?.map(|found| found.kind);
         match found {
-            // A directory says itself that it is none.
+            // For a directory, copy_out returns the error.
             None | Some(FileType::RegularFile | FileType::Directory) => {
                 local::copy_out(self.volume, inner, self.destination, outer, progress)?;
             }
@@ -242,7 +243,7 @@ impl Out<'_> {
         Ok(())
     }
 
-    /// Errors: there is something at `outer` that a link does not take the place of.
+    /// Checks that a symbolic link may replace what is at `outer`.
     fn check_replaceable(&self, outer: &FilePath) -> Result<()> {
         match self.destination.look(outer)?.map(|found| found.kind) {
             None | Some(FileType::RegularFile | FileType::Symlink) => Ok(()),
@@ -308,7 +309,7 @@ fn copy_in(
     }
     let (volume, inner) = find(&store, &volumes, &path)?;
     let mut progress = Progress::new("copying", local_bytes(source)?, context.json);
-    // A link that is named is followed; one that is found below is copied as a link.
+    // A link on the command line is followed; a link below it is copied as a link.
     let named = source.canonicalize().map_err(Error::file("look at", source))?;
     copy_in_path(&named, volume, &inner, report, &mut progress)
 }
@@ -351,7 +352,7 @@ fn sorted_children(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(children)
 }
 
-/// Bytes of the regular files at and below `path`.
+/// Returns the size of the regular files at and below `path`, in bytes.
 fn local_bytes(path: &Path) -> Result<u64> {
     let metadata = fs::symlink_metadata(path).map_err(Error::file("look at", path))?;
     if !metadata.is_dir() {

@@ -1,17 +1,18 @@
-//! `cairn discover`: which NVMe subsystems another machine exports.
+//! `cairn discover`: lists the NVMe subsystems that another machine exports.
 
-use crate::Context;
-use crate::error::{Error, Result};
-use crate::output::{self, escaped};
-use cairn_device::nvme::controller::{Settings, discover};
-use cairn_device::nvme::tcp::TcpFabric;
-use cairn_device::nvme::wire::fabrics::{DiscoveryEntry, TRANSPORT_TCP};
+use cairn_nvme::controller::{Settings, discover};
+use cairn_nvme::tcp::TcpFabric;
+use cairn_nvme::wire::fabrics::{DiscoveryEntry, TRANSPORT_TCP};
 use clap::Args;
 use serde::Serialize;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// The port of NVMe over TCP.
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output::{self, escaped};
+
+/// Port of NVMe over TCP.
 const DEFAULT_PORT: u16 = 4420;
 
 const EXAMPLES: &str = "\
@@ -29,26 +30,25 @@ pub struct Arguments {
     address: String,
 }
 
-/// A subsystem that was found.
+/// A discovered subsystem.
 #[derive(Debug, Serialize)]
 pub struct Found {
     /// Its name.
     nqn: String,
-    /// tcp, or the number of another transport.
+    /// `tcp`, or the number of another transport.
     transport: String,
-    /// Where it is.
+    /// Its address.
     address: String,
     /// Its port.
     service: String,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let address = resolve(&arguments.address)?;
     let refused = |source| Error::Remote { address, source };
-    let identity = cairn_device::sys::random().map_err(|errno| {
-        refused(cairn_device::nvme::Error::System { action: "get a name", errno })
-    })?;
+    let identity = cairn_platform::sys::random()
+        .map_err(|errno| refused(cairn_nvme::Error::System { action: "get a name", errno }))?;
     let fabric = TcpFabric::new(address);
     let entries = discover(fabric, &Settings::new(identity)).map_err(refused)?;
     let found: Vec<Found> = entries.iter().map(found).collect();
@@ -78,7 +78,7 @@ fn found(entry: &DiscoveryEntry) -> Found {
     }
 }
 
-/// The first address of `HOST` or `HOST:PORT`.
+/// Resolves `HOST` or `HOST:PORT` to its first address.
 pub fn resolve(text: &str) -> Result<SocketAddr> {
     let with_port = text.to_socket_addrs();
     let addresses = with_port.or_else(|_| (text, DEFAULT_PORT).to_socket_addrs());

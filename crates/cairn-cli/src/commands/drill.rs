@@ -1,10 +1,24 @@
-//! `cairn drill`: kills a run at random times and starts it again, to see before a long campaign
-//! that it comes back.
+//! `cairn drill`: kills a run at random times and restarts it, to test before a long campaign that
+//! it recovers.
 //!
-//! Must stay true: the drill has a job, a store, tiers and, where it drains, a directory of its
-//! own, and no archive: nothing of real runs is touched; the program is killed and started as a
-//! user's would be, by `cairn run` on the command line; the seed says when. Whoever ends the drill
-//! ends the run. Does not judge what the program computes, but how it ends.
+//! Must stay true: the drill uses its own job, store, tiers and, if it drains, directory, and no
+//! archive, so that it touches nothing of real runs. The program is killed and started as a user
+//! would do it, by `cairn run` on the command line. The seed determines the times. A signal that
+//! ends the drill ends the run. The drill does not judge the program's results, only how it ends.
+
+use cairn_agent::checkpoint::sets::register::Checkpoint;
+use cairn_agent::store::volume::now;
+use cairn_device::MediumKind;
+use cairn_device::media::medium::{self, Contents};
+use clap::Args;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::Context;
 use crate::create::claim::claim_existing;
@@ -19,24 +33,10 @@ use crate::settings::{OneOrMore, RunSettings};
 use crate::store::OpenStore;
 use crate::store::survey::Look;
 use crate::store::tier::{self, TierRequest};
-use cairn_agent::checkpoint::sets::register::Checkpoint;
-use cairn_agent::store::volume::now;
-use cairn_device::MediumKind;
-use cairn_device::medium::{self, Contents};
-use clap::Args;
-use serde::Serialize;
-use std::ffi::OsString;
-use std::io::{self, IsTerminal};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
-/// How often it is looked whether processes have gone, and whether the program has if nobody says
-/// so.
+/// Interval between two checks whether processes have gone, and longest wait for a signal.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long processes that were killed may take to go.
+/// How long to wait for killed processes to disappear.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 
 const EXAMPLES: &str = "\
@@ -55,23 +55,23 @@ CAIRN_RUN_TIER or cairn.toml name are used if they are in memory, or nothing is 
 Exit codes: 0 every restart worked and the run ended well; 1 not (said why; the store is kept), or it ended before it was killed as often
 as was asked for, or had no file in the store whenever it was killed; 2 refused.";
 
-/// Kill a run at random times and see whether it comes back.
+/// Kill a run at random times and see whether it recovers.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// How often it is killed
+    /// Number of kills
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     kills: u32,
-    /// When it is killed, counted from its start: between these two times
+    /// Range of the time from a start to the kill
     #[arg(long, value_name = "TIME..TIME", default_value = "10s..60s", value_parser = span)]
     after: Span,
-    /// Decides the times [default: a new one, which is said]
+    /// Seed of the random times [default: a new one, which is printed]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// How it is started again, for a shell [default: as the first time]
+    /// Shell command for restarts [default: the same command as for the first start]
     #[arg(long, value_name = "COMMAND")]
     restart: Option<String>,
-    /// An empty directory that the drill drains to, where runs do: not that of real ones
+    /// An empty directory for the drill to drain to, if runs drain: not that of real runs
     #[arg(long, value_name = "DIR")]
     persist: Option<PathBuf>,
     /// The command and its arguments
@@ -79,14 +79,14 @@ pub struct Arguments {
     command: Vec<OsString>,
 }
 
-/// Seconds from which to which.
+/// A range of times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Span {
     from: f64,
     to: f64,
 }
 
-/// Reads `10s..60s`.
+/// Parses `10s..60s`.
 fn span(text: &str) -> Result<Span, String> {
     let bad = || "write two times, as in 10s..60s".to_string();
     let (from, to) = text.split_once("..").ok_or_else(bad)?;
@@ -94,40 +94,40 @@ fn span(text: &str) -> Result<Span, String> {
     if span.from <= span.to { Ok(span) } else { Err(bad()) }
 }
 
-/// What came of it.
+/// Result of the drill.
 #[derive(Debug, Serialize)]
 struct DrillReport {
-    /// The drill's job.
+    /// Job of the drill.
     job: String,
-    /// What decided the times.
+    /// Seed of the times.
     seed: u64,
-    /// Each time it was killed.
+    /// The kills.
     kills: Vec<Kill>,
-    /// How the last start of the program ended.
+    /// Exit code of the program's last start.
     exit_code: i32,
-    /// Every restart worked, and the run ended well.
+    /// Whether every restart worked and the run succeeded.
     ended_well: bool,
-    /// Seconds of work that was lost, all kills together.
+    /// Work lost by all kills together, in seconds.
     lost_seconds: f64,
 }
 
-/// One kill and what was left.
+/// One kill and what it left.
 #[derive(Debug, Default, Serialize)]
 struct Kill {
     /// Seconds after the start of the program.
     after_seconds: f64,
-    /// The newest complete checkpoint, from which it was started again; null: from the beginning.
+    /// Newest complete checkpoint, from which it was restarted; null if there was none.
     checkpoint: Option<String>,
     step: Option<u64>,
-    /// Seconds of work that was lost: since that checkpoint was written, or since the start.
+    /// Lost work in seconds: since that checkpoint was written, or since the start.
     lost_seconds: f64,
     /// Checkpoints that it was writing.
     unfinished: Vec<String>,
-    /// Files in the store.
+    /// Number of files in the store.
     files: u64,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let seed = arguments.seed.unwrap_or_else(|| now().0 as u64);
     let drill = Drill {
@@ -139,10 +139,10 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     };
     check_tiers(&context.settings.run)?;
     if context.roots.find(&drill.job).is_some() {
-        // Of a drill that failed, whose process had the same number.
+        // A store of a failed drill whose process had the same id.
         return Err(Error::StoreExists { job: drill.job });
     }
-    // Before anything starts a thread: the witness is forked.
+    // Must come before anything starts a thread, because it forks the witness.
     let mut signals =
         Signals::block().map_err(Error::file("block signals for", Path::new(&drill.job)))?;
     let report = match drill.hold(seed, &mut signals) {
@@ -171,8 +171,8 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// The directory of the drill. Errors: it is not empty; or there is none, and the drill would drain
-/// to that of real runs.
+/// Returns the directory of the drill. Errors: it is not empty; or none was given, and the drill
+/// would drain to that of real runs.
 fn persist(context: &Context, arguments: &Arguments) -> Result<Option<PathBuf>> {
     let refused = |path: &Path, problem: &str| Error::Persist {
         path: path.to_path_buf(),
@@ -194,8 +194,8 @@ fn persist(context: &Context, arguments: &Arguments) -> Result<Option<PathBuf>> 
     }
 }
 
-/// Errors: a tier that is configured holds something already, which the drill would recover, write
-/// to and remove; or another machine has it.
+/// Refuses configured tiers that hold something, which the drill would recover, write to and
+/// remove; and tiers that another machine may have.
 fn check_tiers(of_runs: &RunSettings) -> Result<()> {
     let said = |name: &str| std::env::var(name).ok();
     let list = |text: String| text.split(',').map(str::to_string).collect();
@@ -203,7 +203,7 @@ fn check_tiers(of_runs: &RunSettings) -> Result<()> {
     let tiers = said("CAIRN_RUN_TIER").map(list).or_else(of_file).unwrap_or_default();
     let meta = said("CAIRN_RUN_META_TIER").or(of_runs.meta_tier.clone());
     for text in tiers.into_iter().chain(meta) {
-        // One that is free now can be another machine's in a moment.
+        // A namespace that is free at this moment may be another machine's a moment later.
         let may_be_used = !text.starts_with("nvme-tcp") && is_free(&tier::parse(&text)?);
         if !may_be_used {
             let problem = "may hold what real runs have left".to_string();
@@ -216,7 +216,7 @@ fn check_tiers(of_runs: &RunSettings) -> Result<()> {
     Ok(())
 }
 
-/// Whether nothing is where the tier is to be.
+/// Whether nothing is in the place of the tier.
 fn is_free(tier: &TierRequest) -> bool {
     match (tier.device.medium(), &tier.path) {
         (Some(MediumKind::File | MediumKind::Dax), Some(path)) => path.symlink_metadata().is_err(),
@@ -228,14 +228,14 @@ fn is_free(tier: &TierRequest) -> bool {
 struct Drill<'a> {
     job: String,
     persist: Option<PathBuf>,
-    /// This one.
+    /// Path of this program.
     program: PathBuf,
     context: &'a Context,
     arguments: &'a Arguments,
 }
 
 impl Drill<'_> {
-    /// Runs, kills and runs again, until the program ends.
+    /// Starts the program and kills it repeatedly, then lets it run to its end.
     fn hold(&self, seed: u64, signals: &mut Signals) -> Result<DrillReport> {
         let mut report = DrillReport {
             job: self.job.clone(),
@@ -268,7 +268,7 @@ impl Drill<'_> {
         Ok(DrillReport { ended_well: status.success(), ..report.with(status) })
     }
 
-    /// Starts the program, in a process group of its own, as a user would.
+    /// Starts the program in a process group of its own, as a user would.
     fn start(&self, again: bool, signals: &Signals) -> Result<Child> {
         let mut command = Command::new(&self.program);
         if let Some(root) = self.context.roots.explicit() {
@@ -283,21 +283,21 @@ impl Drill<'_> {
             Some(restart) => command.args(["sh", "-c", restart]),
             None => command.args(&self.arguments.command),
         };
-        // What the drill prints is not mixed with what the program does.
+        // The program's output must not mix with that of the drill.
         command.stdout(io::stderr()).process_group(0);
         if io::stdin().is_terminal() {
-            // Another process group that reads it is stopped.
+            // A background process group that reads the terminal is stopped.
             command.stdin(Stdio::null());
         }
         signals.unblock_in(&mut command);
         command.spawn().map_err(Error::file("execute", &self.program))
     }
 
-    /// What a kill left. Errors: the store is not there or cannot be read.
+    /// Examines what a kill left. Errors: the store cannot be read.
     fn look(&self, ran: Duration) -> Result<Kill> {
         let died_ns = now().0;
         let Some(directory) = self.context.roots.find(&self.job) else {
-            // It was killed before it had a store.
+            // The run was killed before it had a store.
             return Ok(Kill { lost_seconds: ran.as_secs_f64(), ..Kill::default() });
         };
         let store = OpenStore::open(&directory)?;
@@ -317,11 +317,11 @@ impl Drill<'_> {
         })
     }
 
-    /// Removes what the drill made, but for what it drained.
+    /// Removes the drill's store. Drained files stay.
     fn clear(&self) -> Result<()> {
         match self.context.roots.find(&self.job) {
             Some(directory) => claim_existing(OpenStore::open(&directory)?)?.remove(),
-            // The run removed it, because all of it was drained.
+            // The run removed the store because everything was drained.
             None => Ok(()),
         }
     }
@@ -345,8 +345,8 @@ impl Kill {
     }
 }
 
-/// Waits for the end of the program, at most so long; none if it goes on. Errors: the drill is to
-/// end; the program was killed.
+/// Waits for the end of the program, at most `limit`; None if it still runs. Errors: a signal ends
+/// the drill; the program was killed first.
 fn wait(
     child: &mut Child,
     limit: Option<Duration>,
@@ -358,7 +358,7 @@ fn wait(
         if ended.is_some() || limit.is_some_and(|limit| started.elapsed() >= limit) {
             return Ok(ended);
         }
-        // It is in another process group: no signal for ours has reached it.
+        // The program is in another process group, so no signal to ours has reached it.
         if let Event::Forward(signal) | Event::Shared(signal) = signals.wait(LOOK_EVERY) {
             kill(child)?;
             return Err(Error::DrillEnded { signal });
@@ -368,13 +368,14 @@ fn wait(
 
 /// Kills the program with everything in its process group.
 fn kill(child: &mut Child) -> Result<()> {
-    // SAFETY: the child was not waited for successfully yet, so the number of its group is still
-    // its own.
+    // SAFETY: kill takes numbers only. The child has not been reaped, so the id of its group cannot
+    // belong to another one.
     unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
     child.wait().map(drop).map_err(Error::file("wait for", Path::new("the command")))
 }
 
-/// Waits until nobody uses the store: what was killed, or lost its parent, takes a moment to go.
+/// Waits until nobody uses the store: killed processes, and those that lost their parent, take a
+/// moment to disappear.
 fn bury(store: &OpenStore) -> Result<()> {
     let started = Instant::now();
     loop {
@@ -391,7 +392,7 @@ fn bury(store: &OpenStore) -> Result<()> {
 
 fn say(context: &Context, report: &DrillReport) {
     if context.json {
-        // It holds nothing that JSON cannot say.
+        // The error is ignored: the report can always be written as JSON.
         let _ = output::json(report);
         return;
     }
@@ -404,11 +405,11 @@ fn say(context: &Context, report: &DrillReport) {
     output::line(&format!("{kills} (--seed {}), {lost} of work lost: {end}", report.seed));
 }
 
-/// Numbers that a seed decides (splitmix64).
+/// Random numbers from a seed (splitmix64).
 struct Random(u64);
 
 impl Random {
-    /// From 0 to below 1.
+    /// Returns a number from 0 to below 1.
     fn fraction(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

@@ -1,4 +1,4 @@
-//! `cairn exec`: another command in a job that has a store already.
+//! `cairn exec`: runs another command in the existing store of a job.
 
 use crate::Context;
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ pub struct Arguments {
     /// The job [default: the one this runs in, or the only one]
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
-    /// Count the command's calls about files, by function and by how they end; see: cairn calls
+    /// Count the command's file calls, by function and result; see: cairn calls
     #[arg(long)]
     report_calls: bool,
     /// The command and its arguments
@@ -28,7 +28,7 @@ pub struct Arguments {
     command: Vec<OsString>,
 }
 
-/// Becomes the command; returns only if that fails.
+/// Replaces this process with the command. Returns only if that fails.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let store = context.roots.choose(arguments.job.as_deref())?;
     store.volumes()?;

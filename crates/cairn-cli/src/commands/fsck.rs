@@ -1,17 +1,12 @@
-//! `cairn fsck`: what a durable tier's file or device holds, what is damaged, what is lost by it;
-//! and repairs.
+//! `cairn fsck`: shows what a durable tier's file or device holds, what is damaged and what is lost
+//! by that; and repairs it.
 //!
-//! Must stay true: only what is there twice is repaired, and nothing at all if something is lost,
-//! so that whoever knows better finds everything as it was. The file is opened for writing only
-//! when something is repaired. What the repairs led to is looked at again.
+//! Must stay true: only what exists twice is repaired, and nothing at all if something is lost, so
+//! that an expert finds everything as it was. The tier is opened for writing only for a repair. The
+//! result of a repair is checked again.
+//!
 //! Does not read the data of files; `cairn verify` does.
 
-use crate::Context;
-use crate::create::claimed_tiers::ClaimedTiers;
-use crate::error::{EXIT_NOT_REPAIRED, Error, Result};
-use crate::output::size::human;
-use crate::output::{self, count};
-use crate::store::offline::{self, TierFile};
 use cairn_agent::model::clock::utc_time;
 use cairn_agent::model::path::FilePath;
 use cairn_core::inspect;
@@ -20,14 +15,21 @@ use cairn_core::{
     Attributes, Condition, Durability, Inspection, LogEnd, Media, Recovered, Superblock,
     repair_superblock,
 };
-use cairn_device::checksum::crc32c;
-use cairn_device::label::{Identity, Label};
-use cairn_device::media_file::Access;
-use cairn_device::nvme::shared::RemotePath;
+use cairn_device::media::label::{Identity, Label};
+use cairn_device::media::media_file::Access;
 use cairn_device::{MediaFile, Workspace};
+use cairn_nvme::shared::RemotePath;
+use cairn_platform::checksum::crc32c;
 use clap::Args;
 use serde::Serialize;
 use std::path::Path;
+
+use crate::Context;
+use crate::create::claimed_tiers::ClaimedTiers;
+use crate::error::{EXIT_NOT_REPAIRED, Error, Result};
+use crate::output::size::human;
+use crate::output::{self, count};
+use crate::store::offline::{self, TierFile};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,8 +44,8 @@ Data is not read; cairn verify file:/nvme/cairn compares every block with its ch
 Exit codes, as of fsck(8): 0 clean; 1 repaired; 4 damage is left: it cannot be repaired, or not
 with --dry-run or on a read-only device; 2 refused: no tier, in use, of another size or version.";
 
-/// What can be done about damage that loses something. What is left of files is not to be trusted:
-/// their blocks may have been used for others since.
+/// Advice for damage that loses something. The remaining files cannot be trusted: their blocks may
+/// have been reused for others since.
 const ADVICE: &str = "restart from what was drained, with another tier";
 /// Exit code: everything that was damaged was repaired.
 const EXIT_REPAIRED: i32 = 1;
@@ -60,7 +62,7 @@ pub struct Arguments {
     dry_run: bool,
 }
 
-/// How a tier is as a whole.
+/// State of the whole tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
@@ -70,86 +72,87 @@ enum State {
     Damaged,
 }
 
-/// What was found.
+/// Result of the command.
 #[derive(Debug, Serialize)]
 pub struct FsckReport {
-    /// The file.
+    /// Path of the tier.
     file: String,
-    /// `clean`, `repairable`, `repaired` or `damaged`: beyond repair.
+    /// `clean`, `repairable`, `repaired`, or `damaged` if it cannot be repaired.
     state: State,
-    /// What the file is; null if its superblock and the copy are damaged.
+    /// Description of the tier; null if both its superblock and the copy are damaged.
     tier: Option<Tier>,
-    /// What recovery makes of it; null if it cannot.
+    /// Recovered content; null if recovery fails.
     content: Option<Content>,
-    /// What is damaged.
+    /// Damaged parts.
     findings: Vec<Finding>,
 }
 
-/// What the superblock, the snapshots and the log say.
+/// Content of the superblock, the snapshots and the log.
 #[derive(Debug, Serialize)]
 struct Tier {
     /// Version of the format.
     format: u32,
-    /// Tells this tier from every other, in hexadecimal.
+    /// Identity of the tier in hexadecimal; no two tiers share one.
     identity: String,
-    /// When it was made, RFC 3339.
+    /// Creation time (RFC 3339).
     created: String,
-    /// Metadata and data.
+    /// Size of metadata and data.
     bytes: u64,
-    /// Whether it holds data, too, and not metadata alone.
+    /// Whether it holds data and not only metadata.
     holds_data: bool,
-    /// The tiers behind it.
+    /// Further tiers of the store.
     further: Vec<Further>,
-    /// Unit of allocation.
+    /// Allocation unit.
     hugeblock_bytes: u32,
-    /// Where programs saw its files.
+    /// Mount prefix of its files.
     mount: String,
-    /// What survives the loss of memory: what was synced (`fsync`), or each operation (`op`).
+    /// What survives the loss of memory: synced files (`fsync`), or each operation (`op`).
     durability: &'static str,
-    /// `intact` or `damaged`: what says whose file this is, at its end.
+    /// `intact` or `damaged`: the label at the end of the tier, which names its owner.
     label: &'static str,
     /// `intact` or `damaged`.
     superblock: &'static str,
     /// `intact` or `damaged`.
     superblock_copy: &'static str,
-    /// The two slots.
+    /// The two snapshot slots.
     snapshots: Vec<Snapshot>,
-    /// Bytes of the log that recovery reads, and that there is room for.
+    /// Size of the log that recovery reads, and capacity of the log.
     log_used_bytes: u64,
     log_bytes: u64,
-    /// Where the last flush of the log broke off, as it may in a crash; null if it did not.
+    /// Position where the last flush of the log was cut off, which a crash may cause; null if it
+    /// was not.
     log_torn_at: Option<u64>,
 }
 
-/// A tier whose metadata are here.
+/// A further tier whose metadata are here.
 #[derive(Debug, Serialize)]
 struct Further {
     bytes: u64,
-    /// Tells its file from every other; null in memory.
+    /// Identity of its file; null in memory.
     identity: Option<String>,
 }
 
 /// A snapshot slot.
 #[derive(Debug, Serialize)]
 struct Snapshot {
-    /// Offset in the file.
+    /// Offset in the tier.
     offset: u64,
     /// `intact`, `blank`, `damaged`, or `records damaged`.
     condition: &'static str,
-    /// Ascends; the greater one counts.
+    /// Ascending number; the snapshot with the greater one is in effect.
     number: Option<u64>,
-    /// Bytes of its records.
+    /// Size of its records.
     bytes: Option<u64>,
-    /// Where in the log it was taken, words.
+    /// Position of the log at which it was taken, in words.
     log_position: Option<u64>,
 }
 
 /// The namespace.
 #[derive(Debug, Serialize)]
 struct Content {
-    /// Records replayed, those of the snapshot included.
+    /// Number of replayed records, including those of the snapshot.
     records: u64,
-    /// Number of the last operation.
+    /// LSN of the last operation.
     lsn: u64,
     files: u64,
     directories: u64,
@@ -157,32 +160,33 @@ struct Content {
     links: u64,
     /// Blocks in use, each by one owner.
     used_blocks: u64,
-    /// Blocks in all.
+    /// Total number of blocks.
     blocks: u64,
-    /// Files that were open when the node's memory was lost, or whose writers died, but not lost.
+    /// Files that were open when the node's memory was lost, or whose writers died, but that are
+    /// not lost.
     unclean: Vec<String>,
-    /// Those of which a part was in memory only: without that it is lost.
+    /// Files that lost a part that was in memory only.
     lost: Vec<String>,
 }
 
-/// Damage.
+/// A damaged part.
 #[derive(Debug, Serialize)]
 struct Finding {
-    /// What is damaged.
+    /// Name of the part.
     part: &'static str,
-    /// Where it begins in the file.
+    /// Its offset in the tier.
     offset: Option<u64>,
-    /// How.
+    /// Description of the damage.
     problem: String,
     /// What is lost by it.
     lost: String,
     /// How it is repaired; null if it cannot be.
     remedy: Option<&'static str>,
-    /// Whether that was done.
+    /// Whether it was repaired.
     repaired: bool,
 }
 
-/// Carries out the command; returns its exit code.
+/// Runs the command. Returns the exit code.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
     let path = offline::path_of(&arguments.file);
     let mut report = examine(&path, &offline::open(&path, Access::Read)?)?;
@@ -203,7 +207,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
     }
 }
 
-/// Looks at everything and changes nothing.
+/// Examines the tier without changing it.
 fn examine(path: &Path, tier: &TierFile) -> Result<FsckReport> {
     let file = &tier.file;
     let mut report = FsckReport {
@@ -253,12 +257,12 @@ fn examine(path: &Path, tier: &TierFile) -> Result<FsckReport> {
     Ok(report)
 }
 
-/// Carries out all remedies and looks whether they helped. Errors: the file cannot be written to.
+/// Carries out all remedies and checks the result. Errors: the tier cannot be written to.
 fn repair(path: &Path) -> Result<FsckReport> {
-    // Given back when everything is closed.
+    // Given back after everything is closed.
     let _claimed = ClaimedTiers::for_now(path)?;
     let mut tier = offline::open(path, Access::ReadWrite)?;
-    // Somebody may have used it meanwhile.
+    // A store may have used the tier meanwhile.
     let before = examine(path, &tier)?;
     if before.state != State::Repairable {
         return Ok(before);
@@ -284,8 +288,8 @@ fn carry_out(findings: &[Finding], tier: &mut TierFile) -> cairn_core::Result<()
                 file.write_label(Label { bytes, identity, ..Label::default() })?;
             }
             "snapshot" => {
-                // Recovery ends with a new snapshot, in the slot that does not hold the one it
-                // began with.
+                // Recovery ends with a new snapshot, in the slot other than the one it started
+                // from.
                 let words = superblock.geometry.segment_bytes() as usize / 8;
                 recover(file, &Workspace::new(words)?, crc32c)?;
             }
@@ -295,7 +299,7 @@ fn carry_out(findings: &[Finding], tier: &mut TierFile) -> cairn_core::Result<()
     file.flush()
 }
 
-/// The label's identity of a tier.
+/// Returns the identity of a tier in the form of the label.
 fn identity(superblock: &Superblock) -> Identity {
     let mut identity = Identity::default();
     for (bytes, half) in identity.chunks_exact_mut(8).zip(superblock.identity) {
@@ -341,7 +345,7 @@ fn describe(inspection: &Inspection, label_is_damaged: bool) -> Tier {
     }
 }
 
-/// The tiers behind the first one.
+/// Returns the further tiers.
 fn further(superblock: &Superblock) -> Vec<Further> {
     let blocks = superblock.geometry.tier_blocks[1..].iter().zip(superblock.further);
     let blocks = blocks.filter(|(blocks, _)| **blocks > 0);
@@ -352,7 +356,7 @@ fn further(superblock: &Superblock) -> Vec<Further> {
     tiers.collect()
 }
 
-/// An identity, as it is shown.
+/// Returns an identity in hexadecimal.
 fn hexadecimal(words: [u64; 2]) -> String {
     words.iter().flat_map(|word| word.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -366,7 +370,7 @@ fn condition(condition: Condition) -> &'static str {
     }
 }
 
-/// Recovers the namespace in memory and checks every invariant of it.
+/// Recovers the namespace in memory and checks all its invariants.
 fn read_content(file: &MediaFile, superblock: &Superblock) -> cairn_core::Result<Content> {
     let (fs, Recovered { records, lsn, .. }) = offline::rebuild(file, superblock)?;
     let blocks = fs.check()?;
@@ -392,7 +396,7 @@ fn read_content(file: &MediaFile, superblock: &Superblock) -> cairn_core::Result
 }
 
 impl Finding {
-    /// Damage that cannot be repaired.
+    /// Creates a finding about damage that cannot be repaired.
     fn lost(
         part: &'static str,
         offset: Option<u64>,
@@ -402,7 +406,7 @@ impl Finding {
         Finding { part, offset, problem, lost: lost.into(), remedy: None, repaired: false }
     }
 
-    /// Damage to something that is there twice.
+    /// Creates a finding about damage to something that exists twice.
     fn harmless(
         part: &'static str,
         offset: u64,

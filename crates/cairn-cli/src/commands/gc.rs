@@ -1,8 +1,16 @@
-//! `cairn gc`: stores that nobody uses any more are removed.
+//! `cairn gc`: removes stores that nobody uses any more.
 //!
-//! Must stay true: a store is removed only by whoever has its run lock, and after it was looked at
-//! again under that lock; one with files that are nowhere else, or checkpoints that its archive
-//! lacks, only if that was said twice; what is damaged or somebody else's is named and left alone.
+//! Must stay true: a store is removed only under its run lock, after it was examined again under
+//! that lock. A store with files that exist nowhere else, or with checkpoints that its archive
+//! lacks, is removed only if the user confirms it twice. A damaged store, or another user's, is
+//! listed and left alone.
+
+use cairn_agent::archive::fetch::Archive;
+use cairn_agent::persist::outside::Lack;
+use clap::Args;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::Context;
 use crate::commands::rm::take_for_removal;
@@ -16,12 +24,6 @@ use crate::store::removal;
 use crate::store::survey::{Look, State, StoreRow, survey};
 use crate::store::unsaved::{said, shown};
 use crate::store::{OpenStore, check_job_name};
-use cairn_agent::archive::fetch::Archive;
-use cairn_agent::persist::outside::Lack;
-use clap::Args;
-use serde::Serialize;
-use std::path::PathBuf;
-use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,43 +44,43 @@ Exit codes: 0 done; 1 the store that --job names was not removed (said why); 2 r
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Only stores that were not used for so long, as in 3d, 12h or 30m
+    /// Only stores that were not used for this long, as in 3d, 12h or 30m
     #[arg(long, value_name = "TIME", default_value = "3d", value_parser = duration::argument)]
     older_than: f64,
-    /// Only say what would be removed
+    /// Only print what would be removed
     #[arg(long)]
     dry_run: bool,
     /// Only the store of this job
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
-    /// Also stores with files that are nowhere else; only together with --yes
+    /// Also stores with files that exist nowhere else; requires --yes
     #[arg(long, requires = "yes")]
     force: bool,
-    /// Yes, those files may be lost; only together with --force
+    /// Confirm that those files may be lost; requires --force
     #[arg(long, requires = "force")]
     yes: bool,
 }
 
-/// What became of the stores.
+/// Result of the command.
 #[derive(Debug, Default, Serialize)]
 struct GcReport {
-    /// Nothing was removed, as was asked for.
+    /// Whether this was a dry run, which removes nothing.
     dry_run: bool,
     /// Stores that were removed, or would be.
     freed: Vec<Freed>,
-    /// What that freed, or would.
+    /// Bytes that were freed, or would be.
     freed_bytes: u64,
     /// Stores that stay.
     kept: Vec<Kept>,
 }
 
-/// A store that is gone.
+/// A removed store.
 #[derive(Debug, Serialize)]
 struct Freed {
     job: String,
     store: PathBuf,
     bytes: u64,
-    /// Checkpoints that would be archived before.
+    /// Number of checkpoints that would be archived first.
     to_archive: u64,
 }
 
@@ -90,7 +92,7 @@ struct Kept {
     why: String,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let older_than = Duration::from_secs_f64(arguments.older_than);
     if let Some(job) = &arguments.job {
@@ -99,7 +101,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let is_meant = |row: &StoreRow| arguments.job.as_ref().is_none_or(|job| *job == row.job);
     let rows: Vec<StoreRow> = survey(&context.roots).into_iter().filter(is_meant).collect();
     if let Some(job) = arguments.job.as_ref().filter(|_| rows.is_empty()) {
-        // Says where it was looked for.
+        // Returns the error that names the places that were searched.
         context.roots.choose(Some(job))?;
     }
     let mut report = GcReport { dry_run: arguments.dry_run, ..GcReport::default() };
@@ -120,8 +122,8 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
 }
 
-/// Removes a store if it may be removed, or says how many checkpoints would be archived before.
-/// Errors: why it stays.
+/// Removes a store if allowed. In a dry run, returns the number of checkpoints that would be
+/// archived first. Errors: the reason why the store stays.
 fn collect(row: &StoreRow, older_than: Duration, arguments: &Arguments) -> Result<u64, String> {
     match refusal(row, older_than, arguments.force) {
         Some(why) => Err(why),
@@ -131,8 +133,8 @@ fn collect(row: &StoreRow, older_than: Duration, arguments: &Arguments) -> Resul
     }
 }
 
-/// How many checkpoints of a store its archive lacks. Errors: the archive cannot be asked; then the
-/// store would stay.
+/// Returns the number of checkpoints that the store's archive lacks. Errors: the archive does not
+/// answer; then the store would stay.
 fn to_archive(row: &StoreRow) -> Result<u64, String> {
     if row.contents.is_none_or(|contents| contents.files == 0) {
         return Ok(0);
@@ -146,7 +148,7 @@ fn to_archive(row: &StoreRow) -> Result<u64, String> {
     count().map_err(|error| format!("nobody knows what of it is in the archive: {error}"))
 }
 
-/// Why a store stays, as far as can be said without taking it.
+/// Returns why a store stays, as far as can be told without taking it.
 fn refusal(row: &StoreRow, older_than: Duration, force: bool) -> Option<String> {
     match row.state {
         State::Running => Some("it is in use".to_string()),
@@ -168,7 +170,7 @@ fn refusal(row: &StoreRow, older_than: Duration, force: bool) -> Option<String> 
     }
 }
 
-/// What to do with files that are nowhere else.
+/// Returns advice for files that exist nowhere else.
 fn advice(row: &StoreRow) -> String {
     let job = &row.job;
     let is_hopeless = |lack: &Lack| matches!(lack, Lack::Unclean | Lack::Damaged);
@@ -187,8 +189,8 @@ fn advice(row: &StoreRow) -> String {
     }
 }
 
-/// Takes a store and removes it, unless something changed since it was looked at. Else says why
-/// not.
+/// Takes a store and removes it, unless something changed since it was examined. Errors: the reason
+/// why it stays.
 fn remove(row: &StoreRow, force: bool) -> Result<(), String> {
     let text = |error: Error| error.to_string();
     if row.state == State::Removed {

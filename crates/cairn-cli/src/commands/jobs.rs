@@ -1,4 +1,4 @@
-//! `cairn ls --jobs`: the stores on this machine.
+//! `cairn ls --jobs`: lists the stores on this machine.
 
 use crate::Context;
 use crate::error::Result;
@@ -8,7 +8,7 @@ use crate::output::size::human;
 use crate::store::survey::{StoreRow, survey};
 use crate::store::unsaved::{said, shown};
 
-/// Carries out the command.
+/// Runs the command.
 pub fn list(context: &Context) -> Result<()> {
     let rows = survey(&context.roots);
     if context.json {
@@ -21,7 +21,7 @@ pub fn list(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The rows for people, below a headline.
+/// Returns the rows for a person, below a headline.
 fn table(rows: &[StoreRow]) -> Vec<String> {
     const HEADLINE: [&str; 8] =
         ["JOB", "OWNER", "IDLE", "STATE", "HOLDS", "FILES", "NOT SAFE", "PERSIST"];

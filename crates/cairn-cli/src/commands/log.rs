@@ -1,12 +1,9 @@
-//! `cairn log`: what the agent of a job says of its work, as it goes on if that is wanted.
+//! `cairn log`: shows the log of a job's agent, and follows it on request.
 //!
-//! Must stay true: what stands in the store's directory is never waited for, and shown as text that
-//! no terminal obeys; a line that the agent gave another file while this looked is shown once.
+//! Must stay true: the command never waits for files in the store's directory, and shows their
+//! content as text that cannot control a terminal. A line is shown once, even if the agent rotates
+//! the log meanwhile.
 
-use crate::Context;
-use crate::error::Result;
-use crate::output::{self, escaped};
-use crate::store::job_name::JobName;
 use cairn_agent::model::log::{FILE_BYTES_MAX, Level, Line, files};
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
@@ -19,7 +16,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// How often it is looked for more.
+use crate::Context;
+use crate::error::Result;
+use crate::output::{self, escaped};
+use crate::store::job_name::JobName;
+
+/// Interval between two looks for new lines.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "\
@@ -33,24 +35,24 @@ With --json the lines are as they stand in the store, a JSON document each: time
 process number), message. The log has four files of 256 KiB at most; it goes with the store. How
 much is said decides cairn run --log-level.";
 
-/// Show what the agent of a job says of its work.
+/// Show the log of a job's agent.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
     job: JobName,
-    /// Go on with what is added, until the store is removed
+    /// Follow the log until the store is removed
     #[arg(short, long)]
     follow: bool,
-    /// Only what matters at least so much
+    /// Show only lines of this level or a more important one
     #[arg(long, value_name = "LEVEL", default_value = "debug", hide_default_value = true)]
     level: LevelArgument,
-    /// Only the last so many of them, and what is added
+    /// Show only the last N of these lines, and those that follow
     #[arg(short = 'n', long, value_name = "N")]
     lines: Option<usize>,
 }
 
-/// How much a line of a log matters, as an option.
+/// Level of a log line, as an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LevelArgument {
     /// Something is lost or damaged, or the agent cannot work
@@ -74,13 +76,13 @@ impl From<LevelArgument> for Level {
     }
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let store = context.roots.choose(arguments.job.as_deref())?;
     let form = Form { json: context.json, level: arguments.level.into() };
     let mut tail = Tail::default();
     let paths: Vec<PathBuf> = files(store.directory()).collect();
-    // The newest first: one that becomes an older one meanwhile is met again, and known.
+    // The newest file is opened first: if it is rotated meanwhile, its new name is recognised.
     paths.iter().rev().for_each(|path| tail.take(path));
     tail.files.reverse();
     let mut found = VecDeque::new();
@@ -94,7 +96,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let mut is_over = !arguments.follow;
     while !is_over {
         thread::sleep(LOOK_EVERY);
-        // Looked at first: what is said until then is shown.
+        // Checked before the read, so that lines written up to this moment are shown.
         is_over = !store.directory().exists();
         paths.last().iter().for_each(|path| tail.take(path));
         tail.read(|line| form.shown(line).iter().for_each(|line| output::line(line)));
@@ -102,15 +104,15 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Files of a log, oldest first, each with the beginning of a line that has no end yet.
+/// Files of a log, oldest first, each with the beginning of an unfinished line.
 #[derive(Default)]
 struct Tail {
     files: Vec<(File, Vec<u8>)>,
 }
 
 impl Tail {
-    /// Adds the file at `path` behind the others, if there is one and it is not among them. Of one
-    /// that is too large to be a log only the end is taken.
+    /// Adds the file at `path` after the others if it exists and is not among them. Of a file that
+    /// is too large to be a log, only the end is read.
     fn take(&mut self, path: &Path) {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(opened) = rustix::fs::open(path, flags, Mode::empty()) else { return };
@@ -126,12 +128,12 @@ impl Tail {
         }
     }
 
-    /// Gives the lines that were added since the last time; nothing more is written to any file but
-    /// the last.
+    /// Passes on the lines added since the last call. Only the last file can grow further, so the
+    /// others are dropped.
     fn read(&mut self, mut show: impl FnMut(&[u8])) {
         let last = self.files.len().saturating_sub(1);
         for (number, (file, rest)) in self.files.iter_mut().enumerate() {
-            // What cannot be read is not there.
+            // A file that cannot be read counts as empty.
             let _ = file.read_to_end(rest);
             let whole = match number < last {
                 true => rest.len(),
@@ -153,8 +155,8 @@ struct Form {
 }
 
 impl Form {
-    /// A line as it is printed; None if it does not matter enough. What is no line of the agent's
-    /// was printed by its process as it failed.
+    /// Returns a line as it is printed; None if its level is not important enough. A line that is
+    /// not the agent's format was printed by its process when it failed, and counts as an error.
     fn shown(&self, text: &[u8]) -> Option<String> {
         let line = serde_json::from_slice::<Line>(text).ok();
         let level = line.as_ref().map_or(Level::Error, |line| line.level);
@@ -166,7 +168,7 @@ impl Form {
             (None, true) => json!({ "level": level, "message": escaped(text) }).to_string(),
             (None, false) => escaped(text),
             (Some(Line { time, message, .. }), false) => {
-                // Without the fraction of the second.
+                // Without fractions of a second.
                 let time = time.split('.').next().unwrap_or_default().replace('T', " ");
                 let (time, message) = (escaped(time.as_bytes()), escaped(message.as_bytes()));
                 format!("{time}Z {level:5} {message}")

@@ -1,13 +1,6 @@
-//! `cairn ls`: names in a store, each with its state; and the newest file that can be restarted
+//! `cairn ls`: lists names in a store, each with its state; and finds the newest file to restart
 //! from.
 
-use crate::Context;
-use crate::commands::jobs;
-use crate::drain::checkpoints::{self, Found};
-use crate::drain::notes::Notes;
-use crate::error::{Error, Result};
-use crate::output::{self, escaped, group_name, local_time, mode_letters, user_name};
-use crate::store::{OpenStore, Place, locate};
 use cairn_agent::checkpoint::quarantine;
 use cairn_agent::model::clock::utc_time;
 use cairn_agent::model::job::Scope;
@@ -19,6 +12,14 @@ use cairn_posix::kernel::configuration;
 use clap::Args;
 use glob::{MatchOptions, Pattern};
 use serde::{Serialize, Serializer};
+
+use crate::Context;
+use crate::commands::jobs;
+use crate::drain::checkpoints::{self, Found};
+use crate::drain::notes::Notes;
+use crate::error::{Error, Result};
+use crate::output::{self, escaped, group_name, local_time, mode_letters, user_name};
+use crate::store::{OpenStore, Place, locate};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,18 +44,19 @@ pub struct Arguments {
     /// JOB, JOB:/path or /path [default: the job this runs in, or the only one]
     #[arg(value_name = "JOB:/PATH")]
     target: Option<String>,
-    /// The job, where JOB is not said with the path
+    /// The job, if it is not given with the path
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
-    /// Also what is in directories below
+    /// List subdirectories, too
     #[arg(long, short)]
     recursive: bool,
-    /// The stores on this machine, those of killed runs included: whose, how long unused, how
-    /// large, and what in them is not safe anywhere else
+    /// List the stores on this machine, including those of killed runs: owner, time since last use,
+    /// size, and what is not safe anywhere else
     #[arg(long, conflicts_with_all = ["target", "job", "recursive", "newest"])]
     jobs: bool,
-    /// Print only the path of the newest clean file that matches, as the program sees it; with
-    /// --checkpoints, those of all files of the newest complete checkpoint with a file that matches
+    /// Print only the path of the newest clean file that matches, as the program sees it. With
+    /// --checkpoints, print the paths of all files of the newest complete checkpoint with a
+    /// matching file
     #[arg(long, value_name = "GLOB")]
     newest: Option<String>,
     /// List checkpoints instead of files: step, files, bytes, age, and where each is safe
@@ -65,11 +67,11 @@ pub struct Arguments {
 /// A name in a store.
 #[derive(Debug, Serialize)]
 struct Row {
-    /// As the program sees it.
+    /// Path as the program sees it.
     path: Bytes,
     /// `file`, `directory` or `symlink`.
     kind: &'static str,
-    /// `open`, `unclean`, `clean`, `drained` or `absent`; null for what is not a file.
+    /// `open`, `unclean`, `clean`, `drained` or `absent`; null for anything but a file.
     state: Option<&'static str>,
     /// Length in bytes.
     bytes: u64,
@@ -84,17 +86,17 @@ struct Row {
     version: u64,
     /// Target of a symbolic link.
     target: Option<Bytes>,
-    /// What programs said of how it is to be treated: `persistent`, `reusable` or `temporary`;
-    /// `preload` or `offload`.
+    /// Hints of programs about the file: `persistent`, `reusable` or `temporary`; `preload` or
+    /// `offload`.
     hints: Vec<&'static str>,
-    /// In the store.
+    /// Path in the store.
     #[serde(skip)]
     place: FilePath,
     #[serde(skip)]
     attributes: Option<Attributes>,
 }
 
-/// A name, which may be any bytes.
+/// A name of arbitrary bytes.
 #[derive(Debug)]
 struct Bytes(Vec<u8>);
 
@@ -104,7 +106,7 @@ impl Serialize for Bytes {
     }
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     if arguments.jobs {
         return jobs::list(context);
@@ -129,7 +131,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         return match context.json {
             true => output::json(&row),
             false => {
-                // Also where it is not text: it is taken as it is.
+                // Printed unescaped even if it is not text, because scripts use it as a path.
                 output::print(&[&row.path.0[..], b"\n"].concat());
                 Ok(())
             }
@@ -149,7 +151,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
 }
 
-/// The rows for `path`: itself if it is a file, else what is in it.
+/// Returns the rows for `path`: itself if it is a file, else its content.
 fn list(
     store: &OpenStore,
     volumes: &[Volume],
@@ -158,7 +160,7 @@ fn list(
 ) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let Some((volume, inner)) = locate(volumes, path) else {
-        // Above the namespaces of ranks.
+        // The path lies above the namespaces of ranks.
         for volume in volumes {
             let attributes = volume.attributes(&FilePath::root())?;
             rows.push(row(store, volume, &FilePath::root(), &attributes)?);
@@ -193,7 +195,7 @@ fn list_directory(
         let path = directory.join(&name);
         let attributes = match volume.fs().attributes(inode) {
             Ok(attributes) => attributes,
-            // Removed meanwhile.
+            // The file was removed meanwhile.
             Err(cairn_core::Error::NotFound) => continue,
             Err(error) => return Err(volume.error("look at", &path)(error).into()),
         };
@@ -295,7 +297,8 @@ fn print_rows(rows: &[Row], directory: &[u8]) {
     }
 }
 
-/// Where the files of the program that runs this lie: in a rank, those of the rank.
+/// Returns the prefix of the files of the program that runs this command: that of its rank, else
+/// the root.
 fn own_namespace(store: &OpenStore) -> FilePath {
     let captured = configuration::get();
     match (store.job.scope, captured.map(|found| found.scope())) {
@@ -306,7 +309,7 @@ fn own_namespace(store: &OpenStore) -> FilePath {
     }
 }
 
-/// The newest file below `directory` that matches, is clean, and whose data is what was written.
+/// Returns the newest file below `directory` that matches, is clean, and has intact data.
 fn newest(
     store: &OpenStore,
     volumes: &[Volume],
@@ -321,7 +324,7 @@ fn newest(
     let compiled = Pattern::new(relative.trim_start_matches('/')).map_err(bad)?;
     let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
     let incomplete = Found::look(store, volumes)?.incomplete;
-    // Who looks there wants nothing else.
+    // Damaged checkpoints are listed only if the user asks for their directory.
     let is_aside = |path: &FilePath| {
         locate(volumes, path).is_some_and(|(_, inner)| quarantine::is_aside(&inner))
     };
@@ -344,9 +347,9 @@ fn newest(
         let Some((volume, inner)) = locate(volumes, &path) else { continue };
         let file = volume.open_present(&inner);
         match file.and_then(|file| read_whole(&file, &mut buffer, &mut |_| Ok(()))) {
-            // In a rank the program does not see the name of its namespace.
+            // In scope `rank`, the program does not see the name of its namespace.
             Ok(_) => return Ok(Row { path: Bytes(store.seen(&inner)), ..row }),
-            // An older good one is better than a newer one that is damaged or being written again.
+            // An older intact file is better than a newer one that is damaged or being rewritten.
             Err(error @ cairn_agent::Error::Damaged { .. }) => output::say!("cairn: {error}"),
             Err(error) if error.is_about_absent_data() => output::say!("cairn: {error}"),
             Err(cairn_agent::Error::Changed { .. }) => {}

@@ -1,20 +1,21 @@
-//! `cairn plan`: which process of a job would write to which remote device.
+//! `cairn plan`: shows which process of a job would write to which remote device.
 //!
-//! Must stay true: the same request gives the same plan; what a single failure would take is said,
-//! never passed over.
-//! Does not decide anything; `cairn_agent::balancer` does.
+//! Must stay true: the same request gives the same plan. The report never omits what a single
+//! failure would take.
+//!
+//! Does not decide anything; `crate::balancer` does.
 
 pub mod description;
 mod picture;
 
 use crate::Context;
+use crate::balancer::hostlist::{self, ListError};
+use crate::balancer::{
+    self, Kind, Partition, Plan, PlannedTarget, RANKS_PER_TARGET, Request, Target,
+};
 use crate::error::{Error, Result};
 use crate::output::size::{self, human};
 use crate::output::{self, count};
-use cairn_agent::balancer::hostlist::{self, ListError};
-use cairn_agent::balancer::{
-    self, Kind, Partition, Plan, PlannedTarget, RANKS_PER_TARGET, Request, Target,
-};
 use clap::Args;
 use description::Cluster;
 use serde::Serialize;
@@ -23,7 +24,7 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// Machines named in a message at most.
+/// Maximum number of machines that a message names.
 const NAMES_MAX: usize = 3;
 
 const EXAMPLES: &str = "\
@@ -58,28 +59,28 @@ depends on itself; among these to the nearest; and every device gets the same nu
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The devices, and perhaps the topology, in TOML
+    /// The devices, and optionally the topology, in TOML
     #[arg(value_name = "FILE")]
     cluster: PathBuf,
     /// The topology: Slurm's topology.conf, or lines of SLURM_TOPOLOGY_ADDR
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
-    /// The nodes that processes run on, as in n[1-16]
+    /// Nodes that processes run on, as in n[1-16]
     #[arg(long, value_name = "LIST", env = "SLURM_JOB_NODELIST")]
     nodes: String,
-    /// The number of processes, spread evenly over the nodes in their order
+    /// Number of processes, spread evenly over the nodes in their order
     #[arg(long, value_name = "COUNT")]
     ranks: Option<u32>,
-    /// The number of processes on each node, as in 4(x2),3
+    /// Number of processes on each node, as in 4(x2),3
     #[arg(long, value_name = "LIST", env = "SLURM_TASKS_PER_NODE", conflicts_with = "ranks")]
     tasks_per_node: Option<String>,
-    /// How many devices to use [default: as many as get --ranks-per-target]
+    /// Number of devices to use [default: as many as get --ranks-per-target]
     #[arg(long, value_name = "COUNT")]
     targets: Option<u32>,
-    /// How many processes a device is good for, as in 56-112
+    /// Number of processes that a device can serve, as in 56-112
     #[arg(long, value_name = "RANGE", value_parser = range, default_value_t = Ratio(RANKS_PER_TARGET))]
     ranks_per_target: Ratio,
-    /// What each process writes, as in 4G: devices must have room for it
+    /// Data that each process writes, as in 4G: devices must have space for it
     #[arg(long, value_name = "SIZE")]
     bytes_per_rank: Option<String>,
     /// Draw the plan into this file
@@ -87,7 +88,7 @@ pub struct Arguments {
     svg: Option<PathBuf>,
 }
 
-/// A range as the command line has it.
+/// A range in the syntax of the command line.
 #[derive(Clone, Debug)]
 struct Ratio(RangeInclusive<u32>);
 
@@ -105,36 +106,36 @@ fn range(text: &str) -> Result<Ratio, String> {
     }
 }
 
-/// What is planned.
+/// A plan.
 #[derive(Debug, Serialize)]
 pub struct PlanReport {
-    /// Processes.
+    /// Number of processes.
     ranks: u64,
-    /// Devices that there are.
+    /// Number of available devices.
     targets_available: u64,
-    /// Those in use.
+    /// Devices in use.
     targets: Vec<TargetReport>,
-    /// Load of the busiest device, divided by that of the average one.
+    /// Load of the busiest device divided by the average load.
     worst_load_ratio: f64,
-    /// Standard deviation of the load of devices, divided by its mean.
+    /// Standard deviation of the devices' load divided by its mean.
     coefficient_of_variation: f64,
-    /// Single failures that take processes and their data; empty if there are none.
+    /// Single failures that take processes together with their data; empty if there are none.
     exposures: Vec<ExposureReport>,
-    /// Machines with processes or devices in use of which the topology says nothing: what they
-    /// share with others is not known.
+    /// Machines with processes or devices in use that the topology does not name: what they share
+    /// with others is unknown.
     unknown: Vec<String>,
 }
 
-/// A device.
+/// A device in use.
 #[derive(Debug, Serialize)]
 struct TargetReport {
     address: String,
     node: String,
-    /// Its processes: the n-th has the n-th partition.
+    /// Its processes: the n-th one has the n-th partition.
     ranks: Vec<u32>,
-    /// Bytes of each process's partition; null if the capacity is not known.
+    /// Size of each process's partition in bytes; null if the capacity is unknown.
     partition_bytes: Option<u64>,
-    /// Most links between switches to one of its processes; null if a way is not known.
+    /// Maximum number of links between switches to one of its processes; null if a path is unknown.
     hops: Option<u32>,
 }
 
@@ -143,11 +144,11 @@ struct TargetReport {
 struct ExposureReport {
     kind: Kind,
     name: String,
-    /// Processes that would be lost together with their data.
+    /// Number of processes that would be lost together with their data.
     ranks: u64,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let mut cluster = Cluster::read(&arguments.cluster, arguments.topology.as_deref())?;
     let nodes =
@@ -195,7 +196,7 @@ fn wrong_list(option: &str, error: &ListError) -> Error {
     }
 }
 
-/// The place of each rank's node, in rank order: neighbours on one node.
+/// Returns the index of each rank's node, in rank order; consecutive ranks share a node.
 fn rank_nodes(arguments: &Arguments, nodes: usize) -> Result<Vec<u32>> {
     let per_node = match (arguments.ranks, &arguments.tasks_per_node) {
         (Some(ranks), _) => {
@@ -235,7 +236,7 @@ fn rank_nodes(arguments: &Arguments, nodes: usize) -> Result<Vec<u32>> {
     Ok(per_node.iter().enumerate().flat_map(of_node).collect())
 }
 
-/// The machines of a plan that no text about the topology names.
+/// Returns the machines of a plan that the topology does not name.
 fn unknown(cluster: &Cluster, nodes: &[String], plan: &Plan) -> Vec<String> {
     let of_targets = plan.targets.iter().map(|planned| &cluster.targets[planned.offered].node);
     let machines: BTreeSet<&String> = nodes.iter().chain(of_targets).collect();

@@ -1,5 +1,16 @@
-//! `cairn restore`: a new store from what was drained or archived, for a restart on another node or
-//! another day.
+//! `cairn restore`: fills a new store from what was drained or archived, for a restart on another
+//! node or at another time.
+
+use cairn_agent::archive::ArchivePolicy;
+use cairn_agent::archive::fetch::Archive;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::manifest::{Manifest, manifest_name};
+use clap::Args;
+use glob::Pattern;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use crate::Context;
 use crate::commands::verify::{check_drained, jobs_in, missing_manifest};
@@ -11,16 +22,6 @@ use crate::error::{Error, Result};
 use crate::output::size::human;
 use crate::output::{self, count};
 use crate::settings::archive::{self, ServerArguments};
-use cairn_agent::archive::ArchivePolicy;
-use cairn_agent::archive::fetch::Archive;
-use cairn_agent::model::path::FilePath;
-use cairn_agent::persist::destination::Destination;
-use cairn_agent::persist::manifest::{Manifest, manifest_name};
-use clap::Args;
-use glob::Pattern;
-use serde::Serialize;
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,14 +54,15 @@ not restored. Exit codes: 0 done; 1 some files are damaged (the others are resto
     )),
 )]
 pub struct Arguments {
-    /// The directory that was drained to, or the archive: s3://BUCKET/PREFIX
+    /// Directory that was drained to, or archive: s3://BUCKET/PREFIX
     #[arg(value_name = "DIR|URL")]
     from: PathBuf,
     #[command(flatten)]
     store: StoreArguments,
     #[command(flatten)]
     server: ServerArguments,
-    /// Only the newest whole checkpoint of each family, and what belongs to no checkpoint
+    /// Restore only the newest complete checkpoint of each family, and the files that belong to no
+    /// checkpoint
     #[arg(long)]
     newest: bool,
     /// Restore only files whose path matches, in the store or where they landed; may be repeated
@@ -68,26 +70,26 @@ pub struct Arguments {
     only: Vec<String>,
 }
 
-/// What was restored.
+/// Result of the command.
 #[derive(Debug, Default, Serialize)]
 pub struct RestoreReport {
     /// The job.
     job: String,
-    /// Its new store.
+    /// Directory of its new store.
     store: PathBuf,
-    /// Regular files that are there now.
+    /// Number of restored regular files.
     files: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     bytes: u64,
-    /// Files that are not what the manifest says; they were left out.
+    /// Files that differ from the manifest; they were left out.
     damaged: Vec<String>,
-    /// Checkpoints of an archive of which it was known before that they are not whole.
+    /// Checkpoints of an archive that were known to be incomplete.
     unreadable: Vec<String>,
-    /// Checkpoints that are there as a whole.
+    /// Checkpoints that were restored completely.
     checkpoints: Vec<String>,
-    /// Checkpoints that were left out, because a file of them is damaged.
+    /// Checkpoints that were left out because one of their files is damaged.
     left_out: Vec<String>,
-    /// Those that were left out, because only a part of them was drained.
+    /// Checkpoints that were left out because they were drained only in part.
     partial: BTreeSet<String>,
 }
 
@@ -102,17 +104,17 @@ impl RestoreReport {
     }
 }
 
-/// What there is to be restored.
+/// What can be restored.
 struct Found {
     origin: Box<dyn Origin>,
     manifest: Manifest,
-    /// A line for each checkpoint of which it is known already that it is not whole.
+    /// A message for each checkpoint that is known to be incomplete.
     unreadable: Vec<String>,
-    /// Where the new store drains to, unless somebody says otherwise.
+    /// Default persist directory of the new store.
     persist: Option<PathBuf>,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let patterns = arguments.only.iter().map(|pattern| compiled(pattern));
     let patterns = patterns.collect::<Result<Vec<Pattern>>>()?;
@@ -159,7 +161,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let restored = restored.and_then(|()| staging::withdraw(claim.store.directory()));
     if let Err(error) = restored {
         if claim.is_new {
-            // A store that is only half there would be taken for whole.
+            // A partly filled store would be taken for a complete one.
             let _ = claim.remove();
         }
         return Err(error);
@@ -174,11 +176,11 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
 }
 
-/// What a directory has that was drained to.
+/// Finds what can be restored from a directory that was drained to.
 fn in_directory(directory: PathBuf, request: &Request) -> Result<Found> {
     check_drained(&directory)?;
     let directory = match &request.persist {
-        // Drained to another place from now on: this one need only be readable.
+        // The store drains to another directory, so this one need only be readable.
         Some(_) => directory,
         None => checked_persist(&directory).map_err(elsewhere)?,
     };
@@ -190,7 +192,7 @@ fn in_directory(directory: PathBuf, request: &Request) -> Result<Found> {
     Ok(Found { origin, manifest, unreadable: Vec::new(), persist })
 }
 
-/// What an archive has.
+/// Finds what can be restored from an archive.
 fn in_archive(policy: &ArchivePolicy, job: Option<&str>) -> Result<Found> {
     let url = policy.url.clone();
     let job = match job {
@@ -209,7 +211,7 @@ fn in_archive(policy: &ArchivePolicy, job: Option<&str>) -> Result<Found> {
     }
 }
 
-/// A directory that cannot be drained to can still be restored from.
+/// Adds advice to an error: a directory that cannot be drained to can still be restored from.
 fn elsewhere(error: Error) -> Error {
     let advice = "name a directory that the new store drains to, with --persist";
     match error {
@@ -225,7 +227,7 @@ fn compiled(pattern: &str) -> Result<Pattern> {
     })
 }
 
-/// The job that is meant: the one named, or the only one with a manifest there.
+/// Returns the named job, else the only one with a manifest in the directory.
 fn which_job(directory: &Path, named: Option<&str>) -> Result<String> {
     if let Some(job) = named {
         return Ok(job.to_string());

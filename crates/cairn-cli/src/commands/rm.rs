@@ -1,15 +1,6 @@
-//! `cairn rm`: files out of a store, keeping what was drained; or the whole store.
+//! `cairn rm`: removes files from a store, but not their drained copies; or removes the whole
+//! store.
 
-use crate::Context;
-use crate::create::claim::{self, Claim, claim_existing};
-use crate::drain::drain_state::Standing;
-use crate::drain::drain_with;
-use crate::error::{Error, Result};
-use crate::output::{self, count};
-use crate::settings::archive::{self, archive_with};
-use crate::store::removal;
-use crate::store::survey::{self, Look};
-use crate::store::{OpenStore, Place, locate};
 use cairn_agent::drain::checkpoints::Told;
 use cairn_agent::model::job::left_name;
 use cairn_agent::model::job::{Job, RUN_LOCK};
@@ -23,6 +14,17 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
+
+use crate::Context;
+use crate::create::claim::{self, Claim, claim_existing};
+use crate::drain::drain_state::Standing;
+use crate::drain::drain_with;
+use crate::error::{Error, Result};
+use crate::output::{self, count};
+use crate::settings::archive::{self, archive_with};
+use crate::store::removal;
+use crate::store::survey::{self, Look};
+use crate::store::{OpenStore, Place, locate};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,28 +47,28 @@ pub struct Arguments {
     /// Remove directories with everything in them
     #[arg(long, short)]
     recursive: bool,
-    /// Also files that are not drained
+    /// Remove files even if they are not drained
     #[arg(long)]
     force: bool,
-    /// Remove the whole store, even if files in it are nowhere else
+    /// Remove the whole store, even if files in it exist nowhere else
     #[arg(long)]
     discard: bool,
     /// Before the whole store is removed, read every copy back and compare it with what was
-    /// drained; one that is damaged is made again
+    /// drained; a damaged copy is made again
     #[arg(long, conflicts_with = "discard")]
     verify: bool,
 }
 
-/// What was removed.
+/// Result of the command.
 #[derive(Debug, Default, Serialize)]
 pub struct RemoveReport {
-    /// Paths, as the program saw them.
+    /// Removed paths, as the program saw them.
     removed: Vec<String>,
-    /// Whole stores, by job.
+    /// Jobs whose whole stores were removed.
     removed_stores: Vec<String>,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let mut report = RemoveReport::default();
     let mut by_job: BTreeMap<Option<String>, Vec<String>> = BTreeMap::new();
@@ -110,7 +112,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Of the job whose store a directory is.
+/// Returns the job of a store directory.
 fn name_of(store: &Path) -> String {
     store.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -130,8 +132,8 @@ fn remove_store(store: OpenStore, arguments: &Arguments, report: &mut RemoveRepo
         return Err(Error::WouldLose { job, files: files as usize });
     }
     let processes = match survey::programs(&claim.store) {
-        // A store that cannot be opened any more can be discarded; not one that a program holds
-        // which is stopped.
+        // A store that cannot be opened any more can be discarded, but not one that a stopped
+        // program holds.
         Err(ref error) if discard && error.holder().is_none() => Vec::new(),
         processes => processes?,
     };
@@ -143,9 +145,9 @@ fn remove_store(store: OpenStore, arguments: &Arguments, report: &mut RemoveRepo
     Ok(())
 }
 
-/// Takes a store that is to be removed. How many of its files are nowhere else, when what can be
-/// drained was: unless `discard`, then that does not matter. With `verify` every copy is read back.
-/// Errors: a run has it, or the archive lacks a checkpoint.
+/// Takes a store that is to be removed. Drains what can be drained, and returns how many files
+/// exist nowhere else; with `discard`, neither drains nor counts. `verify` reads every copy back.
+/// Errors: a run holds the store, or the archive lacks a checkpoint.
 pub fn take_for_removal(store: OpenStore, discard: bool, verify: bool) -> Result<(Claim, u64)> {
     if discard {
         return Ok((claim_existing(store)?, 0));
@@ -153,23 +155,24 @@ pub fn take_for_removal(store: OpenStore, discard: bool, verify: bool) -> Result
     if lock::has_run(store.directory(), RUN_LOCK)? {
         return Err(Error::Running { job: store.job.job });
     }
-    // That may take long: until it is done a run may take the store up.
+    // Runs before the claim because it may take long: a run may still take over the store
+    // meanwhile.
     files_at_risk(&store, verify)?;
     let claim = claim_existing(store)?;
     let files = files_at_risk(&claim.store, false)?;
     Ok((claim, files))
 }
 
-/// Drains and archives what can be, and counts the files that are nowhere else. Errors: the archive
-/// lacks a checkpoint.
+/// Drains and archives what can be, and counts the files that exist nowhere else. Errors: the
+/// archive lacks a checkpoint.
 fn files_at_risk(store: &OpenStore, verify: bool) -> Result<u64> {
     if Look::at(store)?.contents.files == 0 {
         return Ok(0);
     }
-    // The agent looks at every copy again; what it drained once may have been removed since.
+    // The agent looks at every copy again, because a copy may have been removed since its drain.
     let report = drain_with(store, None, Duration::ZERO, Told { verify, ..Told::default() }, true)?;
     let unclean = report.outcome.unclean.len() as u64;
-    // Of what is lost the store has nothing, either.
+    // The store does not have the data of lost files, either.
     let elsewhere = report.outcome.drained_files + report.outcome.lost_files;
     let mut files = report.files.saturating_sub(elsewhere).max(unclean);
     if files > 0 && is_left(store)? {
@@ -185,8 +188,8 @@ fn files_at_risk(store: &OpenStore, verify: bool) -> Result<u64> {
     }
 }
 
-/// Whether all files of the store are as they are in the directory that `cairn drain` makes of a
-/// job whose run failed.
+/// Whether all files of the store are unchanged in the directory that `cairn drain` makes for a job
+/// whose run failed.
 fn is_left(store: &OpenStore) -> Result<bool> {
     let Some(persist) = &store.job.persist else { return Ok(false) };
     let directory = persist.join(left_name(&store.job.job));
@@ -228,7 +231,7 @@ fn remove_files(
                 candidate.strip_prefix(&path).is_some() && candidate != volume.prefix()
             });
             let mut below: Vec<FilePath> = below.collect();
-            // What is in a directory comes before it.
+            // The content of a directory comes before the directory.
             below.reverse();
             chosen.extend(below);
         }

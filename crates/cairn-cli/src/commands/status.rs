@@ -1,4 +1,20 @@
-//! `cairn status`: what there is, how full, and what is safe.
+//! `cairn status`: shows stores, how full they are, and what is safe.
+
+use cairn_agent::agent::client::Client;
+use cairn_agent::checkpoint::quarantine::Repair;
+use cairn_agent::checkpoint::sets::lag::Behind;
+use cairn_agent::checkpoint::sets::register::{self, Level, Register};
+use cairn_agent::model::job::{DeviceKind, Scope, TierSpec};
+use cairn_agent::model::mapping::{Mapping, Rule};
+use cairn_agent::model::protocol::{Bringing, Phase, Silent, SpaceStatus, Stalled, Status};
+use cairn_agent::model::ranks::Launch;
+use cairn_agent::store::node::Kind;
+use cairn_agent::store::volume::Volume;
+use cairn_core::{Durability, Timestamp};
+use cairn_nvme::shared::RemotePath;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
 
 use crate::Context;
 use crate::create::numa::NumaReport;
@@ -15,21 +31,6 @@ use crate::settings::archive;
 use crate::settings::walltime;
 use crate::store::job_name::JobOrAll;
 use crate::store::{OpenStore, Roots};
-use cairn_agent::agent::client::Client;
-use cairn_agent::checkpoint::quarantine::Repair;
-use cairn_agent::checkpoint::sets::lag::Behind;
-use cairn_agent::checkpoint::sets::register::{self, Level, Register};
-use cairn_agent::model::job::{DeviceKind, Scope, TierSpec};
-use cairn_agent::model::mapping::{Mapping, Rule};
-use cairn_agent::model::protocol::{Bringing, Phase, Silent, SpaceStatus, Stalled, Status};
-use cairn_agent::model::ranks::Launch;
-use cairn_agent::store::node::Kind;
-use cairn_agent::store::volume::Volume;
-use cairn_core::{Durability, Timestamp};
-use cairn_device::nvme::shared::RemotePath;
-use clap::Args;
-use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,7 +45,7 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     job: JobOrAll,
-    /// Wait until everything that can be drained and archived is, and say what is left
+    /// Wait until everything that can be drained and archived is, and print what is left
     #[arg(long)]
     wait: bool,
 }
@@ -54,55 +55,55 @@ pub struct Arguments {
 pub struct StoreReport {
     /// The job.
     job: String,
-    /// `running` while a `cairn run` has it, else `kept`.
+    /// `running` while a `cairn run` holds it, else `kept`.
     state: &'static str,
     /// Its directory.
     store: PathBuf,
-    /// The mount prefix.
+    /// Its mount prefix.
     mount: String,
-    /// Where it drains to.
+    /// Its persist directory.
     persist: Option<PathBuf>,
-    /// Directories that have places of their own there.
+    /// Directories with their own places in the persist directory.
     #[serde(skip_serializing_if = "Mapping::is_empty")]
     map: Mapping,
-    /// Who shares a tree.
+    /// Which processes share a tree.
     scope: Scope,
-    /// When it was made, seconds since the epoch.
+    /// Creation time in seconds since the epoch.
     created: u64,
-    /// The command it was made for.
+    /// Command it was created for.
     command: Vec<String>,
-    /// Where its metadata stand; null if that was left open: in its first tier, if that is durable,
-    /// else in memory.
+    /// Tier of its metadata; null if the user did not choose one: then the first tier if that is
+    /// durable, else memory.
     meta: Option<MetaReport>,
-    /// Its tiers with data, in order of preference.
+    /// Its data tiers, in order of preference.
     tiers: Vec<TierReport>,
     /// Bytes of its tiers in use, all namespaces together.
     used_bytes: u64,
-    /// The least room that a file with data takes, bytes.
+    /// Allocation unit of a file with data, in bytes.
     block_bytes: u64,
-    /// Processes attached, those of Cairn included.
+    /// Number of attached processes, including Cairn's own.
     processes: u64,
-    /// Starts of MPI programs in it, the first one first.
+    /// Launches of MPI programs in it, oldest first.
     launches: Vec<Launch>,
-    /// Programs that nothing was served to.
+    /// Programs that Cairn could not serve.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unserved: Vec<String>,
-    /// A library whose calls past the C library could not be caught.
+    /// A library whose raw system calls could not be caught.
     #[serde(skip_serializing_if = "Option::is_none")]
     uncaught: Option<String>,
     /// Its regular files.
     files: FileCounts,
     /// Checkpoints that programs announced, in that order.
     checkpoints: Vec<Checkpoint>,
-    /// Complete checkpoints, as the agent found them last, oldest first.
+    /// Complete checkpoints as the agent found them last, oldest first.
     sets: Vec<SetReport>,
-    /// Families of which checkpoints went before the drain had copied them, since the newest one
-    /// outside.
+    /// Families with checkpoints that were removed before the drain had copied them, since the
+    /// newest drained one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     behind: Vec<Behind>,
-    /// Its agent; null if none is needed or none could be started.
+    /// Status of its agent; null if none is needed or none could be started.
     agent: Option<Status>,
-    /// Why it cannot be used, if so; the other fields then may be zero.
+    /// Why the store cannot be used; the other fields may then be zero.
     trouble: Option<String>,
 }
 
@@ -111,7 +112,7 @@ pub struct StoreReport {
 pub struct SetReport {
     /// Its number in the store.
     pub id: u64,
-    /// What it is called.
+    /// Its name.
     pub name: String,
     pub files: u64,
     pub bytes: u64,
@@ -120,50 +121,50 @@ pub struct SetReport {
     pub wanted: Level,
 }
 
-/// Where metadata stand.
+/// Tier of the metadata.
 #[derive(Debug, Serialize)]
 struct MetaReport {
-    /// In memory, of no particular size, it has 0 bytes.
+    /// In memory without a given size it has 0 bytes.
     #[serde(flatten)]
     spec: TierSpec,
-    /// Files and directories, all namespaces together, and how many there can be.
+    /// Number of files and directories, all namespaces together, and its maximum.
     inodes: u64,
     inodes_max: u64,
-    /// The log, unless they are in memory.
+    /// The log, unless the metadata are in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     log: Option<LogReport>,
-    /// As of a tier.
+    /// Same as for a data tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     map_sync: Option<bool>,
-    /// What writing them failed to do, as long as the store lives.
+    /// Write error since the store was created, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<String>,
 }
 
-/// A tier.
+/// A data tier.
 #[derive(Debug, Serialize)]
 struct TierReport {
     #[serde(flatten)]
     spec: TierSpec,
     /// Bytes in use, all namespaces together.
     used_bytes: u64,
-    /// Bytes that cannot be used for now, because memory is short.
+    /// Bytes that cannot be used at present because memory is short.
     #[serde(skip_serializing_if = "is_zero")]
     barred_bytes: u64,
-    /// Bytes that were read here and moved to a faster tier, as often as that happened.
+    /// Bytes that were moved from here to a faster tier after a read, counted each time.
     #[serde(skip_serializing_if = "is_zero")]
     promoted_bytes: u64,
     /// The log of a durable tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     log: Option<LogReport>,
-    /// Of a file that is mapped: whether that is persistent memory, which the processor makes
-    /// durable; else the kernel does.
+    /// For a mapped file: whether it is persistent memory, which the processor makes durable;
+    /// otherwise the kernel does.
     #[serde(skip_serializing_if = "Option::is_none")]
     map_sync: Option<bool>,
-    /// What writing to it failed to do, as long as the store lives.
+    /// Write error since the store was created, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<String>,
-    /// Where memory is, on a machine with several nodes.
+    /// NUMA nodes of a tier in memory, on a machine with several.
     #[serde(skip_serializing_if = "Option::is_none")]
     numa: Option<NumaReport>,
 }
@@ -182,30 +183,29 @@ struct LogReport {
 pub struct FileCounts {
     pub total: u64,
     pub total_bytes: u64,
-    /// Closed and drained in their newest version.
+    /// Closed, and drained in their newest version.
     pub drained: u64,
     pub drained_bytes: u64,
     /// Closed, but not drained.
     pub undrained: u64,
     pub undrained_bytes: u64,
-    /// Somebody may write to them.
+    /// Open: a program may write to them.
     pub open: u64,
     pub open_bytes: u64,
-    /// The writer died, or could not write all, or a part is lost with a tier in memory.
+    /// The writer died or could not write everything, or a part is lost with a tier in memory.
     pub unclean: u64,
     pub unclean_bytes: u64,
-    /// Of the drained ones, those whose data are yet to be brought in from where they were drained
-    /// to.
+    /// Drained files whose data are still to be brought in from the place they were drained to.
     #[serde(default)]
     pub absent: u64,
     #[serde(default)]
     pub absent_bytes: u64,
-    /// Of those, the ones that programs wait for.
+    /// Absent files that programs wait for.
     #[serde(default)]
     pub waited_for: u64,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let job = arguments.job.as_deref();
     let stores = match arguments.wait {
@@ -236,8 +236,8 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     followed
 }
 
-/// How the store of a job stands, or every store. Errors: there is no such store, or it cannot be
-/// used.
+/// Returns the state of one job's store, or of every store. Errors: the store does not exist or
+/// cannot be used.
 pub fn reports(roots: &Roots, job: Option<&str>) -> Result<Vec<StoreReport>> {
     Ok(stores(roots, job)?.iter().map(report).collect())
 }
@@ -245,7 +245,7 @@ pub fn reports(roots: &Roots, job: Option<&str>) -> Result<Vec<StoreReport>> {
 fn stores(roots: &Roots, job: Option<&str>) -> Result<Vec<OpenStore>> {
     match job {
         Some(_) => Ok(vec![roots.choose(job)?]),
-        // One that was removed meanwhile, or is not ours to use, is not shown.
+        // A store that was removed meanwhile, or that this user may not use, is not shown.
         None => {
             let all = roots.all();
             Ok(all.iter().filter_map(|(_, directory)| OpenStore::open(directory).ok()).collect())
@@ -310,7 +310,8 @@ fn report(store: &OpenStore) -> StoreReport {
         Ok(())
     });
     report.trouble = counted.err().map(|error| error.to_string());
-    // With something to drain there must be an agent; otherwise one that is there is asked.
+    // With something to drain there must be an agent, so one is started. Otherwise only an existing
+    // one is asked.
     let needed = job.persist.is_some() && report.files.undrained > 0;
     let agent = match needed {
         true => store.agent().or_else(|_| Client::connect(store.directory()).ok_or(())).ok(),
@@ -326,8 +327,8 @@ fn report(store: &OpenStore) -> StoreReport {
     report
 }
 
-/// The complete checkpoints, but for those that a repair is about; none if their list cannot be
-/// read, of which the agent complains.
+/// Returns the complete checkpoints, without those under repair. Empty if the register cannot be
+/// read; the agent reports that.
 fn sets(store: &OpenStore) -> Vec<SetReport> {
     let register = Register::load(store.directory()).unwrap_or_default();
     let repair = Repair::load(store.directory()).ok().flatten().map(|repair| repair.places());
@@ -351,8 +352,8 @@ fn is_zero(bytes: &u64) -> bool {
 }
 
 impl StoreReport {
-    /// Whether the tiers are half full and more, of blocks that are nearly empty and cannot be
-    /// shared: metadata are durable.
+    /// Whether half of the tiers or more is used by blocks that are nearly empty. Such blocks
+    /// cannot be shared if the metadata are durable.
     fn is_full_of_small_files(&self) -> bool {
         let bytes: u64 = self.tiers.iter().map(|tier| tier.spec.bytes).sum();
         let has_log = |tier: &TierReport| tier.log.is_some();
@@ -378,7 +379,7 @@ fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreRepor
         tier.used_bytes += used_blocks * usage.hugeblock_bytes;
         report.used_bytes += used_blocks * usage.hugeblock_bytes;
     }
-    // Where ranks have files of their own the node's lacks its space, so it is not mapped.
+    // In scope `rank` the node's namespace has no space of its own and is not mapped.
     let map_sync = |number| volume.tier(number).ok().and_then(|device| device.is_synchronous());
     if let Some(meta) = report.meta.as_mut().filter(|_| first_with_data > 0) {
         meta.map_sync = meta.map_sync.max(map_sync(0));
@@ -626,7 +627,7 @@ fn lines(report: &StoreReport) -> Vec<String> {
     lines
 }
 
-/// Who waits for space, and what left the store.
+/// Returns lines about writers that wait for space, and about files that left the store.
 fn space_lines(space: &SpaceStatus) -> Vec<String> {
     let mut lines = Vec::new();
     if space.waiting > 0 {

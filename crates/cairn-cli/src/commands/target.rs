@@ -1,21 +1,16 @@
-//! `cairn target`: memory, files or devices of this machine as namespaces that others reach over
-//! NVMe/TCP.
+//! `cairn target`: exports memory, files or devices of this machine as namespaces over NVMe/TCP.
 
 mod configuration;
 mod export;
 mod grant;
 mod signals;
 
-use crate::Context;
-use crate::error::{Error, Result};
-use crate::output;
-use crate::output::size;
 use cairn_agent::agent::daemon;
-use cairn_agent::target::control::Control;
-use cairn_agent::target::grants::{Grants, Room};
-use cairn_agent::target::{Directory, Guard, Limits, Metrics, Resources, Subsystem, Target};
-use cairn_device::nvme::secret::HostSecrets;
-use cairn_device::nvme::wire::Nqn;
+use cairn_nvme::secret::HostSecrets;
+use cairn_nvme::wire::Nqn;
+use cairn_target::grants::control::Control;
+use cairn_target::grants::{Grants, Room};
+use cairn_target::{Directory, Guard, Limits, Metrics, Resources, Subsystem, Target};
 use clap::Args;
 use configuration::Configuration;
 use export::Place;
@@ -27,9 +22,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::Builder;
 
-/// The name of what is exported, unless another is given.
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output;
+use crate::output::size;
+
+/// Default name of the exported subsystem.
 const DEFAULT_NAME: &str = "nqn.2026-11.io.cairn:target";
-/// Where it listens, unless it is said otherwise.
+/// Default address to listen on.
 const DEFAULT_ADDRESS: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 4420);
 
 const EXAMPLES: &str = "\
@@ -84,7 +84,7 @@ pub struct Arguments {
     /// Read from FILE what to export, where and to whom
     #[arg(long, value_name = "FILE", conflicts_with_all = ["exports", "nqn", "auth", "block_size"])]
     config: Option<PathBuf>,
-    /// Where to listen, perhaps more than once [default: 127.0.0.1:4420]
+    /// Address to listen on; may be repeated [default: 127.0.0.1:4420]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Vec<SocketAddr>,
     /// Name of the subsystem
@@ -93,22 +93,22 @@ pub struct Arguments {
     /// Hosts that may connect, and their secrets
     #[arg(long, value_name = "FILE")]
     auth: Option<PathBuf>,
-    /// Make a socket by which `cairn target grant`, `revoke` and `list` talk to it
+    /// Create a control socket for `cairn target grant`, `revoke` and `list`
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// Room for what is granted to jobs: ram:SIZE or dir:DIRECTORY:SIZE
+    /// Space for namespaces that are granted to jobs: ram:SIZE or dir:DIRECTORY:SIZE
     #[arg(long, value_name = "ROOM", requires = "control")]
     grants: Option<String>,
-    /// Tell Prometheus the counters, at http://ADDRESS:PORT/metrics
+    /// Serve the counters to Prometheus at http://ADDRESS:PORT/metrics
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
     /// Threads that serve connections [default: one per processor, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Most memory for data on their way; who finds none waits [default: 256M]
+    /// Maximum memory for data in transit; requests wait while it is used up [default: 256M]
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
-    /// Most connections at a time [default: 4096]
+    /// Maximum number of connections at a time [default: 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     connections: Option<u32>,
     /// Size of a logical block
@@ -116,37 +116,37 @@ pub struct Arguments {
     block_size: u64,
 }
 
-/// What is exported where.
+/// What is exported, and where.
 #[derive(Debug, Serialize)]
 pub struct TargetReport {
-    /// Of the first subsystem: its name.
+    /// Name of the first subsystem.
     nqn: String,
-    /// Where it listens first.
+    /// First address that is listened on.
     address: SocketAddr,
-    /// Of the first subsystem: hosts have to prove who they are.
+    /// Whether hosts of the first subsystem must authenticate.
     authenticates: bool,
-    /// Of the first subsystem: sizes of the namespaces 1, 2, …
+    /// Sizes of the namespaces 1, 2, … of the first subsystem.
     namespace_bytes: Vec<u64>,
-    /// Everywhere it listens.
+    /// All addresses that are listened on.
     addresses: Vec<SocketAddr>,
-    /// Where its counters can be asked for.
+    /// Address of the metrics.
     metrics: Option<SocketAddr>,
     /// All subsystems.
     subsystems: Vec<SubsystemReport>,
 }
 
-/// What is exported together.
+/// A subsystem and its namespaces.
 #[derive(Clone, Debug, Serialize)]
 pub struct SubsystemReport {
-    /// Its name.
+    /// Name of the subsystem.
     nqn: String,
-    /// Hosts have to prove who they are.
+    /// Whether hosts must authenticate.
     authenticates: bool,
     /// Sizes of the namespaces 1, 2, …
     namespace_bytes: Vec<u64>,
 }
 
-/// Carries out the command, until the process is ended.
+/// Runs the command until the process is told to end.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     if let Some(action) = &arguments.action {
         return grant::run(context, action);
@@ -187,13 +187,13 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     show(context, addresses, metrics_address, &configuration.subsystems)?;
     let served = target.serve().map_err(failed("flush the namespaces of"));
     if let Some(path) = control_path(arguments, &configuration) {
-        // Whoever finds it later finds that nobody listens.
+        // Removed, so that a later command learns at once that no target listens.
         let _ = std::fs::remove_file(path);
     }
     served
 }
 
-/// Where the counters can be asked for.
+/// Binds the address of the metrics.
 fn metrics(
     arguments: &Arguments,
     configuration: &Configuration,
@@ -215,13 +215,13 @@ fn control_path<'a>(
     arguments.control.as_ref().or(configuration.file.control.as_ref())
 }
 
-/// The socket by which it is told what to grant.
+/// Binds the control socket.
 fn control(arguments: &Arguments, configuration: &Configuration) -> Result<Option<Control>> {
     let Some(path) = control_path(arguments, configuration) else { return Ok(None) };
     Control::bind(path).map(Some).map_err(Error::file("listen on", path))
 }
 
-/// What may be granted: without room nothing.
+/// Returns the space for grants; without any, nothing can be granted.
 fn grants(
     arguments: &Arguments,
     configuration: &Configuration,
@@ -245,7 +245,7 @@ fn grants(
     Ok(grants)
 }
 
-/// The one subsystem that options describe, if they do.
+/// Returns the configuration that the options describe: one subsystem, or none.
 fn of_command_line(arguments: &Arguments) -> Result<Configuration> {
     if arguments.exports.is_empty() {
         return Ok(Configuration::default());
@@ -265,8 +265,8 @@ fn of_command_line(arguments: &Arguments) -> Result<Configuration> {
     Ok(Configuration { subsystems, ..Configuration::default() })
 }
 
-/// What it may use of this machine; as many descriptors as are allowed, because each connection has
-/// one.
+/// Returns the limits on this machine's resources. Raises the limit on descriptors as far as
+/// allowed, because each connection has one.
 fn resources(arguments: &Arguments, configuration: &Configuration) -> Result<Resources> {
     let Configuration { file, memory_bytes, .. } = configuration;
     let given = arguments.memory.as_ref().map(|text| {
@@ -286,7 +286,7 @@ fn resources(arguments: &Arguments, configuration: &Configuration) -> Result<Res
     })
 }
 
-/// Who may connect, if not everybody.
+/// Returns the hosts that may connect; None if everybody may.
 fn guard(arguments: &Arguments) -> Result<Option<Guard>> {
     let Some(path) = &arguments.auth else { return Ok(None) };
     let refused = |source| Error::Secrets { path: path.clone(), source };

@@ -1,9 +1,10 @@
-//! `cairn top`: a live picture of stores, from the answers that `cairn status` gives.
+//! `cairn top`: a live view of stores, from the answers that `cairn status` gives.
 //!
-//! Must stay true: the screen answers to keys whatever the agent does, because answers are asked
-//! for elsewhere; a terminal is given back as it was; what a store's files and programs are called
-//! moves no cursor.
-//! Does not find anything out itself.
+//! Must stay true: the screen responds to keys whatever the agent does, because another thread asks
+//! for answers. The terminal is restored at the end. Names of a store's files and programs cannot
+//! move the cursor.
+//!
+//! Collects no data itself.
 
 mod screen;
 
@@ -23,9 +24,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often keys and answers are looked for.
+/// Interval between two checks for keys and answers.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Answers are asked for no more often.
+/// Minimum time between two requests.
 const EVERY_MIN_S: f64 = 0.1;
 
 const EXAMPLES: &str = "\
@@ -41,17 +42,17 @@ Keys: left and right choose the store, q ends.";
 pub struct Arguments {
     #[command(flatten)]
     job: JobOrAll,
-    /// How often to ask
+    /// Time between two requests
     #[arg(long, value_name = "TIME", value_parser = duration::argument, default_value = "1s")]
     every: f64,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     if context.json || !io::stdout().is_terminal() {
         return Err(Error::NoTerminal);
     }
-    // A job that is not there is said on a line, not on a screen.
+    // An unknown job is reported as an ordinary error, before the screen is set up.
     let first = ask(&context.roots, arguments.job.as_deref())?;
     let every = Duration::from_secs_f64(arguments.every.max(EVERY_MIN_S));
     let answers = start_asking(context.roots.clone(), arguments.job.clone(), every);
@@ -63,18 +64,18 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     shown.map_err(Error::file("draw on", Path::new("the terminal")))
 }
 
-/// How the stores stand, as `cairn status --json` says it.
+/// Returns the state of the stores as `cairn status --json` reports it.
 fn ask(roots: &Roots, job: Option<&str>) -> Result<Answer> {
     let reports = status::reports(roots, job)?;
     let answer = serde_json::to_value(&reports).and_then(serde_json::from_value);
     Ok(answer.expect("what a screen shows is a part of what status says"))
 }
 
-/// What came back, and how long after the last time.
+/// An answer, and the time since the last one.
 type Answered = (Result<Answer, String>, Duration);
 
-/// Asks from a thread of its own: an agent that does not answer must not stop the screen. The
-/// thread ends with the process, or when nobody listens.
+/// Starts a thread that asks, because an agent that does not answer must not stop the screen. The
+/// thread ends with the process, or when the receiver is dropped.
 fn start_asking(roots: Roots, job: Option<String>, every: Duration) -> Receiver<Answered> {
     let (sender, answers) = mpsc::channel();
     let mut asked = Instant::now();
@@ -113,7 +114,7 @@ fn show(
     }
 }
 
-/// Does what a key says; false if that is to end.
+/// Handles a key. Returns false if it ends the command.
 fn obey(screen: &mut Screen, key: KeyEvent) -> bool {
     if key.kind == KeyEventKind::Release {
         return true;

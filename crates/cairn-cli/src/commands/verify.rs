@@ -1,13 +1,5 @@
-//! `cairn verify`: whether everything is still what was written.
+//! `cairn verify`: checks that all data are still what was written.
 
-use crate::Context;
-use crate::commands::verify_tier;
-use crate::error::{Error, Result};
-use crate::output::progress::Progress;
-use crate::output::size::human;
-use crate::output::{self, count};
-use crate::store::OpenStore;
-use crate::store::offline;
 use cairn_agent::drain::copy::checksum_of;
 use cairn_agent::model::error::why;
 use cairn_agent::model::path::FilePath;
@@ -21,6 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use crate::Context;
+use crate::commands::verify_tier;
+use crate::error::{Error, Result};
+use crate::output::progress::Progress;
+use crate::output::size::human;
+use crate::output::{self, count};
+use crate::store::OpenStore;
+use crate::store::offline;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,7 +45,7 @@ pub struct Arguments {
     /// tier that no store uses, as file:PATH, dax:PATH, block:PATH or PATH
     #[arg(value_name = "JOB|FILE")]
     job: Option<String>,
-    /// A further file of the store whose metadata FILE holds: repeated for each
+    /// A further tier file of the store whose metadata are in FILE; repeat for each
     #[arg(long, value_name = "FILE", conflicts_with = "persist")]
     tier: Vec<String>,
     /// Verify drained files in this directory instead, with the manifests there
@@ -52,35 +53,35 @@ pub struct Arguments {
     persist: Option<PathBuf>,
 }
 
-/// What was found.
+/// Result of the command.
 #[derive(Debug, Default, Serialize)]
 pub struct VerifyReport {
-    /// Regular files looked at.
+    /// Number of regular files examined.
     pub files: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     pub bytes: u64,
     /// Blocks compared with their checksums (of a store or a tier).
     pub checked_blocks: u64,
-    /// Blocks without a checksum yet: somebody is writing to them (of a store), or was when the
-    /// node's memory was lost (of a tier).
+    /// Blocks without a checksum: a program is writing to them (of a store), or was when the node's
+    /// memory was lost (of a tier).
     pub open_blocks: u64,
-    /// Files, intact, whose writer died or could not write all, or of which a part is lost (of a
+    /// Intact files whose writer died or could not write everything, or which lost a part (of a
     /// store).
     pub unclean_files: u64,
-    /// Files whose data were not brought into the store yet (of a store or a tier): there is
-    /// nothing to compare.
+    /// Files whose data were not brought into the store yet, so that there is nothing to compare
+    /// (of a store or a tier).
     pub absent_files: u64,
     /// Whether the manifests say that they are complete (of a persist directory).
     complete: Option<bool>,
-    /// What is not what it was: files; of a tier, blocks of files.
+    /// Damaged files; for a tier, damaged blocks of files.
     pub damaged: Vec<Damaged>,
-    /// Jobs whose stores still have files with damaged copies, and how many: these are drained
-    /// again (of a persist directory).
+    /// Jobs whose stores still have files with damaged copies, and the number of these files: they
+    /// are drained again (of a persist directory).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     again: BTreeMap<String, u64>,
 }
 
-/// A damaged or missing file, or a block of one.
+/// A damaged or missing file, or a damaged block of a file.
 #[derive(Debug, Serialize)]
 pub struct Damaged {
     pub path: String,
@@ -88,14 +89,14 @@ pub struct Damaged {
 }
 
 impl VerifyReport {
-    /// Files of which anything is damaged.
+    /// Number of files with any damage.
     fn damaged_files(&self) -> u64 {
         let paths: BTreeSet<&str> = self.damaged.iter().map(|one| one.path.as_str()).collect();
         paths.len() as u64
     }
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let tier = arguments.job.as_deref().filter(|text| offline::is_file(text, &context.roots));
     let (report, advice) = match (&arguments.persist, tier) {
@@ -181,7 +182,8 @@ fn verify_store(context: &Context, job: Option<&str>) -> Result<VerifyReport> {
                     report.checked_blocks += summary.checked_blocks;
                     report.open_blocks += summary.open_blocks;
                 }
-                // Written, renamed or removed meanwhile: nothing can be said, and nothing is wrong.
+                // The file was written, renamed or removed meanwhile: it cannot be checked, and
+                // nothing is wrong.
                 Err(
                     cairn_agent::Error::Changed { .. }
                     | cairn_agent::Error::Store { source: cairn_core::Error::NotFound, .. },
@@ -225,8 +227,8 @@ fn verify_persist(context: &Context, persist: &Path, job: Option<&str>) -> Resul
     Ok(report)
 }
 
-/// Tells the agent of the store that the manifest is of which copies are damaged, so that they are
-/// made again. How many of these files that store has.
+/// Reports damaged copies to the agent of the store that the manifest belongs to, so that they are
+/// made again. Returns how many of these files the store has.
 fn tell(
     context: &Context,
     persist: &Path,
@@ -251,7 +253,7 @@ fn tell(
     Ok(files)
 }
 
-/// Compares the copies that a manifest names; which of them are damaged.
+/// Compares the copies that a manifest names. Returns the damaged ones.
 fn verify_manifest(
     context: &Context,
     destination: &Destination,
@@ -294,7 +296,7 @@ fn verify_manifest(
 
 pub use cairn_agent::persist::ownership::jobs_in;
 
-/// Refuses what is not a directory, before anything is looked for in it.
+/// Refuses a path that is not a directory.
 pub fn check_drained(path: &Path) -> Result<()> {
     let problem = match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => return Ok(()),
@@ -306,7 +308,8 @@ pub fn check_drained(path: &Path) -> Result<()> {
     Err(Error::Persist { path: path.to_path_buf(), problem, advice })
 }
 
-/// The error for a directory without the manifest of `job`, naming those that are there.
+/// Returns the error for a directory without the manifest of `job`; it names the manifests that are
+/// there.
 pub fn missing_manifest(directory: &Path, job: &str) -> Error {
     let path = directory.to_path_buf();
     match jobs_in(directory).unwrap_or_default().join(", ") {

@@ -1,33 +1,34 @@
-//! `cairn verify` of the files of durable tiers that no store uses: every block of every file
-//! against its checksum.
+//! `cairn verify` of durable tiers that no store uses: compares every block of every file with its
+//! checksum.
 //!
-//! Must stay true: the file is not written to; a block that differs or cannot be read ends neither
-//! its file nor the rest.
+//! Must stay true: the tier is not written to. After a block that differs or cannot be read, the
+//! comparison continues with the rest of the file.
 
-use crate::Context;
-use crate::commands::verify::{Damaged, VerifyReport};
-use crate::error::{Error, Result};
-use crate::output::progress::Progress;
-use crate::store::offline::{self, TierFile};
 use cairn_agent::model::path::FilePath;
 use cairn_core::inspect;
 use cairn_core::{
     Attributes, Caller, InodeId, Media, Microfs, OpenOptions, Position, ROOT, Superblock,
 };
 use cairn_device::MediaFile;
-use cairn_device::checksum::crc32c;
-use cairn_device::label;
-use cairn_device::media_file::Access;
+use cairn_device::media::label;
+use cairn_device::media::media_file::Access;
+use cairn_platform::checksum::crc32c;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::Path;
 
-/// Bytes read at a time, unless a hugeblock is larger.
+use crate::Context;
+use crate::commands::verify::{Damaged, VerifyReport};
+use crate::error::{Error, Result};
+use crate::output::progress::Progress;
+use crate::store::offline::{self, TierFile};
+
+/// Number of bytes per read, unless a hugeblock is larger.
 const CHUNK_BYTES: u64 = 4 << 20;
 
-/// Tiers being read.
+/// Tiers that are being read.
 struct Tiers {
-    /// By number; none of a tier in memory, where nothing is left.
+    /// Files by tier number; None for a tier in memory, whose content is gone.
     files: Vec<Option<MediaFile>>,
     superblock: Superblock,
     fs: Microfs,
@@ -36,23 +37,22 @@ struct Tiers {
     checksums: Vec<Option<u32>>,
 }
 
-/// Part of a file that lies in one piece on the tier; both ends of it at the boundary of a block,
-/// or the file's end.
+/// A contiguous part of a file on a tier. Each end is at a block boundary or at the end of the
+/// file.
 struct Piece<'a> {
     path: &'a FilePath,
     inode: InodeId,
-    /// In the file, bytes.
+    /// Offset in the file, in bytes.
     offset: u64,
     tier: u8,
-    /// In the tier's file, bytes.
+    /// Offset in the tier, in bytes.
     place: u64,
     bytes: u64,
 }
 
-/// Compares every file of the store whose metadata are in the file at `path`, and whose other files
-/// are `further`.
-/// Errors: it is no such tier, it is in use, its metadata is damaged; another file belongs to it,
-/// or one does not.
+/// Compares every file of the store whose metadata are in the file at `path`, and whose other tier
+/// files are `further`. Errors: a file is not such a tier, is in use, or has damaged metadata; a
+/// further file is missing, or one does not belong to the store.
 pub fn verify(context: &Context, path: &Path, further: &[String]) -> Result<VerifyReport> {
     let damaged = offline::unusable(path);
     let mut tiers = Tiers::open(path, further)?;
@@ -70,7 +70,7 @@ pub fn verify(context: &Context, path: &Path, further: &[String]) -> Result<Veri
             progress.advance(attributes.size);
             continue;
         }
-        // Another name of a file that was read already.
+        // Another name of a file that was already read.
         if attributes.links > 1 && !seen.insert(attributes.inode) {
             progress.advance(attributes.size);
             continue;
@@ -87,8 +87,8 @@ pub fn verify(context: &Context, path: &Path, further: &[String]) -> Result<Veri
     Ok(report)
 }
 
-/// Opens the files among `paths` that are tiers behind the first one, which is at `first`, in their
-/// order.
+/// Opens the further tiers among `paths`, in the order of the superblock. `first` is the path of
+/// the first tier.
 fn open_further(
     first: &Path,
     superblock: &Superblock,
@@ -131,7 +131,7 @@ impl Tiers {
         let mut files = open_further(path, &superblock, further)?;
         let (fs, _) = offline::rebuild(&file, &superblock).map_err(damaged)?;
         fs.check().map_err(damaged)?;
-        let identity = cairn_device::process::identity()
+        let identity = cairn_platform::process::identity()
             .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
             .map_err(Error::file("read", Path::new("/proc/self/stat")))?;
         let caller = offline::caller(fs.attach_to_look_after(identity).map_err(damaged)?.slot);
@@ -142,7 +142,7 @@ impl Tiers {
         Ok(Tiers { files, superblock, fs, caller, chunk, checksums })
     }
 
-    /// Reads a file and reports each block that is not what was written.
+    /// Reads a file and reports each damaged block.
     fn verify_file(
         &mut self,
         path: &FilePath,
@@ -193,7 +193,7 @@ impl Tiers {
         let missing = cairn_core::Error::Corrupt { what: "tier of a block" };
         let file =
             self.files.get(usize::from(piece.tier)).and_then(Option::as_ref).ok_or(missing)?;
-        // If that fails, a part of it may be there.
+        // If this fails, single blocks may still be readable.
         let is_read = file.read(piece.place, chunk).is_ok();
         let parts = chunk.chunks_exact_mut(block_bytes as usize).zip(checksums);
         for (index, (block, stored)) in (0..).zip(parts) {
@@ -203,7 +203,7 @@ impl Tiers {
             };
             let start = index * block_bytes;
             let read = if is_read { Ok(()) } else { file.read(piece.place + start, block) };
-            // What stands behind the end of the file counts as zeros.
+            // Bytes after the end of the file count as zeros.
             block[block_bytes.min(piece.bytes - start) as usize..].fill(0);
             let found = read.map(|()| crc32c(0, block));
             report.checked_blocks += 1;

@@ -1,14 +1,11 @@
-//! What the machine has for the tiers of a new store: sizes for those that the user gave none, and
-//! refusal of those that do not fit.
+//! Capacity of the machine for the tiers of a new store: chooses sizes that the user did not give,
+//! and refuses tiers that do not fit.
 //!
-//! Must stay true: everything is refused before anything is made; tiers that share a file system
-//! share its room.
-//! Does not make tiers, and does not know one that an earlier store has left.
+//! Must stay true: everything is refused before anything is created. Tiers on one file system share
+//! its free space.
+//!
+//! Does not create tiers, and does not know tiers that an earlier store has left.
 
-use crate::error::{Error, Result};
-use crate::output::size;
-use crate::store::refuse;
-use crate::store::tier::{self, TIER_BYTES_MIN, TierRequest};
 use cairn_agent::model::job::TierSpec;
 use cairn_agent::store::memory::Memory;
 use cairn_device::store::free_bytes;
@@ -16,38 +13,42 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Part of what is free that a tier has unless the user says otherwise: one in so many.
+use crate::error::{Error, Result};
+use crate::output::size;
+use crate::store::refuse;
+use crate::store::tier::{self, TIER_BYTES_MIN, TierRequest};
+
+/// Default size of a tier, as a fraction of the free space: one part in this number.
 const DEFAULT_SHARE: u64 = 2;
-/// Most that a file has unless the user says otherwise: its space is taken at once, perhaps from
-/// many users.
+/// Maximum default size of a file. Its space is allocated at once, perhaps from many users.
 const FILE_BYTES_DEFAULT_MAX: u64 = 1 << 40;
-/// Sizes that nobody chose are multiples of this, to be read easily.
+/// Default sizes are multiples of this, so that they are easy to read.
 const MIB: u64 = 1 << 20;
-/// Part of a limited address space that a tier has unless the user says otherwise: one in so many.
+/// Default size of a tier, as a fraction of a limited address space: one part in this number.
 const ADDRESSES_DEFAULT_SHARE: u64 = 4;
-/// Part of it that the meta segment may have.
+/// Share of a limited address space that the meta segment may have: one part in this number.
 pub const ADDRESSES_SEGMENT_SHARE: u64 = 8;
-/// Part of it that is left to the program.
+/// Share of a limited address space that is left to the program: one part in this number.
 const ADDRESSES_PROGRAM_SHARE: u64 = 4;
 
-/// What is left for the next tier.
+/// Space that is left for the next tier.
 pub struct Room<'a> {
-    /// Where the store is made.
+    /// Directory in which the store is created.
     root: &'a Path,
     memory: &'a Memory,
-    /// Bytes of address space that a process may have, if that is limited.
+    /// Address space limit of a process in bytes, if there is one.
     addresses: Option<u64>,
-    /// Bytes that tiers will take from file systems, by their device numbers.
+    /// Bytes that the tiers so far will take from each file system, by device number.
     taken: HashMap<u64, u64>,
 }
 
 impl<'a> Room<'a> {
-    /// For a store below `root` on a machine with this memory.
+    /// Creates the account for a store below `root` on a machine with this memory.
     pub fn new(root: &'a Path, memory: &'a Memory, addresses: Option<u64>) -> Room<'a> {
         Room { root, memory, addresses, taken: HashMap::new() }
     }
 
-    /// Gives room to a tier in memory. Errors: the machine has less.
+    /// Reserves space for a tier in memory. Errors: the machine has less.
     pub fn for_memory(&mut self, tier: &TierRequest) -> Result<TierSpec> {
         let free = self.free_in(self.root)?;
         let mapped = self.addresses.map_or(u64::MAX, |all| all / ADDRESSES_DEFAULT_SHARE);
@@ -59,8 +60,8 @@ impl<'a> Room<'a> {
         Ok(spec)
     }
 
-    /// Gives room to a file that is to be made at `path`. Errors: it cannot be made, or not so
-    /// large.
+    /// Reserves space for a new file at `path`. Errors: the file cannot be created, or not with
+    /// this size.
     pub fn for_file(&mut self, tier: &TierRequest, path: &Path, mount: &str) -> Result<TierSpec> {
         let directory = tier::directory_of(path);
         let free = self.free_in(directory)?;
@@ -70,7 +71,7 @@ impl<'a> Room<'a> {
         Ok(spec)
     }
 
-    /// Refuses a file that is to be mapped and does not fit into the address space.
+    /// Refuses a mapped file that does not fit into the address space.
     pub fn check_mapping(&self, bytes: u64) -> Result<()> {
         check_addresses(bytes, self.addresses)
     }
@@ -113,7 +114,8 @@ fn check_memory(bytes: u64, free: u64, root: &Path, memory: &Memory) -> Result<(
     Ok(())
 }
 
-/// Every process of the job maps the tier and the meta segment, and needs room of its own.
+/// Refuses a tier that does not fit into the address space. Every process of the job maps the tier
+/// and the meta segment, and needs space of its own.
 fn check_addresses(bytes: u64, addresses: Option<u64>) -> Result<()> {
     let Some(addresses) = addresses else { return Ok(()) };
     let limit =
@@ -139,7 +141,8 @@ mod tests {
         Memory { total_bytes: Some(total), limit_bytes: limit, available_bytes: available }
     }
 
-    /// The size of a tier in memory, or why there is none, where `/dev/shm` is not what limits it.
+    /// Returns the size of a tier in memory, or the refusal. The free space of `/dev/shm` is
+    /// assumed not to be the limit.
     fn in_memory(bytes: Option<u64>, memory: Memory, addresses: Option<u64>) -> Result<u64> {
         let tier = TierRequest { bytes, ..TierRequest::MEMORY };
         let mut room = Room::new(Path::new("/dev/shm"), &memory, addresses);

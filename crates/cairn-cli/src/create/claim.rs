@@ -1,9 +1,34 @@
-//! Having a store to oneself: making it, resuming it, removing it.
+//! Exclusive use of a store: creates, resumes and removes it.
 //!
-//! Must stay true: a store is used by one `cairn run` at a time (`run.lock`); what a failed attempt
-//! made is removed again; a store is removed only after its agent has ended, so nobody drains what
-//! is going away. A run that has the lock says that it is one; whoever else has it only looks, or
-//! removes the store, and is waited for, however long that takes on a busy machine.
+//! Invariant: one `cairn run` at a time uses a store (`run.lock`). What a failed attempt created is
+//! removed. A store is removed only after its agent has ended, so that nobody drains files that are
+//! being removed. A run that holds the lock marks it as a run's. Any other holder only looks at the
+//! store or removes it; a run waits for such a holder, however long that takes on a busy machine.
+
+use cairn_agent::agent::client::Client;
+use cairn_agent::model::directory_id::DirectoryId;
+use cairn_agent::model::job::{
+    AGENT_LOCK, DeviceKind, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec,
+};
+use cairn_agent::model::lock;
+use cairn_agent::model::mapping::Mapping;
+use cairn_agent::model::store_file;
+use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::ledger::Ledger;
+use cairn_agent::persist::manifest::Manifest;
+use cairn_agent::store::memory::Memory;
+use cairn_agent::store::reaper;
+use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
+use cairn_device::media::media_file::Allocation;
+use cairn_device::store::TierLocks;
+use cairn_device::store::namespace::{self, Creation};
+use cairn_device::{Store, TierPlace};
+use cairn_posix::process::rank;
+use std::cell::OnceCell;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::create::claimed_tiers::{self, ClaimedTiers};
 use crate::create::request::{
@@ -22,72 +47,50 @@ use crate::store::removal;
 use crate::store::survey;
 use crate::store::tier;
 use crate::store::{NODE, OpenStore, Roots, refuse};
-use cairn_agent::agent::client::Client;
-use cairn_agent::model::directory_id::DirectoryId;
-use cairn_agent::model::job::{
-    AGENT_LOCK, DeviceKind, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec,
-};
-use cairn_agent::model::lock;
-use cairn_agent::model::mapping::Mapping;
-use cairn_agent::model::store_file;
-use cairn_agent::persist::destination::Destination;
-use cairn_agent::persist::ledger::Ledger;
-use cairn_agent::persist::manifest::Manifest;
-use cairn_agent::store::memory::Memory;
-use cairn_agent::store::reaper;
-use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
-use cairn_device::media_file::Allocation;
-use cairn_device::namespace::{self, Creation};
-use cairn_device::store::TierLocks;
-use cairn_device::{Store, TierPlace};
-use cairn_posix::process::rank;
-use std::cell::OnceCell;
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
 
-/// How long the lock of a run is waited for that may be ending just now.
+/// How long to wait for the run lock of a run, which may be just about to end.
 const LOCK_PATIENCE: Duration = Duration::from_millis(300);
-/// When it is said that somebody is waited for.
+/// Waits longer than this are reported.
 pub const SAID_AFTER: Duration = Duration::from_secs(2);
-/// How often a store is looked for that is removed meanwhile.
+/// Maximum number of attempts to enter a store that other commands remove meanwhile.
 const ATTEMPTS_MAX: u32 = 8;
-/// How long an agent may take to end.
+/// Maximum time for an agent to end.
 const AGENT_PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is looked whether what is waited for has come.
+/// Interval between two checks of a condition that is waited for.
 pub const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Letters of the random part of a name: none that look alike.
+/// Letters of the random part of a name; letters that look alike are left out.
 const NAME_LETTERS: &[u8] = b"abcdefghjkmnpqrstuvwxyz23456789";
-/// Length of the part of a name that comes from the command.
+/// Maximum length of the part of a name that comes from the command.
 const NAME_STEM_MAX: usize = 16;
 
-/// A store that this process has to itself.
+/// A store that this process uses exclusively.
 pub struct Claim {
     /// The store.
     pub store: OpenStore,
-    /// It was made by this process, and not from what an earlier store has left: nothing is lost
-    /// with it.
+    /// Whether this process created the store, and not from tiers of an earlier store: removing it
+    /// loses nothing.
     pub is_new: bool,
     lock: File,
-    /// Those of its tiers, when its agent has ended.
+    /// Locks of its tiers, held once its agent has ended.
     locks: OnceCell<TierLocks>,
 }
 
-/// How a run comes into a store.
+/// How a run enters a store.
 pub struct Entrance<'a> {
-    /// Takes the run lock of the store in a directory, of a job.
+    /// Takes the run lock of the store in a directory, given the job's name.
     pub take: &'a dyn Fn(&Path, &str) -> Result<File>,
-    /// Says in the directory of a store who makes it, or verifies it, before that takes long.
+    /// Records in the store's directory who is creating or verifying it. Called before that takes
+    /// long.
     pub sign: &'a dyn Fn(&Path) -> Result<()>,
-    /// Says in the directory of a new store, before that is removed, why nothing came of it.
+    /// Records in the directory of a new store why it could not be created. Called before the
+    /// directory is removed.
     pub give_up: &'a dyn Fn(&Path, &Error),
 }
 
-/// That of a run by itself.
+/// Entrance of a run without other ranks.
 const ALONE: Entrance<'_> = Entrance { take: &lock, sign: &|_| Ok(()), give_up: &|_, _| () };
 
-/// What an earlier store has left in a file.
+/// Metadata that an earlier store has left in a file or on a device.
 #[derive(Clone, Copy)]
 struct Kept<'a> {
     path: &'a Path,
@@ -95,12 +98,13 @@ struct Kept<'a> {
 }
 
 impl Claim {
-    /// The store of the job that `request` names if there is one, else a new one for `command`.
+    /// Returns the store of the job that `request` names if it exists, else a new one for
+    /// `command`.
     pub fn obtain(roots: &Roots, request: &Request, command: &[String]) -> Result<Claim> {
         Claim::obtain_by(roots, request, command, &ALONE)
     }
 
-    /// The same, by another entrance.
+    /// Does the same through another entrance.
     pub fn obtain_by(
         roots: &Roots,
         request: &Request,
@@ -120,7 +124,7 @@ impl Claim {
                 None => Claim::create_by(roots, request, command, entrance),
             };
             match claimed {
-                // `cairn gc` or `cairn rm` removed the store that was there a moment ago.
+                // `cairn gc` or `cairn rm` removed the store after it was found.
                 Err(error) if error.is_about_nothing_there() && attempts < ATTEMPTS_MAX => {
                     attempts += 1;
                 }
@@ -138,7 +142,7 @@ impl Claim {
     ) -> Result<Claim> {
         let store = OpenStore::open(directory)?;
         if staging::was_cut_off(directory) {
-            // Nothing in it is only there.
+            // The filling of the store was cut off, so everything in it exists elsewhere.
             Store::open(directory)?.remove()?;
             if request.stage.fills() && request.check_against(&store.job).is_ok() {
                 let description = Description::of_again(directory, &store.job, command);
@@ -157,7 +161,7 @@ impl Claim {
         let device_store = Store::open(directory).map_err(refuse)?;
         let mut taken = ClaimedTiers::default();
         if device_store.namespaces().map_err(refuse)?.is_empty() {
-            // Whoever made the description was killed before it made the namespace.
+            // The process that wrote the description was killed before it created the namespace.
             claim.make_namespace(roots, &device_store, request)?;
             recovery_report::say(&claim, request.stage)?;
         } else {
@@ -170,8 +174,8 @@ impl Claim {
         // Refuses a damaged or newer namespace before anything runs on it.
         let volumes = claim.store.volumes()?;
         if !joins {
-            // What processes that were killed had open is to count as they left it, and some may be
-            // dying still.
+            // Files that killed processes had open must count as those processes left them. Some of
+            // these processes may still be dying.
             survey::programs(&claim.store)?;
             volumes.iter().try_for_each(|volume| reaper::visit(volume).map(drop))?;
             restart_check::settle(&claim, &volumes)?;
@@ -182,7 +186,7 @@ impl Claim {
             drop(volumes);
             let directory = claim.store.directory().to_path_buf();
             let description = Description::of_again(&directory, &claim.store.job, command);
-            // What it has claimed of tiers the new store claims.
+            // The new store claims the same tiers again.
             drop(taken);
             claim.remove()?;
             return Claim::create_described(roots, (request, command), description, entrance);
@@ -203,7 +207,7 @@ impl Claim {
         Ok(claim)
     }
 
-    /// What the command can go on from.
+    /// Prints from which checkpoints the command can continue.
     fn say_what_is_there(&self, request: &Request) {
         if request.quiet {
             return;
@@ -214,7 +218,8 @@ impl Claim {
         line.iter().for_each(|line| crate::output::say!("cairn: {}: {line}", self.store.job.job));
     }
 
-    /// Makes the store again from its media if they failed. Errors: as `Failed::find`.
+    /// Rebuilds the store from its media if writing to them failed. Errors: those of
+    /// `Failed::find`.
     fn renew(&mut self, roots: &Roots, device_store: &Store, request: &Request) -> Result<()> {
         let Some(failed) = Failed::find(&self.store, request)? else { return Ok(()) };
         let _no_agent = self.without_agent()?;
@@ -227,8 +232,7 @@ impl Claim {
         recovery_report::say(self, request.stage)
     }
 
-    /// Notes that another run begins, unless this one joins one that others began, and what is new
-    /// about it.
+    /// Records the new run and its changed options. A run that joins others is not counted.
     fn begin_run(&mut self, request: &Request, command: &[String]) -> Result<()> {
         let mut job = self.store.job.clone();
         job.runs += u64::from(!lock::is_shared(&self.lock));
@@ -244,14 +248,14 @@ impl Claim {
         self.save(job)
     }
 
-    /// Whether a run of `command` ends the job when it succeeds: no earlier run of another
-    /// executable has failed since.
+    /// Whether a successful run of `command` ends the job: no run of another executable has failed
+    /// and is still to be repeated.
     pub fn may_end_by(&self, command: &[String]) -> bool {
         let pending = self.store.job.pending.as_ref();
         pending.is_none_or(|pending| Job::executable(command).as_ref() == Some(pending))
     }
 
-    /// Notes that nothing of earlier runs is left to be ended.
+    /// Records that no earlier run is left to be repeated.
     pub fn note_end(&mut self) -> Result<()> {
         if self.store.job.pending.take().is_some() {
             self.store.job.save(self.store.directory())?;
@@ -259,7 +263,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Takes up what is said anew of the drain and of space; the agent notices.
+    /// Applies changed drain and space options; the agent notices them.
     fn change(&mut self, request: &Request) -> Result<()> {
         let (mut job, space) = (self.store.job.clone(), &request.space);
         request.drain.change(&mut job.drain);
@@ -270,7 +274,7 @@ impl Claim {
         self.save(job)
     }
 
-    /// Has the store be described so from now on.
+    /// Replaces the store's description if it changed.
     fn save(&mut self, job: Job) -> Result<()> {
         if job != self.store.job {
             job.save(self.store.directory())?;
@@ -279,7 +283,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Makes a new store.
+    /// Creates a new store.
     pub fn create(roots: &Roots, request: &Request, command: &[String]) -> Result<Claim> {
         Claim::create_by(roots, request, command, &ALONE)
     }
@@ -311,7 +315,7 @@ impl Claim {
         let directory = device_store.path().to_path_buf();
         let lock = (entrance.take)(&directory, &job.job)?;
         if request.job.is_some() && is_described(&directory) {
-            // Somebody else was faster.
+            // Another process created the store first.
             return Claim::resume(roots, &directory, (request, command), lock, entrance);
         }
         if !is_blank(&directory)? {
@@ -325,7 +329,8 @@ impl Claim {
         });
         let made = made.and_then(|mut claim| {
             let made = claim.make_namespace(roots, &device_store, request);
-            // While this one has the lock: who waits for it is to hear that first.
+            // Done while this process holds the lock, so that waiting ranks learn of a failure
+            // before they get the lock.
             made.and_then(|()| staging::before_run(&claim, request.stage))
                 .inspect_err(|error| (entrance.give_up)(&directory, error))?;
             Ok(claim)
@@ -333,7 +338,7 @@ impl Claim {
         match made {
             Ok(_) if request.quiet => {}
             Ok(_) => notes.iter().for_each(|note| crate::output::say!("cairn: {note}")),
-            // There was nothing here before; the error that is reported is the first one.
+            // Nothing existed here before. The first error is the one to report.
             Err(_) => drop(device_store.remove()),
         }
         made.and_then(|mut claim| {
@@ -346,7 +351,7 @@ impl Claim {
                 return Claim::resume(roots, &directory, (request, command), claim.lock, entrance);
             }
             if goes_on {
-                // Else what this run has begun would be taken for what the one before it left.
+                // Otherwise the files of this run would be taken for leftovers of the run before.
                 checkpoints::begin_run(&claim.store, &claim.store.volumes()?)?;
                 claim.change(request)?;
                 claim.begin_run(request, command)?;
@@ -354,8 +359,8 @@ impl Claim {
             if !claim.is_new {
                 let volumes = claim.store.volumes()?;
                 restart_check::settle(&claim, &volumes)?;
-                // Nobody knows how the run ended that left the tier: what it left unfinished stays
-                // so.
+                // Nobody knows how the run ended that left the tier. What it left unfinished stays
+                // unfinished.
                 checkpoints::begin_run(&claim.store, &volumes)?;
                 claim.begin_run(request, command)?;
             }
@@ -369,7 +374,7 @@ impl Claim {
         })
     }
 
-    /// Makes the node's namespace, or makes it again from files that an earlier store has left.
+    /// Creates the node's namespace, or recreates it from the media of an earlier store.
     fn make_namespace(&mut self, roots: &Roots, store: &Store, request: &Request) -> Result<()> {
         namespace::remove_unfinished(store, NODE)?;
         let kept = self.kept_media(request)?;
@@ -392,7 +397,7 @@ impl Claim {
         Ok(())
     }
 
-    /// How to make the node's namespace, on files that an earlier store has left or on new ones.
+    /// Returns the parameters of the node's namespace, on media of an earlier store or on new ones.
     fn creation(&self, store: &Store, request: &Request, kept: Option<Kept>) -> Result<Creation> {
         let (job, is_kept) = (&self.store.job, kept.is_some());
         let block_bytes = kept.map(|kept| kept.block_bytes).or(request.block_bytes);
@@ -402,7 +407,8 @@ impl Claim {
             metadata_bytes: job.metadata_tier().map_or(0, |tier| tier.bytes),
             places: places.collect::<Result<_>>()?,
             want_huge_pages: request.huge_pages,
-            // Ranks have files of their own; nobody writes to the node's.
+            // With scope `rank`, ranks have namespaces of their own, and nobody writes to the
+            // node's.
             allocation: match job.scope {
                 Scope::Node => Allocation::AtOnce,
                 Scope::Rank => Allocation::AsWritten,
@@ -443,8 +449,8 @@ impl Claim {
         Ok(geometry)
     }
 
-    /// The file with the metadata, if it holds what an earlier store kept there. Errors: that had
-    /// another prefix, or other tiers.
+    /// Returns the metadata of an earlier store if the job's media hold some. Errors: they have
+    /// another prefix or other tiers.
     fn kept_media(&self, request: &Request) -> Result<Option<Kept<'_>>> {
         let job = &self.store.job;
         let Some((media, kind, path)) = job
@@ -471,13 +477,13 @@ impl Claim {
         Ok(Some(Kept { path, block_bytes: superblock.geometry.hugeblock_bytes }))
     }
 
-    /// The run lock.
+    /// Returns the run lock.
     pub fn lock(&self) -> &File {
         &self.lock
     }
 
-    /// Ends the agent; false if it does not end. What it had locked of the tiers this has until the
-    /// store is removed.
+    /// Ends the agent. Returns false if it does not end. The locks of the tiers pass to this claim
+    /// until the store is removed.
     pub fn end_agent(&self) -> Result<bool> {
         if self.locks.get().is_none() {
             let _ = self.locks.set(Store::open(self.store.directory())?.lock_tiers());
@@ -487,8 +493,8 @@ impl Claim {
         Ok(self.stop_agent_until(has_ended)?.is_some())
     }
 
-    /// Ends the agent, and keeps another one from beginning as long as the file that is returned is
-    /// open. Errors: it does not end.
+    /// Ends the agent. No other one can start while the returned file is open. Errors: the agent
+    /// does not end.
     pub fn without_agent(&self) -> Result<File> {
         let directory = self.store.directory();
         let lock = self.stop_agent_until(|| Ok(lock::try_lock(directory, AGENT_LOCK)?))?;
@@ -496,7 +502,7 @@ impl Claim {
         lock.ok_or_else(|| Error::file("end the agent of", directory)(late()))
     }
 
-    /// Tells agents to end until there is what is waited for; None if that takes too long.
+    /// Tells agents to end until `wanted` returns something; None after the time limit.
     fn stop_agent_until<T>(&self, wanted: impl Fn() -> Result<Option<T>>) -> Result<Option<T>> {
         let started = Instant::now();
         loop {
@@ -505,14 +511,14 @@ impl Claim {
                 return Ok(found);
             }
             if let Some(mut agent) = Client::connect(self.store.directory()) {
-                // One that hangs up is ending already, which is what is wanted.
+                // An agent that closes the connection is ending already.
                 let _ = agent.stop();
             }
             thread::sleep(LOOK_EVERY);
         }
     }
 
-    /// Ends the agent and removes the store with everything in it. Says which tiers stay.
+    /// Ends the agent and removes the store with everything in it. Reports which tiers stay.
     pub fn remove(mut self) -> Result<()> {
         // An agent that does not end finds its store gone and gives up.
         self.end_agent()?;
@@ -523,19 +529,19 @@ impl Claim {
     }
 }
 
-/// A store that is still to be made.
+/// A store that is still to be created.
 struct Description {
-    /// Where.
+    /// Store root to create it in.
     root: PathBuf,
     job: Job,
-    /// It takes the place of an earlier one of the job.
+    /// Whether it replaces an earlier store of the job.
     goes_on: bool,
-    /// What to tell the user about what was chosen.
+    /// Messages for the user about chosen values.
     notes: Vec<String>,
 }
 
 impl Description {
-    /// As `request` says.
+    /// Describes the store that `request` asks for.
     fn of_new(roots: &Roots, request: &Request, command: &[String]) -> Result<Description> {
         let mount = request.mount_or_default();
         request.check_places(&mount, request.persist.as_deref())?;
@@ -561,7 +567,7 @@ impl Description {
             tiers,
             meta: request.meta_spec(),
             promote: request.promote,
-            // Who only restores runs nothing.
+            // A restore without a run does not count as a run.
             runs: u64::from(request.stage != Stage::Later),
             pending: Job::executable(command),
             metrics: request.metrics.clone(),
@@ -577,7 +583,8 @@ impl Description {
         Ok(Description { root, job, goes_on: false, notes })
     }
 
-    /// As `job` has one in `directory` that is to be removed.
+    /// Describes a store that replaces the one of `job` in `directory`, which is about to be
+    /// removed.
     fn of_again(directory: &Path, job: &Job, command: &[String]) -> Description {
         let root = directory.ancestors().nth(2).unwrap_or(directory).to_path_buf();
         let job = Job {
@@ -591,7 +598,7 @@ impl Description {
     }
 }
 
-/// Whether the directory that a store drains to is the one that it was.
+/// Checks that the directory that a store drains to is still the same one.
 fn check_persist(persist: &Path, job: &Job) -> Result<()> {
     Ledger::check(persist, job).map_err(|error| match error {
         error @ cairn_agent::Error::AnotherDirectory { .. } => Error::Persist {
@@ -603,7 +610,7 @@ fn check_persist(persist: &Path, job: &Job) -> Result<()> {
     })
 }
 
-/// What a tier is made of.
+/// Returns what a tier is made of.
 fn place(store: &Store, tier: &TierSpec, is_kept: bool) -> Result<TierPlace> {
     let (Some(kind), Some(path)) = (tier.device.medium(), &tier.path) else {
         return Ok(TierPlace::Ram);
@@ -621,8 +628,8 @@ fn too_small(tier: &TierSpec, least_bytes: u64) -> Error {
     Error::MetaTooSmall { given: tier::shown(tier), least: size::exact(least) }
 }
 
-/// Where metadata and data stand that the superblock in `media` names; how they are called, it does
-/// not know.
+/// Returns the metadata tier and the data tiers that the superblock in `media` describes. The
+/// superblock has no paths; they come from `job`.
 fn kept_tiers(
     job: &Job,
     media: &TierSpec,
@@ -651,12 +658,13 @@ fn is_described(directory: &Path) -> bool {
     directory.join(JOB_FILE).symlink_metadata().is_ok()
 }
 
-/// Whether nothing came of a store directory because whoever made it was killed.
+/// Whether a store directory is an empty leftover: the process that created it was killed.
 pub fn is_unbegun(directory: &Path) -> Result<bool> {
     Ok(!is_described(directory) && is_blank(directory)?)
 }
 
-/// Removes such a directory; false if it is none, or somebody makes a store of it just now.
+/// Removes such a directory. Returns false if it is not one, or if a process is creating a store in
+/// it.
 pub fn remove_unbegun(directory: &Path, job: &str) -> Result<bool> {
     if !is_unbegun(directory)? {
         return Ok(false);
@@ -672,7 +680,7 @@ pub fn remove_unbegun(directory: &Path, job: &str) -> Result<bool> {
     Ok(is_one)
 }
 
-/// Whether a store directory holds nothing but what every new one holds.
+/// Whether a store directory holds only what every new one holds.
 fn is_blank(directory: &Path) -> Result<bool> {
     const OF_A_NEW_STORE: [&str; 3] = ["handles", RUN_LOCK, staging::MARK];
     let listed = || -> std::io::Result<bool> {
@@ -716,13 +724,13 @@ fn take_lock(directory: &Path, job: &str) -> Result<File> {
     }
 }
 
-/// Takes a store that exists to oneself, to look at it or remove it.
+/// Takes exclusive use of an existing store, to look at it or remove it.
 pub fn claim_existing(store: OpenStore) -> Result<Claim> {
     let lock = take_lock(store.directory(), &store.job.job)?;
     Ok(Claim { store, is_new: false, lock, locks: OnceCell::new() })
 }
 
-/// A name made from the command and a few random letters that no store has.
+/// Returns a name for a job that no store has: part of the command and random letters.
 fn free_name(roots: &Roots, command: &[String]) -> String {
     let program = command.first().map(String::as_str).unwrap_or_default();
     let base = program.rsplit('/').next().unwrap_or_default();
@@ -740,7 +748,7 @@ fn free_name(roots: &Roots, command: &[String]) -> String {
     }
 }
 
-/// What tells one store from every other.
+/// Returns a random identifier, different for every store.
 pub fn random_hex() -> String {
     random_bytes::<8>().iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -749,7 +757,7 @@ fn random_bytes<const COUNT: usize>() -> [u8; COUNT] {
     let mut bytes = [0; COUNT];
     let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     if filled.is_err() {
-        // Names need not be secret, only different.
+        // Names need not be secret, only unique.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mixed = now.as_nanos() ^ u128::from(std::process::id()) << 64;
         for (byte, mixed) in bytes.iter_mut().zip(mixed.to_le_bytes()) {
@@ -759,10 +767,10 @@ fn random_bytes<const COUNT: usize>() -> [u8; COUNT] {
     bytes
 }
 
-/// Where files of a new store of `job` land: as those that an earlier one drained to the same
-/// directory. Errors: `Contradiction`.
+/// Returns the mapping of a new store of `job`: the requested one, else the one with which an
+/// earlier store drained to the same directory. Errors: both exist and differ.
 fn mapping(request: &Request, job: &str) -> Result<Mapping> {
-    // The agent says what is wrong with the directory.
+    // An unreadable directory is ignored here, because the agent reports it.
     let found = request.persist.as_ref().and_then(|persist| {
         let mut destination = Destination::open(persist, job).ok()?;
         Manifest::load(&mut destination, job).ok().flatten()

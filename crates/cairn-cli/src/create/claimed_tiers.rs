@@ -1,32 +1,33 @@
-//! Devices, and namespaces on other machines, looked at for the last time and claimed because a run
-//! is about to use them.
+//! Last check and claim of devices, and of namespaces on other machines, just before a run uses
+//! them.
 //!
-//! Must stay true: what a run has claimed, and nobody had for this machine before, is given back if
-//! nothing comes of the run. So whoever claims has looked at everything else before.
+//! Must stay true: a claim that this machine did not hold before is given back if the run fails to
+//! start. Therefore everything else is checked before a claim.
+
+use cairn_agent::model::job::{DeviceKind, Job};
+use cairn_device::media::medium;
+use cairn_nvme::shared::RemotePath;
+use std::path::{Path, PathBuf};
 
 use crate::create::request::Request;
 use crate::error::Result;
 use crate::store::Roots;
 use crate::store::tier::{self, Licence, refused_device};
-use cairn_agent::model::job::{DeviceKind, Job};
-use cairn_device::medium;
-use cairn_device::nvme::shared::RemotePath;
-use std::path::{Path, PathBuf};
 
-/// Looks at all devices of a store that is made, which are kept as they are if its metadata are.
-/// Errors: one cannot be used.
+/// Checks all devices of a new store. `are_kept`: they hold the metadata of an earlier store and
+/// keep their content. Errors: a device cannot be used.
 pub fn check(job: &Job, request: &Request, roots: &Roots, are_kept: bool) -> Result<()> {
     let mut devices = job.all_tiers().filter_map(tier::device);
     devices.try_for_each(|path| tier::check_device(path, are_kept, request.licence(path), roots))
 }
 
-/// What was claimed, and is given back when this is dropped.
+/// Claims that are given back on drop.
 #[derive(Default)]
 pub struct ClaimedTiers(Vec<PathBuf>);
 
 impl ClaimedTiers {
-    /// Claims those of a store that is made. What nobody has finished on a device goes, unless all
-    /// is kept. Errors: another machine has one, and is not to be put out.
+    /// Claims the devices of a new store. Unless everything is kept, unfinished content of a device
+    /// is removed. Errors: another machine has a device, and taking over is not allowed.
     pub fn claim(&mut self, job: &Job, request: &Request, are_kept: bool) -> Result<()> {
         for path in job.all_tiers().filter_map(tier::device).filter(|_| !are_kept) {
             let cleared = medium::clear_unfinished(path, request.licence(path).takes_over);
@@ -35,8 +36,8 @@ impl ClaimedTiers {
         self.claim_if(job, request, |_| true)
     }
 
-    /// Claims those of a store that is there which are to be taken over; its processes claim the
-    /// others when they use them.
+    /// Claims the devices of an existing store that are to be taken over from another machine. The
+    /// store's processes claim the other devices when they use them.
     pub fn take_over(&mut self, job: &Job, request: &Request) -> Result<()> {
         self.claim_if(job, request, |licence| licence.takes_over)
     }
@@ -64,8 +65,8 @@ impl ClaimedTiers {
         Ok(())
     }
 
-    /// Claims what is at `path`, if that is a namespace, for as long as the result is there.
-    /// Errors: another machine has it.
+    /// Claims the namespace at `path`, if it is one, for the lifetime of the result. Errors:
+    /// another machine has it.
     pub fn for_now(path: &Path) -> Result<ClaimedTiers> {
         let mut claimed = ClaimedTiers::default();
         if RemotePath::is_one(path) {
@@ -74,7 +75,7 @@ impl ClaimedTiers {
         Ok(claimed)
     }
 
-    /// They are used from now on.
+    /// Keeps the claims: the run uses the devices from here on.
     pub fn keep(mut self) {
         self.0.clear();
     }
@@ -83,8 +84,8 @@ impl ClaimedTiers {
 impl Drop for ClaimedTiers {
     fn drop(&mut self) {
         for path in &self.0 {
-            // The error that is reported is the first one. What cannot be given back now can be
-            // taken over.
+            // The first error is the one to report. A claim that cannot be given back here can
+            // still be taken over.
             let _ = medium::give_back(path);
         }
     }

@@ -1,15 +1,17 @@
-//! Which memory nodes back a tier in memory, as the user writes and reads it: `local`,
-//! `interleave`, `node:N`.
+//! NUMA policies of a tier in memory as the user writes and reads them: `local`, `interleave`,
+//! `node:N`.
 //!
-//! Does not know what they mean; `cairn-core` (parts.rs) and `cairn-device` (numa.rs) do.
+//! Does not implement them; `cairn-core` (parts.rs) and `cairn-device` (numa.rs) do.
+
+use cairn_core::{NumaPolicy, PartUsage, Placement};
+use cairn_device::memory::numa::Topology;
+use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::output::size::human;
-use cairn_core::{NumaPolicy, PartUsage, Placement};
-use cairn_device::numa::Topology;
-use serde::Serialize;
 
-/// What a policy means on a machine; the default if none is given.
+/// Returns the placement for a policy on this machine; the default if `policy` is None. Errors: an
+/// unknown policy, a node that does not exist.
 pub fn placement(policy: Option<String>, machine: &Topology) -> Result<Placement> {
     let (policy, node) = match policy.as_deref() {
         None | Some("local") => (NumaPolicy::Local, 0),
@@ -27,19 +29,19 @@ pub fn placement(policy: Option<String>, machine: &Topology) -> Result<Placement
     })
 }
 
-/// Where the memory of a tier is, on a machine with several nodes.
+/// Where the memory of a tier is, on a machine with several NUMA nodes.
 #[derive(Debug, Serialize)]
 pub struct NumaReport {
-    /// As `--numa`.
+    /// Policy, as in `--numa`.
     policy: String,
-    /// Numbers of the nodes that are to back it.
+    /// Numbers of the nodes that back the tier.
     nodes: Vec<u32>,
-    /// What each has of it, if each has a part of its own, all namespaces together.
+    /// Part of each node, all namespaces together; empty if the nodes have no parts of their own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     parts: Vec<PartReport>,
 }
 
-/// The part of a tier that one node backs.
+/// Part of a tier that one node backs.
 #[derive(Debug, Serialize)]
 struct PartReport {
     node: u32,
@@ -48,7 +50,7 @@ struct PartReport {
 }
 
 impl NumaReport {
-    /// What there is to say of a namespace; None where there is one node.
+    /// Returns the report for a placement, without parts; None on a machine with one node.
     pub fn of(placement: Placement) -> Option<NumaReport> {
         let nodes: Vec<u32> = placement.node_numbers().collect();
         let policy = match placement.policy {
@@ -73,7 +75,7 @@ impl NumaReport {
         }
     }
 
-    /// As one line.
+    /// Returns the report as one line.
     pub fn shown(&self) -> String {
         let part = |part: &PartReport| {
             let (used, all) = (human(part.used_bytes), human(part.bytes));

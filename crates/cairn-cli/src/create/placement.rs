@@ -1,34 +1,34 @@
-//! Where this node's store has its part of remote devices: what `cairn plan` would say, with one
-//! store per node.
+//! This node's part of remote devices: the same answer as `cairn plan` with one store per node.
 //!
-//! Must stay true: it follows from the launcher's variables and the file alone, so every node of a
-//! job computes the same, and nobody has to ask anybody.
+//! Invariant: the result depends only on the launcher's variables and the file, so every node of a
+//! job computes the same plan without communication.
 
-use crate::commands::plan::description::Cluster;
-use crate::error::{Error, Result};
-use cairn_agent::balancer::{self, RANKS_PER_TARGET, Request, hostlist};
-use cairn_device::nvme::partition::Part;
+use cairn_nvme::partition::Part;
 use std::fs;
 use std::path::Path;
 
-/// The nodes of a job, as its launcher describes them to the command that it starts once on each.
+use crate::balancer::{self, RANKS_PER_TARGET, Request, hostlist};
+use crate::commands::plan::description::Cluster;
+use crate::error::{Error, Result};
+
+/// Nodes of a job, as the launcher describes them to the command that it starts once per node.
 struct Nodes {
     names: Vec<String>,
-    /// The place of this one.
+    /// Index of this node.
     own: usize,
-    /// Processes on all of them.
+    /// Number of processes on all nodes.
     ranks: u32,
 }
 
-/// The part of a namespace that this node has if all nodes of the job share it; None if it is
-/// alone.
+/// Returns this node's part of a namespace that all nodes of the job share; None if the job has one
+/// node.
 pub fn shared_part() -> Option<Part> {
     let count = number("SLURM_STEP_NUM_NODES").filter(|&count| count > 1)?;
     Part::new(number("SLURM_NODEID")?, count)
 }
 
-/// The tier, as on the command line, that the plan for the devices in the file at `path` gives this
-/// node.
+/// Returns the tier that the plan for the devices in the file at `path` assigns to this node, in
+/// the syntax of the command line.
 pub fn planned_tier(path: &Path) -> Result<String> {
     let mut cluster = Cluster::read(path, None)?;
     let nodes = Nodes::of_launcher()?;
@@ -58,7 +58,7 @@ pub fn planned_tier(path: &Path) -> Result<String> {
     Ok(with_part(address, part))
 }
 
-/// A part of the namespace that the text of a tier names.
+/// Adds a part to the text of a tier.
 pub fn with_part(text: &str, part: Part) -> String {
     let separator = if text.contains('?') { '&' } else { '?' };
     format!("{text}{separator}part={part}")

@@ -1,19 +1,7 @@
-//! What kind of store the user asks for: options merged, checked, and compared with a store that
-//! exists.
+//! The store that the user asks for: options merged, checked, and compared with an existing store.
 //!
 //! Must stay true: everything that can be refused is refused here, before anything is created.
 
-use crate::create::capacity::{ADDRESSES_SEGMENT_SHARE, Room};
-use crate::create::numa;
-use crate::create::staging::Stage;
-use crate::error::{Error, Result};
-use crate::output::size;
-use crate::resume::restart_check::Resume;
-use crate::settings::RunSettings;
-use crate::settings::drain_options::DrainRequest;
-use crate::settings::space::Quota;
-use crate::store::tier::{self, Licence, TierRequest};
-use crate::store::{Roots, check_job_name};
 use cairn_agent::archive::ArchivePolicy;
 use cairn_agent::checkpoint::sets::policy::CheckpointPolicy;
 use cairn_agent::model::error::why;
@@ -29,7 +17,7 @@ use cairn_core::{
     Superblock,
 };
 use cairn_device::MediumKind;
-use cairn_device::numa::Topology;
+use cairn_device::memory::numa::Topology;
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
@@ -41,46 +29,60 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// Where the store appears unless the user says otherwise.
+use crate::create::capacity::{ADDRESSES_SEGMENT_SHARE, Room};
+use crate::create::numa;
+use crate::create::staging::Stage;
+use crate::error::{Error, Result};
+use crate::output::size;
+use crate::resume::restart_check::Resume;
+use crate::settings::RunSettings;
+use crate::settings::drain_options::DrainRequest;
+use crate::settings::space::Quota;
+use crate::store::tier::{self, Licence, TierRequest};
+use crate::store::{Roots, check_job_name};
+
+/// Default mount prefix.
 const MOUNT_DEFAULT: &str = "/cairn";
-/// When it is said that a directory is waited for.
+/// Waits for a directory longer than this are reported.
 const SAID_AFTER: Duration = Duration::from_secs(5);
-/// Files that are allowed for however small the address space.
+/// Minimum number of inodes, however small the address space is.
 const INODES_MIN: u32 = 16 << 10;
-/// Files that are allowed for however little memory is given for metadata.
+/// Minimum number of inodes, however little memory is given for metadata.
 const META_INODES_MIN: u32 = 1024;
 
 /// Options that describe a store.
 #[derive(Args, Debug, Default)]
 pub struct StoreArguments {
-    /// Name of the job; if it has a store, that is resumed [default: made from the command, another
-    /// one each time]
+    /// Name of the job; an existing store of the job is resumed [default: made from the command,
+    /// another one each time]
     #[arg(long, value_name = "NAME", env = "CAIRN_RUN_JOB")]
     pub job: Option<String>,
     /// Prefix below which the program finds the store [default: /cairn]
     #[arg(long, value_name = "PREFIX", env = "CAIRN_RUN_MOUNT")]
     pub mount: Option<String>,
-    /// What holds the data: ram, file:PATH, block:DEVICE, dax:PATH, a file that is mapped, for
-    /// persistent memory, each also with :SIZE; or
-    /// nvme-tcp://HOST:PORT/NQN?nsid=N&size=SIZE&auth=FILE, a namespace of another machine, where
-    /// port, number, size and FILE, which holds the secret of this host, may be left out, part=2/8
-    /// is the second of eight equal parts (under srun on several nodes each has its own by itself),
-    /// and take-over=yes takes it from a machine that is dead; or nvme-tcp:CLUSTER.toml, the part
-    /// of one of its targets that cairn plan gives this node; repeated, or a list with commas: the
-    /// next takes what does not fit into those before it. Without a size it is half of what is
-    /// free: of memory, under the limit of the job and in the file system of the store; of the file
-    /// system of PATH, at most 1 TiB; but all of a DEVICE or namespace. A file name that contains a
-    /// colon is followed by a size [default: ram]
+    /// Where data are stored: ram; file:PATH; block:DEVICE; or dax:PATH, a mapped file on
+    /// persistent memory; each may be followed by :SIZE. Or
+    /// nvme-tcp://HOST:PORT/NQN?nsid=N&size=SIZE&auth=FILE, a namespace of another machine: port,
+    /// nsid, size and auth may be omitted; auth=FILE names the file with the secret of this host;
+    /// part=2/8 selects the second of eight equal parts (under srun on several nodes, each node
+    /// gets its own part automatically); take-over=yes takes the namespace from a dead machine. Or
+    /// nvme-tcp:CLUSTER.toml, the part of a target that cairn plan assigns to this node. May be
+    /// repeated, or be a list with commas: each tier takes what does not fit into those before it.
+    /// Without a size, a tier gets half of the free space: in memory, of the job's limit and the
+    /// file system of the store; for a file, of the file system of PATH, at most 1 TiB. A DEVICE or
+    /// namespace is used whole. A file name that contains a colon must be followed by a size
+    /// [default: ram]
     #[arg(long, value_name = "TIER", env = "CAIRN_RUN_TIER", value_delimiter = ',')]
     pub tier: Vec<String>,
-    /// Where metadata stand: as a tier, but a file needs a size. In a file or on a device they
-    /// survive the loss of the node's memory, with what such tiers hold; they need 2 MiB, 4 MiB for
-    /// each GiB of the tiers, and 750 bytes for each file. In memory they need 145 KiB for each GiB
-    /// and 400 bytes for each file [default: in the first tier, if that is not ram; else ram]
+    /// Where metadata are stored: a tier as above, but a file needs a size. In a file or on a
+    /// device the metadata survive the loss of the node's memory, together with the data in such
+    /// tiers. They need 2 MiB, plus 4 MiB per GiB of the tiers, plus 750 bytes per file. In memory
+    /// they need 145 KiB per GiB and 400 bytes per file [default: in the first tier, if that is not
+    /// ram; else ram]
     #[arg(long, value_name = "TIER", env = "CAIRN_RUN_META_TIER")]
     pub meta_tier: Option<String>,
-    /// When what is written survives the loss of the node's memory, unless metadata stand there:
-    /// when a file is closed or synced, or when each operation returns [default: fsync]
+    /// When written data survive the loss of the node's memory, if the metadata are not in memory:
+    /// once a file is closed or synced, or once each operation returns [default: fsync]
     #[arg(long, value_name = "WHEN", env = "CAIRN_RUN_DURABILITY")]
     pub durability: Option<DurabilityArgument>,
     /// Directory that closed files are drained to, as plain files [default: nothing is drained]
@@ -91,44 +93,44 @@ pub struct StoreArguments {
     /// out=results/run7; may be repeated [default: everything lands as it lies in the store]
     #[arg(long, value_name = "FROM=TO", env = "CAIRN_RUN_MAP", value_delimiter = ',')]
     pub map: Vec<String>,
-    /// Drain to --persist also where files of other jobs are, or of an earlier start of this one:
-    /// nothing there is replaced that this job did not put there; where two files have one name
-    /// both stay, and the exit code is 75
+    /// Drain to --persist even if it holds files of other jobs, or of an earlier start of this one.
+    /// Only files that this job put there are replaced. If two files have the same name, both stay,
+    /// and the exit code is 75
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_SHARED", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub shared: Option<bool>,
-    /// Who shares a tree of files: all processes of the node, or only those of a rank [default:
-    /// node]
+    /// Which processes share a tree of files: all processes of the node, or only those of one rank
+    /// [default: node]
     #[arg(long, value_name = "SCOPE", env = "CAIRN_RUN_SCOPE")]
     pub scope: Option<ScopeArgument>,
     /// Mount even where this hides an existing file or directory
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_FORCE", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub force: Option<bool>,
-    /// Take a device for a new tier even if it holds something, which is lost; and go on with what
-    /// is durable in a store to whose tier writing failed, even if complete files with data in
+    /// Take a device for a new tier even if it holds something, which is lost. Also resume a store
+    /// whose tier had write errors with its durable content, even if complete files with data in
     /// memory are lost
     #[arg(long)]
     pub yes: bool,
     /// Use huge pages where the system grants them [default: auto]
     #[arg(long, value_name = "WHEN", env = "CAIRN_RUN_HUGE_PAGES")]
     pub huge_pages: Option<HugePages>,
-    /// Least room that a file takes: 4K, 8K, 16K or 32K. With 4K many small files take an eighth of
-    /// what they take else, and large ones are written up to a quarter slower. A store, and a tier
-    /// that an earlier one has left, keeps what it was made with [default: 32K]
+    /// Allocation unit of a file: 4K, 8K, 16K or 32K. With 4K, many small files need an eighth of
+    /// the space, and large files are written up to a quarter slower. An existing store, or a tier
+    /// that an earlier store has left, keeps its block size [default: 32K]
     #[arg(long, value_name = "SIZE", env = "CAIRN_RUN_BLOCK_SIZE")]
     pub block_size: Option<String>,
-    /// Which memory nodes of a machine that has several back the tier in memory: that of the thread
-    /// that writes (local), all in turn (interleave), or one (node:N); the others when that is full
+    /// Which NUMA nodes back the tier in memory: the node of the writing thread (local), all nodes
+    /// in turn (interleave), or one node (node:N). When a node is full, the others are used
     /// [default: local]
     #[arg(long, value_name = "POLICY", env = "CAIRN_RUN_NUMA")]
     pub numa: Option<String>,
-    /// Move what is read on a tier to an earlier one that has room, in the background, so that the
-    /// next read is faster; a quarter of each tier is left to writes. Only with metadata in memory:
-    /// what is durable stays where it is
+    /// Move data that are read on a tier to an earlier one with free space, in the background, so
+    /// that the next read is faster. A quarter of each tier stays free for writes. Only with
+    /// metadata in memory: durable data stay where they are
     #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_PROMOTE", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub promote: Option<bool>,
 }
 
-/// A scope, as an option.
+/// Scope of a tree of files, as an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScopeArgument {
     /// One tree for all processes of the node
@@ -155,64 +157,64 @@ pub enum HugePages {
     Never,
 }
 
-/// The options, merged and checked; None where nothing was said.
+/// The options, merged and checked; None for an option that was not given.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The job's name.
+    /// Name of the job.
     pub job: Option<String>,
-    /// The mount prefix.
+    /// Mount prefix.
     pub mount: Option<String>,
-    /// The tiers in order of preference; none if nothing was said.
+    /// Tiers in order of preference; empty if none were given.
     pub tiers: Vec<TierRequest>,
-    /// Where metadata stand.
+    /// Tier of the metadata.
     pub meta: Option<TierRequest>,
-    /// The persist directory, absolute.
+    /// Persist directory, absolute.
     pub persist: Option<PathBuf>,
-    /// Other jobs may have files there.
+    /// Whether other jobs may have files in the persist directory.
     pub shared: bool,
-    /// What an earlier start of the job has there, or another job, is set aside first.
+    /// Whether to set aside first what an earlier start of the job, or another job, has drained
+    /// there.
     pub fresh: bool,
-    /// Where directories of the store land below it, if that was said.
+    /// Where directories of the store land below the persist directory.
     pub map: Option<Mapping>,
-    /// The scope.
+    /// Scope of a tree of files.
     pub scope: Option<Scope>,
-    /// Hide what exists at the mount prefix.
+    /// Whether to hide what exists at the mount prefix.
     pub force: bool,
-    /// Give up what a device holds that is to be a new tier.
+    /// Whether to overwrite the content of a device that becomes a new tier.
     pub may_overwrite: bool,
-    /// Ask for huge pages.
+    /// Whether to ask for huge pages.
     pub huge_pages: bool,
-    /// Bytes of a block, if that was said.
+    /// Block size in bytes.
     pub block_bytes: Option<u32>,
     /// When an operation on a durable first tier is durable.
     pub durability: Durability,
-    /// Which memory nodes back the tier in memory.
+    /// NUMA nodes that back the tier in memory.
     pub placement: Placement,
-    /// Move what is read on slower tiers to faster ones.
+    /// Whether to move data that are read on slower tiers to faster ones.
     pub promote: bool,
-    /// File that figures are written to, absolute.
+    /// File for the metrics, absolute.
     pub metrics: Option<PathBuf>,
-    /// What the agent's log says.
+    /// Level of the agent's log.
     pub log: Option<Level>,
-    /// What is done with checkpoints and files.
+    /// Policy of checkpoints and files.
     pub checkpoint: CheckpointPolicy,
-    /// How it is drained.
+    /// Drain options.
     pub drain: DrainRequest,
-    /// What is kept, and how long a write waits for room.
+    /// What stays in the store, and how long a write waits for space.
     pub space: SpacePolicy,
     /// What a new store is filled with.
     pub stage: Stage,
-    /// What a run makes of a store that has been there.
+    /// How a run resumes an existing store.
     pub resume: Resume,
-    /// Where complete checkpoints are archived, if that was said.
+    /// Archive of complete checkpoints.
     pub archive: Option<ArchivePolicy>,
-    /// Say nothing about what was chosen.
+    /// Whether to print nothing about chosen values.
     pub quiet: bool,
 }
 
 impl Request {
-    /// Merges the command line and environment with the configuration file and checks each value by
-    /// itself.
+    /// Merges command line and environment with the settings file and checks each value by itself.
     pub fn new(arguments: StoreArguments, settings: RunSettings) -> Result<Request> {
         let tiers = match arguments.tier.is_empty() {
             true => settings.tier.map(|tier| tier.into_vec()).unwrap_or_default(),
@@ -242,7 +244,8 @@ impl Request {
             fresh: false,
             scope: scope(arguments.scope, settings.scope)?,
             force: arguments.force.or(settings.force).unwrap_or(false),
-            // Not from the environment or a file: those are forgotten, and then a disk is lost.
+            // Never from the environment or a file: such a setting is forgotten, and then a disk is
+            // lost.
             may_overwrite: arguments.yes,
             huge_pages: huge_pages(arguments.huge_pages, settings.huge_pages)?,
             block_bytes: arguments
@@ -289,7 +292,8 @@ impl Request {
         }
     }
 
-    /// Checks what depends on other values, for a store with this mount and persist directory.
+    /// Checks values that depend on each other, for a store with this mount prefix and persist
+    /// directory.
     pub fn check_places(&self, mount: &str, persist: Option<&Path>) -> Result<()> {
         if !self.force && Path::new(mount).symlink_metadata().is_ok() {
             return Err(Error::MountHides { mount: mount.to_string() });
@@ -304,25 +308,25 @@ impl Request {
         Ok(())
     }
 
-    /// The mount prefix of a new store.
+    /// Returns the mount prefix of a new store.
     pub fn mount_or_default(&self) -> String {
         self.mount.clone().unwrap_or_else(|| MOUNT_DEFAULT.to_string())
     }
 
-    /// Memory that a new store needs; None: as much as can be had.
+    /// Returns the memory that a new store needs, in bytes; None if a size is missing.
     pub fn memory_bytes(&self) -> Option<u64> {
         let mut in_memory = self.wanted().iter().filter(|tier| tier.path.is_none());
         in_memory.try_fold(0, |sum, tier| Some(sum + tier.bytes?))
     }
 
-    /// What may be taken from others for the tier at `path`.
+    /// Returns what may be taken from others for the tier at `path`.
     pub fn licence(&self, path: &Path) -> Licence {
         let mut all = self.meta.iter().chain(&self.tiers);
         let takes_over = all.any(|tier| tier.takes_over && tier.path.as_deref() == Some(path));
         Licence { may_overwrite: self.may_overwrite, takes_over }
     }
 
-    /// What is asked for: memory if nothing is.
+    /// Returns the requested tiers; one in memory if none were requested.
     fn wanted(&self) -> &[TierRequest] {
         match self.tiers.is_empty() {
             true => &[TierRequest::MEMORY],
@@ -330,9 +334,9 @@ impl Request {
         }
     }
 
-    /// The tiers with data of a new store below `root` at `mount`, if there is room for them and
-    /// for metadata, and what to tell the user about sizes that were not given. What an earlier
-    /// store has left keeps its size.
+    /// Returns the data tiers of a new store below `root`, and messages about sizes that were
+    /// chosen. Tiers of an earlier store keep their size. Errors: there is no space for the tiers
+    /// or the metadata at `mount`.
     pub fn tiers_for(
         &self,
         (root, roots): (&Path, &Roots),
@@ -359,7 +363,7 @@ impl Request {
             }
             (Some(MediumKind::Block | MediumKind::Remote), Some(path)) => {
                 tier::check_device(path, kept.is_some(), self.licence(path), roots)?;
-                // It has its size since it was read.
+                // Its size was read when the option was parsed.
                 Ok(tier.or_of(0))
             }
             _ => room.for_memory(tier),
@@ -382,7 +386,7 @@ impl Request {
         Ok((tiers, notes))
     }
 
-    /// What an earlier store has left where metadata are to stand.
+    /// Returns the superblock of an earlier store at the place for the metadata.
     fn kept_namespace(&self) -> Result<Option<Superblock>> {
         let option = if self.meta.is_some() { "--meta-tier" } else { "--tier" };
         let media = self.meta.as_ref().or(self.wanted().first());
@@ -394,12 +398,12 @@ impl Request {
         }
     }
 
-    /// Where metadata stand; in memory of no particular size, that has 0 bytes.
+    /// Returns the tier of the metadata. In memory without a given size it has 0 bytes.
     pub fn meta_spec(&self) -> Option<TierSpec> {
         self.meta.as_ref().map(|meta| meta.or_of(0))
     }
 
-    /// The same for a store that takes the place of one with these namespaces.
+    /// Returns this request with the geometry of `volumes`, for a store that replaces theirs.
     pub fn as_made(&self, volumes: &[Volume]) -> Request {
         let geometry = volumes.first().map(|volume| volume.fs().geometry());
         let durability = geometry.and_then(|made| made.durability).unwrap_or(self.durability);
@@ -408,7 +412,7 @@ impl Request {
         Request { durability, placement, block_bytes, ..self.clone() }
     }
 
-    /// Refuses options that say something else than the store that is resumed.
+    /// Refuses options that contradict the store that is resumed.
     pub fn check_against(&self, job: &Job) -> Result<()> {
         let differ = |option, given: Option<String>, stored: String| match given {
             Some(given) if given != stored => {
@@ -417,7 +421,7 @@ impl Request {
             _ => Ok(()),
         };
         differ("--mount", self.mount.clone(), job.mount.clone())?;
-        // Without a size a tier has the one that it has.
+        // A tier without a given size has the size of the store.
         let stored = job.tiers.iter().map(|tier| tier.bytes).chain(std::iter::repeat(0));
         let given: Vec<TierSpec> =
             self.tiers.iter().zip(stored).map(|(tier, bytes)| tier.or_of(bytes)).collect();
@@ -436,8 +440,8 @@ impl Request {
     }
 }
 
-/// What `--map` says; none if it says nothing. `mount` is the prefix that directories of the store
-/// may begin with.
+/// Parses `--map`; None if it is empty. `mount` is the prefix with which directories of the store
+/// may begin.
 fn mapping(values: &[String], mount: &str) -> Result<Option<Mapping>> {
     let rule = |value: &String| {
         let refuse = |problem: &str| Error::Map { value: value.clone(), problem: problem.into() };
@@ -469,7 +473,7 @@ fn mapping(values: &[String], mount: &str) -> Result<Option<Mapping>> {
     mapping.map(Some).map_err(|problem| Error::Map { value: values.join(","), problem })
 }
 
-/// As `--map` says it.
+/// Returns a mapping in the syntax of `--map`.
 pub fn shown_mapping(mapping: &Mapping) -> String {
     let rules = mapping.rules().iter().map(|rule| format!("{}={}", rule.from, rule.to));
     match rules.collect::<Vec<_>>() {
@@ -494,12 +498,13 @@ fn checked_mount(mount: String) -> Result<String> {
     }
 }
 
-/// The absolute path of a directory that files can be drained to.
+/// Checks a directory that files can be drained to. Returns its absolute path.
 pub fn checked_persist(path: &Path) -> Result<PathBuf> {
     waited_for(path, || check_persist(path))
 }
 
-/// What the first that a command does in a directory comes to. It may take long: then that is said.
+/// Runs the first operation of a command in a directory and returns its result. Prints a message if
+/// it takes long, because the file system may not answer.
 pub fn waited_for<T>(path: &Path, first: impl FnOnce() -> T) -> T {
     let (answer, answered) = mpsc::channel::<()>();
     thread::scope(|scope| {
@@ -508,7 +513,7 @@ pub fn waited_for<T>(path: &Path, first: impl FnOnce() -> T) -> T {
                 crate::output::say!("cairn: waiting for {}, which does not answer", path.display());
             }
         };
-        // Where there may be no thread, nothing is said.
+        // If the thread cannot be started, no message is printed.
         let _ = thread::Builder::new().spawn_scoped(scope, say);
         let came_to = first();
         drop(answer);
@@ -516,8 +521,8 @@ pub fn waited_for<T>(path: &Path, first: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Makes the persist directory of a run that begins anew, if the one above it is there. A run that
-/// goes on, or brings in what was drained, finds a directory that has something, or the wrong one.
+/// Creates the persist directory of a run that begins anew, if its parent exists. Not for a run
+/// that resumes or stages: for such a run, a missing directory means a wrong path.
 pub fn make_persist(path: &Path) {
     if fs::create_dir(path).is_ok() {
         crate::output::say!("cairn: made the directory {}", path.display());
@@ -547,13 +552,13 @@ fn check_persist(path: &Path) -> Result<PathBuf> {
     Ok(absolute)
 }
 
-/// Bytes of address space that a process may have, if that is limited.
+/// Returns the address space limit of a process in bytes, if there is one.
 pub fn address_space_bytes() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::As).current
 }
 
-/// Allows for so many files as `bytes` of memory have room for. Errors: the least that is enough
-/// for a few.
+/// Sets the number of inodes to what fits into `bytes` of memory. Errors: the number of bytes that
+/// the minimum needs.
 pub fn fit_metadata(geometry: &mut Geometry, bytes: u64) -> core::result::Result<(), u64> {
     let with = |inode_capacity| Geometry { inode_capacity, ..geometry.clone() };
     let fits = |inodes: u32| with(inodes).segment_bytes() <= bytes;
@@ -572,7 +577,7 @@ pub fn fit_metadata(geometry: &mut Geometry, bytes: u64) -> core::result::Result
     Ok(())
 }
 
-/// Allows for fewer files where the address space is too small for the usual meta segment.
+/// Halves the number of inodes until the meta segment fits into the address space.
 pub fn fit_segment(geometry: &mut Geometry, addresses: Option<u64>) {
     let most = addresses.unwrap_or(u64::MAX) / ADDRESSES_SEGMENT_SHARE;
     while geometry.segment_bytes() > most && geometry.inode_capacity > INODES_MIN {
@@ -580,7 +585,7 @@ pub fn fit_segment(geometry: &mut Geometry, addresses: Option<u64>) {
     }
 }
 
-/// Says how large a tier is whose size nobody gave.
+/// Returns a message about the size that was chosen for a tier.
 fn chosen(tier: &TierSpec) -> String {
     let bytes = size::human(tier.bytes);
     match &tier.path {

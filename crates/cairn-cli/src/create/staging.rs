@@ -1,23 +1,16 @@
-//! Bringing drained or archived files into a new store, several at a time.
+//! Stages drained or archived files into a new store, several at a time.
 //!
-//! Must stay true: every file is compared with the manifest on its way, and what is not what it
-//! says is left out; a checkpoint of which a file is left out is left out as a whole, and the next
-//! older one takes its place where only the newest is wanted; a store in which this was cut off is
-//! never taken for whole.
-//! Does not change where the files come from.
+//! Must stay true: every file is compared with the manifest while it is copied; a file that differs
+//! is left out. If a file of a checkpoint is left out, the whole checkpoint is; if only the newest
+//! is wanted, the next older one takes its place. A store in which staging was cut off is never
+//! taken for complete.
+//!
+//! Does not change the source of the files.
 
 pub mod archived;
 mod on_demand;
 pub mod tie;
 
-use crate::create::claim::Claim;
-use crate::drain::checkpoints;
-use crate::error::{Error, Result};
-use crate::output::count;
-use crate::output::progress::Progress;
-use crate::output::size::human;
-use crate::store::local::{self, Expected};
-use crate::store::locate;
 use archived::Archived;
 use cairn_agent::checkpoint::sets::series::Series;
 use cairn_agent::checkpoint::sets::{Family, Name};
@@ -42,27 +35,36 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::SystemTime;
 
-/// Files that are brought in at the same time, at most.
+use crate::create::claim::Claim;
+use crate::drain::checkpoints;
+use crate::error::{Error, Result};
+use crate::output::count;
+use crate::output::progress::Progress;
+use crate::output::size::human;
+use crate::store::local::{self, Expected};
+use crate::store::locate;
+
+/// Maximum number of files that are staged at the same time.
 const WORKERS_MAX: usize = 4;
-/// What owners of directories are to have while files are brought into them.
+/// Owner permissions of directories while files are staged into them.
 const ALL_RIGHTS: u32 = 0o700;
-/// Stands in the store's directory from before it is one until it is filled, if nothing was in it
-/// before.
+/// File in the store's directory that marks it as not filled yet. It exists from before the
+/// directory becomes a store until the store is filled.
 pub const MARK: &str = "staging";
 
-/// What a new store gets of what a job drained earlier.
+/// What a new store receives of the files that a job drained earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
     /// Nothing.
     #[default]
     Nothing,
-    /// What whoever makes the store brings in afterwards.
+    /// Files that the creator of the store stages afterwards.
     Later,
-    /// What there is, before programs run.
+    /// All files, before programs run.
     Whole(Extent),
-    /// The same, but for the data of files, which come while programs run.
+    /// All files before programs run, but their data while programs run.
     OnDemand(Extent),
-    /// What the last image has, before programs run.
+    /// The files of the last image, before programs run.
     Image,
 }
 
@@ -73,55 +75,54 @@ impl Stage {
     }
 }
 
-/// How much of what there is.
+/// Which files are staged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Everything, but for checkpoints that are not whole.
+    /// All files except those of incomplete checkpoints.
     All,
-    /// The newest whole checkpoint of each family, and what belongs to no checkpoint.
+    /// The newest complete checkpoint of each family, and files that belong to no checkpoint.
     Newest,
 }
 
-/// What was brought in.
+/// Result of staging.
 #[derive(Debug, Default)]
 pub struct Staged {
-    /// Regular files.
+    /// Number of regular files.
     pub files: u64,
-    /// Their bytes.
+    /// Size of the files in bytes.
     pub bytes: u64,
-    /// Files that are not what the manifest says.
+    /// Files that differ from the manifest.
     pub damaged: BTreeSet<FilePath>,
-    /// Checkpoints that are there as a whole.
+    /// Checkpoints that were staged completely.
     pub checkpoints: Vec<String>,
-    /// Checkpoints that were left out, because a file of them is damaged.
+    /// Checkpoints that were left out because one of their files is damaged.
     pub left_out: Vec<String>,
-    /// Those that were left out, because they were never drained to their end.
+    /// Checkpoints that were left out because they were never drained completely.
     pub partial: BTreeSet<String>,
 }
 
-/// Where files come from.
+/// Source of staged files.
 pub trait Origin: Sync {
-    /// What a file is called there, for people.
+    /// Returns the name of a file at the source, for a person.
     fn full_name(&self, path: &FilePath) -> String;
 
-    /// Extended attributes of a directory.
+    /// Returns the extended attributes of a directory.
     fn extended(&self, directory: &FilePath) -> Extended;
 
-    /// The file that a path leads to, if it has other names, too.
+    /// Returns the inode number behind a path if the file has other names, too.
     fn shared_file(&self, path: &FilePath) -> Option<u64> {
         let _ = path;
         None
     }
 
-    /// Whether a store of `job` drains to it, and to the same places there.
+    /// Whether a store of `job` drains to this source, and to the same paths there.
     fn is_persist_of(&self, job: &Job) -> bool {
         let _ = job;
         false
     }
 
-    /// Brings a file into a store under the name `inner`. False, and nothing is there, if it is not
-    /// what `copy` says.
-    /// Errors: others could not be brought, either.
+    /// Stages a file into a store under the name `inner`. Returns false, and leaves no file, if it
+    /// differs from `copy`. Errors: a failure that would hit other files, too.
     fn bring(
         &self,
         path: &FilePath,
@@ -172,8 +173,7 @@ impl Origin for Destination {
     }
 }
 
-/// What came of a file; false, as if it were not what it should be, if the error is of that file
-/// alone.
+/// Turns an error that concerns one file alone into false: the file counts as damaged.
 fn or_damaged(brought: Result<bool>, directory: &Destination) -> Result<bool> {
     match brought {
         Err(Error::Agent(cairn_agent::Error::File { source, .. }) | Error::File { source, .. })
@@ -185,8 +185,8 @@ fn or_damaged(brought: Result<bool>, directory: &Destination) -> Result<bool> {
     }
 }
 
-/// Whether an error in reading a file says something of that file alone: not that the directory is
-/// gone, nor that there is nothing left to read with.
+/// Whether a read error concerns one file alone. It does not if the directory is gone, or if the
+/// process lacks resources to read anything.
 pub fn is_of_one_file(error: &io::Error, directory: &Destination) -> bool {
     const OF_ALL: [i32; 10] = [
         libc::ESTALE,
@@ -204,13 +204,13 @@ pub fn is_of_one_file(error: &io::Error, directory: &Destination) -> bool {
     !is_of_all && directory.is_current() && fs::read_dir(directory.path()).is_ok()
 }
 
-/// What there is to be brought.
+/// What is to be staged.
 pub struct Source<'a> {
-    /// Where it is.
+    /// Source of the files.
     pub origin: &'a dyn Origin,
-    /// What is there of the job.
+    /// Files of the job at the source.
     pub manifest: &'a Manifest,
-    /// Which paths are wanted.
+    /// Whether a path is wanted.
     pub wanted: &'a dyn Fn(&FilePath) -> bool,
 }
 
@@ -219,11 +219,11 @@ pub fn was_cut_off(directory: &Path) -> bool {
     directory.join(MARK).symlink_metadata().is_ok()
 }
 
-/// To be called before a directory becomes a store, so that it is not taken for one before it has
-/// what `stage` says.
+/// Marks a directory as not filled yet. Must be called before the directory becomes a store, so
+/// that it is not taken for one before it holds what `stage` says.
 pub fn announce(directory: &Path, stage: Stage) -> Result<()> {
     match stage {
-        // Somebody else who was killed may have announced it.
+        // A killed process may have left the mark.
         Stage::Nothing => withdraw(directory),
         Stage::Later | Stage::Whole(_) | Stage::OnDemand(_) | Stage::Image => {
             let mark = directory.join(MARK);
@@ -232,8 +232,8 @@ pub fn announce(directory: &Path, stage: Stage) -> Result<()> {
     }
 }
 
-/// The store is filled, or is not to be: what an earlier one has left in a tier is only there, and
-/// never given up.
+/// Removes the mark: the store is filled, or needs no filling. A store on tiers of an earlier one
+/// must not have the mark, because its files may exist nowhere else.
 pub fn withdraw(directory: &Path) -> Result<()> {
     let mark = directory.join(MARK);
     match fs::remove_file(&mark) {
@@ -242,10 +242,9 @@ pub fn withdraw(directory: &Path) -> Result<()> {
     }
 }
 
-/// Before the first program runs in a new store: brings in what is wanted from the persist
-/// directory, or, if that has nothing, from the archive; or says what could be brought from the
-/// directory.
-/// Errors: the directory, its manifest or the archive cannot be read, the store cannot be filled.
+/// Fills a new store before the first program runs: from the persist directory, or, if that holds
+/// nothing, from the archive. Errors: the directory, its manifest or the archive cannot be read, or
+/// the store cannot be filled.
 pub fn before_run(claim: &Claim, stage: Stage) -> Result<()> {
     match stage {
         Stage::Whole(extent) | Stage::OnDemand(extent) if claim.is_new => {
@@ -263,11 +262,12 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
     if let Some(persist) = &job.persist {
         let (destination, manifest) = in_places(persist, job)?;
         let ended_well = manifest.as_ref().is_some_and(|manifest| manifest.everything);
-        // Whoever wants the newest checkpoint only finds it in its place.
+        // A user who wants only the newest checkpoint finds it in the persist directory itself.
         let wants_image = extent == Extent::All || manifest.is_none();
         if !ended_well && wants_image {
-            // All files of one moment, rather than each as it was drained last. What another store
-            // has drained since goes on from a later state.
+            // An image shows all files at one moment; drained files each date from their last
+            // drain. But what another store has drained after the image continues from a later
+            // state.
             let drained = fs::metadata(persist.join(manifest_name(&job.job)));
             let drained = drained.and_then(|found| found.modified()).ok();
             let is_of_it = |image: &Manifest, finished| {
@@ -308,8 +308,8 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
     Ok(())
 }
 
-/// Brings what the last image has, and nothing else. Errors: there is none, although the job has
-/// drained something.
+/// Stages the files of the last image, and nothing else. Errors: there is no image although the job
+/// has drained something.
 fn bring_last_image(claim: &Claim) -> Result<()> {
     let job = &claim.store.job;
     let Some(persist) = &job.persist else { return Err(Error::NothingToStage) };
@@ -330,7 +330,7 @@ fn say(job: &Job, line: &str) {
     crate::output::say!("cairn: {}: {line}", job.job);
 }
 
-/// What the job has in its places.
+/// Returns the manifest of the files that the job drained in place.
 fn in_places(persist: &Path, job: &Job) -> Result<(Destination, Option<Manifest>)> {
     Ledger::settle_earlier(persist, job)?;
     let mut destination = Destination::open(persist, &job.store)?;
@@ -338,7 +338,8 @@ fn in_places(persist: &Path, job: &Job) -> Result<(Destination, Option<Manifest>
     Ok((destination, manifest))
 }
 
-/// The newest whole image, and when it was finished; one without files is none.
+/// Returns the newest complete image and when it was finished. An image without files does not
+/// count.
 fn newest_image(persist: &Path, job: &Job) -> Result<Option<(Destination, Manifest, SystemTime)>> {
     let Some((place, finished)) = image::newest(persist, &job.job) else { return Ok(None) };
     let mut destination = Destination::open(&place, &job.store)?;
@@ -379,15 +380,16 @@ fn bring(
     Ok(())
 }
 
-/// The newest whole checkpoint that is in its place, if it is newer than all that the image has.
+/// Returns the newest complete checkpoint that was drained in place, if it is newer than all
+/// checkpoints of the image.
 fn newer_than(image: &Manifest, manifest: &Manifest) -> Option<String> {
     let newest = manifest.whole().into_iter().next_back()?;
     let is_older = |known: &&Checkpoint| known.modified_ns < newest.modified_ns;
     image.whole().iter().all(is_older).then(|| newest.name.to_string())
 }
 
-/// Fills the new store with what is wanted; `is_on_demand`: with files whose data come later.
-/// Errors: the store cannot be filled; then it is not whole.
+/// Fills the new store with the wanted files. `is_on_demand`: their data come later. Errors: the
+/// store cannot be filled, and is incomplete.
 pub fn fill(
     claim: &Claim,
     source: &Source,
@@ -421,8 +423,8 @@ pub fn fill(
     let staged = staging.staged;
     if source.origin.is_persist_of(&claim.store.job) {
         let tied = tie::tie(&claim.store, &volumes, &staged);
-        // What is whole needs no copy: the agent compares it with that, and says what is wrong with
-        // the directory.
+        // Files with their data do not need the tie: the agent compares them with the copies, and
+        // reports problems of the directory.
         if is_on_demand {
             tied?;
         }
@@ -431,7 +433,7 @@ pub fn fill(
 }
 
 impl Staged {
-    /// For people.
+    /// Returns the result as lines for a person.
     pub fn lines(&self, is_on_demand: bool) -> Vec<String> {
         let damaged = self.damaged.iter().map(|path| format!("damaged, left out: {path}"));
         let mut lines: Vec<String> = damaged.collect();
@@ -453,27 +455,27 @@ impl Staged {
     }
 }
 
-/// For people.
+/// Returns a message about a checkpoint that was drained only in part.
 pub fn line_about_partial(name: &str) -> String {
     format!("checkpoint {name} is left out: only a part of it was drained")
 }
 
 struct Staging<'a> {
     source: &'a Source<'a>,
-    /// What there is of checkpoints that are not whole; their files stay where they are.
+    /// Incomplete checkpoints at the source; their files are not staged.
     parts: &'a [Partial],
     part_files: BTreeSet<&'a FilePath>,
     volumes: &'a [Volume],
     quiet: bool,
-    /// Files that had several names in the store they come from.
+    /// Files that had several names in the store that was drained.
     linked: HashSet<Version>,
-    /// A name of each that is in the new store, if it is one file where it comes from, too: of
-    /// which that is the number.
+    /// One staged name of each file with several names, by its version and its inode number at the
+    /// source: names are linked only if they are one file at the source, too.
     names: HashMap<(Version, u64), &'a FilePath>,
     staged: Staged,
 }
 
-/// Inode and version of a file in the store that was drained.
+/// Inode number and version of a file in the store that was drained.
 type Version = (u32, u64);
 
 fn with_several_names(manifest: &Manifest) -> HashSet<Version> {
@@ -483,7 +485,7 @@ fn with_several_names(manifest: &Manifest) -> HashSet<Version> {
 }
 
 impl<'a> Staging<'a> {
-    /// Makes directories, to which their owner has all rights, and symbolic links.
+    /// Creates directories, with all permissions for their owner, and symbolic links.
     fn names(&self) -> Result<()> {
         for (path, entry) in &self.source.manifest.files {
             let Some((volume, inner)) = locate(self.volumes, path) else { continue };
@@ -501,7 +503,7 @@ impl<'a> Staging<'a> {
         Ok(())
     }
 
-    /// Takes from the owners of directories the rights that they are not to have.
+    /// Restores the owner permissions of directories that are restricted in the manifest.
     fn restrict(&self) -> Result<()> {
         for (path, entry) in self.source.manifest.files.iter().rev() {
             let is_restricted =
@@ -515,7 +517,7 @@ impl<'a> Staging<'a> {
                         volume.fs().set_mode(&volume.caller(), found.inode, entry.mode & 0o7777);
                     set.map_err(volume.error("set the attributes of", &inner))?;
                 }
-                // It was tidied away.
+                // `tidy` has removed the directory.
                 Err(cairn_agent::Error::Store { source: cairn_core::Error::NotFound, .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -523,7 +525,7 @@ impl<'a> Staging<'a> {
         Ok(())
     }
 
-    /// Brings in every file that is wanted; of a checkpoint that is not whole, none.
+    /// Stages every wanted file, but none of incomplete checkpoints.
     fn everything(&mut self) -> Result<()> {
         let files = self.files(|_| true);
         self.bring(files)?;
@@ -533,7 +535,8 @@ impl<'a> Staging<'a> {
         Ok(())
     }
 
-    /// Brings in what belongs to no checkpoint, and the newest whole checkpoint of each family.
+    /// Stages the files that belong to no checkpoint, and the newest complete checkpoint of each
+    /// family.
     fn newest(&mut self) -> Result<()> {
         let known = self.checkpoints();
         let parts: BTreeSet<&FilePath> =
@@ -558,9 +561,9 @@ impl<'a> Staging<'a> {
         Ok(())
     }
 
-    /// Removes the empty directories of checkpoints that are not there, unless `all` is those
-    /// included of which only a directory was drained: a program might take the last one for the
-    /// newest.
+    /// Removes the empty directories of checkpoints that were not staged, because a program might
+    /// take the last one for the newest checkpoint. Unless `all`, also removes directories of
+    /// checkpoints of which only the directory was drained.
     fn tidy(&self, all: bool) -> Result<()> {
         let known = self.checkpoints().into_iter();
         let known =
@@ -585,7 +588,7 @@ impl<'a> Staging<'a> {
         let missing =
             directories.filter(|(path, _)| series.name(path).is_some_and(|name| !is_there(name)));
         empty.extend(missing.filter(|_| !all).map(|(path, _)| path.clone()));
-        // What is in a directory comes before it.
+        // The content of a directory comes before the directory.
         for path in empty.iter().rev() {
             let Some((volume, inner)) = locate(self.volumes, path) else { continue };
             match volume.fs().remove_directory(&volume.caller(), ROOT, inner.as_bytes()) {
@@ -596,14 +599,15 @@ impl<'a> Staging<'a> {
         Ok(())
     }
 
-    /// Whole checkpoints all of whose files are wanted.
+    /// Returns the complete checkpoints all of whose files are wanted.
     fn checkpoints(&self) -> Vec<&'a Checkpoint> {
         let Source { manifest, wanted, .. } = self.source;
         let is_wanted = |known: &&Checkpoint| known.files.iter().all(|file| wanted(&file.path));
         manifest.whole().into_iter().filter(is_wanted).collect()
     }
 
-    /// Copies that are wanted and meant.
+    /// Returns the wanted files with a copy for which `is_meant` holds, without those of incomplete
+    /// checkpoints.
     fn files(&self, is_meant: impl Fn(&FilePath) -> bool) -> BTreeMap<&'a FilePath, &'a Entry> {
         let files = self.source.manifest.files.iter();
         let has_copy = |entry: &Entry| entry.kind == Kind::File && entry.copy().is_some();
@@ -614,8 +618,8 @@ impl<'a> Staging<'a> {
         chosen.collect()
     }
 
-    /// Notes whether a checkpoint that was brought in is whole; if not, takes what there is of it
-    /// away again.
+    /// Records whether a staged checkpoint is complete. If it is not, removes its files again.
+    /// Returns whether it is complete.
     fn judge(&mut self, known: &Checkpoint) -> Result<bool> {
         let is_damaged = known.files.iter().any(|file| self.staged.damaged.contains(&file.path));
         if !is_damaged {
@@ -634,7 +638,7 @@ impl<'a> Staging<'a> {
         Ok(false)
     }
 
-    /// Brings in files; those that are one have one again.
+    /// Stages files. Names of one file become names of one file again.
     fn bring(&mut self, mut files: BTreeMap<&'a FilePath, &'a Entry>) -> Result<()> {
         let links = self.take_links(&mut files);
         self.bring_data(files)?;
@@ -652,7 +656,8 @@ impl<'a> Staging<'a> {
         self.bring_data(alone)
     }
 
-    /// Takes from `files` those that are another name of one that comes, or has come: with that.
+    /// Takes from `files` each path that is a further name of a file that is staged with this call,
+    /// or was before. Returns these paths with the first name.
     fn take_links(
         &mut self,
         files: &mut BTreeMap<&'a FilePath, &'a Entry>,
@@ -673,7 +678,8 @@ impl<'a> Staging<'a> {
         links
     }
 
-    /// Gives what is at `other` in the store the name `path`, too; false if that cannot be.
+    /// Gives the file at `other` in the store the further name `path`. Returns false if that is not
+    /// possible.
     fn link(&self, other: &FilePath, path: &FilePath) -> Result<bool> {
         let places = locate(self.volumes, other).zip(locate(self.volumes, path));
         let Some(((volume, other), (its, inner))) = places else { return Ok(false) };
@@ -683,13 +689,13 @@ impl<'a> Staging<'a> {
         let (old, new) = ((ROOT, other.as_bytes()), (ROOT, inner.as_bytes()));
         match volume.fs().link(&volume.caller_as_user(), old, new, false) {
             Ok(()) => Ok(true),
-            // It was part of a checkpoint that was taken away again.
+            // The file belonged to a checkpoint that was removed again.
             Err(cairn_core::Error::NotFound) => Ok(false),
             Err(error) => Err(volume.error("give another name to", &other)(error).into()),
         }
     }
 
-    /// Brings in files, several at a time, the largest first.
+    /// Stages the data of files, several at a time, the largest first.
     fn bring_data(&mut self, files: BTreeMap<&FilePath, &Entry>) -> Result<()> {
         let mut files: Vec<(&FilePath, &Entry)> = files.into_iter().collect();
         files.sort_by_key(|(_, entry)| std::cmp::Reverse(bytes(entry)));
@@ -703,7 +709,7 @@ impl<'a> Staging<'a> {
                 let mut advance = |bytes| lock(&progress).advance(bytes);
                 let brought = bring_one(volumes, origin, path, entry, &mut advance);
                 let is_good = brought.inspect_err(|_| {
-                    // The others give up, too.
+                    // Stops the other workers.
                     next.store(files.len(), Ordering::Relaxed);
                 })?;
                 let mut staged = lock(&staged);
@@ -728,12 +734,12 @@ impl<'a> Staging<'a> {
     }
 }
 
-/// What an entry's copy has.
+/// Returns the size of an entry's copy in bytes.
 fn bytes(entry: &Entry) -> u64 {
     entry.copy().map_or(0, |copy| copy.bytes)
 }
 
-/// Brings in one file; false if it is not what the manifest says.
+/// Stages one file. Returns false if it differs from the manifest.
 fn bring_one(
     volumes: &[Volume],
     origin: &dyn Origin,
@@ -747,7 +753,8 @@ fn bring_one(
     }
 }
 
-/// A worker that panicked ends the command; until then only whole values stand there.
+/// Locks a mutex even if a worker panicked. A panic ends the command, and until then the value is
+/// consistent.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -757,10 +764,9 @@ mod tests {
     use super::*;
 
     /// Mechanism: every error in reading a file of the persist directory counted as damage of that
-    /// file.
-    /// Consequence: when the directory vanished while a store was filled, all checkpoints were left
-    /// out, and the program began anew.
-    /// Fix: what is not of one file ends the filling.
+    /// file. Consequence: when the directory vanished while a store was filled, all checkpoints
+    /// were left out, and the program began anew. Fix: an error that does not concern one file
+    /// alone ends the filling.
     #[test]
     fn directory_that_vanishes_is_no_damage_of_its_files() {
         let scratch = std::env::temp_dir().join(format!("cairn-staging-{}", std::process::id()));

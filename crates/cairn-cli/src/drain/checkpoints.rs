@@ -1,15 +1,10 @@
-//! `cairn ls --checkpoints`: the checkpoints of a job, those in its store and those only in the
-//! persist directory; and the newest one that can be restarted from.
+//! `cairn ls --checkpoints`: lists the checkpoints of a job, in its store and in the persist
+//! directory only; and finds the newest one to restart from.
 //!
-//! Must stay true: it is looked at the files now, not at what the agent last wrote down; nothing is
-//! changed by looking; a checkpoint is offered only if the checksums of all its files hold.
+//! Must stay true: the list comes from the files themselves, not from the agent's last record.
+//! Listing changes nothing. A checkpoint is offered for a restart only if the checksums of all its
+//! files match.
 
-use crate::Context;
-use crate::error::{Error, Result};
-use crate::output;
-use crate::output::duration;
-use crate::output::size::human;
-use crate::store::{OpenStore, locate};
 use cairn_agent::checkpoint::sets::policy::MATCHING;
 use cairn_agent::checkpoint::sets::register::{Checkpoint, Level};
 use cairn_agent::checkpoint::sets::{Family, Grove, Name};
@@ -27,20 +22,27 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
-/// What looking at a store finds.
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output;
+use crate::output::duration;
+use crate::output::size::human;
+use crate::store::{OpenStore, locate};
+
+/// Checkpoints and files of a store.
 pub struct Found {
-    /// Complete checkpoints, in the order in which they were found so.
+    /// Complete checkpoints, in the order in which they were found complete.
     pub complete: Vec<Checkpoint>,
-    /// Those that are not.
+    /// Incomplete checkpoints.
     pub unfinished: Vec<Unfinished>,
-    /// Files of those.
+    /// Files of the incomplete checkpoints.
     pub incomplete: HashSet<FilePath>,
     /// Other files whose writers were killed.
     pub unclean: Vec<FilePath>,
 }
 
 impl Found {
-    /// Looks at the files of `store`, whose namespaces are `volumes`.
+    /// Examines the files of `store`, whose namespaces are `volumes`.
     pub fn look(store: &OpenStore, volumes: &[Volume]) -> Result<Found> {
         let trees = trees(volumes)?;
         let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
@@ -63,14 +65,14 @@ fn groves<'a>(volumes: &'a [Volume], trees: &'a [Tree]) -> Vec<Grove<'a>> {
     volumes.iter().map(Volume::prefix).zip(trees).collect()
 }
 
-/// Before another run begins in a store without an agent: notes what the one before it left
-/// unfinished.
+/// Records what the last run left unfinished. To be called before another run begins in a store
+/// without an agent.
 pub fn begin_run(store: &OpenStore, volumes: &[Volume]) -> Result<()> {
     let trees = trees(volumes)?;
     Ok(Checkpoints::open(store.directory(), &store.job)?.begin_run(&groves(volumes, &trees))?)
 }
 
-/// When a run has ended in a store without an agent: notes how.
+/// Records how a run ended in a store without an agent.
 pub fn end_run(store: &OpenStore, told: Told) -> Result<()> {
     let volumes = store.volumes()?;
     let trees = trees(&volumes)?;
@@ -78,7 +80,7 @@ pub fn end_run(store: &OpenStore, told: Told) -> Result<()> {
         .end_run(&groves(&volumes, &trees), told)?)
 }
 
-/// When a new store has been filled with checkpoints, oldest first: they stay in this order.
+/// Registers the checkpoints that a new store was filled with, oldest first; they keep this order.
 pub fn adopt(
     store: &OpenStore,
     volumes: &[Volume],
@@ -91,7 +93,7 @@ pub fn adopt(
     Ok(checkpoints.adopt(&groves(volumes, &trees), &filled)?)
 }
 
-/// Those of a store that nobody else changes, as of now.
+/// Returns the checkpoints of a store that nobody else changes.
 pub fn current(store: &OpenStore, volumes: &[Volume]) -> Result<Checkpoints> {
     let trees = trees(volumes)?;
     let mut checkpoints = Checkpoints::open(store.directory(), &store.job)?;
@@ -99,7 +101,7 @@ pub fn current(store: &OpenStore, volumes: &[Volume]) -> Result<Checkpoints> {
     Ok(checkpoints)
 }
 
-/// When one was brought into a store that has others: it consists of these files.
+/// Registers a checkpoint of these files that was brought into a store with other checkpoints.
 pub fn take_up(
     checkpoints: &mut Checkpoints,
     volumes: &[Volume],
@@ -109,41 +111,40 @@ pub fn take_up(
     Ok(checkpoints.adopt(&groves(volumes, &trees), &[files])?)
 }
 
-/// A checkpoint, as it is listed.
+/// A checkpoint in the list.
 #[derive(Debug, Serialize)]
 struct Row {
-    /// Its number in the store; null if it is not complete, or was of another store.
+    /// Its number in the store; null if it is incomplete or comes from another store.
     id: Option<u64>,
-    /// Which checkpoints it replaces.
+    /// Its family: the newer checkpoints of a family replace the older ones.
     family: Family,
     step: Option<u64>,
     files: u64,
     bytes: u64,
-    /// Seconds since the last change of its files; null if it is not complete.
+    /// Seconds since the last change of its files; null if it is incomplete.
     age_s: Option<f64>,
-    /// Where it is: `node`, `pfs` (in the persist directory as well), `pfs-only`; null if it is not
-    /// complete.
+    /// Where it is: `node`, `pfs` (also in the persist directory), `pfs-only`; null if it is
+    /// incomplete.
     level: Option<&'static str>,
     /// Where it is to be: `node` or `pfs`.
     wanted: Option<&'static str>,
-    /// Whether all of it is there; null if nobody knows.
+    /// Whether it is complete; null if unknown.
     whole: Option<bool>,
-    /// Whether a copy of it has been verified in the persist directory.
+    /// Whether its copy in the persist directory is verified.
     verified: bool,
-    /// Why it is not complete, or not verified although it is in the persist directory.
+    /// Why it is incomplete, or in the persist directory but not verified.
     reason: Option<String>,
 }
 
-/// Carries out the command: all checkpoints, or the files of the newest with a file that matches
-/// `newest`.
+/// Lists all checkpoints, or the files of the newest one with a file that matches `newest`.
 pub fn list(
     context: &Context,
     store: &OpenStore,
     volumes: &[Volume],
     newest: Option<&str>,
 ) -> Result<()> {
-    // First what is outside: the agent writes the register before the manifest, so what is named
-    // there is known here by then.
+    // The persist directory is read first: the agent writes the register before the manifest, so
+    // everything that the manifest names is in the register by then.
     let outside = if newest.is_none() { outside(store)? } else { None };
     let found = Found::look(store, volumes)?;
     if let Some(pattern) = newest {
@@ -176,17 +177,17 @@ pub fn list(
     }
 }
 
-/// What the persist directory has of the job.
+/// Returns the manifest of the job in the persist directory.
 fn outside(store: &OpenStore) -> Result<Option<Manifest>> {
     let Some(persist) = &store.job.persist else { return Ok(None) };
-    // A directory that is away at the moment hides nothing of the store.
+    // An absent directory does not keep the store from being listed.
     let Ok(mut destination) = Destination::open(persist, &store.job.store) else {
         return Ok(None);
     };
     Ok(Manifest::load(&mut destination, &store.job.job)?)
 }
 
-/// What to say of copies that are known to be damaged.
+/// Returns a message about the first copy that is known to be damaged.
 fn damage<'a>(
     mut paths: impl Iterator<Item = &'a FilePath>,
     manifest: &Manifest,
@@ -200,7 +201,7 @@ fn age_s(modified_ns: i64) -> f64 {
 }
 
 impl Row {
-    /// Of a checkpoint of which nothing else is known.
+    /// Creates the row of a checkpoint with default values.
     fn new(name: Name, files: u64, bytes: u64) -> Row {
         Row {
             id: None,
@@ -218,7 +219,8 @@ impl Row {
     }
 }
 
-/// Of one that is in the store; `manifest` is what the persist directory has of that store.
+/// Creates the row of a checkpoint in the store. `manifest` is that of this store in the persist
+/// directory.
 fn in_store(known: &Checkpoint, manifest: Option<&Manifest>) -> Row {
     let word = |level| if level == Level::Pfs { "pfs" } else { "node" };
     let reason = manifest.and_then(|manifest| {
@@ -237,7 +239,7 @@ fn in_store(known: &Checkpoint, manifest: Option<&Manifest>) -> Row {
     }
 }
 
-/// Of one that `store` has no files of.
+/// Creates the row of a checkpoint without files in `store`.
 fn only_outside(drained: &manifest::Checkpoint, manifest: &Manifest, store: &str) -> Row {
     let reason = damage(drained.files.iter().map(|file| &file.path), manifest);
     Row {
@@ -298,8 +300,8 @@ fn cells(row: &Row) -> [String; 7] {
     ]
 }
 
-/// The files of the newest checkpoint with one that matches `pattern`, if the data of all are what
-/// was written; else of the one before it.
+/// Returns the files of the newest checkpoint that has a file matching `pattern` and whose data all
+/// match their checksums; older checkpoints are tried in turn.
 fn newest_files(
     store: &OpenStore,
     volumes: &[Volume],
@@ -338,7 +340,7 @@ fn newest_files(
     Err(Error::NoMatch { pattern: pattern.to_string(), job: store.job.job.clone() })
 }
 
-/// Whether the data of a file are what was written.
+/// Compares the data of a file with their checksums.
 fn check(volumes: &[Volume], path: &FilePath, buffer: &mut Buffer) -> cairn_agent::Result<()> {
     let Some((volume, inner)) = locate(volumes, path) else { return Ok(()) };
     read_whole(&volume.open_present(&inner)?, buffer, &mut |_| Ok(())).map(|_| ())

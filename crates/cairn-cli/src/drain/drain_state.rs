@@ -1,34 +1,35 @@
-//! How far the drain of a store has got, from the store alone: nobody is asked, and nothing is
-//! waited for.
+//! Progress of a store's drain, read from the store alone: no agent is asked, nothing is waited
+//! for.
+
+use cairn_agent::store::node::Kind;
+use serde::Serialize;
 
 use crate::error::Result;
 use crate::output::count;
 use crate::output::size::human;
 use crate::store::OpenStore;
-use cairn_agent::store::node::Kind;
-use serde::Serialize;
 
-/// Regular files of a store, and which of them are safe.
+/// Regular files of a store, and how many of them are safe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Standing {
-    /// All of them.
+    /// Number of regular files.
     pub files: u64,
-    /// What else has a name: directories and links.
+    /// Number of other names: directories and links.
     pub others: u64,
-    /// Verified in the persist directory in their newest version.
+    /// Files whose newest version is verified in the persist directory.
     pub drained_files: u64,
-    /// Their bytes.
+    /// Size of these files in bytes.
     pub drained_bytes: u64,
-    /// Only in the store.
+    /// Files that are only in the store.
     pub undrained_files: u64,
-    /// Their bytes.
+    /// Size of these files in bytes.
     pub undrained_bytes: u64,
-    /// Some of these: the writer died, or could not write all.
+    /// Undrained files whose writer died or could not write everything.
     pub unclean_files: u64,
 }
 
 impl Standing {
-    /// That of `store` now.
+    /// Reads the state of `store`.
     pub fn of(store: &OpenStore) -> Result<Standing> {
         let mut standing = Standing::default();
         for volume in store.volumes()? {
@@ -40,7 +41,7 @@ impl Standing {
                 standing.files += 1;
                 standing.unclean_files += u64::from(node.unclean && !node.drained);
                 if node.absence.is_some_and(|absence| absence.damaged) {
-                    // Its data are nowhere.
+                    // Its data exist nowhere.
                     continue;
                 }
                 let (files, bytes) = match node.drained && !node.open {
@@ -54,12 +55,12 @@ impl Standing {
         Ok(standing)
     }
 
-    /// Whether there is nothing.
+    /// Whether the store has no files, directories or links.
     pub fn is_empty(&self) -> bool {
         self.files + self.others == 0
     }
 
-    /// For people: what is safe in `persist`, and what is only in `place`.
+    /// Returns lines for a person: what is safe in `persist`, and what is only in `place`.
     pub fn lines(&self, persist: &str, place: &str) -> Vec<String> {
         let line = |files: u64, bytes: u64, what: String| {
             (files > 0).then(|| format!("{}, {}, {what}", count(files, "file"), human(bytes)))

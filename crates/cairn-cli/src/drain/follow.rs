@@ -1,7 +1,13 @@
-//! `cairn status --wait`: following a drain and an archive that go on in the background.
+//! `cairn status --wait`: follows a drain and an archive that run in the background.
 //!
-//! Must stay true: asking changes nothing: the agent is watched, not told; whoever stops watching
-//! stops nothing.
+//! Must stay true: the agent is only asked for its status; nothing else changes. If the user stops
+//! watching, the drain continues.
+
+use cairn_agent::archive::Phase as ArchivePhase;
+use cairn_agent::model::policy::AtEnd;
+use cairn_agent::model::protocol::{Phase, Status, Unfinished};
+use std::thread;
+use std::time::Duration;
 
 use crate::drain::drain_state::Standing;
 use crate::drain::left;
@@ -10,18 +16,12 @@ use crate::output::duration;
 use crate::output::progress::Progress;
 use crate::settings::archive;
 use crate::store::OpenStore;
-use cairn_agent::archive::Phase as ArchivePhase;
-use cairn_agent::model::policy::AtEnd;
-use cairn_agent::model::protocol::{Phase, Status, Unfinished};
-use std::thread;
-use std::time::Duration;
 
-/// How often the agent is asked. Within that time it has seen whatever was closed before.
+/// Interval between two requests. The agent notices a closed file within this time.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// Watches what the agent of `store` drains and archives until it has nothing to do, or can do
-/// nothing for now.
-/// Errors: `NoPersist`, `NotDrained` with what is left.
+/// Watches the agent of `store` until it has nothing left to drain and archive, or cannot continue
+/// for now. Errors: `NoPersist`, `NotDrained` with what is left.
 pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
     let label = match (&store.job.persist, &store.job.archive) {
         (Some(persist), _) => format!("draining to {}", persist.display()),
@@ -53,15 +53,15 @@ pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
                 progress.set(done, total);
                 thread::sleep(ASK_EVERY);
             }
-            // One that was killed is replaced, and takes up where it was.
+            // An agent that was killed is replaced, and the next one continues its work.
             Err(cairn_agent::Error::AgentAnswer { .. }) => agent = store.agent()?,
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// What to say of a checkpoint that nothing but time can make complete, while the agent has nothing
-/// else to do.
+/// Returns a message about a checkpoint that becomes complete only with time, if the agent is
+/// otherwise idle.
 fn awaited(store: &OpenStore, status: &Status) -> Option<String> {
     let mut unfinished = status.last.unfinished.iter().filter(|one| one.waits);
     let is_idle = status.phase == Phase::Idle && !status.settled;
@@ -70,12 +70,12 @@ fn awaited(store: &OpenStore, status: &Status) -> Option<String> {
     Some(format!("{}: waiting for checkpoint {} (--settle {settle})", store.job.job, first.told()))
 }
 
-/// Whether the agent has nothing to do, or can do nothing for now.
+/// Whether the agent has nothing to do, or cannot continue for now.
 fn is_at_rest(store: &OpenStore, status: &Status) -> bool {
     let is_archive_at_rest = match (&store.job.archive, &status.archive) {
         (None, _) => true,
         (Some(_), Some(archive)) => archive.phase != ArchivePhase::Uploading,
-        // It has not looked yet; or it does not before somebody asks.
+        // The agent has not looked yet, or does not look before somebody asks.
         (Some(_), None) => store.job.drain.at_end == AtEnd::Nothing && !store.is_running(),
     };
     (status.settled || status.phase == Phase::Retrying) && is_archive_at_rest

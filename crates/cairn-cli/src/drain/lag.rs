@@ -1,20 +1,21 @@
-//! What is said of checkpoints that went before the drain had copied them.
+//! Reports checkpoints that were removed before the drain had copied them.
 
-use crate::output::duration;
 use cairn_agent::checkpoint::sets::lag::Behind;
 use cairn_agent::checkpoint::sets::register::Register;
 use cairn_agent::store::volume;
 use std::path::Path;
 
+use crate::output::duration;
+
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 
-/// The families of the store in `directory` of which something was missed, as the agent found last;
-/// none if it cannot be read, of which the agent complains.
+/// Returns the families of the store in `directory` that missed a checkpoint, as the agent recorded
+/// them. Empty if the register cannot be read; the agent reports that.
 pub fn of(directory: &Path) -> Vec<Behind> {
     Register::load(directory).unwrap_or_default().lags().behind()
 }
 
-/// That, for people, with what can be done.
+/// Returns a message about one family, with advice.
 pub fn line(behind: &Behind) -> String {
     let now_s = volume::now().0.div_euclid(NANOSECONDS_PER_SECOND);
     let age = behind.outside_written.map(|written| {

@@ -1,9 +1,10 @@
-//! What `cairn status` says of the drain's pace.
+//! Describes the drain's limits for `cairn status`.
 
-use crate::output::size::human;
 use cairn_agent::drain::pace::PaceReport;
 
-/// How fast the drain may go; none if as fast as it can.
+use crate::output::size::human;
+
+/// Returns the limits of the drain; None if it has none.
 pub fn line(pace: &PaceReport) -> Option<String> {
     let rate = pace.rate_bytes.map(|rate| format!("at most {}/s", human(rate)));
     let share = pace

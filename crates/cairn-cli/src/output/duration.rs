@@ -1,16 +1,16 @@
-//! Lengths of time as people write and read them, from milliseconds to years.
+//! Parses and formats durations, from milliseconds to years.
 
 use std::time::Duration;
 
 const MINUTE: f64 = 60.0;
 const HOUR: f64 = 60.0 * MINUTE;
 const DAY: f64 = 24.0 * HOUR;
-/// Of the calendar, on average.
+/// Average calendar year.
 const YEAR: f64 = 365.25 * DAY;
 
-/// Reads a length of time, in seconds: numbers, perhaps with decimals, each with a unit (`ms`, `s`,
-/// `m` or `min`, `h`, `d`, `w`, `y`), as in `90s` or `1h30m`; a number alone is seconds. For the
-/// command line: errors say what was expected.
+/// Parses a duration into seconds: numbers, optionally with decimals, each with a unit (`ms`, `s`
+/// or `sec`, `m` or `min`, `h`, `d`, `w`, `y`), as in `90s` or `1h30m`. A number alone means
+/// seconds. Errors say what the command line expects.
 pub fn argument(text: &str) -> Result<f64, String> {
     let seconds = parse(text).filter(|seconds| Duration::try_from_secs_f64(*seconds).is_ok());
     seconds.ok_or_else(|| "write a number and a unit, as in 12s, 1h30m or 5y".to_string())
@@ -53,10 +53,10 @@ fn unit_seconds(unit: &str) -> Option<f64> {
     })
 }
 
-/// Writes a length of time with the two largest units that say something.
+/// Formats a duration with its two largest units.
 pub fn human(seconds: f64) -> String {
     let two = |large: f64, small: f64, names: (&str, &str)| {
-        // Rounded first, so that no unit is full.
+        // Rounds first, so that "60 s" or "24 h" cannot appear.
         let smalls = (seconds / small).round();
         let per_large = (large / small).round();
         let (larges, rest) = ((smalls / per_large).floor(), smalls % per_large);

@@ -1,8 +1,9 @@
-//! Text in HTML and SVG.
+//! Escaping of text for HTML and SVG.
 
 use std::fmt::Write;
 
-/// A text as XML takes it, also between quotation marks: nothing in it is markup.
+/// Escapes a text for XML, also inside quotation marks: nothing in it is markup. Control characters
+/// become U+FFFD.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,14 +1,14 @@
-//! Showing how far long work has got: a bar on a terminal, now and then a line in a log.
+//! Progress of long work: a bar on a terminal, an occasional line in a log.
 
 use crate::output::size::human;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Lines in a log come no more often than this.
+/// Minimum time between two lines in a log.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// Progress of one step, counted in bytes.
+/// Progress of one step, in bytes.
 pub struct Progress {
     label: String,
     bar: Option<ProgressBar>,
@@ -34,7 +34,7 @@ impl Progress {
         Progress { label: label.to_string(), bar, total_bytes, done_bytes: 0, logged_at, quiet }
     }
 
-    /// So many bytes of so many are done.
+    /// Sets the number of bytes done and the total.
     pub fn set(&mut self, done_bytes: u64, total_bytes: u64) {
         self.done_bytes = done_bytes;
         self.total_bytes = total_bytes;
@@ -48,7 +48,7 @@ impl Progress {
         }
     }
 
-    /// So many bytes more are done.
+    /// Adds to the number of bytes done; raises the total if it is exceeded.
     pub fn advance(&mut self, bytes: u64) {
         self.set(self.done_bytes + bytes, self.total_bytes.max(self.done_bytes + bytes));
     }

@@ -1,12 +1,13 @@
-//! The MPI programs of a job, for people.
+//! Describes the MPI programs of a job to a person.
 
-use crate::output::count;
 use cairn_agent::model::ranks::{Launch, State};
 
-/// Ranks named in a message at most.
+use crate::output::count;
+
+/// Maximum number of ranks that a message names.
 const RANKS_MAX: usize = 8;
 
-/// How far the ranks of a program have come.
+/// Returns how many ranks of a program are known, initialised, finalised and dead.
 pub fn shown(launch: &Launch) -> String {
     let Launch { known, initialised, finalised, died, size, .. } = launch;
     let of = if size > known { format!(" of {size} here") } else { String::new() };
@@ -17,13 +18,13 @@ pub fn shown(launch: &Launch) -> String {
     format!("{text} ({})", launch.launch)
 }
 
-/// What to tell of ranks that ended too early.
+/// Returns a message about ranks that ended without `MPI_Finalize`; None if there are none.
 pub fn deaths(launch: &Launch) -> Option<String> {
     let ranks = count(launch.died.into(), "rank");
     (launch.died > 0).then(|| format!("{ranks} ended without MPI_Finalize: {}", dead(launch)))
 }
 
-/// What to tell of ranks whose files could not be flushed at the end.
+/// Returns messages about ranks that failed to flush their files in `MPI_Finalize`.
 pub fn troubles(launch: &Launch) -> impl Iterator<Item = String> {
     let failed = launch.ranks.iter().filter_map(|rank| Some((rank.rank, rank.trouble.as_ref()?)));
     failed.take(RANKS_MAX).map(|(rank, why)| {

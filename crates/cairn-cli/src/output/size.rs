@@ -1,11 +1,11 @@
-//! Sizes as people write and read them.
+//! Parses and formats sizes.
 
-/// Units by their first letter, in order of magnitude.
+/// First letters of the units, in order of magnitude.
 const LETTERS: &[u8] = b"KMGTP";
 
-/// Reads a size: a number, perhaps with decimals, and a unit. `K`, `M`, `G`, `T`, `P` and `KiB`,
-/// `MiB`… are powers of 1024, `KB`, `MB`… powers of 1000; without a unit it is bytes. None if it is
-/// anything else.
+/// Parses a size: a number, optionally with decimals, and a unit. `K`, `M`, `G`, `T`, `P` and
+/// `KiB`, `MiB`… are powers of 1024, `KB`, `MB`… powers of 1000. Without a unit the number means
+/// bytes. Returns None for anything else.
 pub fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -39,7 +39,7 @@ fn unit_bytes(unit: &str) -> Option<u64> {
     }
 }
 
-/// Writes a size without rounding, in the largest unit that divides it; `parse` reads it back.
+/// Formats a size without rounding, in the largest unit that divides it. [`parse`] reads it back.
 pub fn exact(bytes: u64) -> String {
     let mut value = bytes;
     let mut unit = String::new();
@@ -53,7 +53,7 @@ pub fn exact(bytes: u64) -> String {
     format!("{value}{unit}")
 }
 
-/// Writes a size with three significant digits and a binary unit.
+/// Formats a size with three significant digits and a binary unit.
 pub fn human(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} B");

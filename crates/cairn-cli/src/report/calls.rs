@@ -1,16 +1,11 @@
-//! `cairn calls`: how often the programs of a job called which function about files, and how that
-//! ended; and the file in the store that they count in.
+//! `cairn calls`: shows which file functions the programs of a job called, how often, and with
+//! which outcome. Also creates and reads the file in the store in which they are counted.
 //!
-//! Must stay true: what programs wrote into that file is checked when it is read, and shown as text
-//! that no terminal obeys. A call is *refused* if it failed in a way that
-//! `cairn_posix::process::decisions` lists; an errno that the call would have on any file system,
-//! such as ENOENT, is just how it ended.
+//! Must stay true: the content of that file comes from programs, so it is checked when it is read,
+//! and its text cannot control a terminal. A call is *refused* if it failed in a way that
+//! `cairn_posix::process::decisions` lists. An errno that the call would have on any file system,
+//! such as ENOENT, is an ordinary failure.
 
-use crate::Context;
-use crate::error::{Error, Result};
-use crate::output::{self, count, escaped};
-use crate::store::OpenStore;
-use crate::store::job_name::JobName;
 use cairn_agent::model::store_file;
 use cairn_posix::process::calls::{self, Outcome, Row};
 use cairn_posix::process::decisions;
@@ -22,7 +17,13 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-/// Lines about calls at the end of a run, at most.
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output::{self, count, escaped};
+use crate::store::OpenStore;
+use crate::store::job_name::JobName;
+
+/// Maximum number of lines about calls at the end of a run.
 const LINES_MAX: usize = 12;
 
 const EXAMPLES: &str = "\
@@ -45,69 +46,69 @@ pub struct Arguments {
     job: JobName,
 }
 
-/// How calls ended, for people.
+/// Outcome of calls, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ended {
-    /// Done by something that is not seen.
+    /// Done on a file of the store past the C library, and not served.
     Missed,
-    /// Not possible on files of ours.
+    /// Not possible on files of the store.
     Refused,
-    /// As on any file system.
+    /// Failed as on any file system.
     Failed,
-    /// With success.
+    /// Succeeded.
     Served,
-    /// Not ours.
+    /// Not about a file of the store.
     Passed,
 }
 
-/// Calls of one function by one program that ended alike.
+/// Calls of one function by one program with the same outcome.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Calls {
-    /// How.
+    /// Their outcome.
     pub outcome: Ended,
-    /// The function of the C library, or the call of the kernel that was made past it.
+    /// Function of the C library, or system call that was made past it.
     pub function: String,
-    /// The errno's name.
+    /// Name of the errno.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errno: Option<String>,
-    /// How many.
+    /// Number of calls.
     pub calls: u64,
-    /// What made them, as the kernel calls it.
+    /// Name of the calling program, as the kernel shows it.
     pub program: String,
-    /// Its file.
+    /// File of the calling program.
     pub file: String,
-    /// A path that one of them was given, if known.
+    /// Path argument of one of the calls, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// When such a call is refused.
+    /// Condition under which such a call is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub case: Option<String>,
-    /// What to do about it.
+    /// What the user can do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<&'static str>,
 }
 
-/// What was counted in a job.
+/// Counted calls of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CallReport {
-    /// On files of the store, whatever errno they ended with but refusals.
+    /// Calls on files of the store, whether they succeeded or failed, without refusals.
     pub served: u64,
-    /// Left to the C library.
+    /// Calls that were passed to the C library.
     pub passed: u64,
-    /// Refused or missed.
+    /// Calls that were refused or missed.
     pub not_served: u64,
-    /// Made by instructions that are not the C library's, and caught; those of them that were
-    /// served are among those, too.
+    /// Calls from instructions outside the C library that were caught. Those that were served count
+    /// in `served`, too.
     pub caught: u64,
-    /// More than there was room to count by function.
+    /// Calls for which there was no space in the table of functions.
     pub uncounted: u64,
-    /// By function, outcome and program.
+    /// Calls by function, outcome and program.
     pub calls: Vec<Calls>,
 }
 
-/// Makes the file that programs count in, if the store has none yet. Of several who make it at once
-/// the first one's stays: programs may be counting in it.
+/// Creates the file of call counts if the store has none. If several processes do so at once, the
+/// first file stays, because programs may already count in it.
 pub fn prepare(store: &OpenStore) -> Result<()> {
     let path = file_of(store);
     if path.exists() {
@@ -115,7 +116,8 @@ pub fn prepare(store: &OpenStore) -> Result<()> {
     }
     let unfinished = path.with_extension(std::process::id().to_string());
     let write = || -> io::Result<()> {
-        // Written as a whole: a program that touches a page for which there is no memory would die.
+        // Written completely: a program that touches a page without memory behind it would be
+        // killed.
         let mut options = OpenOptions::new();
         let mut file = options.write(true).create_new(true).mode(0o600).open(&unfinished)?;
         file.write_all(&calls::new_file())?;
@@ -129,7 +131,7 @@ pub fn prepare(store: &OpenStore) -> Result<()> {
     }
 }
 
-/// What was counted in a store so far; none if nothing was to be.
+/// Returns the calls that were counted in a store so far; None if they are not counted.
 pub fn load(store: &OpenStore) -> Result<Option<CallReport>> {
     let path = file_of(store);
     let bytes = match store_file::read(&path, calls::BYTES) {
@@ -146,7 +148,7 @@ fn file_of(store: &OpenStore) -> PathBuf {
     store.directory().join(calls::FILE_NAME)
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let store = context.roots.choose(arguments.job.as_deref())?;
     let Some(report) = load(&store)? else {
@@ -181,12 +183,12 @@ impl CallReport {
         self.calls.push(calls);
     }
 
-    /// What was not served.
+    /// Returns the calls that were not served.
     pub fn not_served(&self) -> impl Iterator<Item = &Calls> {
         self.calls.iter().filter(|calls| matches!(calls.outcome, Ended::Missed | Ended::Refused))
     }
 
-    /// All in a line.
+    /// Returns the totals in one line.
     pub fn summary(&self) -> String {
         let CallReport { served, passed, not_served, caught, uncounted, .. } = self;
         let served = count(*served, "call");
@@ -201,7 +203,7 @@ impl CallReport {
         format!("{served} served, {not_served} not served, {passed} on other files{caught}{lost}")
     }
 
-    /// The end of a run: all in a line, and what was not served.
+    /// Returns the lines for the end of a run: the totals, and the calls that were not served.
     pub fn lines(&self) -> Vec<String> {
         let not_served: Vec<Calls> = self.not_served().cloned().collect();
         let mut lines = vec![self.summary()];
@@ -247,13 +249,13 @@ impl Calls {
     }
 }
 
-/// The refusal that a function failed by, if it was one.
+/// Returns the refusal behind the errno of a function; None if it is an ordinary failure.
 fn refusal_of(symbol: &str, number: i32) -> Option<&'static decisions::Refusal> {
     decisions::refusals(symbol)
         .find(|refusal| !refusal.is_usual() && errno_number(refusal.errno) == Some(number))
 }
 
-/// A line for each, in columns.
+/// Returns a line for each entry, in columns.
 pub fn table(calls: &[Calls]) -> Vec<String> {
     let cells: Vec<[String; 5]> = calls.iter().map(cells).collect();
     let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max();
@@ -285,7 +287,7 @@ fn cells(calls: &Calls) -> [String; 5] {
     [ended, calls.function.clone(), number, calls.program.clone(), example.unwrap_or_default()]
 }
 
-/// What to do about them, a line for each advice with the functions it is about.
+/// Returns the advice for these calls, one line per advice with the functions it is about.
 pub fn advice_lines(calls: &[Calls]) -> Vec<String> {
     let mut about: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for calls in calls {
@@ -300,7 +302,7 @@ pub fn advice_lines(calls: &[Calls]) -> Vec<String> {
     about.into_iter().map(line).collect()
 }
 
-/// What a user can do about a function that was not served.
+/// Returns what a user can do about a function that was not served.
 pub fn advice(function: &str) -> &'static str {
     let is_one_of = |names: &str| names.split_whitespace().any(|name| function.contains(name));
     if is_one_of("xattr") {
@@ -326,7 +328,7 @@ macro_rules! errnos {
     ($($name:ident)*) => { &[$((libc::$name, stringify!($name))),*] };
 }
 
-/// Names of errnos, the usual one first where two have a number.
+/// Names of errnos. If two names share a number, the common one comes first.
 const ERRNOS: &[(i32, &str)] = errnos![
     EPERM ENOENT EINTR EIO ENXIO E2BIG EBADF EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST EXDEV ENODEV ENOTDIR EISDIR EINVAL
     ENFILE EMFILE ENOTTY ETXTBSY EFBIG ENOSPC ESPIPE EROFS EMLINK EPIPE ERANGE EDEADLK ENAMETOOLONG ENOLCK ENOSYS ENOTEMPTY

@@ -1,9 +1,9 @@
-//! Charts over time, in SVG: curves, bars, and rows of processes.
+//! Charts over time as SVG: curves, bars, and rows of processes.
 //!
-//! Drawn here rather than by a library: those that are kept up draw with scripts (`charming`), or
-//! with fixed colours and without text for who cannot see the picture (`plotters`); this needs
-//! rectangles, a path and two axes. Colours are classes, which the page gives for light and dark;
-//! what a colour says, a dash, a place or a word says, too.
+//! Drawn here rather than by a library: the maintained ones draw with scripts (`charming`), or with
+//! fixed colours and without text for people who cannot see the picture (`plotters`). This needs
+//! only rectangles, a path and two axes. Colours are CSS classes, which the page defines for light
+//! and dark mode. Whatever a colour says, a dash, a position or a word says, too.
 
 use super::series::Row;
 use crate::output::duration;
@@ -17,63 +17,63 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 40.0;
 const PLOT: f64 = WIDTH - LEFT - RIGHT;
-/// Marks on an axis, at most.
+/// Maximum number of marks on an axis.
 const TIME_MARKS: f64 = 9.0;
 const VALUE_MARKS: f64 = 5.0;
-/// Shades of a cell.
+/// Number of shades of a cell.
 const SHADES: usize = 5;
 const ROW_HEIGHT: f64 = 14.0;
-/// Part of a row that shows writing; the rest shows reading.
+/// Fraction of a row's height that shows writing; the rest shows reading.
 const WRITTEN_PART: f64 = 0.65;
-/// A bar is at least so wide and high.
+/// Minimum width and height of a bar.
 const BAR_WIDTH: f64 = 3.0;
 const BAR_HEIGHT: f64 = 1.5;
 
-/// Distances between marks on an axis of time, seconds.
+/// Distances between marks on the time axis, in seconds.
 const TIME_STEPS: [f64; 28] = [
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0,
     120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 10_800.0, 21_600.0, 43_200.0, 86_400.0,
     604_800.0,
 ];
 
-/// What all charts of a page have in common, and what one is called.
+/// Properties that all charts of a page have.
 pub struct Chart<'a> {
-    /// Names its parts in the page.
+    /// Prefix of the chart's element ids in the page.
     pub id: &'a str,
-    /// What it shows.
+    /// Title of the chart.
     pub title: &'a str,
-    /// What can be seen in it, in words.
+    /// Description of the chart in words.
     pub description: String,
-    /// Length of the axis of time.
+    /// Length of the time axis.
     pub length_s: f64,
 }
 
-/// A curve in steps.
+/// A step curve.
 pub struct Curve<'a> {
-    /// Its class.
+    /// CSS class of the curve.
     pub class: &'static str,
     /// Values at equal distances.
     pub values: &'a [f64],
 }
 
-/// Something that took time.
+/// A bar for something that took time.
 pub struct Bar {
-    /// When it began, on the axis of time.
+    /// Its begin on the time axis.
     pub at_s: f64,
-    /// How long it took.
+    /// Its duration.
     pub seconds: f64,
-    /// What it is, in words.
+    /// Its description.
     pub text: String,
 }
 
-/// What an axis counts.
+/// Unit of an axis.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
     Bytes,
-    /// Bytes a second.
+    /// Bytes per second.
     Rate,
-    /// Time.
+    /// Time in seconds.
     Seconds,
 }
 
@@ -87,7 +87,7 @@ impl Unit {
         }
     }
 
-    /// Distance of at most so many marks up to `most`.
+    /// Returns the distance between marks such that at most `marks` of them cover `most`.
     fn step(self, most: f64, marks: f64) -> f64 {
         let least = (most / marks).max(f64::MIN_POSITIVE);
         match self {
@@ -102,7 +102,8 @@ impl Unit {
 }
 
 impl Chart<'_> {
-    /// Curves of one unit, with a line at `reference`, and shades behind where `marked`.
+    /// Draws curves of one unit, a line at `reference`, and shading behind the columns that are
+    /// `marked`.
     pub fn curves(
         &self,
         unit: Unit,
@@ -140,7 +141,7 @@ impl Chart<'_> {
         svg + "</svg>\n"
     }
 
-    /// Bars from their beginning to their end, as high as they are long.
+    /// Draws bars from their begin to their end; their height is their duration.
     pub fn durations(&self, class: &str, bars: &[Bar]) -> String {
         const HEIGHT: f64 = 130.0;
         let most = bars.iter().map(|bar| bar.seconds).fold(0.0, f64::max).max(1e-3);
@@ -157,7 +158,7 @@ impl Chart<'_> {
         svg + "</svg>\n"
     }
 
-    /// A row for each process: how much it wrote, and below that in the same row how much it read.
+    /// Draws a row for each process: the upper part shows writing, the lower part reading.
     pub fn rows(&self, rows: &[Row]) -> String {
         let height = rows.len() as f64 * ROW_HEIGHT;
         let rates = || rows.iter().flat_map(|row| row.written.iter().chain(&row.read));
@@ -257,7 +258,7 @@ fn titled(
     );
 }
 
-/// The beginning of a path in steps, without its last horizontal part.
+/// Returns the beginning of a step path, without its last horizontal part.
 fn steps(values: &[f64], width: f64, y: impl Fn(f64) -> f64) -> String {
     let mut path = format!("M{LEFT} {:.1}", y(values.first().copied().unwrap_or(0.0)));
     for (column, pair) in values.windows(2).enumerate().filter(|(_, pair)| pair[0] != pair[1]) {
@@ -267,7 +268,7 @@ fn steps(values: &[f64], width: f64, y: impl Fn(f64) -> f64) -> String {
     path
 }
 
-/// Columns in which something happened, darker where it was more, as one path for each shade.
+/// Draws the columns with activity, darker for more, as one path per shade.
 fn cells(svg: &mut String, class: &str, rates: &[f64], most: f64, (y, height): (f64, f64)) {
     let width = PLOT / rates.len().max(1) as f64;
     let shade = |rate: f64| (rate / most * SHADES as f64).ceil() as usize;
@@ -284,7 +285,7 @@ fn cells(svg: &mut String, class: &str, rates: &[f64], most: f64, (y, height): (
     }
 }
 
-/// Stretches of columns that are marked: the first and how many.
+/// Returns the runs of marked columns: the first column and the number of columns.
 fn runs(columns: usize, marked: &impl Fn(usize) -> bool) -> Vec<(usize, usize)> {
     let mut found: Vec<(usize, usize)> = Vec::new();
     for column in (0..columns).filter(|column| marked(*column)) {
@@ -296,7 +297,7 @@ fn runs(columns: usize, marked: &impl Fn(usize) -> bool) -> Vec<(usize, usize)> 
     found
 }
 
-/// A label that has room beside a row.
+/// Shortens a label to the space beside a row.
 fn shortened(label: &str) -> String {
     const LETTERS_MAX: usize = 19;
     match label.chars().count() {

@@ -1,7 +1,11 @@
-//! The page of `cairn report`: all that was recorded of a job, in one file.
+//! HTML page of `cairn report`: everything that was recorded about a job, in one file.
 //!
-//! Must stay true: the page asks for nothing from elsewhere and runs nothing; what programs and
-//! users named is text in it; each picture is said in words, too.
+//! Must stay true: the page loads nothing from elsewhere and runs no script. Names from programs
+//! and users are escaped text. Each chart is also described in words.
+
+use cairn_agent::checkpoint::sets::register::Level;
+use cairn_core::Timestamp;
+use std::fmt::Write;
 
 use super::Report;
 use super::chart::{Bar, Chart, Curve, Unit};
@@ -11,15 +15,12 @@ use crate::output::markup::escaped;
 use crate::output::size::human;
 use crate::output::{count, local_time};
 use crate::report::calls::{CallReport, Calls};
-use cairn_agent::checkpoint::sets::register::Level;
-use cairn_core::Timestamp;
-use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
-/// Rows of a table, at most.
+/// Maximum number of rows of a table.
 const TABLE_ROWS_MAX: usize = 100;
 
-/// The page.
+/// Returns the page.
 pub fn page(report: &Report) -> String {
     let job = escaped(&report.job);
     let mut page = format!(
@@ -69,7 +70,7 @@ fn chart<'a>(report: &Report, id: &'a str, title: &'a str, description: &str) ->
     Chart { id, title, description: description.to_string(), length_s: length_s(report) }
 }
 
-/// A heading, a sentence that says what the picture shows, and the picture.
+/// Returns a section: a heading, a sentence that describes the chart, and the chart.
 fn figure(title: &str, sentence: &str, key: &str, picture: &str) -> String {
     format!(
         "<section>\n<h2>{}</h2>\n<p>{}</p>\n{key}<figure class=\"scroll\">\n{picture}</figure>\n</section>\n",
@@ -78,7 +79,7 @@ fn figure(title: &str, sentence: &str, key: &str, picture: &str) -> String {
     )
 }
 
-/// Names of what a picture shows, each with a piece of its line.
+/// Returns the legend of a chart: each name with a sample of its line.
 fn key(names: &[(&str, &str)]) -> String {
     let mut list = String::from("<ul class=\"key\">\n");
     for (class, name) in names {
@@ -194,7 +195,7 @@ fn checkpoints(report: &Report) -> String {
     figure(TITLE, &sentence, "", &picture) + &safety(report, found) + &table
 }
 
-/// How long checkpoints stood in the store only.
+/// Returns the section about the time for which checkpoints were in the store only.
 fn safety(report: &Report, found: &[Checkpoint]) -> String {
     const TITLE: &str = "Until they were safe";
     let drained = |one: &Checkpoint| {
@@ -226,7 +227,7 @@ fn since(report: &Report, at_ms: u64) -> f64 {
     seconds(report.series.from_ms, at_ms)
 }
 
-/// The least, the most and the median of some times.
+/// Returns the minimum, maximum and median of some durations.
 fn spread(mut times: Vec<f64>) -> String {
     times.sort_by(f64::total_cmp);
     let [shortest, median, longest] =
@@ -237,7 +238,7 @@ fn spread(mut times: Vec<f64>) -> String {
     }
 }
 
-/// What a checkpoint is called; nothing if it has no name.
+/// Returns the name of a checkpoint, or a generic word.
 fn called(one: &Checkpoint) -> String {
     match (&one.name, one.step, &one.found) {
         (Some(name), _, Some(_)) => name.clone(),
@@ -246,7 +247,7 @@ fn called(one: &Checkpoint) -> String {
     }
 }
 
-/// Checkpoints in words.
+/// Returns the checkpoints as a table.
 fn table(report: &Report, checkpoints: &[Checkpoint]) -> String {
     let were_found = checkpoints.iter().any(|one| one.found.is_some());
     let more = ["files", "complete after", "safe after", "where"];
@@ -287,7 +288,7 @@ fn table(report: &Report, checkpoints: &[Checkpoint]) -> String {
     table + "</details>\n"
 }
 
-/// Where a checkpoint is.
+/// Returns where a checkpoint is.
 fn place(found: &Found) -> &'static str {
     match (found.level, found.left_ms) {
         (Level::Pfs, _) => "persist directory",
@@ -296,7 +297,7 @@ fn place(found: &Found) -> &'static str {
     }
 }
 
-/// What was called most.
+/// Returns the table of the most frequent calls.
 fn of_calls(report: &CallReport) -> String {
     let mut calls: Vec<&Calls> = report.calls.iter().collect();
     calls.sort_by_key(|one| std::cmp::Reverse(one.calls));
@@ -320,7 +321,7 @@ fn of_calls(report: &CallReport) -> String {
     )
 }
 
-/// What the figures are, and are not.
+/// Returns the explanation of the figures and their limits.
 fn notes(report: &Report) -> String {
     let every = duration::human(report.every_ms as f64 / 1000.0);
     format!(

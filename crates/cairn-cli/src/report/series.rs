@@ -1,48 +1,48 @@
-//! A timeline as what is drawn of it: rates in columns of time, rows of processes, and checkpoints.
+//! Converts a timeline to the data of the charts: rates per time column, rows of processes, and
+//! checkpoints.
 //!
-//! Must stay true: a sample's bytes are spread evenly over the columns that it covers, and none
-//! gets lost; there are no more columns and rows than a picture has room for, however long and wide
-//! a job was.
+//! Invariant: the bytes of a sample are spread evenly over the columns it covers, and none are
+//! lost. The number of columns and rows is limited, however long and wide the job was.
 
 use cairn_agent::checkpoint::sets::register::Level;
 use cairn_agent::timeline::{Sample, Set, Timeline};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Columns of a picture.
+/// Maximum number of columns of a chart.
 const COLUMNS_MAX: u64 = 720;
-/// Rows of processes; more are put together.
+/// Maximum number of rows of processes; beyond it, processes share rows.
 pub const ROWS_MAX: usize = 64;
-/// Writing that pauses for less belongs to one checkpoint, milliseconds.
+/// Longest pause in writing within one checkpoint, in milliseconds.
 const PAUSE_MS: u64 = 1000;
 
-/// What is drawn.
+/// Data of the charts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// When it begins, milliseconds since the epoch, and how long a column is.
+    /// Begin in milliseconds since the epoch, and length of a column.
     pub from_ms: u64,
     pub column_ms: f64,
-    /// Bytes a second.
+    /// Rates in bytes per second.
     pub written: Vec<f64>,
     pub read: Vec<f64>,
     pub drained: Vec<f64>,
-    /// Bytes that were only in the store, at most.
+    /// Maximum number of bytes that were only in the store.
     pub exposed: Vec<f64>,
-    /// Who wrote and read when.
+    /// Reads and writes of each process.
     pub rows: Vec<Row>,
-    /// Checkpoints: what the agent found complete, else what programs announced, else bursts of
-    /// writing.
+    /// Checkpoints: those that the agent found complete, else those that programs announced, else
+    /// bursts of writing.
     pub checkpoints: Vec<Checkpoint>,
     /// Sums of bytes.
     pub totals: Totals,
 }
 
-/// A process, or several.
+/// One process, or several that share a row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
-    /// What it is called.
+    /// Label of the row.
     pub label: String,
-    /// Bytes a second.
+    /// Rates in bytes per second.
     pub written: Vec<f64>,
     pub read: Vec<f64>,
 }
@@ -50,50 +50,51 @@ pub struct Row {
 /// A checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Checkpoint {
-    /// How it was announced; null for a burst of writing.
+    /// Its announced name; null for a burst of writing.
     pub name: Option<String>,
     pub step: Option<u64>,
-    /// From the first to the last of it, milliseconds since the epoch.
+    /// First and last activity in milliseconds since the epoch.
     pub from_ms: u64,
     pub to_ms: u64,
-    /// Bytes of its files, if these are known, else that were written meanwhile.
+    /// Size of its files if known, else the bytes written in its time.
     pub bytes: u64,
     #[serde(flatten)]
     pub found: Option<Found>,
 }
 
-/// What is known of a checkpoint whose files were found complete.
+/// Facts about a checkpoint that was found complete.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Found {
     pub files: u64,
-    /// When it was found complete, and in the persist directory; milliseconds since the epoch.
+    /// When it was found complete, and found in the persist directory; milliseconds since the
+    /// epoch.
     pub complete_ms: u64,
     pub drained_ms: Option<u64>,
-    /// Where it is safe; when it left the store.
+    /// Where it is, and when it left the store.
     pub level: Level,
     pub left_ms: Option<u64>,
 }
 
-/// Sums over the whole job, bytes.
+/// Sums over the whole job, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     pub written: u64,
     pub read: u64,
     pub drained: u64,
-    /// Of these, while programs wrote.
+    /// Part of `drained` that was copied while programs wrote.
     pub drained_while_writing: u64,
-    /// Most bytes at a time that were only in the store; and at the end.
+    /// Bytes that were only in the store: maximum, and at the end.
     pub exposed_max: u64,
     pub exposed_at_end: u64,
 }
 
 impl Series {
-    /// Of a timeline; empty if nothing happened.
+    /// Converts a timeline; empty if it has no samples.
     pub fn of(timeline: &Timeline) -> Series {
         let (Some(first), Some(last)) = (timeline.samples.first(), timeline.samples.last()) else {
             return Series::default();
         };
-        // What stands at the end is seen, too.
+        // One more interval shows the state at the end.
         let length_ms = last.to_ms - first.from_ms + timeline.header.every_ms.max(1);
         let columns = (length_ms / timeline.header.every_ms.max(1)).clamp(1, COLUMNS_MAX) as usize;
         let empty = vec![0.0; columns];
@@ -132,7 +133,7 @@ impl Series {
         }
     }
 
-    /// Which columns a sample covers.
+    /// Returns the columns that a sample covers.
     fn span(&self, sample: &Sample) -> Span {
         let place = |ms: u64| (ms - self.from_ms) as f64 / self.column_ms;
         Span {
@@ -142,7 +143,7 @@ impl Series {
         }
     }
 
-    /// What is exposed after a sample stays so until the next one.
+    /// Fills the exposed bytes. Their number after a sample holds until the next one.
     fn fill_exposure(&mut self, samples: &[Sample]) {
         let columns = self.exposed.len();
         let mut at = 0;
@@ -160,13 +161,13 @@ impl Series {
         self.exposed[at..].fill(stands);
     }
 
-    /// The end, milliseconds from the beginning.
+    /// Length in milliseconds.
     pub fn length_ms(&self) -> f64 {
         self.column_ms * self.written.len() as f64
     }
 }
 
-/// A stretch of columns, in parts of them.
+/// A range of columns, with fractions.
 struct Span {
     from: f64,
     to: f64,
@@ -174,14 +175,14 @@ struct Span {
 }
 
 impl Span {
-    /// The first and the last column.
+    /// Returns the first and the last column.
     fn columns(&self, columns: usize) -> (usize, usize) {
         let last = columns.saturating_sub(1);
         let first = (self.from as usize).min(last);
         (first, (self.to.ceil() as usize).saturating_sub(1).clamp(first, last))
     }
 
-    /// Adds bytes to rates, evenly.
+    /// Adds bytes to the rates, spread evenly.
     fn spread(&self, bytes: u64, rates: &mut [f64]) {
         let (first, last) = self.columns(rates.len());
         let length = self.to - self.from;
@@ -215,8 +216,8 @@ fn totals(samples: &[Sample]) -> Totals {
     totals
 }
 
-/// In which row each process is, and what the rows are called: ranks in order, then others as they
-/// came; only those that read or wrote.
+/// Returns the row of each process and the labels of the rows: ranks in order, then other processes
+/// in order of arrival. Only processes that read or wrote have rows.
 fn rows(timeline: &Timeline) -> (BTreeMap<u32, usize>, Vec<String>) {
     let shares = timeline.samples.iter().flat_map(|sample| &sample.shares);
     let active: BTreeMap<u32, ()> =
@@ -238,7 +239,7 @@ fn rows(timeline: &Timeline) -> (BTreeMap<u32, usize>, Vec<String>) {
     (rows_of, labels.collect())
 }
 
-/// Checkpoints that were found complete, in the order in which they were begun; else announced ones
+/// Returns checkpoints in the order of their begin: those found complete, else the announced ones
 /// that are complete, else bursts of writing.
 fn checkpoints(timeline: &Timeline) -> Vec<Checkpoint> {
     if !timeline.sets.is_empty() {
@@ -318,8 +319,8 @@ mod tests {
         Process { number, pid: 70 + number, start_time: 1, name: "lmp".into(), rank, launch: None }
     }
 
-    /// Two ranks that write for two seconds, compute for eight while that is drained, and write
-    /// again.
+    /// Two ranks that write for two seconds, compute for eight seconds while the data are drained,
+    /// and write again.
     fn timeline() -> Timeline {
         let mut timeline = Timeline::new("melt", "s", &[]);
         timeline.processes = [process(0, Some(1)), process(1, Some(0)), process(2, None)]
@@ -354,7 +355,7 @@ mod tests {
         let at = |seconds: f64| (seconds * 1000.0 / series.column_ms) as usize;
         assert!((series.written[at(0.5)] / (16 * MIB) as f64 - 1.0).abs() < 0.01);
         assert_eq!(series.written[at(5.0)], 0.0);
-        // What is exposed stays so until it is drained.
+        // Bytes stay exposed until they are drained.
         let exposed =
             [0.5, 2.5, 3.5, 7.0, 9.5].map(|seconds| series.exposed[at(seconds)] as u64 / MIB);
         assert_eq!(exposed, [16, 32, 32, 0, 16]);

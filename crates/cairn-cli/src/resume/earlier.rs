@@ -1,17 +1,17 @@
-//! Stores that earlier runs left and that a run with a new one may be meant to go on in: said
-//! before it begins.
+//! Notes at the start of a run about stores of earlier runs that the user may have meant to resume.
 //!
-//! Must stay true: nothing is said where nothing is wrong, and nothing to the ranks of a launcher,
-//! whose nodes may drain to one directory.
+//! Must stay true: there is no note if nothing is wrong. Ranks of a launcher get none, because
+//! their nodes may drain to one directory.
+
+use cairn_posix::process::rank;
 
 use crate::create::request::Request;
 use crate::store::{OpenStore, Roots};
-use cairn_posix::process::rank;
 
-/// Jobs named in a line at most.
+/// Maximum number of jobs that a line names.
 const NAMES_MAX: usize = 3;
 
-/// A line each; none if the job has a store, in which it goes on.
+/// Returns the notes, one line each; none if the run resumes the job's store.
 pub fn lines(roots: &Roots, request: &Request, command: &[String]) -> Vec<String> {
     let job = request.job.as_deref();
     if rank::seat().is_some() || job.is_some_and(|job| roots.find(job).is_some()) {
@@ -21,7 +21,7 @@ pub fn lines(roots: &Roots, request: &Request, command: &[String]) -> Vec<String
     store.into_iter().collect()
 }
 
-/// The stores that runs of the same command have left.
+/// Returns a note about the stores that runs of the same command have left.
 fn store_of(roots: &Roots, command: &[String]) -> Option<String> {
     let stores = roots.all().into_iter().filter_map(|(_, path)| OpenStore::open(&path).ok());
     let left = stores.filter(|store| store.job.command == command && !store.is_running());
@@ -43,7 +43,7 @@ fn named(jobs: &[String]) -> Option<String> {
     }
 }
 
-/// What to write after `--job`.
+/// Returns the value for `--job` in the note.
 fn one_of(jobs: &[String]) -> &str {
     match jobs {
         [job] => job,

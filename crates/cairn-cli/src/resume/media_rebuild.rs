@@ -1,10 +1,27 @@
-//! A store whose media failed, made again from what is on them: as after the loss of the node's
-//! memory, but for its description and what the agent has said of it.
+//! Rebuilds a store from its media after a write to them failed, as after the loss of the node's
+//! memory, but keeps its description.
 //!
-//! Must stay true: nobody uses the store meanwhile, and every file that was complete is on the
-//! media or elsewhere, unless the user gives it up; what is lost is named. Up to the moment when
-//! the segments go nothing has changed, and from then on the next run goes on with it. The store is
-//! another one afterwards, to the persist directory and the archive: what they have of it stays.
+//! Must stay true: nobody uses the store meanwhile. Every complete file is on the media or
+//! elsewhere, unless the user gives it up; lost files are named. Nothing has changed until the
+//! segments are removed; from then on the next run continues the rebuild. For the persist directory
+//! and the archive, the result is another store: what they hold of the old one stays.
+
+use cairn_agent::checkpoint::sets::register::REGISTER_FILE;
+use cairn_agent::drain::checkpoints::Told;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::persist::marks::MARKS_FILE;
+use cairn_agent::store::node::Kind;
+use cairn_agent::store::node::Node;
+use cairn_agent::store::volume::Volume;
+use cairn_core::{Attributes, Superblock};
+use cairn_device::store::namespace;
+use cairn_device::{MediaFile, Store, TierPlace};
+use cairn_platform::checksum::crc32c;
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
 
 use crate::create::claim::random_hex;
 use crate::create::request::Request;
@@ -15,28 +32,13 @@ use crate::store::OpenStore;
 use crate::store::offline;
 use crate::store::survey;
 use crate::store::tier;
-use cairn_agent::checkpoint::sets::register::REGISTER_FILE;
-use cairn_agent::drain::checkpoints::Told;
-use cairn_agent::model::path::FilePath;
-use cairn_agent::persist::marks::MARKS_FILE;
-use cairn_agent::store::node::Kind;
-use cairn_agent::store::node::Node;
-use cairn_agent::store::volume::Volume;
-use cairn_core::{Attributes, Superblock};
-use cairn_device::checksum::crc32c;
-use cairn_device::{MediaFile, Store, TierPlace, namespace};
-use std::collections::HashMap;
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::time::Duration;
 
-/// Files that are named of many.
+/// Maximum number of files that a message names.
 const NAMED_MAX: usize = 8;
 
-/// What a store is that has to be made again from its media, which answer.
+/// A store that must be rebuilt from its media, which can be read.
 pub struct Failed {
-    /// Its tier with the metadata, for people.
+    /// Its metadata tier, as text.
     tier: String,
     missing: Missing,
 }
@@ -44,23 +46,22 @@ pub struct Failed {
 /// Files that are in memory and not on the media.
 #[derive(Default)]
 struct Missing {
-    /// Those that are complete: the media know of them, and their data are in memory and nowhere
-    /// else.
+    /// Complete files that the media know of, but whose data are only in memory.
     complete: Vec<String>,
-    /// Those that were closed, which failed.
+    /// Files whose close failed.
     closed: Vec<String>,
-    /// Those that were not closed, or could not be written.
+    /// Files that were not closed, or could not be written completely.
     incomplete: Vec<String>,
-    /// Those that were drained.
+    /// Files that were drained, or whose data were not brought in yet.
     elsewhere: Vec<String>,
-    /// Those that have another name there.
+    /// Files that have another name on the media.
     renamed: Vec<String>,
 }
 
 impl Failed {
-    /// None if nothing failed. What can be drained is drained first. Errors: programs still use the
-    /// store, its media cannot be read, or would lose what is complete, unless that may be given
-    /// up.
+    /// Returns the failed store; None if nothing failed. Drains first what can be drained. Errors:
+    /// programs still use the store, its media cannot be read, or complete files would be lost and
+    /// may not be given up.
     pub fn find(store: &OpenStore, request: &Request) -> Result<Option<Failed>> {
         let job = &store.job.job;
         let volumes = store.volumes()?;
@@ -92,7 +93,7 @@ impl Failed {
         Ok(Some(Failed { tier, missing }))
     }
 
-    /// What to say of it.
+    /// Returns messages about the rebuild and the lost files.
     pub fn lines(&self, job: &str) -> Vec<String> {
         let Missing { complete, closed, incomplete, elsewhere, renamed } = &self.missing;
         let lost = [&complete[..], closed, incomplete].concat();
@@ -112,11 +113,12 @@ impl Failed {
     }
 }
 
-/// Takes away what goes with the segments of a store, and these last. Nobody uses it, nor its
-/// agent.
+/// Removes what belongs to the segments of a store, and the segments last. Precondition: neither
+/// programs nor an agent use the store.
 pub fn forget_segments(store: &mut OpenStore, device_store: &Store) -> Result<()> {
     let directory = store.directory().to_path_buf();
-    // What is missing now was not removed by the job.
+    // A new identity: without it, files that are missing from here on would count as removed by the
+    // job.
     store.job.store = random_hex();
     store.job.save(&directory)?;
     for name in [REGISTER_FILE, MARKS_FILE] {
@@ -173,7 +175,7 @@ impl Missing {
     }
 }
 
-/// The files of the namespace at `path` by inode, with all their names.
+/// Returns the files of the namespace at `path` by inode, with all their names.
 fn on_media(path: &Path) -> Result<HashMap<u32, Vec<(FilePath, Attributes)>>> {
     let unusable = offline::unusable(path);
     let media = MediaFile::open(path)?;
@@ -186,8 +188,8 @@ fn on_media(path: &Path) -> Result<HashMap<u32, Vec<(FilePath, Attributes)>>> {
     Ok(files)
 }
 
-/// Whether the media know of a file what memory does; of one that is not complete, of as many
-/// bytes.
+/// Whether the media hold the same version of a file as memory; for an incomplete file, whether
+/// they hold as many bytes.
 fn has(there: &Attributes, node: &Node) -> bool {
     match node.unclean || node.open {
         true => there.size >= node.bytes,

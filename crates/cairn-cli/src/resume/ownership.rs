@@ -1,17 +1,18 @@
-//! A new store and a persist directory that has files already: whether they are this job's to go on
-//! from, or somebody else's.
+//! Decides whether a new store may use a persist directory that has files already.
 //!
-//! Must stay true: a run that would replace what an earlier start, or another job, has drained is
-//! refused before any program starts, with the ways on.
+//! Must stay true: a run that would replace files that an earlier start, or another job, has
+//! drained is refused before any program starts. The message names the alternatives.
 
-use crate::create::request::{Request, waited_for};
-use crate::create::staging::Stage;
-use crate::error::{Error, Result};
 use cairn_agent::model::job::Job;
 use cairn_agent::persist::ownership;
 use std::path::PathBuf;
 
-/// Before a new store of `job` is used. With `--fresh` what is there is set aside. Errors: `Owned`.
+use crate::create::request::{Request, waited_for};
+use crate::create::staging::Stage;
+use crate::error::{Error, Result};
+
+/// Checks the persist directory before a new store of `job` is used. With `--fresh`, moves existing
+/// files aside. Errors: `Owned`.
 pub fn settle(job: &Job, request: &Request) -> Result<()> {
     let goes_on = request.stage != Stage::Nothing;
     let Some(persist) = job.persist.as_ref().filter(|_| !job.shared) else { return Ok(()) };

@@ -1,21 +1,21 @@
-//! What a run says whose store was made from what an earlier one has left in a durable tier: how
-//! much is there again, what of it is lost with the node's memory, and how copies outside come
-//! back.
+//! Messages of a run whose store was recovered from a durable tier: how much was recovered, what
+//! was lost with the node's memory, and how to get drained copies back.
 //!
-//! Changes nothing: which of the two is worth more only the user knows.
+//! Changes nothing: only the user knows whether the recovered files or the copies are worth more.
 
-use crate::create::claim::Claim;
-use crate::create::staging::Stage;
-use crate::error::Result;
-use crate::output::count;
-use crate::store::tier;
 use cairn_agent::FilePath;
 use cairn_agent::model::job::Job;
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::manifest::Manifest;
 use cairn_core::InodeId;
 
-/// Says it of a store that was just made, if that was not made anew.
+use crate::create::claim::Claim;
+use crate::create::staging::Stage;
+use crate::error::Result;
+use crate::output::count;
+use crate::store::tier;
+
+/// Prints the messages if the store was recovered.
 pub fn say(claim: &Claim, stage: Stage) -> Result<()> {
     let job = &claim.store.job;
     let Some(media) = job.media().filter(|_| !claim.is_new) else { return Ok(()) };
@@ -46,10 +46,10 @@ pub fn say(claim: &Claim, stage: Stage) -> Result<()> {
     Ok(())
 }
 
-/// How copies of what is lost come back, if the persist directory has any.
+/// Returns how to get copies of the lost files back; None if the persist directory has none.
 fn copies_line(job: &Job, lost: &[FilePath]) -> Option<String> {
     let persist = job.persist.as_ref().filter(|_| !lost.is_empty())?;
-    // The agent says what is wrong with the directory.
+    // An unreadable directory is ignored here, because the agent reports it.
     let mut destination = Destination::open(persist, &job.store).ok()?;
     let manifest = Manifest::load(&mut destination, &job.job).ok()??;
     match lost.iter().filter(|path| manifest.has_copy(path)).count() {

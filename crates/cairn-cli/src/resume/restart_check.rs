@@ -1,26 +1,19 @@
-//! Before a program goes on in a store that has been there: the newest checkpoint of each family is
-//! compared with its checksums.
+//! Check of an existing store before a program resumes in it: compares the newest checkpoint of
+//! each family with its checksums.
 //!
-//! Must stay true: what a program finds as its newest checkpoint is what was written. What is
-//! damaged is put right from its verified copy in the persist directory, or else its checkpoint is
-//! set aside, never removed, and the one before it is compared. What a run that was killed in this
-//! has begun is ended first. Where it cannot be found out what is damaged, no program starts.
-//! Does not look at files of no checkpoint, nor at data that are still elsewhere: the agent
-//! compares those when they come, and notes which are lost.
+//! Invariant: the checkpoint that a program finds as its newest is intact. A damaged file is
+//! repaired from its verified copy in the persist directory. Otherwise its checkpoint is set aside,
+//! never removed, and the one before it is checked. A repair that a killed run has begun is
+//! finished first. If damage cannot be determined, no program starts.
+//!
+//! Does not check files that belong to no checkpoint, nor data that are still elsewhere: the agent
+//! compares those when they arrive, and notes which are lost.
 
 mod repair;
 pub mod rollback;
 #[cfg(test)]
 mod tests;
 
-use crate::create::claim::Claim;
-use crate::drain::checkpoints;
-use crate::error::{Error, Result};
-use crate::output;
-use crate::output::duration;
-use crate::output::progress::Progress;
-use crate::store::locate;
-use crate::store::survey;
 use cairn_agent::checkpoint::quarantine::Repair as Note;
 use cairn_agent::checkpoint::sets::register::Checkpoint;
 use cairn_agent::checkpoint::sets::{Family, Member};
@@ -32,20 +25,30 @@ use clap::ValueEnum;
 use repair::{Repair, moves};
 use std::collections::BTreeMap;
 
-/// What a run makes of a store that has been there, as an option.
+use crate::create::claim::Claim;
+use crate::drain::checkpoints;
+use crate::error::{Error, Result};
+use crate::output;
+use crate::output::duration;
+use crate::output::progress::Progress;
+use crate::store::locate;
+use crate::store::survey;
+
+/// How a run resumes an existing store, as an option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Resume {
-    /// Goes on in it when the newest checkpoint of each family is what was written
+    /// Resume it once the newest checkpoint of each family is intact
     #[default]
     Checked,
-    /// Goes on in it
+    /// Resume it as it is
     AsIs,
-    /// Goes on from the last image of it
+    /// Start from its last image
     Image,
 }
 
 impl Resume {
-    /// By the command line, else by the configuration file.
+    /// Returns the value of the command line, else of the settings file. Errors: an unknown word in
+    /// the settings file.
     pub fn of(argument: Option<Resume>, setting: Option<String>) -> Result<Resume> {
         let set = setting.map(|text| {
             Resume::from_str(&text, true).map_err(|_| Error::Value {
@@ -58,19 +61,19 @@ impl Resume {
     }
 }
 
-/// Checkpoints that the line at the start of a run names.
+/// Maximum number of checkpoints that the line at the start of a run names.
 const NAMED_MAX: usize = 3;
 
-/// A file whose data are not what was written.
+/// A file with damaged data.
 #[derive(Clone, Debug)]
 struct Damage {
     file: Member,
-    /// What was found.
+    /// Description of the damage.
     found: String,
 }
 
-/// Ends what a run that was killed has begun to put right or to set aside. Nobody else has the
-/// store. Errors: it cannot be ended; then all is as it was found.
+/// Finishes a repair that a killed run has begun. Precondition: nobody else uses the store. Errors:
+/// the repair cannot be finished; then everything is as it was found.
 pub fn settle(claim: &Claim, volumes: &[Volume]) -> Result<()> {
     let not_settled = |error: Error| Error::NotSettled {
         job: claim.store.job.job.clone(),
@@ -79,7 +82,7 @@ pub fn settle(claim: &Claim, volumes: &[Volume]) -> Result<()> {
     let Some(note) =
         Note::load(claim.store.directory()).map_err(Error::from).map_err(not_settled)?
     else {
-        // It was killed before it moved anything.
+        // The run was killed before it moved anything.
         moves::clear(volumes);
         return Ok(());
     };
@@ -90,8 +93,8 @@ pub fn settle(claim: &Claim, volumes: &[Volume]) -> Result<()> {
     settle().map_err(not_settled)
 }
 
-/// One line for people: what a program can go on from, of each family the newest, and what is not
-/// complete; None if there is neither.
+/// Returns one line for a person: the newest checkpoint of each family, and the incomplete ones;
+/// None if there are no checkpoints.
 pub fn line(claim: &Claim) -> Result<Option<String>> {
     let volumes = claim.store.volumes()?;
     let found = checkpoints::Found::look(&claim.store, &volumes)?;
@@ -131,14 +134,14 @@ pub fn line(claim: &Claim) -> Result<Option<String>> {
     Ok(Some(format!("resuming: {}", parts.into_iter().flatten().collect::<Vec<_>>().join("; "))))
 }
 
-/// How to go on from the last image instead, if there is one.
+/// Returns how to start from the last image instead; None if there is none.
 fn image_line(job: &Job) -> Option<String> {
     let (_, finished) = image::newest(job.persist.as_deref()?, &job.job)?;
     let age = duration::human(finished.elapsed().unwrap_or_default().as_secs_f64());
     Some(format!("all files as they were at the last image, {age} ago: --resume image"))
 }
 
-/// The first of some in one line, and how many more there are; None of none.
+/// Joins the first few texts into one line and counts the rest; None if there are none.
 fn few(all: impl ExactSizeIterator<Item = String>) -> Option<String> {
     let more = all.len().saturating_sub(NAMED_MAX);
     let named: Vec<String> = all.take(NAMED_MAX).collect();
@@ -146,8 +149,8 @@ fn few(all: impl ExactSizeIterator<Item = String>) -> Option<String> {
     (!named.is_empty()).then(|| named.join(", ") + &rest)
 }
 
-/// Compares, and puts right or sets aside what is damaged. Errors: `NotCompared`; then nothing was
-/// changed, or the next run ends it.
+/// Checks the newest checkpoints; repairs or sets aside damaged ones. Errors: `NotCompared`; then
+/// nothing was changed, or the next run finishes the repair.
 pub fn verify(claim: &Claim, quiet: bool) -> Result<()> {
     compare(claim, quiet).map_err(|error| Error::NotCompared {
         job: claim.store.job.job.clone(),
@@ -172,7 +175,7 @@ fn compare(claim: &Claim, quiet: bool) -> Result<()> {
     if damaged.is_empty() {
         return Ok(());
     }
-    // One that an earlier run has left goes on with what it knows of these files.
+    // An agent of an earlier run would continue with outdated knowledge of these files.
     let _no_agent = claim.without_agent()?;
     let mut repair = Repair::open(claim, &volumes, quiet)?;
     for (family, known) in self::families(claim, &volumes)? {
@@ -183,7 +186,7 @@ fn compare(claim: &Claim, quiet: bool) -> Result<()> {
     Ok(())
 }
 
-/// Complete checkpoints, oldest first.
+/// Returns complete checkpoints by family, oldest first.
 fn families(claim: &Claim, volumes: &[Volume]) -> Result<BTreeMap<Family, Vec<Checkpoint>>> {
     let mut complete = checkpoints::Found::look(&claim.store, volumes)?.complete;
     complete.sort_by_key(|known| known.id);
@@ -205,8 +208,8 @@ impl<'a> Reader<'a> {
         Reader { volumes, progress, buffer: Buffer::default() }
     }
 
-    /// Files of a checkpoint whose data are not what was written, or cannot be read although others
-    /// on the same tier can. Errors: it cannot be found out.
+    /// Returns the files of a checkpoint that are damaged, or that cannot be read although other
+    /// files on the same tier can. Errors: damage cannot be determined.
     fn damaged(&mut self, known: &Checkpoint) -> Result<Vec<Damage>> {
         let mut damaged = Vec::new();
         for file in &known.files {
@@ -237,21 +240,21 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What it says of a file that it could not be read.
+/// Meaning of a read error for the file.
 enum Verdict {
-    /// Nothing that matters now.
+    /// The file does not matter at the moment.
     Nothing,
-    /// Its data are not what was written.
+    /// Its data are damaged.
     Damaged,
-    /// Its data are still elsewhere, and are not what was written.
+    /// Its data are still elsewhere, and are damaged there.
     Lost,
-    /// It cannot be said.
+    /// Unknown.
     Unknown,
 }
 
 fn verdict(error: &cairn_agent::Error, volume: &Volume) -> Verdict {
     match error {
-        // A program that outlived its run changes it, an agent did it, or its data are still
+        // A program that outlived its run changes the file, an agent did, or its data are still
         // elsewhere.
         cairn_agent::Error::Changed { .. }
         | cairn_agent::Error::Store { source: cairn_core::Error::NotFound, .. } => Verdict::Nothing,
@@ -262,7 +265,7 @@ fn verdict(error: &cairn_agent::Error, volume: &Volume) -> Verdict {
             }
         }
         cairn_agent::Error::Damaged { .. } => Verdict::Damaged,
-        // A device that is gone says nothing of what is on it.
+        // A device that is gone says nothing about the data on it.
         cairn_agent::Error::Store { source: cairn_core::Error::Io, .. }
         | cairn_agent::Error::Tier { source: cairn_core::Error::Io, .. }
             if !volume.has_unreadable_tier() =>

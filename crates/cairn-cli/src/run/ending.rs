@@ -1,4 +1,17 @@
-//! What `cairn run` says at the end: what is safe where, and what to type next.
+//! Last lines of `cairn run`: which files are safe, where they are, and which command to type next.
+
+use cairn_agent::archive::ArchiveStatus;
+use cairn_agent::checkpoint::sets::lag::Behind;
+use cairn_agent::model::job::{Job, TierSpec};
+use cairn_agent::model::protocol::Failed;
+use cairn_agent::model::ranks::Launch;
+use cairn_agent::persist::before;
+use cairn_agent::persist::manifest::manifest_name;
+use cairn_nvme::shared::RemotePath;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use crate::drain::drain_state::Standing;
 use crate::drain::lag;
@@ -13,59 +26,47 @@ use crate::run::unserved;
 use crate::settings::archive;
 use crate::store::Roots;
 use crate::store::tier;
-use cairn_agent::archive::ArchiveStatus;
-use cairn_agent::checkpoint::sets::lag::Behind;
-use cairn_agent::model::job::{Job, TierSpec};
-use cairn_agent::model::protocol::Failed;
-use cairn_agent::model::ranks::Launch;
-use cairn_agent::persist::before;
-use cairn_agent::persist::manifest::manifest_name;
-use cairn_device::nvme::shared::RemotePath;
-use serde::Serialize;
-use serde_json::{Value, json};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
-/// Files named in a message at most.
+/// Maximum number of files that a message names.
 const NAMES_MAX: usize = 3;
 
-/// How safe the files of a job are when its command has ended.
+/// How safe the files of a job are after its command has ended.
 pub enum Safety {
-    /// Nobody wants them.
+    /// The user asked to discard them.
     Discarded,
-    /// There is nothing in the store.
+    /// The store holds nothing to drain.
     Empty,
-    /// They are in the store only: there is no persist directory.
+    /// They are only in the store: the job has no persist directory.
     StoreOnly(DrainReport),
-    /// What the drain left.
+    /// The drain ran; the report says what it left.
     Drained(DrainReport),
-    /// The drain could not be carried out.
+    /// The drain could not run.
     Failed {
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
-    /// The user did not wait for the drain.
+    /// The wait for the drain was stopped.
     Interrupted {
-        /// How far it has got.
+        /// Progress of the drain.
         standing: Standing,
-        /// The agent has said meanwhile that everything is outside.
+        /// Whether the agent reported afterwards that everything is drained.
         is_delivered: bool,
     },
-    /// The user asked for nobody to wait for it.
+    /// The user asked not to wait for the drain.
     Postponed {
-        /// It goes on in the background.
+        /// Whether the drain continues in the background.
         goes_on: bool,
-        /// How far it has got.
+        /// Progress of the drain.
         standing: Standing,
     },
 }
 
 impl Safety {
-    /// After a drain that was carried out.
+    /// Returns the state after a drain that ran.
     pub fn of(job: &Job, report: DrainReport) -> Safety {
         match (&job.persist, report.files) {
-            // Links and directories are to be outside, too, and what was removed is not to be
-            // there.
+            // Zero files is not enough: links and directories must be drained too, and removed
+            // files must be gone outside.
             (None, 0) if report.outcome.unclean.is_empty() => Safety::Empty,
             (_, 0) if report.outcome.unclean.is_empty() && report.outcome.complete => Safety::Empty,
             (None, _) => Safety::StoreOnly(report),
@@ -73,7 +74,7 @@ impl Safety {
         }
     }
 
-    /// After a drain for which nobody waited any more.
+    /// Returns the state after the wait for the drain was stopped.
     pub fn interrupted(standing: Standing, is_delivered: bool) -> Safety {
         match standing.is_empty() && is_delivered {
             true => Safety::Empty,
@@ -81,7 +82,7 @@ impl Safety {
         }
     }
 
-    /// Of a store for whose drain nobody is to wait.
+    /// Returns the state of a store whose drain nobody waits for.
     pub fn postponed(goes_on: bool, standing: Standing) -> Safety {
         match standing.is_empty() {
             true => Safety::Empty,
@@ -89,22 +90,21 @@ impl Safety {
         }
     }
 
-    /// Whether every file is verified in the persist directory that is to be there, or there is
-    /// none.
+    /// Whether every file that must be drained is verified in the persist directory.
     pub fn is_complete(&self) -> bool {
         match self {
             Safety::Discarded | Safety::Empty => true,
             Safety::Drained(DrainReport { outcome, .. }) => {
                 outcome.complete && outcome.unclean.is_empty()
             }
-            // It was done before anybody could say so.
+            // The drain was complete before anybody could report it.
             Safety::Interrupted { is_delivered, .. } => *is_delivered,
             Safety::StoreOnly(_) | Safety::Failed { .. } | Safety::Postponed { .. } => false,
         }
     }
 
-    /// Whether everything is where it belongs as far as can be said: also what a failed run has
-    /// left unfinished.
+    /// Whether everything is where it belongs, as far as can be told. Files that a failed run left
+    /// unfinished do not count.
     pub fn is_delivered(&self) -> bool {
         match self {
             Safety::Drained(_) => self.needs_no_store(),
@@ -112,13 +112,13 @@ impl Safety {
         }
     }
 
-    /// Whether nothing would be lost with the store.
+    /// Whether removing the store would lose nothing.
     pub fn needs_no_store(&self) -> bool {
         match self {
             Safety::Drained(DrainReport { outcome, .. }) => {
                 self.is_complete() && outcome.unfinished.iter().all(|one| one.is_outside)
             }
-            // Nobody has looked what else there may be.
+            // Nobody has checked what else the store holds.
             Safety::Interrupted { .. } => false,
             other => other.is_complete(),
         }
@@ -141,48 +141,48 @@ impl Safety {
 
 /// The end of a run.
 pub struct Ending<'a> {
-    /// Where stores are looked for.
+    /// Directories that may hold stores.
     pub roots: &'a Roots,
     /// The job.
     pub job: Job,
-    /// Its store.
+    /// Directory of its store.
     pub store: PathBuf,
-    /// The command.
+    /// The command and its arguments.
     pub command: Vec<String>,
-    /// Its exit code.
+    /// Exit code of the command.
     pub code: i32,
-    /// The signal that killed it.
+    /// Signal that killed the command, if one did.
     pub signal: Option<i32>,
     /// How safe its files are.
     pub safety: Safety,
-    /// How the archive of its checkpoints stands, if there is one.
+    /// State of the archive of its checkpoints, if it has one.
     pub archive: Option<ArchiveStatus>,
-    /// The last MPI program that was started in it, if one was.
+    /// The last MPI program that was started in it, if any.
     pub launch: Option<Launch>,
-    /// Programs that nothing was served to.
+    /// Programs that Cairn could not serve.
     pub unserved: Vec<String>,
-    /// A library whose calls past the C library could not be caught.
+    /// A library whose raw system calls could not be caught.
     pub uncaught: Option<String>,
     /// What programs left at the mount prefix in the real file system.
     pub strayed: Option<Strayed>,
-    /// Families of which checkpoints went before the drain had copied them.
+    /// Families with checkpoints that were removed before the drain had copied them.
     pub behind: Vec<Behind>,
-    /// Files whose data could not be brought in from where they were drained to.
+    /// Files whose data could not be brought in from the place they were drained to.
     pub not_brought: Vec<Failed>,
-    /// Processes that the command has left, and that use the store.
+    /// Processes that the command left behind and that still use the store.
     pub inhabitants: Vec<u32>,
-    /// Executable of the run that failed before, which this one does not end.
+    /// Executable of an earlier failed run that this run does not complete.
     pub pending: Option<String>,
-    /// The store was removed.
+    /// Whether the store was removed.
     pub removed: bool,
-    /// It is said what can be done with a store that is kept.
+    /// Whether to print the commands that apply to a store that is kept.
     pub offers: bool,
-    /// What calls were made, if they were counted.
+    /// Counted calls, if the run counted them.
     pub calls: Option<CallReport>,
 }
 
 impl Ending<'_> {
-    /// The end for people.
+    /// Returns the end of the run as lines for a person.
     pub fn lines(&self) -> Vec<String> {
         let job = &self.job.job;
         let mut lines = Vec::new();
@@ -246,7 +246,7 @@ impl Ending<'_> {
         lines
     }
 
-    /// Where files are that were not drained: with metadata in memory all of them are lost with it.
+    /// Returns where undrained files are. If the metadata are in memory, they share its loss.
     fn place(&self) -> String {
         const MEMORY: &str = "the memory of this node";
         if self.job.media().is_none() {
@@ -306,7 +306,7 @@ impl Ending<'_> {
         format!("cairn {}status --wait {}", self.roots.option(), self.job.job)
     }
 
-    /// What can be done with a store that is kept: purpose and command.
+    /// Returns commands for a store that is kept, each with its purpose.
     fn next_commands(&self) -> Vec<(&'static str, String)> {
         let job = &self.job.job;
         let root = self.roots.option();
@@ -322,7 +322,8 @@ impl Ending<'_> {
         ]
     }
 
-    /// What a run needs to find the store's files again when the node's memory was lost.
+    /// Returns the options with which a run finds the store's files again after the node lost its
+    /// memory.
     fn tier_options(&self) -> String {
         if self.job.media().is_none() {
             return String::new();
@@ -334,7 +335,7 @@ impl Ending<'_> {
         meta.chain(self.job.tiers.iter().map(option("--tier"))).collect()
     }
 
-    /// The end for programs, on one line.
+    /// Returns the end of the run as one line of JSON.
     pub fn json(&self) -> String {
         #[derive(Serialize)]
         struct Report<'a> {
@@ -412,7 +413,7 @@ impl Ending<'_> {
     }
 }
 
-/// A line for each kind of file that is not safe, with some names.
+/// Returns a line for each kind of file that is not safe, with some names.
 fn left_over(report: &DrainReport, roots: &Roots) -> Vec<String> {
     let outcome = &report.outcome;
     let named = |paths: &[cairn_agent::FilePath]| -> String {

@@ -1,7 +1,5 @@
-//! Starting a program inside a job: the interposer library and the environment it needs.
+//! Starts a program inside a job: the interposer library and the environment it needs.
 
-use crate::error::{Error, Result};
-use crate::store::OpenStore;
 use cairn_posix::files::cwd;
 use cairn_posix::process::calls;
 use std::ffi::{OsStr, OsString};
@@ -11,13 +9,16 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::error::{Error, Result};
+use crate::store::OpenStore;
+
 /// File name of the interposer library.
 const LIBRARY: &str = "libcairn_preload.so";
-/// How the names of libraries begin that want to be loaded before any other.
+/// Name prefixes of libraries that must be loaded before any other.
 const SANITIZERS: [&str; 5] = ["libasan.", "libtsan.", "libubsan.", "liblsan.", "libclang_rt."];
 
-/// Where the interposer library is: `CAIRN_PRELOAD`, beside this program, or in `../lib` from
-/// there.
+/// Finds the interposer library: in `CAIRN_PRELOAD`, beside this program, or in `../lib`,
+/// `../lib64` or `../lib/cairn` from there.
 pub fn find_library() -> Result<PathBuf> {
     let named = std::env::var_os("CAIRN_PRELOAD").filter(|path| !path.is_empty());
     let candidates: Vec<PathBuf> = match named {
@@ -43,8 +44,8 @@ pub fn find_library() -> Result<PathBuf> {
     }
 }
 
-/// The command `words`, set up to run in the job of `store`; its calls are counted there if that is
-/// wanted.
+/// Returns the command `words`, set up to run in the job of `store`. Its calls are counted there if
+/// `counts_calls`.
 pub fn command(
     store: &OpenStore,
     library: &Path,
@@ -66,8 +67,8 @@ pub fn command(
     command
 }
 
-/// Says in the store where a run is started, for core files. Without it a program leaves none when
-/// it dies in a directory of ours.
+/// Records in the store the directory where the run was started, which core files need. Without it,
+/// a program that dies in a directory below the mount prefix leaves no core file.
 pub fn note_directory(store: &OpenStore) {
     let link = store.directory().join(OsStr::from_bytes(cwd::LAUNCH_LINK.to_bytes()));
     let unfinished = link.with_extension(format!("{}.new", std::process::id()));
@@ -80,18 +81,18 @@ pub fn note_directory(store: &OpenStore) {
     }
 }
 
-/// Whether calls of the kernel that programs make by instructions of their own are served: the
-/// kernel can show them to us, and nobody has said that they are to pass.
+/// Whether system calls that programs make with their own instructions are served: the kernel can
+/// redirect them to Cairn, and `CAIRN_RAW_CALLS` is not `pass`.
 pub fn catches_raw_calls() -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
     let is_wanted = std::env::var_os("CAIRN_RAW_CALLS").is_none_or(|what| what != "pass");
-    // SAFETY: turns off what is not on, in this thread.
+    // SAFETY: the call takes numbers only; it turns off a feature that is off in this thread.
     let can = || unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) } == 0;
     cfg!(target_arch = "x86_64") && is_wanted && can()
 }
 
-/// The value of `LD_PRELOAD`: our library first, then what was there; but a sanitizer before us, so
-/// that it sees the program's calls on files of ours, too.
+/// Returns the value of `LD_PRELOAD`: sanitizers, then our library, then the other libraries of
+/// `before`. Sanitizers come first so that they also see the program's calls on files of the store.
 fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
     let others = before.map(OsStr::as_bytes).unwrap_or_default();
     let others = others.split(|byte| matches!(byte, b':' | b' ')).filter(|other| !other.is_empty());

@@ -1,20 +1,16 @@
-//! `cairn run` as a launcher's task: `srun -n4 cairn run -- ./program` starts one on each node for
-//! each of its ranks there. These are company: the first one makes the store, all run their command
-//! in it, and the last one ends it.
+//! `cairn run` as the task of a launcher: `srun -n4 cairn run -- ./program` starts one `cairn run`
+//! on each node for each of its ranks there. The ranks of one node form a company: the first one
+//! makes the store, all run their command in it, the last one ends it.
 //!
-//! Who is of a company says the launcher (`cairn_posix::process::rank::seat`). Who came and how
-//! they ended stands in a file of the store, which is changed by whoever holds the run lock;
-//! between coming and going each shares in that lock, so that no other run, no removal and no agent
-//! takes the store for unused, however they end.
-//! Must stay true: nobody waits for ranks that do not come for longer than `ARRIVAL_PATIENCE`, and
-//! everybody for the one that fills the store, however long that takes; a company whose members
-//! were killed hinders no later one.
+//! The launcher says who belongs to a company (`cairn_posix::process::rank::seat`). A file of the
+//! store lists who came and how they ended; only the holder of the run lock changes it. Between
+//! coming and leaving, each rank shares the run lock, so that no other run, no removal and no agent
+//! takes the store for unused, however the ranks end.
+//!
+//! Must stay true: nobody waits longer than `ARRIVAL_PATIENCE` for ranks that do not come.
+//! Everybody waits for the rank that fills the store, however long that takes. A company whose
+//! members were killed does not block a later one.
 
-use crate::create::claim::{Claim, Entrance};
-use crate::create::request::Request;
-use crate::error::{Error, Result};
-use crate::output::count;
-use crate::store::Roots;
 use cairn_agent::model::job::RUN_LOCK;
 use cairn_agent::model::lock;
 use cairn_agent::model::store_file::{self, Outlives};
@@ -30,59 +26,66 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The file in the store.
+use crate::create::claim::{Claim, Entrance};
+use crate::create::request::Request;
+use crate::error::{Error, Result};
+use crate::output::count;
+use crate::store::Roots;
+
+/// Name of the company's file in the store.
 const FILE: &str = "company.json";
 const FILE_BYTES_MAX: usize = 1 << 20;
-/// How long after its own coming a rank whose command has ended waits for others that have not come
-/// yet: launchers start them at the same time.
+/// How long a rank whose command has ended waits, from its own arrival, for ranks that have not
+/// come yet. Launchers start all ranks at about the same time.
 const ARRIVAL_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the run lock is waited for that nobody of the company has: the last one of a company
-/// before drains the store.
+/// How long to wait for a run lock that no rank of this company holds: the last rank of an earlier
+/// company may still drain the store.
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a rank's next run waits for the others to end the last one.
+/// How long a rank's next run waits for the other ranks to end the last one.
 const ROUND_PATIENCE: Duration = Duration::from_secs(600);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// When it is said that somebody is waited for.
+/// Waits longer than this are reported.
 const SAID_AFTER: Duration = Duration::from_secs(2);
-/// As much of a node's name is in that of a job.
+/// Maximum number of letters of the node's name in a job's name.
 const NODE_BYTES_MAX: usize = 15;
-/// What a process in a job is told of it.
+/// Variable that tells a process which job it runs in.
 const JOB_VARIABLE: &str = "CAIRN_JOB";
 
-/// What stands in the file.
+/// Content of the company's file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Members {
-    /// The start of the ranks.
+    /// Identity of the launch that started the ranks.
     launch: String,
     /// Ranks of this node that came.
     came: BTreeSet<u32>,
-    /// Those that went, with the exit codes of their commands; none if it could not be started.
+    /// Ranks that left, with the exit codes of their commands; None if a command could not be
+    /// started.
     ended: BTreeMap<u32, Option<i32>>,
-    /// The store was made for them.
+    /// Whether the store was created for this company.
     is_new: bool,
-    /// Why the store could not be filled, which is gone then.
+    /// Why the store could not be filled; it is removed in that case.
     #[serde(default)]
     failure: Option<String>,
 }
 
-/// One of the company.
+/// One rank's membership in the company of its node.
 pub struct Company {
     seat: Seat,
     job: String,
     since: Instant,
 }
 
-/// What the last one has to end.
+/// What the last rank needs to know to end the run.
 pub struct Last {
-    /// The command of another one failed.
+    /// Whether the command of another rank failed.
     pub others_failed: bool,
-    /// No command of any was started, in a store that was made for them.
+    /// Whether no rank started its command and the store was created for this company.
     pub is_unused: bool,
 }
 
 impl Company {
-    /// This process's company; none if it is the only rank of its node, or no rank, or in the
-    /// company's job already: then a run is one of its own.
+    /// Returns this process's company. None if it is no rank, or the only one of its node, or runs
+    /// inside the company's job already: such a run is independent.
     pub fn of_this_process(request: &Request) -> Option<Company> {
         let seat = rank::seat().filter(|seat| seat.local_size > 1)?;
         let job = request.job.clone().unwrap_or_else(|| job_name(&seat.launch, &node()));
@@ -90,7 +93,7 @@ impl Company {
         (!is_inside).then(|| Company { seat, job, since: Instant::now() })
     }
 
-    /// Comes into the store, which the first one makes.
+    /// Enters the store, which the first rank creates.
     pub fn enter(&mut self, roots: &Roots, request: Request, command: &[String]) -> Result<Claim> {
         let job = self.job.clone();
         let job = &job;
@@ -111,7 +114,7 @@ impl Company {
             let is_patient = self.since.elapsed() < LOCK_PATIENCE;
             let claim = match claim {
                 Err(error @ Error::NotFilled { .. }) => return Err(error),
-                // Whoever had it has removed it meanwhile.
+                // Its last holder has removed it meanwhile.
                 Err(_) if was_there && roots.find(job).is_none() && is_patient => {
                     thread::sleep(LOOK_EVERY);
                     continue;
@@ -125,7 +128,7 @@ impl Company {
                 Some(members) if members.launch != self.seat.launch => {
                     return Err(Error::Running { job: job.clone() });
                 }
-                // The others have not ended what this rank has.
+                // The other ranks have not ended the run that this rank has left.
                 Some(members) if self.is_in(&members) => {
                     drop(claim);
                     self.wait_for_end(&directory)?;
@@ -138,14 +141,15 @@ impl Company {
             members.came.insert(self.seat.local_rank);
             members.save(&directory)?;
             lock::share(claim.lock()).map_err(Error::file("share", &directory.join(RUN_LOCK)))?;
-            // The others could not come while this one filled the store.
+            // The others could not enter while this rank filled the store, so their time starts
+            // here.
             self.since = Instant::now();
             return Ok(claim);
         }
     }
 
-    /// Goes; `code` is the command's exit code. What is left to do if it is the last one, who then
-    /// has the store to itself.
+    /// Leaves the store. `code` is the command's exit code. Returns what is left to do if this is
+    /// the last rank, which then holds the store alone.
     pub fn leave(&self, claim: &Claim, code: Option<i32>) -> Result<Option<Last>> {
         let directory = claim.store.directory();
         self.wait_for_others(directory);
@@ -158,11 +162,11 @@ impl Company {
             return Ok(None);
         }
         lock::say_run(claim.lock()).map_err(Error::file("lock", &path))?;
-        // Whoever comes now is of a company of its own.
+        // A rank that comes from here on starts a company of its own.
         let _ = fs::remove_file(directory.join(FILE));
         let codes = || members.ended.values();
         Ok(Some(Last {
-            // One that came and left nothing was killed.
+            // A rank that came and left no exit code was killed.
             others_failed: members.ended.len() < members.came.len()
                 || codes().any(|&code| code != Some(0)),
             is_unused: members.is_new && codes().all(Option::is_none),
@@ -175,11 +179,11 @@ impl Company {
         members.came.contains(&self.seat.local_rank)
     }
 
-    /// Waits until those are over whom this rank has left already.
+    /// Waits until the company that this rank has left already has ended.
     fn wait_for_end(&self, directory: &Path) -> Result<()> {
         let started = Instant::now();
         while lock::is_locked(directory, RUN_LOCK)? {
-            // They may have begun the next one.
+            // The others may have begun the next run.
             if Members::load(directory).is_some_and(|members| !self.is_in(&members)) {
                 break;
             }
@@ -191,7 +195,7 @@ impl Company {
         Ok(())
     }
 
-    /// Waits for those who have not come yet.
+    /// Waits for the ranks that have not come yet.
     fn wait_for_others(&self, directory: &Path) {
         let started = Instant::now();
         let mut is_said = false;
@@ -216,12 +220,13 @@ impl Company {
 }
 
 impl Members {
-    /// None if there is no such file, or it was not written as a whole.
+    /// Reads the file. None if it does not exist or is incomplete.
     fn load(directory: &Path) -> Option<Members> {
         serde_json::from_slice(&store_file::read(&directory.join(FILE), FILE_BYTES_MAX).ok()?).ok()
     }
 
-    /// Says this to those who have the file open. What fails they find out by themselves.
+    /// Writes these members for the processes that have the file open. Errors are ignored: those
+    /// processes then notice by themselves that the store is gone.
     fn tell(&self, directory: &Path) {
         let text = serde_json::to_vec(self).expect("texts and numbers");
         let file = File::options().write(true).truncate(true).open(directory.join(FILE));
@@ -233,11 +238,11 @@ impl Members {
     }
 }
 
-/// Takes the run lock, also while others of the company share in it.
+/// Takes the run lock, even while other ranks of the company share it.
 fn take_lock(directory: &Path, job: &str, launch: &str) -> Result<File> {
     let mut started = Instant::now();
     let mut is_said = false;
-    // It can be read also when the store is gone, or another one in its place.
+    // Kept open, so that it stays readable after the store is removed or replaced.
     let mut members: Option<File> = None;
     let check = |members: &Option<File>| match members.as_ref().and_then(|it| failure(it, launch)) {
         Some(reason) => Err(Error::NotFilled { job: job.to_string(), reason }),
@@ -249,7 +254,7 @@ fn take_lock(directory: &Path, job: &str, launch: &str) -> Result<File> {
         let lock = lock::try_lock_beside(directory, RUN_LOCK);
         check(&members)?;
         let lock = lock?;
-        // Not that of a store that was just removed.
+        // Ignores the lock of a store that was just removed.
         if let Some(lock) = lock.filter(|lock| is_in(lock, directory).unwrap_or(false)) {
             return Ok(lock);
         }
@@ -270,7 +275,7 @@ fn take_lock(directory: &Path, job: &str, launch: &str) -> Result<File> {
     }
 }
 
-/// Why the one of the start `launch` who made the store could not fill it.
+/// Returns why the rank of `launch` that created the store could not fill it.
 fn failure(file: &File, launch: &str) -> Option<String> {
     let mut text = Vec::new();
     (&*file).seek(SeekFrom::Start(0)).and_then(|_| (&*file).read_to_end(&mut text)).ok()?;
@@ -283,8 +288,8 @@ fn is_in(lock: &File, directory: &Path) -> io::Result<bool> {
     Ok(of(lock.metadata()?) == of(fs::metadata(directory.join(RUN_LOCK))?))
 }
 
-/// What to tell before a launcher is started that takes its tasks to other nodes, where the store
-/// is not.
+/// Returns a warning if `program` is a launcher that can start tasks on other nodes, where the
+/// store does not exist.
 pub fn other_nodes(program: &OsStr, mount: &str) -> Option<String> {
     let is_launcher = Path::new(program).file_name().is_some_and(|name| name == "srun");
     let is_only_node = std::env::var_os("SLURMD_NODENAME").is_some()
@@ -297,15 +302,15 @@ pub fn other_nodes(program: &OsStr, mount: &str) -> Option<String> {
     })
 }
 
-/// What tells this node from others.
+/// Returns the name of this node.
 fn node() -> String {
     let named = std::env::var("SLURMD_NODENAME").ok().filter(|name| !name.is_empty());
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     named.unwrap_or_else(host).split('.').next().unwrap_or_default().to_owned()
 }
 
-/// A name for the job of a company that was given none: what tells the launcher's start from
-/// others, and the node, because the nodes may all drain to one directory.
+/// Returns a name for the job of a company that was given none: the launch and the node. The node
+/// is part of it because all nodes may drain to one directory.
 fn job_name(launch: &str, node: &str) -> String {
     let plain = |letter: char| match letter {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '_' => letter,

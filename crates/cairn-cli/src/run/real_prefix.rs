@@ -1,23 +1,24 @@
-//! What lies at the mount prefix in the real file system: nothing, unless a program reached it past
-//! Cairn, or the user had the prefix hide it.
+//! Looks for files at the mount prefix in the real file system. There are none unless a program
+//! bypassed Cairn, or the user let the prefix hide a directory.
 
 use crate::output::{count, escaped};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Names that are looked at, at most.
+/// Maximum number of names to count.
 const NAMES_MAX: u64 = 100_000;
 
-/// What a run has left there.
+/// What a run has left at the mount prefix in the real file system.
 pub struct Strayed {
     path: PathBuf,
-    /// Names below it.
+    /// Number of names below it.
     pub names: u64,
 }
 
 impl Strayed {
-    /// None if there is nothing. Only for who knows that nothing was there before.
+    /// Returns what is at `mount`; None if nothing is. Precondition: nothing was there before the
+    /// run.
     pub fn at(mount: &str) -> Option<Strayed> {
         let path = PathBuf::from(mount);
         path.symlink_metadata().ok()?;
@@ -25,7 +26,7 @@ impl Strayed {
         Some(Strayed { path, names })
     }
 
-    /// A line that says so.
+    /// Returns a message about it.
     pub fn line(&self) -> String {
         let path = escaped(self.path.as_os_str().as_bytes());
         let more = if self.names >= NAMES_MAX { "more than " } else { "" };
@@ -37,7 +38,7 @@ impl Strayed {
     }
 }
 
-/// Names below a directory, without those behind other file systems or symbolic links.
+/// Counts the names below a directory. Does not follow symbolic links.
 fn names_below(directory: &Path) -> u64 {
     let mut names = 0;
     let mut left = vec![directory.to_path_buf()];

@@ -1,13 +1,14 @@
-//! Passing signals on to the program, each exactly once.
+//! Forwards signals to the program, each exactly once.
 //!
 //! The program stays in our process group, so that the terminal, job control and `kill -9 -GROUP`
-//! treat it as without us. Then a signal sent to the group reaches it without our help, and one
-//! sent to us alone does not. The kernel does not tell which it was, but a third member of the
-//! group does: a *witness* that does nothing but wait for signals. What the witness got as well was
-//! sent to the group. (Signals of the terminal say so themselves.)
+//! treat it as they would without us. A signal sent to the group then reaches the program without
+//! our help; a signal sent to us alone does not. The kernel does not say which case it was, but a
+//! third member of the group does: a *witness*, a process that only waits for signals. If the
+//! witness received the signal too, it was sent to the group. (Signals of the terminal identify
+//! themselves.)
 //!
-//! Must stay true: the signals are blocked in this process from before the program starts until the
-//! end, so none is lost and none kills us before the program's files are safe.
+//! Invariant: the signals are blocked in this process from before the program starts until the end,
+//! so that none is lost and none kills us before the program's files are safe.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,9 +16,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What is passed on besides the signals for real time: whatever ends a program that does not know
-/// it, but for what a program does to itself. Batch systems announce limits by several of them
-/// (SIGXCPU, SIGUSR2, SIGALRM).
+/// Signals that are forwarded, besides the real-time signals: every signal that by default ends a
+/// program, except those that a program causes itself. Batch systems announce limits with several
+/// of them (SIGXCPU, SIGUSR2, SIGALRM).
 const FORWARDED: [libc::c_int; 13] = [
     libc::SIGINT,
     libc::SIGTERM,
@@ -33,21 +34,21 @@ const FORWARDED: [libc::c_int; 13] = [
     libc::SIGPWR,
     libc::SIGSTKFLT,
 ];
-/// What the terminal sends; other signals of the kernel are of timers and limits of this process
-/// alone.
+/// Signals that the terminal sends. Other signals from the kernel belong to timers and limits of
+/// this process alone.
 const OF_TERMINALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP];
-/// How long a signal to the group may take from us to the witness.
+/// Maximum time between our receipt of a group signal and the witness's.
 const GROUP_PATIENCE: Duration = Duration::from_millis(20);
-/// How long the witness may take to answer: as long as it waits for a processor.
+/// Maximum time for an answer of the witness, which may wait for a processor.
 const WITNESS_PATIENCE: Duration = Duration::from_secs(2);
-/// Asks the witness whether it has reported everything, and is its answer: of the signals that wait
-/// for a process the kernel gives it that with the lowest number first, and this is the highest
-/// one.
+/// Signal that asks the witness whether it has reported everything; also its answer. It is the
+/// signal with the highest number, and the kernel delivers pending signals in ascending order, so
+/// the witness answers it last.
 const ASK: i32 = 64;
-/// A report of the witness that belongs to no signal of ours is forgotten after this time.
+/// Age at which a report of the witness without a matching signal of ours is dropped.
 const REPORT_LIFE: Duration = Duration::from_secs(1);
 
-/// Signals that end programs, by name.
+/// Names of signals that end programs.
 const NAMES: [(i32, &str); 23] = [
     (libc::SIGHUP, "SIGHUP"),
     (libc::SIGINT, "SIGINT"),
@@ -74,7 +75,7 @@ const NAMES: [(i32, &str); 23] = [
     (libc::SIGSYS, "SIGSYS"),
 ];
 
-/// A signal for people: its number, and its name if it is a usual one.
+/// Returns a signal as text: its number, and its name if it is a common one.
 pub fn shown(signal: i32) -> String {
     match NAMES.iter().find(|(number, _)| *number == signal) {
         Some((_, name)) => format!("{signal} ({name})"),
@@ -82,23 +83,23 @@ pub fn shown(signal: i32) -> String {
     }
 }
 
-/// A signal that arrived.
+/// Result of a wait for signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A child changed its state.
     Child,
-    /// To be passed on: the program did not get it.
+    /// A signal that the program did not receive and that must be forwarded.
     Forward(i32),
-    /// The program got it as well.
+    /// A signal that the program received as well.
     Shared(i32),
-    /// Nothing arrived in time.
+    /// No signal arrived in time.
     Timeout,
 }
 
 /// The blocked signals and the witness.
 pub struct Signals {
     set: libc::sigset_t,
-    /// What was blocked before.
+    /// Signal mask before the block.
     before: libc::sigset_t,
     witness: Option<Witness>,
 }
@@ -106,14 +107,14 @@ pub struct Signals {
 struct Witness {
     process: libc::pid_t,
     reports: OwnedFd,
-    /// Signals it reported that were not matched yet.
+    /// Reported signals that are not matched yet, with the time of the report.
     unmatched: Vec<(i32, Instant)>,
 }
 
 impl Signals {
-    /// Blocks the signals and starts the witness. To be called while this process has one thread.
+    /// Blocks the signals and starts the witness. Precondition: this process has one thread.
     pub fn block() -> io::Result<Signals> {
-        // SAFETY: an all-zero set is valid memory for sigemptyset to initialise.
+        // SAFETY: sigset_t is plain data, and sigemptyset initialises it below.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
         // SAFETY: `set` is a live set and the numbers are valid signals.
         unsafe {
@@ -123,18 +124,17 @@ impl Signals {
                 libc::sigaddset(&raw mut set, signal);
             }
         }
-        // SAFETY: an all-zero set is valid memory for the call to fill.
+        // SAFETY: sigset_t is plain data, and sigprocmask fills it below.
         let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
         // SAFETY: `set` is an initialised set, `before` is live.
         if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut before) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // Without a witness signals to the group arrive twice; that is no reason not to run the
-        // program.
+        // Without a witness, group signals arrive twice. The program runs anyway.
         Ok(Signals { set, before, witness: Witness::start(&set).ok() })
     }
 
-    /// Has `command` start with the signals as they were: a program inherits what is blocked.
+    /// Makes `command` start with the original signal mask, because a program inherits the mask.
     pub fn unblock_in(&self, command: &mut Command) {
         let before = self.before;
         // SAFETY: the closure makes one system call on a value it owns, which is allowed between
@@ -150,21 +150,21 @@ impl Signals {
         }
     }
 
-    /// Waits for the next signal, at most so long.
+    /// Waits for the next signal, at most `timeout`.
     pub fn wait(&mut self, timeout: Duration) -> Event {
         let limit = libc::timespec {
             tv_sec: timeout.as_secs() as libc::time_t,
             tv_nsec: timeout.subsec_nanos().into(),
         };
-        // SAFETY: an all-zero siginfo is valid memory for the call to fill.
+        // SAFETY: siginfo_t is plain data, and sigtimedwait fills it.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        // SAFETY: all three pointers are to live values of this frame and of self.
+        // SAFETY: all three pointers refer to live values of this frame and of self.
         let signal =
             unsafe { libc::sigtimedwait(&raw const self.set, &raw mut info, &raw const limit) };
         match signal {
             -1 => Event::Timeout,
             libc::SIGCHLD => Event::Child,
-            // The terminal sends to the whole foreground group.
+            // The terminal sends to the whole foreground process group.
             signal if info.si_code == libc::SI_KERNEL && OF_TERMINALS.contains(&signal) => {
                 self.was_witnessed(signal);
                 Event::Shared(signal)
@@ -187,17 +187,18 @@ impl Witness {
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                // SAFETY: this is the freshly forked child, where `testify` may take over.
+                // SAFETY: this is the freshly forked child of a process with one thread.
                 unsafe { testify(set, parent, to_us.as_raw_fd()) }
             }
             process => Ok(Witness { process, reports, unmatched: Vec::new() }),
         }
     }
 
-    /// Whether the witness got this signal, too.
+    /// Whether the witness received this signal, too.
     fn saw(&mut self, signal: i32) -> bool {
         self.unmatched.retain(|(_, at)| at.elapsed() < REPORT_LIFE);
-        // SAFETY: the process is our child and not waited for yet, so the number is still its own.
+        // SAFETY: kill takes numbers only. The witness is our child and not reaped, so its process
+        // id cannot belong to another process.
         unsafe { libc::kill(self.process, ASK) };
         self.receive_until(ASK, WITNESS_PATIENCE);
         self.matches(signal) || self.receive_until(signal, GROUP_PATIENCE) && self.matches(signal)
@@ -208,7 +209,7 @@ impl Witness {
         index.map(|index| self.unmatched.swap_remove(index)).is_some()
     }
 
-    /// Takes in reports up to that of `signal`; false if it does not come in time.
+    /// Reads reports up to that of `signal`. Returns false if it does not arrive in time.
     fn receive_until(&mut self, signal: i32, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         loop {
@@ -221,7 +222,7 @@ impl Witness {
         }
     }
 
-    /// Takes in one report, none if none comes in time.
+    /// Reads one report; None if none arrives in time.
     fn receive(&mut self, timeout: Duration) -> Option<i32> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let limit = Timespec::try_from(timeout).ok()?;
@@ -243,7 +244,8 @@ impl Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        // SAFETY: the process is our child and not waited for yet, so the number is still its own.
+        // SAFETY: both calls take numbers and a null pointer. The witness is our child and not
+        // reaped, so its process id cannot belong to another process.
         unsafe {
             libc::kill(self.process, libc::SIGKILL);
             libc::waitpid(self.process, std::ptr::null_mut(), 0);
@@ -251,20 +253,22 @@ impl Drop for Witness {
     }
 }
 
-/// The witness: writes the number of each signal it gets to `to_parent`, until its parent ends.
+/// Main loop of the witness: writes the number of each received signal to `to_parent` until its
+/// parent ends.
 ///
 /// # Safety
-/// Runs in a freshly forked child of a process with one thread, which it takes over for good.
+/// Must run in a freshly forked child of a process with one thread. Never returns.
 unsafe fn testify(set: &libc::sigset_t, parent: u32, to_parent: i32) -> ! {
-    // SAFETY: only system calls on values of this frame; the mask set before the fork keeps the
-    // signals blocked.
+    // SAFETY: the block makes only system calls on values of this frame. The signals stay blocked
+    // by the mask that was set before the fork.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::prctl(libc::PR_SET_NAME, c"cairn-witness".as_ptr());
         if libc::getppid() as u32 != parent {
             libc::_exit(0);
         }
-        // A pipeline that reads our output, or waits for our lock, must not wait for the witness.
+        // A pipeline that reads our output, or a process that waits for our lock, must not wait for
+        // the witness.
         libc::close_range(0, (to_parent - 1) as libc::c_uint, 0);
         libc::close_range((to_parent + 1) as libc::c_uint, libc::c_uint::MAX, 0);
         loop {

@@ -1,20 +1,20 @@
-//! Programs that ran in the job but that nothing of it was served to: what the library noted when
-//! they were executed.
+//! Reads the notes that the library writes about programs of the job that it cannot serve.
 
-use crate::output::escaped;
 use cairn_agent::model::store_file;
 use cairn_posix::process::unserved::{NOTES, UNCAUGHT};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Paths in a message at most.
+use crate::output::escaped;
+
+/// Maximum number of paths in a message.
 const PATHS_MAX: usize = 3;
-/// Programs that are known of at most.
+/// Maximum number of programs that are read.
 const PROGRAMS_MAX: usize = 1000;
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
 
-/// The paths of those programs, sorted. One whose note cannot be read is left out.
+/// Returns the paths of those programs, sorted. Notes that cannot be read are left out.
 pub fn programs(store: &Path) -> Vec<String> {
     let notes = fs::read_dir(store.join(NOTES.to_string_lossy().as_ref()));
     let notes = notes.into_iter().flatten().flatten().take(PROGRAMS_MAX);
@@ -25,22 +25,22 @@ pub fn programs(store: &Path) -> Vec<String> {
     paths
 }
 
-/// The library, or program, of which calls of the kernel could not be caught. None: there is no
-/// such.
+/// Returns the library or program whose raw system calls could not be caught; None if there is
+/// none.
 pub fn uncaught(store: &Path) -> Option<String> {
     let note =
         store.join(NOTES.to_string_lossy().as_ref()).join(UNCAUGHT.to_string_lossy().as_ref());
     store_file::read(&note, PATH_BYTES_MAX).ok().map(|path| escaped(&path))
 }
 
-/// A line that says that.
+/// Returns a message about a library whose raw system calls could not be caught.
 pub fn line_of_uncaught(library: &str) -> String {
     format!(
         "not served: calls that {library} makes past the C library: this kernel does not let them be caught (prctl, Linux 5.11 or newer)"
     )
 }
 
-/// A line that says so; none if there are no such programs.
+/// Returns a message about programs that were not served; None if there are none.
 pub fn line(programs: &[String]) -> Option<String> {
     let named: Vec<&str> = programs.iter().take(PATHS_MAX).map(String::as_str).collect();
     let more = if programs.len() > PATHS_MAX { ", ..." } else { "" };

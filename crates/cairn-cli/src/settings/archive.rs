@@ -1,8 +1,14 @@
-//! Where complete checkpoints are archived: the options of `cairn run` and the section `[archive]`,
-//! waiting for it at the end of a run, and what is said of it.
+//! Archive of complete checkpoints: the options of `cairn run`, the section `[archive]`, the wait
+//! for the archive at the end of a run, and the report about it.
 //!
-//! Must stay true: a place that means nothing is refused before anything is created; credentials
-//! are no options.
+//! Must stay true: an invalid location is refused before anything is created. Credentials are never
+//! options.
+
+use cairn_agent::archive::{ArchivePolicy, ArchiveStatus, Location, Phase};
+use cairn_agent::checkpoint::sets::policy::Every;
+use cairn_agent::model::job::Job;
+use clap::Args;
+use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::output::progress::Progress;
@@ -10,38 +16,33 @@ use crate::output::size::human;
 use crate::output::{self, count};
 use crate::settings::checkpoint_options::{NumberOrText, every};
 use crate::store::OpenStore;
-use cairn_agent::archive::{ArchivePolicy, ArchiveStatus, Location, Phase};
-use cairn_agent::checkpoint::sets::policy::Every;
-use cairn_agent::model::job::Job;
-use clap::Args;
-use serde::Deserialize;
 
-/// The region where none is said.
+/// Region if none is given.
 const REGION_DEFAULT: &str = "us-east-1";
 
-/// Options about the archive.
+/// Options of the archive.
 #[derive(Args, Debug, Default)]
 pub struct ArchiveArguments {
-    /// Archive complete checkpoints in this object store: s3://BUCKET/PREFIX, each file as the
-    /// object PREFIX/JOB/path. Who we are there comes from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
-    /// and AWS_SESSION_TOKEN, or ~/.aws/credentials
+    /// Archive complete checkpoints in this object store: s3://BUCKET/PREFIX. Each file becomes the
+    /// object PREFIX/JOB/path. Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
+    /// AWS_SESSION_TOKEN, or from ~/.aws/credentials
     #[arg(long, value_name = "URL", env = "CAIRN_ARCHIVE_URL")]
     pub archive: Option<String>,
-    /// How often a checkpoint is archived: one of so many (10), or one in such a time (1h). The
-    /// newest one is in any case when the command ends [default: 1]
+    /// How often a checkpoint is archived: one out of COUNT (10), or one per TIME (1h). The newest
+    /// one is always archived when the command ends [default: 1]
     #[arg(long, value_name = "COUNT|TIME", env = "CAIRN_ARCHIVE_EVERY")]
     pub archive_every: Option<String>,
     #[command(flatten)]
     pub server: ServerArguments,
 }
 
-/// Options about the server of an archive.
+/// Options of the archive's server.
 #[derive(Args, Debug, Default)]
 pub struct ServerArguments {
-    /// The server of the archive [default: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, else Amazon's]
+    /// Server of the archive [default: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, else Amazon's]
     #[arg(long, value_name = "URL", env = "CAIRN_ARCHIVE_ENDPOINT")]
     pub archive_endpoint: Option<String>,
-    /// Its region [default: AWS_REGION or AWS_DEFAULT_REGION, else us-east-1]
+    /// Region of the archive's server [default: AWS_REGION or AWS_DEFAULT_REGION, else us-east-1]
     #[arg(long, value_name = "NAME", env = "CAIRN_ARCHIVE_REGION")]
     pub archive_region: Option<String>,
 }
@@ -60,7 +61,9 @@ pub struct ArchiveSettings {
     pub every: Option<NumberOrText>,
 }
 
-/// What is asked for, if anything is. `level`: how often, as the section `[checkpoint]` says it.
+/// Returns the archive policy, or None if no archive is wanted. `level` is the frequency from the
+/// section `[checkpoint]`; `--archive-every` and the section `[archive]` take precedence. Errors: a
+/// frequency without an archive, a bad value.
 pub fn policy(
     arguments: ArchiveArguments,
     settings: ArchiveSettings,
@@ -81,7 +84,8 @@ pub fn policy(
     }
 }
 
-/// The archive at `url`, which `option` gave.
+/// Returns the policy of the archive at `url`. `option` names the option that gave the URL, for
+/// error messages.
 pub fn place(
     option: &'static str,
     url: &str,
@@ -107,8 +111,8 @@ fn refused(option: &'static str, problem: &str) -> Error {
     Error::Option { option, problem: problem.to_string() }
 }
 
-/// Whether this is an address of a server: no place for a password, nor for a path, which would be
-/// left out of requests.
+/// Whether `endpoint` is the address of a server. A password is refused, and so is a path, which
+/// requests would leave out.
 fn is_server(endpoint: &str) -> bool {
     let rest = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
     let rest = rest.map(|rest| rest.strip_suffix('/').unwrap_or(rest));
@@ -119,8 +123,8 @@ fn variable(names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
-/// Has the agent of `store` archive what is missing, the newest checkpoint, too; None if nothing is
-/// archived.
+/// Asks the agent of `store` to archive what is missing, the newest checkpoint included, and waits
+/// for it. Returns None if the job has no archive.
 pub fn archive_with(store: &OpenStore, quiet: bool) -> Result<Option<ArchiveStatus>> {
     let Some(policy) = &store.job.archive else { return Ok(None) };
     let mut progress = Progress::new(&format!("archiving in {}", policy.url), 0, quiet);
@@ -130,14 +134,15 @@ pub fn archive_with(store: &OpenStore, quiet: bool) -> Result<Option<ArchiveStat
     store.ask_agent(None, |agent| agent.archive(true, &mut show))
 }
 
-/// How the archive stands when nobody waited for it.
+/// Returns an archive status with `reason`, for a run that did not wait for the archive; None if
+/// the job has no archive.
 pub fn unknown(job: &Job, reason: &str) -> Option<ArchiveStatus> {
     let url = job.archive.as_ref()?.url.clone();
     let reason = Some(reason.to_string());
     Some(ArchiveStatus { url, pending: 1, reason, ..ArchiveStatus::default() })
 }
 
-/// Why it is not complete, in one line.
+/// Returns in one line why the archive is not complete.
 pub fn missing(status: &ArchiveStatus) -> String {
     let reasons = status.reason.iter().chain(&status.failed);
     match reasons.map(|reason| output::printable(reason)).collect::<Vec<_>>().join("; ") {
@@ -146,13 +151,13 @@ pub fn missing(status: &ArchiveStatus) -> String {
     }
 }
 
-/// How it stands, a line each.
+/// Returns the state of the archive, one line per fact.
 pub fn lines(status: &ArchiveStatus) -> Vec<String> {
     let ArchiveStatus { url, checkpoints, bytes, pending, failed, .. } = status;
     let there = count(*checkpoints, "checkpoint");
     let mut lines = vec![format!("{there}, {}, in {url}, verified", human(*bytes))];
     if *checkpoints == 0 && (status.reason.is_some() || *pending > 0) {
-        // Nobody may have asked.
+        // The agent may not have listed the archive yet, so "0 checkpoints" would be a guess.
         lines.clear();
     }
     match (&status.reason, status.phase) {

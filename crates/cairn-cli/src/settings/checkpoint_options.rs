@@ -1,43 +1,45 @@
-//! What `cairn run` is told of checkpoints and files: options, environment, the sections
+//! Settings of checkpoints and files for `cairn run`: options, environment, and the sections
 //! `[checkpoint]` and `[files]`.
 //!
-//! Must stay true: a pattern that means nothing is refused here, before anything is created.
+//! Must stay true: an invalid pattern is refused here, before anything is created.
 
-use crate::error::{Error, Result};
-use crate::output::duration;
-use crate::settings::OneOrMore;
 use cairn_agent::checkpoint::sets::pattern::Pattern;
 use cairn_agent::checkpoint::sets::policy::{CheckpointPolicy, Every, Purpose, Tag};
 use clap::Args;
 use serde::Deserialize;
 
-/// Options about checkpoints and files.
+use crate::error::{Error, Result};
+use crate::output::duration;
+use crate::settings::OneOrMore;
+
+/// Options of checkpoints and files.
 #[derive(Args, Debug, Default)]
 pub struct CheckpointArguments {
-    /// Which files are one checkpoint: a path with {step} for its number, {rank} for that of a
-    /// process, {any} for what does not matter, and the wildcards *, ? and **; if the step is in
-    /// the name of a directory, all in it. Repeated. Numbered files and the usual directories
-    /// (checkpoint-100, global_step100, ...) are found without. To be said where each process
-    /// writes files of its own, whose numbers neither MPI nor words (rank3, part-00007) tell from
-    /// steps: 'state.{rank}'
+    /// Which files form one checkpoint: a path with {step} for the step number, {rank} for the
+    /// number of a process, {any} for any text, and the wildcards *, ? and **. If {step} is in the
+    /// name of a directory, all files in it belong to the checkpoint. May be repeated. Numbered
+    /// files and the usual directories (checkpoint-100, global_step100, ...) are found without a
+    /// pattern. A pattern is needed if each process writes its own files and neither MPI nor words
+    /// in the name (rank3, part-00007) tell the process number from the step: 'state.{rank}'
     #[arg(long, value_name = "PATTERN", env = "CAIRN_CHECKPOINT_PATTERN")]
     pub checkpoint_pattern: Vec<String>,
-    /// How often a checkpoint goes to the persist directory: one of so many (10), or one in such a
-    /// time (15m). The newest one does in any case when the command ends [default: 1]
+    /// How often a checkpoint is drained to the persist directory: one out of COUNT (10), or one
+    /// per TIME (15m). The newest one is always drained when the command ends [default: 1]
     #[arg(long, value_name = "COUNT|TIME", env = "CAIRN_CHECKPOINT_PFS_EVERY")]
     pub pfs_every: Option<String>,
-    /// Files of a checkpoint of which nothing tells that it is complete are copied when none of
-    /// them has changed for so long [default: 5s]
+    /// If nothing shows that a checkpoint is complete, its files are copied once none of them has
+    /// changed for this long [default: 5s]
     #[arg(long, value_name = "TIME", env = "CAIRN_CHECKPOINT_SETTLE")]
     pub settle: Option<String>,
-    /// Files that are drained in any case; wildcards as a shell has them, for the path below the
-    /// prefix. Repeated
+    /// Files that are always drained: shell wildcards, matched against the path below the prefix.
+    /// May be repeated
     #[arg(long, value_name = "GLOB", env = "CAIRN_FILES_PERSISTENT")]
     pub persistent: Vec<String>,
-    /// Files that stay in the store and are not drained, because they can be had again. Repeated
+    /// Files that stay in the store and are not drained, because they can be obtained again. May be
+    /// repeated
     #[arg(long, value_name = "GLOB", env = "CAIRN_FILES_REUSABLE")]
     pub reusable: Vec<String>,
-    /// Files that are never drained. Repeated
+    /// Files that are never drained. May be repeated
     #[arg(long, value_name = "GLOB", env = "CAIRN_FILES_TEMPORARY")]
     pub temporary: Vec<String>,
 }
@@ -48,7 +50,7 @@ pub struct CheckpointArguments {
 pub struct CheckpointSettings {
     /// `--checkpoint-pattern`, one or a list.
     pub pattern: Option<OneOrMore>,
-    /// How often a checkpoint goes to a level.
+    /// How often a checkpoint goes to each level.
     pub levels: LevelSettings,
     /// `--settle`.
     pub settle: Option<String>,
@@ -58,7 +60,7 @@ pub struct CheckpointSettings {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LevelSettings {
-    /// Every checkpoint is on the node.
+    /// Must be 1: every checkpoint is written to the node.
     pub node: Option<u64>,
     /// `--pfs-every`.
     pub pfs: Option<NumberOrText>,
@@ -77,7 +79,7 @@ pub enum NumberOrText {
 }
 
 impl NumberOrText {
-    /// As an option has it.
+    /// Returns the value as the text of an option.
     pub fn into_text(self) -> String {
         match self {
             NumberOrText::Number(count) => count.to_string(),
@@ -98,7 +100,7 @@ pub struct FileSettings {
     pub temporary: Option<OneOrMore>,
 }
 
-/// The policy that options and configuration file ask for.
+/// Merges options and settings file into a policy. Errors: a bad pattern, frequency or time.
 pub fn policy(
     arguments: CheckpointArguments,
     settings: CheckpointSettings,
@@ -133,7 +135,7 @@ pub fn policy(
     })
 }
 
-/// What the command line or environment says, else the file.
+/// Returns the values of the command line or environment, else those of the settings file.
 fn either(arguments: Vec<String>, setting: Option<OneOrMore>) -> Vec<String> {
     match arguments.is_empty() {
         true => setting.map(OneOrMore::into_vec).unwrap_or_default(),
@@ -141,7 +143,7 @@ fn either(arguments: Vec<String>, setting: Option<OneOrMore>) -> Vec<String> {
     }
 }
 
-/// How often, as `option` says it: a count or a time.
+/// Parses the frequency that `option` gives: a count or a time. Errors: 0, or neither of both.
 pub fn every(option: &'static str, text: &str) -> Result<Every> {
     let refuse = |problem: &str| refused(option, problem);
     match text.trim().parse::<u64>() {

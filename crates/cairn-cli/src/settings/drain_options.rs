@@ -1,60 +1,62 @@
-//! The options of `cairn run` about its drain, and the section `[drain]` of `cairn.toml`.
+//! Drain options of `cairn run`, and the section `[drain]` of `cairn.toml`.
 //!
-//! Must stay true: what is not said leaves a store that exists as it is; everything that is wrong
-//! is refused before anything is made.
+//! Must stay true: an option that is not given leaves an existing store unchanged. Every bad value
+//! is refused before anything is created.
+
+use cairn_agent::model::policy::{AtEnd, DrainPolicy, Images, Priority, Verify};
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::output::duration;
 use crate::output::size;
 use crate::settings::walltime;
-use cairn_agent::model::policy::{AtEnd, DrainPolicy, Images, Priority, Verify};
-use clap::{Args, ValueEnum};
-use serde::Deserialize;
 
-/// Options about the drain.
+/// Options of the drain.
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Options of the drain")]
 pub struct DrainArguments {
-    /// What becomes of files that are not drained when the command has ended: wait for them, drain
-    /// them in the background, or none, leave them in the store [default: wait]
+    /// What to do with undrained files when the command has ended: wait until they are drained,
+    /// drain them in the background, or none, leave them in the store [default: wait]
     #[arg(long, value_name = "HOW", env = "CAIRN_DRAIN_END")]
     pub drain: Option<EndArgument>,
-    /// When the job's time is over: 14:30, +2h or 2026-05-01T14:30:00Z. Before that the limits of
-    /// the drain are lifted in time and nobody waits for it any more; what will not be safe by then
-    /// is said; none for no end [default: what Slurm says]
+    /// When the job's time ends: 14:30, +2h or 2026-05-01T14:30:00Z. Early enough before that, the
+    /// limits of the drain are lifted, and cairn stops waiting for it. A message says what will not
+    /// be safe in time. none: the job has no end [default: what Slurm says]
     #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_UNTIL")]
     pub until: Option<String>,
-    /// While the command runs, copy all of the store, as it is at one moment, open files included,
-    /// to cairn-image.JOB.0 and .1 in turn, so long after the last was begun: 30s, 10m; --stage
-    /// goes on from the newest if the node was lost. auto: after 10 s if something has arrived or
-    /// was synced, and every 10 minutes, but not with --pfs-every; none for not at all [default:
-    /// auto]
+    /// How often to copy an image of the whole store while the command runs, measured from the
+    /// start of the last image: 30s, 10m. An image shows the store at one moment, open files
+    /// included. Images go to cairn-image.JOB.0 and .1 in turn; --stage resumes from the newest one
+    /// if the node was lost. auto: after 10 s if files were drained or synced, and every 10
+    /// minutes, but not with --pfs-every. none: no images [default: auto]
     #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_IMAGE_EVERY")]
     pub image_every: Option<String>,
-    /// Copy at most so many bytes a second, as in 500M, and let programs write their checkpoints
-    /// first; none for no limit [default: none]
+    /// Limit the drain to this many bytes per second, as in 500M, and let programs write their
+    /// checkpoints first. none: no limit [default: none]
     #[arg(long, value_name = "RATE", env = "CAIRN_DRAIN_RATE")]
     pub drain_rate: Option<String>,
-    /// Of the time in which programs write, work at most so many percent, and let them write their
-    /// checkpoints first; none for no limit [default: none]
+    /// Let the drain work during at most this percentage of the time in which programs write, and
+    /// let them write their checkpoints first. none: no limit [default: none]
     #[arg(long, value_name = "PERCENT", env = "CAIRN_DRAIN_SHARE")]
     pub drain_share: Option<String>,
-    /// Take only what programs leave of processors and disks, or as much as they do [default: idle]
+    /// Priority of the drain for processors and disks: idle, only what programs leave, or normal,
+    /// the same as programs [default: idle]
     #[arg(long, value_name = "PRIORITY", env = "CAIRN_DRAIN_PRIORITY")]
     pub drain_priority: Option<PriorityArgument>,
-    /// Read each copy back from its device and compare it, or take the file system's word that it
-    /// wrote what it was given; what is read from the store is compared with its checksums in any
-    /// case [default: read]
+    /// How each copy is verified: read, read it back from its device and compare it, or write,
+    /// trust the file system's report. Data read from the store are always checked against their
+    /// checksums [default: read]
     #[arg(long, value_name = "HOW", env = "CAIRN_DRAIN_VERIFY")]
     pub drain_verify: Option<VerifyArgument>,
 }
 
-/// A priority, as an option.
+/// Priority of the drain, as an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PriorityArgument {
-    /// What programs leave
+    /// Only what programs leave
     Idle,
-    /// As much as programs
+    /// The same as programs
     Normal,
 }
 
@@ -63,16 +65,16 @@ pub enum PriorityArgument {
 pub enum VerifyArgument {
     /// Read them back and compare them
     Read,
-    /// Take the file system's word
+    /// Trust the file system's report
     Write,
 }
 
-/// What happens at the end, as an option.
+/// What to do with undrained files when the command has ended, as an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EndArgument {
-    /// Drain them, and wait for that
+    /// Drain them and wait
     Wait,
-    /// Drain them; nobody waits
+    /// Drain them without waiting
     Background,
     /// Leave them in the store
     None,
@@ -98,7 +100,7 @@ pub struct DrainSettings {
     pub image_every: Option<String>,
 }
 
-/// What was said about the drain; None where nothing was.
+/// Drain options of one run; None for an option that was not given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DrainRequest {
     rate_bytes: Option<Option<u64>>,
@@ -107,12 +109,12 @@ pub struct DrainRequest {
     verify: Option<Verify>,
     at_end: Option<AtEnd>,
     images: Option<Images>,
-    /// Of this run, whatever an earlier one had.
+    /// End of this run's time, in seconds since the epoch. Never taken over from an earlier run.
     until: Option<u64>,
 }
 
 impl DrainRequest {
-    /// Merges the command line and environment with the configuration file.
+    /// Merges command line and environment with the settings file. Errors: a bad value.
     pub fn new(arguments: DrainArguments, settings: DrainSettings) -> Result<DrainRequest> {
         Ok(DrainRequest {
             rate_bytes: arguments.drain_rate.or(settings.rate).map(rate).transpose()?,
@@ -138,7 +140,8 @@ impl DrainRequest {
         })
     }
 
-    /// Changes `policy` as far as something was said; whether it is another one then.
+    /// Applies the given options to `policy`. Returns whether `policy` changed. The end of the
+    /// job's time is always replaced.
     pub fn change(&self, policy: &mut DrainPolicy) -> bool {
         let before = policy.clone();
         policy.rate_bytes = self.rate_bytes.unwrap_or(policy.rate_bytes);
@@ -151,7 +154,7 @@ impl DrainRequest {
         *policy != before
     }
 
-    /// The policy of a new store.
+    /// Returns the policy of a new store.
     pub fn policy(&self) -> DrainPolicy {
         let mut policy = DrainPolicy::default();
         self.change(&mut policy);
@@ -189,7 +192,8 @@ fn share(value: String) -> Result<Option<u8>> {
     }
 }
 
-/// What was said on the command line, else in the configuration file, where it has the same words.
+/// Returns the value from the command line, else from the settings file, where it has the same
+/// spelling.
 fn choice<T: ValueEnum>(
     argument: Option<T>,
     setting: Option<String>,

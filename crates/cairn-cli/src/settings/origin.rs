@@ -1,7 +1,8 @@
-//! Where the value of a setting came from that turned out to be wrong: the command line, a
-//! variable, or a line of `cairn.toml`.
+//! Finds where a bad value came from: the command line, an environment variable, or a line of
+//! `cairn.toml`.
 //!
-//! Must stay true: looked up only for a message; whatever cannot be found out is left unsaid.
+//! Must stay true: the origin is looked up only for an error message. If it cannot be found, the
+//! message omits it.
 
 use crate::error::Error;
 use crate::settings::{FILE_NAME, keys_of};
@@ -15,17 +16,17 @@ use toml::de::DeTable;
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// An option of the command line.
+    /// A command-line option.
     Option(String),
-    /// A variable of the environment.
+    /// An environment variable.
     Variable(String),
-    /// The configuration file.
+    /// A key of the settings file.
     Key {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where in it, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// The key, with its section.
+        /// The key with its section.
         key: String,
     },
 }
@@ -41,7 +42,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What is said of an error: also where the value came from that it is about, if it is about one.
+/// Returns the message of an error, with the origin of the value if the error is about one.
 pub fn told(error: &Error, command: &Command, given: &ArgMatches) -> String {
     let text = error.to_string();
     match error.setting().and_then(|setting| of(setting, command, given)) {
@@ -51,7 +52,8 @@ pub fn told(error: &Error, command: &Command, given: &ArgMatches) -> String {
     }
 }
 
-/// Where the value of a setting came from: an option, or a key of the file that has none.
+/// Returns where the value of `setting` came from. `setting` is an option, or a key of the settings
+/// file that has no option.
 fn of(setting: &str, command: &Command, given: &ArgMatches) -> Option<Origin> {
     let Some(long) = setting.strip_prefix("--") else { return in_file(&[setting.to_string()]) };
     let (name, given) = given.subcommand()?;
@@ -63,9 +65,9 @@ fn of(setting: &str, command: &Command, given: &ArgMatches) -> Option<Origin> {
     }
 }
 
-/// The variable that an option had its value from which could not be read, if it is not among
-/// `words`, those of the command line. `shown`: the option as it is in messages, perhaps with what
-/// it takes.
+/// Returns the environment variable that gave an option a value that could not be parsed; None if
+/// the option is among `words`, the words of the command line. `shown` is the option as messages
+/// show it, possibly with its value.
 pub fn of_unread(
     shown: &str,
     command: &Command,
@@ -84,7 +86,7 @@ pub fn of_unread(
     std::env::var_os(&variable).is_some().then_some(Origin::Variable(variable))
 }
 
-/// The option `--long` of a subcommand, or of all.
+/// Finds the option `--long` of a subcommand or of all commands.
 fn option<'a>(command: &'a Command, subcommand: &str, long: &str) -> Option<&'a Arg> {
     let own = command.find_subcommand(subcommand)?.get_arguments();
     own.chain(command.get_arguments()).find(|argument| argument.get_long() == Some(long))
@@ -94,7 +96,7 @@ fn variable(argument: &Arg) -> Option<String> {
     Some(argument.get_env()?.to_str()?.to_string())
 }
 
-/// The first of these keys that the configuration file has.
+/// Returns the first of `keys` that the settings file has.
 fn in_file(keys: &[String]) -> Option<Origin> {
     let path = Path::new(".").join(FILE_NAME);
     let text = fs::read_to_string(&path).ok()?;
@@ -104,7 +106,7 @@ fn in_file(keys: &[String]) -> Option<Origin> {
     })
 }
 
-/// The line of `text` with the value of a key.
+/// Returns the line of `text` that holds the value of `key`, from 1.
 fn line_of(key: &str, text: &str) -> Option<usize> {
     let whole = DeTable::parse(text).ok()?;
     let (mut table, mut start) = (Some(whole.get_ref()), None);

@@ -1,41 +1,42 @@
-//! Options about the space of a store: what is kept in it, how long a write waits for room, and how
-//! much it may take at all.
+//! Options for the space of a store: what stays in it, how long a write waits for space, and how
+//! large the tiers may be in total.
 //!
-//! Must stay true: everything that can be refused is refused here, before anything is created.
+//! Must stay true: every bad value is refused here, before anything is created.
 
-use crate::error::{Error, Result};
-use crate::output::duration;
-use crate::output::size;
-use crate::store::tier::{TIER_BYTES_MIN, TierRequest};
 use cairn_agent::model::job::TierSpec;
 use cairn_agent::model::space_policy::SpacePolicy;
 use clap::Args;
 use serde::Deserialize;
 
-/// What is wanted of `--retain`.
+use crate::error::{Error, Result};
+use crate::output::duration;
+use crate::output::size;
+use crate::store::tier::{TIER_BYTES_MIN, TierRequest};
+
+/// Expected form of `--retain`, for error messages.
 const RETAIN_SHAPE: &str = "what stays, as in count=3, bytes=20G or age=2h, or several with commas";
 
-/// Options about space.
+/// Options of space.
 #[derive(Args, Debug, Default)]
 pub struct SpaceArguments {
-    /// Which complete checkpoints stay in the store: the newest N of those whose names differ in
-    /// numbers only (count=N), up to so many bytes (bytes=20G), for so long (age=2h); all of what
-    /// is given. Older ones leave it once they are drained and verified, and the program finds them
-    /// no more; their copies stay. The newest always stays. Without --persist nothing leaves, also
-    /// what is archived [default: all]
+    /// Which complete checkpoints stay in the store: the newest N of those whose names differ only
+    /// in numbers (count=N), as many as fit in a size (bytes=20G), those up to an age (age=2h). A
+    /// checkpoint must meet all given conditions. Older ones leave the store once they are drained
+    /// and verified: the program does not find them any more, their copies stay. The newest always
+    /// stays. Without --persist nothing leaves, not even what is archived [default: all]
     #[arg(long, value_name = "WHAT", env = "CAIRN_SPACE_RETAIN", value_delimiter = ',')]
     pub retain: Vec<String>,
-    /// How long a write waits for space, where --retain lets something leave, before it fails with
-    /// ENOSPC; 0: not at all [default: 30s]
+    /// How long a write waits for space before it fails with ENOSPC, if --retain lets a checkpoint
+    /// leave. 0: do not wait [default: 30s]
     #[arg(long, value_name = "PERIOD", env = "CAIRN_SPACE_WAIT")]
     pub space_wait: Option<String>,
-    /// How much the tiers may hold together: larger ones are refused, and those without a size have
-    /// no more than that
+    /// Total size that the tiers may have. Larger tiers are refused; tiers without a size share
+    /// what is left
     #[arg(long, value_name = "SIZE", env = "CAIRN_SPACE_QUOTA")]
     pub quota: Option<String>,
 }
 
-/// The section `[space]` of the configuration file.
+/// The section `[space]` of the settings file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpaceSettings {
@@ -47,7 +48,7 @@ pub struct SpaceSettings {
     pub quota: Option<String>,
 }
 
-/// What stays.
+/// What stays in the store.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table, as in retain = { count = 3 }")]
 pub struct RetainSettings {
@@ -59,7 +60,7 @@ pub struct RetainSettings {
     pub age: Option<String>,
 }
 
-/// The options, else the configuration file. Errors: a value is none.
+/// Returns the policy of the options, else of the settings file. Errors: a bad value.
 pub fn policy(arguments: &SpaceArguments, settings: &SpaceSettings) -> Result<SpacePolicy> {
     let retain = match arguments.retain.is_empty() {
         true => settings.retain.clone(),
@@ -89,7 +90,7 @@ pub fn policy(arguments: &SpaceArguments, settings: &SpaceSettings) -> Result<Sp
     })
 }
 
-/// What to say of a policy that has no effect on a store that drains nowhere.
+/// Returns a warning if `policy` has no effect because the store is not drained.
 pub fn without_effect(policy: &SpacePolicy, drains: bool) -> Option<&'static str> {
     let is_said = policy.retains() || policy.wait_seconds.is_some();
     (is_said && !drains).then_some(
@@ -121,14 +122,15 @@ fn bytes(text: &str) -> Result<u64> {
     size::parse(text).ok_or_else(|| Error::Size { text: text.to_string() })
 }
 
-/// What the tiers may still have of the quota.
+/// What is left of the quota while tiers get their sizes.
 pub struct Quota {
     all_bytes: u64,
     left_bytes: u64,
 }
 
 impl Quota {
-    /// For these tiers; none if there is no quota. Errors: those with sizes have more.
+    /// Returns the quota for the tiers `wanted`; None if there is no quota. Errors: the tiers with
+    /// a size exceed it.
     pub fn of(policy: &SpacePolicy, wanted: &[TierRequest]) -> Result<Option<Quota>> {
         let Some(all_bytes) = policy.quota_bytes else { return Ok(None) };
         let sized_bytes = wanted.iter().filter_map(|tier| tier.bytes).fold(0, u64::saturating_add);
@@ -137,8 +139,8 @@ impl Quota {
         Ok(Some(Quota { all_bytes, left_bytes }))
     }
 
-    /// Lets a tier of which no size was said have no more than what is left. Errors: that is too
-    /// little.
+    /// Limits a tier without a requested size to what is left of the quota. Errors: less is left
+    /// than the minimum of a tier.
     pub fn limit(&mut self, wanted: &TierRequest, tier: TierSpec) -> Result<TierSpec> {
         if wanted.bytes.is_some() {
             return Ok(tier);
@@ -153,7 +155,7 @@ impl Quota {
     }
 }
 
-/// Refuses tiers that are larger than the quota.
+/// Refuses tiers that exceed the quota.
 pub fn check_quota(policy: &SpacePolicy, tiers: &[TierSpec]) -> Result<()> {
     let bytes = tiers.iter().map(|tier| tier.bytes).fold(0, u64::saturating_add);
     match policy.quota_bytes {

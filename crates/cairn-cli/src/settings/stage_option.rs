@@ -1,34 +1,35 @@
-//! `--stage`: when what a job drained earlier comes into a new store.
+//! `--stage`: when a new store receives the files that the job drained earlier.
 
 use crate::create::staging::{Extent, Stage};
 use crate::error::{Error, Result};
 use clap::ValueEnum;
 use serde::Deserialize;
 
-/// When, as an option.
+/// When to stage, as an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StageArgument {
-    /// All of it before the command starts
+    /// All files before the command starts
     #[value(aliases = ["true", "yes", "on", "1"])]
     Whole,
-    /// The data of files while the command runs, what it opens first
+    /// File data while the command runs, files that it opens first
     OnDemand,
     /// Not at all
     #[value(hide = true, name = "none", aliases = ["false", "no", "off", "0", ""])]
     None,
 }
 
-/// When, as it stands in the configuration file.
+/// When to stage, as the settings file says it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum StageSetting {
-    /// Whether.
+    /// `true` for everything before the command starts, `false` for nothing.
     Whether(bool),
-    /// When.
+    /// The words of the option.
     When(String),
 }
 
-/// What a new store gets by the command line, else by the configuration file.
+/// Returns what to stage into a new store: the option's value, else the settings file's. Errors: an
+/// unknown word in the settings file.
 pub fn stage(
     argument: Option<StageArgument>,
     setting: Option<StageSetting>,

@@ -1,17 +1,18 @@
-//! Variables of the environment that were meant for settings, and have the name of none.
+//! Warns about environment variables that look like settings but are none.
 //!
-//! Must stay true: nothing is said of a variable that a setting has, nor of those that Cairn's own
-//! programs tell each other.
+//! Must stay true: there is no warning about the variable of a setting, nor about the variables
+//! that Cairn's own programs pass to each other.
 
-use crate::output;
 use cairn_posix::process::rank;
 use clap::{Arg, Command};
 use std::collections::BTreeSet;
 
-/// What all names begin with.
+use crate::output;
+
+/// Prefix of all names.
 const OURS: &str = "CAIRN_";
-/// Variables that are no options: what programs of a job are told, and what whoever mends an
-/// installation says.
+/// Variables that are not options: those that Cairn passes to the programs of a job, and those for
+/// the maintainer of an installation.
 const OTHERS: [&str; 8] = [
     "CAIRN_CALLS",
     "CAIRN_JOB",
@@ -22,10 +23,11 @@ const OTHERS: [&str; 8] = [
     "CAIRN_SCOPE",
     "CAIRN_STORE",
 ];
-/// So many letters are wrong at most in a name outside all sections.
+/// Maximum edit distance between a misspelt name and a known one, if no section matches.
 const WRONG_MAX: usize = 2;
 
-/// Says which variables were meant for settings and are none. Of the ranks of a node one does.
+/// Prints a note for each variable that looks like a setting but is none. Only the first rank of a
+/// node prints it.
 pub fn warn(command: &Command) {
     if rank::seat().is_some_and(|seat| seat.local_rank != 0) {
         return;
@@ -36,7 +38,7 @@ pub fn warn(command: &Command) {
     }
 }
 
-/// The variables of ours that options of a command and its subcommands have.
+/// Returns the `CAIRN_` variables of the options of a command and its subcommands.
 fn of(command: &Command) -> BTreeSet<String> {
     let own = command.get_arguments().filter_map(Arg::get_env);
     let own = own.filter_map(|name| name.to_str()).filter(|name| name.starts_with(OURS));
@@ -44,7 +46,7 @@ fn of(command: &Command) -> BTreeSet<String> {
     own.chain(command.get_subcommands().flat_map(of)).collect()
 }
 
-/// What is said of those of `names` that look like one of `known` and are none.
+/// Returns a note for each of `names` that resembles one of `known` without being one.
 fn unknown(names: impl IntoIterator<Item = String>, known: &BTreeSet<String>) -> Vec<String> {
     let mut unknown: Vec<String> = names
         .into_iter()
@@ -63,7 +65,7 @@ fn note(name: &str, known: &BTreeSet<String>) -> Option<String> {
         .then(|| format!("{name} is no setting, and ignored; did you mean {nearest}?"))
 }
 
-/// `RUN` of `CAIRN_RUN_TIER`.
+/// Returns the section of a name: `RUN` for `CAIRN_RUN_TIER`, empty without a section.
 fn section(name: &str) -> Option<&str> {
     Some(name.strip_prefix(OURS)?.split_once('_').map_or("", |(section, _)| section))
 }
@@ -109,8 +111,7 @@ mod tests {
         );
     }
 
-    /// Every variable that a program of Cairn's names, but for those above, is a setting, or known
-    /// not to be.
+    /// Every variable that Cairn's programs name is a setting or in the list of exceptions.
     #[test]
     fn variables_of_all_programs_are_known() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(unknown(found, &known), [""; 0]);
     }
 
-    /// Names of variables that are literals in the sources below a directory.
+    /// Collects variable names that are string literals in the sources below a directory.
     fn collect(directory: &Path, found: &mut BTreeSet<String>) {
         for entry in fs::read_dir(directory).expect("reads") {
             let path = entry.expect("reads").path();

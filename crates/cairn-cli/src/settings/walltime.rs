@@ -1,32 +1,32 @@
-//! The end of the job's time: what the user or the batch system says of it, and what follows from
-//! it.
+//! End of the job's time: reads it from the user or the batch system and derives how long to wait.
 //!
-//! Must stay true: nothing is waited for that would end too late to be of use; whoever is told to
-//! end by the batch system ends by himself before it is done to him.
+//! Must stay true: cairn never waits for a drain past the point where its result could still be
+//! used. After SIGTERM from the batch system, cairn exits before the SIGKILL that follows.
 
-use crate::error::{Error, Result};
-use crate::output::duration;
-use crate::output::size::human;
 use cairn_agent::agent::client::Client;
 use cairn_agent::drain::forecast::Forecast;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Set by Slurm: when the job's time is over, seconds since the epoch.
+use crate::error::{Error, Result};
+use crate::output::duration;
+use crate::output::size::human;
+
+/// Variable that Slurm sets to the end of the job's time, in seconds since the epoch.
 const SLURM_END: &str = "SLURM_JOB_END_TIME";
-/// Time that Slurm gives between SIGTERM and SIGKILL, unless told otherwise.
+/// Time between SIGTERM and SIGKILL in Slurm's default configuration.
 const GRACE: Duration = Duration::from_secs(30);
-/// How long an agent is listened to while the command runs: signals are for the command, and are
-/// not to wait.
+/// Timeout for the agent while the command runs. It is short because signals for the command must
+/// not wait.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Kept of it for what follows the drain.
+/// Part of the remaining time that is kept for the steps after the drain.
 const RESERVE: Duration = Duration::from_secs(5);
-/// A SIGTERM so shortly before the end of the job's time is the batch system's.
+/// A SIGTERM within this many seconds of the end of the job's time comes from the batch system.
 const NEAR_S: u64 = 120;
 const DAY_S: i64 = 86_400;
 
-/// When the job's time is over: as `said`, of which `none` is never, else as Slurm says; seconds
-/// since the epoch.
+/// Returns the end of the job's time in seconds since the epoch: from `said`, where `none` means no
+/// end, else from Slurm. Errors: `said` is not a time.
 pub fn until(said: Option<String>) -> Result<Option<u64>> {
     let Some(text) = said else {
         return Ok(std::env::var(SLURM_END).ok().and_then(|end| end.parse().ok()));
@@ -44,22 +44,22 @@ pub fn until(said: Option<String>) -> Result<Option<u64>> {
     }
 }
 
-/// Seconds since the epoch.
+/// Current time in seconds since the epoch.
 fn now_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// A day and a time of it, on some clock.
+/// Date and time of day on some clock, without a time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Civil {
-    /// Year, month and day, each from 1; none for today.
+    /// Year, month and day, the latter two from 1; None for today.
     date: Option<(i32, i32, i32)>,
     hour: i32,
     minute: i32,
     second: i32,
 }
 
-/// Seconds since the epoch of what `text` says; `local` reads the clock on the wall.
+/// Parses a time into seconds since the epoch. `local` converts a local date and time.
 fn parse(text: &str, now: i64, local: &dyn Fn(Civil, i64) -> Option<i64>) -> Option<i64> {
     if let Some(length) = text.strip_prefix('+') {
         return now.checked_add(duration::argument(length).ok()? as i64);
@@ -95,7 +95,7 @@ fn numbers(text: &str, separator: char) -> Option<Vec<i32>> {
 }
 
 fn time_of(text: &str, date: Option<(i32, i32, i32)>) -> Option<Civil> {
-    // Fractions of a second decide nothing.
+    // Fractions of a second are dropped: nothing depends on them.
     let whole = text.split_once('.').map_or(text, |(whole, _)| whole);
     match numbers(whole, ':')?[..] {
         [hour @ 0..=23, minute @ 0..=59] => Some(Civil { date, hour, minute, second: 0 }),
@@ -116,25 +116,25 @@ fn filled(civil: Civil, mut parts: libc::tm) -> libc::tm {
 }
 
 fn utc(civil: Civil) -> Option<i64> {
-    // SAFETY: an all-zero tm is a valid one (its zone pointer may be null).
+    // SAFETY: an all-zero tm is a valid value; its zone pointer may be null.
     let mut parts = filled(civil, unsafe { std::mem::zeroed() });
-    // SAFETY: the pointer is to a live value of this frame.
+    // SAFETY: the pointer refers to `parts`, which lives in this frame.
     Some(unsafe { libc::timegm(&raw mut parts) }).filter(|&seconds| seconds > 0)
 }
 
 fn local(civil: Civil, now: i64) -> Option<i64> {
-    // SAFETY: an all-zero tm is a valid one (its zone pointer may be null); localtime_r fills it.
+    // SAFETY: an all-zero tm is a valid value; its zone pointer may be null. localtime_r fills it.
     let mut today: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to live values of this frame.
+    // SAFETY: both pointers refer to values that live in this frame.
     if unsafe { libc::localtime_r(&raw const now, &raw mut today) }.is_null() {
         return None;
     }
     let mut parts = filled(civil, today);
-    // SAFETY: the pointer is to a live value of this frame.
+    // SAFETY: the pointer refers to `parts`, which lives in this frame.
     Some(unsafe { libc::mktime(&raw mut parts) }).filter(|&seconds| seconds > 0)
 }
 
-/// What a run knows of the end of its time.
+/// What a run knows about the end of its time.
 pub struct Walltime {
     until: Option<u64>,
     terminated: Option<Instant>,
@@ -142,21 +142,22 @@ pub struct Walltime {
 }
 
 impl Walltime {
-    /// For a job whose time is over at `until`.
+    /// Creates the state for a job whose time ends at `until`.
     pub fn new(until: Option<u64>) -> Walltime {
         Walltime { until, terminated: None, warned: false }
     }
 
-    /// Somebody told us to end: time is short, which the agent of the store in `directory` hears.
+    /// Records that the run was told to end (SIGTERM or SIGXCPU), and tells the agent of the store
+    /// in `directory` to hurry.
     pub fn note_termination(&mut self, directory: &Path) {
         self.terminated.get_or_insert_with(Instant::now);
         if let Some(mut agent) = Client::connect_within(directory, PATIENCE) {
-            // One that does not listen is replaced, or drains in its own order.
+            // An agent that does not answer is replaced later, or drains in its own order.
             let _ = agent.hurry();
         }
     }
 
-    /// Says once that what is not safe yet will not be, if the agent thinks so.
+    /// Warns once if the agent forecasts that undrained data will not be safe in time.
     pub fn warn(&mut self, directory: &Path) {
         if self.until.is_none() || self.warned {
             return;
@@ -170,19 +171,20 @@ impl Walltime {
         }
     }
 
-    /// How long the drain may still be waited for; None: as long as it takes.
+    /// Returns how long to wait for the drain; None for no limit.
     pub fn patience(&self) -> Option<Duration> {
         let left = self.until.map(|until| Duration::from_secs(until.saturating_sub(now_s())));
         let is_near = left.is_some_and(|left| left.as_secs() <= NEAR_S);
         let of_grace = self.terminated.filter(|_| is_near).map(|at| {
-            // It may be that this is all that is left, or that it comes after the end.
+            // The grace time may be all that is left, or may even outlast the end of the job's
+            // time.
             GRACE.saturating_sub(at.elapsed())
         });
         of_grace.or(left).map(|left| left.saturating_sub(RESERVE))
     }
 }
 
-/// What to expect at the end of the job's time, for people.
+/// Returns the forecast for the end of the job's time as text for a person.
 pub fn line(forecast: &Forecast) -> String {
     let Forecast { left_s, undrained_bytes, needed_s, in_time, .. } = forecast;
     let left = format!("{} left", duration::human(*left_s as f64));
@@ -206,7 +208,7 @@ mod tests {
     /// 2026-05-01 12:00:00 UTC.
     const NOON: i64 = 1_777_636_800;
 
-    /// A wall whose clock shows UTC.
+    /// Parses `text` with a local clock that shows UTC.
     fn read(text: &str) -> Option<i64> {
         let local = |civil: Civil, _| {
             utc(Civil { date: Some(civil.date.unwrap_or((2026, 5, 1))), ..civil })

@@ -1,26 +1,26 @@
-//! The job that a command is about, as it is given: by itself or as `--job`.
+//! The job that a command is about, given as an argument or with `--job`.
 
 use clap::Args;
 use std::ops::Deref;
 
-/// The job: one name at most.
+/// The job of a command: at most one name.
 #[derive(Args, Debug)]
 pub struct JobName {
     /// The job [default: the one this runs in, or the only one]
     #[arg(value_name = "JOB")]
     job: Option<String>,
-    /// The same as JOB
+    /// Same as JOB
     #[arg(long = "job", id = "named", value_name = "NAME", conflicts_with = "job")]
     named: Option<String>,
 }
 
-/// The same of a command that is about all jobs if none is named.
+/// The job of a command that applies to all jobs if none is named.
 #[derive(Args, Debug)]
 pub struct JobOrAll {
     /// The job [default: all]
     #[arg(value_name = "JOB")]
     job: Option<String>,
-    /// The same as JOB
+    /// Same as JOB
     #[arg(long = "job", id = "named", value_name = "NAME", conflicts_with = "job")]
     named: Option<String>,
 }

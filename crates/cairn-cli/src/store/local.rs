@@ -1,11 +1,9 @@
-//! Moving whole files between a store and ordinary directories, for `cp` and `restore`.
+//! Copies whole files between a store and ordinary directories, for `cp` and `restore`.
 //!
-//! Must stay true: on either side a file appears under its name only when it is whole, unless a
-//! link leads to it; what comes out of the store was compared with its checksums, and so was what a
-//! manifest describes when it goes in.
+//! Must stay true: on either side a file appears under its name only when it is complete, unless a
+//! symbolic link leads to it. Data that leave the store are compared with their checksums. So are
+//! data that enter it, if a manifest describes them.
 
-use crate::error::{Error, Result};
-use crate::output::progress::Progress;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::store::extended::Extended;
@@ -13,17 +11,20 @@ use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::Volume;
 use cairn_agent::store::write::{NewFile, set_mtime};
 use cairn_core::{ROOT, Timestamp};
-use cairn_device::checksum;
+use cairn_platform::checksum;
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// Bytes read from a local file at a time.
+use crate::error::{Error, Result};
+use crate::output::progress::Progress;
+
+/// Number of bytes per read of a local file.
 const READ_BYTES: usize = 4 << 20;
 
-/// Copies a regular file out of the store to `target` below `destination`. One whose data are still
-/// elsewhere is waited for.
+/// Copies a regular file out of the store to `target` below `destination`. If its data are still
+/// elsewhere, waits until they are in the store.
 pub fn copy_out(
     volume: &Volume,
     inner: &FilePath,
@@ -32,7 +33,7 @@ pub fn copy_out(
     progress: &mut Progress,
 ) -> Result<()> {
     let file = volume.open_present(inner)?;
-    // Afterwards the file may be gone, and its number another one's.
+    // Read before the copy: afterwards the file may be gone and its inode number reused.
     let extended = volume.extended(inner, &file.attributes()?)?;
     let temporary = destination.create_temporary(target)?;
     let path = temporary.path().to_path_buf();
@@ -54,8 +55,8 @@ pub fn copy_out(
     Ok(temporary.publish()?)
 }
 
-/// Writes a regular file out of the store into what is at `path` and is no regular file: a device,
-/// a FIFO, or what a link leads to.
+/// Writes a regular file of the store into an existing `path` that is not a regular file: a device,
+/// a FIFO, or the target of a symbolic link.
 pub fn write_out(
     volume: &Volume,
     inner: &FilePath,
@@ -76,17 +77,17 @@ pub fn write_out(
     Ok(())
 }
 
-/// What a local file must be to be let in.
+/// Expected content of a local file.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Its CRC32C.
+    /// CRC32C of the data.
     pub crc32c: u32,
 }
 
-/// Copies a local file into the store, with its attributes. False, and nothing is
-/// there, if it is not what was expected.
+/// Copies a local file into the store with its attributes. Returns false, and leaves no file, if
+/// its content is not the expected one.
 pub fn copy_in(
     mut source: File,
     source_path: &Path,
@@ -111,7 +112,7 @@ pub fn copy_in(
             }
             data_end = end;
         }
-        // Behind the end it had there may be more by now.
+        // After the known end, reads on, because the file may have grown.
         let most = usize::try_from(data_end.saturating_sub(bytes)).unwrap_or(READ_BYTES);
         let most = if most == 0 { READ_BYTES } else { most.min(READ_BYTES) };
         let length = source.read(&mut buffer[..most]).map_err(Error::file("read", source_path))?;
@@ -131,8 +132,9 @@ pub fn copy_in(
     Ok(true)
 }
 
-/// Length of the hole at `offset` of a local file of so many `bytes`, and where the data behind it
-/// end; the file's offset is where they begin. Where the file system knows no holes there are none.
+/// Returns the length of the hole at `offset` of a local file of `bytes` bytes, and the end of the
+/// data after it. Moves the file offset to the start of those data. Without support from the file
+/// system there are no holes.
 fn next_data(file: &File, offset: u64, bytes: u64) -> (u64, u64) {
     use rustix::fs::SeekFrom;
     let begin = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
@@ -141,12 +143,12 @@ fn next_data(file: &File, offset: u64, bytes: u64) -> (u64, u64) {
         Err(_) => offset,
     };
     let end = rustix::fs::seek(file, SeekFrom::Hole(begin)).unwrap_or(bytes).max(begin);
-    // If this fails, so does reading.
+    // If this fails, the next read fails too.
     let _ = rustix::fs::seek(file, SeekFrom::Start(begin));
     (begin - offset, end)
 }
 
-/// Makes a directory in the store unless it is there, and gives it these extended attributes.
+/// Creates a directory in the store if it does not exist, and sets its extended attributes.
 pub fn make_directory(
     volume: &Volume,
     inner: &FilePath,
@@ -169,7 +171,7 @@ pub fn make_directory(
     Ok(given.map_err(volume.error("set the attributes of", inner))?)
 }
 
-/// Makes a symbolic link in the store, replacing one that is there.
+/// Creates a symbolic link in the store; replaces an existing link.
 pub fn make_symlink(volume: &Volume, inner: &FilePath, target: &[u8], mtime_ns: i64) -> Result<()> {
     let caller = volume.caller_as_user();
     let make = || volume.fs().symlink(&caller, target, ROOT, inner.as_bytes());
@@ -187,7 +189,7 @@ pub fn make_symlink(volume: &Volume, inner: &FilePath, target: &[u8], mtime_ns: 
     Ok(())
 }
 
-/// Time of last change of a local file, nanoseconds since the epoch.
+/// Returns the modification time of a local file, in nanoseconds since the epoch.
 pub fn mtime_ns(metadata: &Metadata) -> i64 {
     Timestamp::from_parts(metadata.mtime(), metadata.mtime_nsec()).0
 }

@@ -1,22 +1,18 @@
-//! A durable tier's file or device that no store uses: opened, and its namespace made again in
-//! memory of our own.
+//! Opens the file or device of a durable tier that no store uses, and rebuilds its namespace in
+//! private memory.
 //!
-//! Must stay true: nothing here writes to the file; while it is open nobody else uses it. A file
-//! that is no such tier is refused with one line.
+//! Must stay true: nothing here writes to the file. While it is open, nobody else uses it. A file
+//! that is not such a tier is refused with one line.
 
-use crate::error::{Error, Result};
-use crate::output::size;
-use crate::store::Roots;
-use crate::store::tier::remote_path;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::store::volume::now;
 use cairn_core::{
     Attributes, Caller, Credentials, InodeId, MEDIA_BLOCK_BYTES, Media, Microfs, ROOT, Recovered,
     SlotId, Superblock, recover_read_only,
 };
-use cairn_device::checksum::crc32c;
-use cairn_device::media_file::Access;
+use cairn_device::media::media_file::Access;
 use cairn_device::{MediaFile, Workspace};
+use cairn_platform::checksum::crc32c;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fs::File;
@@ -24,20 +20,25 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
+use crate::error::{Error, Result};
+use crate::output::size;
+use crate::store::Roots;
+use crate::store::tier::remote_path;
+
 const ADVICE: &str =
     "name the file or device of a durable tier, as in file:/nvme/cairn or block:/dev/nvme0n1";
-/// What stands behind the bytes of a tier in its file.
+/// Size of the label behind the bytes of a tier in its file.
 const LABEL_BYTES: u64 = MEDIA_BLOCK_BYTES as u64;
-/// Depth at which a tree is taken for a damaged one.
+/// Depth from which a directory tree counts as damaged.
 const DEPTH_MAX: usize = 1024;
 
-/// The file or device that `text` names: `file:PATH`, `dax:PATH`, `block:PATH` or `nvme-tcp://…`,
-/// also with a size as a tier is given, or `PATH`.
+/// Returns the path of the file or device that `text` names: `file:PATH`, `dax:PATH`, `block:PATH`
+/// or `nvme-tcp://…`, each optionally with a size, or `PATH`.
 pub fn path_of(text: &str) -> PathBuf {
     if let Ok((path, _)) = remote_path(text) {
         return path;
     }
-    // Two of them at the beginning would mean another machine.
+    // A leading `//` marks a path on another machine, so a local path keeps only one of the two.
     let text = text.strip_prefix('/').filter(|rest| rest.starts_with('/')).unwrap_or(text);
     let prefix = ["file:", "dax:", "block:"].into_iter().find_map(|kind| text.strip_prefix(kind));
     let path = prefix.unwrap_or(text);
@@ -47,7 +48,7 @@ pub fn path_of(text: &str) -> PathBuf {
         }
         _ => Path::new(path),
     };
-    // Devices have links that stay when their own names do not.
+    // A device is used by its own name; the user may give a stable link to it.
     let device = path.canonicalize().ok().filter(|path| is_device(path));
     device.unwrap_or_else(|| path.to_path_buf())
 }
@@ -56,30 +57,30 @@ fn is_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.file_type().is_block_device())
 }
 
-/// Whether `text` names a file rather than a job: no job has such a name, or there is none and a
-/// file is.
+/// Whether `text` names a file rather than a job: it cannot be a job name, or there is a file and
+/// no job of that name.
 pub fn is_file(text: &str, roots: &Roots) -> bool {
     let cannot_be_a_job = text.contains(['/', ':']);
     cannot_be_a_job || (roots.find(text).is_none() && Path::new(text).is_file())
 }
 
-/// An open file of a tier.
+/// The open file of a tier.
 pub struct TierFile {
-    /// Its content.
+    /// Content of the file.
     pub file: MediaFile,
-    /// What says whose file this is, behind everything else, is not what it was.
+    /// Whether the label at the end of the file is damaged.
     pub label_is_damaged: bool,
 }
 
-/// Opens the file of a tier. Errors: it is none, it is in use, it has another size, it cannot be
-/// opened for `access`.
+/// Opens the file of a tier. Errors: it is not a tier, is in use, has another size than its
+/// superblock says, or cannot be opened for `access`.
 pub fn open(path: &Path, access: Access) -> Result<TierFile> {
     let opened = MediaFile::open_to_check(path, access);
     let has_no_label = match &opened {
         Ok((_, wrong)) => wrong.is_some(),
         Err(error) => error.errno == libc::EINVAL,
     };
-    // The label of a file that was cut was at its end.
+    // A truncated file has lost its label, so its size is checked first.
     let superblock = if has_no_label { checked_size(path)? } else { None };
     match opened {
         Ok((file, wrong)) => match wrong.filter(|_| superblock.is_none()) {
@@ -98,7 +99,7 @@ pub fn open(path: &Path, access: Access) -> Result<TierFile> {
     }
 }
 
-/// Pairs with `map_err`: the error of a tier at `path` whose metadata cannot be used.
+/// Converts an error of unusable metadata of the tier at `path`, for `map_err`.
 pub fn unusable(path: &Path) -> impl Fn(cairn_core::Error) -> Error + Copy {
     move |source| match source {
         cairn_core::Error::UnsupportedVersion { found, supported } => {
@@ -109,7 +110,7 @@ pub fn unusable(path: &Path) -> impl Fn(cairn_core::Error) -> Error + Copy {
     }
 }
 
-/// The namespace on `file`, in memory of our own.
+/// Rebuilds the namespace on `file` in private memory.
 pub fn rebuild(
     file: &MediaFile,
     superblock: &Superblock,
@@ -119,19 +120,19 @@ pub fn rebuild(
     Ok((Microfs::open_recovered(Box::new(memory), crc32c)?, recovered))
 }
 
-/// A path as the program saw it.
+/// Returns a path as the program saw it.
 pub fn shown(superblock: &Superblock, path: &FilePath) -> String {
     let mount = String::from_utf8_lossy(&superblock.geometry.mount);
     format!("{}/{path}", mount.trim_end_matches('/'))
 }
 
-/// Somebody who may read everything.
+/// Returns a caller that may read everything.
 pub fn caller(slot: SlotId) -> Caller {
     Caller { slot, credentials: Credentials { uid: 0, gid: 0 }, groups: &[], now: now() }
 }
 
-/// Everything in the namespace but its root, directories before what is in them.
-/// Errors: `Corrupt`: directories lead to each other.
+/// Returns everything in the namespace except its root, directories before their content. Errors:
+/// `Corrupt` if directories form a cycle.
 pub fn tree(fs: &Microfs) -> cairn_core::Result<Vec<(FilePath, Attributes)>> {
     let caller = caller(SlotId(0));
     let mut found = Vec::new();
@@ -157,10 +158,10 @@ pub fn tree(fs: &Microfs) -> cairn_core::Result<Vec<(FilePath, Attributes)>> {
     Ok(found)
 }
 
-/// The superblock of the file at `path`, if there is one. Errors: the file does not have the size
-/// it says.
+/// Returns the superblock of the file at `path`, if it has one. Errors: the file does not have the
+/// size that the superblock says.
 fn checked_size(path: &Path) -> Result<Option<Superblock>> {
-    // Anything else may wait for somebody when it is opened.
+    // Opening anything else, such as a FIFO, may block.
     let is_device = is_device(path);
     let opened = (is_device || path.is_file()).then(|| File::open(path).ok()).flatten();
     let Some(mut file) = opened else { return Ok(None) };
@@ -169,7 +170,7 @@ fn checked_size(path: &Path) -> Result<Option<Superblock>> {
     let promised = superblock.bytes + LABEL_BYTES;
     let advice = match found.cmp(&promised) {
         Ordering::Equal => return Ok(Some(superblock)),
-        // A tier need not fill its device.
+        // A tier may be smaller than its device.
         Ordering::Greater if is_device => return Ok(Some(superblock)),
         Ordering::Less if is_device => "what is missing is lost, unless it gets that size again",
         Ordering::Less => "what is missing is lost; restore the file from a copy",
@@ -183,7 +184,7 @@ fn refused(path: &Path, problem: String, advice: impl Into<Cow<'static, str>>) -
     Error::TierFile { path: path.to_path_buf(), problem, advice: advice.into() }
 }
 
-/// A file that may be too short for what its superblock says.
+/// A file that may be shorter than its superblock says.
 struct AnyLength(File);
 
 impl Media for AnyLength {

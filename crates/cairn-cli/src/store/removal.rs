@@ -1,11 +1,8 @@
-//! What is left of stores that were removed: tiers that stay, and removals that were cut off.
+//! Leftovers of removed stores: tiers that stay, and removals that were cut off.
 //!
-//! Must stay true: a removal that was begun is finished, by the next run of the job or by a command
-//! that removes; nobody takes what is left for a store.
+//! Must stay true: a removal that has begun is finished by the next run of the job or by a command
+//! that removes stores. No leftover is taken for a store.
 
-use crate::create::claim::{LOOK_EVERY, SAID_AFTER};
-use crate::error::{Error, Result};
-use crate::store::Roots;
 use cairn_device::MediumKind;
 use cairn_device::store::{LeftTier, finish_removal};
 use std::io;
@@ -13,11 +10,15 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long somebody may take who is at it.
+use crate::create::claim::{LOOK_EVERY, SAID_AFTER};
+use crate::error::{Error, Result};
+use crate::store::Roots;
+
+/// How long to wait for another command that is removing the same store.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// As `finish_earlier`, before a new store is made: what cannot be finished is said, and hinders
-/// nobody.
+/// Does the same as `finish_earlier`, before a new store is created. A failure is printed and does
+/// not stop the caller.
 pub fn finish_before(roots: &Roots, job: &str) {
     if let Err(error) = finish_earlier(roots, job) {
         crate::output::say!(
@@ -26,15 +27,15 @@ pub fn finish_before(roots: &Roots, job: &str) {
     }
 }
 
-/// Finishes what was begun with earlier stores of `job`; whether there was one. Errors: it fails,
-/// or somebody is at it for a minute.
+/// Finishes the removal of earlier stores of `job`. Returns whether there was one. Errors: the
+/// removal fails, or another command works on it for a minute.
 pub fn finish_earlier(roots: &Roots, job: &str) -> Result<bool> {
     let removed = roots.removed(job);
     removed.iter().try_for_each(|path| finish(job, path))?;
     Ok(!removed.is_empty())
 }
 
-/// Finishes one of them.
+/// Finishes one removal.
 pub fn finish(job: &str, path: &Path) -> Result<()> {
     let started = Instant::now();
     let mut is_said = false;
@@ -44,7 +45,7 @@ pub fn finish(job: &str, path: &Path) -> Result<()> {
                 say_left(job, &left);
                 return Ok(());
             }
-            // Somebody else has finished it.
+            // Another command has finished it.
             Err(_) if path.symlink_metadata().is_err() => return Ok(()),
             Err(error) => return Err(error.into()),
             Ok(None) => {}
@@ -63,15 +64,15 @@ pub fn finish(job: &str, path: &Path) -> Result<()> {
     }
 }
 
-/// Says which tiers stay.
+/// Prints which tiers stay.
 pub fn say_left(job: &str, left: &[LeftTier]) {
     left.iter().for_each(|left| crate::output::say!("cairn: {job}: {}", shown_left(left)));
 }
 
-/// What to say of a tier that stays when its store is removed.
+/// Returns a message about a tier that stays when its store is removed.
 fn shown_left(left: &LeftTier) -> String {
     let remedy = match (left.error.errno, left.kind) {
-        // It is another store's, here or on another machine.
+        // The tier belongs to another store, here or on another machine.
         (libc::ESTALE | libc::EWOULDBLOCK, _) => "",
         _ if left.error.holder.is_some() => "",
         (_, MediumKind::Remote) => {

@@ -1,13 +1,8 @@
-//! Every store on this machine, looked at without using it: for `cairn ls --jobs` and `cairn gc`.
+//! Examines every store on this machine without using it, for `cairn ls --jobs` and `cairn gc`.
 //!
-//! Must stay true: no agent is started and nothing is changed; what cannot be opened, or lies where
-//! a store should be and is none, is named and nothing is claimed of it.
+//! Must stay true: no agent is started and nothing is changed. A store that cannot be opened, or
+//! something else in the place of a store, is listed without any statement about its content.
 
-use crate::create::claim;
-use crate::error::Result;
-use crate::output::user_name;
-use crate::store::unsaved::{Amount, Risk};
-use crate::store::{OpenStore, Roots};
 use cairn_agent::agent::client::Client;
 use cairn_agent::model::job::{JOB_FILE, Job};
 use cairn_agent::persist::outside::Lack;
@@ -15,8 +10,8 @@ use cairn_agent::store::living::{Life, Living};
 use cairn_agent::store::node::Kind;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{ProcessIdentity, Timestamp};
-use cairn_device::process;
 use cairn_device::store::removed_job;
+use cairn_platform::process;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -25,32 +20,38 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// `st_blocks` counts these.
+use crate::create::claim;
+use crate::error::Result;
+use crate::output::user_name;
+use crate::store::unsaved::{Amount, Risk};
+use crate::store::{OpenStore, Roots};
+
+/// Unit of `st_blocks` in bytes.
 const BLOCK_BYTES: u64 = 512;
-/// How long processes that end with their parent may take to, and how often is looked.
+/// How long to wait for processes that end with their parent.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// What becomes of a store.
+/// State of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// A `cairn run` has it, or a program in it lives.
+    /// A `cairn run` holds it, or a program in it lives.
     Running,
     /// Nobody uses it.
     LeftBehind,
     /// Its removal was cut off; nothing in it is needed.
     Removed,
-    /// It was never made: whoever began was killed before there was anything in it.
+    /// Its creation was cut off before it held anything.
     Unbegun,
-    /// It is no store, or one that cannot be used.
+    /// It is no store, or an unusable one.
     Damaged,
     /// It belongs to another user.
     Foreign,
 }
 
 impl State {
-    /// For people.
+    /// Returns the state as text for a person.
     pub fn word(self) -> &'static str {
         match self {
             State::Running => "running",
@@ -63,46 +64,46 @@ impl State {
     }
 }
 
-/// A store, or what lies where one should be.
+/// A store, or whatever is in the place of one.
 #[derive(Debug, Serialize)]
 pub struct StoreRow {
     /// The job.
     pub job: String,
-    /// Whose it is.
+    /// User who owns it.
     pub owner: String,
-    /// What becomes of it.
+    /// Its state.
     pub state: State,
-    /// When it was made, seconds since the epoch, if that is known.
+    /// Time of its creation in seconds since the epoch, if known.
     pub created: Option<u64>,
-    /// Seconds since it was last used: a file written in it, or its agent started or ended.
+    /// Seconds since its last use: a write to a file in it, or a start or end of its agent.
     pub idle_seconds: u64,
     /// Its directory.
     pub store: PathBuf,
-    /// Memory and disk that it takes, which its removal would free.
+    /// Memory and disk space in bytes that its removal would free.
     pub held_bytes: u64,
-    /// Its regular files; null if nothing can be said.
+    /// Its regular files; null if unknown.
     pub contents: Option<Amount>,
-    /// Those of them that are nowhere else: not verified in the persist directory in their newest
-    /// version, or not there any more; null if nothing can be said.
+    /// Files that exist nowhere else: the newest version is not verified in the persist directory,
+    /// or is not there any more; null if unknown.
     pub not_safe: Option<Amount>,
-    /// How many of these for which reason.
+    /// Number of these files by reason.
     pub reasons: BTreeMap<Lack, u64>,
-    /// Where it drains to.
+    /// Its persist directory.
     pub persist: Option<PathBuf>,
-    /// Why nobody can say what is there.
+    /// Why the persist directory cannot be examined.
     pub persist_problem: Option<String>,
-    /// Why nothing can be said.
+    /// Why the store cannot be examined.
     pub problem: Option<String>,
 }
 
 impl StoreRow {
-    /// How long it was not used.
+    /// Returns the time since its last use.
     pub fn idle(&self) -> Duration {
         Duration::from_secs(self.idle_seconds)
     }
 }
 
-/// Everything that lies where stores are kept, in the order of jobs; also of other users, as far as
+/// Returns everything in the places for stores, sorted by job; stores of other users as far as
 /// their directories can be read.
 pub fn survey(roots: &Roots) -> Vec<StoreRow> {
     let mut rows: Vec<StoreRow> = Vec::new();
@@ -123,8 +124,8 @@ pub fn survey(roots: &Roots) -> Vec<StoreRow> {
     rows
 }
 
-/// Why what has the name of a user's directory of stores is none: in `/tmp`, say, anybody can make
-/// something of that name.
+/// Returns why a path with the name of a user's store directory is not one; None if it is. In
+/// `/tmp` for example, anybody can create such a name.
 fn planted(directory: &Path) -> Option<String> {
     let found = directory.symlink_metadata().ok()?;
     if !found.is_dir() {
@@ -135,7 +136,7 @@ fn planted(directory: &Path) -> Option<String> {
     (found.uid() != user).then(|| format!("it belongs to {}", user_name(found.uid())))
 }
 
-/// The directory of another user, which is theirs alone.
+/// Returns the row for a directory that cannot be listed, which usually is another user's.
 fn closed(directory: &Path, problem: &str) -> Option<StoreRow> {
     let mut row = row(directory)?;
     row.job = "?".to_string();
@@ -144,7 +145,7 @@ fn closed(directory: &Path, problem: &str) -> Option<StoreRow> {
     Some(row)
 }
 
-/// Looks at one of them; none if it was removed meanwhile.
+/// Returns the row for one entry; None if it was removed meanwhile.
 fn look(path: &Path) -> Option<StoreRow> {
     let mut row = row(path)?;
     let metadata = path.symlink_metadata().ok()?;
@@ -169,7 +170,7 @@ fn look(path: &Path) -> Option<StoreRow> {
     Some(row)
 }
 
-/// What can be said of any directory.
+/// Returns a row with the facts that hold for any directory.
 fn row(path: &Path) -> Option<StoreRow> {
     let metadata = path.symlink_metadata().ok()?;
     let name = path.file_name().unwrap_or_default();
@@ -190,7 +191,7 @@ fn row(path: &Path) -> Option<StoreRow> {
     })
 }
 
-/// Adds what the store says of itself.
+/// Adds the facts that the store itself holds.
 fn fill(row: &mut StoreRow) -> Result<()> {
     let store = OpenStore::open(&row.store)?;
     row.created = Some(store.job.created);
@@ -212,16 +213,16 @@ fn fill(row: &mut StoreRow) -> Result<()> {
 
 /// What is in a store.
 pub struct Look {
-    /// Processes that use it, besides this one and its agent.
+    /// Number of processes that use it, without this one and its agent.
     pub living: usize,
     /// Its regular files.
     pub contents: Amount,
-    /// When a file was last written, seconds since the epoch.
+    /// Time of the last write to a file, in seconds since the epoch.
     changed: i64,
 }
 
 impl Look {
-    /// Looks at every file of a store. Errors: a namespace cannot be opened or read.
+    /// Examines every file of a store. Errors: a namespace cannot be opened or read.
     pub fn at(store: &OpenStore) -> Result<Look> {
         let mut look = Look { living: 0, contents: Amount::default(), changed: i64::MIN };
         let agent_pid = agent_of(store);
@@ -236,9 +237,9 @@ impl Look {
     }
 }
 
-/// Processes of programs that use a store, as their ids, in their own pid namespaces: not this one,
-/// nor those of which nobody knows whether they live. Those that are just ending are waited for.
-/// Errors: as `Look::at`.
+/// Returns the programs that use a store, as process ids in their own pid namespaces. Leaves out
+/// this process, and processes that may or may not live. Waits for those that are just ending.
+/// Errors: those of `Look::at`.
 pub fn programs(store: &OpenStore) -> Result<Vec<u32>> {
     let (own, here) = (std::process::id(), process::pid_namespace());
     let (volumes, started) = (store.volumes()?, Instant::now());
@@ -262,13 +263,13 @@ pub fn programs(store: &OpenStore) -> Result<Vec<u32>> {
     }
 }
 
-/// The agent's id, if there is one that answers.
+/// Returns the process id of the store's agent, if one answers.
 fn agent_of(store: &OpenStore) -> Option<u32> {
     let agent = Client::connect(store.directory()).and_then(|mut agent| agent.status().ok());
     agent.map(|status| status.pid)
 }
 
-/// Processes that have a namespace, besides this one and the agent.
+/// Returns the live processes of a namespace, without this one and the agent.
 fn living(volume: &Volume, agent: Option<u32>) -> Result<Vec<ProcessIdentity>> {
     let failed = volume.error("look after the processes of", &cairn_agent::FilePath::root());
     let processes = volume.fs().processes().map_err(failed)?;
@@ -279,7 +280,8 @@ fn living(volume: &Volume, agent: Option<u32>) -> Result<Vec<ProcessIdentity>> {
     Ok(others.map(|(_, identity)| identity).collect())
 }
 
-/// When something was last made or removed in a store's directory, seconds since the epoch.
+/// Returns when something was last created or removed in a store's directory, in seconds since the
+/// epoch.
 fn last_touched(path: &Path, metadata: &Metadata) -> i64 {
     let handles = path.join("handles").symlink_metadata().map(|handles| handles.mtime());
     metadata.mtime().max(handles.unwrap_or(i64::MIN))
@@ -290,7 +292,7 @@ fn seconds_since(time: i64) -> u64 {
     u64::try_from((now.as_secs() as i64).saturating_sub(time)).unwrap_or(0)
 }
 
-/// Space that is taken by everything below a path.
+/// Returns the disk space of everything below a path, in bytes.
 fn held_bytes(path: &Path) -> u64 {
     let Ok(metadata) = path.symlink_metadata() else { return 0 };
     let own = metadata.blocks() * BLOCK_BYTES;
@@ -302,7 +304,7 @@ fn held_bytes(path: &Path) -> u64 {
     }
 }
 
-/// Space that files of tiers take, which lie elsewhere.
+/// Returns the disk space of the tiers' files, which lie outside the store's directory, in bytes.
 fn tiers_bytes(job: &Job) -> u64 {
     let files = job.all_tiers().filter_map(|tier| tier.path.as_ref());
     let of_file = |path: &PathBuf| {

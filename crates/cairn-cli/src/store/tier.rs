@@ -1,56 +1,57 @@
-//! What a store is made of, as the user writes it: `ram[:SIZE]`, `file:PATH[:SIZE]`,
-//! `dax:PATH[:SIZE]`, `block:DEVICE[:SIZE]`,
+//! Tiers as the user writes them: `ram[:SIZE]`, `file:PATH[:SIZE]`, `dax:PATH[:SIZE]`,
+//! `block:DEVICE[:SIZE]`,
 //! `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&part=I/N][&size=SIZE][&auth=FILE][&take-over=yes]`.
 //!
-//! Must stay true: what can be refused is refused with one line that names the tier, before
-//! anything is made. A path is made absolute here, because every process of the job opens it from
-//! wherever it is. What follows a colon in the last component of a file's path is a size, and
-//! nothing else: a mistyped size never becomes part of a name.
-//! Does not make tiers.
+//! Must stay true: a bad tier is refused with one line that names it, before anything is created. A
+//! path is made absolute here, because every process of the job opens it from its own current
+//! directory. In the last component of a file's path, the text after the last colon is a size and
+//! nothing else, so that a mistyped size never becomes part of a name.
+//!
+//! Does not create tiers.
+
+use cairn_agent::model::error::why;
+use cairn_agent::model::job::{DeviceKind, TierSpec};
+use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, MEDIA_BLOCK_BYTES, Superblock, TIERS_MAX};
+use cairn_device::media::medium::{self, Contents, DeviceSize, measure};
+use cairn_device::{MediumKind, StoreError, TierPlace};
+use cairn_nvme::shared::RemotePath;
+use std::borrow::Cow;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 
 use crate::commands::discover::resolve;
 use crate::create::placement;
 use crate::error::{Error, Result};
 use crate::output::size;
 use crate::store::{Roots, refuse};
-use cairn_agent::model::error::why;
-use cairn_agent::model::job::{DeviceKind, TierSpec};
-use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, MEDIA_BLOCK_BYTES, Superblock, TIERS_MAX};
-use cairn_device::medium::{self, Contents, DeviceSize, measure};
-use cairn_device::nvme::shared::RemotePath;
-use cairn_device::{MediumKind, StoreError, TierPlace};
-use std::borrow::Cow;
-use std::io;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
 
-/// Smallest tier.
+/// Size of the smallest tier.
 pub const TIER_BYTES_MIN: u64 = 1 << 20;
 
-/// File systems that write what is overwritten to another place (linux/magic.h; ZFS, which is not
-/// in there).
+/// Copy-on-write file systems, by magic number (linux/magic.h; ZFS is not listed there).
 const COPYING: [(u32, &str); 3] =
     [(0x9123_683e, "btrfs"), (0xca45_1a4e, "bcachefs"), (0x2fc1_2fc1, "ZFS")];
 
-/// A tier as the user asks for it.
+/// A tier as the user requests it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierRequest {
-    /// What it is to be made of.
+    /// Kind of device.
     pub device: DeviceKind,
-    /// Where it is, absolute; None in memory.
+    /// Absolute path; None in memory.
     pub path: Option<PathBuf>,
-    /// Its capacity; None: a share of what there is.
+    /// Capacity; None for a share of the free space.
     pub bytes: Option<u64>,
-    /// Another machine that has claimed it is put out.
+    /// Whether to take it from another machine that has claimed it.
     pub takes_over: bool,
 }
 
 impl TierRequest {
-    /// Memory, as much as is sane.
+    /// A tier in memory with the default size.
     pub const MEMORY: TierRequest =
         TierRequest { device: DeviceKind::Ram, path: None, bytes: None, takes_over: false };
 
-    /// The tier with this capacity unless it has its own.
+    /// Returns the tier with its requested capacity, or with `bytes` if none was requested.
     pub fn or_of(&self, bytes: u64) -> TierSpec {
         let bytes = self.bytes.unwrap_or(bytes);
         TierSpec { device: self.device, path: self.path.clone(), bytes }
@@ -60,13 +61,13 @@ impl TierRequest {
 /// What may be taken from others for a tier.
 #[derive(Clone, Copy)]
 pub struct Licence {
-    /// What a device holds.
+    /// Whether the content of a device may be overwritten.
     pub may_overwrite: bool,
-    /// The device, from another machine that has claimed it.
+    /// Whether a device may be taken from another machine that has claimed it.
     pub takes_over: bool,
 }
 
-/// Reads a list of tiers, in order of preference; empty if none is given.
+/// Parses a list of tiers, in order of preference; empty if none is given.
 pub fn parse_all(texts: &[String]) -> Result<Vec<TierRequest>> {
     if texts.len() > TIERS_MAX {
         return Err(Error::TooManyTiers { count: texts.len(), most: TIERS_MAX });
@@ -82,7 +83,7 @@ pub fn parse_all(texts: &[String]) -> Result<Vec<TierRequest>> {
     Ok(tiers)
 }
 
-/// Reads where metadata stand: as a tier, but how large a file for them is must be said.
+/// Parses the tier of the metadata. A file needs a size.
 pub fn parse_meta(text: &str) -> Result<TierRequest> {
     let meta = parse(text)?;
     match (&meta.path, meta.bytes) {
@@ -91,7 +92,8 @@ pub fn parse_meta(text: &str) -> Result<TierRequest> {
     }
 }
 
-/// Checks that there are not too many tiers beside `meta`, and none of them is in its file.
+/// Checks that `meta` and `tiers` together are not too many, and that no tier uses the file of
+/// `meta`.
 pub fn check_beside(meta: &TierRequest, tiers: &[TierRequest]) -> Result<()> {
     if meta.path.is_none() {
         return Ok(());
@@ -106,7 +108,7 @@ pub fn check_beside(meta: &TierRequest, tiers: &[TierRequest]) -> Result<()> {
     }
 }
 
-/// Reads one.
+/// Parses one tier.
 pub fn parse(text: &str) -> Result<TierRequest> {
     let (kind, rest) = match text.split_once(':') {
         Some((kind, rest)) => (kind, Some(rest)),
@@ -127,14 +129,14 @@ pub fn parse(text: &str) -> Result<TierRequest> {
     }
 }
 
-/// Reads `PATH[:SIZE]`.
+/// Parses `PATH[:SIZE]`.
 fn file(device: DeviceKind, text: &str) -> Result<TierRequest> {
     let (path, size) = split_size(text);
     let (bytes, path) = (size.map(bytes).transpose()?, Some(absolute(Path::new(path))?));
     Ok(TierRequest { device, path, bytes, takes_over: false })
 }
 
-/// A path and the size behind it: what follows the last colon, if that is in the last component.
+/// Splits a path and a size: the text after the last colon, if that is in the last component.
 fn split_size(text: &str) -> (&str, Option<&str>) {
     match text.rsplit_once(':') {
         Some((path, size)) if !size.contains('/') => (path, Some(size)),
@@ -142,7 +144,8 @@ fn split_size(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Reads `DEVICE[:SIZE]`. Without a size it is that of the tier which is there, else all that fits.
+/// Parses `DEVICE[:SIZE]`. The default size is that of an existing tier on the device, else the
+/// whole device.
 fn block(text: &str) -> Result<TierRequest> {
     let (path, size) = match text.rsplit_once(':') {
         // The name of a device may contain colons.
@@ -150,7 +153,8 @@ fn block(text: &str) -> Result<TierRequest> {
         _ => (text, None),
     };
     let wanted = size.map(bytes).transpose()?;
-    // The kernel's own name, because only that is opened: a link may be another's tomorrow.
+    // Resolves links to the kernel's name, and only that name is opened: a link may lead to another
+    // device later.
     let path = Path::new(path).canonicalize().map_err(|error| {
         let problem = format!("cannot be used: {}", why(&error));
         refused(Path::new(path), problem, "name a block device, as in block:/dev/nvme0n1")
@@ -168,9 +172,9 @@ fn block(text: &str) -> Result<TierRequest> {
     Ok(TierRequest { device, path, bytes, takes_over: false })
 }
 
-/// Reads `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&part=I/N][&size=SIZE][&auth=FILE][&take-over=yes]`.
-/// Without a size as a device. Where a launcher starts the command on several nodes, and no part is
-/// named, each has its own.
+/// Parses `nvme-tcp://HOST[:PORT]/NQN[?nsid=N][&part=I/N][&size=SIZE][&auth=FILE][&take-over=yes]`.
+/// The default size is the same as for a device. If a launcher starts the command on several nodes
+/// and no part is named, each node gets its own part.
 fn remote(text: &str) -> Result<TierRequest> {
     let shared = placement::shared_part().filter(|_| !text.contains("part="));
     let text = shared.map_or(text.to_string(), |part| placement::with_part(text, part));
@@ -186,17 +190,17 @@ fn remote(text: &str) -> Result<TierRequest> {
     Ok(TierRequest { device, path, bytes, takes_over })
 }
 
-/// Where `nvme-tcp:…` is, with the address of the host and not its name, which every process would
-/// have to look up; and the size, if it says one.
+/// Returns the path of `nvme-tcp:…`, and the size if given. The path holds the address of the host,
+/// so that not every process has to resolve the name.
 pub fn remote_path(text: &str) -> Result<(PathBuf, Option<String>)> {
     remote_tier(text).map(|tier| (tier.path, tier.size))
 }
 
-/// What the text of a tier on another machine says.
+/// Parsed text of a tier on another machine.
 struct RemoteTier {
     path: PathBuf,
     size: Option<String>,
-    /// Another machine that has claimed it is put out.
+    /// Whether to take it from another machine that has claimed it.
     takes_over: bool,
 }
 
@@ -228,7 +232,7 @@ fn remote_tier(text: &str) -> Result<RemoteTier> {
     Ok(RemoteTier { path, size, takes_over })
 }
 
-/// A tier's size: whole hugeblocks.
+/// Parses the size of a tier, rounded down to whole hugeblocks.
 fn bytes(text: &str) -> Result<u64> {
     let bytes = size::parse(text).ok_or_else(|| Error::Size { text: text.to_string() })?;
     match bytes >= TIER_BYTES_MIN {
@@ -237,15 +241,15 @@ fn bytes(text: &str) -> Result<u64> {
     }
 }
 
-/// The part of `bytes` that hugeblocks fill.
+/// Rounds `bytes` down to whole hugeblocks.
 fn whole_blocks(bytes: u64) -> u64 {
     let block_bytes = u64::from(HUGEBLOCK_BYTES_DEFAULT);
     bytes / block_bytes * block_bytes
 }
 
-/// What the metadata say of the namespace that an earlier store has left at `path`; none if it has
-/// left nothing, or what is on a device is damaged and may be overwritten. Errors: it is none of
-/// ours, damaged, or in use.
+/// Returns the superblock of the namespace that an earlier store has left at `path`. None if there
+/// is none, or if it is on a device, damaged, and may be overwritten. Errors: it is not a tier,
+/// damaged, or in use.
 pub fn kept_namespace(
     kind: MediumKind,
     path: &Path,
@@ -270,7 +274,7 @@ pub fn kept_namespace(
     }
 }
 
-/// The sizes of the tiers with data of such a namespace, in order.
+/// Returns the sizes of the data tiers of such a namespace, in order.
 pub fn kept_sizes(superblock: &Superblock) -> impl Iterator<Item = u64> {
     let Geometry { tier_blocks: [first, further @ ..], hugeblock_bytes, .. } = superblock.geometry;
     let further = further.into_iter().filter(|&blocks| blocks > 0);
@@ -278,7 +282,7 @@ pub fn kept_sizes(superblock: &Superblock) -> impl Iterator<Item = u64> {
     (first > 0).then_some(superblock.bytes).into_iter().chain(further)
 }
 
-/// Pairs with `map_err`: the tier at `path`, which an earlier store has left, cannot be used.
+/// Converts an error of the tier at `path` that an earlier store has left, for `map_err`.
 pub fn refuse_kept(path: &Path) -> impl Fn(StoreError) -> Error {
     move |error| match error.refusal {
         Some(cairn_core::Error::Corrupt { what }) => {
@@ -288,7 +292,7 @@ pub fn refuse_kept(path: &Path) -> impl Fn(StoreError) -> Error {
     }
 }
 
-/// A tier as it is written on the command line; 0 bytes are no particular size.
+/// Returns a tier in the syntax of the command line; 0 bytes mean no particular size.
 pub fn shown(tier: &TierSpec) -> String {
     let mut shown = match tier.device {
         DeviceKind::Ram => "ram",
@@ -308,12 +312,12 @@ pub fn shown(tier: &TierSpec) -> String {
     shown
 }
 
-/// Tiers as they are written on the command line.
+/// Returns a list of tiers in the syntax of the command line.
 pub fn list(tiers: &[TierSpec]) -> String {
     tiers.iter().map(shown).collect::<Vec<_>>().join(",")
 }
 
-/// The path of a file, which need not exist, in a directory, which must.
+/// Returns the absolute path of a file. The file need not exist; its directory must.
 fn absolute(path: &Path) -> Result<PathBuf> {
     let refused = |problem: String, advice| refused(path, problem, advice);
     let name = path.file_name().filter(|_| !path.as_os_str().as_encoded_bytes().ends_with(b"/"));
@@ -338,13 +342,13 @@ fn refused(path: &Path, problem: String, advice: impl Into<Cow<'static, str>>) -
     Error::TierFile { path: path.to_path_buf(), problem, advice: advice.into() }
 }
 
-/// The directory of a tier's file.
+/// Returns the directory of a tier's file.
 pub fn directory_of(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new("/"))
 }
 
-/// Refuses a file that cannot be made: something is there already, the mount would hide it, or
-/// `free` bytes are not enough.
+/// Refuses a file that cannot be created: it exists, the mount would hide it, or `free` bytes are
+/// not enough.
 pub fn check_new_file(path: &Path, bytes: u64, free: u64, mount: &str) -> Result<()> {
     let refused = |problem: String, advice| Err(refused(path, problem, advice));
     if path.starts_with(mount) {
@@ -370,8 +374,8 @@ pub fn check_new_file(path: &Path, bytes: u64, free: u64, mount: &str) -> Result
     Ok(())
 }
 
-/// Refuses to map a file on a file system that looks for new space whenever bytes are overwritten:
-/// a write finds none there as an error, a mapping as a signal.
+/// Refuses to map a file on a copy-on-write file system. It needs new space when bytes are
+/// overwritten; if there is none, a write gets an error, but a mapping gets a signal.
 pub fn check_mappable(path: &Path) -> Result<()> {
     let directory = directory_of(path);
     let found = rustix::fs::statfs(directory).map_err(Error::file("look at", directory))?;
@@ -385,10 +389,9 @@ pub fn check_mappable(path: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a device that cannot be used for a new store: it is taken, or holds something that may
-/// not be overwritten. What an earlier store has left there is not lost, if its metadata
-/// `are_kept`: the new one recovers it. A tier that was never finished is begun anew, unless a
-/// store has it.
+/// Refuses a device that cannot be used for a new store: it is in use, or holds something that may
+/// not be overwritten. If the metadata `are_kept`, a tier of an earlier store is accepted, because
+/// the new store recovers it. An unfinished tier is created anew, unless a store has it.
 pub fn check_device(path: &Path, are_kept: bool, licence: Licence, roots: &Roots) -> Result<()> {
     match medium::contents(path, licence.takes_over).map_err(refused_device)? {
         Contents::Nothing => Ok(()),
@@ -421,7 +424,7 @@ pub fn check_kept_device(tier: &TierSpec) -> Result<()> {
     }
 }
 
-/// Refuses a device where each rank needs a tier of its own.
+/// Refuses a device if each rank needs a tier of its own.
 pub fn check_divisible(tier: &TierRequest) -> Result<()> {
     match (is_device(tier.device), &tier.path) {
         (true, Some(path)) => {
@@ -432,12 +435,12 @@ pub fn check_divisible(tier: &TierRequest) -> Result<()> {
     }
 }
 
-/// The path of a tier that is there before and after the store.
+/// Returns the path of a tier that exists independently of the store.
 pub fn device(tier: &TierSpec) -> Option<&Path> {
     tier.path.as_deref().filter(|_| is_device(tier.device))
 }
 
-/// Whether it is there before and after the store.
+/// Whether such a tier exists independently of the store.
 fn is_device(kind: DeviceKind) -> bool {
     kind.medium().is_some_and(MediumKind::is_device)
 }
@@ -447,10 +450,10 @@ fn too_small(path: &Path, wanted: u64, bytes_max: u64, advice: &'static str) -> 
     refused(path, format!("should have {wanted}, but the device has room for {found}"), advice)
 }
 
-/// A device that cannot be used, for a reason of the layer below.
+/// Converts an error of a device that cannot be used.
 pub fn refused_device(error: StoreError) -> Error {
     let problem = match error.errno {
-        // The advice says it all.
+        // The advice says everything.
         libc::EINVAL => "cannot be used".to_string(),
         errno => format!("cannot be used: {}", why(&io::Error::from_raw_os_error(errno))),
     };

@@ -1,49 +1,51 @@
-//! What would be lost with a store: files that are nowhere else, and why they are not. For `cairn
-//! ls --jobs` and `cairn gc`.
+//! Files that would be lost with a store because they exist nowhere else, and why. For `cairn ls
+//! --jobs` and `cairn gc`.
 //!
-//! Must stay true: nothing is changed and no agent is asked; what cannot be looked at is not safe.
+//! Must stay true: nothing is changed and no agent is asked. A file that cannot be examined counts
+//! as not safe.
 
-use crate::create::request::waited_for;
-use crate::error::Result;
-use crate::output::count;
-use crate::output::size::human;
-use crate::store::OpenStore;
 use cairn_agent::persist::outside::{Lack, Outside};
 use cairn_agent::store::node::Kind;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A number of files.
+use crate::create::request::waited_for;
+use crate::error::Result;
+use crate::output::count;
+use crate::output::size::human;
+use crate::store::OpenStore;
+
+/// Number and size of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Amount {
-    /// How many.
+    /// Number of files.
     pub files: u64,
-    /// Their lengths.
+    /// Sum of their lengths in bytes.
     pub bytes: u64,
 }
 
 impl Amount {
-    /// Counts one more.
+    /// Counts one more file.
     pub fn add(&mut self, bytes: u64) {
         self.files += 1;
         self.bytes += bytes;
     }
 }
 
-/// Files of a store that are nowhere else.
+/// Files of a store that exist nowhere else.
 #[derive(Debug, Default)]
 pub struct Risk {
     /// All of them.
     pub amount: Amount,
-    /// How many for which reason.
+    /// Number of files by reason.
     pub reasons: BTreeMap<Lack, u64>,
-    /// Why nobody can say what the persist directory has.
+    /// Why the persist directory cannot be examined.
     pub persist_problem: Option<String>,
 }
 
 impl Risk {
-    /// That of `store` now. Errors: a namespace cannot be read.
+    /// Examines `store`. Errors: a namespace cannot be read.
     pub fn of(store: &OpenStore) -> Result<Risk> {
         let mut risk = Risk::default();
         let open = |path: &PathBuf| waited_for(path, || Outside::open(path, &store.job));
@@ -70,7 +72,7 @@ impl Risk {
     }
 }
 
-/// An amount for people.
+/// Returns an amount as text for a person.
 pub fn shown(amount: Amount) -> String {
     match amount.files {
         0 => "nothing".to_string(),
@@ -78,7 +80,7 @@ pub fn shown(amount: Amount) -> String {
     }
 }
 
-/// Reasons for people.
+/// Returns the reasons as text for a person.
 pub fn said(reasons: &BTreeMap<Lack, u64>) -> String {
     let words = reasons.iter().map(|(lack, files)| format!("{files} {}", lack.words()));
     words.collect::<Vec<String>>().join(", ")

@@ -1,6 +1,6 @@
-//! A run that archives two checkpoints in an object store of the test.
+//! A run that archives two checkpoints in the test's object store.
 
-// Each test file is a program of its own and uses a part of this.
+// Each test file is a separate program and uses only a part of this module.
 #![allow(dead_code, unused_imports)]
 
 #[path = "../../../cairn-testing/src/object_store.rs"]
@@ -11,13 +11,13 @@ use std::process::{Child, Command, Output, Stdio};
 
 pub use object_store::{Mood, ObjectStore, Trouble};
 
-/// Two checkpoints: one of a small and one of a large file, which comes in parts.
+/// Writes two checkpoints: a small file, and a large file that is uploaded in parts.
 pub const SCRIPT: &str = "head -c 100 /dev/urandom > /cairn/state.100; chmod 640 /cairn/state.100; \
                           touch -d @1500000000 /cairn/state.100; head -c 9000000 /dev/urandom > /cairn/state.200; wait";
-/// Where the objects of the job are: BUCKET/PREFIX/JOB/.
+/// Prefix of the job's objects: BUCKET/PREFIX/JOB/.
 pub const OBJECTS: &str = "runs/deep/er/melt/";
 
-/// `cairn` as a client of `server`.
+/// Command of `cairn` as a client of `server`.
 pub fn client(sandbox: &Sandbox, server: &ObjectStore, arguments: &[&str]) -> Command {
     let mut command = sandbox.command(arguments);
     command
@@ -29,13 +29,13 @@ pub fn client(sandbox: &Sandbox, server: &ObjectStore, arguments: &[&str]) -> Co
     command
 }
 
-/// The same, to its end.
+/// Runs `client` to its end.
 pub fn cairn(sandbox: &Sandbox, server: &ObjectStore, arguments: &[&str]) -> Ran {
     let output = client(sandbox, server, arguments).output().expect("cairn starts");
     Ran::of(output, arguments.join(" "))
 }
 
-/// `cairn run` of a shell script that archives in `server`.
+/// Command of `cairn run` for a shell script that archives in `server`.
 pub fn command(sandbox: &Sandbox, server: &ObjectStore, script: &str) -> Command {
     let out = sandbox.out();
     let persist = out.to_str().expect("UTF-8");
@@ -43,13 +43,13 @@ pub fn command(sandbox: &Sandbox, server: &ObjectStore, script: &str) -> Command
     client(sandbox, server, &[&words[..], &["--", "bash", "-c", script]].concat())
 }
 
-/// The same, to its end.
+/// Runs `command` to its end.
 pub fn run(sandbox: &Sandbox, server: &ObjectStore, script: &str) -> Ran {
     let output = command(sandbox, server, script).output().expect("cairn starts");
     Ran::of(output, script.to_string())
 }
 
-/// A run that ends with the test, also with one that fails.
+/// A run that ends with the test, even if the test fails.
 pub struct Running(Option<Child>);
 
 impl Running {
@@ -74,20 +74,20 @@ impl Drop for Running {
     }
 }
 
-/// Objects that say that a checkpoint is there.
+/// Names of the manifest objects, one for each archived checkpoint.
 pub fn manifests(server: &ObjectStore) -> Vec<String> {
     let stem = format!("{OBJECTS}cairn-checkpoint.");
     server.names().into_iter().filter(|name| name.starts_with(&stem)).collect()
 }
 
-/// Whether the checkpoint of this step is there.
+/// Whether the archive has a manifest object for the checkpoint of this step.
 pub fn is_said_to_be_there(server: &ObjectStore, step: &str) -> bool {
     let stem = format!("{OBJECTS}cairn-checkpoint.{step}-");
     manifests(server).iter().any(|name| name.starts_with(&stem))
 }
 
-/// That both checkpoints are there, as the persist directory has them, and nothing is left of what
-/// was begun.
+/// Asserts that both checkpoints are archived as the persist directory has them, and that no
+/// unfinished upload is left.
 pub fn assert_archived(sandbox: &Sandbox, server: &ObjectStore) {
     for name in ["state.100", "state.200"] {
         let there = server.object(&format!("{OBJECTS}{name}")).expect("is there");
@@ -97,7 +97,7 @@ pub fn assert_archived(sandbox: &Sandbox, server: &ObjectStore) {
     assert_eq!(server.unfinished(), 0);
 }
 
-/// That no word of who we are is in what was said, nor in the files of the store.
+/// Asserts that no secret is in the output or in the files of the store.
 pub fn assert_secrets_are_kept(sandbox: &Sandbox, ran: &Ran) {
     let store = sandbox.store("melt");
     let files = std::fs::read_dir(&store).into_iter().flatten().flatten().map(|entry| entry.path());

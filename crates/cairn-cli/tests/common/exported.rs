@@ -1,6 +1,6 @@
-//! A file of a sandbox that `cairn target` exports, and what programs do with a store there.
+//! A file of a sandbox that `cairn target` exports, and scripts that use a store there.
 
-// Each test file is a program of its own and uses a part of this.
+// Each test file is a separate program and uses only a part of this module.
 #![allow(dead_code)]
 
 use crate::common::{self, Sandbox};
@@ -8,19 +8,19 @@ use serde_json::Value;
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
-/// What is exported.
+/// NQN of the exported subsystem.
 pub const NAME: &str = "nqn.2026-11.test:remote";
 
-/// Where another target is, with a namespace 2 of the name that the tests of `cairn-agent` expect,
-/// which may hold anything.
+/// Variable with the address of another target. That target has a namespace 2 under the name that
+/// the tests of `cairn-agent` expect; its content does not matter.
 const PEER_VARIABLE: &str = "CAIRN_NVME_PEER";
 
-/// A target that is ended with the test.
+/// A target that ends with the test.
 pub struct Target {
     child: Option<Child>,
     pub tier: String,
     pub address: String,
-    /// Where its counters are, if that was asked for.
+    /// Address of its metrics, if they were requested.
     pub metrics: String,
 }
 
@@ -30,7 +30,7 @@ impl Target {
         Target::start_with(sandbox, address, &[])
     }
 
-    /// The same, with such options.
+    /// `start`, with these options.
     pub fn start_with(sandbox: &Sandbox, address: &str, options: &[&str]) -> Target {
         let export = format!("file:{}", sandbox.work().join("export").display());
         let all = ["--json", "target", "--listen", address, "--nqn", NAME, &export];
@@ -38,7 +38,7 @@ impl Target {
         Target::spawn(&mut sandbox.command(&all))
     }
 
-    /// The same by a command that is complete.
+    /// Starts a target from a complete command.
     pub fn spawn(command: &mut Command) -> Target {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
         let stdout = child.stdout.take().expect("it is a pipe");
@@ -50,7 +50,7 @@ impl Target {
         Target { child: Some(child), tier, address, metrics }
     }
 
-    /// That of the variable, or ours.
+    /// The target of `PEER_VARIABLE`, or one of our own.
     pub fn any(sandbox: &Sandbox) -> Target {
         let Ok(address) = std::env::var(PEER_VARIABLE) else {
             return Target::start(sandbox, "127.0.0.1:0");
@@ -72,7 +72,7 @@ impl Drop for Target {
     }
 }
 
-/// A sandbox with a file to export.
+/// Sandbox with a file to export.
 pub fn exporting() -> Sandbox {
     let sandbox = Sandbox::new();
     let file = fs::File::create(sandbox.work().join("export")).expect("makes");
@@ -80,7 +80,7 @@ pub fn exporting() -> Sandbox {
     sandbox
 }
 
-/// Kills the agent and removes what is in memory.
+/// Kills the agent and removes the store's memory.
 pub fn lose_memory(sandbox: &Sandbox, job: &str) {
     if let Some(agent) = sandbox.agent_if_any(job) {
         common::kill("KILL", agent.into());
@@ -88,8 +88,8 @@ pub fn lose_memory(sandbox: &Sandbox, job: &str) {
     fs::remove_dir_all(sandbox.store(job)).expect("removes");
 }
 
-/// Makes some files and shows their checksums.
+/// Makes some files and prints their checksums.
 pub const WRITE: &str = "cd /cairn && mkdir d && for i in 1 2 3; do seq $i 200000 >d/f$i; done && \
     echo more >>d/f1 && truncate -s 1000 d/f2 && mv d/f3 g && sync d/f1 && cksum d/f1 d/f2 g";
-/// Shows them again.
+/// Prints the checksums again.
 pub const READ: &str = "cd /cairn && cksum d/f1 d/f2 g";

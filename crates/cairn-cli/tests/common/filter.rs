@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Has the kernel refuse `call` to the command, and to what it starts, with `errno`; but not where
-/// its second argument is `but_for`.
+/// Makes the kernel refuse `call` with `errno` to the command and its children, except where the
+/// call's second argument is `but_for`.
 pub fn refuse(
     command: &mut Command,
     call: libc::c_long,
@@ -28,7 +28,7 @@ pub fn refuse(
     ];
     let confine = move || {
         let program = libc::sock_fprog { len: 6, filter: steps.as_ptr().cast_mut() };
-        // SAFETY: takes numbers, and a filter of six steps, which only is read.
+        // SAFETY: the calls take numbers and a filter of six steps, which the kernel only reads.
         let is_set = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
                 && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)

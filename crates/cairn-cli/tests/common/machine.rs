@@ -1,6 +1,6 @@
-//! Other machines, which are mount namespaces here: who shares `/dev/shm` is one machine.
+//! Simulated machines: mount namespaces. Processes that share `/dev/shm` are one machine.
 
-// Each test file is a program of its own and uses a part of this.
+// Each test file is a separate program and uses only a part of this module.
 #![allow(dead_code)]
 
 use crate::common::{Ran, Sandbox};
@@ -10,11 +10,11 @@ use std::process::{Child, Command, Stdio};
 
 const IN_NAMESPACE: [&str; 4] = ["unshare", "--user", "--map-root-user", "--mount"];
 
-/// A machine, for as long as this lives.
+/// A machine that exists as long as this value.
 pub struct Machine(Child);
 
 impl Machine {
-    /// None, and said, where that is not allowed.
+    /// Prints a message and returns None where mount namespaces are not allowed.
     pub fn start() -> Option<Machine> {
         let script = "mount -t tmpfs none /dev/shm && echo && exec cat";
         let mut command = Command::new(IN_NAMESPACE[0]);
@@ -28,17 +28,17 @@ impl Machine {
         is_ready.then_some(machine)
     }
 
-    /// `cairn run` there, not started yet.
+    /// Command of `cairn run` on this machine, not started yet.
     pub fn run(&self, sandbox: &Sandbox, job: &str, tier: &str, script: &str) -> Command {
         self.cairn(sandbox, &["run", "--job", job, "--tier", tier, "--", "bash", "-c", script])
     }
 
-    /// Its first process.
+    /// Process id of the machine's first process.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// `cairn` there, not started yet.
+    /// Command of `cairn` on this machine, not started yet.
     pub fn cairn(&self, sandbox: &Sandbox, arguments: &[&str]) -> Command {
         let there = sandbox.command(arguments);
         let mut command = self.command(there.get_program());
@@ -52,7 +52,7 @@ impl Machine {
         command
     }
 
-    /// Any program there, as its administrator.
+    /// Command of any program on this machine, as its administrator.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--user", "--mount", "--preserve-credentials", "--target"]);

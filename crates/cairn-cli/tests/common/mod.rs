@@ -1,9 +1,9 @@
-//! A place of its own for each test: a store root, a persist directory, and the `cairn` command
-//! pointed at them.
+//! Sandbox of a test: a store root, a persist directory, and the `cairn` command set up to use
+//! them.
 //!
-//! Nothing outside the temporary directory is touched; agents end with the sandbox.
+//! Invariant: nothing outside the temporary directory is touched. Agents end with the sandbox.
 
-// Each test file is a program of its own and uses a part of this.
+// Each test file is a separate program and uses only a part of this module.
 #![allow(dead_code)]
 
 pub mod filter;
@@ -22,10 +22,11 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test gives up.
+/// Longest wait before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// So much of each file of a store is compared: segments are sparse, and what matters comes first.
+/// Number of bytes of each store file that are compared. Segments are sparse, and the start
+/// matters.
 const FINGERPRINT_BYTES: u64 = 4 << 20;
 
 /// The `cairn` program under test.
@@ -49,29 +50,29 @@ impl Sandbox {
         Sandbox { directory }
     }
 
-    /// Where stores are made.
+    /// Directory for stores.
     pub fn root(&self) -> PathBuf {
         self.directory.join("root")
     }
 
-    /// The persist directory.
+    /// Persist directory.
     pub fn out(&self) -> PathBuf {
         self.directory.join("out")
     }
 
-    /// The current directory of commands.
+    /// Current directory of commands.
     pub fn work(&self) -> PathBuf {
         self.directory.join("work")
     }
 
-    /// The directory of a job's store.
+    /// Directory of a job's store.
     pub fn store(&self, job: &str) -> PathBuf {
         let users = fs::read_dir(self.root()).expect("the root is there").flatten();
         let found = users.map(|user| user.path().join(job)).find(|path| path.exists());
         found.unwrap_or_else(|| self.root().join("none").join(job))
     }
 
-    /// `cairn` with these arguments, not started yet.
+    /// Command of `cairn` with these arguments, not started yet.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(CAIRN);
         command
@@ -87,7 +88,7 @@ impl Sandbox {
         command
     }
 
-    /// Runs a shell script as a user would, in whose environment `cairn` is set up as in `command`.
+    /// Runs a shell script as a user would, with the environment of `command`.
     pub fn shell(&self, script: &str) -> Output {
         let settings = self.command(&[]);
         let set = settings.get_envs().filter_map(|(name, value)| Some((name, value?)));
@@ -101,19 +102,19 @@ impl Sandbox {
         Ran::of(self.command(arguments).output().expect("cairn starts"), arguments.join(" "))
     }
 
-    /// `cairn run`, draining to the persist directory, of a shell script as `job`.
+    /// Runs a shell script as `job` with `cairn run`, draining to the persist directory.
     pub fn run(&self, job: &str, script: &str) -> Ran {
         let out = self.out();
         let persist = out.to_str().expect("UTF-8");
         self.cairn(&["run", "--job", job, "--persist", persist, "--", "bash", "-c", script])
     }
 
-    /// `cairn run` of a shell script as `job`, draining nowhere.
+    /// Runs a shell script as `job` with `cairn run`, without a persist directory.
     pub fn run_undrained(&self, job: &str, script: &str) -> Ran {
         self.cairn(&["run", "--job", job, "--", "bash", "-c", script])
     }
 
-    /// Flips a bit so many bytes behind where `content` begins in the memory of a store.
+    /// Flips a bit in a store's memory, `behind` bytes after the start of `content`.
     pub fn flip(&self, job: &str, content: &[u8], behind: usize) {
         let path = self.store(job).join("node.ram0");
         let memory = fs::read(&path).expect("reads");
@@ -123,7 +124,7 @@ impl Sandbox {
         file.write_all_at(&[memory[at] ^ 1], at as u64).expect("writes");
     }
 
-    /// The manifest of a job; null if there is none.
+    /// Manifest of a job; null if there is none.
     pub fn manifest(&self, job: &str) -> Value {
         let path = self.out().join(format!("cairn-manifest.{job}.json"));
         match fs::read(&path) {
@@ -132,15 +133,15 @@ impl Sandbox {
         }
     }
 
-    /// The manifest's entry of a path.
+    /// The manifest's entry for a path; null if there is none.
     pub fn entry(&self, job: &str, path: &str) -> Value {
         let manifest = self.manifest(job);
         let files = manifest["files"].as_array().cloned().unwrap_or_default();
         files.into_iter().find(|entry| entry["path"] == path).unwrap_or(Value::Null)
     }
 
-    /// Names in the persist directory but the manifests and what killed jobs left, sorted, with
-    /// those below.
+    /// Sorted names of all files and directories in the persist directory, without manifests and
+    /// the leftovers of killed jobs.
     pub fn drained_names(&self) -> Vec<String> {
         let mut names = Vec::new();
         collect(&self.out(), "", &mut names);
@@ -152,8 +153,8 @@ impl Sandbox {
         names
     }
 
-    /// Has something stand outside where a file of `job` is to be, that cannot be set aside; its
-    /// path.
+    /// Puts an obstacle where a file of `job` is to be drained, one that cannot be set aside.
+    /// Returns its path.
     pub fn obstruct(&self, job: &str, name: &str) -> PathBuf {
         let obstacle = self.out().join(name);
         fs::create_dir(&obstacle).expect("makes an obstacle");
@@ -161,24 +162,24 @@ impl Sandbox {
         obstacle
     }
 
-    /// A drained file's content.
+    /// Content of a drained file.
     pub fn drained(&self, name: &str) -> String {
         let path = self.out().join(name);
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
-    /// The process of the agent of a job, which is started if need be.
+    /// Process id of a job's agent, which is started if necessary.
     pub fn agent(&self, job: &str) -> u32 {
         self.agent_if_any(job).expect("an agent")
     }
 
-    /// As `agent`; none if there is none and nothing for one to do.
+    /// As `agent`, but None if there is no agent and nothing for one to do.
     pub fn agent_if_any(&self, job: &str) -> Option<u32> {
         let status = self.cairn(&["status", job, "--json"]).succeeds().json();
         status[0]["agent"]["pid"].as_u64().map(|pid| pid as u32)
     }
 
-    /// Everything in a store that a refused command must leave as it is.
+    /// Everything in a store that a refused command must leave unchanged.
     pub fn fingerprint(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut found = Vec::new();
         fingerprint(&self.root(), &mut found);
@@ -234,7 +235,7 @@ impl Ran {
         self
     }
 
-    /// Exit code 2 and exactly one line, which contains `part`.
+    /// Asserts exit code 2 and exactly one line, which contains `part`.
     pub fn refused_with(self, part: &str) -> Ran {
         let ran = self.ends_with(2);
         assert_eq!(ran.stderr.lines().count(), 1, "one line: {}", ran.show());
@@ -258,7 +259,7 @@ impl Ran {
             .unwrap_or_else(|error| panic!("{error}: {}", self.show()))
     }
 
-    /// The command that is offered for `purpose` at the end of a run.
+    /// Command that the end of a run offers for `purpose`.
     pub fn offered(&self, purpose: &str) -> String {
         let mut lines = self.stderr.lines();
         let marker = format!(":   {purpose} ");
@@ -268,7 +269,7 @@ impl Ran {
     }
 }
 
-/// Waits until `condition` holds.
+/// Waits until `condition` holds; panics after `PATIENCE`.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
@@ -283,10 +284,12 @@ pub fn kill(signal: &str, target: i64) {
     assert!(status.expect("kill starts").success(), "kill {signal} {target}");
 }
 
-/// The library stands beside the program, but `cargo test` of this crate alone does not build it:
-/// do so, or take note that it is fresh. A stale one would not agree with the program on the format
-/// of a store. A user who cannot build, because the checkout is somebody else's, uses the one that
-/// is there. `CAIRN_BUILT` says that it is fresh (scripts/run-all-tests.py).
+/// Builds the preload library, or checks that it is fresh: it is beside the program, but `cargo
+/// test` of this crate alone does not build it. A stale library would disagree with the program
+/// about the format of a store.
+///
+/// A user who cannot build, because the checkout belongs to somebody else, uses the library that
+/// exists. `CAIRN_BUILT` says that it is fresh (scripts/run-all-tests.py).
 fn build_library() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {

@@ -1,20 +1,20 @@
-//! A run whose program does what the test says, step by step.
+//! A run whose program executes the test's commands step by step.
 
 use super::{Sandbox, eventually, kill};
 use std::fs;
 use std::process::Child;
 
-/// A run that goes on until it is told to end, with commands fed to its shell one by one.
+/// A run whose shell executes commands one by one until it is told to end.
 pub struct Session<'a> {
     sandbox: &'a Sandbox,
     child: Child,
     commands: u32,
-    /// The shell goes on without its run.
+    /// Whether the shell runs on without its `cairn run`.
     is_alone: bool,
 }
 
 impl<'a> Session<'a> {
-    /// Starts one as `job`, with these options of `cairn run`.
+    /// Starts a session as `job` with these options of `cairn run`.
     pub fn start(sandbox: &'a Sandbox, job: &str, options: &[&str]) -> Session<'a> {
         let script = "echo $$ >shell; n=1; while :; do until [ -e do.$n ]; do sleep 0.01; done
             . ./do.$n; touch done.$n; n=$((n + 1)); done";
@@ -28,14 +28,14 @@ impl<'a> Session<'a> {
         session
     }
 
-    /// Has the shell carry out `command`; returns when it is done.
+    /// Executes `command` in the shell and returns when it is done.
     pub fn shell(&mut self, command: &str) {
         self.begin(command);
         let done = self.sandbox.work().join(format!("done.{}", self.commands));
         eventually(command, || done.exists());
     }
 
-    /// Has the shell carry out `command` once it is done with what came before.
+    /// Queues `command`: the shell executes it after all earlier ones.
     pub fn begin(&mut self, command: &str) {
         self.commands += 1;
         let work = self.sandbox.work();
@@ -44,13 +44,13 @@ impl<'a> Session<'a> {
         fs::rename(work.join("new"), file).expect("renames");
     }
 
-    /// Ends the shell; the exit code of the run.
+    /// Ends the shell and returns the exit code of the run.
     pub fn end(mut self) -> Option<i32> {
         self.begin("exit 0");
         self.child.wait().expect("ends").code()
     }
 
-    /// Kills `cairn run`; the shell goes on.
+    /// Kills `cairn run`; the shell runs on.
     #[allow(dead_code, reason = "not every test does")]
     pub fn kill_run(&mut self) {
         self.child.kill().expect("kills");
@@ -74,7 +74,7 @@ impl<'a> Session<'a> {
 }
 
 impl Drop for Session<'_> {
-    /// Ends a session that a failed test left.
+    /// Ends a session left by a failed test.
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             kill("TERM", i64::from(self.child.id()));

@@ -1,25 +1,26 @@
-//! `cairn target`, for as long as a test needs it.
+//! `cairn target` for the duration of a test.
 
 use super::Sandbox;
 use serde_json::Value;
 use std::process::{Child, Stdio};
 
-/// A target that is ended with the test.
+/// A target that ends with the test.
 pub struct Target(Child);
 
 impl Target {
-    /// Its process.
+    /// Process id of the target.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// Sends it a signal.
+    /// Sends the target a signal.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a signal to a child of ours that was not waited for; no memory is involved.
+        // SAFETY: the signal goes to a child of ours that was not waited for; no memory is
+        // involved.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 
-    /// Waits for its end; its exit code.
+    /// Waits for the target to end and returns its exit code.
     pub fn end(mut self) -> Option<i32> {
         self.0.wait().expect("it is a child").code()
     }
@@ -31,12 +32,12 @@ impl Drop for Target {
     }
 }
 
-/// Starts `cairn target` with these arguments at any port; what it says.
+/// Starts `cairn target` with these arguments on any port. Returns it with its report.
 pub fn start(sandbox: &Sandbox, arguments: &[&str]) -> (Target, Value) {
     start_at(sandbox, &["--listen", "127.0.0.1:0"], arguments)
 }
 
-/// Starts it where these arguments say.
+/// As `start`, at the address that `place` gives.
 pub fn start_at(sandbox: &Sandbox, place: &[&str], arguments: &[&str]) -> (Target, Value) {
     let all = [&["--json", "target"], place, arguments].concat();
     let mut child = sandbox.command(&all).stdout(Stdio::piped()).spawn().expect("starts");

@@ -1,10 +1,12 @@
-//! Files whose data are still elsewhere: everything about them is as it will be, only that whoever
-//! wants the data waits until somebody has brought them (`cairn run --stage=on-demand`).
+//! Absent files: their data are still elsewhere. All attributes are final, but whoever wants the
+//! data waits until they were staged in (`cairn run --stage=on-demand`).
 //!
-//! Must stay true: what was brought in part is never read: nobody opens an absent file but to empty
-//! it, to name it, or to bring it, and who brings it writes only as long as it is absent. A crash
-//! leaves it absent. Bringing changes nothing that `stat` shows. Absence ends when the data are
-//! there, or when the file is emptied. Has no clock, and does not know where data come from.
+//! Must stay true: data that were staged in only in part are never read. An absent file is opened
+//! only to empty it, to name it, or to stage it in. The stager writes to it only while it is
+//! absent. After a crash the file is still absent. Staging in changes nothing that `stat` shows.
+//! Absence ends when the data are complete, or when the file is emptied.
+//!
+//! Has no clock, and does not know where data come from.
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{
@@ -20,17 +22,17 @@ use crate::process::handle::{Handle, MAY_READ, MAY_WRITE, PATH_ONLY};
 use crate::space::{Hope, Moment};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Somebody who did not say for so long that files are brought brings none any more.
+/// A stager that has not reported for this long is taken to be dead.
 const BRINGER_LIFE_MS: u32 = 30_000;
-/// Tells a time from none.
+/// Marks a word that holds a time.
 const IS_SET: u64 = 1 << 32;
-/// Inodes looked at under one lock.
+/// Inodes examined under one lock.
 const INODES_BATCH: u32 = 1024;
-/// All that is said of an absent file.
+/// All flags that describe an absent file.
 const ANY: u32 = ABSENT | WANTED | ASKED | UNAVAILABLE | DAMAGED;
 
 impl Inode {
-    /// What is known of the data of an absent file.
+    /// Returns what is known of the data of an absent file; `None` if the file is not absent.
     pub(crate) fn absence(self, tx: &Transaction) -> Option<Absence> {
         let flags = self.flags(tx);
         (flags & ABSENT != 0).then(|| Absence {
@@ -41,7 +43,7 @@ impl Inode {
         })
     }
 
-    /// The file is emptied: its data are not to be brought any more.
+    /// Ends absence because the file is emptied: its data need not be staged in.
     pub(crate) fn forgo_data(self, tx: &mut Transaction) {
         if self.flags(tx) & ABSENT != 0 {
             self.clear_flags(tx, ANY);
@@ -51,7 +53,8 @@ impl Inode {
 }
 
 impl Transaction<'_> {
-    /// Makes a file absent whose size and data are known, or drops what was brought of it.
+    /// Makes a file absent whose size and checksum are known. Drops what was staged in of it so
+    /// far.
     fn begin_absence(
         &mut self,
         inode: Inode,
@@ -71,7 +74,8 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// An absent file is regular, and nobody can read it.
+    /// Whether the absence flags are consistent: an absent file is regular and has a CRC32C; any
+    /// other file has none of the flags.
     pub(crate) fn is_absence_sound(&self, inode: Inode) -> bool {
         let flags = inode.flags(self);
         match flags & ABSENT {
@@ -80,7 +84,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether a description may exist while its file is absent.
+    /// Whether the description may exist while its file is absent: it is open for its path only, or
+    /// for writing only.
     pub(crate) fn may_see_absent(&self, handle: Handle) -> bool {
         let access = handle.flags(self) & (PATH_ONLY | MAY_READ | MAY_WRITE);
         access == PATH_ONLY || access == MAY_WRITE
@@ -88,10 +93,11 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Says that the file that `handle` has open for writing is of `size` bytes with this CRC32C,
-    /// which are not here yet.
-    /// Errors: `Invalid` unless it is empty, and open for writing alone and nowhere else;
-    /// `NotSupported` on media of a version before 4.
+    /// Makes the file that `handle` has open for writing absent: it has `size` bytes with this
+    /// CRC32C, which are elsewhere.
+    ///
+    /// Errors: `Invalid` unless it is empty, and open for writing only and nowhere else;
+    /// `FileTooLarge`; `NotSupported` on media of a version before 4.
     pub fn make_absent(
         &self,
         caller: &Caller,
@@ -99,7 +105,7 @@ impl Microfs {
         size: u64,
         crc32c: u32,
     ) -> Result<()> {
-        // Older builds would take the record of it on media of theirs for the end of the log.
+        // Older builds would take the record of this for the end of the log.
         if self.durable.as_ref().is_some_and(|durable| !durable.superblock.holds_absent()) {
             return Err(Error::NotSupported);
         }
@@ -118,10 +124,11 @@ impl Microfs {
         })
     }
 
-    /// Opens an absent file to bring its data: they are written through the description, at any
-    /// offset below its size. What was brought before is dropped.
-    /// Errors: `NotFound` if it is not absent, or has no name any more; `Busy` if somebody else
-    /// brings it.
+    /// Opens an absent file to stage in its data. They are written through the description, at any
+    /// offset below the file's size. Drops what was staged in before.
+    ///
+    /// Errors: `NotFound` if the file is not absent, or has no name; `Busy` if somebody else stages
+    /// it in.
     pub fn open_absent(&self, caller: &Caller, inode: InodeId) -> Result<HandleId> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
@@ -146,8 +153,8 @@ impl Microfs {
         })
     }
 
-    /// The data of the absent file that `handle` brings are there, as they should be. False if that
-    /// is nobody's any more: the file was emptied meanwhile.
+    /// Ends the absence of the file behind `handle`: its data are complete and correct. Returns
+    /// false if the file was emptied meanwhile. Errors: `Busy` while a write to it is in flight.
     pub fn end_absence(&self, caller: &Caller, handle: HandleId) -> Result<bool> {
         self.transact(|tx| {
             let inode = tx.handle(handle)?.file(tx, MAY_WRITE)?;
@@ -165,13 +172,14 @@ impl Microfs {
         })
     }
 
-    /// What is known of the data of a file that is absent; `None` if it is not.
+    /// Returns what is known of the data of a file that is absent; `None` if it is not.
     pub fn absence(&self, inode: InodeId) -> Result<Option<Absence>> {
         self.transact_unlogged(|tx| Ok(tx.inode(inode)?.absence(tx)))
     }
 
-    /// Somebody waits for the data of a file: they are to be brought next, even if that has failed
-    /// before. What is known of them; `None` if the file is not absent.
+    /// Asks for the data of a file to be staged in next, even if that has failed before, because
+    /// somebody waits for them. Returns what is known of the data; `None` if the file is not
+    /// absent.
     pub fn want_absent(&self, inode: InodeId) -> Result<Option<Absence>> {
         let found = self.transact_unlogged(|tx| {
             let inode = tx.inode(inode)?;
@@ -185,8 +193,8 @@ impl Microfs {
         Ok(found)
     }
 
-    /// Begins an attempt to bring the data of an absent file: if it fails, that is nothing to those
-    /// who begin to wait from now on.
+    /// Begins an attempt to stage in an absent file. If the attempt fails, waiters that arrive from
+    /// now on do not take that for theirs.
     pub fn try_absent(&self, inode: InodeId) -> Result<()> {
         self.transact_unlogged(|tx| {
             tx.inode(inode)?.clear_flags(tx, ASKED);
@@ -194,10 +202,10 @@ impl Microfs {
         })
     }
 
-    /// Says that the data of an absent file could not be had in the attempt that began last;
-    /// `damaged`: what is there of them is not what it should be, so it is of no use to try again.
-    /// False, and nobody is told, if somebody began to wait since, who is owed another attempt. For
-    /// who brings them.
+    /// Reports that the last attempt to stage in an absent file failed. `damaged`: the data found
+    /// are not the expected ones, and another attempt is useless. Returns false, with nothing
+    /// reported, if a waiter arrived since the attempt began and the data are not damaged: that
+    /// waiter is owed another attempt. For the stager.
     pub fn fail_absent(&self, inode: InodeId, damaged: bool) -> Result<bool> {
         self.transact_unlogged(|tx| {
             let inode = tx.inode(inode)?;
@@ -213,7 +221,7 @@ impl Microfs {
         })
     }
 
-    /// The absent files that somebody waits for.
+    /// Returns the absent files that somebody waits for.
     pub fn wanted_absent(&self) -> Result<Vec<InodeId>> {
         let mut wanted = Vec::new();
         let mut next = 1u32;
@@ -234,17 +242,17 @@ impl Microfs {
         }
     }
 
-    /// How often somebody began to wait for data, read without the lock.
+    /// Returns how many waits for data have begun. Takes no lock.
     pub fn absence_wishes(&self) -> u64 {
         self.absence_word(ABSENCE_WISHES).load(Ordering::Relaxed)
     }
 
-    /// Says that files are brought. For who does that, several times a second.
+    /// Reports that files are being staged in. For the stager, several times a second.
     pub fn absence_beat(&self, now: Moment) {
         self.absence_word(ABSENCE_BEAT).store(IS_SET | u64::from(now.0), Ordering::Relaxed);
     }
 
-    /// What somebody may hope for who has waited since `began`.
+    /// Returns the outlook of a waiter that began at `began`.
     pub fn absence_hope(&self, began: Moment, now: Moment) -> Hope {
         let waited_ms = now.since(began);
         let silence_ms = match self.absence_word(ABSENCE_BEAT).load(Ordering::Relaxed) {

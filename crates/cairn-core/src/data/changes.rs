@@ -1,21 +1,22 @@
-//! Which blocks of files have other bytes than they had at the last cut of an image, so that who
-//! copies one image after another need not read what is the same.
+//! Change bits: which blocks have other bytes than at the last cut of an image. Whoever copies one
+//! image after another need not read the unchanged ones.
 //!
 //! ```text
 //! page     words: interval | a bit for each block
 //! ```
-//! The *interval* of a page is the number of the image that was last begun when a bit of it was
-//! set: bits of an earlier one mean nothing any more, and are cleared before the next one is set.
+//! The *interval* of a page is the number of the newest image at the time a bit of the page was
+//! last set. Bits of an earlier interval mean nothing, and are cleared before the next bit is set.
 //! So a cut costs nothing here.
 //!
-//! Must stay true: before a byte of a file changes, a block with its end in the middle of it is cut
-//! off, or a block becomes part of the file, the block's bit is set in that interval. What is
-//! written behind the end changes no byte of the file, and sets no bit: whoever goes by the bits
-//! takes as unchanged only what is before the end that the file had. Whoever copies waits for
-//! writes that were planned before the cut ([`Microfs::image_is_settled`]). A bit stays set though
-//! its transaction be undone: it says no more than that bytes may be others.
-//! Does not know what stores to mapped files change: of a file that programs can store to at either
-//! end of an interval nothing is known.
+//! Must stay true: a block's bit is set in the current interval before a byte of the file in it
+//! changes, before the file is cut in the middle of it, and before it becomes part of a file. A
+//! write behind the end of the file changes no byte of the file and sets no bit. So a reader of the
+//! bits takes only blocks before the end that the file had as unchanged. A copier waits for writes
+//! that were planned before the cut ([`Microfs::image_is_settled`]). A bit stays set even if its
+//! transaction is undone: it only says that bytes may differ.
+//!
+//! Does not know what stores to mapped files change: nothing is known of a file that programs can
+//! store to at either end of an interval.
 
 use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
@@ -27,17 +28,17 @@ use crate::space::pool::{BlockRun, for_words};
 use std::ops::Range;
 
 const BLOCKS_PER_PAGE: u32 = (PAGE_WORDS as u32 - 1) * u64::BITS;
-/// Extents and blocks looked at under one lock.
+/// Extents and blocks examined under one lock.
 const EXTENT_BATCH: usize = 256;
 const BLOCK_BATCH: u32 = 1 << 13;
 
-/// Words for the bits of so many blocks.
+/// Number of words for the change bits of `blocks` blocks.
 pub(crate) fn changed_words(blocks: u32) -> usize {
     blocks.div_ceil(BLOCKS_PER_PAGE) as usize * PAGE_WORDS
 }
 
-/// The parts of a run of blocks in a page each: where that page is, the first bit in it, how many
-/// there are.
+/// Splits a run of blocks by page of bits. Yields the first word of the page, the first bit in it
+/// and the number of bits.
 fn parts(region: TierRegion, run: BlockRun) -> impl Iterator<Item = (usize, u32, u32)> {
     let mut block = run.first;
     std::iter::from_fn(move || {
@@ -50,7 +51,7 @@ fn parts(region: TierRegion, run: BlockRun) -> impl Iterator<Item = (usize, u32,
 }
 
 impl Transaction<'_> {
-    /// The same as `note_change`, of one block, of which it was mostly noted before.
+    /// Does the same as `note_change` for one block, whose bit is mostly set already.
     #[inline]
     pub(crate) fn note_change_of_one(&mut self, tier: u8, block: u32) {
         let changed = self.layout.tiers[usize::from(tier)].changed;
@@ -62,7 +63,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Bytes of these blocks are about to change, or the blocks become part of a file.
+    /// Sets the bits of blocks whose bytes are about to change, or that become part of a file.
     pub(crate) fn note_change(&mut self, run: BlockRun) {
         let Some(region) = self.tier(run) else { return };
         let interval = self.get(IMAGE_COUNT);
@@ -81,8 +82,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Clears the bits of a page. A death in the middle leaves the earlier interval, and the next
-    /// one clears them again.
+    /// Clears the bits of a page. After a death in the middle the page has the earlier interval, so
+    /// the next caller clears them again.
     #[cold]
     fn begin_interval(&mut self, page: usize, interval: u64) {
         self.keep_pages(page, 1);
@@ -90,7 +91,7 @@ impl Transaction<'_> {
         self.set_unlogged(page, interval);
     }
 
-    /// Adds those of a run at `file_block` that have not changed in `interval` to `found`.
+    /// Adds the blocks of a run at `file_block` that have not changed in `interval` to `found`.
     fn add_unchanged(
         &self,
         interval: u64,
@@ -117,10 +118,10 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Of the view of an image: puts the blocks of a file whose bytes are those that they had at
-    /// the cut of the image before, up to where the file ended then, into `found`, in order and
-    /// neighbours together. Holes are not among them. Nothing is known of stores by mappings.
-    /// Errors: `ImageLost`.
+    /// Fills `found`, in the view of an image, with the file's blocks that have the same bytes as
+    /// at the cut of the previous image. This holds up to where the file ended then. The ranges are
+    /// in order and neighbours are merged; holes are left out. Stores through mappings are not
+    /// known. Errors: `ImageLost`.
     pub fn unchanged_blocks(&self, inode: InodeId, found: &mut Vec<Range<u32>>) -> Result<()> {
         found.clear();
         let mut next = Some(0);
@@ -151,7 +152,7 @@ impl Microfs {
     }
 }
 
-/// Adds blocks behind those that are there.
+/// Appends blocks to the ranges; merges them with the last one if they touch.
 fn add(found: &mut Vec<Range<u32>>, blocks: Range<u32>) {
     match found.last_mut().filter(|last| last.end == blocks.start) {
         Some(last) => last.end = blocks.end,

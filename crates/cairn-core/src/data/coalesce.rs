@@ -1,42 +1,44 @@
 //! Coalescing: one record for many writes through one description (NVMe-CR, section III-E).
 //!
-//! Two patterns need no record of their own: a write that begins where the last one ended, and
-//! *strides*, pieces of equal length and equally far apart, as the processes write that share one
-//! file. Either way the blocks that are added continue those of the record on the tier.
-//! Invariant: both kinds of records have as many words, so the one may become the other in its
+//! Two patterns share a record: a write that begins where the last one ended, and *strides*.
+//! Strides are pieces of equal length at equal distances, as processes that share one file write
+//! them. In both, the added blocks continue those of the record on the tier.
+//!
+//! Invariant: both kinds of records have the same number of words, so one can become the other in
 //! place.
+//!
 //! Does not know where a record is, or whether it may still be changed; `oplog.rs` does.
 
 use crate::data::map::Extent;
 use crate::format::record::Operation;
 use crate::space::pool::{BlockRun, RUN_BLOCKS_MAX};
 
-/// Parameters of either kind of record. Both have the inode, offset, length and packed run in the
-/// same places.
+/// Parameters of either kind of record. Inode, offset, length and packed run have the same
+/// positions in both.
 pub(crate) type Parameters = [u64; 6];
 
-/// A write, as records say it.
+/// A write as a record describes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
-    /// Bytes.
+    /// Offset in the file, bytes.
     pub offset: u64,
-    /// Bytes.
+    /// Length, bytes.
     pub length: u64,
-    /// What it adds to the file.
+    /// Blocks that it adds to the file.
     pub added: Option<Extent>,
     /// Seal of the file's last block.
     pub seal: u64,
 }
 
 impl Written {
-    /// Parameters of a record of this write alone.
+    /// Returns the parameters of a record of this write alone.
     pub(crate) fn parameters(&self, inode: u32) -> Parameters {
         let (file_block, run) =
             self.added.map_or((0, 0), |added| (u64::from(added.file_block), added.blocks.pack()));
         [u64::from(inode), self.offset, self.length, file_block, run, self.seal]
     }
 
-    /// What was added, if that is all that was written.
+    /// Returns the added extent if the write covers exactly its blocks.
     fn whole_blocks(&self, shift: u32) -> Option<Extent> {
         let is_whole = |added: &Extent| {
             u64::from(added.file_block) << shift == self.offset
@@ -46,8 +48,8 @@ impl Written {
     }
 }
 
-/// The record that says what the one of `operation` said and `next` besides; `None` if there is
-/// none.
+/// Returns the record that says what the record of `operation` said and `next` too; `None` if no
+/// record can.
 pub(crate) fn continued(
     operation: Operation,
     old: &Parameters,
@@ -65,7 +67,7 @@ pub(crate) fn continued(
     Some((Operation::Strides, strides.encode(old[0], hugeblock_shift)))
 }
 
-/// A write and the one that begins where it ends.
+/// Extends a write record by a write that begins where it ends.
 fn in_sequence(old: &Parameters, next: &Written) -> Option<Parameters> {
     let [inode, offset, length, file_block, run, _] = *old;
     if offset.checked_add(length)? != next.offset {
@@ -85,20 +87,19 @@ fn in_sequence(old: &Parameters, next: &Written) -> Option<Parameters> {
     Some([inode, offset, length, file_block, run, next.seal])
 }
 
-/// Two runs as one, if the one continues the other.
+/// Joins two runs if `next` continues `run`.
 fn joined(run: BlockRun, next: BlockRun) -> Option<BlockRun> {
     let count = run.count + next.count;
     let joins = run.tier == next.tier && run.end() == next.first && count <= RUN_BLOCKS_MAX;
     joins.then_some(BlockRun { count, ..run })
 }
 
-/// Pieces of whole hugeblocks, each of the same length and as far from the one before; the last one
-/// may be shorter.
+/// Pieces of whole hugeblocks, of equal length and at equal distances; the last one may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strides {
     /// File block of the first piece.
     first: u32,
-    /// Blocks of a piece.
+    /// Blocks per piece.
     piece: u32,
     /// Blocks from the beginning of a piece to that of the next one.
     stride: u32,
@@ -107,8 +108,8 @@ pub(crate) struct Strides {
 }
 
 impl Strides {
-    /// What the record says, if it makes sense: there is more than one piece, they do not touch,
-    /// and all of them have numbers that file blocks and blocks of a tier may have.
+    /// Decodes a record. Returns `None` unless there is more than one piece, the pieces do not
+    /// touch, and all block numbers are in range.
     pub(crate) fn decode(parameters: &Parameters, hugeblock_shift: u32) -> Option<Strides> {
         let [_, offset, length, stride, run, piece] = *parameters;
         let blocks = |bytes: u64| {
@@ -134,7 +135,7 @@ impl Strides {
         [inode, first, length, stride, self.run.pack(), piece]
     }
 
-    /// A write that is one piece, and the next one.
+    /// Returns the strides that a write of one piece and the next write form.
     fn begin(old: &Parameters, next: &Written, hugeblock_shift: u32) -> Option<Strides> {
         let [_, offset, length, file_block, run, seal] = *old;
         let run = Some(BlockRun::unpack(run)).filter(|run| run.count > 0)?;
@@ -146,7 +147,7 @@ impl Strides {
         Strides { first, piece: run.count, stride, run }.and(next, hugeblock_shift)
     }
 
-    /// These, and what is written next: the rest of the last piece or a part of that, or the next
+    /// Adds the next write, if it is the rest of the last piece, a part of that rest, or the next
     /// piece.
     fn and(self, next: &Written, hugeblock_shift: u32) -> Option<Strides> {
         let added = next.whole_blocks(hugeblock_shift)?;
@@ -165,12 +166,12 @@ impl Strides {
         self.first.checked_add(last.checked_mul(self.stride)?)?.checked_add(filled)
     }
 
-    /// File block behind the last piece.
+    /// Returns the file block behind the last piece.
     pub(crate) fn end(&self) -> u32 {
         self.checked_end().expect("it was checked when this was made")
     }
 
-    /// The pieces, in their order in the file.
+    /// Returns the pieces in file order.
     pub(crate) fn pieces(self) -> impl Iterator<Item = Extent> {
         (0..self.run.count.div_ceil(self.piece)).map(move |index| {
             let before = index * self.piece;
@@ -188,14 +189,14 @@ mod tests {
     const SHIFT: u32 = 12;
     const INODE: u32 = 5;
 
-    /// Writes whole blocks at a file block, to fresh blocks of the tier.
+    /// A write of whole blocks at a file block, to fresh blocks of the tier.
     fn blocks(file_block: u32, first: u32, count: u32) -> Written {
         let added = Some(Extent { file_block, blocks: BlockRun { tier: 0, first, count } });
         let (offset, length) = (u64::from(file_block) << SHIFT, u64::from(count) << SHIFT);
         Written { offset, length, added, seal: 0 }
     }
 
-    /// The record of these writes, if they fit into one.
+    /// Returns the record of these writes, if they fit into one.
     fn record_of(writes: &[Written]) -> Option<(Operation, Parameters)> {
         let first = (Operation::Write, writes[0].parameters(INODE));
         writes[1..].iter().try_fold(first, |(operation, parameters), next| {

@@ -1,6 +1,7 @@
-//! Which blocks hold which part of a file.
+//! Extents: which blocks hold which part of a file.
 //!
 //! An extent is one tree entry: high word = map number and file block, low word = packed block run.
+//!
 //! Invariant: extents of a map do not overlap; `held` of the inode is the number of blocks they
 //! hold.
 
@@ -16,11 +17,11 @@ use crate::process::Slot;
 use crate::space::pool::{BlockRun, RUN_BLOCKS_MAX};
 
 const EXTENTS: Tree = Tree { root_word: EXTENTS_ROOT };
-/// Extents changed in one transaction.
+/// Maximum number of extents changed in one transaction.
 pub(crate) const EXTENT_BATCH: usize = 64;
-/// Orphans that are looked at for one whose blocks may be used again.
+/// Number of orphans examined to find one whose blocks may be used again.
 const ORPHANS_LOOKED_AT: usize = 16;
-/// A file with more extents or blocks than this leaves them to `reclaim` when it is deleted.
+/// A deleted file with more extents or blocks than this leaves them to `reclaim`.
 const INLINE_FREE_EXTENTS: usize = 8;
 const INLINE_FREE_BLOCKS: u32 = 4096;
 
@@ -31,23 +32,23 @@ pub(crate) struct Extent {
     pub blocks: BlockRun,
 }
 
-/// What a file has from some file block on.
+/// What a file has from a file block on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stretch {
     /// These blocks.
     Data(BlockRun),
-    /// Nothing, for so many file blocks.
+    /// A hole of this many file blocks.
     Hole(u32),
 }
 
-/// What leaves a file because others take its place.
+/// Blocks that leave a file because others take their place.
 pub(crate) struct Replaced {
     inode: Inode,
     orphan: Option<Inode>,
 }
 
 impl Replaced {
-    /// Nothing yet.
+    /// Starts with no blocks.
     pub(crate) fn of(inode: Inode) -> Replaced {
         Replaced { inode, orphan: None }
     }
@@ -65,8 +66,8 @@ fn end(map: u32, file_block: u32) -> Key {
     key(u64::from(map) << 32 | u64::from(file_block), u64::MAX)
 }
 
-/// The extent in a tree entry, if it is one of `map`. It is not empty and lies within its tier and
-/// below the highest file block, so that nobody else has to check that.
+/// Decodes a tree entry, if it is an extent of `map`. The extent is not empty, and lies within its
+/// tier and below the highest file block, so callers need not check that.
 fn decode(tx: &Transaction, map: u32, found: Key) -> Option<Extent> {
     if (high(found) >> 32) as u32 != map {
         return None;
@@ -89,12 +90,12 @@ impl Transaction<'_> {
         decode(self, map, EXTENTS.floor(self, end(map, file_block))?)
     }
 
-    /// The first extent that starts at or after `file_block`.
+    /// Returns the first extent that starts at or after `file_block`.
     pub(crate) fn first_extent_from(&self, map: u32, file_block: u32) -> Option<Extent> {
         decode(self, map, EXTENTS.ceiling(self, start(map, file_block))?)
     }
 
-    /// What the file has from `file_block` on.
+    /// Returns what the file has from `file_block` on.
     pub(crate) fn stretch(&self, map: u32, file_block: u32) -> Stretch {
         if let Some(extent) = self.last_extent_to(map, file_block) {
             let inside = file_block - extent.file_block;
@@ -118,7 +119,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Gives the file blocks, where it has a hole.
+    /// Adds an extent to the file. Precondition: the file has a hole there.
     pub(crate) fn attach(&mut self, inode: Inode, extent: Extent) -> Result<()> {
         let map = inode.map(self);
         let held = inode.held(self);
@@ -138,7 +139,7 @@ impl Transaction<'_> {
         EXTENTS.insert(self, entry(map, extent))
     }
 
-    /// Takes what the last extent holds at or past `from_block` out of the file.
+    /// Takes the part of the last extent that is at or past `from_block` out of the file.
     fn take_last(&mut self, inode: Inode, from_block: u32) -> Result<Option<Extent>> {
         let map = inode.map(self);
         let Some(extent) = self.last_extent_to(map, u32::MAX) else { return Ok(None) };
@@ -163,8 +164,8 @@ impl Transaction<'_> {
         Ok(Some(Extent { file_block: extent.file_block + keep, blocks: gone }))
     }
 
-    /// Frees what the file has at or past `from_block`, a bounded part of it; true if more is left.
-    /// Only while nobody else uses the namespace.
+    /// Frees the blocks of the file at or past `from_block`, a bounded number of extents. Returns
+    /// true if more are left. Only while nobody else uses the namespace.
     pub(crate) fn drop_extents(&mut self, inode: Inode, from_block: u32) -> Result<bool> {
         for _ in 0..EXTENT_BATCH {
             if !self.has_room() {
@@ -178,8 +179,8 @@ impl Transaction<'_> {
         Ok(true)
     }
 
-    /// Frees what the file has on tiers that are `gone`; false if that is nothing. Only while
-    /// nobody else uses the namespace.
+    /// Frees the blocks of the file on tiers that are `gone`. Returns false if there are none. Only
+    /// while nobody else uses the namespace.
     pub(crate) fn drop_lost_extents(&mut self, inode: Inode, gone: &dyn Fn(u8) -> bool) -> bool {
         let map = inode.map(self);
         let held = inode.held(self);
@@ -202,8 +203,8 @@ impl Transaction<'_> {
         inode.set_held(self, held.saturating_sub(extent.blocks.count));
     }
 
-    /// Puts `blocks` where the file has others from `file_block` on, which follow each other, and
-    /// frees those.
+    /// Replaces the consecutive blocks that the file has from `file_block` on with `blocks`, and
+    /// frees the old ones.
     pub(crate) fn replace_blocks(
         &mut self,
         inode: Inode,
@@ -217,8 +218,8 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Puts blocks in the places of those of `replaced.inode` that are in an image. Those are free
-    /// once no write in flight that was planned since may still store into them, and the image has
+    /// Replaces blocks of `replaced.inode` that are in an image. The old blocks are free once no
+    /// write in flight that was planned before this may still store into them, and the image has
     /// ended.
     pub(crate) fn redirect(
         &mut self,
@@ -230,7 +231,7 @@ impl Transaction<'_> {
         let inode = replaced.inode;
         inode.note_move(self);
         let Some(old) = self.exchange_blocks(inode, file_block, blocks)? else { return Ok(()) };
-        // One of the writes in flight is that which ends now.
+        // One of the pins is that of the write that ends here.
         if inode.pins(self) <= 1 && !self.layout.durable {
             self.free_blocks(Some(slot), old);
             return Ok(());
@@ -245,8 +246,8 @@ impl Transaction<'_> {
         self.attach(orphan, Extent { file_block, blocks: old })
     }
 
-    /// Puts `blocks` where the file has others from `file_block` on, which follow each other, and
-    /// returns those.
+    /// Replaces the consecutive blocks that the file has from `file_block` on with `blocks`, and
+    /// returns the old ones.
     fn exchange_blocks(
         &mut self,
         inode: Inode,
@@ -282,7 +283,7 @@ impl Transaction<'_> {
     }
 
     /// Takes extents at or past `from_block` out of the file, last first, at most [`EXTENT_BATCH`].
-    /// Returns the lowest file block that is gone now, and whether more are left.
+    /// Returns the lowest file block that was taken out, and whether more are left.
     pub(crate) fn cut_extents(
         &mut self,
         inode: Inode,
@@ -319,7 +320,7 @@ impl Transaction<'_> {
         Ok((lowest, more))
     }
 
-    /// Empties the file at once: its blocks move to an orphan.
+    /// Empties the file in one step: moves its blocks to an orphan, or frees them if they are few.
     pub(crate) fn cut_all(&mut self, inode: Inode, caller: &Caller, slot: Slot) -> Result<()> {
         self.leave_pack(inode, Some(slot));
         if inode.held(self) == 0 {
@@ -340,10 +341,11 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Frees the file's blocks if it has only a few extents; false, and nothing done, otherwise.
+    /// Frees the file's blocks if it has only a few extents. Returns false, with nothing done,
+    /// otherwise.
     fn free_few_extents(&mut self, inode: Inode, slot: Option<Slot>) -> bool {
         let map = inode.map(self);
-        // On a durable tier a block is used again only when the record that freed it is on the
+        // On a durable tier a block may be used again only when the record that freed it is on the
         // media.
         if self.layout.durable || inode.held(self) > INLINE_FREE_BLOCKS {
             return false;
@@ -363,7 +365,7 @@ impl Transaction<'_> {
         true
     }
 
-    /// Frees the blocks of the first extent; false if there is none.
+    /// Frees the blocks of the first extent. Returns false if there is none.
     pub(crate) fn free_first_extent(&mut self, inode: Inode, slot: Option<Slot>) -> bool {
         let map = inode.map(self);
         let Some(extent) = self.first_extent_from(map, 0) else { return false };
@@ -373,7 +375,7 @@ impl Transaction<'_> {
     }
 
     /// Takes file blocks from `range.0` to before `range.1` out of the file, last first, at most
-    /// [`EXTENT_BATCH`] pieces; true if more may be left.
+    /// [`EXTENT_BATCH`] pieces. Returns true if more may be left.
     pub(crate) fn take_out(
         &mut self,
         inode: Inode,
@@ -401,8 +403,8 @@ impl Transaction<'_> {
         Ok(true)
     }
 
-    /// Takes what the last extent that reaches into the range holds of it out of the file; what it
-    /// holds before and behind stays.
+    /// Takes the part of the range that the last extent in it holds out of the file. The extent's
+    /// parts before and behind the range stay.
     fn take_within(&mut self, inode: Inode, (from, end): (u32, u32)) -> Result<Option<Extent>> {
         let map = inode.map(self);
         let last = end.checked_sub(1).filter(|_| from < end);
@@ -431,13 +433,14 @@ impl Transaction<'_> {
         Ok(Some(gone))
     }
 
-    /// Whether somebody may reach the file's blocks without asking for them again.
+    /// Whether somebody may reach the file's blocks without asking for them again: a pin or a
+    /// mapping.
     fn is_in_use(&self, inode: Inode) -> bool {
         inode.pins(self) != 0 || inode.flags(self) & MAPPED != 0
     }
 
-    /// An inode for what leaves `inode`, that waits for being freed, stamped with the pins that may
-    /// still write to its blocks.
+    /// Makes an orphan for the blocks that leave `inode`, stamped with the pins that may still
+    /// write to them.
     fn new_orphan(&mut self, inode: Inode, caller: &Caller) -> Result<Inode> {
         let orphan = self.new_inode(MODE_REGULAR, caller)?;
         // The record of the cut follows in this transaction.
@@ -450,8 +453,8 @@ impl Transaction<'_> {
         Ok(orphan)
     }
 
-    /// The blocks of `orphan` were those of `origin`. `freed_at` is where the log must be durable
-    /// to for them to be free after a crash, too.
+    /// Records that the blocks of `orphan` were those of `origin`. They are free after a crash,
+    /// too, once the log is durable up to `freed_at`.
     fn stamp_orphan(&mut self, orphan: Inode, origin: Inode, freed_at: u64) {
         let epoch = self.next_pin_epoch();
         orphan.set_origin(self, u64::from(origin.id.0));
@@ -464,24 +467,24 @@ impl Transaction<'_> {
         self.layout.durable && orphan.freed_at(self) > self.get(LOG_DURABLE)
     }
 
-    /// Frees `inode` if nothing refers to it any more: at once if it is small, else in batches.
+    /// Frees `inode`, to which nothing refers any more: at once if it is small, else in batches.
     pub(crate) fn dispose_inode(&mut self, inode: Inode, slot: Option<Slot>) {
-        // A read that a close in another thread overtook must not take what is in these blocks
-        // next.
+        // A close in another thread may overtake a read. The read must not return what these blocks
+        // hold next.
         inode.note_move(self);
         self.leave_pack(inode, slot);
         if inode.pins(self) == 0 && self.free_few_extents(inode, slot) {
             self.free_inode(inode);
         } else {
-            // The record that took the last name away is in the log.
+            // The record that removed the last name is already in the log.
             let head = self.get(LOG_HEAD);
             self.stamp_orphan(inode, inode, head);
             self.push_orphan(inode);
         }
     }
 
-    /// Whether a write to the file whose blocks an orphan has was planned before they left it, and
-    /// is in flight.
+    /// Whether a write to the orphan's former file is in flight that was planned before the blocks
+    /// left it.
     fn is_written_to(&self, orphan: Inode) -> bool {
         let (origin, epoch) = (InodeId(orphan.origin(self) as u32), orphan.written_end(self));
         let is_written = |file: Inode| file.pins(self) > 0;
@@ -490,8 +493,8 @@ impl Transaction<'_> {
             && self.pins_of(origin).any(|pin| pin.epoch(self) <= epoch)
     }
 
-    /// The first orphan whose blocks may be used again, of a few, and the one before it in the
-    /// list.
+    /// Returns the first orphan, of the first few, whose blocks may be used again, and its
+    /// predecessor in the list.
     fn first_ready_orphan(&self) -> Result<Option<(Option<Inode>, Inode)>> {
         let (mut before, mut next) = (None, self.get(ORPHAN_FIRST) as u32);
         for _ in 0..ORPHANS_LOOKED_AT {
@@ -507,8 +510,8 @@ impl Transaction<'_> {
         Ok(None)
     }
 
-    /// Frees up to [`EXTENT_BATCH`] extents of an orphan that nothing holds back; true if more may
-    /// be freed at once.
+    /// Frees up to [`EXTENT_BATCH`] extents of an orphan that nothing holds back. Returns true if
+    /// there are more orphans.
     pub(crate) fn reclaim_batch(&mut self, slot: Option<Slot>) -> Result<bool> {
         let Some((before, orphan)) = self.first_ready_orphan()? else { return Ok(false) };
         for _ in 0..EXTENT_BATCH {
@@ -531,8 +534,8 @@ impl Transaction<'_> {
         Ok(self.get(ORPHAN_FIRST) != 0)
     }
 
-    /// Offset of the next data at or after `from`. A hole that may be a loss counts as data:
-    /// reading it says so.
+    /// Returns the offset of the next data at or after `from`. A hole that may be lost data counts
+    /// as data, so that reading it fails.
     pub(crate) fn next_data(&self, inode: Inode, from: u64, size: u64) -> Option<u64> {
         let shift = self.layout.hugeblock_shift;
         let block = (from >> shift) as u32;
@@ -547,7 +550,7 @@ impl Transaction<'_> {
         (offset < size).then_some(offset)
     }
 
-    /// Offset of the next hole at or after `from`; the end of the file counts as one.
+    /// Returns the offset of the next hole at or after `from`; the end of the file counts as one.
     pub(crate) fn next_hole(&self, inode: Inode, from: u64, size: u64) -> u64 {
         if inode.flags(self) & LOST != 0 || inode.is_packed(self) {
             return size;
@@ -567,7 +570,7 @@ impl Transaction<'_> {
         size
     }
 
-    /// Whether the inode should be looked at for stale blocks.
+    /// Marks the checksums of `run` void, and notes in the inode that it may have stale blocks.
     pub(crate) fn note_stale(&mut self, inode: Inode, run: BlockRun) {
         self.set_stale(run, true);
         self.note_change(run);

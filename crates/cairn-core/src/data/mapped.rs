@@ -1,13 +1,14 @@
-//! Mapped files: what stays where it is while programs have a file in their address space.
+//! Mapped files: what must stay in place while programs have a file in their address space.
 //!
-//! A mapping is an open-file description of its own: it outlives close and unlink, a forked child
-//! inherits it, the end of its process ends it, and a death leaves a file unclean that might have
+//! A mapping is an open-file description of its own. It outlives close and unlink, a forked child
+//! inherits it, and the end of its process ends it. A death leaves a file unclean if it might have
 //! been stored to.
+//!
 //! Invariants: blocks that leave a mapped file are not used again before its last mapping ends;
-//! they wait in *limbo*. While a file is mapped to be stored to, nobody says of its blocks that
-//! their checksums are valid, and what is behind its end counts as its tail, because a store can
-//! reach it.
-//! Does not map anything, and does not tell mappings of what happens to the file: their processes
+//! they wait in *limbo*. While a file is mapped for stores, no checksum of its blocks is declared
+//! valid, and the bytes behind its end count as its tail, because a store can reach them.
+//!
+//! Does not map anything, and does not tell mappings what happens to the file: their processes
 //! look.
 
 use crate::data::map::Stretch;
@@ -22,19 +23,20 @@ use crate::process::Slot;
 use crate::process::handle::{Handle, MAPPED, MAY_READ, MAY_WRITE, WROTE};
 use crate::space::pool::{BlockRun, RUN_BLOCKS_MAX};
 
-/// Blocks of one plan; each changes a bit of the transaction's undo area.
+/// Maximum number of blocks in one plan; each changes a bit that goes to the transaction's undo
+/// area.
 const PLAN_BLOCKS_MAX: u32 = RUN_BLOCKS_MAX;
-/// Places in limbo looked at when a mapping ends.
+/// Orphans in limbo examined when a mapping ends.
 const LIMBO_BATCH: usize = 4096;
 
-/// What a mapping goes by to find that its file is not what it was.
+/// State by which a mapping finds out that its file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedState {
-    /// Counts blocks that left the file.
+    /// Counts the times that blocks left the file.
     pub moves: u32,
-    /// Counts blocks that were added.
+    /// Counts the times that blocks were added.
     pub adds: u32,
-    /// Bytes.
+    /// Size of the file, bytes.
     pub size: u64,
 }
 
@@ -58,13 +60,14 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Bytes of the file may be others than before. A write of nothing says so in the log.
+    /// Records that bytes of the file may have changed. The log gets a write of length 0.
     fn note_stores(&mut self, inode: Inode, caller: &Caller) {
         inode.touch_data(self, caller);
         self.log_write(None, caller.now, inode, (0, 0), None);
     }
 
-    /// A store through a mapping may reach what is behind the end of the file in its last block.
+    /// Moves the tail of a file that is mapped for stores to its end: a store may reach the bytes
+    /// behind the end in the last block.
     pub(crate) fn leave_tail_to_stores(&mut self, inode: Inode) {
         if inode.flags(self) & MAPPED_TO_STORE == 0 || inode.tail(self).is_some() {
             return;
@@ -77,7 +80,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// A mapping of `inode` has ended, and its description is no longer one.
+    /// Ends a mapping of `inode`; its description has already lost its `MAPPED` flag.
     pub(crate) fn mapping_ended(&mut self, inode: Inode, stored: bool, now: Timestamp) {
         if stored {
             inode.next_version(self);
@@ -99,7 +102,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Keeps the blocks of `orphan` until nobody has the file mapped whose they were.
+    /// Keeps the blocks of `orphan` until nobody has their former file mapped.
     pub(crate) fn put_in_limbo(&mut self, orphan: Inode) {
         let first = self.get(LIMBO_FIRST) as u32;
         orphan.add_flags(self, inode::ORPHAN);
@@ -107,7 +110,7 @@ impl Transaction<'_> {
         self.set(LIMBO_FIRST, u64::from(orphan.id.0));
     }
 
-    /// Lets go of what is in limbo for files that nobody has mapped, a bounded part of it.
+    /// Takes orphans out of limbo whose former files nobody has mapped, a bounded number of them.
     pub(crate) fn leave_limbo(&mut self) {
         let mut before: Option<Inode> = None;
         let mut next = self.get(LIMBO_FIRST) as u32;
@@ -134,9 +137,11 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Maps the file behind `handle`, which the caller has found to allow that, for `slot`;
-    /// `to_store` if programs may write to the mapping. It ends with [`Microfs::release`].
-    /// Errors: `Io`: blocks of a file that is to be stored to are lost; `Packed`.
+    /// Maps the file behind `handle` for the caller's slot; the caller has checked that this is
+    /// allowed. `to_store`: programs may write to the mapping. It ends with [`Microfs::release`].
+    ///
+    /// Errors: `Invalid` unless the file is regular; `Packed`; `Io`: blocks of a file that is to be
+    /// stored to are lost.
     pub fn map_file(&self, caller: &Caller, handle: HandleId, to_store: bool) -> Result<HandleId> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
@@ -156,7 +161,7 @@ impl Microfs {
         })
     }
 
-    /// A mapping that was made to be read only may be stored to from now on. Errors: as `map_file`.
+    /// Allows stores to a mapping that was made for reading only. Errors: as `map_file`.
     pub fn allow_stores(&self, caller: &Caller, mapping: HandleId) -> Result<()> {
         self.transact(|tx| {
             let (handle, inode) = tx.mapping(mapping)?;
@@ -169,9 +174,8 @@ impl Microfs {
         })
     }
 
-    /// Where the bytes are that a mapping shows. If it is one that may be stored to, their
-    /// checksums are void from now on.
-    /// Errors: `Io`: what stood there is lost.
+    /// Plans where the bytes are that a mapping shows. If the mapping may be stored to, their
+    /// checksums become void. Errors: `Io`: the data there are lost.
     pub fn plan_mapping(
         &self,
         caller: &Caller,
@@ -197,8 +201,8 @@ impl Microfs {
         Ok(plan)
     }
 
-    /// Errors: `Busy` while writes are in flight that were planned before the mapping might be
-    /// stored to, and do not know of it.
+    /// Checks that all writes that were planned before the mapping allowed stores have ended. Such
+    /// writes do not know of the stores. Errors: `Busy` while one is in flight.
     pub fn await_writes_before(&self, mapping: HandleId) -> Result<()> {
         self.transact(|tx| {
             let (handle, inode) = tx.mapping(mapping)?;
@@ -209,7 +213,7 @@ impl Microfs {
         })
     }
 
-    /// What the file of a mapping is now.
+    /// Returns the state of a mapping's file.
     pub fn mapped_state(&self, mapping: HandleId) -> Result<MappedState> {
         self.transact(|tx| {
             let (_, inode) = tx.mapping(mapping)?;
@@ -223,7 +227,7 @@ impl Microfs {
         self.transact(|tx| Ok(tx.inode(inode)?.flags(tx) & inode::MAPPED != 0))
     }
 
-    /// The files that processes have mapped.
+    /// Returns the files that processes have mapped.
     pub fn mapped_files(&self) -> Result<Vec<InodeId>> {
         self.transact(|tx| {
             let mut files: Vec<InodeId> = (1..tx.records_end(SlabKind::Handle))
@@ -237,7 +241,8 @@ impl Microfs {
         })
     }
 
-    /// Where the bytes of a file are, for whoever looks after its blocks. What is lost is nowhere.
+    /// Plans where the bytes of a file are, for the upkeep of its blocks. Lost data count as a
+    /// hole.
     pub fn plan_of(&self, inode: InodeId, offset: u64, length: u64) -> Result<ReadPlan> {
         self.transact(|tx| {
             let inode = tx.recalled_inode(inode)?;
@@ -247,8 +252,8 @@ impl Microfs {
         })
     }
 
-    /// Where the bytes of a file are, for whoever reads it without having it open; nothing is
-    /// noted. Errors: `NotFound`; `IsDirectory`; `Absent`; `Io`: what stood there is lost.
+    /// Plans a read of a file that the caller does not have open; records nothing. Errors:
+    /// `NotFound`; `IsDirectory`; `Absent`; `Io`: the data there are lost.
     pub fn plan_read_of(&self, inode: InodeId, offset: u64, length: u64) -> Result<ReadPlan> {
         self.transact(|tx| {
             let inode = tx.recalled_inode(inode)?;
@@ -264,8 +269,9 @@ impl Microfs {
         })
     }
 
-    /// Says that bytes of the file may have been stored by way of a mapping, so that the next
-    /// [`Microfs::sync`] makes them durable; false, and nothing done, if nobody can store to it.
+    /// Records that bytes of the file may have been stored through a mapping, so that the next
+    /// [`Microfs::sync`] makes them durable. Returns false, with nothing done, if no mapping can
+    /// store to it.
     pub fn note_mapped_stores(&self, caller: &Caller, inode: InodeId) -> Result<bool> {
         self.transact(|tx| {
             let inode = tx.recalled_inode(inode)?;
@@ -277,9 +283,9 @@ impl Microfs {
         })
     }
 
-    /// The memory is no longer mapped in this process, and in no other that inherited it: what is
-    /// left is an open file, to be sealed if this says which, and released. `None`: others have it
-    /// still, or nothing was stored.
+    /// Ends a mapping whose memory this process has unmapped. What is left is an open file: the
+    /// caller seals the file that this returns, if any, and releases the description. Returns
+    /// `None` if other processes still have the mapping, or it did not allow stores.
     pub fn end_mapping(
         &self,
         slot: SlotId,
@@ -294,7 +300,7 @@ impl Microfs {
             }
             let flags = handle.flags(tx);
             handle.set_flags(tx, flags & !MAPPED);
-            // The word means something else from now on.
+            // The word has another meaning without the `MAPPED` flag.
             handle.set_lacking(tx, 0);
             tx.mapping_ended(inode, flags & MAY_WRITE != 0, now);
             Ok((flags & MAY_WRITE != 0).then_some(inode.id))
@@ -302,7 +308,7 @@ impl Microfs {
     }
 }
 
-/// The blocks of a plan may be changed at any time.
+/// Voids the checksums of a plan's blocks: a store may change them at any time.
 fn mark_stale(tx: &mut Transaction, inode: Inode, plan: &ReadPlan) {
     let (shift, inside) = (tx.layout.hugeblock_shift, tx.layout.hugeblock_bytes - 1);
     for run in plan.runs() {

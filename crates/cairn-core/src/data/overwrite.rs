@@ -1,19 +1,19 @@
 //! Small writes over bytes that a file has: one lock instead of two.
 //!
-//! Planning and committing apart costs several times what the copy does. So the bytes, which the
+//! To plan and commit separately costs several times what the copy does. So the bytes, which the
 //! caller has copied out of the application's memory before, go to the tier under the lock, as in
-//! `small.rs`. If the process dies in the middle, some of them are there, as if it had died in the
-//! middle of the transfer of a planned write: nothing may count on the old ones by then. So this
-//! serves only
+//! `small.rs`. If the process dies in the middle, only some of them are there, as after a death in
+//! the transfer of a planned write. By then nothing may rely on the old bytes. So this serves only
 //!
-//! - blocks whose checksum is void already. The version, by which whoever is computing a new one
-//!   sees that it is of bytes that were there before, changes for good before any byte does;
-//! - descriptions through which was written before, which makes the file unclean if their process
-//!   dies;
-//! - namespaces in memory. Their log need not hear of bytes that change: nobody makes a file from
-//!   it again, and whoever follows it looks when the file is closed.
+//! - blocks whose checksum is already void. The inode's version changes before any byte does, and
+//!   an undo does not restore it. Whoever computes a new checksum sees by the version that it is of
+//!   older bytes;
+//! - descriptions that were written through before, so that the file becomes unclean if their
+//!   process dies;
+//! - namespaces in memory. Their log need not record that bytes change: no file is rebuilt from it,
+//!   and its readers look when the file is closed.
 //!
-//! The first write to a block is planned, and makes all of that true for those that follow it.
+//! The first write to a block is planned, and makes all of that true for the later ones.
 
 use crate::data::map::Stretch;
 use crate::data::small::SMALL_BYTES_MAX;
@@ -26,12 +26,12 @@ use crate::process::handle::{APPEND, MAY_WRITE, WROTE};
 use crate::space::pool::BlockRun;
 
 impl Microfs {
-    /// Writes `length` bytes, at most [`SMALL_BYTES_MAX`], at `offset` at once if the file has
-    /// bytes in their place, in one block whose checksum is void, and nobody else is writing to it;
-    /// false, and nothing done, otherwise: plan the write then.
+    /// Writes `length` bytes, at most [`SMALL_BYTES_MAX`], at `offset` under one lock. Requires
+    /// that the file has bytes in their place, in one block whose checksum is void, and that nobody
+    /// else is writing to it. Returns false, with nothing written, otherwise: plan the write then.
     ///
-    /// `store` puts the bytes in place; it must neither block nor fault, and returns false if it
-    /// cannot do that.
+    /// `store` puts the bytes in place. It must neither block nor fault, and returns false if it
+    /// cannot store them.
     pub fn overwrite_small(
         &self,
         caller: &Caller,

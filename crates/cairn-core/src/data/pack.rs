@@ -1,17 +1,20 @@
-//! Packing: where there is no room, files that need little of their hugeblock share one, so that
-//! small files take what they hold.
+//! Packing: when space is short, small files share a hugeblock, so that each takes about as much as
+//! it holds.
 //!
-//! The first file of a *pack* gives its hugeblock to an inode of its own without a name, and
-//! others' bytes are put behind its own. A packed file has no blocks; it says where in which pack
-//! its bytes are, and what the checksum of its block was. A pack has a link for each of its files,
-//! and goes with the last one. Files do not move within a pack; where one was that has left, others
-//! find room, and what is left in the emptiest pack is put into another one. So what small files
-//! take is what they hold, but for room that is too small for each of them.
-//! Must stay true: a packed file is neither open for writing, nor mapped, nor cut but to nothing:
-//! who wants that has it unpacked before (`Packed`). A packer holds the pack open while it copies
-//! into it, so that the block is nobody else's; a pack is filled further only if who filled it last
-//! said that it is done with it, and where files were only if no image has them. Not where metadata
-//! are durable: the log has no record of it. Does not decide when, and does not move bytes.
+//! The first file of a *pack* gives its hugeblock to a nameless inode, and the bytes of other files
+//! are put behind its own. A packed file has no blocks. It records the pack, where in the pack its
+//! bytes are, and what the checksum of its block was. A pack has a link for each of its files, and
+//! is freed with the last one. Files do not move within a pack. Other files fill the gaps that
+//! files leave, and the emptiest pack is emptied into another one. So small files take what they
+//! hold, except for gaps that are too small for any of them.
+//!
+//! Must stay true: a packed file is neither open for writing nor mapped, and is only cut to
+//! nothing. For anything else it is unpacked first (`Packed`). A packer holds the pack open while
+//! it copies into it, so that nobody else gets the block. A pack is filled further only if the last
+//! packer reported the end of its copies. Gaps are filled only if no image has the block. Metadata
+//! are not durable: the log has no record for packing.
+//!
+//! Does not decide when to pack, and does not move bytes.
 
 use crate::data::map::{Extent, Stretch};
 use crate::data::quiet::Quiet;
@@ -29,31 +32,31 @@ use std::iter::once;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is packed needs a half of a hugeblock at most.
+/// A packed file takes at most one part in this many of a hugeblock.
 const SMALL_SHARE: u64 = 2;
-/// Room that is less than this part of a hugeblock is none.
+/// Room of less than one part in this many of a hugeblock is not used.
 const ROOM_SHARE: u32 = 128;
-/// Inodes looked at under one lock.
+/// Inodes examined under one lock.
 const INODES_BATCH: u32 = 1024;
-/// Inodes looked at for one more file of a pack: not all, or each new small file in a full store
-/// costs as much as there are.
+/// Inodes examined to find one more file for a pack. Bounded, so that a new small file in a full
+/// store does not cost a scan of all inodes.
 const LOOKS_FOR_NEXT: u32 = 4096;
 /// Flags of a pack.
 const PACK: u32 = PACKED | NAMELESS;
 
-/// A small file, and where its bytes are.
+/// A small file, and the place of its bytes.
 #[derive(Debug)]
 pub struct SmallFile {
     inode: InodeId,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: u32,
     /// Tier and byte offset on it.
     pub source: (u8, u64),
-    /// CRC32C of its bytes followed by zeros up to a hugeblock; `None` if nobody knows it.
+    /// CRC32C of its bytes followed by zeros up to a hugeblock; `None` if it is not known.
     pub crc32c: Option<u32>,
-    /// The pack that it is in.
+    /// Pack that the file is in.
     pack: Option<InodeId>,
-    /// Its block is in an image, which may have more of it than the file has now.
+    /// Its block is in an image, which may have more bytes of it than the file has.
     in_image: bool,
     quiet: Quiet,
 }
@@ -65,34 +68,34 @@ pub struct Pack {
     handle: HandleId,
     tier: u8,
     block: u32,
-    /// Bytes of it that no file has.
+    /// Byte ranges of the block that no file uses.
     room: Vec<Range<u32>>,
-    /// A pack that is to be emptied into this one.
+    /// Pack that is to be emptied into this one.
     victim: Option<InodeId>,
 }
 
 impl Pack {
-    /// Which of the room is the least that so many bytes fit into.
+    /// Returns the index of the smallest room that `bytes` fit into.
     fn room_for(&self, bytes: u32) -> Option<usize> {
         let fitting = self.room.iter().enumerate().filter(|(_, room)| room.len() >= bytes as usize);
         fitting.min_by_key(|(_, room)| room.len()).map(|(index, _)| index)
     }
 
-    /// Whether the file may be put into it: one that has a block, or one of the pack that is to be
-    /// emptied.
+    /// Whether the file may be put into it: a file that has a block, or one from the pack that is
+    /// to be emptied.
     fn takes(&self, file: &SmallFile) -> bool {
         (file.pack.is_none() || file.pack == self.victim) && self.room_for(file.bytes).is_some()
     }
 }
 
-/// A pack that nobody fills, and bytes of it that files have.
+/// A pack that nobody fills, and the number of its bytes that files use.
 type Idle = (InodeId, u64);
 
 /// The emptiest packs of a tier.
 #[derive(Default)]
 struct Emptiest {
     of_all: Option<Idle>,
-    /// Of those that may be filled where files were.
+    /// The two emptiest packs whose gaps may be filled.
     usable: [Option<Idle>; 2],
 }
 
@@ -110,7 +113,7 @@ impl Emptiest {
         }
     }
 
-    /// The pack to fill, and the one that is to be emptied into it if all that it has may fit.
+    /// Returns the pack to fill, and the pack to empty into it if all its bytes may fit.
     fn pair(&self, block_bytes: u64) -> Option<(InodeId, Option<InodeId>)> {
         let victim = self.of_all?;
         let others = self.usable.into_iter().flatten();
@@ -124,7 +127,7 @@ impl Emptiest {
 /// A packed file that is to have a block of its own again.
 #[derive(Debug)]
 pub struct Unpacking {
-    /// What it is.
+    /// The packed file.
     pub file: SmallFile,
     /// Tier and number of the hugeblock to which its bytes go, followed by zeros.
     pub target: (u8, u32),
@@ -136,17 +139,17 @@ impl Inode {
         self.flags(tx) & PACK == PACKED
     }
 
-    /// Whether it holds the bytes of packed files.
+    /// Whether the inode is a pack: it holds the bytes of packed files.
     pub(crate) fn is_pack(self, tx: &Transaction) -> bool {
         self.flags(tx) & PACK == PACK
     }
 
-    /// Checksum of the block that a packed file had.
+    /// Checksum that the block of a packed file had.
     pub(crate) fn packed_checksum(self, tx: &Transaction) -> u32 {
         self.written_end(tx) as u32
     }
 
-    /// Errors: `Packed`.
+    /// Checks that the file is not packed. Errors: `Packed`.
     pub(crate) fn require_unpacked(self, tx: &Transaction) -> Result<()> {
         match self.is_packed(tx) {
             true => Err(Error::Packed { inode: self.id }),
@@ -154,7 +157,7 @@ impl Inode {
         }
     }
 
-    /// The file's bytes are in `pack` from byte `at` on, from now on.
+    /// Records that the file's bytes are in `pack` from byte `at` on.
     fn enter_pack(self, tx: &mut Transaction, (pack, at): (Inode, u32), crc32c: u32) -> Result<()> {
         pack.add_link(tx)?;
         let held = pack.written_end(tx).saturating_add(self.size(tx));
@@ -168,15 +171,15 @@ impl Inode {
         Ok(())
     }
 
-    /// Whether it is a pack that nobody fills.
+    /// Whether the inode is a pack that nobody fills.
     fn is_idle_pack(self, tx: &Transaction) -> bool {
         self.is_pack(tx) && self.links(tx) > 0 && self.opens(tx) == 0
     }
 }
 
 impl Transaction<'_> {
-    /// The pack of a packed file, and from which byte on its bytes are there; none, and the
-    /// namespace is corrupt, if there is none.
+    /// Returns the pack of a packed file and the byte offset of its bytes there. If there is no
+    /// such pack, marks the namespace corrupt and returns `None`.
     pub(crate) fn pack_of(&self, inode: Inode) -> Option<(Inode, u64)> {
         let place = inode.appended_end(self);
         let pack = self.inode(InodeId((place >> 32) as u32)).ok();
@@ -191,7 +194,7 @@ impl Transaction<'_> {
         found
     }
 
-    /// The map that has the file's bytes, and from which byte on.
+    /// Returns the map that has the file's bytes, and the byte offset of the first one there.
     pub(crate) fn data_of(&self, inode: Inode) -> (u32, u64) {
         match inode.is_packed(self).then(|| self.pack_of(inode)).flatten() {
             Some((pack, at)) => (pack.map(self), at),
@@ -199,7 +202,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// The block of a pack.
+    /// Returns the block of a pack.
     fn block_of(&self, pack: Inode) -> Option<BlockRun> {
         match self.stretch(pack.map(self), 0) {
             Stretch::Data(run) => Some(BlockRun { count: 1, ..run }),
@@ -210,7 +213,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// The file has nothing in a pack any more, if it had. Its pack goes if it was the last one.
+    /// Takes a file out of its pack, if it is in one. Frees the pack with its last file.
     pub(crate) fn leave_pack(&mut self, inode: Inode, slot: Option<Slot>) {
         if !inode.is_packed(self) {
             return;
@@ -230,12 +233,12 @@ impl Transaction<'_> {
         }
     }
 
-    /// The inode as something to pack: a file on `tier` that is small and quiet, with a block of
-    /// its own or in a pack.
+    /// Returns the inode as something to pack: a file on `tier` that is small and quiet, with a
+    /// block of its own or in a pack.
     fn small_file(&mut self, id: InodeId, tier: u8) -> Result<Option<SmallFile>> {
         let Ok(inode) = self.inode(id) else { return Ok(None) };
         let is_packed = inode.is_packed(self);
-        // Before a lease is recalled: that is not worth it.
+        // Checked first, so that no lease is recalled for a file that cannot be packed.
         let may_be = inode.is_regular(self)
             && (is_packed || inode.held(self) == 1)
             && !inode.is_pack(self)
@@ -268,9 +271,9 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Begins to fill a pack: the one that was filled last, one that the block of a small file
-    /// becomes, or one that has room where files were. With the file that is to be copied next;
-    /// `None` if nothing can be packed. It is ended by [`Microfs::end_pack`].
+    /// Begins to fill a pack: the one that was filled last, a new one from the block of a small
+    /// file, or one with gaps that files left. Returns it with the file to copy next; `None` if
+    /// nothing can be packed. [`Microfs::end_pack`] ends it.
     pub fn begin_pack(&self, caller: &Caller) -> Result<Option<(Pack, SmallFile)>> {
         if self.layout().durable {
             return Ok(None);
@@ -289,7 +292,7 @@ impl Microfs {
         Ok(None)
     }
 
-    /// With what is behind all that was ever put into the pack that was filled last.
+    /// Goes on with the pack that was filled last, behind everything that was ever put into it.
     fn go_on_with_pack(&self, caller: &Caller) -> Result<Option<(Pack, SmallFile)>> {
         let last = InodeId(self.pack_word(LAST_PACK).load(Ordering::Relaxed) as u32);
         let block_bytes = self.layout().hugeblock_bytes as u32;
@@ -303,7 +306,7 @@ impl Microfs {
         self.with_first(caller, pack)
     }
 
-    /// With the next file that it takes, or ends it.
+    /// Returns the pack with the first file that it takes, or ends it if there is none.
     fn with_first(&self, caller: &Caller, pack: Pack) -> Result<Option<(Pack, SmallFile)>> {
         match self.find_small(pack.tier, u32::MAX, |file| pack.takes(file))? {
             Some(file) => Ok(Some((pack, file))),
@@ -311,14 +314,14 @@ impl Microfs {
         }
     }
 
-    /// With the block of a file, if there is another file.
+    /// Makes a pack of the block of a file, if there is a second file for it.
     fn begin_new_pack(&self, caller: &Caller, tier: u8) -> Result<Option<(Pack, SmallFile)>> {
-        // Nothing is copied, and no checksum found, of the first one; what is behind it is
-        // overwritten.
+        // The bytes of the first file are not copied, so its checksum must be known. What is behind
+        // them is overwritten, so the block must not be in an image.
         let is_first =
             |file: &SmallFile| file.pack.is_none() && file.crc32c.is_some() && !file.in_image;
         while let Some(first) = self.find_small(tier, u32::MAX, is_first)? {
-            // Each is at most half as long as a block.
+            // Each is at most half as long as a block, so both fit.
             let is_other = |file: &SmallFile| file.pack.is_none() && file.inode != first.inode;
             let Some(second) = self.find_small(tier, u32::MAX, is_other)? else { break };
             if let Some(pack) = self.begin_pack_with(caller, &first)? {
@@ -328,7 +331,7 @@ impl Microfs {
         Ok(None)
     }
 
-    /// With the room that files have left in one of the emptiest packs.
+    /// Fills the gaps that files have left in one of the emptiest packs.
     fn refill_pack(&self, caller: &Caller, tier: u8) -> Result<Option<(Pack, SmallFile)>> {
         let mut emptiest = Emptiest::default();
         self.each_inode(|tx, inode| {
@@ -351,7 +354,7 @@ impl Microfs {
             }
         })?;
         let Some(mut pack) = opened else { return Ok(None) };
-        // From now on files only leave it.
+        // From now on files only leave the pack.
         let mut taken = Vec::new();
         self.each_inode(|tx, inode| {
             if inode.is_packed(tx) && (inode.appended_end(tx) >> 32) as u32 == target.0 {
@@ -364,7 +367,7 @@ impl Microfs {
         self.with_first(caller, pack)
     }
 
-    /// Shows all inodes in use, a batch of them under one lock.
+    /// Calls `show` for all inodes in use, a batch of them under one lock.
     fn each_inode(&self, mut show: impl FnMut(&Transaction, Inode)) -> Result<()> {
         let mut next = 1_u32;
         loop {
@@ -384,7 +387,7 @@ impl Microfs {
         }
     }
 
-    /// Opens a pack that nobody fills; none if it may not be filled.
+    /// Opens a pack that nobody fills; `None` if it may not be filled.
     fn open_pack(
         &self,
         tx: &mut Transaction,
@@ -395,7 +398,7 @@ impl Microfs {
         let Some(run) = tx.block_of(inode).filter(|_| inode.appended_end(tx) == 0) else {
             return Ok(None);
         };
-        // Until it is said that nothing is being copied any more.
+        // Stays set until `end_pack` reports that all copies have ended.
         inode.set_appended_end(tx, 1);
         let slot = tx.slot(caller.slot)?;
         let handle = tx.new_handle(slot, inode, PATH_ONLY)?.id;
@@ -404,7 +407,8 @@ impl Microfs {
         Ok(Some(Pack { inode: inode.id, handle, tier, block, room, victim: None }))
     }
 
-    /// None, and nothing done, if the file changed.
+    /// Makes a pack of the block of `first`. Returns `None`, with nothing done, if the file
+    /// changed.
     fn begin_pack_with(&self, caller: &Caller, first: &SmallFile) -> Result<Option<Pack>> {
         self.transact(|tx| {
             let Ok(inode) = tx.recalled_inode(first.inode) else { return Ok(None) };
@@ -421,7 +425,8 @@ impl Microfs {
             pack.add_flags(tx, PACK);
             pack.set_size(tx, u64::from(first.bytes));
             let run = BlockRun { tier, first: block, count: 1 };
-            // What is in it has checksums of its own. The block's stays what it was.
+            // Each file in the pack has its own checksum. The block's stored checksum stays as it
+            // was.
             tx.set_stale(run, true);
             inode.enter_pack(tx, (pack, 0), crc32c)?;
             let room = once(first.bytes..tx.layout.hugeblock_bytes as u32).collect();
@@ -429,7 +434,7 @@ impl Microfs {
         })
     }
 
-    /// One more file that fits into what is left of a pack, if one is found soon.
+    /// Returns one more file that fits into the rest of a pack, if one is found soon.
     pub fn next_for_pack(&self, pack: &Pack) -> Result<Option<SmallFile>> {
         let least = (self.layout().hugeblock_bytes as u32 / ROOM_SHARE).max(1);
         let looks = if pack.victim.is_some() { u32::MAX } else { LOOKS_FOR_NEXT };
@@ -439,17 +444,17 @@ impl Microfs {
         }
     }
 
-    /// Where the bytes of a file go that it takes: a tier, and a byte offset on it. Errors:
-    /// `Invalid`: it does not take it.
+    /// Returns the tier and byte offset to which the bytes of a file are to be copied. Errors:
+    /// `Invalid` if the pack has no room for it.
     pub fn pack_target(&self, pack: &Pack, file: &SmallFile) -> Result<(u8, u64)> {
         let room = pack.room_for(file.bytes).ok_or(Error::Invalid)?;
         let start = u64::from(pack.block) << self.layout().hugeblock_shift;
         Ok((pack.tier, start + u64::from(pack.room[room].start)))
     }
 
-    /// Has the file, whose bytes with this checksum were copied, be in the pack, and frees what it
-    /// had; false, and nothing done, if it changed. One that is damaged stays so: it keeps the
-    /// checksum that its bytes should have.
+    /// Moves a file into the pack, once its bytes, with this checksum, were copied there. Frees the
+    /// place it had. Returns false, with nothing done, if the file changed. A damaged file stays
+    /// damaged: it keeps the checksum that its bytes should have.
     pub fn put_in_pack(
         &self,
         caller: &Caller,
@@ -482,8 +487,8 @@ impl Microfs {
         Ok(is_in)
     }
 
-    /// The pack stays as it is. `is_sound`: nothing is being copied into it any more, so that it
-    /// may be filled further.
+    /// Ends the filling of a pack. `is_sound`: all copies into it have ended, so that it may be
+    /// filled further.
     pub fn end_pack(&self, caller: &Caller, pack: &Pack, is_sound: bool) -> Result<()> {
         let said = self.transact(|tx| {
             if is_sound {
@@ -497,7 +502,7 @@ impl Microfs {
         self.release(caller.slot, pack.handle, caller.now).and(said)
     }
 
-    /// Whether somebody fills a pack: what that frees is not there yet.
+    /// Whether somebody fills a pack, so that more space will be free soon.
     pub fn is_packing(&self) -> Result<bool> {
         let filled = self.pack_word(FILLED_PACK).load(Ordering::Relaxed) as u32;
         self.transact_unlogged(|tx| {
@@ -506,8 +511,9 @@ impl Microfs {
         })
     }
 
-    /// Plans to give a packed file a block of its own; `None` if it has one.
-    /// Errors: `NoSpace`; `Busy` if too many writes of this process are in flight.
+    /// Plans to give a packed file a block of its own. Returns `None` if it has one, which includes
+    /// the case that it just got its pack's block back. Errors: `NoSpace`; `Busy` if the file is
+    /// being changed, or too many writes of this process are in flight.
     pub fn plan_unpacking(&self, caller: &Caller, inode: InodeId) -> Result<Option<Unpacking>> {
         let planned = self.plan_unpacking_once(caller, inode);
         match planned.as_ref().err() == Some(&Error::NoSpace) && self.give_image_up_for_room()? {
@@ -525,11 +531,11 @@ impl Microfs {
             };
             let quiet = Quiet::of(tx, inode).ok_or(Error::Busy)?;
             let Some(run) = tx.block_of(pack) else { return Ok(None) };
-            // The checksum of a pack's block stays what that of its first file was.
+            // The stored checksum of a pack's block is still that of its first file.
             let crc32c = inode.packed_checksum(tx);
             let is_as_it_was = at == 0 && tx.checksum(run.tier, run.first) == crc32c;
-            // Nobody copies into it any more, as a thread may whose process has just ended, and no
-            // image has what is behind the file.
+            // Nobody copies into the pack any more, as a thread may whose process has just ended,
+            // and no image has the bytes behind the file.
             let is_left_alone = pack.links(tx) == 1
                 && pack.opens(tx) == 0
                 && pack.appended_end(tx) == 0
@@ -554,8 +560,8 @@ impl Microfs {
         })
     }
 
-    /// Gives the file the block that its bytes were copied to, whose checksum is stored; false, and
-    /// nothing done, if it changed. The unpacking is over unless this fails.
+    /// Gives the file the block that its bytes were copied to, whose checksum is stored. Returns
+    /// false, with nothing done, if the file changed. Unless this fails, the unpacking is over.
     pub fn commit_unpacking(&self, caller: &Caller, unpacking: &Unpacking) -> Result<bool> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
@@ -586,8 +592,8 @@ impl Microfs {
         })
     }
 
-    /// The next file to pack that `is_meant`, of so many inodes behind that of the one that was
-    /// found last, wherever that was done; each is looked at once at most.
+    /// Returns the next file to pack for which `is_meant` holds. Starts behind the inode that was
+    /// found last, in any process, and examines at most `looks` inodes, each at most once.
     fn find_small(
         &self,
         tier: u8,
@@ -631,7 +637,7 @@ impl Microfs {
 }
 
 impl Transaction<'_> {
-    /// Whether the file is still what was found, and may be packed, or is packed.
+    /// Whether the file is still as it was found, and may be packed or is packed.
     fn is_as_found(&self, inode: Inode, found: &SmallFile) -> bool {
         Quiet::of(self, inode) == Some(found.quiet)
             && inode.writers(self) == 0
@@ -639,8 +645,8 @@ impl Transaction<'_> {
             && inode.is_packed(self) == found.pack.is_some()
     }
 
-    /// The block of a pack is that of its last file again, with which it begins, and its checksum
-    /// that of the file.
+    /// Gives the block of a pack back to its last file, whose bytes are the first in it. The stored
+    /// checksum of the block is valid for the file.
     fn take_block_back(&mut self, inode: Inode, pack: Inode, (slot, run): (Slot, BlockRun)) {
         let (map, held, inode_map) = (pack.map(self), pack.held(self), inode.map(self));
         pack.set_map(self, inode_map);
@@ -650,13 +656,13 @@ impl Transaction<'_> {
         self.note_change(run);
         self.set_stale(run, false);
         self.leave_pack(inode, Some(slot));
-        // What others had put behind it.
+        // Other files' bytes were put behind its own.
         let size = inode.size(self);
         inode.set_tail(self, size);
     }
 }
 
-/// What is free of a block in which these ranges are taken, which do not overlap.
+/// Returns the free ranges of a block in which `taken`, ranges that do not overlap, are in use.
 fn room_between(mut taken: Vec<Range<u32>>, block_bytes: u32) -> Vec<Range<u32>> {
     taken.sort_by_key(|range| range.start);
     let mut room = Vec::with_capacity(taken.len() + 1);

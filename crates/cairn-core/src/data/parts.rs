@@ -1,11 +1,12 @@
-//! Parts of the tier in memory: where a machine has several memory nodes (NUMA), each node backs
-//! one.
+//! Parts of the tier in memory: on a machine with several memory nodes (NUMA), each node backs one.
 //!
-//! A write takes blocks from the part of the node that its thread runs on, and from the others,
-//! siblings first, when that is full. The node is asked for when blocks are taken, not for each
-//! byte that is written to them.
-//! Must stay true: parts follow from the static header alone, are of equal size but for the last,
-//! and count their used blocks. A tier that is not divided is one part, and costs nothing.
+//! A write takes blocks from the part of the node on which its thread runs. When that is full, it
+//! takes them from the others, siblings first. The node is asked for when blocks are taken, not for
+//! each byte that is written to them.
+//!
+//! Must stay true: parts follow from the static header alone, are of equal size except for the
+//! last, and count their used blocks. An undivided tier is one part, and costs nothing.
+//!
 //! Does not know which node backs what; `cairn-device` binds the memory.
 
 use crate::engine::fs::Microfs;
@@ -16,25 +17,25 @@ use crate::format::types::TIERS_MAX;
 use crate::space::pool::{BARRED, BlockRun, TOUCHED};
 use std::ops::Range;
 
-/// Parts are multiples of this, so that no word of a bitmap belongs to two; of default blocks it is
-/// a huge page.
+/// Part sizes are multiples of this, so that no word of a bitmap belongs to two parts. With default
+/// blocks this is a huge page.
 const PART_BLOCKS_UNIT: u32 = 64;
 
-/// Which memory nodes of a machine back a tier in memory.
+/// Memory nodes of a machine that back a tier in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// What is taken from which.
+    /// How memory is taken from the nodes.
     pub policy: NumaPolicy,
-    /// Their numbers, as bits; none where it does not matter.
+    /// Numbers of the nodes, as bits; 0 where placement does not matter.
     pub nodes: u64,
-    /// The tier in memory, if there is one.
+    /// Number of the tier in memory, if there is one.
     pub tier: u8,
 }
 
-/// What is taken from which memory node.
+/// How memory is taken from the nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NumaPolicy {
-    /// Blocks of the node that the writing thread runs on, as long as it has any: the tier is
+    /// Blocks of the node on which the writing thread runs, as long as it has any: the tier is
     /// divided.
     #[default]
     Local = 0,
@@ -45,7 +46,7 @@ pub enum NumaPolicy {
 }
 
 impl Placement {
-    /// As three words: policy, nodes, tier.
+    /// Encodes as three words: policy, nodes, tier.
     pub(crate) fn encode(self) -> [u64; 3] {
         [self.policy as u64, self.nodes, u64::from(self.tier)]
     }
@@ -63,7 +64,7 @@ impl Placement {
         }
     }
 
-    /// The numbers of the nodes, ascending.
+    /// Returns the numbers of the nodes, ascending.
     pub fn node_numbers(self) -> impl Iterator<Item = u32> {
         (0..u64::BITS).filter(move |node| self.nodes & 1 << node != 0)
     }
@@ -72,17 +73,17 @@ impl Placement {
 /// A part of a tier, and how full it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartUsage {
-    /// The memory node that backs it, where the tier is divided.
+    /// Memory node that backs it, if the tier is divided.
     pub node: Option<u32>,
-    /// Its first hugeblock.
+    /// First hugeblock.
     pub first_block: u32,
-    /// Its hugeblocks.
+    /// Number of hugeblocks.
     pub blocks: u32,
-    /// Those in use.
+    /// Hugeblocks in use.
     pub used_blocks: u64,
-    /// Those that were ever handed out; the others follow them.
+    /// Hugeblocks at its start that were ever handed out.
     pub touched_blocks: u32,
-    /// Those at its end that are not handed out for now (`Microfs::bar`).
+    /// Hugeblocks at its end that are not handed out for now (`Microfs::bar`).
     pub barred_blocks: u32,
 }
 
@@ -91,7 +92,7 @@ pub struct PartUsage {
 pub(crate) struct Part {
     pub first: u32,
     pub blocks: u32,
-    /// Word holding the number of used blocks; the next ones hold what the pool (pool.rs) goes by.
+    /// Word with the number of used blocks; the words of the pool (pool.rs) follow it.
     pub counters: usize,
 }
 
@@ -104,14 +105,14 @@ impl Part {
         (self.first..self.end()).contains(&block)
     }
 
-    /// What of `run` lies in this part.
+    /// Returns the piece of `run` that lies in this part.
     pub(crate) fn overlap(self, run: BlockRun) -> BlockRun {
         let first = run.first.clamp(self.first, self.end());
         BlockRun { first, count: run.end().clamp(first, self.end()) - first, ..run }
     }
 }
 
-/// Blocks of each part but the last, if the tier in memory is divided.
+/// Returns the size of each part but the last, if the tier in memory is divided.
 pub(crate) fn part_blocks(geometry: &Geometry) -> Option<u32> {
     let placement = geometry.placement;
     let blocks = geometry.tier_blocks[usize::from(placement.tier)];
@@ -124,9 +125,9 @@ pub(crate) fn part_blocks(geometry: &Geometry) -> Option<u32> {
 }
 
 impl Microfs {
-    /// From now on the last blocks of each part of the tier in memory, so many as `blocks` says,
-    /// are not handed out but where they were before: there is no memory for them. It is as if the
-    /// tier were full earlier.
+    /// Withholds the last blocks of each part of the tier in memory, one number for each part,
+    /// because there is no memory for them. Of these, only blocks that were handed out before are
+    /// handed out again. The tier is full that much earlier.
     pub fn bar(&self, blocks: &[u32]) -> Result<()> {
         self.transact_unlogged(|tx| {
             for (part, &blocks) in tx.layout.parts(tx.layout.placement.tier).zip(blocks) {
@@ -143,8 +144,8 @@ impl Geometry {
         part_blocks(self).is_some()
     }
 
-    /// The memory nodes among which the tier in memory is divided, and the hugeblocks of each; none
-    /// if it is not.
+    /// Returns the memory nodes among which the tier in memory is divided, and the hugeblocks of
+    /// each; none if it is not divided.
     pub fn parts(&self) -> impl Iterator<Item = (u32, Range<u32>)> {
         let layout = Layout::new(self);
         let tier = self.placement.tier;
@@ -158,7 +159,7 @@ impl Geometry {
 }
 
 impl Layout {
-    /// Number of parts of a tier.
+    /// Returns the number of parts of a tier.
     pub(crate) fn part_count(&self, tier: u8) -> u32 {
         match self.part_blocks {
             Some(_) if tier == self.placement.tier => self.placement.nodes.count_ones(),
@@ -166,7 +167,7 @@ impl Layout {
         }
     }
 
-    /// Part `number` of a tier, which has so many.
+    /// Returns part `number` of a tier. Precondition: the tier has that many.
     pub(crate) fn part(&self, tier: u8, number: u32) -> Part {
         let region = &self.tiers[tier as usize];
         let whole = Part { first: 0, blocks: region.blocks, counters: region.counters };
@@ -182,13 +183,13 @@ impl Layout {
         }
     }
 
-    /// All parts of a tier.
+    /// Returns all parts of a tier.
     pub(crate) fn parts(&self, tier: u8) -> impl Iterator<Item = Part> {
         (0..self.part_count(tier)).map(move |number| self.part(tier, number))
     }
 
-    /// The parts of a tier for a thread on memory node `node`, its own first. Numbers that differ
-    /// in the lowest bits alone come next: those of nodes in one socket.
+    /// Returns the parts of a tier in the order for a thread on memory node `node`, its own first.
+    /// Node numbers that differ in the lowest bits only come next: those of nodes in one socket.
     fn parts_from(&self, tier: u8, node: u32) -> impl Iterator<Item = Part> {
         let count = self.part_count(tier);
         let nodes = self.placement.nodes;
@@ -200,15 +201,14 @@ impl Layout {
 }
 
 impl<'m> Transaction<'m> {
-    /// The parts of a tier in the order in which the calling thread takes blocks from them.
+    /// Returns the parts of a tier in the order in which the calling thread takes blocks from them.
     pub(crate) fn preferred_parts(&self, tier: u8) -> impl Iterator<Item = Part> + use<'m> {
         let layout = self.layout;
         let node = if layout.part_count(tier) > 1 { (self.local.node)() } else { 0 };
         layout.parts_from(tier, node)
     }
 
-    /// Counts the blocks of `run` as used, or as free again, in the parts of a tier that is
-    /// divided.
+    /// Counts the blocks of `run` as used, or as free, in the parts of a divided tier.
     pub(crate) fn count_in_parts(&mut self, run: BlockRun, used: bool) {
         let layout = self.layout;
         if layout.part_count(run.tier) < 2 {
@@ -224,7 +224,7 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// How full each part of the tier in memory is.
+    /// Returns how full each part of the tier in memory is.
     pub(crate) fn part_usage(&self) -> Vec<PartUsage> {
         let Placement { tier, .. } = self.layout.placement;
         let is_divided = self.layout.part_count(tier) > 1;

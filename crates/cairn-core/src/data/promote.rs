@@ -1,15 +1,17 @@
 //! Promotion: blocks that were read on a slower tier move to a faster one that has room, so that
 //! the next read finds them there.
 //!
-//! A reader leaves a note in shared memory. Whoever promotes, the agent, takes it, plans, copies
-//! outside the lock and commits: the blocks change places only if nothing was written to the file,
+//! A reader leaves a note in shared memory. The promoter (the agent) takes it, plans, copies
+//! outside the lock and commits. The blocks change places only if nothing was written to the file,
 //! and nothing moved in it, since the plan.
+//!
 //! Must stay true: nobody waits for a promotion, and it waits for nobody: its pin reserves blocks,
-//! but is none of the file's. Writes keep a share of each tier. What is promoted has a checksum,
-//! which the copy is compared with. Not where metadata are durable: a file there would lose with
-//! the memory what stood in a file before.
-//! Does not decide when; notes may be lost or mixed up, which costs a transfer and never a wrong
-//! byte.
+//! but is not one of the file's pins. Each tier keeps a share for writes. Only blocks with a
+//! checksum are promoted, and the copy is compared with it. Metadata are not durable: a file there
+//! would lose bytes with the memory that had been safe before.
+//!
+//! Does not decide when to promote. Notes may be lost or mixed up, which costs a transfer and never
+//! a wrong byte.
 
 use crate::data::map::Stretch;
 use crate::data::quiet::Quiet;
@@ -26,44 +28,43 @@ use crate::space::pool::{BARRED, BlockRun};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that one promotion moves at most, if a block is not larger.
+/// Maximum number of bytes in one promotion, unless a block is larger.
 const PROMOTION_BYTES_MAX: u64 = 1 << 20;
-/// Part of a tier that is left to writes: one in so many.
+/// Share of a tier that is left to writes: one part in this many.
 const RESERVE_SHARE: u32 = 4;
-/// Extents looked at under one lock.
+/// Extents examined under one lock.
 const SCAN_BATCH: usize = 256;
 
-/// Blocks that are to change places.
+/// Blocks that are to move to a faster tier.
 #[derive(Debug)]
 pub struct Promotion {
     /// The file.
     pub inode: InodeId,
-    /// Their place in it, hugeblocks.
+    /// First of the blocks in the file, in hugeblocks.
     pub file_block: u32,
-    /// How many.
+    /// Number of blocks.
     pub count: u32,
-    /// Bytes of them that belong to the file; what the last one has behind them is zeros in the
-    /// copy.
+    /// Bytes of them that belong to the file; the copy has zeros behind them in the last block.
     pub bytes: u64,
-    /// Tier and first block from which to copy.
+    /// Tier and first block to copy from.
     pub from: (u8, u32),
-    /// Tier and first block to which.
+    /// Tier and first block to copy to.
     pub to: (u8, u32),
     reservation: Reservation,
     quiet: Quiet,
 }
 
-/// What a look at a file found.
+/// Result of a scan of a file.
 enum Found {
     Blocks(Promotion),
-    /// Nothing before this file block.
+    /// Nothing to promote before this file block.
     Nothing {
         before: u32,
     },
 }
 
 impl Microfs {
-    /// Whether readers leave notes from now on. Errors: `Invalid`: metadata are durable.
+    /// Sets whether readers leave notes. Errors: `Invalid`: metadata are durable.
     pub fn promote_reads(&self, promotes: bool) -> Result<()> {
         if self.layout().durable {
             return Err(Error::Invalid);
@@ -72,8 +73,8 @@ impl Microfs {
         Ok(())
     }
 
-    /// Notes what a plan reads on slower tiers than the first, if somebody wants to know. Takes no
-    /// lock.
+    /// Leaves a note of what a plan reads on tiers slower than the first, if notes are wanted.
+    /// Takes no lock.
     pub fn note_read(&self, plan: &ReadPlan) {
         let is_slower = plan.runs().iter().any(|run| run.source.is_some_and(|(tier, _)| tier > 0));
         if !is_slower || self.note_word(PROMOTES).load(Ordering::Relaxed) == 0 {
@@ -93,12 +94,12 @@ impl Microfs {
         self.note_word(READS_NOTED).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many notes were left: another number when somebody has read on a slower tier.
+    /// Returns the number of notes ever left. It changes when somebody reads on a slower tier.
     pub fn reads_noted(&self) -> u64 {
         self.note_word(READS_NOTED).load(Ordering::Relaxed)
     }
 
-    /// Takes a note: a file, perhaps, and file blocks that were read.
+    /// Takes a note: file blocks that were read, and perhaps their file.
     pub fn take_read_note(&self) -> Option<(InodeId, Range<u32>)> {
         (0..READ_PLACES).find_map(|place| {
             let (key, end) = self.read_note(place);
@@ -120,9 +121,9 @@ impl Microfs {
         (self.note_word(at), self.note_word(at + 1))
     }
 
-    /// Plans to move the first of these file blocks that stand on a slower tier than there is room
-    /// on. None if there are none, or if somebody writes to the file. Errors: `NoSpace`: there is
-    /// no room; `Invalid`: metadata are durable.
+    /// Plans to move the first of these file blocks that are on a slower tier than one with room.
+    /// Returns `None` if there are none, or if somebody writes to the file. Errors: `NoSpace`: no
+    /// faster tier has room; `Invalid`: metadata are durable.
     pub fn plan_promotion(
         &self,
         caller: &Caller,
@@ -149,8 +150,9 @@ impl Microfs {
         Ok(None)
     }
 
-    /// Gives the file the blocks that were copied, whose checksums are stored, for those it had;
-    /// false, and nothing done, if the file changed. The promotion is over unless this fails.
+    /// Replaces the blocks of the file with those that they were copied to, whose checksums are
+    /// stored. Returns false, with nothing done, if the file changed. Unless this fails, the
+    /// promotion is over.
     pub fn commit_promotion(&self, caller: &Caller, promotion: &Promotion) -> Result<bool> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
@@ -185,7 +187,8 @@ impl Microfs {
 }
 
 impl Transaction<'_> {
-    /// Looks at a bounded number of extents.
+    /// Scans a bounded number of extents for blocks to promote, and begins to promote the first
+    /// ones.
     fn find_to_promote(
         &mut self,
         slot: Slot,
@@ -217,7 +220,8 @@ impl Transaction<'_> {
         Ok(Found::Nothing { before: at })
     }
 
-    /// How many blocks of a run to leave, and which then follow that can be promoted, if any.
+    /// Returns the number of blocks of a run to skip, and the run behind them that can be promoted,
+    /// if any.
     fn to_promote(&self, run: BlockRun) -> (u32, Option<BlockRun>) {
         if run.tier == 0 {
             return (run.count, None);
@@ -230,7 +234,7 @@ impl Transaction<'_> {
         (stale, (count > 0).then_some(BlockRun { count, ..run }))
     }
 
-    /// Reserves blocks on a faster tier for some that stand at a file block.
+    /// Reserves blocks on a faster tier for the run of blocks at `file_block`.
     fn begin_promotion(
         &mut self,
         slot: Slot,
@@ -258,7 +262,7 @@ impl Transaction<'_> {
         })
     }
 
-    /// Free blocks of a tier beyond those that are left to writes.
+    /// Returns the number of free blocks of a tier beyond those that are left to writes.
     fn room_to_promote(&self, tier: u8) -> u32 {
         let region = self.layout.tiers[usize::from(tier)];
         let barred: u64 =

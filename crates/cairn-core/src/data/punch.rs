@@ -1,7 +1,7 @@
-//! Holes made in a file: blocks in its middle leave it, one bounded step at a time.
+//! Punching holes: blocks in the middle of a file leave it, one bounded step at a time.
 //!
-//! Only where metadata is in memory: no record of the log says that a file lost blocks and kept its
-//! size.
+//! Only where metadata are in memory: the log has no record for a file that loses blocks and keeps
+//! its size.
 
 use crate::data::truncate::Truncation;
 use crate::engine::fs::Microfs;
@@ -11,11 +11,11 @@ use crate::format::record::Operation;
 use crate::format::types::{Caller, InodeId};
 
 impl Microfs {
-    /// Takes what a regular file holds of the blocks from file block `from` to before `end` out of
-    /// it; they read as zeros from then on. Parts of blocks are not punched, nor is what lies
-    /// behind the end of the file. The caller has checked the right to write. Errors: `Invalid` for
-    /// other files, and if the namespace is durable; `Busy` if the file is mapped: a mapping that
-    /// may be stored to keeps its blocks.
+    /// Takes the blocks that a regular file has from file block `from` to before `end` out of it;
+    /// they read as zeros from then on. Does not punch parts of blocks, nor blocks behind the end
+    /// of the file. The caller has checked the right to write. Errors: `Invalid` for other files,
+    /// and if the namespace is durable; `Busy` if the file is mapped: a mapping that may be stored
+    /// to keeps its blocks.
     pub fn punch(
         &self,
         caller: &Caller,
@@ -36,7 +36,7 @@ impl Microfs {
             let end = end.min((size >> tx.layout.hugeblock_shift) as u32);
             let more = tx.take_out(inode, (from, end), caller, slot)?;
             inode.touch_data(tx, caller);
-            // Who follows the log looks at the file again.
+            // The record makes readers of the log look at the file again.
             tx.log(Operation::Truncate, caller.now, &[u64::from(inode.id.0), size], &[]);
             Ok(if more { Truncation::More } else { Truncation::Done })
         })

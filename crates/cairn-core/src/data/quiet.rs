@@ -1,4 +1,4 @@
-//! A file that nobody changes while its bytes are copied: looked at before the copy, and again
+//! Quiet files: nobody changes them while their bytes are copied. Checked before the copy and again
 //! before it counts.
 
 use crate::engine::inode::{
@@ -6,7 +6,7 @@ use crate::engine::inode::{
 };
 use crate::engine::transaction::Transaction;
 
-/// What of a file must not change while its blocks are copied.
+/// State of a file that must not change while its blocks are copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Quiet {
     version: u64,
@@ -14,8 +14,8 @@ pub(crate) struct Quiet {
 }
 
 impl Quiet {
-    /// None while somebody changes the file, or has it mapped: a mapping shows the blocks where
-    /// they are.
+    /// Returns the state of a quiet file. Returns `None` while somebody changes the file or has it
+    /// mapped: a mapping shows the blocks where they are.
     pub(crate) fn of(tx: &Transaction, inode: Inode) -> Option<Quiet> {
         const CHANGES: u32 =
             ORPHAN | SETTLING | WANTS_SETTLE | HAS_WAITING | LOST | MAPPED | ABSENT;

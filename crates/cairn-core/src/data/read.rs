@@ -1,10 +1,10 @@
-//! Reading: plan under the lock, let the caller copy the bytes, look afterwards whether they were
-//! the file's.
+//! Reading: plan under the lock, let the caller copy the bytes, then check that they were the
+//! file's.
 //!
-//! A read plan names the blocks and pins nothing. A reader checks one word when it has copied:
-//! blocks that left the file meanwhile counted as a move, and it plans again. Bytes that were never
-//! written read as zeros, unless they may have been written and be lost with a tier: then they
-//! cannot be read.
+//! A read plan names the blocks and pins nothing. After the copy the reader checks one word: if
+//! blocks left the file meanwhile, that counted as a move, and the reader plans again. Bytes that
+//! were never written read as zeros, unless they may have been written and lost with a tier: then
+//! they cannot be read.
 
 use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
@@ -15,10 +15,10 @@ use crate::format::types::{Caller, HandleId, InodeId, Position};
 use crate::process::handle::MAY_READ;
 use std::sync::atomic::{Ordering, fence};
 
-/// Runs one read plan consists of at most.
+/// Maximum number of runs in a read plan.
 const READ_RUNS_MAX: usize = 8;
 
-/// Part of a read: so many bytes from a tier, or zeros.
+/// Part of a read: bytes from a tier, or zeros.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadRun {
     /// Length in bytes.
@@ -34,8 +34,8 @@ pub struct ReadPlan {
     pub inode: InodeId,
     /// First byte.
     pub offset: u64,
-    /// Bytes covered; fewer than asked at the end of the file, or when the file is scattered. 0 at
-    /// the end.
+    /// Bytes covered. Fewer than asked at the end of the file, or when the file is scattered. 0 at
+    /// or behind the end.
     pub length: u64,
     moves_word: usize,
     moves: u64,
@@ -44,7 +44,7 @@ pub struct ReadPlan {
 }
 
 impl ReadPlan {
-    /// A plan of nothing, to be filled.
+    /// Creates an empty plan, to be filled.
     pub fn empty() -> ReadPlan {
         ReadPlan {
             inode: InodeId(0),
@@ -57,24 +57,24 @@ impl ReadPlan {
         }
     }
 
-    /// The parts, in file order.
+    /// Returns the parts, in file order.
     pub fn runs(&self) -> &[ReadRun] {
         &self.runs[..self.run_count]
     }
 }
 
-/// What a plan is to say of bytes that are lost.
+/// How a plan treats lost bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lost {
-    /// It ends there, and there is none if the first byte is (`Io`).
+    /// The plan ends there; if the first byte is lost, planning fails (`Io`).
     Refused,
-    /// They are nowhere, as those of a hole.
+    /// They count as a hole.
     Nowhere,
 }
 
 impl Transaction<'_> {
-    /// Plans where up to `length` bytes of a file from `offset` on are. Errors: `Io`: the first one
-    /// is lost.
+    /// Plans a read of up to `length` bytes of a file from `offset` on. Errors: `Io`: the first
+    /// byte is lost.
     pub(crate) fn plan_bytes(
         &self,
         inode: Inode,
@@ -93,7 +93,7 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Plans a read of up to `length` bytes. Errors: `Io`: what stood there is lost.
+    /// Plans a read of up to `length` bytes. Errors: `Io`: the data there are lost.
     pub fn plan_read(
         &self,
         caller: &Caller,
@@ -106,8 +106,8 @@ impl Microfs {
         Ok(plan)
     }
 
-    /// As `plan_read`, in the place of another plan: a small read takes as long as copying a plan a
-    /// few times.
+    /// Does the same as `plan_read` into an existing plan: a small read takes only as long as
+    /// copying a plan a few times.
     pub fn plan_read_into(
         &self,
         caller: &Caller,
@@ -130,8 +130,8 @@ impl Microfs {
             if at == Position::Cursor {
                 handle.set_cursor(tx, plan.offset + plan.length);
             }
-            // As `relatime`: only the first read after a change is recorded, even one that found
-            // the end.
+            // As with `relatime`, only the first read after a change is recorded, even one at the
+            // end of the file.
             if length > 0 && inode.accessed(tx) <= inode.modified(tx) {
                 inode.set_accessed(tx, caller.now);
             }
@@ -139,7 +139,7 @@ impl Microfs {
         })
     }
 
-    /// Whether the bytes just copied by `plan` were the file's: false if its blocks moved
+    /// Whether the bytes just copied by `plan` were the file's. False if blocks of the file moved
     /// meanwhile.
     pub fn read_is_valid(&self, plan: &ReadPlan) -> bool {
         fence(Ordering::Acquire);
@@ -148,7 +148,7 @@ impl Microfs {
     }
 }
 
-/// Errors: `Io`: the first byte is lost.
+/// Fills in the runs of a plan. Errors: `Io`: the first byte is lost.
 fn plan_runs(
     tx: &Transaction,
     inode: Inode,

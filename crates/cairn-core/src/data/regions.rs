@@ -1,9 +1,9 @@
-//! Where the bytes of a file stand, for whoever copies them past the store: CRUISE's data region
-//! and list of chunks (section III-D), with a generation, so that the copy need not stop the
-//! writers.
+//! Regions: where the bytes of a file are, for tools that copy them past the store. These are
+//! CRUISE's data region and list of chunks (section III-D), with a generation, so that the copy
+//! need not stop the writers.
 //!
-//! Invariant: of two looks at a file that give the same even generation, nothing has changed a byte
-//! or a place between. Odd: a write is in flight, or a mapping may be stored to.
+//! Invariant: if two looks at a file give the same even generation, no byte and no place changed in
+//! between. An odd generation means that a write is in flight, or a mapping may be stored to.
 
 use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
@@ -14,54 +14,54 @@ use crate::format::layout::SlabKind;
 use crate::format::types::{Attributes, InodeId, MODE_REGULAR, Timestamp};
 use std::sync::atomic::{Ordering, fence};
 
-/// Hugeblocks looked at under one lock.
+/// Hugeblocks examined under one lock.
 const BATCH: usize = 256;
-/// Inodes looked at under one lock.
+/// Inodes examined under one lock.
 const INODES_BATCH: u32 = 1024;
 
 /// A piece of a file in one hugeblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Region {
-    /// Where it is in the file, bytes.
+    /// Offset in the file, bytes.
     pub offset: u64,
     /// Bytes that belong to the file.
     pub length: u32,
-    /// Its tier.
+    /// Tier.
     pub tier: u8,
-    /// Where it is on that tier, bytes.
+    /// Offset on that tier, bytes.
     pub tier_offset: u64,
-    /// CRC32C of the piece followed by zeros up to a hugeblock; `None` while that is void.
+    /// CRC32C of the piece followed by zeros up to a hugeblock; `None` while the checksum is void.
     pub crc32c: Option<u32>,
 }
 
-/// A look at the regions of a file.
+/// Result of one look at the regions of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// See the head of this module.
+    /// Generation of the file; see the head of this module.
     pub generation: u64,
     /// Length of the file, bytes.
     pub size: u64,
-    /// Regions found.
+    /// Number of regions found.
     pub count: usize,
 }
 
-/// How many files of a namespace are safe where they are drained to.
+/// How many files of a namespace are drained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     /// Regular files with a name.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes of these files.
     pub bytes: u64,
-    /// Of those, not drained in their newest version.
+    /// Files that are not drained in their newest version.
     pub undrained_files: u64,
-    /// Their bytes.
+    /// Bytes of the undrained files.
     pub undrained_bytes: u64,
-    /// Of the undrained ones, those that never will be: the writer died, or found no room, or a
-    /// part is lost.
+    /// Undrained files that never will be drained: the writer died, or found no room, or a part is
+    /// lost.
     pub unclean_files: u64,
     /// Files whose data are still where they were drained to; they count as drained.
     pub absent_files: u64,
-    /// Their bytes.
+    /// Bytes of the absent files.
     pub absent_bytes: u64,
 }
 
@@ -72,7 +72,7 @@ impl Transaction<'_> {
         changes.wrapping_mul(2).wrapping_add(u64::from(is_changing))
     }
 
-    /// Fills `found` with the regions from file block `block` on.
+    /// Fills `found` with the regions from file block `block` on. Returns their number.
     fn regions(&self, inode: Inode, mut block: u32, found: &mut [Region]) -> usize {
         let (shift, block_bytes) = (self.layout.hugeblock_shift, self.layout.hugeblock_bytes);
         let size = inode.size(self);
@@ -114,11 +114,11 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// The regions of a file from the hugeblock on in which `offset` is, holes left out, at most
-    /// 256 of them.
-    /// Errors: `NotFound`; `IsDirectory`; `Io`: a part of the file is lost; `Absent`; `Packed`.
+    /// Fills `found` with the regions of a file, from the hugeblock that has `offset` on, at most
+    /// 256 of them. Holes are left out. Errors: `NotFound`; `IsDirectory`; `Io`: a part of the file
+    /// is lost; `Absent`; `Packed`.
     pub fn regions(&self, inode: InodeId, offset: u64, found: &mut [Region]) -> Result<Look> {
-        // What the caller has copied before was read before the words that are looked at now.
+        // The caller's earlier copies happen before this look at the words.
         fence(Ordering::SeqCst);
         let most = found.len().min(BATCH);
         self.transact(|tx| {
@@ -136,13 +136,13 @@ impl Microfs {
         })
     }
 
-    /// Counts what is drained, in batches: what changes meanwhile may be counted as before or
+    /// Counts what is drained. Works in batches: a change meanwhile may be counted as before or
     /// after.
     pub fn survey(&self) -> Result<Survey> {
         self.survey_since(Timestamp(i64::MAX), &mut |_| {})
     }
 
-    /// The same, and shows those of the files that were changed at `since` or later.
+    /// Does the same, and shows the files that were changed at `since` or later.
     pub fn survey_since(
         &self,
         since: Timestamp,
@@ -171,7 +171,7 @@ impl Microfs {
 }
 
 impl Survey {
-    /// Counts a regular file with a name; what it is.
+    /// Counts a regular file with a name, and returns its attributes; `None` for any other inode.
     fn add(&mut self, tx: &Transaction, inode: Inode) -> Option<Attributes> {
         let attributes = inode.attributes(tx);
         if inode.kind(tx) != MODE_REGULAR || attributes.links == 0 || inode.is_pack(tx) {

@@ -1,9 +1,9 @@
-//! Settling: zeroing a file's tail, so that the file can grow over it.
+//! Settling: a file's tail is zeroed, so that the file can grow over it.
 //!
-//! Invariant: bytes past the end of the file within its last block count as zeros, in checksums,
-//! too. Where they may not be zeros the inode has a *tail*, which is settled before the file grows
-//! over it, while no write to the file is in flight and none begins. A last block that is in an
-//! image is not zeroed: a copy of it that has zeros there takes its place (image.rs).
+//! Invariant: bytes past the end of the file within its last block count as zeros, also in
+//! checksums. Where they may not be zeros the inode has a *tail*. It is settled before the file
+//! grows over it, while no write to the file is in flight and none begins. A last block that is in
+//! an image is not zeroed: a copy of it with zeros there replaces it (image.rs).
 
 use crate::data::map::{Extent, Replaced, Stretch};
 use crate::engine::fs::Microfs;
@@ -15,7 +15,7 @@ use crate::process::Slot;
 use crate::process::pin::{PIN_SETTLES, Pin, PinRequest, PinnedRun, Replaces};
 use crate::space::pool::BlockRun;
 
-/// The bytes to zero so that a file can grow over its tail.
+/// Bytes to zero so that a file can grow over its tail.
 #[derive(Debug)]
 pub struct SettlePlan {
     /// The file.
@@ -24,9 +24,9 @@ pub struct SettlePlan {
     pub tier: u8,
     /// The last block.
     pub block: u32,
-    /// First byte to zero; all after it in the block, too.
+    /// First byte to zero in the block; all bytes after it are zeroed, too.
     pub from: u32,
-    /// Tier and block from which is copied what stands before that.
+    /// Tier and block from which the bytes before `from` are copied; `None` to zero in place.
     pub copy_from: Option<(u8, u32)>,
     tail: u64,
     pin_index: usize,
@@ -34,8 +34,8 @@ pub struct SettlePlan {
 }
 
 impl Microfs {
-    /// Plans the zeroing of a file's tail; `None` if it has none. `Busy` while writes to it are in
-    /// flight; no new ones begin meanwhile.
+    /// Plans the zeroing of a file's tail; `None` if it has none. Errors: `Busy` while writes to
+    /// the file are in flight; no new ones begin meanwhile.
     pub fn plan_settle(&self, caller: &Caller, inode: InodeId) -> Result<Option<SettlePlan>> {
         let planned = self.plan_settle_once(caller, inode);
         match planned.as_ref().err() == Some(&Error::NoSpace) && self.give_image_up_for_room()? {
@@ -103,22 +103,22 @@ impl Microfs {
         })?;
         let Some((plan, may_begin)) = planned.ok_or(Error::Busy)? else { return Ok(None) };
         if plan.copy_from.is_some() {
-            // The commit is to find its place in the table.
+            // Backs the page of the checksum table that the commit writes to.
             self.store_checksum(plan.tier, plan.block, 0).inspect_err(|_| {
                 let _ = self.commit_settle(caller, &plan, false);
             })?;
         }
         if !may_begin {
             self.sync().inspect_err(|_| {
-                // The plan is abandoned at the latest when the process ends.
+                // If this fails, too, the plan is abandoned at the latest when the process ends.
                 let _ = self.commit_settle(caller, &plan, false);
             })?;
         }
         Ok(Some(plan))
     }
 
-    /// The tail was zeroed, or that failed. Nothing more if the file was cut meanwhile: it has
-    /// another tail then.
+    /// Ends a settling: the tail was zeroed, or that failed. The tail stays if the file was cut
+    /// meanwhile, because then it is another tail.
     pub fn commit_settle(&self, caller: &Caller, plan: &SettlePlan, zeroed: bool) -> Result<()> {
         let done = self.commit_settled(caller, plan, zeroed);
         match self.goes_on_without_image(plan.image, &done) {
@@ -156,8 +156,8 @@ impl Microfs {
 }
 
 impl Transaction<'_> {
-    /// The copy takes the place of the last block. What is behind the end counts as zeros in both,
-    /// so it has its checksum.
+    /// Replaces the last block with the copy. The bytes behind the end count as zeros in both, so
+    /// the copy takes over the checksum.
     fn take_settled(
         &mut self,
         inode: Inode,

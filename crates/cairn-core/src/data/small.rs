@@ -1,11 +1,11 @@
 //! Small writes that continue a file within its last block: one lock instead of two.
 //!
-//! Most small writes append to a block that exists already. Planning and committing them apart
+//! Most small writes append to a block that exists already. To plan and commit them separately
 //! costs more than the copy. Here the bytes, which the caller has copied out of the application's
 //! memory before, go to the tier under the lock: at most [`SMALL_BYTES_MAX`], into a block that is
 //! mapped, so that neither a fault nor device I/O happens. If the process dies in the middle, the
-//! undo leaves the file as it was; the bytes are then part of its tail. So a file that has none,
-//! because it was zeroed to the end of the block, is not written to in this way.
+//! undo leaves the file as it was, and the bytes are part of its tail. So this does not serve a
+//! file without a tail, whose last block is zeroed to its end.
 
 use crate::data::map::Stretch;
 use crate::data::write::lease::keep_lease;
@@ -20,12 +20,12 @@ use crate::process::handle::{APPEND, MAY_WRITE, WROTE};
 pub const SMALL_BYTES_MAX: usize = 1024;
 
 impl Microfs {
-    /// Writes `length` bytes at once if they continue the file within a block it has and nobody
-    /// else is writing to it, and returns where; `None`, and nothing done, otherwise: plan the
-    /// write then.
+    /// Writes `length` bytes under one lock and returns their offset. Requires that they continue
+    /// the file within a block it has, and that nobody else is writing to it. Returns `None`, with
+    /// nothing done, otherwise: plan the write then.
     ///
-    /// `store` puts the bytes in place and returns their checksum term; it must neither block nor
-    /// fault, and returns `None` if it cannot do that.
+    /// `store` puts the bytes in place and returns their checksum term. It must neither block nor
+    /// fault, and returns `None` if it cannot store them.
     pub fn write_small(
         &self,
         caller: &Caller,

@@ -1,13 +1,13 @@
 //! Streams: where the next blocks for each open description of a process come from.
 //!
-//! A log record covers blocks that follow each other, and so does a mapping of the kernel's: what
-//! is written through one description should get such blocks, whatever is written in between
-//! through others. All take their first blocks from the stretch that the process shares (pool.rs);
-//! small files stay there. One that finds others' blocks behind its own gets a stretch for itself,
-//! as long as its file is: on a durable tier an unbroken one, in memory what the process has at
-//! hand. Like the runs of a slot's ring, what is set apart is a hint: it is free, and others take
-//! it when nothing else is left. A description that must share the place of its stream with another
-//! one goes without.
+//! A log record covers consecutive blocks, and so does a mapping of the kernel. So bytes written
+//! through one description should get consecutive blocks, whatever is written in between through
+//! others. All descriptions take their first blocks from the stretch that the process shares
+//! (pool.rs); small files stay there. A description that finds others' blocks behind its own gets a
+//! stretch for itself, as long as its file is: on a durable tier an unbroken one, in memory what
+//! the process has at hand. Like the runs of a slot's ring, what is set apart is a hint: it is
+//! free, and others take it when nothing else is left. Two descriptions may map to the same place;
+//! the second one goes without a stream.
 
 use crate::engine::fields::fields;
 use crate::engine::inode::Inode;
@@ -21,13 +21,13 @@ use crate::space::pool::{BlockRun, STRETCH_BLOCKS};
 pub(crate) const STREAMS_PER_SLOT: usize = 16;
 pub(crate) const STREAM_WORDS: usize = 2;
 
-/// The shortest stretch in memory, where it costs a mapping and no record.
+/// Shortest stretch in memory, where a stretch costs a mapping but no record.
 const STRETCH_BLOCKS_IN_MEMORY: u32 = 32;
 
-/// Part of the free blocks that one description may have there: one in so many.
+/// Largest share of the free blocks in memory for one description: one part in this many.
 const SHARE_IN_MEMORY: u64 = 16;
 
-/// Where one description goes on.
+/// Place where one description goes on.
 #[derive(Clone, Copy)]
 struct Stream {
     at: usize,
@@ -36,7 +36,7 @@ struct Stream {
 fields!(Stream {
     // 0: not in use.
     handle, set_handle: word 0;
-    // What is set apart; if that is nothing, it begins behind the block that was taken last.
+    // Run that is set apart. If it is empty, it begins behind the block that was taken last.
     packed_rest, set_packed_rest: word 1;
 });
 
@@ -55,7 +55,7 @@ impl Slot {
         Stream { at: self.stream_at(handle.number() as usize % STREAMS_PER_SLOT) }
     }
 
-    /// The stream of `handle`; `None` while another description has its place.
+    /// Returns the stream of `handle`; `None` while another description has its place.
     fn stream(self, tx: &mut Transaction, handle: HandleId) -> Option<Stream> {
         let stream = self.place_of(handle);
         if stream.handle(tx) == 0 {
@@ -65,8 +65,8 @@ impl Slot {
         (stream.handle(tx) == u64::from(handle.0)).then_some(stream)
     }
 
-    /// The process does not refer to `handle` any more; others of its descriptions may have what
-    /// was set apart.
+    /// Ends the stream of `handle`, to which the process does not refer any more. Other
+    /// descriptions of the process may have what was set apart.
     pub(crate) fn end_stream(self, tx: &mut Transaction, handle: HandleId) {
         let stream = self.place_of(handle);
         if stream.handle(tx) != u64::from(handle.0) {
@@ -90,7 +90,7 @@ impl Transaction<'_> {
         wanted: u32,
     ) -> Option<BlockRun> {
         if !self.layout.durable && inode.held(self) == 0 {
-            // Most files have one block, and are to pay nothing.
+            // Most files have one block, and should pay nothing.
             return self.allocate_shared(slot, wanted);
         }
         let Some(stream) = slot.stream(self, handle) else {
@@ -114,7 +114,7 @@ impl Transaction<'_> {
         Some(found)
     }
 
-    /// Uses `part` of what is set apart, and sets apart what follows it there.
+    /// Uses `part` of what is set apart, and keeps what follows it there set apart.
     fn take_part(&mut self, stream: Stream, whole: BlockRun, part: BlockRun) {
         self.mark_used(part);
         self.continue_behind(stream, part, whole.end().saturating_sub(part.end()));
@@ -125,8 +125,8 @@ impl Transaction<'_> {
         stream.set_packed_rest(self, rest.pack());
     }
 
-    /// A stretch for one file: as long as that is, within the bounds of stretches, and of whole
-    /// writes.
+    /// Returns a stretch for one file: as long as the file, within the bounds for stretches, and a
+    /// multiple of the write.
     fn stretch_for(&mut self, slot: Slot, inode: Inode, wanted: u32) -> Option<BlockRun> {
         let held = inode.held(self);
         if !self.layout.durable {
@@ -134,8 +134,8 @@ impl Transaction<'_> {
                 u64::from(region.blocks).saturating_sub(self.get(region.counters))
             };
             let room: u64 = self.layout.tiers.iter().map(room).sum();
-            // No more than a process takes at a time: what nobody has touched is touched for what
-            // is written only.
+            // No more than a process takes at a time, so that untouched blocks are touched only for
+            // what is written.
             let longest = (room / SHARE_IN_MEMORY).min(u64::from(STRETCH_BLOCKS)) as u32;
             let length = held.min(longest).max(STRETCH_BLOCKS_IN_MEMORY).max(wanted);
             return self.find_shared(slot, length);
@@ -150,7 +150,7 @@ impl Transaction<'_> {
         })
     }
 
-    /// Blocks that are set apart for single descriptions.
+    /// Returns the number of blocks that are set apart for single descriptions.
     pub(crate) fn blocks_in_streams(&self) -> u32 {
         let streams = self.slots().flat_map(Slot::streams);
         streams.fold(0, |sum: u32, stream| sum.saturating_add(stream.rest(self).count))

@@ -1,8 +1,8 @@
-//! Giving a file another size, one bounded step at a time.
+//! Truncation: a file gets another size, one bounded step at a time.
 //!
-//! Blocks past the new end leave the file; what is left behind the end in the last block becomes
-//! the file's tail (`settle.rs`), so a truncation moves no byte. Emptying takes one step whatever
-//! the size: the file swaps its map with an orphan's.
+//! Blocks past the new end leave the file. Bytes behind the end in the last block become the file's
+//! tail (`settle.rs`), so a truncation moves no byte. Emptying takes one step whatever the size:
+//! the file swaps its map with that of an orphan.
 
 use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
@@ -14,7 +14,7 @@ use crate::format::types::{Caller, InodeId};
 use crate::process::Slot;
 use crate::space::pool::BlockRun;
 
-/// One step of a truncation.
+/// Outcome of one step of a truncation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truncation {
     /// The file has its new size.
@@ -65,7 +65,7 @@ impl Microfs {
             let done = Self::truncate_step(tx, caller, inode, size)?;
             let inode = tx.inode(inode)?;
             if done == Truncation::Done && inode.writers(tx) == 0 {
-                // Nobody has it open who would close it.
+                // There is no description whose close would log this.
                 tx.log_close(inode, caller.now);
             }
             Ok(done)
@@ -119,7 +119,7 @@ impl Microfs {
                 inode.set_tail(tx, size);
                 inode.note_move(tx);
                 if tx.layout.durable {
-                    // The record of the truncation says the same (replay.rs).
+                    // Replay does the same for the record of the truncation (replay.rs).
                     inode.add_flags(tx, OPENED);
                 }
                 tx.note_stale(inode, BlockRun { count: 1, ..block });

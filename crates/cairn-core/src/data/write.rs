@@ -1,15 +1,17 @@
-//! Writing, first half: what a write will do and to which blocks, planned under the lock.
+//! Writing, first half: under the lock, plan what a write does and to which blocks.
 //!
 //! A plan reserves fresh blocks for holes and pins everything that will be written. Fresh blocks
 //! become part of the file at commit (`commit.rs`), so a reader never sees a byte that was not
 //! written.
 //!
-//! Invariant: bytes at or past `written_end` of the inode were never planned to be written, so
-//! writing them *fills* zeros and the block's checksum follows by linearity; a block that is
-//! otherwise overwritten in part is stale until it is sealed. Blocks that are in an image are not
-//! written to: fresh ones take their places at commit, with what is not written copied from them (a
-//! *redirect*). So a file never waits for whoever reads the image, and first come, first served:
-//! who finds other blocks at commit plans again.
+//! Invariant: no write of bytes at or past `written_end` of the inode was ever planned. So writing
+//! there *fills* zeros, and the block's checksum follows by linearity. A block that is otherwise
+//! overwritten in part is stale until it is sealed.
+//!
+//! Blocks that are in an image are not written to. At commit, fresh blocks replace them, and what
+//! is not written is copied from them (a *redirect*). So a file never waits for the reader of the
+//! image. The first writer to commit wins: one that finds other blocks at commit plans again.
+//!
 //! Does not move bytes, and does not zero what lies past the end of the file; `settle.rs` plans
 //! that.
 
@@ -30,13 +32,13 @@ pub(crate) mod lease;
 pub use commit::Committed;
 pub use lease::LeasedWrite;
 
-/// Bytes one write plan covers at most.
+/// Maximum number of bytes in one write plan.
 pub const WRITE_BYTES_MAX: u64 = 16 << 20;
 
 const EMPTY_RUN: PinnedRun =
     PinnedRun { file_block: 0, blocks: NO_BLOCKS, fresh: false, replaces: Replaces::NOTHING };
 const NO_BLOCKS: BlockRun = BlockRun { tier: 0, first: 0, count: 0 };
-/// A piece of nothing, over zeros of a block that stays where it is.
+/// An empty piece that fills zeros of a block that stays where it is.
 pub(crate) const PIECE_IN_PLACE: WritePiece = WritePiece {
     tier: 0,
     block: 0,
@@ -52,12 +54,12 @@ pub(crate) const PIECE_IN_PLACE: WritePiece = WritePiece {
 /// What the caller does with one hugeblock of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteKind {
-    /// A block nobody else sees: copy and zero what the piece says, store the checksum of the whole
-    /// block, taking all that is neither written nor copied for zeros.
+    /// A block nobody else sees. Copy and zero what the piece says, and store the checksum of the
+    /// whole block, in which bytes that are neither written nor copied count as zeros.
     Fresh,
-    /// Zeros are written over: hand the checksum term to [`WritePlan::fold`].
+    /// The bytes replace zeros: hand their checksum term to [`WritePlan::fold`].
     Fill,
-    /// Anything is written over: store the checksum if the whole block is, else nothing.
+    /// The bytes replace anything. Store the checksum if the whole block is written, else nothing.
     Overwrite,
 }
 
@@ -66,26 +68,26 @@ pub enum WriteKind {
 pub struct WritePiece {
     /// Tier of the block.
     pub tier: u8,
-    /// The block.
+    /// Number of the block.
     pub block: u32,
     /// First byte within the block.
     pub start: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
     /// Bytes to zero at the start of the block.
     pub zero_before: u32,
-    /// Tier and block from which is copied what stands there before the piece, and some bytes after
-    /// it.
+    /// Tier and block from which the bytes before the piece, and `copy_after` bytes after it, are
+    /// copied.
     pub copy_from: Option<(u8, u32)>,
     /// Bytes to copy after the piece.
     pub copy_after: u32,
-    /// Bytes to zero after the piece, and what is copied there.
+    /// Bytes to zero behind the piece and the bytes copied after it.
     pub zero_after: u32,
-    /// What to do.
+    /// What to do with the block.
     pub kind: WriteKind,
 }
 
-/// A write that was planned and must be committed or aborted.
+/// A planned write, which must be committed or aborted.
 #[derive(Debug)]
 pub struct WritePlan {
     /// The file.
@@ -99,9 +101,9 @@ pub struct WritePlan {
     pin_ticket: u64,
     hugeblock_shift: u32,
     zero_from: u64,
-    /// Offset in the file from which on blocks hold zeros, or what counts as zeros.
+    /// Offset in the file from which blocks hold zeros, or what counts as zeros.
     valid_end: u64,
-    /// The image for which blocks are redirected; 0 if none is.
+    /// Image for which blocks are redirected; 0 if there is none.
     image: u64,
     /// The write continues the file in a fresh block: what follows it there becomes the tail.
     leaves_tail: bool,
@@ -109,14 +111,14 @@ pub struct WritePlan {
     term: Option<(u8, u32, u32)>,
     run_count: usize,
     runs: [PinnedRun; RUNS_MAX],
-    /// The write went to the cursor, so one more may follow it there.
+    /// The write went to the cursor, so another one may follow it there.
     at_cursor: bool,
-    /// The file was absent: it comes to nothing if that has ended meanwhile.
+    /// The write stages in data of an absent file. It has no effect if absence has ended meanwhile.
     brings: bool,
 }
 
 impl WritePlan {
-    /// The parts, one per hugeblock, in file order.
+    /// Returns the parts, one per hugeblock, in file order.
     pub fn pieces(&self) -> impl Iterator<Item = WritePiece> {
         let block_bytes = 1u64 << self.hugeblock_shift;
         let end = self.offset + self.length;
@@ -155,7 +157,7 @@ impl WritePlan {
         })
     }
 
-    /// Where what the write stores or copies ends in the file.
+    /// Returns the offset in the file at which the bytes that the write stores or copies end.
     fn stored_end(&self) -> u64 {
         let end = self.offset + self.length;
         let last = self.runs[..self.run_count].last();
@@ -170,8 +172,8 @@ impl WritePlan {
         self.is_stored_to
     }
 
-    /// Whether the write brings data of an absent file. If not, the file was emptied since it was
-    /// opened for that.
+    /// Whether the write stages in data of an absent file. If a stager's write does not, the file
+    /// was emptied since the stager opened it.
     pub fn brings(&self) -> bool {
         self.brings
     }
@@ -187,7 +189,7 @@ impl Transaction<'_> {
         let appends = handle.flags(self) & APPEND != 0;
         match at {
             Position::Again(offset) => offset,
-            // Without a write in flight, what was planned beyond the end came to nothing.
+            // Without a write in flight, all that was planned beyond the end has failed.
             _ if appends && !self.is_written(inode) => inode.size(self),
             _ if appends => {
                 let places = self.places_in(inode.id).map(|pin| pin.place_end(self));
@@ -198,7 +200,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Marks this plan and the pins whose blocks it shares as contested.
+    /// Marks pins that share blocks with this plan as contested. Returns whether there are any.
     fn contest(&mut self, inode: Inode, offset: u64, end: u64) -> bool {
         if inode.pins(self) == 0 {
             return false;
@@ -224,6 +226,7 @@ impl Transaction<'_> {
 
 impl Microfs {
     /// Plans a write of up to `length` > 0 bytes.
+    ///
     /// Errors: `NoSpace` if no byte of it fits (if a program is told so, `note_lack`);
     /// `FileTooLarge`; `Io` if blocks of the file are lost; `Busy` if too many writes of this
     /// process are in flight or the file's tail is being settled: try again; `Unsettled`: settle
@@ -260,7 +263,7 @@ impl Microfs {
             let slot = tx.slot(caller.slot)?;
             let handle = tx.handle(handle)?;
             let inode = handle.file(tx, MAY_WRITE)?;
-            // Nobody has an absent file open for writing but who brings it.
+            // Only the stager has an absent file open for writing.
             let brings = inode.flags(tx) & ABSENT != 0;
             if !brings {
                 inode.require_whole(tx)?;
@@ -345,7 +348,7 @@ impl Microfs {
         })?;
         if !may_begin {
             self.sync().inspect_err(|_| {
-                // The plan is abandoned at the latest when the process ends.
+                // If this fails, too, the plan is abandoned at the latest when the process ends.
                 let _ = self.abort_write(caller, &plan);
             })?;
         }
@@ -382,7 +385,7 @@ fn collect_runs(
                     continue;
                 }
                 if tx.is_written_since_before_cut(inode, block, block + count) {
-                    // Who began before the cut may still store into these.
+                    // A write from before the cut may still store into these blocks.
                     match plan.run_count {
                         0 => return Err(Error::Busy),
                         _ => break,
@@ -411,8 +414,8 @@ fn collect_runs(
     }
 }
 
-/// Until the bytes are there, the checksum of an overwritten block is void. True if there is such a
-/// block.
+/// Voids the checksums of blocks that are overwritten, until the bytes are there. Returns whether
+/// there are such blocks.
 fn mark_overwritten_stale(tx: &mut Transaction, inode: Inode, plan: &WritePlan) -> bool {
     let shift = plan.hugeblock_shift;
     let mut overwrites = false;

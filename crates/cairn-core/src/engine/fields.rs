@@ -1,6 +1,6 @@
-//! Named fields of records: a whole word, or its high or low 32 bits, or a word that is a time.
+//! Named fields of records: a whole word, its high or low 32 bits, or a word that is a time.
 //!
-//! A record is a `Copy` struct that knows its first word; its accessors take the transaction they
+//! A record is a `Copy` struct that knows its first word. Its accessors take the transaction they
 //! act in, so nothing ever borrows shared memory.
 
 /// Defines accessors `get`/`set` for the fields of a record type with a field `at`.

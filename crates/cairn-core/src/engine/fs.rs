@@ -1,4 +1,4 @@
-//! A namespace: its memory, its geometry, and the one way to change it.
+//! A namespace handle: memory, geometry, and the one way to change them, a transaction.
 
 use crate::engine::inode::Inode;
 use crate::engine::transaction::{Local, Transaction};
@@ -16,7 +16,7 @@ use crate::recovery::snapshot;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Times a transaction makes room in the log that others use up before it.
+/// Number of times a transaction makes room in the log that others use up before it.
 const LOG_ROOM_ATTEMPTS_MAX: usize = 1000;
 
 /// A namespace in a meta segment. Many processes, each with its own `Microfs`, share one segment.
@@ -30,7 +30,7 @@ pub struct Microfs {
     pub(crate) durable: Option<Durable>,
 }
 
-/// Tells whether media are still those of a namespace that is open.
+/// Checks whether media are still those of an open namespace.
 #[derive(Clone)]
 pub struct MediaCheck {
     superblock: Superblock,
@@ -39,20 +39,22 @@ pub struct MediaCheck {
 }
 
 impl MediaCheck {
-    /// Of the media with this superblock, from which the namespace in `memory` was made.
+    /// Creates the check for the media with this superblock, from which the namespace in `memory`
+    /// was made.
     pub fn new(memory: &dyn Memory, superblock: Superblock, checksum: Checksum) -> MediaCheck {
         let epoch = memory.words().get(MEDIA_EPOCH).map(|word| word.load(Ordering::Relaxed));
         MediaCheck { superblock, checksum, epoch }
     }
 
-    /// Whether another store recovered the media; not of media that hold no snapshot any more.
-    /// Errors: `Io`.
+    /// Whether another store recovered the media. False for media without a valid snapshot. Errors:
+    /// `Io`.
     pub fn was_recovered(&self, media: &dyn Media) -> Result<bool> {
         let found = snapshot::epoch(media, &self.superblock, self.checksum)?;
         Ok(found.is_some() && found != self.epoch)
     }
 
-    /// Errors: `Corrupt` if another store recovered the media, or they hold something else; `Io`.
+    /// Checks the media. Errors: `Corrupt` if another store recovered them, or they hold something
+    /// else; `Io`.
     pub fn check(&self, media: &dyn Media) -> Result<()> {
         match snapshot::epoch(media, &self.superblock, self.checksum)? == self.epoch {
             true => Ok(()),
@@ -62,8 +64,8 @@ impl MediaCheck {
 }
 
 impl Microfs {
-    /// Makes an empty namespace in a zeroed segment that nobody else uses yet.
-    /// Errors: `Invalid` geometry, `NoSpace` if the segment is too short or cannot be backed.
+    /// Makes an empty namespace in a zeroed segment that nobody else uses yet. Errors: `Invalid`
+    /// geometry; `NoSpace` if the segment is too short or cannot be backed.
     pub fn format(
         memory: &dyn Memory,
         geometry: &Geometry,
@@ -87,18 +89,18 @@ impl Microfs {
         tx.commit()
     }
 
-    /// What the namespace in `memory` was formatted with: whether it is durable says how to open
-    /// it. Errors: as `open`.
+    /// Returns the geometry that the namespace in `memory` was formatted with; its durability says
+    /// how to open it. Errors: as `open`.
     pub fn geometry_in(memory: &dyn Memory, checksum: Checksum) -> Result<Geometry> {
         layout::read_header(memory, checksum)
     }
 
-    /// How many bytes the media have in use that hold the log; `None` without any.
+    /// Returns the bytes in use of the media that hold the log; `None` without media.
     pub fn media_bytes(&self) -> Option<u64> {
         self.durable.as_ref().map(|durable| durable.superblock.bytes)
     }
 
-    /// Whether metadata stands on media, too.
+    /// Whether metadata are also on media.
     pub fn is_durable(&self) -> bool {
         self.durable.is_some()
     }
@@ -110,10 +112,10 @@ impl Microfs {
         Microfs::open_any(memory, checksum, None)
     }
 
-    /// Opens an existing namespace, which was made by
-    /// [`recover`](crate::recovery::recover::recover()) from this media. Those of its `further`
-    /// tiers, as far as they have any, hold their data.
-    /// Errors: as `open`; `Invalid` if the namespace is not durable.
+    /// Opens an existing namespace that was made by
+    /// [`recover`](crate::recovery::recover::recover()) from this media. The media of its `further`
+    /// tiers, where they have any, hold the data of these. Errors: as `open`; `Invalid` if the
+    /// namespace is not durable.
     pub fn open_durable(
         memory: Box<dyn Memory>,
         checksum: Checksum,
@@ -126,8 +128,8 @@ impl Microfs {
         check.check(first.as_ref()).map(|()| fs)
     }
 
-    /// As `open_durable`, of media that cannot be looked at yet. Before anything on them is used
-    /// they must pass the check.
+    /// Does the same as `open_durable` for media that cannot be read yet. The media must pass the
+    /// returned check before anything on them is used.
     pub fn open_unseen(
         memory: Box<dyn Memory>,
         checksum: Checksum,
@@ -140,9 +142,8 @@ impl Microfs {
         Ok((Microfs::open_any(memory, checksum, Some(durable))?, check))
     }
 
-    /// Opens what [`recover_read_only`](crate::recover_read_only) made, to look at. What is changed
-    /// is changed in this memory alone. Errors: as `open`; `Invalid` if the namespace is not
-    /// durable.
+    /// Opens the result of [`recover_read_only`](crate::recover_read_only) for reading. Changes
+    /// affect this memory only. Errors: as `open`; `Invalid` if the namespace is not durable.
     pub fn open_recovered(memory: Box<dyn Memory>, checksum: Checksum) -> Result<Microfs> {
         let geometry = layout::read_header(memory.as_ref(), checksum)?;
         match geometry.durability {
@@ -151,9 +152,9 @@ impl Microfs {
         }
     }
 
-    /// Opens the image that a namespace holds, to look at. What is changed is changed in this
-    /// memory alone, and tiers are not to be written to. Errors: as `open`; every operation:
-    /// `ImageLost`, once the image has ended or was given up.
+    /// Opens the image that a namespace holds for reading. Changes affect this memory only, and
+    /// tiers must not be written to. Errors: as `open`; every operation fails with `ImageLost` once
+    /// the image has ended or was given up.
     pub fn open_image(memory: ImageMemory, checksum: Checksum) -> Result<Microfs> {
         let geometry = layout::read_header(&memory, checksum)?;
         let fs = Microfs::over(Box::new(memory), checksum, geometry, None)?;
@@ -168,7 +169,7 @@ impl Microfs {
     ) -> Result<Microfs> {
         let geometry = layout::read_header(memory.as_ref(), checksum)?;
         let fits = match &durable {
-            // Media do not know which memory nodes the machine has.
+            // Media do not record the memory nodes of the machine.
             Some(Durable { superblock, .. }) => {
                 let placement = geometry.placement;
                 Geometry { placement, ..superblock.geometry.clone() } == geometry
@@ -199,8 +200,8 @@ impl Microfs {
         Ok(Microfs { memory, geometry, layout, checksum, local, checksum_pages, durable })
     }
 
-    /// A view through which nothing is logged, to measure what the log costs; of a namespace in
-    /// memory, whose log nobody else reads.
+    /// Turns logging off in this view, to measure the cost of the log. For a namespace in memory
+    /// whose log nobody else reads.
     #[doc(hidden)]
     pub fn without_log(mut self) -> Microfs {
         assert!(self.durable.is_none(), "a durable namespace is what its log says");
@@ -208,14 +209,14 @@ impl Microfs {
         self
     }
 
-    /// Lets `node` say on which memory node the calling thread runs, which decides where the blocks
-    /// of a divided tier come from. It is called under the lock.
+    /// Sets the function that returns the memory node of the calling thread. It decides from which
+    /// part of a divided tier blocks come. It is called under the lock.
     pub fn with_nodes(mut self, node: fn() -> u32) -> Microfs {
         self.local.node = node;
         self
     }
 
-    /// What the namespace was formatted with.
+    /// Returns the geometry that the namespace was formatted with.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -224,7 +225,7 @@ impl Microfs {
         self.checksum
     }
 
-    /// Pages of the tables of checksums.
+    /// Returns the number of pages in the tables of checksums.
     pub(crate) fn checksum_page_count(&self) -> usize {
         self.checksum_pages.iter().map(Vec::len).sum()
     }
@@ -245,7 +246,7 @@ impl Microfs {
         Ok(())
     }
 
-    /// What this process knows for itself.
+    /// Returns the state that this process keeps for itself.
     pub(crate) fn local(&self) -> &Local {
         &self.local
     }
@@ -254,7 +255,7 @@ impl Microfs {
         &self.layout
     }
 
-    /// Runs `change` under the lock. If it fails, or the segment proves corrupt, nothing was
+    /// Runs `change` under the lock. If it fails, or the segment proves corrupt, nothing is
     /// changed.
     pub(crate) fn transact<R>(
         &self,
@@ -286,7 +287,7 @@ impl Microfs {
         Err(Error::NoSpace)
     }
 
-    /// As `transact`, for what appends nothing to the log.
+    /// Does the same as `transact` for a change that appends nothing to the log.
     pub(crate) fn transact_unlogged<R>(
         &self,
         change: impl FnOnce(&mut Transaction) -> Result<R>,

@@ -1,11 +1,12 @@
-//! Inodes: attributes of a file and the counters that decide when its blocks may go.
+//! Inodes: attributes of a file, and the counters that decide when its blocks may be freed.
 //!
 //! A file's extents are keyed by its *map* number, not by its inode number. Emptying a file swaps
 //! its map with that of a fresh *orphan* inode, so that truncation to 0 takes constant time;
 //! orphans are freed in bounded batches. Map numbers are a permutation of inode numbers and stay
 //! with the record while it is free.
-//! Invariant: `moves` never decreases, even across reuse of the record, and each file that has the
-//! record is born later than the last.
+//!
+//! Invariant: `moves` never decreases, even across reuse of the record. Of the files that use a
+//! record, each is born later than the one before.
 
 use crate::data::write::lease::LEASES_PER_SLOT;
 use crate::engine::fields::fields;
@@ -17,57 +18,57 @@ use crate::format::types::{
 };
 use crate::process::pin::PINS_PER_SLOT;
 
-/// The last writer died by a signal, or left something out that there was no room for. Ends when
-/// the file is emptied, or a later writer closes it in order.
+/// The last writer died by a signal, or left out bytes that there was no room for. Ends when the
+/// file is emptied, or a later writer closes it in order.
 pub(crate) const UNCLEAN: u32 = 1;
-/// Some blocks may be stale (their checksum must be recomputed).
+/// Some blocks may be stale: their checksums must be recomputed.
 pub(crate) const MAYBE_STALE: u32 = 2;
-/// Owned by nobody: only its extents are left to free.
+/// Belongs to no file: only its extents are left to free.
 pub(crate) const ORPHAN: u32 = 4;
-/// Somebody waits for the writes in flight to end, to zero the tail: no new ones meanwhile.
+/// A process waits for the writes in flight to end, to zero the tail; no new writes begin.
 pub(crate) const WANTS_SETTLE: u32 = 8;
 /// The tail is being zeroed.
 pub(crate) const SETTLING: u32 = 16;
-/// Some append has to be planned again and keeps its place meanwhile.
+/// Some append must be planned again and keeps its place meanwhile.
 pub(crate) const HAS_WAITING: u32 = 32;
-/// The log says that blocks may be overwritten in place: after a crash none of the checksums is to
-/// be trusted.
+/// The log says that blocks may be overwritten in place: after a crash none of the checksums may be
+/// trusted.
 pub(crate) const OPENED: u32 = 64;
-/// Blocks stood on a tier that is gone: a hole may be what is left of them. Ends when the file is
-/// emptied.
+/// Blocks were on a tier that is lost, so a hole may be lost data. Ends when the file is emptied.
 pub(crate) const LOST: u32 = 128;
-/// Some process has the file mapped: what leaves it is not used again meanwhile.
+/// Some process has the file mapped: blocks that leave the file are not used again meanwhile.
 pub(crate) const MAPPED: u32 = 256;
 /// Some mapping may be stored to: no checksum of the file becomes valid meanwhile.
 pub(crate) const MAPPED_TO_STORE: u32 = 512;
-/// Made without a name, and may be given its first one.
+/// Created without a name; may be given its first one.
 pub(crate) const NAMELESS: u32 = 1024;
 /// Has extended attributes, see `extended.rs`.
 pub(crate) const EXTENDED: u32 = 2048;
 /// The data are still elsewhere, see `absent.rs`.
 pub(crate) const ABSENT: u32 = 4096;
-/// Somebody waits for them.
+/// Somebody waits for the absent data.
 pub(crate) const WANTED: u32 = 8192;
-/// They could not be had when that was tried last.
+/// The last attempt to get the absent data failed.
 pub(crate) const UNAVAILABLE: u32 = 1 << 14;
-/// Nor is it of any use to try again.
+/// Another attempt to get the absent data is useless.
 pub(crate) const DAMAGED: u32 = 1 << 15;
-// The two bits after these are those of `replay.rs`.
-/// Somebody began to wait for them since the last attempt to bring them began.
+// The next two bits are those of `replay.rs`.
+/// Somebody began to wait for the absent data since the last attempt to stage them in began.
 pub(crate) const ASKED: u32 = 1 << 18;
-/// Of a directory: it got its name when all that is in it was there.
+/// Of a directory: it got its name when all its contents were there.
 pub(crate) const RENAMED: u32 = 1 << 19;
-/// Was unclean since it was last emptied: what is in it may be torn, although a later writer has
+/// Was unclean since it was last emptied: its contents may be torn, even if a later writer has
 /// taken it over.
 pub(crate) const TORN: u32 = 1 << 20;
-/// How often the file became unclean, modulo 256: tells a writer that came later from one that was
-/// there.
+/// Count of the times the file became unclean, modulo 256. Tells a writer that came later from one
+/// that was there.
 const BLOWS_SHIFT: u32 = 24;
-/// In the saved page of an image alone: it was mapped after the cut.
+/// Only in a page saved for an image: the file was mapped after the cut.
 pub(crate) const MAPPED_LATER: u32 = 1 << 21;
-/// There alone, too: it may have been stored to, or was written to in place, after the cut.
+/// Only in a page saved for an image: the file may have been stored to, or was written to in place,
+/// after the cut.
 pub(crate) const CHANGED_LATER: u32 = 1 << 22;
-/// The data are in a pack; or it is one, see `pack.rs`.
+/// The data are in a pack, or the inode is a pack, see `pack.rs`.
 pub(crate) const PACKED: u32 = 1 << 23;
 
 pub(crate) const READ: u32 = 4;
@@ -75,11 +76,11 @@ pub(crate) const WRITE: u32 = 2;
 pub(crate) const EXECUTE: u32 = 1;
 /// Mode bits that `chmod` sets.
 pub(crate) const PERMISSION_BITS: u32 = 0o7777;
-/// Of a file: it runs as its group; of a directory: what is made in it has its group.
+/// Of a file: it runs as its group. Of a directory: new entries get its group.
 pub(crate) const SET_GROUP: u32 = 0o2000;
 
 const LINKS_MAX: u32 = 1 << 20;
-/// More writes than can be in flight.
+/// More than the number of writes that can be in flight.
 const PINS_MAX: u32 = (1 << 16) - 1;
 
 const _: () = assert!(SLOTS_MAX as usize * PINS_PER_SLOT <= PINS_MAX as usize);
@@ -98,9 +99,9 @@ fields!(Inode {
     links, set_links: high 1;
     uid, set_uid: low 1;
     gid, set_gid: high 2;
-    // Of a directory: the directory it is in. Of an orphan: the next orphan.
+    // Of a directory: its parent directory. Of an orphan: the next orphan.
     parent, set_parent: low 2;
-    // Of a leased file: its size without what was written under the lease, see `size`.
+    // Of a leased file: its size without the bytes written under the lease, see `size`.
     stored_size, set_size: word 3;
     map, set_map: high 4;
     opens, set_opens: low 4;
@@ -110,31 +111,31 @@ fields!(Inode {
     layout, set_layout: word 6;
     moves, set_moves: high 6;
     adds, set_adds: low 6;
-    // Every byte at or past this was never planned to be written since the file was last cut. Of a
-    // packed file: its checksum; of a pack: bytes of it that files have.
+    // Since the file was last cut, no write at or past this was planned. Of a packed file: its
+    // checksum; of a pack: number of its bytes that files use.
     written_end, set_written_end: word 7;
-    // Of a removed directory: version of the directory it was in, which tells whether that still is
-    // the same.
+    // Of a removed directory: version of its former parent, which tells whether that is still the
+    // same directory.
     parent_version, set_parent_version: word 7;
-    // End of the furthest committed append. Of a packed file: the pack << 32 | from which byte on
-    // it is there; of a pack: 1 if somebody fills it, or did not say that he had done.
+    // End of the furthest committed append. Of a packed file: pack << 32 | byte offset in it; of a
+    // pack: 1 if somebody fills it, or did not report the end of its copies.
     appended_end, set_appended_end: word 8;
-    // Of an orphan: where the log ends with the record that freed its blocks, or further.
+    // Of an orphan: log position behind the record that freed its blocks, or later.
     freed_at, set_freed_at: word 8;
     version, set_version: word 9;
     // Of an absent file: CRC32C of its data.
     drained_version, set_drained_version: word 10;
-    // Of an orphan: number of the file whose blocks it has, perhaps its own.
+    // Of an orphan: number of the file whose blocks it has; may be its own.
     origin, set_origin: word 10;
     accessed, set_accessed: time 11;
     modified, set_modified: time 12;
     changed, set_changed: time 13;
     born, set_born: time 14;
-    // Regular file: hugeblocks held. Directory: entries.
+    // Regular file: hugeblocks held. Directory: number of entries.
     held, set_held: high 15;
     // Symbolic link: name record of its target.
     target, set_target: low 15;
-    // Regular file: where its tail begins, see `tail`; file block and byte within it, 0 = no tail.
+    // Regular file: start of its tail, see `tail`, as file block and byte within it; 0 = no tail.
     tail_block, set_tail_block: low 2;
     tail_byte, set_tail_byte: low 15;
 });
@@ -160,7 +161,7 @@ impl Inode {
         self.kind(tx) == MODE_SYMLINK
     }
 
-    /// `DT_*` of this file.
+    /// Returns the `DT_*` value of this file.
     pub(crate) fn directory_kind(self, tx: &Transaction) -> u8 {
         (self.kind(tx) >> 12) as u8
     }
@@ -175,7 +176,7 @@ impl Inode {
         self.set_flags(tx, old & !flags);
     }
 
-    /// Length in bytes. Whoever looks at a file's data has recalled the lease on it.
+    /// Length in bytes. Whoever reads a file's data has recalled the lease on it.
     pub(crate) fn size(self, tx: &Transaction) -> u64 {
         if self.lease(tx) != 0 {
             tx.mark_corrupt("size of a leased file");
@@ -183,7 +184,7 @@ impl Inode {
         self.stored_size(tx)
     }
 
-    /// Writes in flight.
+    /// Number of writes in flight.
     pub(crate) fn pins(self, tx: &Transaction) -> u32 {
         self.lease_and_pins(tx) & PINS_MAX
     }
@@ -203,21 +204,21 @@ impl Inode {
         self.set_lease_and_pins(tx, (lease * (PINS_MAX + 1)) | pins);
     }
 
-    /// The data may have changed: what was computed from it is void.
+    /// Notes that the data may have changed: results computed from them are void.
     pub(crate) fn next_version(self, tx: &mut Transaction) {
         let version = self.version(tx);
         self.set_version(tx, version.wrapping_add(1));
     }
 
-    /// As `next_version`, but it stays so even if the transaction is undone.
+    /// Does the same as `next_version`, but the new version survives an undo of the transaction.
     pub(crate) fn next_version_for_good(self, tx: &mut Transaction) {
         let version = self.version(tx);
         tx.keep_pages(self.at + 9, 1);
         tx.set_unlogged(self.at + 9, version.wrapping_add(1));
     }
 
-    /// The data was changed by `caller`. Whoever is not root takes the right to run as the owner
-    /// away with that.
+    /// Notes that `caller` changed the data. Unless the caller is root, the file loses its
+    /// set-user-ID and set-group-ID bits.
     pub(crate) fn touch_data(self, tx: &mut Transaction, caller: &Caller) {
         self.next_version(tx);
         self.set_modified(tx, caller.now);
@@ -227,7 +228,7 @@ impl Inode {
         }
     }
 
-    /// It no more runs as its owner, nor as its group, if it did.
+    /// Clears the set-user-ID bit, and the set-group-ID bit if the group may execute the file.
     pub(crate) fn take_rights(self, tx: &mut Transaction) {
         const SET_USER: u32 = 0o4000;
         const RUNS_AS_GROUP: u32 = SET_GROUP | 0o10;
@@ -238,32 +239,34 @@ impl Inode {
         }
     }
 
-    /// A writer did not end in order: nobody is to take what there is for what was there before.
+    /// Marks the file unclean because a writer did not end in order. The new version keeps anybody
+    /// from taking the data for those of before.
     pub(crate) fn mark_unclean(self, tx: &mut Transaction) {
         self.next_version(tx);
         let flags = self.flags(tx).wrapping_add(1 << BLOWS_SHIFT);
         self.set_flags(tx, flags | UNCLEAN | TORN);
     }
 
-    /// How often the file became unclean, modulo 256.
+    /// Count of the times the file became unclean, modulo 256.
     pub(crate) fn blows(self, tx: &Transaction) -> u32 {
         self.flags(tx) >> BLOWS_SHIFT
     }
 
-    /// Blocks were added to the file.
+    /// Notes that blocks were added to the file.
     pub(crate) fn note_add(self, tx: &mut Transaction) {
         let adds = self.adds(tx);
         self.set_adds(tx, adds.wrapping_add(1));
     }
 
-    /// Blocks were taken from the file or replaced: readers must look again.
+    /// Notes that blocks left the file or were replaced: readers must look again.
     pub(crate) fn note_move(self, tx: &mut Transaction) {
         let moves = self.moves(tx);
         self.set_moves(tx, moves.wrapping_add(1));
     }
 
-    /// Offset from which on the last block holds bytes that are nobody's: they were never written,
-    /// or cut off. They count as zeros, and are made zeros before the file grows over them.
+    /// Offset from which the last block holds bytes that do not belong to the file: they were never
+    /// written, or were cut off. They count as zeros, and are zeroed before the file grows over
+    /// them.
     pub(crate) fn tail(self, tx: &Transaction) -> Option<u64> {
         let start = u64::from(self.tail_block(tx)) << tx.layout.hugeblock_shift;
         match self.tail_byte(tx) {
@@ -272,7 +275,7 @@ impl Inode {
         }
     }
 
-    /// The tail begins at `offset` from now on; none if that is the end of a block.
+    /// Sets the start of the tail; the end of a block means no tail.
     pub(crate) fn set_tail(self, tx: &mut Transaction, offset: u64) {
         let byte = offset & (tx.layout.hugeblock_bytes - 1);
         self.set_tail_byte(tx, byte as u32);
@@ -300,7 +303,8 @@ impl Inode {
         self.set_links(tx, links.saturating_sub(1));
     }
 
-    /// Checks the mode bits. Root passes, except for executing a file nobody may execute.
+    /// Checks the mode bits. Root passes, except for executing a file that nobody may execute.
+    /// Errors: `AccessDenied`.
     pub(crate) fn permit(self, tx: &Transaction, caller: &Caller, wanted: u32) -> Result<()> {
         let mode = self.mode(tx);
         let credentials = caller.credentials;
@@ -324,7 +328,7 @@ impl Inode {
         }
     }
 
-    /// Whether `caller` may change what only the owner may.
+    /// Checks that `caller` may change what only the owner may. Errors: `NotPermitted`.
     pub(crate) fn permit_owner(self, tx: &Transaction, caller: &Caller) -> Result<()> {
         match caller.credentials.uid == 0 || caller.credentials.uid == self.uid(tx) {
             true => Ok(()),
@@ -332,7 +336,7 @@ impl Inode {
         }
     }
 
-    /// That the file has all its blocks. Errors: `Io`: some are lost; `Absent`; `Packed`.
+    /// Checks that the file has all its blocks. Errors: `Io`: some are lost; `Absent`; `Packed`.
     pub(crate) fn require_whole(self, tx: &Transaction) -> Result<()> {
         match self.flags(tx) & (LOST | ABSENT | PACKED) {
             0 => Ok(()),
@@ -379,7 +383,7 @@ impl Inode {
 }
 
 impl Transaction<'_> {
-    /// The inode `id`. Errors: `NotFound` if it is not in use (a stale number).
+    /// Returns the inode `id`. Errors: `NotFound` if it is not in use (a stale number).
     pub(crate) fn inode(&self, id: InodeId) -> Result<Inode> {
         let at = self.find_record(SlabKind::Inode, id.0).ok_or(Error::NotFound)?;
         let inode = Inode { id, at };
@@ -389,7 +393,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// A new inode with no name yet.
+    /// Creates an inode without a name.
     pub(crate) fn new_inode(&mut self, mode: u32, caller: &Caller) -> Result<Inode> {
         let taken = self.take(SlabKind::Inode, Error::NoInodes)?;
         let inode =
@@ -401,8 +405,8 @@ impl Transaction<'_> {
         Ok(inode)
     }
 
-    /// A new inode that is to get a name in `parent`. If that has the set-group-ID bit, what is
-    /// made in it has its group, and a directory the bit.
+    /// Creates an inode that is to get a name in `parent`. If the parent has the set-group-ID bit,
+    /// the inode gets its group, and a directory also gets the bit.
     pub(crate) fn new_inode_in(
         &mut self,
         parent: Inode,
@@ -425,7 +429,7 @@ impl Transaction<'_> {
         self.new_inode(mode, &Caller { credentials, ..*caller })
     }
 
-    /// Gives a record that was just taken the values of an inode without a name.
+    /// Initialises a record that was just taken as an inode without a name.
     pub(crate) fn begin_inode(&mut self, inode: Inode, mode: u32, caller: &Caller) {
         let (credentials, now) = (caller.credentials, caller.now.to_bits());
         self.set(inode.at, u64::from(mode) << 32);
@@ -437,20 +441,20 @@ impl Transaction<'_> {
         self.set_fresh(inode.at + 1, &[uid, gid, 0]);
         // Writers and pins.
         self.set_fresh(inode.at + 5, &[0]);
-        // Where what was written and appended ends.
+        // `written_end` and `appended_end`.
         self.set_fresh(inode.at + 7, &[0, 0]);
         let born = caller.now.0.max(inode.born(self).0.saturating_add(1)) as u64;
-        // The drained version, four times, what is held.
+        // Drained version, four times, blocks held.
         self.set_fresh(inode.at + 10, &[0, now, now, now, born, 0]);
     }
 
-    /// Gives the record back; its extents and names must be gone.
+    /// Frees the inode's record. Precondition: its extents and names are gone.
     pub(crate) fn free_inode(&mut self, inode: Inode) {
         self.set(inode.at, 0);
         self.give_back(SlabKind::Inode, inode.id.0);
     }
 
-    /// Queues `inode`, which holds only extents, for being freed in batches.
+    /// Queues `inode`, which holds only extents, to be freed in batches.
     pub(crate) fn push_orphan(&mut self, inode: Inode) {
         let first = self.get(ORPHAN_FIRST) as u32;
         let count = self.get(ORPHAN_COUNT);

@@ -1,14 +1,15 @@
-//! One checksum over the metadata of a namespace that nobody is changing, so that a bit of it that
-//! changes by itself does not lead to files that are not there, or are others.
+//! Metadata checksum: one checksum over the metadata of a namespace that nobody is changing. It
+//! detects a memory fault before that leads to missing or wrong files.
 //!
-//! Must stay true: the first transaction that changes what is covered takes the checksum away
-//! before it does so, and is the only one to pay for that. Nobody but who makes it uses the
-//! namespace then, so nothing changes without a transaction. Covered is what files are found by,
-//! and what they are: names, inodes, trees, which blocks are in use, their checksums, and the roots
-//! and counters of all these. Not covered: who uses the namespace (processes, open files, writes in
-//! flight), notes and claims, the log, the undo area, and the header, which has a checksum of its
-//! own.
-//! Does not say what is damaged, and does not mend it.
+//! Must stay true: the first transaction that changes a covered word removes the checksum first,
+//! and is the only one to pay for that. Only the process that makes the checksum uses the namespace
+//! at that time, so nothing changes without a transaction.
+//!
+//! Covered: names, inodes, trees, used bitmaps, block checksums, and the roots and counters of
+//! these. Not covered: processes, open files, writes in flight, notes and claims, the log, the undo
+//! area, and the header, which has a checksum of its own.
+//!
+//! Does not say what is damaged, and does not repair it.
 
 use crate::engine::fs::Microfs;
 use crate::engine::transaction::Transaction;
@@ -21,14 +22,14 @@ use crate::format::types::SlotId;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// In its word, above the checksum: there is one.
+/// In the checksum's word, above the checksum: there is one.
 const SUMMED: u64 = 1 << 32;
 
-/// Kinds of records that are covered.
+/// Kinds of covered records.
 const KINDS: [SlabKind; 3] = [SlabKind::Inode, SlabKind::Name, SlabKind::Node];
 
-/// Of the counters in page 0, those that are covered. What lies between them counts processes and
-/// what is on its way.
+/// Returns the covered counters in page 0. The words between them count processes and work in
+/// progress.
 fn counters() -> [Range<usize>; 4] {
     [
         SLAB_HEADERS + KINDS[0] as usize * crate::format::layout::SLAB_HEADER_WORDS..PIN_COUNT + 1,
@@ -58,8 +59,8 @@ impl Layout {
 }
 
 impl Transaction<'_> {
-    /// Some of `count` words from `at` on are about to change: if it covers them, there is no
-    /// checksum any more.
+    /// Removes the checksum if it covers one of the `count` words from `at` on, which are about to
+    /// change.
     #[cold]
     pub(crate) fn break_sum(&mut self, at: usize, count: usize) {
         if (at..at.saturating_add(count)).any(|at| self.layout.is_summed_word(at)) {
@@ -68,13 +69,13 @@ impl Transaction<'_> {
         }
     }
 
-    /// What the checksum is to be if nothing has changed by itself.
+    /// Computes the checksum of the metadata as they are.
     fn sum(&self) -> u64 {
         let mut sum = Sum { tx: self, crc: 0 };
         counters().into_iter().for_each(|range| sum.add(range));
         for tier in self.layout.tiers {
             sum.add(tier.used..tier.dirty);
-            // Of the others nothing depends on what they are.
+            // Checksums of free blocks have no meaning.
             for word in (0..(tier.blocks as usize).div_ceil(64))
                 .filter(|word| self.get(tier.used + word) != 0)
             {
@@ -93,7 +94,7 @@ impl Transaction<'_> {
     }
 }
 
-/// A checksum of words, in their order.
+/// Running checksum over words, in order.
 struct Sum<'a, 'm> {
     tx: &'a Transaction<'m>,
     crc: u32,
@@ -114,8 +115,8 @@ impl Sum<'_, '_> {
 }
 
 impl Microfs {
-    /// Makes the checksum, if only the process in `slot`, or none, uses the namespace and nothing
-    /// is being written. One that is there stays.
+    /// Makes the checksum if nobody but the process in `slot` (or nobody at all) uses the namespace
+    /// and no write is in flight. An existing checksum stays.
     pub fn sum_metadata(&self, slot: Option<SlotId>) -> Result<()> {
         if self.has_metadata_sum() {
             return Ok(());
@@ -130,13 +131,13 @@ impl Microfs {
         })
     }
 
-    /// Whether there is a checksum. Takes no lock.
+    /// Whether the metadata have a checksum. Takes no lock.
     pub fn has_metadata_sum(&self) -> bool {
         self.memory().words()[META_SUM].load(Ordering::Acquire) & SUMMED != 0
     }
 
-    /// Compares the metadata with their checksum, if there is one. Errors: `Corrupt`: they have
-    /// changed by themselves.
+    /// Compares the metadata with their checksum, if there is one. Errors: `Corrupt`: they changed
+    /// without a transaction.
     pub fn check_metadata(&self) -> Result<()> {
         if !self.has_metadata_sum() {
             return Ok(());

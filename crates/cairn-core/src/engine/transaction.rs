@@ -1,13 +1,13 @@
-//! Changes under the lock, undone as a whole unless committed.
+//! Transactions: changes under the lock that are undone as a whole unless committed.
 //!
-//! Before a word is changed its old value goes to the undo area, whose length is one atomic word
-//! written before the change. Whoever takes the lock after its owner died, or drops a transaction
-//! that did not finish, copies the old values back, newest first. So a transaction either happens
+//! Before a word changes, its old value goes to the undo area, whose length is one atomic word that
+//! is written before the change. The next owner of the lock after a death, and the drop of an
+//! unfinished transaction, copy the old values back, newest first. So a transaction either happens
 //! or does not, whatever kills the process.
 //!
 //! Invariant: between two transactions the undo length is 0. A word index from the segment may be
-//! anything: reads outside it give 0, writes nothing, and both mark the transaction corrupt, so
-//! that it is rolled back and reported instead of committed.
+//! anything: reads outside the segment give 0, writes do nothing, and both mark the transaction
+//! corrupt, so that it is rolled back and reported instead of committed.
 
 use crate::data::write::lease::Leases;
 use crate::format::error::{Error, Result};
@@ -25,13 +25,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 const COUNT_BITS: u32 = 16;
 const RANGE_WORDS_MAX: usize = (1 << COUNT_BITS) - 1;
-/// Until so many words of the undo area are used, it has room for a word and its footer.
+/// Up to this many used words, the undo area has room for one more word and its footer.
 const PLAIN_UNTIL: usize = UNDO_WORDS - 2;
-/// Flags in the footer of an undo entry: only the low or the high half of the word goes back.
+/// Flags in the footer of an undo entry: only the low or the high half of the word is restored.
 const LOW_HALF: u64 = 1 << 62;
 const HIGH_HALF: u64 = 1 << 63;
 
-/// A transaction; from `begin` to `commit`, or to its end without one, it holds the lock.
+/// A transaction. It holds the lock from `begin` to `commit`, or until it is dropped.
 pub(crate) struct Transaction<'m> {
     pub memory: &'m dyn Memory,
     pub words: &'m [AtomicU64],
@@ -39,29 +39,29 @@ pub(crate) struct Transaction<'m> {
     pub checksum: Checksum,
     pub local: &'m Local,
     undo_used: usize,
-    /// Words of the undo area after which a change is not a plain one, which only goes there: 0
-    /// while an image is held or the metadata have a checksum, and where undo is forgone.
+    /// Limit of used undo words for the fast path of a change, which only saves the old value. 0
+    /// turns it off: while an image is held, while the metadata have a checksum, and where undo is
+    /// forgone.
     plain_until: usize,
-    /// The image that the namespace holds.
+    /// Image that the namespace holds.
     pub image: Option<Held<'m>>,
     corrupt: Cell<Option<&'static str>>,
-    /// Where a name was last found to be absent, until a tree changes.
+    /// Place where a name was last found to be absent, until a tree changes.
     pub absent: Cell<Option<Absent>>,
-    /// Whether records were given back: the next ones taken may be these.
+    /// Whether records were given back: the next ones taken may be the same.
     pub gave_back: bool,
     pub holds_lock: bool,
-    /// The metadata have a checksum, which the first change that it covers takes away
-    /// (`meta_sum.rs`).
+    /// The metadata have a checksum. The first change of a covered word removes it (`meta_sum.rs`).
     is_summed: bool,
 }
 
-/// What this process knows of a namespace for itself.
+/// State of a namespace that this process keeps for itself.
 pub(crate) struct Local {
     backed: [Backed; SLAB_KINDS.len()],
     pub names: NameCache,
     pub leases: Leases,
     pub shadow: ShadowHere,
-    /// The memory node that the calling thread runs on.
+    /// Returns the memory node on which the calling thread runs.
     pub node: fn() -> u32,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Local {
 #[derive(Default)]
 struct Backed {
     records: AtomicUsize,
-    /// The reserve of a transaction is backed as long as the high-water mark is not beyond this.
+    /// While the high-water mark is not beyond this, a transaction's reserve is backed.
     enough_until: AtomicU64,
 }
 
@@ -84,7 +84,7 @@ impl Local {
         }
     }
 
-    /// Sees to what a transaction must not do under the lock: backing pages and allocating.
+    /// Does in advance what a transaction must not do under the lock: back pages and allocate.
     #[inline]
     fn prepare(&self, memory: &dyn Memory, words: &[AtomicU64], layout: &Layout) -> Result<()> {
         const HEADERS_WORDS: usize = SLAB_KINDS.len() * SLAB_HEADER_WORDS;
@@ -104,8 +104,8 @@ impl Local {
 }
 
 impl<'m> Transaction<'m> {
-    /// A transaction that is still to begin, where it stays: moving it would take longer than
-    /// taking the lock.
+    /// Creates a transaction that has not begun. It must begin where it is: moving it would take
+    /// longer than taking the lock.
     #[inline(always)]
     pub(crate) fn new(
         memory: &'m dyn Memory,
@@ -130,7 +130,8 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// Backs what the transaction may need, takes the lock, and undoes what a dead owner left.
+    /// Backs the words that the transaction may need, takes the lock, and undoes what a dead owner
+    /// left.
     pub(crate) fn begin(&mut self) -> Result<()> {
         self.local.prepare(self.memory, self.words, self.layout)?;
         self.lock()?;
@@ -141,7 +142,7 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// The lock was taken: whether the metadata have a checksum.
+    /// Notes, once the lock is held, whether the metadata have a checksum.
     #[inline(always)]
     pub(crate) fn look_at_sum(&mut self) {
         if self.words[META_SUM].load(Ordering::Relaxed) != 0 {
@@ -150,7 +151,7 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// There is no checksum of the metadata any more.
+    /// Notes that the metadata have no checksum any more.
     pub(crate) fn forget_sum(&mut self) {
         self.is_summed = false;
         self.set_plain(self.image.is_none());
@@ -163,13 +164,14 @@ impl<'m> Transaction<'m> {
         self.corruption().map_or(Ok(()), Err)
     }
 
-    /// For a segment that is thrown away if anything fails: changes it faster, and cannot be
-    /// undone.
+    /// Turns undo off: changes are faster and cannot be undone. For a segment that is thrown away
+    /// if anything fails.
     pub(crate) fn forgo_undo(&mut self) {
         self.plain_until = 0;
     }
 
-    /// Commits and releases the lock, or rolls back if the segment turned out to be corrupt.
+    /// Commits and releases the lock. If the segment turned out to be corrupt, returns the error
+    /// instead, and the drop rolls back.
     pub(crate) fn commit(&mut self) -> Result<()> {
         if let Some(what) = self.corrupt.get() {
             return Err(Error::Corrupt { what });
@@ -182,7 +184,7 @@ impl<'m> Transaction<'m> {
         Ok(())
     }
 
-    /// Makes what was changed so far stay, and goes on with the lock.
+    /// Commits what was changed so far, and keeps the lock.
     pub(crate) fn commit_and_go_on(&mut self) -> Result<()> {
         self.corruption().map_or(Ok(()), Err)?;
         self.undo_used = 0;
@@ -190,12 +192,13 @@ impl<'m> Transaction<'m> {
         Ok(())
     }
 
-    /// Leaves the lock to whoever ends what begins here; nothing was changed.
+    /// Ends the transaction without releasing the lock; somebody else releases it. Nothing was
+    /// changed.
     pub(crate) fn leave_locked(mut self) {
         self.holds_lock = false;
     }
 
-    /// The word at `at`.
+    /// Returns the word at `at`.
     #[inline]
     pub(crate) fn get(&self, at: usize) -> u64 {
         match self.words.get(at) {
@@ -207,7 +210,7 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// Lets `count` words from `at` on come into the cache while something else is done.
+    /// Prefetches `count` words from `at` on into the cache.
     #[inline]
     pub(crate) fn prefetch(&self, at: usize, count: usize) {
         self.memory.prefetch(at, count);
@@ -226,7 +229,7 @@ impl<'m> Transaction<'m> {
         if self.undo_used >= self.plain_until {
             return self.set_with_care(at, value);
         }
-        // As `record_undo` for one word, which is nearly every change.
+        // The same as `record_undo` for one word, which is nearly every change.
         let entry = self.layout.undo + 1 + self.undo_used;
         self.words[entry].store(old, Ordering::Relaxed);
         self.words[entry + 1].store((at as u64) << COUNT_BITS | 1, Ordering::Relaxed);
@@ -234,7 +237,8 @@ impl<'m> Transaction<'m> {
         word.store(value, Ordering::Relaxed);
     }
 
-    /// As `set`, while an image is held, or where undo is forgone, or there is no room for it.
+    /// Does the same as `set` off the fast path: while an image is held, while the metadata have a
+    /// checksum, where undo is forgone, or when the undo area is full.
     #[cold]
     #[inline(never)]
     fn set_with_care(&mut self, at: usize, value: u64) {
@@ -247,8 +251,8 @@ impl<'m> Transaction<'m> {
         self.plain_until == 0 && self.image.is_none() && !self.is_summed
     }
 
-    /// From now on changes are plain ones, or, while an image is held, not. Nor are they as long as
-    /// the metadata have a checksum.
+    /// Turns the fast path of changes on, or off while an image is held. It stays off while the
+    /// metadata have a checksum.
     pub(crate) fn set_plain(&mut self, is_plain: bool) {
         self.plain_until = if is_plain && !self.is_summed { PLAIN_UNTIL } else { 0 };
     }
@@ -261,8 +265,9 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// Changes a word whose old value nobody needs, because what makes it reachable is changed by
-    /// `set`; nor does an image, of which it is no part, or which has been told by `keep_pages`.
+    /// Changes a word without undo. Nobody needs its old value, because the word that makes it
+    /// reachable is changed by `set`. No image needs the old value either: the word is in none, or
+    /// `keep_pages` has saved its page.
     pub(crate) fn set_unlogged(&mut self, at: usize, value: u64) {
         if self.is_summed {
             self.break_sum(at, 1);
@@ -273,9 +278,9 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// Changes words of a record just taken, but not its first, which says whether the record is
-    /// free: as long as it is, the others are nobody's. Their old values are kept only if the
-    /// record may have been in use before this transaction.
+    /// Changes words of a record that was just taken, except the first one, which says whether the
+    /// record is free. While it is free, the other words belong to nobody. So their old values are
+    /// saved only if the record may have been in use before this transaction.
     #[inline]
     pub(crate) fn set_fresh(&mut self, at: usize, values: &[u64]) {
         if self.gave_back {
@@ -290,8 +295,8 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// Clears bits of a word that others change without the lock, and returns what it was. It stays
-    /// as it is when the transaction is undone.
+    /// Clears bits of a word that others change without the lock, and returns the word's old value.
+    /// An undo of the transaction does not restore the bits.
     pub(crate) fn clear_bits(&self, at: usize, bits: u64) -> u64 {
         match self.words.get(at) {
             Some(word) => word.fetch_and(!bits, Ordering::AcqRel),
@@ -317,18 +322,17 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// Whether another step of a batch fits: every step of a batch changes fewer words than half
-    /// the undo area.
+    /// Whether another step of a batch fits: each step changes fewer words than half the undo area.
     pub(crate) fn has_room(&self) -> bool {
         self.undo_used < UNDO_WORDS / 2 && self.may_keep_more()
     }
 
-    /// The error to report if the segment contradicted itself.
+    /// Returns the error to report if the segment proved inconsistent.
     pub(crate) fn corruption(&self) -> Option<Error> {
         self.corrupt.get().map(|what| Error::Corrupt { what })
     }
 
-    /// Declares the segment contradictory; the transaction can no longer commit.
+    /// Declares the segment inconsistent; the transaction can no longer commit.
     pub(crate) fn mark_corrupt(&self, what: &'static str) {
         if self.corrupt.get().is_none() {
             self.corrupt.set(Some(what));
@@ -339,13 +343,13 @@ impl<'m> Transaction<'m> {
         self.words[self.layout.undo].load(Ordering::Relaxed) as usize
     }
 
-    /// Saves `count` old words. The entry is complete before the length says so, and the length is
-    /// published before the caller changes anything.
+    /// Saves `count` old words. The entry is complete before the length covers it, and the length
+    /// is published before the caller changes anything.
     fn record_undo(&mut self, at: usize, count: usize) -> bool {
         self.record_undo_of(at, count, 0)
     }
 
-    /// As `record_undo`; `half` says which half of the words goes back, 0 for both.
+    /// Does the same as `record_undo`; `half` says which half of the words is restored, 0 for both.
     fn record_undo_of(&mut self, at: usize, count: usize, half: u64) -> bool {
         let area = self.layout.undo + 1;
         let fits = self.undo_used + count < UNDO_WORDS - 1 && count <= RANGE_WORDS_MAX;
@@ -370,7 +374,8 @@ impl<'m> Transaction<'m> {
         true
     }
 
-    /// Makes the entry just written part of the undo area, before anything it covers is changed.
+    /// Publishes the entry just written as part of the undo area, before anything it covers is
+    /// changed.
     #[inline]
     fn publish_undo(&mut self, entry_words: usize) {
         self.undo_used += entry_words;
@@ -388,7 +393,7 @@ impl<'m> Transaction<'m> {
             };
             let count = footer as usize & RANGE_WORDS_MAX;
             let at = ((footer & !(LOW_HALF | HIGH_HALF)) >> COUNT_BITS) as usize;
-            // What never changes after formatting is never in a transaction.
+            // A word that never changes after formatting is never in a transaction.
             let plausible = count > 0
                 && count < used
                 && at >= layout::DYNAMIC_FIRST
@@ -418,7 +423,7 @@ fn copy_word((from, to): (&AtomicU64, &AtomicU64)) {
     to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// Stores one half of a word and leaves the other as it is, whoever changes that.
+/// Stores one half of a word and keeps the other half, even if others change that at the same time.
 pub(crate) fn store_half(word: &AtomicU64, high: bool, value: u32) {
     let shift = if high { 32 } else { 0 };
     let keep = !(0xffff_ffff << shift);
@@ -451,8 +456,7 @@ fn back_ahead(memory: &dyn Memory, region: &SlabRegion, backed: &Backed) -> Resu
         return Ok(());
     }
     if have == 0 && high_water * region.record_words > MAPPED_AT_ONCE_WORDS {
-        // Somebody backed these when they were first used; mapping them all would delay a
-        // short-lived process.
+        // Their first user backed these. Mapping all of them would delay a short-lived process.
         have = high_water;
     }
     let step_words = (high_water * region.record_words / 4).clamp(STEP_WORDS_MIN, STEP_WORDS_MAX);

@@ -1,13 +1,14 @@
 //! B+tree of 128-bit keys in 2 KiB nodes; the key is the whole entry.
 //!
-//! Names and extents are both such trees (NVMe-CR, section III-E keeps names in a B+tree). A node
-//! that becomes empty is freed at once; nodes are not merged otherwise, so an entry is removed
+//! Names and extents are in such trees (NVMe-CR, section III-E keeps names in a B+tree). A node
+//! that becomes empty is freed at once. Nodes are not merged otherwise, so an entry is removed
 //! without touching siblings.
 //!
 //! ```text
 //! word 0   entry count | level << 16      (level 0 = leaf)
 //! word 2.. leaf:  (high, low) × 127       inner: (high, low, child) × 84
 //! ```
+//!
 //! Invariant: keys ascend within a node; every key in child i of an inner node is >= key i and <
 //! key i+1. Key 0 of an inner node counts as minus infinity and is never read.
 
@@ -15,13 +16,13 @@ use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::layout::SlabKind;
 
-/// A tree, named by the word that holds its root node (0 = empty).
+/// A tree, identified by the word that holds its root node (0 = empty).
 #[derive(Clone, Copy)]
 pub(crate) struct Tree {
     pub root_word: usize,
 }
 
-/// Entry: compared as one 128-bit number.
+/// An entry, compared as one 128-bit number.
 pub(crate) type Key = u128;
 
 pub(crate) fn key(high: u64, low: u64) -> Key {
@@ -79,11 +80,11 @@ impl Node {
         tx.set(self.at, (self.level as u64) << 16 | count as u64);
     }
 
-    /// Number of entries <= `wanted`; key 0 of an inner node always is.
+    /// Returns the number of entries <= `wanted`; key 0 of an inner node always counts.
     ///
-    /// The branch on the comparison is meant: speculation then fetches the next key, and a tree
-    /// that is larger than the cache is bound by such fetches (a branchless search measured 15 %
-    /// slower at 100 000 names).
+    /// The branch on the comparison is intended: speculation then fetches the next key, and such
+    /// fetches bound a tree that is larger than the cache (a branchless search measured 15 % slower
+    /// at 100 000 names).
     fn upper_bound(&self, tx: &Transaction, wanted: Key) -> usize {
         let (mut from, mut to) = (usize::from(self.level > 0), self.count);
         while from < to {
@@ -96,14 +97,14 @@ impl Node {
         from
     }
 
-    /// Position of the child whose range holds `wanted`.
+    /// Returns the position of the child whose range holds `wanted`.
     fn child_for(&self, tx: &Transaction, wanted: Key) -> usize {
         self.upper_bound(tx, wanted).saturating_sub(1)
     }
 }
 
-/// The place in a leaf in front of the entry that a search ended at. What sorts between that entry
-/// and the one before it in the leaf belongs there.
+/// A position in a leaf, in front of the entry that a search ended at. Keys between that entry and
+/// the one before it in the leaf belong there.
 #[derive(Clone, Copy)]
 pub(crate) struct Gap {
     leaf: u32,
@@ -117,7 +118,7 @@ struct Path {
 }
 
 impl Tree {
-    /// The greatest entry <= `wanted`.
+    /// Returns the greatest entry <= `wanted`.
     pub(crate) fn floor(self, tx: &Transaction, wanted: Key) -> Option<Key> {
         let found = self.find_floor(tx, wanted)?;
         in_order(tx, found <= wanted, found)
@@ -143,12 +144,12 @@ impl Tree {
         None
     }
 
-    /// The smallest entry >= `wanted`.
+    /// Returns the smallest entry >= `wanted`.
     pub(crate) fn ceiling(self, tx: &Transaction, wanted: Key) -> Option<Key> {
         self.ceiling_and_gap(tx, wanted).map(|(found, _)| found)
     }
 
-    /// As `ceiling`, with the place in front of the entry.
+    /// Returns the smallest entry >= `wanted` and the gap in front of it.
     pub(crate) fn ceiling_and_gap(self, tx: &Transaction, wanted: Key) -> Option<(Key, Gap)> {
         let (found, gap) = self.find_ceiling(tx, wanted)?;
         Some((in_order(tx, found >= wanted, found)?, gap))
@@ -177,7 +178,7 @@ impl Tree {
         None
     }
 
-    /// The entries from `from` on, in ascending order.
+    /// Returns the entries from `from` on, in ascending order.
     pub(crate) fn ascend<'t, 'm>(self, tx: &'t Transaction<'m>, from: Key) -> Ascent<'t, 'm> {
         Ascent { tree: self, tx, leaf: None, position: 0, from: Some(from) }
     }
@@ -200,8 +201,9 @@ impl Tree {
         self.insert_splitting(tx, &path, entry)
     }
 
-    /// Adds `entry`, which must be absent, in `gap` if that is where it belongs; false, and nothing
-    /// done, otherwise. The gap must have been found in this tree since any tree was changed.
+    /// Adds `entry`, which must be absent, in `gap` if it belongs there. Returns false, with
+    /// nothing done, otherwise. Precondition: no tree has changed since the gap was found in this
+    /// tree.
     pub(crate) fn insert_into(self, tx: &mut Transaction, gap: Gap, entry: Key) -> bool {
         let Some(mut leaf) = load(tx, gap.leaf) else { return false };
         let inside = leaf.level == 0 && gap.position > 0 && gap.position < leaf.count;
@@ -215,7 +217,7 @@ impl Tree {
         fits
     }
 
-    /// Removes `entry`; false if it is absent.
+    /// Removes `entry`. Returns false if it is absent.
     pub(crate) fn remove(self, tx: &mut Transaction, entry: Key) -> bool {
         let Some(path) = self.descend(tx, entry) else {
             return false;
@@ -242,9 +244,9 @@ impl Tree {
         true
     }
 
-    /// Replaces `old`, which must be there, by `new`, which must sort to the same place among the
-    /// entries. In place where the separators above allow it: one of them may be an earlier entry
-    /// that lay between the two.
+    /// Replaces `old`, which must be present, by `new`, which must sort to the same place among the
+    /// entries. Done in place where the separators above allow it: a separator may be an earlier
+    /// entry that lay between the two.
     pub(crate) fn replace(self, tx: &mut Transaction, old: Key, new: Key) -> Result<()> {
         let Some(path) = self.descend(tx, old) else {
             tx.mark_corrupt("entry to be replaced is not in its tree");
@@ -323,7 +325,8 @@ impl Tree {
                 return Ok(());
             }
             let mut right = new_node(tx, node.level)?;
-            // Ascending insertion (sequential extents) leaves full nodes behind, others half.
+            // Ascending insertion (sequential extents) leaves full nodes behind; any other leaves
+            // half-full ones.
             let keep = if position == node.count { node.count } else { node.count / 2 };
             let moved = node.count - keep;
             tx.move_words(node.entry(keep), right.entry(0), moved * node.stride());
@@ -344,7 +347,7 @@ impl Tree {
         Ok(())
     }
 
-    /// A root with one child gives way to it.
+    /// Replaces a root that has one child by that child.
     fn lower_root(self, tx: &mut Transaction) {
         for _ in 0..DEPTH_MAX {
             let Some(root) = self.root(tx) else { return };
@@ -358,13 +361,13 @@ impl Tree {
     }
 }
 
-/// See [`Tree::ascend`]: one descent per leaf.
+/// Iterator of [`Tree::ascend`]: one descent per leaf.
 pub(crate) struct Ascent<'t, 'm> {
     tree: Tree,
     tx: &'t Transaction<'m>,
     leaf: Option<Node>,
     position: usize,
-    /// What comes next is not less; `None` behind the greatest of all keys.
+    /// Lower bound of the next entry; `None` behind the greatest of all keys.
     from: Option<Key>,
 }
 
@@ -391,8 +394,8 @@ impl Iterator for Ascent<'_, '_> {
     }
 }
 
-/// `found`, unless it stands on the wrong side of what was searched: whoever walks along the tree
-/// relies on progress.
+/// Returns `found`, unless it is on the wrong side of the wanted key: callers that walk along the
+/// tree rely on progress.
 #[inline]
 fn in_order(tx: &Transaction, holds: bool, found: Key) -> Option<Key> {
     if !holds {
@@ -402,7 +405,7 @@ fn in_order(tx: &Transaction, holds: bool, found: Key) -> Option<Key> {
     Some(found)
 }
 
-/// Loads a node; a header that cannot be right marks the transaction corrupt.
+/// Loads a node. An impossible header marks the transaction corrupt.
 fn load(tx: &Transaction, index: u32) -> Option<Node> {
     let at = tx.record(SlabKind::Node, index);
     let header = tx.get(at);

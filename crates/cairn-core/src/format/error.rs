@@ -1,4 +1,4 @@
-//! Every way an operation on a namespace can fail, and the errno a program sees for it.
+//! Errors of operations on a namespace, and the errno that a program sees for each.
 //!
 //! Invariant: `Error::errno` is the only place where an errno is chosen.
 
@@ -12,7 +12,7 @@ pub type Result<T> = core::result::Result<T, Error>;
 pub enum Error {
     /// A component of the path does not exist.
     NotFound,
-    /// The name exists already.
+    /// The name already exists.
     Exists,
     /// A component used as a directory is not one.
     NotDirectory,
@@ -28,7 +28,7 @@ pub enum Error {
     AccessDenied,
     /// Only the owner may do it, or it is never allowed (hard link to a directory).
     NotPermitted,
-    /// An argument makes no sense.
+    /// An argument is invalid.
     Invalid,
     /// No such open-file description, or not opened for this direction.
     BadHandle,
@@ -46,19 +46,19 @@ pub enum Error {
     LinkLimit,
     /// No data or hole past the given offset (`SEEK_DATA`, `SEEK_HOLE`).
     NoSuchOffset,
-    /// The lock is held by this very thread, or was not obtained in time.
+    /// This thread already holds the lock, or it was not obtained in time; or the object is in use
+    /// by an operation in progress.
     Busy,
-    /// The lock is held for too long by another thread, which may be stopped.
+    /// Another thread holds the lock for too long; it may be stopped.
     Held {
-        /// Its id; 0 if it is of another pid namespace.
+        /// Thread id of the owner; 0 if it is in another pid namespace.
         thread: u32,
     },
     /// `.`, `..` and the root cannot be removed or renamed.
     InUse,
-    /// The last block has bytes past the end that must become zeros first: see
-    /// `Microfs::plan_settle`.
+    /// The last block has bytes past the end that must be zeroed first: see `Microfs::plan_settle`.
     Unsettled,
-    /// The data of the file are still elsewhere: wait until they were brought, see
+    /// The data of the file are still elsewhere: wait until they are staged in, see
     /// `Microfs::want_absent`.
     Absent {
         /// The file.
@@ -71,40 +71,40 @@ pub enum Error {
     },
     /// Others have the file open for writing: see `OpenOptions::unless_written`.
     BeingWritten,
-    /// The path leaves the namespace; `Microfs::escape_path` says where to.
+    /// The path leaves the namespace; `Microfs::escape_path` returns the path outside.
     Escapes,
-    /// The path leaves the directory that it has to stay in.
+    /// The path leaves the directory that it must stay in.
     OutOfBounds,
-    /// The segment contradicts itself; nothing was changed.
+    /// The segment or the media are inconsistent; nothing was changed.
     Corrupt {
-        /// Which structure is wrong.
+        /// The inconsistent structure.
         what: &'static str,
     },
-    /// The segment has a format this build does not know.
+    /// The segment or the media have a format that this build does not know.
     UnsupportedVersion {
-        /// Version in the segment's header.
+        /// Version in the header.
         found: u32,
         /// Version this build reads and writes.
         supported: u32,
     },
-    /// A tier or the operating system failed underneath.
+    /// A tier or the operating system failed.
     Io,
     /// The address the caller gave is not readable or writable.
     Fault,
-    /// No extended attribute of this name.
+    /// There is no extended attribute of this name.
     NoData,
     /// The name of an extended attribute is empty or longer than 255 bytes.
     OutOfRange,
-    /// An argument is longer than the kernel would take.
+    /// An argument is longer than the kernel accepts.
     TooLarge,
-    /// This kind of thing is not kept here.
+    /// The namespace or its media do not support this.
     NotSupported,
-    /// The image was given up, or has ended.
+    /// The image was given up or has ended.
     ImageLost,
 }
 
 impl Error {
-    /// The Linux errno a program sees for this error.
+    /// Returns the Linux errno that a program sees for this error.
     pub fn errno(&self) -> i32 {
         match self {
             Error::NotPermitted => 1,

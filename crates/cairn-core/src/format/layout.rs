@@ -1,4 +1,4 @@
-//! Where everything stands in the meta segment (docs/FORMAT.md has the same map).
+//! Layout of the meta segment (docs/FORMAT.md has the same map).
 //!
 //! ```text
 //! page 0        lock | static header (CRC32C) | slab headers | counters
@@ -7,8 +7,9 @@
 //! tier tables   per tier: used bitmap, full-word bitmap, stale bitmap, changed bitmap, checksums
 //! slabs         handles, process slots, inodes, names, tree nodes
 //! ```
-//! Invariant: every region starts on a page and is derived from the static header alone; the header
-//! is checked against its CRC and against the segment's length before anything else is read.
+//!
+//! Invariant: every region starts on a page and follows from the static header alone. The header is
+//! checked against its CRC and the segment's length before anything else is read.
 
 use crate::data::changes::changed_words;
 use crate::data::parts::{self, Placement};
@@ -22,7 +23,7 @@ use std::sync::atomic::Ordering;
 pub const FORMAT_VERSION: u32 = 10;
 /// Magic of a meta segment: "cairnfs1".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"cairnfs1");
-/// Smallest and largest hugeblock, bytes.
+/// Smallest hugeblock, bytes.
 pub const HUGEBLOCK_BYTES_MIN: u32 = 4 << 10;
 /// Largest hugeblock, bytes.
 pub const HUGEBLOCK_BYTES_MAX: u32 = 16 << 20;
@@ -32,12 +33,12 @@ pub const HUGEBLOCK_BYTES_DEFAULT: u32 = 32 << 10;
 pub const MOUNT_BYTES_MAX: usize = 255;
 
 pub(crate) const PAGE_WORDS: usize = 512;
-/// Block checksums in a page of their table.
+/// Number of block checksums in a page of their table.
 pub(crate) const CHECKSUMS_PER_PAGE: usize = 2 * PAGE_WORDS;
 pub(crate) const UNDO_WORDS: usize = 16 << 10;
 pub(crate) const LOG_WORDS: usize = 32 << 10;
 
-// Static header, from the end of the lock on.
+// Static header, behind the words of the lock.
 const H_MAGIC: usize = LOCK_WORDS;
 const H_VERSION: usize = 9;
 const H_HUGEBLOCK: usize = 10;
@@ -48,7 +49,7 @@ const H_SEGMENT_WORDS: usize = 17;
 const H_MOUNT_BYTES: usize = 18;
 const H_MOUNT: usize = 19;
 const H_DURABILITY: usize = 51;
-/// Three words.
+/// Three words: policy, nodes, tier.
 const H_PLACEMENT: usize = 60;
 const H_CHECKSUM: usize = 63;
 
@@ -66,66 +67,70 @@ pub(crate) const ORPHAN_COUNT: usize = 102;
 pub(crate) const PIN_COUNT: usize = 103;
 pub(crate) const PIN_EPOCH: usize = 104;
 pub(crate) const ATTACH_COUNT: usize = 105;
-/// Blocks that left files that are mapped.
+/// First orphan in limbo: blocks that left files that are mapped.
 pub(crate) const LIMBO_FIRST: usize = 106;
 pub(crate) const EXTENDED_ROOT: usize = 107;
-/// Open-file descriptions on their way between processes.
+/// Number of open-file descriptions in transit between processes.
 pub(crate) const FLIGHT_COUNT: usize = 108;
-/// Number of the image that the namespace holds, 0 for none; and how many it has held. See
-/// `image.rs`.
+/// Number of the image that the namespace holds, 0 for none; and the number of the image that was
+/// begun last. See `image.rs`.
 pub(crate) const IMAGE: usize = 109;
 pub(crate) const IMAGE_COUNT: usize = 110;
 /// Checksum of the metadata while nobody changes them, see `meta_sum.rs`; 0: none. Every
-/// transaction looks at it, and at `IMAGE`.
+/// transaction reads this word and `IMAGE`.
 pub(crate) const META_SUM: usize = 111;
-/// Of a cache line.
+/// Words of a cache line.
 const LINE_WORDS: usize = 8;
 const _: () = assert!(IMAGE / LINE_WORDS == META_SUM / LINE_WORDS && META_SUM < TIER_COUNTERS);
-/// The pin epoch at an image's cut.
+/// Pin epoch at the cut of an image.
 pub(crate) const IMAGE_PINS: usize = 143;
-/// The image that was given up, and why: number << 8 | reason; and how often mapped files were
-/// brought to where they survive.
+/// The image that was given up, and why: number << 8 | reason. Then two counters, see
+/// `Microfs::barriers`: events counted while an image is held, and those that are always counted.
 pub(crate) const IMAGE_LOST: usize = 224;
 pub(crate) const IMAGE_BARRIERS: usize = 225;
 pub(crate) const SYNCS: usize = 226;
-/// Where the log ended when a file was last opened for changes in place, or further.
+/// Log position when a file was last opened for changes in place, or later.
 pub(crate) const OPENED_AT: usize = 135;
-/// Log positions in words: all before is on the media; a flush in progress covers all before, and
-/// nothing before is changed any more; recovery starts here.
+/// Log positions in words. `LOG_DURABLE`: all before it is on the media. `LOG_FROZEN`: a flush in
+/// progress covers all before it, and no record before it changes any more. `LOG_START`: recovery
+/// starts here.
 pub(crate) const LOG_DURABLE: usize = 128;
 pub(crate) const LOG_FROZEN: usize = 129;
 pub(crate) const LOG_START: usize = 130;
-/// Not 0: writing to the media failed, and nothing becomes durable any more.
+/// Not 0: a write to the media failed, and nothing becomes durable any more.
 pub(crate) const MEDIA_FAILED: usize = 131;
-/// Tells what was written since the last recovery from what older processes left.
+/// Epoch: distinguishes what was written since the last recovery from what earlier processes left.
 pub(crate) const MEDIA_EPOCH: usize = 132;
 /// Number of the newest snapshot.
 pub(crate) const SNAPSHOT_NUMBER: usize = 133;
-/// Partial log blocks written; says which of their two places is next.
+/// Number of partial log blocks written; says which of their two places is next.
 pub(crate) const LOG_TAILS: usize = 134;
-/// Who flushes, and who writes a snapshot: three words each, see `claim.rs`.
+/// Claims of the process that flushes and of the one that writes a snapshot: three words each, see
+/// `claim.rs`.
 pub(crate) const FLUSH_CLAIM: usize = 136;
 pub(crate) const SNAPSHOT_CLAIM: usize = 140;
-/// Not 0: readers note what they read on slower tiers, see `promote.rs`; how many notes they left.
+/// Not 0: readers leave notes of reads on slower tiers, see `promote.rs`; and the number of notes
+/// left.
 pub(crate) const PROMOTES: usize = 144;
 pub(crate) const READS_NOTED: usize = 145;
-/// Inode from which on files to pack are looked for; a pack that may be filled further; one that
+/// Inode at which the search for files to pack goes on; pack that may be filled further; pack that
 /// somebody fills: see `pack.rs`. All are hints.
 pub(crate) const PACKED_TO: usize = 146;
 pub(crate) const LAST_PACK: usize = 147;
 pub(crate) const FILLED_PACK: usize = 189;
-/// Blocks that were promoted from each tier.
+/// Number of blocks promoted from each tier.
 pub(crate) const PROMOTED: usize = 148;
-/// The notes: two words each, inode << 32 | first file block, and the end.
+/// Read notes, two words each: inode << 32 | first file block, and the end.
 pub(crate) const READ_NOTES: usize = 152;
 pub(crate) const READ_PLACES: usize = 16;
-/// Milliseconds that it is worth waiting for space, when space was last said to be made, and from
-/// when on it was looked for in vain; a word for each of those that wait. See `space.rs`.
+/// Milliseconds that it is worth waiting for space; time at which space was last reported to be
+/// made; start of the last search that found none. Further on, one word for each waiter. See
+/// `space.rs`.
 pub(crate) const SPACE_PATIENCE: usize = 184;
 pub(crate) const SPACE_BEAT: usize = 185;
 pub(crate) const SPACE_IN_VAIN: usize = 186;
-/// When files whose data are elsewhere were last said to be brought, and how often somebody began
-/// to wait for one: see `absent.rs`.
+/// Time of the last report that absent files are staged in; number of waits for absent data that
+/// have begun: see `absent.rs`.
 pub(crate) const ABSENCE_BEAT: usize = 187;
 pub(crate) const ABSENCE_WISHES: usize = 188;
 pub(crate) const SPACE_WAITERS: usize = 192;
@@ -137,19 +142,19 @@ const _: () = assert!(SPACE_WAITERS + SPACE_PLACES <= IMAGE_LOST && SYNCS < PART
 pub(crate) const TIER_COUNTERS: usize = 112;
 const TIER_COUNTER_WORDS: usize = 4;
 pub(crate) const TIER_COUNTERS_END: usize = TIER_COUNTERS + TIERS_MAX * TIER_COUNTER_WORDS;
-/// As those of a tier, for each part of the one in memory where it has several; up to the end of
-/// the page.
+/// Counters like those of a tier, for each part of the tier in memory if it has several; up to the
+/// end of the page.
 pub(crate) const PART_COUNTERS: usize = 256;
 pub(crate) const PART_COUNTER_WORDS: usize = 4;
 const _: () = assert!(PART_COUNTERS + u64::BITS as usize * PART_COUNTER_WORDS <= PAGE_WORDS);
 
-/// What a namespace is made of; fixed when it is formatted.
+/// Parameters of a namespace; fixed when it is formatted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Unit of allocation in bytes, a power of two.
     pub hugeblock_bytes: u32,
-    /// Hugeblocks of each tier, in order of preference; 0 = absent, or, of a durable first one, for
-    /// metadata alone.
+    /// Hugeblocks of each tier, in order of preference. 0: the tier is absent or, if it is a
+    /// durable first one, holds metadata only.
     pub tier_blocks: [u32; TIERS_MAX],
     /// Largest number of inodes.
     pub inode_capacity: u32,
@@ -157,18 +162,18 @@ pub struct Geometry {
     pub mount: Vec<u8>,
     /// CRC32C of a hugeblock of zeros.
     pub zero_block_checksum: u32,
-    /// If the first tier survives the loss of memory: log and snapshots are on its media.
+    /// Set if the first tier survives the loss of memory: log and snapshots are on its media.
     pub durability: Option<Durability>,
-    /// Which memory nodes back the tier in memory.
+    /// Memory nodes that back the tier in memory.
     pub placement: Placement,
 }
 
 /// When an operation on a durable tier survives the loss of the node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// When `Microfs::sync` was called after it.
+    /// Once `Microfs::sync` was called after it.
     Sync = 1,
-    /// When it returns (NVMe-CR, section III-E).
+    /// Once it returns (NVMe-CR, section III-E).
     Operation = 2,
 }
 
@@ -200,14 +205,14 @@ pub(crate) enum SlabKind {
 pub(crate) const SLAB_KINDS: [SlabKind; 5] =
     [SlabKind::Handle, SlabKind::Slot, SlabKind::Inode, SlabKind::Name, SlabKind::Node];
 
-/// Records of one kind: where they are and how many fit.
+/// Region of the records of one kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlabRegion {
     pub header: usize,
     pub first_word: usize,
     pub record_words: usize,
     pub capacity: u32,
-    /// Records that one transaction may take at most; kept backed ahead of use.
+    /// Maximum number of records that one transaction takes; kept backed ahead of use.
     pub reserve: u32,
 }
 
@@ -218,12 +223,12 @@ pub(crate) struct TierRegion {
     pub used: usize,
     pub full: usize,
     pub stale: usize,
-    /// Which blocks may have changed since the last cut, see `changes.rs`.
+    /// Bits of blocks that may have changed since the last cut, see `changes.rs`.
     pub changed: usize,
-    /// One bit for each page of `checksums` that differs from the media's.
+    /// One bit for each page of `checksums` that differs from the media.
     pub dirty: usize,
     pub checksums: usize,
-    /// Word holding the number of used blocks; the next ones hold what the pool (pool.rs) goes by.
+    /// Word with the number of used blocks; the words of the pool (pool.rs) follow it.
     pub counters: usize,
 }
 
@@ -231,14 +236,14 @@ pub(crate) struct TierRegion {
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub durable: bool,
-    /// Off only in measurements.
+    /// False only in measurements.
     pub logs: bool,
     pub hugeblock_bytes: u64,
     pub hugeblock_shift: u32,
     pub undo: usize,
     pub log: usize,
     pub tiers: [TierRegion; TIERS_MAX],
-    /// The tier in memory and its memory nodes; and blocks of each part but the last, where it is
+    /// Placement of the tier in memory; and the size of each part but the last, if the tier is
     /// divided (parts.rs).
     pub placement: Placement,
     pub part_blocks: Option<u32>,
@@ -249,15 +254,15 @@ pub(crate) struct Layout {
 pub(crate) const HANDLE_WORDS: usize = 8;
 pub(crate) const HANDLES_MAX: u32 = 32 << 10;
 pub(crate) const SLOT_WORDS: usize = 1024;
-/// Processes that use the namespace at the same time: ranks of the largest nodes, each with some
-/// helpers.
+/// Maximum number of processes that use the namespace at the same time: ranks of the largest nodes,
+/// each with some helpers.
 pub(crate) const SLOTS_MAX: u32 = 4096;
 pub(crate) const INODE_WORDS: usize = 16;
 pub(crate) const NAME_WORDS: usize = 8;
 pub(crate) const NODE_WORDS: usize = 256;
 
 impl Geometry {
-    /// A namespace at `mount` with default limits and the given tiers.
+    /// Creates the geometry of a namespace at `mount` with default limits and the given tiers.
     pub fn new(mount: &[u8], tier_blocks: [u32; TIERS_MAX], zero_block_checksum: u32) -> Geometry {
         Geometry {
             hugeblock_bytes: HUGEBLOCK_BYTES_DEFAULT,
@@ -270,12 +275,12 @@ impl Geometry {
         }
     }
 
-    /// Size in bytes to create the sparse meta segment with.
+    /// Returns the size in bytes for the sparse meta segment.
     pub fn segment_bytes(&self) -> u64 {
         Layout::new(self).segment_words as u64 * 8
     }
 
-    /// Size in bytes to create the sparse shadow of the meta segment with, where pages are saved
+    /// Returns the size in bytes for the sparse shadow of the meta segment, where pages are saved
     /// while an image is held.
     pub fn shadow_bytes(&self) -> u64 {
         shadow_words(Layout::new(self).segment_words) as u64 * 8
@@ -289,7 +294,7 @@ impl Geometry {
             && self.mount[0] == b'/'
             && self.mount.last() != Some(&b'/');
         let inodes_fit = (16..=1 << 28).contains(&self.inode_capacity);
-        // The first tier of a durable namespace may be there for metadata alone.
+        // The first tier of a durable namespace may hold metadata only.
         let first_with_data = usize::from(self.tier_blocks[0] == 0 && self.durability.is_some());
         let holds_data = self.tier_blocks[first_with_data] > 0;
         match hugeblock_fits && mount_fits && inodes_fit && holds_data {
@@ -360,7 +365,7 @@ impl Layout {
         &self.slabs[kind as usize]
     }
 
-    /// Word ranges that are used from the start and therefore backed at once.
+    /// Returns the word ranges that are used from the start and are therefore backed at once.
     pub(crate) fn eager_ranges(&self) -> Vec<(usize, usize)> {
         let mut ranges = vec![(0, PAGE_WORDS), (self.undo, UNDO_WORDS), (self.log, LOG_WORDS)];
         for tier in self.tiers.iter().filter(|tier| tier.blocks > 0) {

@@ -3,9 +3,10 @@
 //! ```text
 //! word 0  "cairnlog"    1  sequence    2  CRC32C << 32 | words used    3  brand    4.. 508 words of the stream
 //! ```
-//! Block *n* of the stream stands in the ring at *n* modulo its length, once it is full; it is then
-//! immutable. The last, partly filled block is written whole to two other places in turn, so that a
-//! torn write leaves the version before.
+//! Once block *n* of the stream is full, it is at place *n* modulo the length of the ring, and is
+//! immutable. The last, partly filled block is written as a whole to two other places in turn, so
+//! that a torn write leaves the previous version.
+//!
 //! Invariant: the stream ends at the first block that is missing, damaged or of another brand, and
 //! a record counts only if all its blocks do.
 
@@ -19,15 +20,15 @@ const MAGIC: u64 = u64::from_le_bytes(*b"cairnlog");
 const HEADER_WORDS: usize = 4;
 /// Words of the stream in one block.
 pub(crate) const PAYLOAD_WORDS: u64 = (MEDIA_BLOCK_WORDS - HEADER_WORDS) as u64;
-/// Blocks read at once.
+/// Maximum number of blocks in one read.
 const READ_BLOCKS: u64 = 64;
 
-/// Sequence number of the block that holds the word at `position`.
+/// Returns the sequence number of the block that holds the word at `position`.
 pub(crate) fn block_of(position: u64) -> u64 {
     position / PAYLOAD_WORDS
 }
 
-/// Position of the first word in the block of `position`.
+/// Returns the position of the first word in the block of `position`.
 pub(crate) fn block_start(position: u64) -> u64 {
     position - position % PAYLOAD_WORDS
 }
@@ -37,8 +38,8 @@ fn sum(block: &[u64], checksum: Checksum) -> u32 {
     sum_words(checksum, 0, block.iter().enumerate().map(without_crc))
 }
 
-/// Writes the words from `block_start(from)` to `to`, which `word` gives by position. The partial
-/// block at the end goes to the place that is its `turn`. Not durable before a flush.
+/// Writes the stream from `block_start(from)` to `to`; `word` returns the word at a position. The
+/// partial block at the end goes to the place for `turn`. Durable only after a flush.
 pub(crate) fn write(
     media: &dyn Media,
     superblock: &Superblock,
@@ -68,17 +69,16 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// The stream from the block of `position` on, as far as it is there.
+/// The valid part of the stream from the block of a position on.
 pub(crate) struct Stream {
     /// Position of the first word.
     pub start: u64,
-    /// The words.
+    /// Words from there on.
     pub words: Vec<u64>,
 }
 
 impl Stream {
-    /// Reads the stream. Errors: `Io`: what cannot be read may be what was
-    /// promised last.
+    /// Reads the stream. Errors: `Io`: an unreadable block may hold what was promised last.
     pub(crate) fn read(
         media: &dyn Media,
         superblock: &Superblock,
@@ -90,7 +90,7 @@ impl Stream {
         let mut sequence = first;
         let mut blocks = vec![0; READ_BLOCKS as usize * MEDIA_BLOCK_WORDS];
         'ring: while sequence - first < superblock.log_blocks {
-            // Up to the end of the ring, and not past where it began.
+            // Up to the end of the ring, and not past the first block.
             let contiguous = superblock.log_blocks - sequence % superblock.log_blocks;
             let count = READ_BLOCKS.min(contiguous).min(first + superblock.log_blocks - sequence);
             let read = &mut blocks[..count as usize * MEDIA_BLOCK_WORDS];
@@ -120,25 +120,25 @@ impl Stream {
         Ok(stream)
     }
 
-    /// The words from `position` on.
+    /// Returns the words from `position` on.
     pub(crate) fn from(&self, position: u64) -> &[u64] {
         let skip = usize::try_from(position - self.start).unwrap_or(usize::MAX);
         self.words.get(skip..).unwrap_or(&[])
     }
 }
 
-/// The blocks of one brand that are on the media, wherever they stand in the stream.
+/// The blocks of one brand on the media, wherever in the stream they belong.
 pub(crate) struct Survey {
     /// Sequence numbers of the full blocks in the ring.
     pub full: Vec<u64>,
     /// Sequence numbers of the two partial blocks.
     pub tails: [Option<u64>; 2],
-    /// Place of a partial block that is neither blank nor valid, whatever its brand.
+    /// Offset of a partial block that is neither blank nor valid, whatever its brand.
     pub torn_tail: Option<u64>,
 }
 
 impl Survey {
-    /// Looks at every block. What cannot be read is not there.
+    /// Reads every block. An unreadable block counts as missing.
     pub(crate) fn take(
         media: &dyn Media,
         superblock: &Superblock,
@@ -157,7 +157,7 @@ impl Survey {
         survey
     }
 
-    /// Looks at the partial blocks alone.
+    /// Reads the partial blocks only.
     pub(crate) fn of_tails(
         media: &dyn Media,
         superblock: &Superblock,
@@ -179,13 +179,14 @@ impl Survey {
         survey
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks found.
     pub(crate) fn count(&self) -> usize {
         self.full.len() + self.tails.iter().flatten().count()
     }
 }
 
-/// The words of the stream in a block, if it is what it should be.
+/// Returns the words of the stream in a block, if it is the valid block with this sequence number
+/// and brand.
 fn payload(block: &[u64], sequence: u64, brand: u64, checksum: Checksum) -> Option<&[u64]> {
     let used = block[2] & 0xffff_ffff;
     let valid = block[0] == MAGIC

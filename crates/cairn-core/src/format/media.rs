@@ -1,9 +1,10 @@
-//! What survives the loss of the node's memory, as the core sees it: blocks that are read, written
-//! and flushed.
+//! Media as the core sees them: blocks that are read, written and flushed, and survive the loss of
+//! the node's memory.
 //!
-//! A crash keeps any subset of the sectors written since the last flush; a sector is either the old
-//! or the new one as a whole. Of persistent memory it keeps any subset of the words. Everything
-//! else is an error or a fault that checksums must find.
+//! A crash keeps any subset of the sectors written since the last flush; each sector is either the
+//! old or the new one as a whole. On persistent memory a crash keeps any subset of the words.
+//! Everything else is an error or a fault that checksums must find.
+//!
 //! Does not move the bytes of files; `cairn-device` does, on the same media.
 
 use crate::format::error::Result;
@@ -12,9 +13,9 @@ use crate::format::types::ProcessIdentity;
 
 /// Unit of every access, bytes.
 pub const MEDIA_BLOCK_BYTES: usize = 4096;
-/// The same in words.
+/// Unit of every access, words.
 pub(crate) const MEDIA_BLOCK_WORDS: usize = MEDIA_BLOCK_BYTES / 8;
-/// What a crash of a disk leaves whole, bytes.
+/// Unit that a crash of a disk keeps whole, bytes.
 pub const SECTOR_BYTES: usize = 512;
 
 /// The media of a durable tier. Offsets and lengths are multiples of [`MEDIA_BLOCK_BYTES`].
@@ -22,25 +23,25 @@ pub trait Media: Send + Sync {
     /// Size in bytes, metadata and data.
     fn bytes(&self) -> u64;
 
-    /// Fetches bytes. Errors: `Io`; `Corrupt` for a range outside.
+    /// Reads bytes at `offset`. Errors: `Io`; `Corrupt` for a range outside the media.
     fn read(&self, offset: u64, target: &mut [u8]) -> Result<()>;
 
-    /// Stores bytes; durable only after `flush`. Errors: as `read`.
+    /// Writes bytes at `offset`; durable only after `flush`. Errors: as `read`.
     fn write(&self, offset: u64, source: &[u8]) -> Result<()>;
 
     /// Returns when everything written before, by any process, is durable. Errors: `Io`: it may or
-    /// may not be, and must be written again.
+    /// may not be durable, and must be written again.
     fn flush(&self) -> Result<()>;
 
-    /// Lets `owner`, which does what the caller waits for, get on; `round` counts the calls. True
-    /// if `owner` does not exist any more.
+    /// Gives `owner`, whose work the caller waits for, time to go on; `round` counts the calls.
+    /// Returns true if `owner` does not exist any more.
     fn wait_for(&self, owner: ProcessIdentity, round: u32) -> bool {
         let _ = (owner, round);
         std::thread::yield_now();
         false
     }
 
-    /// Zeroed private memory to rebuild a namespace in. Errors: `NoSpace`.
+    /// Returns zeroed private memory to rebuild a namespace in. Errors: `NoSpace`.
     fn workspace(&self, words: usize) -> Result<Box<dyn Memory>> {
         Ok(Box::new(HeapMemory::new(words)))
     }

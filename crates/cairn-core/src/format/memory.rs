@@ -1,8 +1,9 @@
-//! The shared words a namespace lives in, and what guards them.
+//! The shared words of a namespace, and the lock over them.
 //!
-//! All metadata is a slice of 64-bit words reached by index. Processes that map the same segment
-//! see the same words; every access is atomic, so a word is never torn, and the lock gives the
+//! All metadata are a slice of 64-bit words reached by index. Processes that map the same segment
+//! see the same words. Every access is atomic, so a word is never torn; the lock gives the
 //! ordering.
+//!
 //! Does not know how the segment is mapped or how the lock detects a dead owner; `cairn-device`
 //! does.
 
@@ -11,10 +12,10 @@ use crate::image::{PrivateWords, shadow_words};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Words of the shadow of a segment on the heap at most.
+/// Maximum number of words in the shadow of a segment on the heap.
 const SHADOW_WORDS_MAX: usize = 1 << 19;
 
-/// Words at the start of the segment that belong to the implementation of the lock.
+/// Words at the start of the segment that belong to the lock.
 pub const LOCK_WORDS: usize = 8;
 
 /// How the lock was obtained.
@@ -22,16 +23,16 @@ pub const LOCK_WORDS: usize = 8;
 pub enum Acquired {
     /// The last owner released it.
     Clean,
-    /// The last owner died while holding it: what it had changed must be undone.
+    /// The last owner died while holding it: its changes must be undone.
     OwnerDied,
 }
 
 /// The words of a namespace and the one lock over them.
 pub trait Memory: Send + Sync {
-    /// The whole segment. The first [`LOCK_WORDS`] words belong to the lock.
+    /// Returns the whole segment. The first [`LOCK_WORDS`] words belong to the lock.
     fn words(&self) -> &[AtomicU64];
 
-    /// Takes the lock. Errors: `Busy` if this thread holds it already.
+    /// Takes the lock. Errors: `Busy` if this thread already holds it.
     fn lock(&self) -> Result<Acquired>;
 
     /// Releases the lock; the calling thread must hold it.
@@ -41,27 +42,28 @@ pub trait Memory: Send + Sync {
     /// faults. Called without the lock. Errors: `NoSpace`.
     fn back(&self, first_word: usize, word_count: usize) -> Result<()>;
 
-    /// Lets these words come into the cache while the caller does something else, where that can be
-    /// asked for. Any index is allowed.
+    /// Prefetches these words into the cache while the caller does something else, where the
+    /// implementation can. Any index is allowed.
     fn prefetch(&self, _first_word: usize, _word_count: usize) {}
 
-    /// Where pages are saved while an image is held (`image.rs`); empty if none can be. As many
-    /// words as `Geometry::shadow_bytes` says, or fewer, if fewer pages may be saved.
+    /// Returns the shadow, in which pages are saved while an image is held (`image.rs`); empty if
+    /// none can be held. It has as many words as `Geometry::shadow_bytes` says, or fewer if fewer
+    /// pages may be saved.
     fn shadow(&self) -> &[AtomicU64] {
         &[]
     }
 
-    /// As `back`, of the shadow.
+    /// Does the same as `back` for the shadow.
     fn back_shadow(&self, _first_word: usize, _word_count: usize) -> Result<()> {
         Err(Error::NoSpace)
     }
 
-    /// Gives the memory of the shadow from a word on back: it is zeros from now on. Called without
-    /// the lock, while no image is held.
+    /// Frees the memory of the shadow from a word on, which then reads as zeros. Called without the
+    /// lock, while no image is held.
     fn clear_shadow(&self, _first_word: usize) {}
 }
 
-/// One segment, seen by several instances of `Microfs`.
+/// One segment, used by several instances of `Microfs`.
 impl<M: Memory> Memory for Arc<M> {
     fn words(&self) -> &[AtomicU64] {
         M::words(self)
@@ -99,19 +101,19 @@ impl<M: Memory> Memory for Arc<M> {
 /// A segment in private memory: for tests and for tools that work on an image.
 pub struct HeapMemory {
     words: Vec<AtomicU64>,
-    /// Made when it is first asked for.
+    /// Created on first use.
     shadow: OnceLock<Vec<AtomicU64>>,
     locked: AtomicBool,
     owner_died: AtomicBool,
 }
 
 impl HeapMemory {
-    /// A zeroed segment of `word_count` words.
+    /// Creates a zeroed segment of `word_count` words.
     pub fn new(word_count: usize) -> HeapMemory {
         HeapMemory::from_words(&vec![0; word_count])
     }
 
-    /// A segment holding a copy of `words`.
+    /// Creates a segment with a copy of `words`.
     pub fn from_words(words: &[u64]) -> HeapMemory {
         HeapMemory {
             words: words.iter().map(|&word| AtomicU64::new(word)).collect(),

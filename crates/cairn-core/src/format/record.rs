@@ -1,19 +1,20 @@
-//! Records: one change of a namespace each, in the words that stand in the log and in snapshots
-//! (docs/FORMAT.md).
+//! Records: one change of a namespace each, as words in the log and in snapshots (docs/FORMAT.md).
 //!
 //! ```text
 //! 0  CRC32C << 32 | length in words << 16 | operation
 //! 1  LSN     2  time     3..  parameters     then  name length, name bytes, zero padded
 //! ```
-//! Invariant: what decodes has the checksum, the length and the number of parameters of its
-//! operation.
+//!
+//! Invariant: a record that decodes has a valid checksum, and the length and number of parameters
+//! of its operation.
+//!
 //! Does not know what a record means; `replay.rs` does.
 
 use crate::format::layout::Checksum;
 use crate::format::text;
 use crate::format::types::{PATH_BYTES_MAX, Timestamp};
 
-/// What a record says. The numbers are on media: never change one.
+/// Kind of a record. The numbers are on media: never change one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Operation {
@@ -41,10 +42,10 @@ pub enum Operation {
     Attributes = 10,
     /// directory, inode; name. As `Unlink`, but drained copies stay.
     Evict = 11,
-    /// inode, version: drained and verified.
+    /// inode, version: this version was drained and verified.
     Drained = 12,
-    /// directory, inode, other directory, other inode; name, a zero byte, other name. They changed
-    /// places.
+    /// directory, inode, other directory, other inode; name, a zero byte, other name. The two
+    /// exchanged places.
     Exchange = 13,
     /// inode: blocks of it may be overwritten in place from now on, so their checksums are void.
     Opened = 14,
@@ -58,19 +59,19 @@ pub enum Operation {
     Name = 17,
     /// In snapshots. inode, file block, packed run.
     Extent = 18,
-    /// inode, offset, bytes written in all, bytes from piece to piece, packed run of the blocks
-    /// added, bytes of a piece. A write of pieces, as `coalesce.rs` has them.
+    /// inode, offset, bytes written in all, bytes from the start of one piece to the next, packed
+    /// run of the blocks added, bytes of a piece. A write of pieces, see `coalesce.rs`.
     Strides = 19,
-    /// inode; all its extended attributes, as `extended.rs` has them. In snapshots, too, and not
-    /// empty there.
+    /// inode; all its extended attributes, encoded as in `extended.rs`. Also in snapshots, where it
+    /// is not empty.
     Extended = 20,
-    /// inode, size, CRC32C of the data, version: the data are elsewhere, and what was here of them
-    /// is gone.
+    /// inode, size, CRC32C of the data, version: the data are elsewhere, and those that were here
+    /// are dropped.
     Absent = 21,
     /// inode: its data are here.
     Present = 22,
-    /// As `Write`, of blocks that took the places of others, which are free now. Of no bytes: only
-    /// that happened.
+    /// As `Write`, with blocks that replace others, which are free from then on. With length 0,
+    /// only the replacement happened.
     Replace = 23,
 }
 
@@ -110,7 +111,7 @@ impl Operation {
         OPERATIONS[self as usize - 1].1
     }
 
-    /// Whether it stands in the log or, if not `log`, in snapshots.
+    /// Whether such a record belongs in the log (`log`) or in snapshots (not `log`).
     pub(crate) fn stands_in(self, log: bool) -> bool {
         match self {
             Operation::Target | Operation::Extended => true,
@@ -119,7 +120,8 @@ impl Operation {
         }
     }
 
-    /// Whether a reader of the log must look at what it names; coalescing crosses none but writes.
+    /// Whether a reader of the log must look at what the record names. Coalescing extends a record
+    /// across writes only.
     pub fn is_barrier(self) -> bool {
         !matches!(
             self,
@@ -133,14 +135,14 @@ impl Operation {
     }
 }
 
-/// Longest record: two names, a symbolic link's target, or a file's extended attributes, and a few
-/// parameters.
+/// Maximum length of a record, words: two names, a symbolic link's target, or a file's extended
+/// attributes, and a few parameters.
 pub(crate) const RECORD_WORDS_MAX: usize = 600;
 /// Words before the parameters.
 pub(crate) const FIXED_WORDS: usize = 3;
 
-/// Bytes summed by one call of the checksum routine: nearly every record, and an eighth of a media
-/// block.
+/// Bytes summed by one call of the checksum routine: enough for nearly every record, and an eighth
+/// of a media block.
 const SUMMED_BYTES: usize = 512;
 
 /// Continues the checksum `crc` over words, little-endian.
@@ -158,7 +160,7 @@ pub(crate) fn sum_words(checksum: Checksum, mut crc: u32, words: impl Iterator<I
     if filled > 0 { checksum(crc, &bytes[..filled]) } else { crc }
 }
 
-/// Word 0 of a record, computed over the words that follow it.
+/// Returns word 0 of a record, computed over the words that follow it.
 pub(crate) fn header(
     checksum: Checksum,
     operation: Operation,
@@ -185,8 +187,8 @@ pub(crate) struct Record<'w> {
 pub(crate) type NameBuffer = [u8; PATH_BYTES_MAX + 1];
 
 impl<'w> Record<'w> {
-    /// The record at the start of `words`, and its length; `None` if there is no whole and valid
-    /// one.
+    /// Decodes the record at the start of `words`. Returns its length and the record; `None` if
+    /// there is no whole and valid one.
     pub(crate) fn decode(words: &'w [u64], checksum: Checksum) -> Option<(usize, Record<'w>)> {
         let shape = *words.first()?;
         let operation = Operation::decode(shape as u16)?;
@@ -209,7 +211,7 @@ impl<'w> Record<'w> {
         Some((length, Record { operation, lsn: record[1], time, parameters, name_bytes, name }))
     }
 
-    /// The name.
+    /// Copies the name into `buffer` and returns it.
     pub(crate) fn name<'b>(&self, buffer: &'b mut NameBuffer) -> &'b [u8] {
         for (bytes, word) in buffer.chunks_mut(8).zip(self.name) {
             bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
@@ -218,7 +220,7 @@ impl<'w> Record<'w> {
     }
 }
 
-/// The words of a name: its length, then its bytes.
+/// Returns the words of a name: its length, then its bytes.
 pub(crate) fn name_words(name: &[u8]) -> impl Iterator<Item = u64> {
     std::iter::once(name.len() as u64).chain(text::words(name))
 }

@@ -1,55 +1,55 @@
-//! The superblock: what a durable tier's media is, and where everything stands on it
-//! (docs/FORMAT.md).
+//! The superblock: identity and layout of a durable tier's media (docs/FORMAT.md).
 //!
 //! ```text
 //! superblock | copy | log tails (2 blocks) | log ring | snapshot slot 0 | slot 1 | checksums of each tier | data
 //! ```
-//! The media hold all metadata of a namespace, and the data of its first tier, if that has any. The
-//! tiers behind it have media of their own, or are memory, and then are gone with it.
-//! Invariant: everything follows from the superblock, which is written once and never changed; it
-//! is used only if its checksum is right and every region lies inside the media.
+//! The media hold all metadata of a namespace, and the data of its first tier, if that has any.
+//! Further tiers have media of their own, or are memory and are lost with it.
+//!
+//! Invariant: the layout follows from the superblock alone, which is written once and never
+//! changed. It is used only if its checksum is right and every region lies inside the media.
 
 use crate::format::error::{Error, Result};
 use crate::format::layout::{Checksum, Durability, Geometry, LOG_WORDS};
 use crate::format::media::{MEDIA_BLOCK_BYTES, MEDIA_BLOCK_WORDS, Media, read_words, write_words};
 use crate::format::types::{TIERS_MAX, Timestamp};
 
-/// Version of the media that this build makes, the newest that it knows.
+/// Version of the media that this build formats; the newest one it knows.
 pub const MEDIA_VERSION: u32 = 5;
 /// Oldest version of media that this build can use.
 const OLDEST_VERSION: u32 = 1;
 /// First version whose log and snapshots may hold extended attributes.
 const VERSION_OF_EXTENDED: u32 = 3;
-/// First version with files whose data are elsewhere.
+/// First version with absent files.
 const VERSION_OF_ABSENT: u32 = 4;
-/// The first one with blocks that take others' places.
+/// First version with blocks that replace others.
 const VERSION_OF_REPLACED: u32 = 5;
 /// Magic of a superblock: "cairndev".
 pub const MEDIA_MAGIC: u64 = u64::from_le_bytes(*b"cairndev");
 
 const BLOCK: u64 = MEDIA_BLOCK_BYTES as u64;
-/// Where the superblock and its copy stand.
+/// Offsets of the superblock and its copy.
 pub(crate) const COPIES: [u64; 2] = [0, BLOCK];
-/// Blocks of the log ring: this share of the media, within these limits.
+/// Size of the log ring: one part in this many of the media, within these limits.
 const LOG_SHARE: u64 = 64;
-/// The same without data behind it: this share of a snapshot slot.
+/// Size of the log ring on media without data: one part in this many of a snapshot slot.
 const LOG_SHARE_ALONE: u64 = 8;
 const LOG_BLOCKS_MIN: u64 = 3 * LOG_WORDS as u64 * 8 / BLOCK;
 const LOG_BLOCKS_MAX: u64 = (256 << 20) / BLOCK;
-/// One inode for so many bytes of the media, within these limits.
+/// One inode per this many bytes of the media, within these limits.
 const BYTES_PER_INODE: u64 = 64 << 10;
 const INODES_MIN: u64 = 1024;
 const INODES_MAX: u64 = 4 << 20;
-/// Bytes of a snapshot slot for an inode with its names, of which there are two at most on average
-/// or one of two records, and for an extent in the worst case, one to a block: a snapshot always
-/// fits, so the log can always be cut. Extended attributes are in records of names, too, and take
-/// no more for each.
+/// Bytes of a snapshot slot per inode and per extent. An inode has two names at most on average, or
+/// one of two records. There is at most one extent per block. So a snapshot always fits, and the
+/// log can always be cut. Extended attributes use records of names, too, and need no more for each
+/// record.
 const SLOT_BYTES_PER_INODE: u64 = 352;
 const SLOT_BYTES_PER_BLOCK: u64 = 56;
-/// Beyond this a slot does not grow with the number of blocks: long extents are the rule.
+/// Beyond this a slot does not grow with the number of blocks, because long extents are the rule.
 const SLOT_BYTES_MAX: u64 = 2 << 30;
 
-/// What is said of something that is no superblock at all.
+/// Error for media that have no superblock at all.
 pub(crate) const NO_MAGIC: Error = Error::Corrupt { what: "no Cairn media (wrong magic)" };
 
 const W_MAGIC: usize = 0;
@@ -68,20 +68,20 @@ const W_SLOT_BLOCKS: usize = 44;
 const W_DATA: usize = 45;
 const W_DATA_BLOCKS: usize = 46;
 const W_DURABILITY: usize = 47;
-/// Of each further tier its blocks and the two words of its identity.
+/// For each further tier, its number of blocks and the two words of its identity.
 const W_FURTHER: usize = 48;
 const FURTHER_WORDS: usize = 3;
 
 /// A tier behind the first one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FurtherTier {
-    /// Its hugeblocks; 0 = absent.
+    /// Number of hugeblocks; 0 = absent.
     pub blocks: u32,
-    /// Random number that tells its media from all others; `None`: it is memory.
+    /// Random number that identifies its media; `None`: the tier is memory.
     pub identity: Option<[u64; 2]>,
 }
 
-/// What to make of a media.
+/// Options for formatting media.
 #[derive(Clone, Debug)]
 pub struct MediaOptions {
     /// Unit of allocation, bytes.
@@ -92,49 +92,48 @@ pub struct MediaOptions {
     pub mount: Vec<u8>,
     /// CRC32C of a hugeblock of zeros.
     pub zero_block_checksum: u32,
-    /// Random number that tells this store from every other.
+    /// Random number that identifies this store.
     pub identity: [u64; 2],
-    /// When.
+    /// Time of formatting.
     pub now: Timestamp,
-    /// The tiers behind this one.
+    /// Tiers behind this one.
     pub further: [FurtherTier; TIERS_MAX - 1],
-    /// The media hold data, too, and not metadata alone.
+    /// Whether the media hold data, and not metadata only.
     pub holds_data: bool,
 }
 
 impl MediaOptions {
-    /// Hugeblocks of the tiers behind the first one.
+    /// Returns the number of hugeblocks in the tiers behind the first one.
     fn further_blocks(&self) -> u64 {
         self.further.iter().map(|tier| u64::from(tier.blocks)).sum()
     }
 }
 
-/// What a superblock says.
+/// Contents of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Version of the format.
     pub version: u32,
-    /// Random number that tells this store from every other.
+    /// Random number that identifies this store.
     pub identity: [u64; 2],
-    /// When it was made.
+    /// Time of formatting.
     pub created: Timestamp,
     /// Size of the media, bytes.
     pub bytes: u64,
-    /// The namespace it holds.
+    /// Geometry of the namespace.
     pub geometry: Geometry,
-    /// Media blocks of the log ring.
+    /// Media blocks in the log ring.
     pub log_blocks: u64,
-    /// Media blocks of each snapshot slot.
+    /// Media blocks in each snapshot slot.
     pub slot_blocks: u64,
-    /// Where the first hugeblock stands, bytes.
+    /// Offset of the first hugeblock, bytes.
     pub data_offset: u64,
-    /// What tells the media of the tiers behind the first one from others; `None`: memory, or no
-    /// tier.
+    /// Identities of the media of the tiers behind the first one; `None`: memory, or no tier.
     pub further: [Option<[u64; 2]>; TIERS_MAX - 1],
 }
 
 impl Superblock {
-    /// Lays out a media of `bytes`. Errors: `NoSpace` if that is too little to hold anything;
+    /// Lays out media of `bytes`. Errors: `NoSpace` if they are too small to hold anything;
     /// `Invalid` options.
     pub fn plan(bytes: u64, options: &MediaOptions) -> Result<Superblock> {
         let hugeblock = u64::from(options.hugeblock_bytes);
@@ -150,7 +149,7 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// The least bytes of a media that holds metadata alone.
+    /// Returns the smallest size in bytes of media that hold metadata only.
     pub fn least_bytes_alone(options: &MediaOptions) -> u64 {
         Superblock::alone(INODES_MIN, options).data_offset
     }
@@ -172,7 +171,7 @@ impl Superblock {
         if blocks == 0 { Err(Error::NoSpace) } else { Ok(superblock) }
     }
 
-    /// For as many inodes as there is room for.
+    /// Lays out media for metadata only, with as many inodes as fit.
     fn plan_alone(bytes: u64, options: &MediaOptions) -> Result<Superblock> {
         let fits = |inodes: u64| Superblock::alone(inodes, options).data_offset <= bytes;
         if !fits(INODES_MIN) {
@@ -189,7 +188,7 @@ impl Superblock {
         Ok(Superblock { bytes, ..Superblock::alone(fitting, options) })
     }
 
-    /// Metadata for so many inodes, and nothing behind them.
+    /// Lays out metadata for `inodes` inodes and nothing behind them.
     fn alone(inodes: u64, options: &MediaOptions) -> Superblock {
         let slot_blocks = slot_blocks(inodes, options.further_blocks());
         let log_blocks = (slot_blocks / LOG_SHARE_ALONE).clamp(LOG_BLOCKS_MIN, LOG_BLOCKS_MAX);
@@ -198,7 +197,7 @@ impl Superblock {
         superblock
     }
 
-    /// Without data of its own, and with the place of that still open.
+    /// Creates a superblock without data; the data offset is not set yet.
     fn new(options: &MediaOptions, inodes: u64, log_blocks: u64, slot_blocks: u64) -> Superblock {
         let [second, third, fourth] = options.further.map(|tier| tier.blocks);
         let tier_blocks = [0, second, third, fourth];
@@ -220,13 +219,13 @@ impl Superblock {
         }
     }
 
-    /// Whether files may have extended attributes: older builds that use the media know what that
-    /// is.
+    /// Whether files may have extended attributes: all builds that can use media of this version
+    /// know the records.
     pub(crate) fn holds_extended(&self) -> bool {
         self.version >= VERSION_OF_EXTENDED
     }
 
-    /// Whether data of files may be elsewhere: as `holds_extended`.
+    /// Whether files may be absent: as `holds_extended`.
     pub(crate) fn holds_absent(&self) -> bool {
         self.version >= VERSION_OF_ABSENT
     }
@@ -236,12 +235,12 @@ impl Superblock {
         self.version >= VERSION_OF_REPLACED
     }
 
-    /// Whether what stands on the tier survives the loss of memory.
+    /// Whether the data on the tier survive the loss of memory.
     pub fn survives(&self, tier: u8) -> bool {
         tier == 0 || self.further.get(usize::from(tier) - 1).is_some_and(Option::is_some)
     }
 
-    /// Writes the superblock and its copy. Not durable before a flush.
+    /// Writes the superblock and its copy. Durable only after a flush.
     pub(crate) fn write(&self, media: &dyn Media, checksum: Checksum) -> Result<()> {
         let geometry = &self.geometry;
         let mut words = [0; MEDIA_BLOCK_WORDS];
@@ -271,8 +270,8 @@ impl Superblock {
         COPIES.iter().try_for_each(|&offset| write_words(media, offset, &words))
     }
 
-    /// Reads the superblock or, if it is damaged, its copy.
-    /// Errors: `Corrupt` or `UnsupportedVersion`: this is not a media that this build can use.
+    /// Reads the superblock or, if it is damaged, its copy. Errors: `Corrupt` or
+    /// `UnsupportedVersion`: this build cannot use these media.
     pub fn read(media: &dyn Media, checksum: Checksum) -> Result<Superblock> {
         let mut first_error = None;
         for offset in COPIES {
@@ -284,7 +283,7 @@ impl Superblock {
         Err(first_error.unwrap_or(Error::Io))
     }
 
-    /// Reads the one of `COPIES` at `offset`. Errors: as `read`.
+    /// Reads the superblock at `offset`, which is one of `COPIES`. Errors: as `read`.
     pub(crate) fn read_at(
         media: &dyn Media,
         checksum: Checksum,
@@ -343,8 +342,8 @@ impl Superblock {
         }
     }
 
-    /// Whether all regions follow each other inside the media, which are large enough for so many
-    /// inodes.
+    /// Whether all regions are in order and inside the media, and the media are large enough for
+    /// the number of inodes.
     fn fits(&self, media_bytes: u64) -> bool {
         let hugeblock = u64::from(self.geometry.hugeblock_bytes);
         let blocks = u64::from(self.geometry.tier_blocks[0]);
@@ -363,30 +362,30 @@ impl Superblock {
                 .is_some_and(|end| end <= self.bytes.min(media_bytes))
     }
 
-    /// What is mixed into the checksums of log blocks and snapshots: those of another store, or of
-    /// before the last recovery, are not taken for ours.
+    /// Returns the brand for the checksums of log blocks and snapshots. By it, those of another
+    /// store, or from before the last recovery, are not taken for current ones.
     pub(crate) fn brand(&self, epoch: u64) -> u64 {
         self.identity[0]
             ^ self.identity[1].rotate_left(32)
             ^ epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Place of one of the two copies of the partial log block.
+    /// Returns the offset of one of the two places of the partial log block.
     pub(crate) fn log_tail(&self, turn: u64) -> u64 {
         (2 + turn % 2) * BLOCK
     }
 
-    /// Place of a full log block.
+    /// Returns the offset of a full log block.
     pub(crate) fn log_block(&self, sequence: u64) -> u64 {
         (4 + sequence % self.log_blocks) * BLOCK
     }
 
-    /// Place of a snapshot slot.
+    /// Returns the offset of a snapshot slot.
     pub(crate) fn slot(&self, number: u64) -> u64 {
         (4 + self.log_blocks + number % 2 * self.slot_blocks) * BLOCK
     }
 
-    /// Place of a tier's table of checksums.
+    /// Returns the offset of a tier's table of checksums.
     pub(crate) fn checksums(&self, tier: u8) -> u64 {
         let before = &self.geometry.tier_blocks[..usize::from(tier)];
         let tables: u64 = before.iter().map(|&blocks| table_bytes(blocks)).sum();
@@ -399,12 +398,12 @@ impl Superblock {
     }
 }
 
-/// Bytes of a table of checksums: whole media blocks.
+/// Returns the size of a table of checksums in bytes: whole media blocks.
 fn table_bytes(blocks: u32) -> u64 {
     (u64::from(blocks) * 4).next_multiple_of(BLOCK)
 }
 
-/// Media blocks of a snapshot slot.
+/// Returns the number of media blocks in a snapshot slot.
 fn slot_blocks(inodes: u64, blocks: u64) -> u64 {
     let extents = (blocks * SLOT_BYTES_PER_BLOCK).min(SLOT_BYTES_MAX);
     (inodes * SLOT_BYTES_PER_INODE + extents).div_ceil(BLOCK) + 1

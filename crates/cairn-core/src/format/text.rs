@@ -1,12 +1,12 @@
 //! Text as 64-bit words: little-endian, the last one padded with zeros. Names are hashed, compared,
 //! stored and logged in such words, and paths are searched in them.
 
-/// The words of a text.
+/// Returns the words of a text.
 pub(crate) fn words(text: &[u8]) -> Words<'_> {
     Words { rest: text }
 }
 
-/// See [`words`].
+/// Iterator of [`words`].
 #[derive(Clone)]
 pub(crate) struct Words<'t> {
     rest: &'t [u8],
@@ -28,15 +28,15 @@ impl Iterator for Words<'_> {
     }
 }
 
-/// Where the first slash of a path is.
+/// Returns the index of the first slash in a path.
 #[inline]
 pub(crate) fn find_slash(path: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     const HIGH: u64 = ONES << 7;
     let mut start = 0;
     for word in words(path) {
-        // The bytes that are slashes are 0 in this word, and the first 0 is the lowest byte whose
-        // high bit is left.
+        // Slashes are zero bytes in `other`. The lowest byte whose high bit is set in `slashes` is
+        // the first zero byte.
         let other = word ^ (ONES * u64::from(b'/'));
         let slashes = other.wrapping_sub(ONES) & !other & HIGH;
         if slashes != 0 {

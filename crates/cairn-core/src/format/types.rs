@@ -3,16 +3,16 @@
 //! Different things have different types: an inode number is not a handle, a file block is not a
 //! tier block.
 
-/// Number of an inode within its namespace; 0 is none.
+/// Number of an inode within its namespace; 0 means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId(pub u32);
 
 /// The root directory of every namespace.
 pub const ROOT: InodeId = InodeId(1);
 
-/// One opening of a file within its namespace: in the low half the number of its description, in
-/// the high half which opening of that number it is. So it never stands for what has the number
-/// after a close, until 65 536 openings later. Neither 0 nor `u32::MAX` is one.
+/// One opening of a file within its namespace. The low half is the number of the description; the
+/// high half counts the openings of that number. So after a close the id does not stand for a later
+/// description with the same number, until 65 536 openings later. 0 and `u32::MAX` are never ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleId(pub u32);
 
@@ -21,15 +21,15 @@ impl HandleId {
         HandleId(opening << 16 | number)
     }
 
-    /// Number of the description, from 1: no other one that is open has it.
+    /// Returns the number of the description, from 1; no other open one has it.
     pub fn number(self) -> u32 {
         self.0 & 0xffff
     }
 }
 
-/// One use of a process slot within its namespace: its number in the low half, in the high half
-/// which use of that number it is. So it never stands for the slot of a process that comes later,
-/// until 65 536 uses later. 0 is none.
+/// One use of a process slot within its namespace. The low half is the number of the slot; the high
+/// half counts the uses of that number. So the id does not stand for the slot of a later process,
+/// until 65 536 uses later. 0 means none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(pub u32);
 
@@ -38,32 +38,32 @@ impl SlotId {
         SlotId(uses << 16 | number)
     }
 
-    /// Number of the slot, from 1: no other one that is in use has it.
+    /// Returns the number of the slot, from 1; no other slot in use has it.
     pub fn number(self) -> u32 {
         self.0 & 0xffff
     }
 }
 
-/// Nanoseconds since the epoch, before it negative: from 1677 to 2262.
+/// Nanoseconds since the epoch, negative before it: from 1677 to 2262.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
     const PER_SECOND: i64 = 1_000_000_000;
 
-    /// The time that is so many seconds and nanoseconds after the epoch, or the nearest one that
-    /// there is.
+    /// Returns the time this many seconds and nanoseconds after the epoch, or the nearest one that
+    /// can be represented.
     pub fn from_parts(seconds: i64, nanoseconds: i64) -> Timestamp {
         let exact = i128::from(seconds) * i128::from(Self::PER_SECOND) + i128::from(nanoseconds);
         Timestamp(exact.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
     }
 
-    /// Seconds since the epoch, rounded down, and the nanoseconds from there.
+    /// Returns the seconds since the epoch, rounded down, and the remaining nanoseconds.
     pub fn parts(self) -> (i64, i64) {
         (self.0.div_euclid(Self::PER_SECOND), self.0.rem_euclid(Self::PER_SECOND))
     }
 
-    /// The word that stands for it in shared memory and on media.
+    /// Returns the word that represents it in shared memory and on media.
     pub(crate) fn to_bits(self) -> u64 {
         self.0 as u64
     }
@@ -73,7 +73,7 @@ impl Timestamp {
     }
 }
 
-/// Whose rights an operation has.
+/// User and group whose rights an operation has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Effective user id; 0 passes every check of mode bits.
@@ -83,7 +83,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// As records of the log carry them: user << 32 | group.
+    /// Encodes as in records of the log: user << 32 | group.
     pub(crate) fn pack(self) -> u64 {
         u64::from(self.uid) << 32 | u64::from(self.gid)
     }
@@ -93,16 +93,16 @@ impl Credentials {
     }
 }
 
-/// Who calls, with which rights, and when.
+/// Caller of an operation: process, rights and time.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     /// The caller's process slot.
     pub slot: SlotId,
-    /// Its rights.
+    /// Rights of the caller.
     pub credentials: Credentials,
-    /// Its supplementary groups.
+    /// Supplementary groups of the caller.
     pub groups: &'static [u32],
-    /// The time this operation happens at; the core has no clock.
+    /// Time of the operation; the core has no clock.
     pub now: Timestamp,
 }
 
@@ -111,13 +111,13 @@ impl Caller {
         gid == self.credentials.gid || self.groups.contains(&gid)
     }
 
-    /// Whether files of that group may get its set-group-ID bit.
+    /// Whether the caller may set the set-group-ID bit on files of this group.
     pub(crate) fn may_set_group(&self, gid: u32) -> bool {
         self.credentials.uid == 0 || self.is_in_group(gid)
     }
 }
 
-/// What `stat` tells of a file.
+/// Attributes of a file, as for `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Inode number.
@@ -132,7 +132,7 @@ pub struct Attributes {
     pub gid: u32,
     /// Length in bytes; for a symbolic link the length of its target.
     pub size: u64,
-    /// Bytes of hugeblocks held, or, of an absent file, to be held.
+    /// Bytes of the hugeblocks held; of an absent or packed file, of those that its size takes.
     pub allocated_bytes: u64,
     /// Last read.
     pub accessed: Timestamp,
@@ -144,39 +144,39 @@ pub struct Attributes {
     pub born: Timestamp,
     /// Counts changes of the data; never repeats for an inode number.
     pub version: u64,
-    /// The version that was last drained and verified; 0 if none. That of an absent file is.
+    /// Version that was last drained and verified; 0 if none. An absent file counts as drained.
     pub drained_version: u64,
-    /// The last writer died by a signal, or was closed without what it found no room for. Ends when
-    /// a later one closes the file in order, or it is truncated to 0.
+    /// The last writer died by a signal, or closed the file without bytes that found no room. Ends
+    /// when a later writer closes the file in order, or it is truncated to 0.
     pub unclean: bool,
-    /// Was unclean since it was last truncated to 0: what is in it may be torn.
+    /// Was unclean since it was last truncated to 0: its contents may be torn.
     pub torn: bool,
-    /// Blocks of it are lost with a tier, so it is unclean, too: reading what is missing and
-    /// writing give `Io` until it is truncated to 0.
+    /// Blocks of the file are lost with a tier, so it is unclean, too. Reads of what is missing,
+    /// and writes, fail with `Io` until it is truncated to 0.
     pub lost: bool,
-    /// The data are still elsewhere: opening the file to read or write gives `Absent`.
+    /// Set if the data are still elsewhere: opening the file to read or write fails with `Absent`.
     pub absence: Option<Absence>,
-    /// Open-file descriptions that may write.
+    /// Number of open-file descriptions that may write.
     pub writers: u32,
-    /// Open-file descriptions.
+    /// Number of open-file descriptions.
     pub opens: u32,
-    /// Has extended attributes.
+    /// Whether the file has extended attributes.
     pub extended: bool,
-    /// A directory that got its name by `rename`, in which nothing was made, and of which nothing
-    /// was taken, since. Not known any more once the namespace was recovered.
+    /// A directory that got its name by `rename`, and in which no name was made or removed since.
+    /// Recovery forgets it.
     pub renamed: bool,
 }
 
-/// What is known of the data of a file that are still elsewhere.
+/// What is known of the data of an absent file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Absence {
-    /// Their CRC32C.
+    /// CRC32C of the data.
     pub crc32c: u32,
-    /// Somebody waits for them.
+    /// Somebody waits for the data.
     pub wanted: bool,
-    /// They could not be had when that was tried last.
+    /// The last attempt to get the data failed.
     pub unavailable: bool,
-    /// What is there of them is not what it should be.
+    /// The data that were found are not the expected ones.
     pub damaged: bool,
 }
 
@@ -192,12 +192,12 @@ pub const MODE_SYMLINK: u32 = 0o120_000;
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest path or symbolic link target, bytes, without a terminating zero.
 pub const PATH_BYTES_MAX: usize = 4095;
-/// Tiers a namespace can have.
+/// Maximum number of tiers in a namespace.
 pub const TIERS_MAX: usize = 4;
 
 impl Attributes {
-    /// Whether nobody may write to it and its newest version is drained. An absent file is, though
-    /// who brings it writes to it.
+    /// Whether nobody may write to the file and its newest version is drained. An absent file
+    /// counts as drained, although its stager writes to it.
     pub fn is_drained(&self) -> bool {
         self.absence.is_some() || self.writers == 0 && self.drained_version == self.version
     }
@@ -218,7 +218,7 @@ impl Attributes {
     }
 }
 
-/// What tells one process from every other, on this node, since boot.
+/// Identity of a process: no other process on this node has had it since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessIdentity {
     /// Process id as seen in `pid_namespace`.
@@ -229,26 +229,26 @@ pub struct ProcessIdentity {
     pub start_time: u64,
 }
 
-/// Where a read or write happens.
+/// Place of a read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// At the shared cursor, which is moved past it at once.
+    /// At the shared cursor, which moves past it at once.
     Cursor,
-    /// At this offset; a write through an appending handle goes to the end all the same, as in
+    /// At this offset; a write through an appending handle goes to the end nevertheless, as in
     /// Linux.
     At(u64),
-    /// Exactly here: the repetition of a plan that could not be committed.
+    /// Exactly here: repeats a plan that could not be committed.
     Again(u64),
 }
 
-/// How a file is opened.
+/// Options for opening a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// May read.
     pub read: bool,
     /// May write.
     pub write: bool,
-    /// Fail without the rights to read and to write, though neither is asked for.
+    /// Fail without the rights to read and to write, even if neither is asked for.
     pub with_rights: bool,
     /// Writes go to the end (`O_APPEND`).
     pub append: bool,
@@ -260,31 +260,32 @@ pub struct OpenOptions {
     pub truncate: bool,
     /// Fail unless a directory (`O_DIRECTORY`).
     pub directory: bool,
-    /// Fail with `BeingWritten` rather than open for writing what others have open for writing.
+    /// Fail with `BeingWritten` instead of opening for writing while others have the file open for
+    /// writing.
     pub unless_written: bool,
     /// Fail if the last component is a symbolic link (`O_NOFOLLOW`).
     pub no_follow: bool,
-    /// Only name the file, neither read nor write (`O_PATH`): only `directory`, `no_follow` and
+    /// Only name the file, neither read nor write (`O_PATH`). Only `directory`, `no_follow` and
     /// `bounds` have an effect then.
     pub path_only: bool,
-    /// Which ways the path may take.
+    /// Bounds for resolving the path.
     pub bounds: PathBounds,
 }
 
-/// Which ways a path may take (`openat2(2)`).
+/// Bounds for resolving a path (`openat2(2)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathBounds {
-    /// What becomes of `..` of the directory that it starts from, and of links to absolute paths.
+    /// Meaning of `..` in the directory that the path starts from, and of links to absolute paths.
     pub above: Above,
-    /// No symbolic link is followed.
+    /// Follow no symbolic link.
     pub no_links: bool,
-    /// No link to an absolute path is, unless that stays: the root of all is on another file system
+    /// Follow no link to an absolute path, unless it stays inside: `/` is on another file system
     /// (`RESOLVE_NO_XDEV`).
     pub one_device: bool,
 }
 
 impl PathBounds {
-    /// Every way.
+    /// No bounds.
     pub const NONE: PathBounds =
         PathBounds { above: Above::There, no_links: false, one_device: false };
 }
@@ -292,17 +293,17 @@ impl PathBounds {
 /// What is above the directory that a path starts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Above {
-    /// What is there.
+    /// Its parent directory.
     #[default]
     There,
-    /// Nothing that the path may reach (`RESOLVE_BENEATH`).
+    /// Nothing: the path must not go there (`RESOLVE_BENEATH`).
     Forbidden,
-    /// The directory itself, as above `/` (`RESOLVE_IN_ROOT`).
+    /// The directory itself, as for `/` (`RESOLVE_IN_ROOT`).
     Itself,
 }
 
 impl OpenOptions {
-    /// For neither direction, and whichever way the path takes.
+    /// Neither reads nor writes, without bounds.
     pub const NONE: OpenOptions = OpenOptions {
         read: false,
         write: false,
@@ -318,7 +319,7 @@ impl OpenOptions {
         bounds: PathBounds::NONE,
     };
 
-    /// Without those that have no effect.
+    /// Returns the options without those that have no effect.
     pub fn effective(self) -> OpenOptions {
         let naming = OpenOptions {
             directory: self.directory,
@@ -331,7 +332,7 @@ impl OpenOptions {
     }
 }
 
-/// A file that was opened.
+/// An opened file.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
     /// The new open-file description; the caller's process holds one reference.
@@ -344,7 +345,7 @@ pub struct Opened {
     pub is_directory: bool,
 }
 
-/// An open-file description, as seen from outside.
+/// State of an open-file description.
 #[derive(Clone, Copy, Debug)]
 pub struct HandleInfo {
     /// The open file.
@@ -363,7 +364,7 @@ pub struct HandleInfo {
     pub cursor: u64,
     /// Kernel inode number of the placeholder; 0 if never set.
     pub placeholder: u64,
-    /// What [`crate::Microfs::set_status`] was given last; 0 if never set.
+    /// Value last given to [`crate::Microfs::set_status`]; 0 if never set.
     pub status: u32,
 }
 
@@ -372,11 +373,11 @@ pub struct HandleInfo {
 pub struct Holding {
     /// The process.
     pub process: ProcessIdentity,
-    /// Its open-file description, which other processes may have, too.
+    /// Its open-file description, which other processes may share.
     pub handle: HandleId,
     /// The file.
     pub inode: InodeId,
-    /// May write.
+    /// Whether the description may write.
     pub write: bool,
     /// Shared file offset, bytes.
     pub cursor: u64,
@@ -388,19 +389,19 @@ pub struct Holding {
     pub born: Timestamp,
 }
 
-/// A slot found or made for a process.
+/// Slot that was found or made for a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Attached {
     /// The slot.
     pub slot: SlotId,
-    /// It existed already: the process was executed anew, or its parent prepared the slot.
+    /// Whether the slot existed: the process replaced its image, or its parent prepared the slot.
     pub known: bool,
 }
 
 /// A new value for a timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeUpdate {
-    /// Leave it.
+    /// Leave it unchanged.
     Omit,
     /// The caller's time.
     Now,
@@ -408,7 +409,7 @@ pub enum TimeUpdate {
     At(Timestamp),
 }
 
-/// Whether an extended attribute that is set must be there before.
+/// Whether an extended attribute must exist before it is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtendedUpdate {
     /// Fails if the attribute exists (`XATTR_CREATE`).
@@ -433,7 +434,7 @@ pub enum RenameMode {
 pub struct DirectoryEntry<'a> {
     /// The name, 1 to 255 bytes.
     pub name: &'a [u8],
-    /// What it names.
+    /// Inode that it names.
     pub inode: InodeId,
     /// `DT_REG` (8), `DT_DIR` (4) or `DT_LNK` (10).
     pub kind: u8,

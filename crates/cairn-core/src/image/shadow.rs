@@ -1,4 +1,4 @@
-//! The shadow: where pages of a segment are saved before they change while an image is held.
+//! The shadow: pages of a segment are saved here before they change while an image is held.
 //!
 //! ```text
 //! page 0   pages saved (1 word) | number of the image (1)
@@ -6,11 +6,14 @@
 //! list     for each place: which page is there
 //! places   the pages
 //! ```
-//! Invariant: a page is whole in its place, and in the list, before the count covers it, and
-//! counted before the table names it. Only what the table names may have changed. So a death in
-//! between costs a place and no more. The table of an earlier image means nothing to the next one,
-//! which has another number. Not saved: the undo area and the log, which nobody reads in an image,
-//! and checksums, which do not change for blocks that are in it.
+//!
+//! Invariant: a page is whole in its place, and in the list, before the count covers it, and is
+//! counted before the table names it. Only pages that the table names may have changed. So a death
+//! in between costs one place and nothing else. The table of an earlier image means nothing to the
+//! next one, which has another number.
+//!
+//! Not saved: the undo area and the log, which nobody reads in an image; and checksums, which do
+//! not change for blocks that are in it.
 
 use super::{ImageLoss, LOSS_BITS};
 use crate::engine::transaction::Transaction;
@@ -19,25 +22,25 @@ use crate::format::layout::{IMAGE, IMAGE_LOST, LOG_WORDS, PAGE_WORDS, UNDO_WORDS
 use crate::format::memory::{Acquired, Memory};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Pages that one transaction may save; so many places are kept backed ahead.
+/// Maximum number of pages that one transaction saves; this many places are kept backed ahead.
 pub(crate) const PAGES_PER_TRANSACTION_MAX: usize = 256;
 /// Places backed at a time.
 const STEP: usize = 2 * PAGES_PER_TRANSACTION_MAX;
-/// Places whose memory stays from one image to the next: who has mapped them once finds them backed
-/// at the first change after a cut, which costs as many page faults otherwise.
+/// Places whose memory stays from one image to the next. A process that has mapped them once finds
+/// them backed at the first change after a cut; otherwise that costs as many page faults.
 const PLACES_KEPT: usize = STEP;
-/// Places beyond one for each page: for pages that were saved twice because their process died.
+/// Places beyond one per page: for pages that were saved twice because their process died.
 const SPARE_PLACES: usize = 1024;
-/// Times a transaction backs places that others use up before it.
+/// Number of times a transaction backs places that others use up before it.
 const ATTEMPTS_MAX: usize = 16;
 
 const COUNT: usize = 0;
 const NUMBER: usize = 1;
 const TABLE: usize = PAGE_WORDS;
-/// What tables keep of an image's number.
+/// Bits of an image's number that tables keep.
 const NUMBER_MASK: u64 = 0xffff_ffff;
 
-/// Words of the shadow of a segment of so many words.
+/// Returns the number of words in the shadow of a segment of `segment_words` words.
 pub fn shadow_words(segment_words: usize) -> usize {
     let pages = segment_words / PAGE_WORDS;
     let places = pages + SPARE_PLACES;
@@ -45,13 +48,14 @@ pub fn shadow_words(segment_words: usize) -> usize {
     PAGE_WORDS + tables + places * PAGE_WORDS
 }
 
-/// What of the shadow this process has backed and mapped: for which image, in the high half, and
-/// how many places.
+/// Part of the shadow that this process has backed and mapped: the image's number in the high half,
+/// the number of places in the low half.
 #[derive(Default)]
 pub(crate) struct ShadowHere(AtomicU64);
 
 impl ShadowHere {
-    /// Places backed for the image `number`; `None` if nothing is, the table neither.
+    /// Returns the number of places backed for the image `number`; `None` if nothing is backed, not
+    /// even the table.
     fn places(&self, number: u64) -> Option<usize> {
         let known = self.0.load(Ordering::Relaxed);
         let places = known as u32 as usize;
@@ -71,7 +75,7 @@ impl ShadowHere {
     }
 }
 
-/// The image that a transaction has joined.
+/// Image that a transaction has joined.
 #[derive(Clone, Copy)]
 pub(crate) struct Held<'m> {
     pub number: u64,
@@ -87,12 +91,12 @@ pub(crate) struct Shadow<'m> {
     pages: usize,
     list: usize,
     first_place: usize,
-    /// How many there are.
+    /// Number of places.
     places: usize,
 }
 
 impl<'m> Shadow<'m> {
-    /// `None` if the memory has none.
+    /// Returns the shadow of a memory; `None` if it has none.
     pub(crate) fn of(memory: &'m dyn Memory) -> Option<Shadow<'m>> {
         let words = memory.shadow();
         let pages = memory.words().len() / PAGE_WORDS;
@@ -120,7 +124,7 @@ impl<'m> Shadow<'m> {
         self.words[at].store(value, Ordering::Release);
     }
 
-    /// Pages saved for the image `number`.
+    /// Returns the number of pages saved for the image `number`.
     pub(crate) fn count(&self, number: u64) -> usize {
         match self.get(NUMBER) == number {
             true => (self.get(COUNT) as usize).min(self.places),
@@ -128,20 +132,20 @@ impl<'m> Shadow<'m> {
         }
     }
 
-    /// Nothing is saved yet for the image `number`.
+    /// Begins the image `number`, with no page saved.
     pub(crate) fn begin(&self, number: u64) {
         self.put(COUNT, 0);
         self.put(NUMBER, number);
     }
 
-    /// Words from its beginning whose memory stays when an image ends: the table, the list, and the
-    /// first places.
+    /// Number of words from the beginning whose memory stays when an image ends: the table, the
+    /// list, and the first places.
     pub(crate) fn words_kept(&self) -> usize {
         self.place(PLACES_KEPT.min(self.places))
     }
 
-    /// Backs what a transaction may need of it that joins the image `number`. Without the lock.
-    /// Errors: `NoSpace`.
+    /// Backs what a transaction may need that joins the image `number`. Without the lock. Errors:
+    /// `NoSpace`.
     pub(crate) fn back(&self, memory: &dyn Memory, here: &ShadowHere, number: u64) -> Result<()> {
         if self.is_backed(here, number) {
             return Ok(());
@@ -158,7 +162,7 @@ impl<'m> Shadow<'m> {
         Ok(())
     }
 
-    /// Whether what a transaction may need is backed here.
+    /// Whether this process has backed what a transaction may need.
     fn is_backed(&self, here: &ShadowHere, number: u64) -> bool {
         let needed = self.places.min(self.count(number) + PAGES_PER_TRANSACTION_MAX);
         here.places(number).is_some_and(|places| places >= needed)
@@ -168,27 +172,27 @@ impl<'m> Shadow<'m> {
         self.first_place + place * PAGE_WORDS
     }
 
-    /// Where a page is saved for this image.
+    /// Returns the place of a page that is saved for this image.
     fn place_of(&self, number: u64, page: usize) -> Option<usize> {
         let entry = if page < self.pages { self.get(TABLE + page) } else { 0 };
         let place = (entry as u32 as usize).checked_sub(1)?;
         (entry >> 32 == number & NUMBER_MASK && place < self.places).then(|| self.place(place))
     }
 
-    /// A word of a page that is saved.
+    /// Returns a word of a saved page.
     pub(crate) fn saved_word(&self, number: u64, at: usize) -> Option<u64> {
         let place = self.place_of(number, at / PAGE_WORDS)?;
         Some(self.get(place + at % PAGE_WORDS))
     }
 
-    /// Sets bits of a word of a page that is saved.
+    /// Sets bits in a word of a saved page.
     pub(crate) fn add_to_saved(&self, number: u64, at: usize, bits: u64) {
         if let Some(place) = self.place_of(number, at / PAGE_WORDS) {
             self.words[place + at % PAGE_WORDS].fetch_or(bits, Ordering::AcqRel);
         }
     }
 
-    /// Saves a page. False: there is no place left.
+    /// Saves a page. Returns false if there is no place left.
     fn save(&self, number: u64, page: usize, words: &[AtomicU64]) -> bool {
         let place = self.count(number);
         if place >= self.places {
@@ -204,21 +208,22 @@ impl<'m> Shadow<'m> {
         true
     }
 
-    /// The page in a place, if it is one.
+    /// Returns the page in a place, if the entry is valid.
     pub(crate) fn page_in(&self, place: usize) -> Option<usize> {
         let page = self.get(self.list + place) as usize;
         (page < self.pages).then_some(page)
     }
 
-    /// The words in a place.
+    /// Returns the words in a place.
     pub(crate) fn saved_page(&self, place: usize) -> &'m [AtomicU64] {
         &self.words[self.place(place)..][..PAGE_WORDS]
     }
 }
 
 impl<'m> Transaction<'m> {
-    /// The lock is held, and the namespace holds an image: sees to it that pages can be saved, for
-    /// which the lock may have to be given up for a while. If they cannot, the image is given up.
+    /// Joins the image that the namespace holds, and makes sure that pages can be saved. The caller
+    /// holds the lock; it may be released for a while. If pages cannot be saved, the image is given
+    /// up.
     #[cold]
     pub(crate) fn join_image(&mut self) -> Result<()> {
         let shadow = Shadow::of(self.memory);
@@ -231,7 +236,7 @@ impl<'m> Transaction<'m> {
             if shadow.is_backed(&self.local.shadow, number) {
                 self.image = Some(Held { number, shadow, pages_kept: 0 });
                 self.set_plain(false);
-                // So that what is fresh is saved, too, before it is written over.
+                // Then fresh records are also saved before they are overwritten.
                 self.gave_back = true;
                 return Ok(());
             }
@@ -249,7 +254,7 @@ impl<'m> Transaction<'m> {
         Ok(())
     }
 
-    /// Gives up the image: for good, whatever becomes of the transaction.
+    /// Gives up the image. This stays so even if the transaction is undone.
     #[cold]
     pub(crate) fn lose_image(&mut self, number: u64, why: ImageLoss) {
         self.words[IMAGE_LOST].store(number << LOSS_BITS | why as u64, Ordering::Release);
@@ -258,8 +263,8 @@ impl<'m> Transaction<'m> {
         self.set_plain(true);
     }
 
-    /// A word of this page is about to change: saves the page as it is, if an image is held and has
-    /// not saved it yet.
+    /// Saves the page of the word at `at`, which is about to change, if an image is held and has
+    /// not saved the page yet.
     pub(crate) fn keep_page(&mut self, at: usize) {
         let Some(Held { number, shadow, pages_kept }) = self.image else { return };
         let page = at / PAGE_WORDS;
@@ -274,13 +279,13 @@ impl<'m> Transaction<'m> {
         self.image = Some(Held { number, shadow, pages_kept: pages_kept + 1 });
     }
 
-    /// Whether another step of a batch may save pages: each saves fewer than half of what a
+    /// Whether another step of a batch may save pages: each step saves fewer than half of what a
     /// transaction may.
     pub(crate) fn may_keep_more(&self) -> bool {
         self.image.is_none_or(|held| held.pages_kept < PAGES_PER_TRANSACTION_MAX / 2)
     }
 
-    /// As `keep_page`, of `count` words from `at` on.
+    /// Does the same as `keep_page` for `count` words from `at` on.
     #[inline]
     pub(crate) fn keep_pages(&mut self, at: usize, count: usize) {
         if self.image.is_some() && count > 0 {
@@ -296,7 +301,7 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// Whether the page of this word is saved for images.
+    /// Whether images save the page of this word.
     fn is_of_image(&self, at: usize) -> bool {
         let layout = self.layout;
         let is_in = |first: usize, words: usize| (first..first + words).contains(&at);
@@ -313,7 +318,7 @@ impl<'m> Transaction<'m> {
         self.memory.unlock();
     }
 
-    /// Takes the lock and undoes what a dead owner left; looks at no image.
+    /// Takes the lock and undoes what a dead owner left. Does not join an image.
     #[inline(always)]
     pub(crate) fn lock(&mut self) -> Result<()> {
         let acquired = self.memory.lock()?;

@@ -1,11 +1,10 @@
-//! What a reader of an image sees: the segment in private, with the pages that were saved in their
-//! places.
+//! View of an image: a private copy of the segment, with the saved pages in their places.
 //!
-//! Invariant: who holds the lock of the view holds that of the namespace, the image is held, and
-//! every page that was saved stands in the view as it was at the cut; every other page of the
-//! segment is as it was then. So each operation that only reads finds, under the lock, the
-//! namespace of the cut. What it says is of the image if the image is held still. Who changes
-//! something in the view changes it for himself alone.
+//! Invariant: the holder of the view's lock holds the lock of the namespace, and the image is held.
+//! Every saved page is in the view as it was at the cut; every other page of the segment is as it
+//! was then. So each operation that only reads finds, under the lock, the namespace of the cut. Its
+//! result belongs to the image if the image is still held. A change in the view is private to the
+//! process that makes it.
 
 use super::shadow::Shadow;
 use crate::engine::transaction::{Local, Transaction};
@@ -17,16 +16,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Pages put in their places under one lock.
+/// Maximum number of pages put in their places under one lock.
 const BATCH: usize = 32;
 
-/// The words of a segment, as one process sees them: what it stores is seen by nobody else.
+/// The words of a segment, as one process sees them: nobody else sees what it stores.
 pub trait PrivateWords: Send + Sync {
-    /// All of them.
+    /// Returns all words.
     fn words(&self) -> &[AtomicU64];
 
-    /// Whether a page to which nothing was stored shows what the segment has there at any time. If
-    /// not, all of them are zeros at first, and are copied.
+    /// Whether a page to which nothing was stored always shows what the segment has there. If not,
+    /// all pages are zeros at first, and are copied.
     fn shows_segment(&self) -> bool;
 }
 
@@ -48,15 +47,15 @@ pub struct ImageMemory {
     checksum: Checksum,
     local: Local,
     number: u64,
-    /// Saved pages that are in their places; and whose places are this process's own, so that no
-    /// touch of them faults.
+    /// Number of saved pages that are in their places. Then the number of saved pages whose places
+    /// are private to this process, so that touching them does not fault.
     installed: AtomicUsize,
     touched: AtomicUsize,
 }
 
 impl ImageMemory {
-    /// The image that the namespace in `live` holds. Errors: `ImageLost`: it holds none; as
-    /// `Microfs::open`.
+    /// Creates the view of the image that the namespace in `live` holds. Errors: `ImageLost` if it
+    /// holds none; as `Microfs::open`.
     pub fn new(
         live: Arc<dyn Memory>,
         view: Box<dyn PrivateWords>,
@@ -78,7 +77,7 @@ impl ImageMemory {
         Ok(memory)
     }
 
-    /// Number of the image.
+    /// Returns the number of the image.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -99,7 +98,7 @@ impl ImageMemory {
         Shadow::of(self.live.as_ref()).ok_or(Error::ImageLost)
     }
 
-    /// Copies what may be in use, page by page, where the view does not show it by itself.
+    /// Copies what may be in use, page by page, if the view does not show the segment by itself.
     fn copy_all(&self) -> Result<()> {
         let words = self.live.words();
         let tables = self.layout.tiers.iter().map(|tier| {
@@ -119,15 +118,15 @@ impl ImageMemory {
         Ok(())
     }
 
-    /// Makes a page of the view this process's own: what it shows is still to be replaced, or is as
-    /// it was at the cut.
+    /// Makes a page of the view private to this process. What it shows then is either replaced
+    /// later, or is as it was at the cut.
     fn touch(&self, page: usize) {
         self.view.words()[page * PAGE_WORDS].fetch_or(0, Ordering::Relaxed);
     }
 
-    /// Puts pages in their places that were saved since, of those that were touched. The lock is
-    /// held. What is to be touched before others can be goes to `next`; returns of which places
-    /// these are the pages, none if all are where they belong.
+    /// Puts saved pages in their places that were touched since the last call. The lock is held.
+    /// Writes the pages to touch next to `next`, and returns the range of their places in the
+    /// shadow; it is empty if all saved pages are where they belong.
     fn install(&self, next: &mut [usize; BATCH]) -> Result<Range<usize>> {
         let shadow = self.shadow()?;
         let (count, touched) = (shadow.count(self.number), self.touched.load(Ordering::Relaxed));
@@ -162,14 +161,14 @@ impl Memory for ImageMemory {
             self.lock_live()?;
             let found = self.install(&mut next);
             if found.as_ref().is_ok_and(Range::is_empty) {
-                // Nothing is saved of the view.
+                // No pages are saved for changes of the view.
                 self.words()[IMAGE].store(0, Ordering::Relaxed);
                 return Ok(Acquired::Clean);
             }
             self.live.unlock();
             let found = found?;
             next[..found.len()].iter().for_each(|&page| self.touch(page));
-            // Another thread may have touched the same ones, or more.
+            // Another thread may have touched the same pages, or more.
             self.touched.fetch_max(found.end, Ordering::Relaxed);
         }
     }

@@ -1,4 +1,4 @@
-//! Attributes of files: looking at them, checking access, changing them.
+//! Attributes of files: reading them, checking access, changing them.
 //!
 //! Must stay true: every change of attributes is logged and moves the change time.
 
@@ -11,7 +11,7 @@ use crate::format::types::{Attributes, Caller, InodeId, TimeUpdate};
 use crate::namespace::walk::{Spare, last};
 
 impl Microfs {
-    /// Attributes of what `path` names.
+    /// Returns the attributes of the file that `path` names.
     pub fn stat(
         &self,
         caller: &Caller,
@@ -28,12 +28,12 @@ impl Microfs {
         })
     }
 
-    /// Attributes of an inode.
+    /// Returns the attributes of an inode.
     pub fn attributes(&self, inode: InodeId) -> Result<Attributes> {
         self.transact(|tx| Ok(tx.recalled_inode(inode)?.attributes(tx)))
     }
 
-    /// Checks access as `access(2)`: `mask` of 4 read, 2 write, 1 execute; 0 asks for existence.
+    /// Checks access as `access(2)` does. `mask`: 4 read, 2 write, 1 execute; 0 checks existence.
     pub fn access(
         &self,
         caller: &Caller,
@@ -49,7 +49,7 @@ impl Microfs {
         })
     }
 
-    /// Sets the permission bits, without the set-group-ID bit if the caller is not of the group.
+    /// Sets the permission bits, without the set-group-ID bit if the caller is not in the group.
     pub fn set_mode(&self, caller: &Caller, inode: InodeId, mode: u32) -> Result<()> {
         self.change_attributes(caller, inode, |tx, inode| {
             inode.permit_owner(tx, caller)?;

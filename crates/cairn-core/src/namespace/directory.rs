@@ -1,7 +1,7 @@
-//! Directories: make, remove, list, and the way from one up to the root.
+//! Directories: make, remove, list, and find the way up to the root.
 //!
-//! Invariant: a directory knows its parent. A removed one that is still open keeps the number of
-//! its parent and the version that tells it from later users of that number.
+//! Invariant: a directory knows its parent. A removed directory that is still open keeps the number
+//! of its former parent, and the version that tells that parent from later users of the number.
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, PERMISSION_BITS, READ};
@@ -15,9 +15,9 @@ use crate::namespace::namei::{log_create, log_name, permit_creation};
 use crate::namespace::names::Entry;
 use crate::namespace::walk::{Last, Spare};
 
-/// Entries read from a directory under one lock.
+/// Maximum number of entries read from a directory under one lock.
 const LIST_BATCH: usize = 32;
-/// Directories between one and the root that `path_of` and the cycle check of `rename` go through.
+/// Maximum depth of a directory for `path_of` and the cycle check of `rename`.
 const DEPTH_MAX: usize = 4096;
 
 impl Transaction<'_> {
@@ -40,8 +40,8 @@ impl Transaction<'_> {
         Err(Error::Corrupt { what: "directory depth" })
     }
 
-    /// The directory `directory` is in, or was in when it was removed.
-    /// Errors: `NotFound` if that is gone, too, even if its number is in use again.
+    /// Returns the parent of a directory or, if it was removed, its former parent. Errors:
+    /// `NotFound` if that is gone, too, even if its number is in use again.
     pub(crate) fn parent_of(&self, directory: Inode) -> Result<Inode> {
         let parent = self.inode(InodeId(directory.parent(self)))?;
         let removed = directory.links(self) == 0;
@@ -51,7 +51,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Ends the life of a directory's name; it may still be open or somebody's working directory.
+    /// Records that a directory has lost its name. It may still be open, or be somebody's working
+    /// directory.
     pub(crate) fn bury_directory(&mut self, parent: Inode, directory: Inode) {
         parent.drop_link(self);
         directory.set_links(self, 0);
@@ -61,7 +62,7 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Makes a directory.
+    /// Makes a directory. Returns its inode.
     pub fn make_directory(
         &self,
         caller: &Caller,
@@ -117,8 +118,8 @@ impl Microfs {
         })
     }
 
-    /// Visits the entries of `directory` after position `after` (0 = from the start) until `visit`
-    /// returns false. `.` and `..` are not among them. The visitor runs without the lock.
+    /// Visits the entries of `directory` behind position `after` (0 = from the start) until `visit`
+    /// returns false. Leaves out `.` and `..`. The visitor runs without the lock.
     pub fn list(
         &self,
         caller: &Caller,
@@ -164,7 +165,7 @@ impl Microfs {
         }
     }
 
-    /// The directory that holds `directory`; the root holds itself.
+    /// Returns the parent of a directory; the root is its own parent.
     pub fn parent(&self, directory: InodeId) -> Result<InodeId> {
         self.transact(|tx| {
             let inode = tx.inode(directory)?;
@@ -175,7 +176,7 @@ impl Microfs {
         })
     }
 
-    /// Path of a directory below the root, without leading slash; empty for the root.
+    /// Returns the path of a directory below the root, without leading slash; empty for the root.
     /// Errors: `NotFound` if it was removed.
     pub fn path_of(&self, directory: InodeId) -> Result<Vec<u8>> {
         let mut reversed = Vec::with_capacity(PATH_BYTES_MAX + NAME_BYTES_MAX + 1);
@@ -206,7 +207,8 @@ impl Microfs {
     }
 }
 
-/// Copies the name `inode` has in `parent`, found by looking at every entry.
+/// Copies the name that `inode` has in `parent`, found by a scan of all entries. Returns its
+/// length.
 fn name_of(tx: &Transaction, parent: Inode, inode: Inode, name: &mut [u8]) -> Result<usize> {
     let mut position = 0;
     while let Some(entry) = tx.next_name(parent.id, position) {

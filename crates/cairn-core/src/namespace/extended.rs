@@ -1,17 +1,18 @@
-//! Extended attributes: short values by name, of regular files and directories; those of the
-//! kernel's namespace `user.`.
+//! Extended attributes: short values by name, of regular files and directories, in the kernel's
+//! namespace `user.` only.
 //!
-//! All attributes of a file are one text (names.rs), which a tree of its own finds:
+//! All attributes of a file are one text (names.rs), which a separate tree finds:
 //!
 //! ```text
 //! tree entry   high: inode     low: name record that the text begins with
 //! text         each attribute, ascending by name: length of name (1 byte), length of value (2 bytes), name, value
 //! ```
-//! So a change is one record of the log, whatever it changes, and what a file has in all is bounded
-//! as in a file system that keeps it in one block.
-//! Invariant: an inode has the flag [`EXTENDED`] if and only if the tree has an entry of it, which
-//! is one and whose text is not empty. The flag stands beside the mode: a file without attributes
-//! costs nothing.
+//! So a change is one record of the log, whatever it changes. The total size for a file is bounded,
+//! as in a file system that keeps the attributes in one block.
+//!
+//! Invariant: an inode has the flag [`EXTENDED`] if and only if the tree has an entry for it. There
+//! is only one entry for an inode, and its text is not empty. The flag is in the word of the mode,
+//! so a file without attributes costs nothing.
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{EXTENDED, Inode, READ, WRITE};
@@ -26,19 +27,19 @@ use crate::format::types::{
 use std::ops::Range;
 
 const TEXTS: Tree = Tree { root_word: EXTENDED_ROOT };
-/// What the names of all attributes begin with.
+/// Prefix of all attribute names.
 const NAMESPACE: &[u8] = b"user.";
-/// Namespaces that are decided on without a look at the mode bits.
+/// Namespaces that are refused before the mode bits are checked.
 const OTHER_NAMESPACES: [&[u8]; 3] = [b"security.", b"system.", b"trusted."];
 /// Longest name of an attribute, bytes.
 pub const EXTENDED_NAME_BYTES_MAX: usize = 255;
-/// Longest value that the kernel takes, bytes; what fits into a text is less.
+/// Longest value that the kernel accepts, bytes; a text has room for less.
 pub const EXTENDED_VALUE_BYTES_MAX: usize = 64 << 10;
 const STICKY: u32 = 0o1000;
 const HEAD_BYTES: usize = 3;
 
-/// The attributes of a file, as they stand in its text. 4 KiB, so that nothing is allocated under
-/// the lock.
+/// The attributes of a file, encoded as in its text. An array of 4 KiB, so that nothing is
+/// allocated under the lock.
 #[derive(Clone)]
 pub struct ExtendedAttributes {
     bytes: [u8; PATH_BYTES_MAX],
@@ -52,23 +53,23 @@ impl Default for ExtendedAttributes {
 }
 
 impl ExtendedAttributes {
-    /// Names and values, ascending by name.
+    /// Returns names and values, ascending by name.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         Attributes { rest: self.as_bytes() }
     }
 
-    /// The value of `name`.
+    /// Returns the value of `name`.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         self.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 
-    /// All of it, as it stands in the log: equal attributes are equal bytes.
+    /// Returns the encoded attributes, as in the log: equal attributes have equal bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 
-    /// Gives `name` a value. Errors: `Exists`, `NoData` as `update` says; `NoSpace` if all are
-    /// larger than a text can be.
+    /// Sets the value of `name`. Errors: `Exists`, `NoData` as `update` says; `NoSpace` if all
+    /// attributes together are longer than a text can be.
     fn set(&mut self, name: &[u8], value: &[u8], update: ExtendedUpdate) -> Result<()> {
         let place = self.place(name);
         if update.create && !place.is_empty() {
@@ -91,7 +92,7 @@ impl ExtendedAttributes {
         Ok(())
     }
 
-    /// Errors: `NoData`.
+    /// Removes `name` and its value. Errors: `NoData`.
     fn remove(&mut self, name: &[u8]) -> Result<()> {
         let place = self.place(name);
         if place.is_empty() {
@@ -102,7 +103,8 @@ impl ExtendedAttributes {
         Ok(())
     }
 
-    /// Where `name` and its value stand; nothing, where they belong.
+    /// Returns the range of `name` and its value; if `name` is absent, an empty range at the place
+    /// where it belongs.
     fn place(&self, name: &[u8]) -> Range<usize> {
         let mut start = 0;
         for (other, value) in self.iter() {
@@ -117,7 +119,7 @@ impl ExtendedAttributes {
     }
 }
 
-/// What is left of a text.
+/// Iterator over the rest of a text.
 struct Attributes<'t> {
     rest: &'t [u8],
 }
@@ -134,7 +136,7 @@ impl<'t> Iterator for Attributes<'t> {
     }
 }
 
-/// Whether a text is what attributes are stored as.
+/// Whether a text is a valid encoding of attributes.
 pub(crate) fn is_well_formed(text: &[u8]) -> bool {
     let mut attributes = Attributes { rest: text };
     let mut last: &[u8] = &[];
@@ -153,7 +155,7 @@ fn entry(inode: Inode, record: u32) -> Key {
 }
 
 impl Transaction<'_> {
-    /// The name record that the text of the attributes begins with.
+    /// Returns the name record that the text of the attributes begins with.
     pub(crate) fn extended_record(&self, inode: Inode) -> Option<u32> {
         if inode.flags(self) & EXTENDED == 0 {
             return None;
@@ -168,7 +170,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// The attributes of `inode`.
+    /// Reads the attributes of `inode`.
     pub(crate) fn read_extended(&self, inode: Inode, attributes: &mut ExtendedAttributes) {
         attributes.length = match self.extended_record(inode) {
             Some(record) => self.copy_text(record, &mut attributes.bytes),
@@ -179,7 +181,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Gives `inode` the attributes in `text` instead of what it has.
+    /// Replaces the attributes of `inode` by those in `text`.
     pub(crate) fn store_extended(&mut self, inode: Inode, text: &[u8]) -> Result<()> {
         let old = self.extended_record(inode);
         if let Some(old) = old {
@@ -200,7 +202,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Frees the attributes of an inode that goes.
+    /// Frees the attributes of an inode that is about to be freed.
     #[inline]
     pub(crate) fn drop_extended(&mut self, inode: Inode) -> Result<()> {
         match inode.flags(self) & EXTENDED {
@@ -209,18 +211,19 @@ impl Transaction<'_> {
         }
     }
 
-    /// Entries of the tree: as many as there are inodes with attributes.
+    /// Returns the number of tree entries, which is that of inodes with attributes.
     pub(crate) fn extended_entries(&self) -> usize {
         TEXTS.ascend(self, 0).count()
     }
 }
 
 impl Microfs {
-    /// Gives `inode` the attribute `name`, as `setxattr(2)`.
+    /// Sets the attribute `name` of `inode`, as `setxattr(2)` does.
+    ///
     /// Errors: `NotSupported` for a namespace other than `user.`, and on media of a version before
     /// 3; `NotPermitted` if this is neither a file nor a directory, or a sticky directory of
-    /// somebody else; `Exists`, `NoData` as `update` says; `NoSpace` if the file has more than
-    /// fits.
+    /// somebody else; `Exists`, `NoData` as `update` says; `NoSpace` if the attributes of the file
+    /// do not fit; `TooLarge`.
     pub fn set_extended(
         &self,
         caller: &Caller,
@@ -235,7 +238,7 @@ impl Microfs {
         self.change_extended(caller, inode, name, |attributes| attributes.set(name, value, update))
     }
 
-    /// Takes the attribute `name` away. Errors: `NoData` if there is none; else as `set_extended`.
+    /// Removes the attribute `name`. Errors: `NoData` if there is none; else as `set_extended`.
     pub fn remove_extended(&self, caller: &Caller, inode: InodeId, name: &[u8]) -> Result<()> {
         self.change_extended(caller, inode, name, |attributes| attributes.remove(name))
     }
@@ -263,8 +266,8 @@ impl Microfs {
         })
     }
 
-    /// The value of the attribute `name`. Errors: `NoData` if there is none; `AccessDenied`,
-    /// `NotSupported`.
+    /// Returns the value of the attribute `name`. Errors: `NoData` if there is none;
+    /// `AccessDenied`; `NotSupported`.
     pub fn extended(&self, caller: &Caller, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
         check_name(name)?;
         let mut attributes = ExtendedAttributes::default();
@@ -277,7 +280,7 @@ impl Microfs {
         attributes.get(name).map(<[u8]>::to_vec).ok_or(Error::NoData)
     }
 
-    /// All attributes of `inode`, whose names anybody may see.
+    /// Returns all attributes of `inode`. Checks no rights: anybody may see the names.
     pub fn all_extended(&self, inode: InodeId) -> Result<ExtendedAttributes> {
         let mut attributes = ExtendedAttributes::default();
         self.transact(|tx| {
@@ -287,8 +290,8 @@ impl Microfs {
         Ok(attributes)
     }
 
-    /// Older builds would take the record of an attribute on media of theirs for the end of the
-    /// log.
+    /// Checks that the media may hold attributes. On older media, older builds would take the
+    /// record of an attribute for the end of the log.
     fn permit_on_media(&self) -> Result<()> {
         match self.durable.as_ref().is_none_or(|durable| durable.superblock.holds_extended()) {
             true => Ok(()),
@@ -297,7 +300,8 @@ impl Microfs {
     }
 }
 
-/// Errors: `OutOfRange`; `Invalid` if it holds a zero byte, which ends a name in a listing.
+/// Checks a name. Errors: `OutOfRange`; `Invalid` if it holds a zero byte, which ends a name in a
+/// listing.
 fn check_name(name: &[u8]) -> Result<()> {
     match name.is_empty() || name.len() > EXTENDED_NAME_BYTES_MAX {
         true => Err(Error::OutOfRange),
@@ -306,8 +310,8 @@ fn check_name(name: &[u8]) -> Result<()> {
     }
 }
 
-/// Whether `caller` may read or write the attribute `name`; errors in the order in which Linux
-/// finds them.
+/// Checks that `caller` may read or write the attribute `name`. The errors come in the order in
+/// which Linux finds them.
 fn permit(tx: &Transaction, inode: Inode, caller: &Caller, name: &[u8], wanted: u32) -> Result<()> {
     if OTHER_NAMESPACES.iter().any(|namespace| name.starts_with(namespace)) {
         return Err(Error::NotSupported);

@@ -1,23 +1,23 @@
-//! Names this process has met, in front of the tree of all names.
+//! Name cache: names that this process has met, in front of the tree of all names.
 //!
 //! A slot holds the name record where a (directory, name) was last found, and the inode it named
-//! then. The record itself says what it names, so a slot that is out of date is seen to be
-//! (names.rs) and nothing ever has to be taken out; the inode serves only to have it fetched
-//! meanwhile. Slots are as many to a set as fit into a cache line. The table is private to the
-//! process and grows with the number of names it meets, never under the lock.
+//! then. The record itself says what it names, so a stale slot is detected (names.rs) and never has
+//! to be removed. The inode serves only for a prefetch. A set has as many slots as fit into a cache
+//! line. The table is private to the process. It grows with the number of names met, never under
+//! the lock.
 
 use crate::format::types::InodeId;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Slots of a set.
+/// Slots per set.
 const WAYS: usize = 5;
-/// Sets of the first table; each following one has eight times as many.
+/// Sets of the first table; each later table has eight times as many.
 const FIRST_SETS: usize = 128;
 const GROWTH: usize = 8;
 const TABLES: usize = 5;
 
-/// The table in use and the smaller ones it has replaced.
+/// The current table and the smaller ones that it replaced.
 pub(crate) struct NameCache {
     tables: [OnceLock<Box<[Set]>>; TABLES],
     current: AtomicUsize,
@@ -27,19 +27,19 @@ pub(crate) struct NameCache {
     is_full: AtomicBool,
 }
 
-/// Where names of one hash belong.
+/// Slots for names of one hash.
 #[derive(Default)]
 #[repr(align(64))]
 struct Set {
-    /// Tag in the high half, record in the low one; 0 is empty.
+    /// Tag in the high half, record in the low half; 0 is empty.
     records: [AtomicU64; WAYS],
     inodes: [AtomicU32; WAYS],
 }
 
 const _: () = assert!(size_of::<Set>() == 64);
 
-/// Where a (directory, name) belongs: the number picks the set, its high half tells names that
-/// share one apart.
+/// Place of a (directory, name) in a table. The low bits select the set; the high half tells names
+/// in one set apart.
 #[derive(Clone, Copy)]
 pub(crate) struct Place(u64);
 
@@ -56,7 +56,7 @@ impl Place {
 }
 
 impl Set {
-    /// The slot whose entry has the tag of `place`.
+    /// Returns the slot whose entry has the tag of `place`.
     fn find(&self, place: Place) -> Option<usize> {
         let is_ours = |entry: u64| entry as u32 != 0 && entry >> 32 << 32 == place.tag();
         self.records.iter().position(|slot| is_ours(slot.load(Ordering::Relaxed)))
@@ -89,7 +89,7 @@ impl NameCache {
         &table[place.0 as usize & (table.len() - 1)]
     }
 
-    /// The record where the name may be, and the inode that it may name.
+    /// Returns the record that may hold the name, and the inode that it may name.
     pub(crate) fn recall(&self, place: Place) -> Option<(u32, InodeId)> {
         let set = self.set(place);
         let way = set.find(place)?;
@@ -97,7 +97,7 @@ impl NameCache {
         Some((record, InodeId(set.inodes[way].load(Ordering::Relaxed))))
     }
 
-    /// Remembers the record where the name is, and the inode that it names.
+    /// Remembers the record that holds the name, and the inode that it names.
     pub(crate) fn learn(&self, place: Place, record: u32, inode: InodeId) {
         let set = self.set(place);
         let known = set.find(place);
@@ -107,19 +107,19 @@ impl NameCache {
                 self.is_full.store(true, Ordering::Relaxed);
             }
         }
-        // In a full set any other name gives way.
+        // A full set drops another name.
         let way = known.or_else(|| set.first_empty()).unwrap_or(record as usize % WAYS);
         set.inodes[way].store(inode.0, Ordering::Relaxed);
         set.records[way].store(place.tag() | u64::from(record), Ordering::Relaxed);
     }
 
-    /// Whether the cache would do better with more room.
+    /// Whether the cache would do better with a larger table.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// Makes room for more names, if there is any. Not under the lock.
+    /// Replaces the table by a larger one, if there is one left. Not under the lock.
     #[cold]
     pub(crate) fn grow(&self) {
         if !self.is_full.swap(false, Ordering::Relaxed) {

@@ -1,7 +1,8 @@
-//! Names given and taken: unlink, link, symbolic links, and what all operations on names share.
+//! Operations that add and remove names: unlink, link, symbolic links, and what all operations on
+//! names share.
 //!
-//! Invariant: an inode counts its names; it is retired when neither a name nor an open description
-//! is left. Opening, directories, renaming and attributes have rooms of their own.
+//! Invariant: an inode counts its names; it is retired when it has neither a name nor an open
+//! description. Opening, directories, renaming and attributes have files of their own.
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{EXECUTE, Inode, NAMELESS, RENAMED, WRITE};
@@ -45,7 +46,7 @@ impl Transaction<'_> {
         touch_directory(self, parent, now);
     }
 
-    /// Frees what belongs to `inode` if no name and no open description is left.
+    /// Frees `inode` and all that belongs to it, if it has no name and no open description.
     pub(crate) fn retire_if_unreachable(&mut self, inode: Inode, slot: Option<Slot>) -> Result<()> {
         if inode.links(self) > 0 || inode.opens(self) > 0 {
             return Ok(());
@@ -63,7 +64,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Whether `caller` may remove or replace `victim` in `parent`.
+    /// Checks that `caller` may remove or replace `victim` in `parent`.
     pub(crate) fn permit_removal(
         &self,
         parent: Inode,
@@ -82,7 +83,7 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// What `path` names.
+    /// Returns the inode that `path` names.
     pub fn resolve(
         &self,
         caller: &Caller,
@@ -97,18 +98,18 @@ impl Microfs {
         })
     }
 
-    /// Removes a name; the file goes when its last name and last open description are gone.
+    /// Removes a name. The file is freed when its last name and last open description are gone.
     pub fn unlink(&self, caller: &Caller, base: InodeId, path: &[u8]) -> Result<()> {
         self.remove_file(caller, base, path, Operation::Unlink, None)
     }
 
-    /// Removes a name from the store only: a drained copy stays where it is.
+    /// Removes a name from the store only: a drained copy stays.
     pub fn evict(&self, caller: &Caller, base: InodeId, path: &[u8]) -> Result<()> {
         self.remove_file(caller, base, path, Operation::Evict, None)
     }
 
-    /// The same if it names `inode`, whose data have this version, and nobody may write to that.
-    /// Errors: `Busy` if not.
+    /// Does the same if the name names `inode`, whose data have this version, and nobody may write
+    /// to it. Errors: `Busy` otherwise.
     pub fn evict_unchanged(
         &self,
         caller: &Caller,
@@ -172,7 +173,7 @@ impl Microfs {
         })
     }
 
-    /// Gives an open file a (further) name, as `linkat` does for a descriptor.
+    /// Gives an inode a further name, or the first one if it was created without a name.
     fn link_inode(
         &self,
         tx: &mut Transaction,
@@ -205,7 +206,7 @@ impl Microfs {
         Ok(())
     }
 
-    /// Makes a symbolic link.
+    /// Makes a symbolic link. Returns its inode.
     pub fn symlink(
         &self,
         caller: &Caller,
@@ -266,7 +267,7 @@ impl Microfs {
     }
 }
 
-/// Whether `caller` may make the name that `walked` leads to.
+/// Checks that `caller` may create the name that `walked` leads to.
 pub(crate) fn permit_creation(tx: &Transaction, caller: &Caller, walked: &Walked) -> Result<()> {
     match walked.parent.links(tx) {
         0 => Err(Error::NotFound),

@@ -7,11 +7,12 @@
 //! continuation word 0: next record                     words 1-7: 56 bytes
 //! ```
 //! A name whose hash is taken by another name of the directory takes the next free hash, at most
-//! [`PROBES`] further; so (directory, hash) is unique and serves as the position of a directory
+//! [`PROBES`] further. So (directory, hash) is unique and serves as the position of a directory
 //! stream, which stays valid while other names come and go. Targets of symbolic links and extended
 //! attributes (extended.rs) are stored in the same chains, with directory 0.
-//! Invariant: a record in use as a name has its directory and an inode, one that is not lacks one
-//! of them; so a record says by itself whether it still is what somebody remembers (name_cache.rs).
+//!
+//! Invariant: a record in use as a name has its directory and an inode; any other record lacks one
+//! of them. So a record itself says whether it still is what a cache remembers (name_cache.rs).
 
 use crate::engine::transaction::Transaction;
 use crate::engine::tree::{Gap, Key, Tree, high, key, low};
@@ -36,17 +37,18 @@ pub(crate) struct Entry {
     record: u32,
 }
 
-/// What a search for a name that is not there has found out.
+/// Result of a search for a name that does not exist.
 #[derive(Clone, Copy)]
 pub(crate) struct Absent {
     directory: InodeId,
-    /// The name's, which no other name of the directory has.
+    /// Hash of the name; no other name of the directory has it.
     hash: u64,
-    /// Where the tree would hold it.
+    /// Place of the name in the tree.
     gap: Option<Gap>,
 }
 
-/// 62-bit hash of a name, never 0 and far enough from the end to probe. On media: do not change.
+/// Returns the 62-bit hash of a name, never 0 and far enough from the end to probe. On media: do
+/// not change.
 pub(crate) fn hash_name(name: &[u8]) -> u64 {
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut hash = name.len() as u64 ^ 0x6361_6972_6e66_7331;
@@ -69,7 +71,7 @@ fn decode(directory: InodeId, found: Key) -> Option<(u64, u32)> {
 }
 
 impl Transaction<'_> {
-    /// The entry `name` of `directory`.
+    /// Returns the entry `name` of `directory`.
     #[inline(always)]
     pub(crate) fn find_name(&self, directory: InodeId, name: &[u8]) -> Option<Entry> {
         let hash = hash_name(name);
@@ -78,7 +80,8 @@ impl Transaction<'_> {
             .or_else(|| self.search_name(place, directory, hash, name))
     }
 
-    /// The entry, looked for in the tree. An absent one is remembered to be: most are then given.
+    /// Searches the tree for the entry. Remembers an absent name, because most of them are created
+    /// next.
     fn search_name(
         &self,
         place: Place,
@@ -106,7 +109,7 @@ impl Transaction<'_> {
         None
     }
 
-    /// The entry in the record where it was found before, if the record still holds it.
+    /// Returns the entry from the record where it was found before, if the record still holds it.
     #[inline(always)]
     fn recall_name(
         &self,
@@ -127,7 +130,7 @@ impl Transaction<'_> {
         holds.then_some(Entry { inode, hash: hash + (head >> 16 & 0xffff), record })
     }
 
-    /// The first entry of `directory` whose position is greater than `after`.
+    /// Returns the first entry of `directory` whose position is greater than `after`.
     pub(crate) fn next_name(&self, directory: InodeId, after: u64) -> Option<Entry> {
         let from = after.checked_add(1).filter(|&from| from < 1 << HASH_BITS)?;
         let (hash, record) =
@@ -135,8 +138,8 @@ impl Transaction<'_> {
         Some(Entry { inode: self.named_inode(record), hash, record })
     }
 
-    /// The entries of `directory` whose positions are greater than `after`, in order, as many as
-    /// `batch` takes. Looking at their names and inodes next is fast: the fetches overlap.
+    /// Returns the entries of `directory` whose positions are greater than `after`, in order, as
+    /// many as fit into `batch`. Prefetches their names and inodes, so that these fetches overlap.
     pub(crate) fn next_names<'b>(
         &self,
         directory: InodeId,
@@ -161,7 +164,8 @@ impl Transaction<'_> {
         &batch[..count]
     }
 
-    /// Adds `name`, which must be absent. Errors: `Corrupt` if it is not; `NoSpace`, `NoInodes`.
+    /// Adds `name`, which must be absent. Errors: `Corrupt` if it is present; `NoSpace`;
+    /// `NoInodes`.
     pub(crate) fn add_name(
         &mut self,
         directory: InodeId,
@@ -188,7 +192,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// The first hash from `wanted` on that no name of the directory has.
+    /// Returns the first hash from `wanted` on that no name of the directory has.
     fn free_hash(&self, directory: InodeId, wanted: u64, name: &[u8]) -> Result<u64> {
         for hash in wanted..wanted + PROBES {
             let found = NAMES
@@ -206,7 +210,7 @@ impl Transaction<'_> {
         Err(Error::NoSpace)
     }
 
-    /// Removes an entry just found.
+    /// Removes an entry that was just found.
     pub(crate) fn remove_name(&mut self, directory: InodeId, entry: Entry) {
         if !NAMES.remove(self, entry_key(directory, entry.hash, entry.record)) {
             self.mark_corrupt("directory entry without tree entry");
@@ -214,7 +218,7 @@ impl Transaction<'_> {
         self.free_text(entry.record);
     }
 
-    /// Makes an entry just found name another inode.
+    /// Makes an entry that was just found name another inode.
     pub(crate) fn redirect_name(&mut self, entry: Entry, inode: InodeId) {
         let at = self.record(SlabKind::Name, entry.record);
         let rest = self.get(at) & 0xffff_ffff;
@@ -230,7 +234,8 @@ impl Transaction<'_> {
         InodeId((self.get(self.record(SlabKind::Name, record)) >> 32) as u32)
     }
 
-    /// Stores a name, a link target or extended attributes. `inode` is what a name names.
+    /// Stores a name, a link target or extended attributes. Returns the first record. `inode`: the
+    /// inode that a name names.
     pub(crate) fn store_text(&mut self, text: &[u8], inode: InodeId) -> Result<u32> {
         let (head, rest) = text.split_at(text.len().min(FIRST_BYTES));
         let mut next = 0;
@@ -249,7 +254,7 @@ impl Transaction<'_> {
         Ok(record)
     }
 
-    /// Length of a stored text in bytes.
+    /// Returns the length of a stored text in bytes.
     pub(crate) fn text_length(&self, record: u32) -> usize {
         let length = (self.get(self.record(SlabKind::Name, record)) & 0xffff) as usize;
         if length > PATH_BYTES_MAX {
@@ -258,13 +263,13 @@ impl Transaction<'_> {
         length.min(PATH_BYTES_MAX)
     }
 
-    /// Records that a stored text takes.
+    /// Returns the number of records that a stored text takes.
     pub(crate) fn text_records(&self, record: u32) -> u64 {
         let more = self.text_length(record).saturating_sub(FIRST_BYTES);
         1 + more.div_ceil(MORE_BYTES) as u64
     }
 
-    /// Records that the name of an entry takes.
+    /// Returns the number of records that the name of an entry takes.
     pub(crate) fn name_records(&self, entry: Entry) -> u64 {
         self.text_records(entry.record)
     }
@@ -291,15 +296,15 @@ impl Transaction<'_> {
             && self.text_at_equals(self.record(SlabKind::Name, record), name)
     }
 
-    /// Whether the text that begins with the record at `at`, which is as long as `name`, is the
-    /// same.
+    /// Whether the text that begins with the record at `at`, and is as long as `name`, equals
+    /// `name`.
     fn text_at_equals(&self, at: usize, name: &[u8]) -> bool {
         let mut wanted = text::words(name);
         self.for_text_words(at, name.len(), |word, _| Some(word) == wanted.next())
     }
 
-    /// Visits the text that begins with the record at `at` in words, each with the number of its
-    /// bytes that are text; false if `visit` stopped it.
+    /// Visits the text that begins with the record at `at`, word by word, each with the number of
+    /// its bytes that belong to the text. Returns false if `visit` stopped it.
     fn for_text_words(
         &self,
         mut at: usize,
@@ -325,7 +330,7 @@ impl Transaction<'_> {
         true
     }
 
-    /// Gives back the records of a stored text.
+    /// Frees the records of a stored text.
     pub(crate) fn free_text(&mut self, record: u32) {
         let mut left = self.text_length(record).saturating_sub(FIRST_BYTES);
         let mut next = self.get(self.record(SlabKind::Name, record) + 1) as u32;
@@ -338,7 +343,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Puts bytes into a record just taken.
+    /// Stores bytes in a record that was just taken.
     fn put_bytes(&mut self, first: usize, bytes: &[u8]) {
         for (at, word) in (first..).zip(text::words(bytes)) {
             self.set_fresh(at, &[word]);

@@ -1,6 +1,6 @@
 //! Opening a file, which may create or empty it: one walk, one lock.
 //!
-//! Must stay true: an open that is refused, or that only names a file, changes nothing.
+//! Must stay true: an open that fails, or that only names a file, changes nothing.
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{ABSENT, EXECUTE, Inode, NAMELESS, PERMISSION_BITS, READ, WRITE};
@@ -12,8 +12,8 @@ use crate::namespace::walk::{Last, Spare, Walked};
 use crate::process::handle::{APPEND, MAY_READ, MAY_WRITE, PATH_ONLY, WROTE};
 
 impl Microfs {
-    /// Opens `path`. `mode` holds the permission bits of a file that is created (umask applied).
-    /// Errors: `Absent`, but not if the file is emptied or only named.
+    /// Opens `path`. `mode`: permission bits of a file that is created, umask applied. Errors:
+    /// `Absent`, unless the file is emptied or only named.
     pub fn open_file(
         &self,
         caller: &Caller,
@@ -95,10 +95,10 @@ impl Microfs {
 }
 
 impl Microfs {
-    /// Makes a file without a name in the directory at `path` and opens it as `options` say. It
-    /// goes with its last description, unless it is `linkable` and [`Microfs::link`] gave it a
-    /// name. The log knows it only from then on. Errors: `Invalid` if it is to be linkable and the
-    /// namespace is durable: its blocks would not be in the log.
+    /// Creates a file without a name in the directory at `path` and opens it as `options` say. The
+    /// file is freed with its last description, unless it is `linkable` and [`Microfs::link`] gave
+    /// it a name. The log records it only from then on. Errors: `Invalid` if it is to be linkable
+    /// and the namespace is durable: its blocks would not be in the log.
     pub fn open_nameless(
         &self,
         caller: &Caller,

@@ -1,6 +1,6 @@
-//! Renaming: replacing, keeping or exchanging what has the new name.
+//! Renaming: a file that already has the new name is replaced, kept or exchanged.
 //!
-//! Invariant: no directory ever comes to lie below itself.
+//! Invariant: no directory ever lies below itself.
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, RENAMED, WRITE};
@@ -13,7 +13,7 @@ use crate::namespace::walk::{Last, Spare, Walked};
 use crate::process::Slot;
 
 impl Transaction<'_> {
-    /// Removes the name of a target that a rename replaces.
+    /// Updates a file or directory whose name a rename has taken over.
     fn drop_replaced(&mut self, parent: Inode, victim: Inode, now: Timestamp) {
         victim.set_changed(self, now);
         match victim.is_directory(self) {
@@ -24,7 +24,7 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Renames, atomically for every process of the node.
+    /// Renames a file, atomically for every process of the node.
     pub fn rename(
         &self,
         caller: &Caller,
@@ -56,7 +56,7 @@ impl Microfs {
     }
 }
 
-/// What `rename` refuses whoever asks, in Linux's order; returns what is to be moved.
+/// Checks what `rename` refuses to every caller, in Linux's order. Returns the inode to be moved.
 fn check_rename(
     tx: &Transaction,
     old: &Walked<'_>,
@@ -95,7 +95,7 @@ fn check_rename(
     }
 }
 
-/// A directory that gets another parent has its `..` written.
+/// Checks the right to move a directory to another parent, which writes its `..`.
 fn permit_move(
     tx: &Transaction,
     caller: &Caller,
@@ -109,7 +109,7 @@ fn permit_move(
     }
 }
 
-/// The second half of `rename`: `moved` takes the new name, whatever had it goes.
+/// Second half of `rename`: `moved` takes the new name from whatever had it.
 fn replace(
     tx: &mut Transaction,
     caller: &Caller,
@@ -183,8 +183,8 @@ fn exchange(
     Ok(())
 }
 
-/// A directory has another name, and all that was in it. Not on media: after a crash nobody knows
-/// it.
+/// Notes that a directory, and so all that is in it, has another name. The note is not on media and
+/// is lost in a crash.
 fn note_renamed(tx: &mut Transaction, moved: Inode) {
     if moved.is_directory(tx) {
         moved.add_flags(tx, RENAMED);

@@ -1,9 +1,9 @@
-//! From a path to an inode: one walk, under one lock, symbolic links included.
+//! Path resolution: from a path to an inode in one walk, under one lock, symbolic links included.
 //!
 //! A path is relative to a directory of the namespace. `..` of the root and absolute link targets
 //! outside the mount prefix leave the namespace: the walk then ends with `Error::Escapes`, and
-//! `Microfs::escape_path` says where. A walk within bounds ends with `Error::OutOfBounds` instead,
-//! or stays.
+//! `Microfs::escape_path` returns the path outside. A walk within bounds ends with
+//! `Error::OutOfBounds` instead, or stays inside.
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{EXECUTE, Inode};
@@ -16,17 +16,17 @@ use crate::format::types::{
 use crate::namespace::names::Entry;
 use std::cell::OnceCell;
 
-/// Symbolic links followed on one path, as in Linux.
+/// Maximum number of symbolic links followed on one path, as in Linux.
 const SYMLINKS_MAX: usize = 40;
 
-/// What a walk does with a symbolic link in the last place.
+/// How a walk treats a symbolic link as the last component.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Last {
     /// Follows it.
     Follow,
     /// Follows it only if a slash comes after it.
     Keep,
-    /// Never follows it: the name itself is to be made, moved or removed.
+    /// Never follows it: the name itself is created, moved or removed.
     Name,
     /// Follows it unless a slash comes after it: no file can be created there.
     Create,
@@ -47,22 +47,22 @@ impl Last {
 /// The bounds of one walk.
 #[derive(Clone, Copy)]
 struct Bounds {
-    /// The directory that it started from.
+    /// Directory that the walk started from.
     base: InodeId,
     given: PathBounds,
 }
 
 impl Bounds {
-    /// None, wherever it starts.
+    /// No bounds, wherever the walk starts.
     const NONE: Bounds = Bounds { base: ROOT, given: PathBounds::NONE };
 }
 
-/// What operations do that take a flag for it.
+/// Returns the treatment for operations with a flag `follow`.
 pub(crate) fn last(follow: bool) -> Last {
     if follow { Last::Follow } else { Last::Keep }
 }
 
-/// Room for the last component where it comes from a symbolic link and not from the caller's path.
+/// Room for the last component if it comes from a symbolic link and not from the caller's path.
 pub(crate) type Spare = OnceCell<SpareName>;
 
 /// A name of up to 255 bytes.
@@ -80,27 +80,28 @@ fn keep<'p>(spare: &'p Spare, name: &[u8]) -> &'p [u8] {
     &kept.bytes[..kept.length as usize]
 }
 
-/// Where a path leads.
+/// Result of a walk.
 pub(crate) struct Walked<'p> {
-    /// The directory holding the last component.
+    /// Directory that holds the last component.
     pub parent: Inode,
-    /// The last component; empty if the path was.
+    /// The last component; empty if the path was empty.
     pub name: &'p [u8],
-    /// What it names, if it exists.
+    /// Inode that it names, if it exists.
     pub target: Option<Inode>,
-    /// The directory entry, if there is one: not for the base, `.` and `..`.
+    /// Directory entry, if there is one; none for the base, `.` and `..`.
     pub entry: Option<Entry>,
     /// The path ended in a slash: the target must be a directory.
     pub trailing_slash: bool,
 }
 
 impl Walked<'_> {
-    /// Whether the last component is a name that may be made or removed: not empty, `.` or `..`.
+    /// Whether the last component is a name that may be created or removed: not empty, `.` or `..`.
     pub(crate) fn has_ordinary_name(&self) -> bool {
         !matches!(self.name, b"" | b"." | b"..")
     }
 
-    /// The target, which must exist.
+    /// Returns the target. Errors: `NotFound` if there is none; `NotDirectory` if the path ended in
+    /// a slash and the target is not a directory.
     pub(crate) fn existing(&self, tx: &Transaction) -> Result<Inode> {
         let target = self.target.ok_or(Error::NotFound)?;
         match self.trailing_slash && !target.is_directory(tx) {
@@ -110,13 +111,13 @@ impl Walked<'_> {
     }
 }
 
-/// The outcome of walking until a symbolic link must be followed.
+/// Outcome of a walk up to a symbolic link that must be followed.
 enum Step<'p> {
     Done(Walked<'p>),
     Symlink { directory: Inode, link: Inode, rest: &'p [u8] },
 }
 
-/// What a component names: the inode, with its directory entry unless it is the base, `.` or `..`.
+/// Inode that a component names, with its directory entry unless it is the base, `.` or `..`.
 type Found = (Inode, Option<Entry>);
 
 fn arrived(parent: Inode, name: &[u8], found: Option<Found>, trailing_slash: bool) -> Step<'_> {
@@ -137,7 +138,7 @@ fn skip_slashes(path: &[u8]) -> &[u8] {
     &path[slashes..]
 }
 
-/// What is left of an absolute path below `mount`, or `None` if it lies elsewhere.
+/// Returns the rest of an absolute path below `mount`, or `None` if it lies elsewhere.
 fn below_mount<'p>(mount: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     let mut rest = skip_slashes(path);
     for component in mount.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
@@ -151,7 +152,7 @@ fn below_mount<'p>(mount: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
 }
 
 impl Transaction<'_> {
-    /// Walks `path` from `base`. The target may be absent, everything before it must exist.
+    /// Walks `path` from `base`. The target may be absent; everything before it must exist.
     pub(crate) fn walk<'p>(
         &self,
         mount: &[u8],
@@ -190,7 +191,8 @@ impl Transaction<'_> {
             let (component, after, slash) = split_component(rest);
             let is_last = after.is_empty();
             if !directory.is_directory(self) {
-                // Only the base itself, named by an empty path, may be something else.
+                // Only the base itself, named by an empty path, may be something else than a
+                // directory.
                 return match component.is_empty() {
                     true => Ok(arrived(directory, component, Some((directory, None)), false)),
                     false => Err(Error::NotDirectory),
@@ -209,7 +211,7 @@ impl Transaction<'_> {
                     if bounds.given.no_links {
                         return Err(Error::SymlinkLoop);
                     }
-                    // A slash after the link asks for the directory behind it; keep it for the next
+                    // A slash after the link asks for the directory behind it: keep it for the next
                     // round.
                     let tail = &rest[component.len()..];
                     return Ok(Step::Symlink { directory, link, rest: tail });
@@ -252,7 +254,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Replaces the link by its target in front of what is left of the path, and walks on.
+    /// Puts the link's target in front of the rest of the path, and walks on.
     #[cold]
     fn walk_through_symlinks<'p>(
         &self,
@@ -291,7 +293,7 @@ impl Transaction<'_> {
     }
 }
 
-/// A path that grows at its front: what is left to walk stands at the end of the buffer.
+/// A path that grows at its front: the rest to walk is at the end of the buffer.
 struct PathBuffer {
     bytes: [u8; 2 * (PATH_BYTES_MAX + 1)],
     start: usize,
@@ -326,7 +328,7 @@ impl PathBuffer {
 }
 
 impl Microfs {
-    /// [`Transaction::walk`] with the mount prefix of the namespace.
+    /// Calls [`Transaction::walk`] with the mount prefix of the namespace.
     pub(crate) fn walk<'p>(
         &self,
         tx: &Transaction,
@@ -338,7 +340,7 @@ impl Microfs {
         tx.walk(&self.geometry().mount, caller, path, last, PathBounds::NONE, spare)
     }
 
-    /// The same within bounds.
+    /// Does the same within bounds.
     pub(crate) fn walk_within<'p>(
         &self,
         tx: &Transaction,
@@ -350,9 +352,9 @@ impl Microfs {
         tx.walk(&self.geometry().mount, caller, path, last, bounds, spare)
     }
 
-    /// Where a path leads that leaves the namespace: an absolute path outside the mount prefix, to
-    /// be handed to the kernel. Call after an operation failed with `Escapes`. Errors: `Invalid` if
-    /// the path does not leave.
+    /// Returns where a path leads that leaves the namespace: an absolute path outside the mount
+    /// prefix, to be handed to the kernel. Call it after an operation failed with `Escapes`.
+    /// Errors: `Invalid` if the path does not leave.
     pub fn escape_path(
         &self,
         caller: &Caller,
@@ -403,7 +405,7 @@ impl Microfs {
 }
 
 /// Builds `<mount>/../<rest>` for a path that climbs above the root: everything up to the `..` of
-/// the root is resolved already, the kernel resolves what follows.
+/// the root is resolved already; the kernel resolves the rest.
 fn climb_out(tx: &Transaction, mount: &[u8], base: Inode, path: &[u8], outside: &mut Vec<u8>) {
     let mut directory = base;
     let mut rest = skip_slashes(path);

@@ -1,9 +1,10 @@
-//! Open-file descriptions on their way between processes: in a message that was sent and not
-//! received yet.
+//! Open-file descriptions in transit between processes: in a message that was sent and not received
+//! yet.
 //!
-//! Such a description has one reference more, which no process slot owns, however many messages it
+//! Such a description has one more reference, which no process slot owns, however many messages it
 //! is in.
-//! Does not know whether one still is: `cairn_device::flight` asks the kernel.
+//!
+//! Does not know whether it still is in a message: `cairn_device::flight` asks the kernel.
 
 use core::sync::atomic::Ordering;
 
@@ -14,8 +15,8 @@ use crate::format::types::{HandleId, Timestamp};
 use crate::process::handle::IN_FLIGHT;
 
 impl Microfs {
-    /// Before `handle` is sent: it stays open until [`Microfs::land`]. `token` is the kernel inode
-    /// number by which the receiver recognises it.
+    /// Keeps `handle` open until [`Microfs::land`]. Call it before `handle` is sent. `token`:
+    /// kernel inode number by which the receiver recognises it.
     pub fn launch(&self, handle: HandleId, token: u64) -> Result<()> {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
@@ -30,9 +31,9 @@ impl Microfs {
         })
     }
 
-    /// `handle` is on its way no more, in no message. If nobody has received it, it is closed; an
-    /// orderly end, unless a process that had it died before. Nothing is done if it was not on its
-    /// way. Errors: as [`Microfs::release`].
+    /// Ends the transit of `handle`, which is in no message any more. Closes it if nobody has
+    /// received it; that is an orderly end, unless a process that had it died before. Does nothing
+    /// if it was not in transit. Errors: as [`Microfs::release`].
     pub fn land(&self, handle: HandleId, now: Timestamp) -> Result<()> {
         let wrote = self.transact(|tx| {
             let found = tx.handle(handle).ok().filter(|found| found.flags(tx) & IN_FLIGHT != 0);
@@ -47,12 +48,12 @@ impl Microfs {
         }
     }
 
-    /// How many descriptions are on their way; one word, read without the lock.
+    /// Returns the number of descriptions in transit. Takes no lock.
     pub fn flights(&self) -> u64 {
         self.memory().words()[FLIGHT_COUNT].load(Ordering::Relaxed)
     }
 
-    /// The description on its way with the lowest number at or above `from`.
+    /// Returns the description in transit with the lowest number at or above `from`.
     pub fn next_in_flight(&self, from: u32) -> Result<Option<HandleId>> {
         self.transact(|tx| {
             let numbers = from.max(1)..tx.records_end(SlabKind::Handle);
@@ -62,7 +63,7 @@ impl Microfs {
         })
     }
 
-    /// The description on its way that is recognised by this kernel inode number.
+    /// Returns the description in transit with this kernel inode number as its token.
     pub fn handle_by_token(&self, token: u64) -> Result<Option<HandleId>> {
         self.transact(|tx| {
             let numbers = 1..tx.records_end(SlabKind::Handle);

@@ -1,10 +1,10 @@
 //! Open-file descriptions, shared by every process that inherited one.
 //!
 //! A handle has a cursor, flags and a reference count; each process of the job counts once, however
-//! many descriptors it has. Two things stay with the record while it is free: the inode number of
-//! the handle's placeholder, because the placeholder file does, and the count of its openings,
-//! which is part of the handle's id: a call that goes on after a close in another thread does not
-//! take the description that has the number now for its own.
+//! many descriptors it has. Two fields stay with the record while it is free. One is the inode
+//! number of the handle's placeholder, because the placeholder file stays, too. The other is the
+//! count of its openings, which is part of the handle's id: a call that goes on after a close in
+//! another thread does not take a later description with the same number for its own.
 
 use crate::engine::fields::fields;
 use crate::engine::fs::Microfs;
@@ -22,35 +22,35 @@ pub(crate) const MAY_READ: u32 = 1;
 pub(crate) const MAY_WRITE: u32 = 2;
 pub(crate) const APPEND: u32 = 4;
 pub(crate) const PATH_ONLY: u32 = 8;
-/// Data was, or may have been, written through this handle.
+/// Data were, or may have been, written through this handle.
 pub(crate) const WROTE: u32 = 16;
 /// Stands for a mapping, see `mapped.rs`.
 pub(crate) const MAPPED: u32 = 32;
-/// A process that had it died while others had it, too.
+/// A process that had it died while other processes had it, too.
 const LOST_ONE: u32 = 64;
-/// On its way between processes, see `fd_passing.rs`.
+/// In transit between processes, see `fd_passing.rs`.
 pub(crate) const IN_FLIGHT: u32 = 128;
-/// The file was unclean when it was opened for writing through this handle, or the processes that
-/// made it so were dead: closing it in order ends that.
+/// The file was unclean when it was opened for writing through this handle (dead writers may have
+/// been reaped for that open): an orderly close ends the unclean state.
 const TAKES_OVER: u32 = 256;
-/// Where the bits begin that are kept for the application and mean nothing here, and how many.
+/// First bit, and number, of the bits kept for the application; they mean nothing here.
 const STATUS_SHIFT: u32 = 9;
 const STATUS_BITS: u32 = 15;
-/// Where `Inode::blows` of the time when it was opened begins.
+/// First bit of the value that `Inode::blows` had when the handle was opened.
 const BLOWS_SHIFT: u32 = STATUS_SHIFT + STATUS_BITS;
 const _: () = assert!(BLOWS_SHIFT + 8 == u32::BITS);
 
-// The number of a handle is half of its id, and none is all ones.
+// A handle's number takes half of its id, and is never all ones.
 const _: () = assert!(HANDLES_MAX < 1 << 16);
 
-/// Bits of a lack's offset.
+/// Bits of the offset of a lack.
 const LACK_BITS: u32 = 48;
 
-/// What a program wanted to write and was refused for want of room.
+/// A write of a program that was refused for want of room.
 struct Lack {
-    /// Its first byte, the lowest one of several.
+    /// Offset of its first byte; the lowest one of several such writes.
     offset: u64,
-    /// The file was cut since.
+    /// Whether the file was cut since.
     was_cut: bool,
 }
 
@@ -66,20 +66,20 @@ fields!(Handle {
     flags, set_flags: low 0;
     cursor, set_cursor: word 1;
     references, set_references: high 2;
-    // How many openings had this number: tells them apart, see `HandleId`.
+    // Number of openings of this record: tells them apart, see `HandleId`.
     opening, set_opening: low 2;
     placeholder, set_placeholder: word 3;
-    // Log position of the last WRITE record made through this handle.
+    // Log position + 1 of the last `Write` record made through this handle; 0 = none.
     log_position, set_log_position: word 4;
-    // Of a mapping that may be stored to: pin epoch since which it is.
+    // Of a mapping that may be stored to: pin epoch since which it may be.
     stored_to_since, set_stored_to_since: word 5;
-    // Of any other description: what it lacks, see `Lack`; else 0.
+    // Of any other description: its lack, see `Lack`; else 0.
     lacking, set_lacking: word 5;
-    // Leases in a row that were recalled before they were used; and writes until there may be
-    // another one.
+    // Number of leases in a row that were recalled before they were used; and number of writes
+    // until the next lease may be given.
     vain_leases, set_vain_leases: high 6;
     lease_after, set_lease_after: low 6;
-    // Kernel inode number of what travels for it, see `fd_passing.rs`.
+    // Kernel inode number of the file that travels for it, see `fd_passing.rs`.
     token, set_token: word 7;
 });
 
@@ -105,7 +105,8 @@ impl Handle {
         Some(Lack { offset, was_cut: (kept >> LACK_BITS) as u16 != inode.moves(tx) as u16 })
     }
 
-    /// A write from `offset` to `end` is under way: if that is refused, too, it is noted again.
+    /// Forgets the lack if a write from `offset` to `end` covers it. If this write is refused, too,
+    /// the lack is noted again.
     pub(crate) fn note_write(self, tx: &mut Transaction, inode: Inode, offset: u64, end: u64) {
         let Some(lack) = self.lack(tx, inode) else { return };
         let appends = self.flags(tx) & APPEND != 0;
@@ -114,7 +115,8 @@ impl Handle {
         }
     }
 
-    /// The open file, if the handle allows all of `wanted`; no lease is on it.
+    /// Returns the open file, without a lease on it. Errors: `BadHandle` unless the handle allows
+    /// all of `wanted`.
     pub(crate) fn file(self, tx: &mut Transaction, wanted: u32) -> Result<Inode> {
         if self.flags(tx) & (wanted | PATH_ONLY) != wanted {
             return Err(Error::BadHandle);
@@ -124,7 +126,8 @@ impl Handle {
 }
 
 impl Transaction<'_> {
-    /// Says in the log how a file stands that somebody is done with.
+    /// Logs the state of a file when a description of it is closed, or when it is truncated while
+    /// nobody has it open for writing.
     pub(crate) fn log_close(&mut self, inode: Inode, now: Timestamp) {
         let unclean = inode.flags(self) & UNCLEAN != 0;
         let state = u64::from(unclean) | u64::from(inode.writers(self) > 0) << 1;
@@ -132,8 +135,8 @@ impl Transaction<'_> {
         self.log(Operation::Close, now, &parameters, &[]);
     }
 
-    /// The handle `id`. Errors: `BadHandle` if it is not open, even if a later opening has its
-    /// number.
+    /// Returns the handle `id`. Errors: `BadHandle` if it is not open, or if a later opening has
+    /// its number.
     pub(crate) fn handle(&self, id: HandleId) -> Result<Handle> {
         let handle = self.handle_numbered(id.number())?;
         match handle.id == id {
@@ -142,7 +145,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// The handle that has this number now. Errors: `BadHandle` if none is open.
+    /// Returns the open handle that has this number. Errors: `BadHandle` if none is open.
     pub(crate) fn handle_numbered(&self, number: u32) -> Result<Handle> {
         let at = self.find_record(SlabKind::Handle, number).ok_or(Error::BadHandle)?;
         let handle = self.handle_at(number, at);
@@ -157,7 +160,7 @@ impl Transaction<'_> {
         Handle { id: HandleId::new(number, record.opening(self)), at }
     }
 
-    /// What `process` has open by `handle`, if that is a regular file.
+    /// Returns what `process` has open by `handle`, if that is a regular file.
     pub(crate) fn holding(&self, process: ProcessIdentity, handle: HandleId) -> Option<Holding> {
         let handle = self.handle(handle).ok()?;
         let flags = handle.flags(self);
@@ -174,7 +177,7 @@ impl Transaction<'_> {
         })
     }
 
-    /// Opens `inode` for `slot`.
+    /// Opens `inode` for `slot`. Returns the new handle.
     pub(crate) fn new_handle(&mut self, slot: Slot, inode: Inode, flags: u32) -> Result<Handle> {
         let taken = self.take(SlabKind::Handle, Error::TooManyHandles)?;
         let at = self.record(SlabKind::Handle, taken.index);
@@ -197,12 +200,14 @@ impl Transaction<'_> {
         Ok(handle)
     }
 
-    /// Drops the reference of `slot`. The last one closes the description; `clean` false says that
-    /// its process died without an orderly end, which marks the file, if it was written to through
-    /// this, as unclean, whether others have the description or not; so does a write that was
-    /// refused for want of room and not repeated, unless the file was cut since and ends before it.
-    /// Closed in order, a description that was opened after the file became unclean ends that.
-    /// True: a description through which was written is closed.
+    /// Drops the reference of `slot`; the last one closes the description. Returns true if that
+    /// closes a description through which data were written.
+    ///
+    /// `clean` false: the process died without an orderly end. If the file was written to through
+    /// this description, it becomes unclean, even if other processes still have the description. It
+    /// also becomes unclean if a write was refused for want of room and not repeated, unless the
+    /// file was cut since and ends before that write. The orderly close of a description that was
+    /// opened after the file became unclean ends the unclean state.
     pub(crate) fn release_handle(
         &mut self,
         slot: Slot,
@@ -219,8 +224,9 @@ impl Transaction<'_> {
         self.drop_reference(handle, Some(slot), clean, now)
     }
 
-    /// Drops the reference of what is on its way. Result as [`Transaction::release_handle`]; a
-    /// process that died before makes the end of the description unclean.
+    /// Drops the reference of a description in transit. Returns the same as
+    /// [`Transaction::release_handle`]. If a process that had the description died before, its end
+    /// counts as unclean.
     pub(crate) fn land_handle(&mut self, handle: Handle, now: Timestamp) -> Result<bool> {
         let flags = handle.flags(self);
         handle.set_flags(self, flags & !IN_FLIGHT);
@@ -241,7 +247,7 @@ impl Transaction<'_> {
             if !clean {
                 handle.add_flags(self, LOST_ONE);
                 if handle.flags(self) & (WROTE | MAY_WRITE) == WROTE | MAY_WRITE {
-                    // Whoever closes it last.
+                    // No matter who closes it last.
                     inode.mark_unclean(self);
                 }
             }
@@ -277,7 +283,7 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// This process refers to `handle` from now on (it inherited or received a descriptor).
+    /// Records that this process refers to `handle`: it inherited or received a descriptor.
     pub fn retain(&self, slot: SlotId, handle: HandleId) -> Result<()> {
         self.transact(|tx| {
             let slot = tx.slot(slot)?;
@@ -290,9 +296,9 @@ impl Microfs {
         })
     }
 
-    /// This process's last descriptor of `handle` was closed. What was written through it is
-    /// durable when this returns, if the first tier is. Errors: `Io`: it is closed, but not
-    /// durable.
+    /// Drops the reference of this process, which has closed its last descriptor of `handle`. If
+    /// the first tier is durable, what was written through the handle is durable when this returns.
+    /// Errors: `Io`: the handle is closed, but the data are not durable.
     pub fn release(&self, slot: SlotId, handle: HandleId, now: Timestamp) -> Result<()> {
         let wrote = self.transact(|tx| {
             let slot = tx.slot(slot)?;
@@ -304,17 +310,17 @@ impl Microfs {
         }
     }
 
-    /// The handle that has this number now. Errors: `BadHandle` if none is open.
+    /// Returns the open handle that has this number. Errors: `BadHandle` if none is open.
     pub fn handle_numbered(&self, number: u32) -> Result<HandleId> {
         self.transact(|tx| Ok(tx.handle_numbered(number)?.id))
     }
 
-    /// What `handle` refers to.
+    /// Returns the state of `handle`.
     pub fn handle(&self, handle: HandleId) -> Result<HandleInfo> {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
             let flags = handle.flags(tx);
-            // Without the lease, so that the cursor is where it should be.
+            // The lease is recalled, so that the cursor is up to date.
             let inode = tx.recalled_inode(InodeId(handle.inode(tx)))?;
             Ok(HandleInfo {
                 inode: inode.id,
@@ -340,7 +346,7 @@ impl Microfs {
         })
     }
 
-    /// Keeps `status` with the description, up to 15 bits that mean nothing here.
+    /// Keeps `status` with the description: up to 15 bits that mean nothing here.
     pub fn set_status(&self, handle: HandleId, status: u32) -> Result<()> {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
@@ -351,8 +357,8 @@ impl Microfs {
         })
     }
 
-    /// Says, before it happens, that the data is changed through this handle otherwise than by
-    /// writing: if the process dies from now on, the file is unclean.
+    /// Announces a change of the data through this handle by other means than a write. If the
+    /// process dies from now on, the file becomes unclean.
     pub fn note_change(&self, handle: HandleId) -> Result<()> {
         self.transact(|tx| {
             tx.handle(handle)?.add_flags(tx, WROTE);
@@ -360,9 +366,9 @@ impl Microfs {
         })
     }
 
-    /// What a program wanted to write through this handle at `offset` was refused for want of room,
-    /// or because the tier failed: unless that is repeated, or the file is cut before it, the file
-    /// is unclean once the handle is closed.
+    /// Notes that a program's write through this handle at `offset` was refused for want of room,
+    /// or because the tier failed. Unless the write is repeated, or the file is cut before it, the
+    /// file becomes unclean when the handle is closed.
     pub fn note_lack(&self, handle: HandleId, offset: u64) -> Result<()> {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
@@ -377,7 +383,7 @@ impl Microfs {
         })
     }
 
-    /// What was refused to a program was written in another way.
+    /// Forgets the lack: the refused data were written in another way.
     pub fn forget_lack(&self, handle: HandleId) -> Result<()> {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
@@ -397,7 +403,7 @@ impl Microfs {
         })
     }
 
-    /// The open handle whose placeholder has this kernel inode number.
+    /// Returns the open handle whose placeholder has this kernel inode number.
     pub fn handle_by_placeholder(&self, kernel_inode: u64) -> Result<Option<HandleId>> {
         self.transact(|tx| {
             let end = tx.records_end(SlabKind::Handle);
@@ -407,8 +413,8 @@ impl Microfs {
         })
     }
 
-    /// Sets the shared cursor from `from` back to `to`: fewer bytes were read than planned. Nothing
-    /// happens if somebody else has moved it meanwhile.
+    /// Sets the shared cursor from `from` back to `to`, because fewer bytes were read than planned.
+    /// Does nothing if somebody else has moved it meanwhile.
     pub fn step_back(&self, handle: HandleId, from: u64, to: u64) -> Result<()> {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
@@ -419,8 +425,8 @@ impl Microfs {
         })
     }
 
-    /// Sets the shared cursor. `whence` is `SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or
-    /// `SEEK_HOLE`.
+    /// Sets the shared cursor and returns it. `whence` is `SEEK_SET`, `SEEK_CUR`, `SEEK_END`,
+    /// `SEEK_DATA` or `SEEK_HOLE`.
     pub fn seek(&self, handle: HandleId, offset: i64, whence: i32) -> Result<u64> {
         const SEEK_SET: i32 = 0;
         const SEEK_CUR: i32 = 1;

@@ -1,14 +1,14 @@
 //! Pins: writes between plan and commit.
 //!
 //! A pin records in the writer's slot which bytes of which file it is about to write, and which
-//! blocks it reserved for that. The blocks are nobody else's until the commit attaches them; if the
-//! process dies, `reap` frees them. Blocks taken from a file while it has active pins wait in an
-//! orphan until every pin of that file that could still write to them is gone, which an epoch
-//! tells. A promotion (`promote.rs`) and who unpacks a file (`pack.rs`) reserve blocks in the same
-//! way, for no file.
+//! blocks it reserved for that. Nobody else gets these blocks until the commit attaches them; if
+//! the process dies, `reap` frees them. Blocks taken from a file while it has active pins wait in
+//! an orphan until every pin of the file that could still write to them has ended; an epoch tells
+//! which pins these are. A promotion (`promote.rs`) and the unpacking of a file (`pack.rs`) reserve
+//! blocks in the same way, for no file.
 //!
-//! An append that has to be planned again leaves a *waiting* pin: no blocks, only its place in the
-//! file. So no other append is put there, and what was appended behind it stays invisible until the
+//! An append that must be planned again leaves a *waiting* pin: no blocks, only its place in the
+//! file. So no other append is put there, and bytes appended behind it stay invisible until the
 //! place is filled or given up.
 
 use crate::data::write::lease::LEASES_PER_SLOT;
@@ -24,15 +24,15 @@ use std::ops::Range;
 
 /// Concurrent writes of one process that were planned under the lock.
 const WRITES_PER_SLOT: usize = 7;
-/// One pin more is there to zero a tail with: appends that keep their places may need that before
-/// they can go on.
+/// One more pin for zeroing a tail: appends that keep their places may need that before they can go
+/// on.
 const SETTLING_PER_SLOT: usize = 1;
-/// From this one on pins are those of leases.
+/// Index of the first pin of a lease; the later ones are of leases, too.
 const LEASED_FIRST: usize = WRITES_PER_SLOT + SETTLING_PER_SLOT;
 const _: () = assert!(LEASED_FIRST % LEASES_PER_SLOT == 0);
-/// Pins of one process.
+/// Number of pins of one process.
 pub(crate) const PINS_PER_SLOT: usize = LEASED_FIRST + LEASES_PER_SLOT;
-/// Runs one plan may consist of.
+/// Maximum number of runs in one plan.
 pub(crate) const RUNS_MAX: usize = 4;
 pub(crate) const PIN_WORDS: usize = 16;
 const RUNS_FIRST: usize = 8;
@@ -40,11 +40,11 @@ const _: () = assert!(RUNS_FIRST + 2 * RUNS_MAX <= PIN_WORDS);
 
 pub(crate) const PIN_ACTIVE: u32 = 1;
 pub(crate) const PIN_APPEND: u32 = 2;
-/// Zeroes the tail of the file.
+/// The pin zeroes the tail of the file.
 pub(crate) const PIN_SETTLES: u32 = 8;
 /// Another writer touched the same blocks meanwhile: their checksums must be recomputed.
 pub(crate) const PIN_CONTESTED: u32 = 4;
-/// Not active: keeps the place of an append that has to be planned again.
+/// Not active: keeps the place of an append that must be planned again.
 pub(crate) const PIN_WAITS: u32 = 16;
 /// Not active: kept for a write under a lease.
 pub(crate) const PIN_LEASED: u32 = 32;
@@ -67,7 +67,7 @@ fields!(Pin {
     epoch, set_epoch: word 4;
     layout, set_layout: word 5;
     run_count, set_run_count: word 6;
-    // Counts the uses of this pin: tells the plan it was made for from earlier ones.
+    // Count of the uses of this pin: tells the plan it was made for from earlier ones.
     ticket, set_ticket: word 7;
 });
 
@@ -76,13 +76,13 @@ fields!(Pin {
 pub(crate) struct PinnedRun {
     pub file_block: u32,
     pub blocks: BlockRun,
-    /// Reserved by this plan, not yet part of the file.
+    /// Whether this plan reserved the blocks, so that they are not part of the file yet.
     pub fresh: bool,
-    /// Of those in the image that fresh ones are to take the places of. Only the plan knows.
+    /// Blocks in the image that the fresh ones replace. Known to the plan only.
     pub replaces: Replaces,
 }
 
-/// Blocks whose places others take: their tier and the first of them, if there are any. Small,
+/// Blocks that are to be replaced: their tier and the first of them, if there are any. Small,
 /// because plans are copied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replaces {
@@ -109,12 +109,12 @@ impl Pin {
         self.flags(tx) & PIN_ACTIVE != 0
     }
 
-    /// Whether it is the active pin of the plan that got `ticket`.
+    /// Whether this is the active pin of the plan that got `ticket`.
     pub(crate) fn is_active_for(self, tx: &Transaction, ticket: u64) -> bool {
         self.is_active(tx) && self.ticket(tx) == ticket
     }
 
-    /// Whether it keeps a place in `inode` at `offset`.
+    /// Whether this pin keeps a place in `inode` at `offset`.
     pub(crate) fn keeps_place(self, tx: &Transaction, inode: InodeId, offset: u64) -> bool {
         self.flags(tx) & PIN_WAITS != 0 && self.inode(tx) == inode.0 && self.offset(tx) == offset
     }
@@ -123,7 +123,7 @@ impl Pin {
         self.offset(tx).saturating_add(u64::from(self.length(tx)))
     }
 
-    /// End of the place that the append has, of which this may be a part.
+    /// End of the append's place, of which this pin may be a part.
     pub(crate) fn place_end(self, tx: &Transaction) -> u64 {
         self.end(tx).saturating_add(u64::from(self.behind(tx)))
     }
@@ -160,7 +160,7 @@ impl Pin {
     }
 }
 
-/// What a new pin covers.
+/// Contents of a new pin.
 pub(crate) struct PinRequest<'a> {
     pub inode: InodeId,
     pub offset: u64,
@@ -173,7 +173,7 @@ pub(crate) struct PinRequest<'a> {
     pub runs: &'a [PinnedRun],
 }
 
-/// Blocks that are set apart for no file.
+/// Blocks that are reserved for no file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
     index: usize,
@@ -181,7 +181,7 @@ pub(crate) struct Reservation {
 }
 
 impl Transaction<'_> {
-    /// Keeps blocks that were just allocated for what is copied to them. Errors: `Busy` as
+    /// Reserves blocks that were just allocated, to copy bytes to them. Errors: `Busy` as
     /// `free_pin`.
     pub(crate) fn reserve(&mut self, slot: Slot, blocks: BlockRun) -> Result<Reservation> {
         const NOBODY: InodeId = InodeId(0);
@@ -198,7 +198,7 @@ impl Transaction<'_> {
         Ok(Reservation { index, ticket: self.activate_pin(pin, &request)? })
     }
 
-    /// The pin of a reservation. Errors: `Invalid`: it is over.
+    /// Returns the pin of a reservation. Errors: `Invalid`: the reservation has ended.
     pub(crate) fn reserved(&self, slot: Slot, reservation: Reservation) -> Result<Pin> {
         let pin = Pin { at: slot.pin_at(reservation.index) };
         match pin.is_active_for(self, reservation.ticket) {
@@ -207,19 +207,19 @@ impl Transaction<'_> {
         }
     }
 
-    /// A pin of `slot` for a write. Errors: `Busy` when all are in use; they become free as writes
-    /// commit.
+    /// Returns an unused pin of `slot` for a write, with its index. Errors: `Busy` when all are in
+    /// use; they become free as writes commit.
     pub(crate) fn free_pin(&self, slot: Slot) -> Result<(usize, Pin)> {
         self.unused_pin(slot, WRITES_PER_SLOT)
     }
 
-    /// A pin of `slot` to zero a tail with. Errors: `Busy` when all are in use; one becomes free as
-    /// others finish that.
+    /// Returns an unused pin of `slot` for zeroing a tail, with its index. Errors: `Busy` when all
+    /// are in use; one becomes free when another settling ends.
     pub(crate) fn free_settling_pin(&self, slot: Slot) -> Result<(usize, Pin)> {
         self.unused_pin(slot, LEASED_FIRST)
     }
 
-    /// The pin of lease `index` of `slot`, and its number.
+    /// Returns the pin of lease `index` of `slot`, and its number.
     pub(crate) fn leased_pin(&self, slot: Slot, index: usize) -> (usize, Pin) {
         let number = LEASED_FIRST + index;
         (number, Pin { at: slot.pin_at(number) })
@@ -232,8 +232,8 @@ impl Transaction<'_> {
             .ok_or(Error::Busy)
     }
 
-    /// The pin of `slot` that keeps the place of an append to be planned again, ready to be used
-    /// again.
+    /// Takes the pin of `slot` that keeps the place of an append to be planned again; the pin can
+    /// then be used again.
     pub(crate) fn take_waiting_pin(
         &mut self,
         slot: Slot,
@@ -250,8 +250,8 @@ impl Transaction<'_> {
         Some(found)
     }
 
-    /// Fills a pin and returns its ticket. Its words are written unlogged: they mean nothing until
-    /// the flags say active.
+    /// Fills a pin and returns its ticket. Its words are written without undo: they mean nothing
+    /// until the flags say active.
     pub(crate) fn activate_pin(&mut self, pin: Pin, request: &PinRequest) -> Result<u64> {
         let ticket = pin.ticket(self).wrapping_add(1);
         self.begin_pin(pin, request)?;
@@ -259,7 +259,7 @@ impl Transaction<'_> {
         Ok(ticket)
     }
 
-    /// As `activate_pin`, for the ticket that the pin has already.
+    /// Does the same as `activate_pin` and keeps the ticket that the pin has.
     pub(crate) fn begin_pin(&mut self, pin: Pin, request: &PinRequest) -> Result<()> {
         let epoch = self.get(PIN_EPOCH);
         self.keep_pages(pin.at, PIN_WORDS);
@@ -275,7 +275,7 @@ impl Transaction<'_> {
         pin.set_flags(self, PIN_ACTIVE | request.flags);
         let count = self.get(PIN_COUNT);
         self.set(PIN_COUNT, count.wrapping_add(1));
-        // A reservation has none.
+        // A reservation has no inode.
         if let Ok(inode) = self.inode(request.inode) {
             let pins = inode.pins(self);
             inode.set_pins(self, pins.wrapping_add(1));
@@ -283,7 +283,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Keeps a pin of a lease for writes to a block of `inode`; returns its ticket.
+    /// Keeps a lease's pin for writes to a block of `inode`; returns its ticket.
     pub(crate) fn keep_for_lease(&mut self, pin: Pin, inode: Inode, run: PinnedRun) -> u64 {
         let ticket = pin.ticket(self).wrapping_add(1);
         pin.set_ticket(self, ticket);
@@ -295,15 +295,15 @@ impl Transaction<'_> {
         ticket
     }
 
-    /// All active pins.
+    /// Returns all active pins.
     pub(crate) fn pins(&self) -> impl Iterator<Item = Pin> {
         self.slots()
             .flat_map(|slot| (0..PINS_PER_SLOT).map(move |index| Pin { at: slot.pin_at(index) }))
             .filter(|pin| pin.is_active(self))
     }
 
-    /// Places in a file that are taken: by writes in flight, and by appends that wait to be planned
-    /// again.
+    /// Returns the pins that occupy a place in a file: of writes in flight, and of appends that
+    /// wait to be planned again.
     pub(crate) fn places_in(&self, inode: InodeId) -> impl Iterator<Item = Pin> {
         self.slots()
             .flat_map(|slot| (0..PINS_PER_SLOT).map(move |index| Pin { at: slot.pin_at(index) }))
@@ -312,25 +312,26 @@ impl Transaction<'_> {
             })
     }
 
-    /// Active pins of one file.
+    /// Returns the active pins of one file.
     pub(crate) fn pins_of(&self, inode: InodeId) -> impl Iterator<Item = Pin> {
         self.pins().filter(move |pin| pin.inode(self) == inode.0)
     }
 
-    /// Epoch to stamp on blocks that leave a file now; every pin planned so far has an epoch <= it.
+    /// Starts a new pin epoch. Returns the one to stamp on blocks that leave a file now: every pin
+    /// planned so far has an epoch <= it.
     pub(crate) fn next_pin_epoch(&mut self) -> u64 {
         let epoch = self.get(PIN_EPOCH);
         self.set(PIN_EPOCH, epoch.wrapping_add(1));
         epoch
     }
 
-    /// Whether some write planned at or before `epoch` is still in flight.
+    /// Whether a write planned at or before `epoch` is still in flight.
     pub(crate) fn pinned_since(&self, epoch: u64) -> bool {
         self.get(PIN_COUNT) != 0 && self.pins().any(|pin| pin.epoch(self) <= epoch)
     }
 
-    /// Gives up the unfinished writes of a dead process. What it reserved is freed; what it was
-    /// overwriting may hold anything, so its checksums must be recomputed.
+    /// Gives up the unfinished writes of a dead process. Frees the blocks they reserved. Blocks
+    /// that they were overwriting may hold anything, so their checksums must be recomputed.
     pub(crate) fn abandon_pins(&mut self, slot: Slot) -> Result<()> {
         for index in 0..PINS_PER_SLOT {
             let pin = Pin { at: slot.pin_at(index) };
@@ -353,7 +354,7 @@ impl Transaction<'_> {
         self.forget_write(pin, false);
     }
 
-    /// Gives up a plan that must be made again; an append keeps its place.
+    /// Gives up a plan that must be made again. An append keeps its place.
     pub(crate) fn suspend_pin(&mut self, slot: Slot, pin: Pin) {
         self.drop_blocks(slot, pin);
         let appends = pin.flags(self) & PIN_APPEND != 0;
@@ -369,7 +370,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Frees what a pin reserved; what it was to write over may hold anything.
+    /// Frees the blocks that a pin reserved. Blocks that it was to overwrite may hold anything, so
+    /// their checksums become void.
     pub(crate) fn drop_blocks(&mut self, slot: Slot, pin: Pin) {
         let mut runs = [None; RUNS_MAX];
         for (place, run) in runs.iter_mut().zip(pin.runs(self)) {
@@ -387,8 +389,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Ends a pin that came to nothing, as far as the file it was for can tell. `keeps_place`: it
-    /// waits to be planned again.
+    /// Ends a pin whose write failed, and updates its file. `keeps_place`: the pin waits for the
+    /// write to be planned again.
     fn forget_write(&mut self, pin: Pin, keeps_place: bool) {
         let flags = pin.flags(self);
         let id = InodeId(pin.inode(self));
@@ -400,7 +402,7 @@ impl Transaction<'_> {
         if flags & PIN_SETTLES != 0 {
             inode.clear_flags(self, SETTLING);
         }
-        // What is brought of an absent file is no change of it.
+        // Staged-in data of an absent file are no change of it.
         if inode.flags(self) & ABSENT == 0 {
             inode.next_version(self);
         }
@@ -408,17 +410,17 @@ impl Transaction<'_> {
             let place = pin.offset(self)..pin.place_end(self);
             self.keep_place(pin, inode, place);
         } else if flags & PIN_APPEND != 0 {
-            // Appends behind this one were waiting for it.
+            // Appends behind this one waited for it.
             self.show_appended(inode);
         }
-        // It may have left bytes past the end.
+        // The write may have left bytes past the end.
         let end = inode.size(self).max(inode.appended_end(self));
         if inode.tail(self).is_none() {
             inode.set_tail(self, end);
         }
     }
 
-    /// Makes a pin that is done with wait for the rest of its append to be planned.
+    /// Makes a pin that has ended wait for the rest of its append to be planned.
     pub(crate) fn keep_place(&mut self, pin: Pin, inode: Inode, place: Range<u64>) {
         pin.set_offset(self, place.start);
         pin.set_length(self, (place.end - place.start) as u32);
@@ -427,10 +429,10 @@ impl Transaction<'_> {
         inode.add_flags(self, HAS_WAITING);
     }
 
-    /// Lets the file grow over the appends that nothing is missing in front of any more.
+    /// Lets the file grow over the appends in front of which no bytes are missing any more.
     pub(crate) fn show_appended(&mut self, inode: Inode) {
         if inode.is_packed(self) {
-            // The file that somebody kept a place in has gone; its number is another one's.
+            // The file in which the place was kept is gone; another file has its number.
             return;
         }
         let visible = self.visible_end(inode);
@@ -444,12 +446,12 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether some append has a place in the file that it did not fill yet.
+    /// Whether a write to the file is in flight, or an append waits to be planned again.
     pub(crate) fn is_written(&self, inode: Inode) -> bool {
         inode.pins(self) != 0 || inode.flags(self) & HAS_WAITING != 0
     }
 
-    /// End of the file: appends become visible as a contiguous prefix.
+    /// End of the file. Appends become visible as a contiguous prefix.
     pub(crate) fn visible_end(&self, inode: Inode) -> u64 {
         let first_pending = match self.is_written(inode) {
             false => u64::MAX,

@@ -1,7 +1,8 @@
-//! Consistency of a whole namespace, read under one lock: for tests, `cairn verify` and after a
+//! Consistency check of a whole namespace under one lock: for tests, `cairn verify` and after a
 //! crash.
 //!
-//! Holds the lock for as long as the namespace is large; not for use on a path of the application.
+//! Holds the lock for a time proportional to the size of the namespace; not for use on a path of
+//! the application.
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{MAPPED, MAPPED_TO_STORE, ORPHAN};
@@ -16,18 +17,18 @@ use crate::process::handle::{self, IN_FLIGHT, MAY_WRITE};
 use crate::process::pin::{PIN_LEASED, PINS_PER_SLOT};
 use crate::space::pool::BlockRun;
 
-/// What a check counted. The blocks add up: free + in files + orphaned + reserved = capacity.
+/// Counts of a check. The blocks add up: free + in files + orphaned + reserved = capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Hugeblocks of all tiers.
     pub capacity_blocks: u64,
-    /// Free ones.
+    /// Free hugeblocks.
     pub free_blocks: u64,
-    /// Held by files with a name or an open description.
+    /// Hugeblocks of files with a name or an open description.
     pub file_blocks: u64,
-    /// Held by deleted files that wait to be freed, and in limbo.
+    /// Hugeblocks of deleted files that wait to be freed, and in limbo.
     pub orphaned_blocks: u64,
-    /// Reserved by writes in flight.
+    /// Hugeblocks reserved by writes in flight.
     pub reserved_blocks: u64,
     /// Names in all directories.
     pub names: u64,
@@ -37,7 +38,7 @@ pub struct Report {
     pub handles: u64,
 }
 
-/// Marks blocks as seen; finds those owned twice.
+/// Marks blocks as seen, to find those owned twice.
 struct Seen {
     tiers: [Vec<u64>; TIERS_MAX],
 }
@@ -70,8 +71,8 @@ fn require(holds: bool, what: &'static str) -> Result<()> {
 }
 
 impl Microfs {
-    /// Checks every invariant of the namespace. Errors: `Corrupt`, naming the first one that does
-    /// not hold.
+    /// Checks every invariant of the namespace. Errors: `Corrupt`, which names the first one that
+    /// does not hold.
     pub fn check(&self) -> Result<Report> {
         self.transact(|tx| check(tx))
     }
@@ -204,7 +205,7 @@ fn check_orphans(tx: &Transaction) -> Result<()> {
     require(orphan == 0, "orphan count")
 }
 
-/// The list of what is in limbo ends, and a file is said to be mapped as long as it is.
+/// Checks that the list of limbo ends, and that exactly the mapped files are flagged as mapped.
 fn check_mappings(tx: &Transaction) -> Result<()> {
     let mut orphan = tx.get(LIMBO_FIRST) as u32;
     let mut left = tx.records_end(SlabKind::Inode);
@@ -233,8 +234,8 @@ fn check_mappings(tx: &Transaction) -> Result<()> {
     Ok(())
 }
 
-/// Every extended attribute is one, and every text is somebody's: a name, the target of a symbolic
-/// link, or attributes.
+/// Checks that all extended attributes are valid, and that every text belongs to something: a name,
+/// the target of a symbolic link, or attributes.
 fn check_texts(tx: &Transaction) -> Result<()> {
     let (mut records, mut with_attributes) = (0, 0);
     let mut attributes = ExtendedAttributes::default();

@@ -1,13 +1,16 @@
-//! Taking the log to the media: group commit (DESIGN decision 3, order on media).
+//! Flushing the log to the media: group commit (DESIGN decision 3, order on media).
 //!
-//! One process flushes for all: it takes everything appended so far, writes the checksums that
+//! One process flushes for all. It takes everything appended so far, writes the checksums that
 //! changed, flushes them together with the data, writes the log, and flushes again. The others
 //! wait, and find their records durable.
-//! Invariants: what a flush has taken is not changed any more (`LOG_FROZEN`), so a flush that died
-//! is repeated with the same words; a record is on the media only after the data and checksums it
-//! refers to. After a failed write or flush nobody knows what is on the media: nothing becomes
-//! durable any more, and every later call says so; so nothing may become durable between a flush
-//! that failed and the note of it. Hence whoever flushes has the duty, whatever it flushes for.
+//!
+//! Invariants: the records that a flush has taken do not change any more (`LOG_FROZEN`), so a flush
+//! whose process died is repeated with the same words. A record is on the media only after the data
+//! and checksums it refers to.
+//!
+//! After a failed write or flush nobody knows what is on the media. From then on nothing becomes
+//! durable, and every later call says so. So nothing may become durable between a failed flush and
+//! the note of it: whoever flushes, for whatever purpose, holds the duty of flushing.
 
 use crate::engine::fs::Microfs;
 use crate::engine::transaction::Transaction;
@@ -30,43 +33,45 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Log blocks that are kept free, so that a flush in progress always finds room.
 pub(crate) const BLOCKS_SPARE: u64 = (LOG_WORDS as u64).div_ceil(PAYLOAD_WORDS) + 2;
 
-/// The media of a durable namespace, as one process uses it.
+/// The media of a durable namespace, as one process uses them.
 pub(crate) struct Durable {
     pub media: Arc<dyn Media>,
-    /// Of the tiers behind the first one that survive the loss of memory. Only flushed here.
+    /// Media of the tiers behind the first one that survive the loss of memory. Only flushed here.
     further: Vec<Arc<dyn Media>>,
     pub superblock: Superblock,
-    /// Every operation is durable when it returns (NVMe-CR), not only what `sync` was called for.
+    /// Every operation is durable when it returns (NVMe-CR), not only those before a `sync`.
     pub each_operation: bool,
     /// This process, or the one it was forked from, has logged something.
     pub logged: AtomicBool,
-    /// Who this process is, for its duties. No lock: a forked child would inherit it taken.
+    /// Identity of this process, for its duties. Not under a lock: a forked child would inherit it
+    /// taken.
     identity: [AtomicU64; 3],
 }
 
-/// How full the log on the media is.
+/// Usage of the log on the media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogUsage {
     /// Bytes that recovery would read.
     pub used_bytes: u64,
-    /// Bytes there is room for.
+    /// Bytes of the whole ring.
     pub total_bytes: u64,
-    /// A file is open.
+    /// Whether a file is open.
     pub busy: bool,
-    /// Times it was taken to the media: a flush for data and checksums and one for records each.
+    /// Number of times it was flushed to the media; each is one flush for data and checksums and
+    /// one for records.
     pub commits: u64,
-    /// Writing to the media failed once, and nothing becomes durable any more.
+    /// Whether a write to the media has failed; nothing becomes durable any more.
     pub failed: bool,
 }
 
-/// What is to be done about a duty.
+/// What a process does about a duty.
 enum Duty {
     None,
     Waits(ProcessIdentity),
     Mine,
 }
 
-/// One flush.
+/// Part of the log that one flush takes.
 #[derive(Clone, Copy)]
 struct Batch {
     from: u64,
@@ -106,8 +111,8 @@ impl Durable {
 }
 
 impl Microfs {
-    /// Says who this process is. Duties it had under this identity are void: whatever thread had
-    /// them is gone.
+    /// Sets the identity of this process. Duties held under this identity are void: the thread that
+    /// had them is gone.
     pub fn introduce(&self, identity: ProcessIdentity) -> Result<()> {
         let Some(durable) = &self.durable else { return Ok(()) };
         durable.set_identity(identity);
@@ -131,7 +136,7 @@ impl Microfs {
         self.with_duty(durable, FLUSH, &reached, &|| self.flush(durable))
     }
 
-    /// `sync`, if this process changed anything; it does not wait for what others did.
+    /// Calls `sync` if this process changed anything; does not wait for the changes of others.
     pub(crate) fn sync_own(&self) -> Result<()> {
         match &self.durable {
             Some(durable) if durable.logged.load(Ordering::Relaxed) => self.sync(),
@@ -139,7 +144,8 @@ impl Microfs {
         }
     }
 
-    /// Does `act` when this process has the duty, unless `done` makes that unnecessary.
+    /// Calls `act` once this process has the duty, unless `done` says that it is not needed any
+    /// more.
     fn with_duty(
         &self,
         durable: &Durable,
@@ -174,7 +180,7 @@ impl Microfs {
                             tx.set(MEDIA_FAILED, 1);
                         }
                         if result.is_err() {
-                            // Those that were taken may not have been written.
+                            // The pages that were taken may not have been written.
                             tx.mark_all_checksums_dirty();
                         }
                         Ok(())
@@ -191,8 +197,8 @@ impl Microfs {
         Ok(())
     }
 
-    /// Ends the duty of a process that does not exist any more. The checksums it was writing are
-    /// written again.
+    /// Ends the duty of a process that does not exist any more. The checksums that it was writing
+    /// will be written again.
     fn take_over(&self, claim: Claim, dead: ProcessIdentity) -> Result<()> {
         self.transact_unlogged(|tx| {
             if claim.owner(tx) == Some(dead) {
@@ -203,7 +209,7 @@ impl Microfs {
         })
     }
 
-    /// One flush of everything appended so far. The caller has the duty.
+    /// Flushes everything appended so far. The caller has the duty.
     fn flush(&self, durable: &Durable) -> Result<()> {
         let (media, superblock) = (durable.media.as_ref(), &durable.superblock);
         let mut pages = Vec::with_capacity(self.checksum_page_count());
@@ -217,9 +223,9 @@ impl Microfs {
             tx.take_dirty_checksums(&mut pages);
             Ok((batch, tx.get(MEDIA_EPOCH)))
         })?;
-        // Nobody will read those of blocks that go with the memory.
+        // Nobody will read the checksums of blocks that are lost with the memory.
         pages.retain(|&(tier, _)| superblock.survives(tier));
-        // 1. Checksums, and with them the data that is on its way.
+        // 1. Checksums, and with them the data that are on their way.
         for &(tier, page) in &pages {
             self.write_checksum_page(durable, tier, page)?;
         }
@@ -239,7 +245,7 @@ impl Microfs {
         media.flush()?;
         self.transact_unlogged(|tx| {
             tx.set(LOG_DURABLE, batch.to);
-            // Only now: a flush that is done again must not write over the tail that is durable.
+            // Only now: a repeated flush must not overwrite the tail that is durable.
             tx.set(LOG_TAILS, batch.turn.wrapping_add(1));
             Ok(())
         })
@@ -258,7 +264,7 @@ impl Microfs {
         write_words(durable.media.as_ref(), offset, &words)
     }
 
-    /// How full the log on the media is; `None` without one.
+    /// Returns the usage of the log on the media; `None` without one.
     pub fn log_usage(&self) -> Result<Option<LogUsage>> {
         let Some(durable) = &self.durable else { return Ok(None) };
         self.transact_unlogged(|tx| {
@@ -272,8 +278,9 @@ impl Microfs {
         })
     }
 
-    /// Writes a snapshot of what is durable and lets the log begin there. It is made from the media
-    /// alone, beside everything that goes on. Errors: `NoSpace` if the slot is too small; `Io`.
+    /// Writes a snapshot of the durable state and lets the log begin there. The snapshot is made
+    /// from the media alone, while everything else goes on. Errors: `NoSpace` if the slot is too
+    /// small; `Io`.
     pub fn write_snapshot(&self) -> Result<()> {
         let Some(durable) = &self.durable else { return Ok(()) };
         let before = self.transact_unlogged(|tx| Ok(tx.get(SNAPSHOT_NUMBER)))?;
@@ -289,7 +296,7 @@ impl Microfs {
         })
     }
 
-    /// Makes room for what a transaction may append, in the ring and on the media.
+    /// Makes room for what a transaction may append, in the ring in memory and on the media.
     #[cold]
     pub(crate) fn make_log_room(&self) -> Result<()> {
         let Some(durable) = &self.durable else { return Ok(()) };
@@ -301,7 +308,7 @@ impl Microfs {
         }
     }
 
-    /// Whether the log takes another transaction.
+    /// Whether the log has room for another transaction.
     pub(crate) fn has_log_room(&self, tx: &Transaction) -> bool {
         self.durable.as_ref().is_none_or(|durable| {
             tx.log_has_room() && log_blocks_used(tx) + BLOCKS_SPARE < durable.superblock.log_blocks
@@ -309,7 +316,8 @@ impl Microfs {
     }
 }
 
-/// The media of a durable tier for who has another duty: each flush is done under that of flushing.
+/// The media of a durable tier for the holder of another duty: each flush takes the duty of
+/// flushing.
 struct OneFlushAtATime<'a> {
     fs: &'a Microfs,
     durable: &'a Durable,

@@ -1,9 +1,9 @@
-//! What state each part of a durable tier's media is in: for `cairn fsck`.
+//! Condition of each part of a durable tier's media: for `cairn fsck`.
 //!
-//! Reads every block of metadata and changes nothing; `repair_superblock` is the one exception. A
-//! crash leaves a torn last flush and a snapshot that was being written; neither is damage, and
-//! what was promised is there all the same. Whether the parts together lead to a namespace is for
-//! recovery to say.
+//! Reads every block of metadata and changes nothing, except for `repair_superblock`. A crash
+//! leaves a torn last flush and an unfinished snapshot. Neither is damage: everything that was
+//! promised is there nevertheless. Whether the parts together give a namespace is for recovery to
+//! say.
 
 use crate::format::error::{Error, Result};
 use crate::format::layout::Checksum;
@@ -13,24 +13,24 @@ use crate::format::superblock::{COPIES, NO_MAGIC, Superblock};
 use crate::recovery::flush::BLOCKS_SPARE;
 use crate::recovery::snapshot::{self, Header, Rebuilt};
 
-/// How a part of the media is.
+/// Condition of a part of the media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// As it was written.
     Intact,
-    /// Nothing was ever written there.
+    /// Never written.
     Blank,
-    /// The block that says what the part is does not have its checksum.
+    /// The block that describes the part does not match its checksum.
     Damaged,
-    /// Only the records of a snapshot do not: they are damaged, or a crash interrupted the next
-    /// one.
+    /// Only the records of a snapshot do not match theirs: they are damaged, or a crash interrupted
+    /// the next snapshot.
     RecordsDamaged,
 }
 
-/// What a media holds, part by part.
+/// Contents of the media, part by part.
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// What the superblock says, or its copy.
+    /// The superblock, or its copy.
     pub superblock: Superblock,
     /// Offset and condition of the superblock and its copy.
     pub superblocks: [(u64, Condition); 2],
@@ -38,14 +38,13 @@ pub struct Inspection {
     pub slots: [SlotState; 2],
     /// The log after the newest snapshot whose first block is intact; none without such a snapshot.
     pub log: Option<LogState>,
-    /// What is damaged is a snapshot newer than all others: the log that went on after it is on the
+    /// Whether a damaged snapshot is newer than all others: the log that continues it is on the
     /// media.
     pub lost_snapshot: bool,
 }
 
 impl Inspection {
-    /// Whether something that was flushed is missing from what recovery can make of the media;
-    /// recovery refuses it.
+    /// Whether recovery would miss something that was flushed; recovery then refuses the media.
     pub fn has_lost(&self) -> bool {
         self.lost_snapshot || self.log.is_some_and(|log| matches!(log.end, LogEnd::Broken { .. }))
     }
@@ -54,20 +53,20 @@ impl Inspection {
 /// One snapshot slot.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotState {
-    /// Where it begins on the media, bytes.
+    /// Offset on the media, bytes.
     pub offset: u64,
-    /// How it is.
+    /// Condition of the slot.
     pub condition: Condition,
-    /// What its first block says, unless that is blank or damaged.
+    /// Contents of its first block, unless that is blank or damaged.
     pub snapshot: Option<SnapshotState>,
 }
 
 /// A snapshot.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotState {
-    /// Its number; the greater is the newer.
+    /// Number of the snapshot; the greater is the newer.
     pub number: u64,
-    /// Where in the log it was taken, words.
+    /// Position in the log at which it was taken, words.
     pub position: u64,
     /// Bytes of its records.
     pub bytes: u64,
@@ -78,35 +77,35 @@ pub struct SnapshotState {
 pub struct LogState {
     /// Bytes of the blocks that recovery reads.
     pub used_bytes: u64,
-    /// Bytes there is room for.
+    /// Bytes of the whole ring.
     pub total_bytes: u64,
-    /// How it ends.
+    /// How the log ends.
     pub end: LogEnd,
 }
 
 /// How a log ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogEnd {
-    /// Nothing of it stands behind its end.
+    /// No block is behind its end.
     Whole,
-    /// Its last flush did not arrive whole: an ordinary crash, or damage that cannot be told from
+    /// The last flush did not arrive whole: an ordinary crash, or damage that cannot be told from
     /// one.
     Torn {
-        /// Where on the media, bytes.
+        /// Offset on the media, bytes.
         offset: u64,
     },
-    /// The block there is damaged: what was flushed after it stands behind it.
+    /// A block is damaged, and blocks that were flushed after it are behind it.
     Broken {
-        /// Where on the media, bytes.
+        /// Offset of the damaged block on the media, bytes.
         offset: u64,
         /// Intact blocks behind it that cannot be used.
         lost_blocks: u64,
     },
 }
 
-/// Looks at all metadata of `media`, which nobody else may use meanwhile; none if there is no
-/// superblock at all.
-/// Errors: `Corrupt`: superblock and copy are damaged; `UnsupportedVersion`; `Io`.
+/// Inspects all metadata of `media`, which nobody else may use meanwhile. Returns `None` if there
+/// is no superblock at all. Errors: `Corrupt`: superblock and copy are damaged;
+/// `UnsupportedVersion`; `Io`.
 pub fn inspect(media: &dyn Media, checksum: Checksum) -> Result<Option<Inspection>> {
     let copies = COPIES.map(|offset| Superblock::read_at(media, checksum, offset));
     let superblock = match &copies {
@@ -136,8 +135,9 @@ pub fn inspect(media: &dyn Media, checksum: Checksum) -> Result<Option<Inspectio
     Ok(Some(Inspection { superblock, superblocks, slots, log, lost_snapshot }))
 }
 
-/// Errors: `Corrupt`: what was flushed went on after `rebuilt`, which is all that recovery can make
-/// of the media. That state is not only old: blocks of its files have been used for others since.
+/// Checks that nothing that was flushed is behind `rebuilt`, which is all that recovery can make of
+/// the media. Otherwise that state is not just old: blocks of its files have been used for others
+/// since. Errors: `Corrupt`.
 pub(crate) fn refuse_loss(
     media: &dyn Media,
     superblock: &Superblock,
@@ -160,7 +160,8 @@ pub(crate) fn refuse_loss(
     }
 }
 
-/// Writes the superblock and its copy again, from whichever is intact. Errors: neither is; `Io`.
+/// Writes the superblock and its copy again, from whichever is intact. Errors: neither is intact;
+/// `Io`.
 pub fn repair_superblock(media: &dyn Media, checksum: Checksum) -> Result<()> {
     Superblock::read(media, checksum)?.write(media, checksum)?;
     media.flush()
@@ -172,7 +173,7 @@ fn inspect_slot(
     checksum: Checksum,
     slot: u64,
 ) -> (SlotState, Option<Header>) {
-    // What cannot be read is as good as damaged.
+    // An unreadable slot counts as damaged.
     let header = Header::read(media, superblock, checksum, slot).unwrap_or(None);
     let condition = match &header {
         None if snapshot::is_blank(media, superblock, slot) => Condition::Blank,
@@ -190,7 +191,7 @@ fn inspect_slot(
     (SlotState { offset: superblock.slot(slot), condition, snapshot }, header)
 }
 
-/// The log after `header`.
+/// Inspects the log after `header`.
 fn inspect_log(
     media: &dyn Media,
     superblock: &Superblock,
@@ -212,13 +213,13 @@ fn inspect_log(
     })
 }
 
-/// What the blocks behind `end`, at which the stream breaks off, say about it.
+/// Returns how the log ends, by the blocks behind `end`, where the stream breaks off.
 fn end_of(superblock: &Superblock, end: u64, survey: &Survey) -> LogEnd {
     let tails = survey.tails;
     let behind = || survey.full.iter().chain(tails.iter().flatten()).filter(|&&at| at > end);
     let offset = superblock.log_block(end);
-    // Of two partial blocks the older one was durable before the newer one was written, and all
-    // before it; and a flush reaches only so far.
+    // The older of two partial blocks, and all before it, was durable before the newer one was
+    // written. And one flush reaches only so far.
     let flushed = matches!(tails, [Some(one), Some(other)] if one.min(other) > end)
         || behind().any(|&at| at > end + BLOCKS_SPARE);
     match (flushed, behind().count() as u64, survey.torn_tail) {

@@ -1,10 +1,12 @@
-//! Operation log: what happened, in order, one compact record per change (NVMe-CR, section III-E).
+//! Operation log: all changes in order, one compact record each (NVMe-CR, section III-E).
 //!
-//! The log is a ring in the meta segment that the agent tails; on a durable tier `flush.rs` takes
-//! the same words to the media. Writes through one handle extend its last record while nothing else
-//! came between (record coalescing; which ones, `coalesce.rs` says).
-//! Invariant: a record is whole before `LOG_HEAD` covers it; only writes are extended, across
+//! The log is a ring in the meta segment that the agent tails. On a durable tier `flush.rs` writes
+//! the same words to the media. A write through a handle extends the handle's last record while
+//! nothing else came between (record coalescing; `coalesce.rs` says which writes).
+//!
+//! Invariant: a record is whole before `LOG_HEAD` covers it. Only writes are extended, across
 //! nothing but other writes, and never once a flush has taken them.
+//!
 //! Does not decide when anything is flushed.
 
 use crate::data::coalesce::{Parameters, Written, continued};
@@ -22,38 +24,39 @@ use crate::format::types::Timestamp;
 use crate::process::handle::Handle;
 use std::sync::atomic::Ordering;
 
-/// Words of the record of a write, of either kind.
+/// Words of a write's record, of either kind.
 const WRITE_WORDS: u64 = (FIXED_WORDS + size_of::<Parameters>() / 8 + 1) as u64;
-/// Records handed out by one call of `read_log`.
+/// Maximum number of records that `read_log` reads under one lock.
 const READ_BATCH: usize = 128;
-/// Words that one transaction may append: a symbolic link's two records.
+/// Maximum number of words that one transaction may append: a symbolic link's two records.
 pub(crate) const APPEND_WORDS_MAX: u64 = 2 * RECORD_WORDS_MAX as u64;
 
-/// A record as read back: operation, LSN and the first parameter, which names the inode or
-/// directory.
+/// A record as read back: operation, LSN, time and the first two parameters, of which the first
+/// names the inode or directory.
 #[derive(Clone, Copy, Debug)]
 pub struct LogRecord {
     /// What happened.
     pub operation: Operation,
-    /// Its place in the order of all operations.
+    /// Position in the order of all operations.
     pub lsn: u64,
-    /// When.
+    /// Time of the operation.
     pub time: Timestamp,
     /// The first two parameters.
     pub parameters: [u64; 2],
 }
 
-/// How far a reader of the log got.
+/// Outcome of reading the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogRead {
-    /// Everything up to the cursor was seen.
+    /// Everything up to the cursor was read.
     Read,
-    /// Records were overwritten before they were read: look at the whole namespace again.
+    /// Records were overwritten before they were read: scan the whole namespace again.
     Overrun,
 }
 
 impl Transaction<'_> {
-    /// The log's head, as far from overflow as any namespace that was ever used.
+    /// Returns the log's head. A head that no used namespace could have reached marks the
+    /// transaction corrupt.
     fn checked_log_head(&self) -> u64 {
         let head = self.get(LOG_HEAD);
         if head > u64::MAX / 2 {
@@ -106,14 +109,14 @@ impl Transaction<'_> {
         }
     }
 
-    /// The file that the last record names may be changed in place once that record is on the
-    /// media.
+    /// Notes that the file that the last record names may be changed in place once that record is
+    /// on the media.
     pub(crate) fn note_opened(&mut self) {
         let head = self.get(LOG_HEAD);
         self.set(OPENED_AT, head);
     }
 
-    /// Blocks of `inode` are about to be changed in place.
+    /// Logs that blocks of `inode` are about to be changed in place.
     pub(crate) fn open_blocks(&mut self, inode: Inode, now: Timestamp) {
         if self.layout.durable && inode.flags(self) & OPENED == 0 {
             inode.add_flags(self, OPENED);
@@ -122,9 +125,9 @@ impl Transaction<'_> {
         }
     }
 
-    /// `inode` is about to grow. If the checksum of its last block is void, and the log does not
-    /// say so, as after a recovery without its seal, then it has to: what is not the last block is
-    /// trusted otherwise.
+    /// Called before `inode` grows. If the checksum of its last block is void and the log does not
+    /// say so, as after a recovery without its seal, logs that the blocks are open. Otherwise the
+    /// block's checksum would be trusted once it is not the last block.
     pub(crate) fn open_stale_last_block(&mut self, inode: Inode, now: Timestamp) {
         let size = inode.size(self);
         if !self.layout.durable || size & (self.layout.hugeblock_bytes - 1) == 0 {
@@ -138,7 +141,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// All blocks of `inode` have valid checksums.
+    /// Logs that all blocks of `inode` have valid checksums.
     pub(crate) fn close_blocks(&mut self, inode: Inode) {
         if inode.flags(self) & OPENED != 0 {
             inode.clear_flags(self, OPENED);
@@ -148,24 +151,24 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether blocks of `inode` may be changed in place: on a durable tier only when the media
-    /// says so, so that nobody trusts their checksums after a crash.
+    /// Whether blocks of `inode` may be changed in place. On a durable tier only once the media say
+    /// so, so that nobody trusts their checksums after a crash.
     pub(crate) fn may_change_in_place(&self, inode: Inode) -> bool {
         !self.layout.durable
             || inode.flags(self) & OPENED == 0
             || self.get(OPENED_AT) <= self.get(LOG_DURABLE)
     }
 
-    /// Whether the ring takes what a transaction may append without losing words that are not on
-    /// the media.
+    /// Whether the ring has room for what a transaction may append, without overwriting words that
+    /// are not on the media.
     pub(crate) fn log_has_room(&self) -> bool {
         let kept = block_start(self.get(LOG_DURABLE));
         self.checked_log_head().saturating_sub(kept) + APPEND_WORDS_MAX <= LOG_WORDS as u64
     }
 
-    /// The checksum of a file's last block if it is partly filled and has a valid one: 1 << 32 |
-    /// CRC32C, else 0. It changes with every append, so the table on the media cannot be trusted
-    /// for it.
+    /// Returns the seal of a file's last block: 1 << 32 | CRC32C if the block is partly filled and
+    /// has a valid checksum, else 0. It changes with every append, so the table on the media cannot
+    /// be trusted for this block.
     pub(crate) fn last_block_seal(&self, inode: Inode, end: u64) -> u64 {
         if end & (self.layout.hugeblock_bytes - 1) == 0 {
             return 0;
@@ -178,7 +181,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Logs a write; extends the handle's last record if this continues it.
+    /// Logs a write. Extends the handle's last record if the write continues it.
     pub(crate) fn log_write(
         &mut self,
         handle: Option<Handle>,
@@ -205,7 +208,7 @@ impl Transaction<'_> {
         self.log(Operation::Write, now, &written.parameters(inode.id.0), &[]);
     }
 
-    /// Logs a write to blocks that took the places of others; of no bytes, if only that happened.
+    /// Logs a write to blocks that replaced others; with length 0, the replacement only.
     pub(crate) fn log_replacement(
         &mut self,
         now: Timestamp,
@@ -253,8 +256,8 @@ impl Transaction<'_> {
         true
     }
 
-    /// Whether the record of a write at `position` may be changed: no flush has taken it, nothing
-    /// but writes came after it, and it is not so old that a reader of the ring loses it soon.
+    /// Whether the record of a write at `position` may be changed: no flush has taken it, only
+    /// writes came after it, and it is not so old that a reader of the ring loses it soon.
     fn may_extend(&self, position: u64) -> bool {
         let head = self.checked_log_head();
         position < head
@@ -269,7 +272,7 @@ impl Transaction<'_> {
         })
     }
 
-    /// Reads the record at `position`: its length in words and its content.
+    /// Reads the record at `position`. Returns its length in words and its content.
     fn record_at(&self, position: u64) -> Option<(u64, LogRecord)> {
         let header = self.get(self.log_word(position));
         let length = header >> 16 & 0xffff;
@@ -290,13 +293,13 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Number of words ever appended to the log; read without the lock.
+    /// Returns the number of words ever appended to the log. Takes no lock.
     pub fn log_head(&self) -> u64 {
         self.memory().words()[LOG_HEAD].load(Ordering::Relaxed)
     }
 
-    /// Visits the records from `cursor` on and moves it past them. Start with the `log_head` of the
-    /// moment from which changes matter. A cursor that was overrun is moved to the end.
+    /// Visits the records from `cursor` on and moves `cursor` past them. Start with the `log_head`
+    /// of the moment from which changes matter. A cursor that was overrun is moved to the end.
     pub fn read_log(&self, cursor: &mut u64, visit: &mut dyn FnMut(LogRecord)) -> Result<LogRead> {
         let mut records = Vec::with_capacity(READ_BATCH);
         loop {

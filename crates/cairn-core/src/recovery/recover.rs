@@ -1,8 +1,10 @@
-//! Making a durable namespace, and making it again from its media after the node's memory was lost.
+//! Formatting a durable namespace, and recovering it from its media after the node's memory was
+//! lost.
 //!
-//! Recovery: superblock → newest valid snapshot → log after it → what stood in memory is lost →
-//! checksums of the blocks in use. Then a new snapshot under a new epoch, so that nothing a crash
-//! left behind the end of the log is ever taken for a part of it.
+//! Recovery: superblock → newest valid snapshot → log after it → drop what was in memory →
+//! checksums of the blocks in use. Then a new snapshot under a new epoch, so that nothing that a
+//! crash left behind the end of the log is ever taken for a part of it.
+//!
 //! Invariant: until that snapshot is durable, recovery changes nothing that another attempt would
 //! read.
 
@@ -24,22 +26,22 @@ use crate::recovery::snapshot::{self, Header, Rebuilt};
 use crate::space::pool::BlockRun;
 use std::sync::atomic::Ordering;
 
-/// What recovery found.
+/// Outcome of recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovered {
     /// Number of the newest snapshot.
     pub snapshot: u64,
-    /// Its records are damaged; the one before and the log between led to the same state.
+    /// Whether its records are damaged; the snapshot before it and the log between led to the same
+    /// state.
     pub fell_back: bool,
-    /// Records replayed, those of the snapshot included.
+    /// Number of records replayed, those of the snapshot included.
     pub records: u64,
     /// LSN of the last operation.
     pub lsn: u64,
 }
 
 /// Makes an empty durable namespace on `media`, whose root directory belongs to `owner`. Whatever
-/// was there is lost.
-/// Errors: `NoSpace` if the media is too small; `Invalid` options; `Io`.
+/// was on the media is lost. Errors: `NoSpace` if the media are too small; `Invalid` options; `Io`.
 pub fn format_media(
     media: &dyn Media,
     options: &MediaOptions,
@@ -64,15 +66,15 @@ pub fn format_media(
     Ok(superblock)
 }
 
-/// Rebuilds the namespace of `media` in zeroed `memory` and makes it the one that is written to
-/// from now on. Nobody else may use the media meanwhile. Errors: `Corrupt`, `UnsupportedVersion`,
-/// `Io`, `NoSpace`.
+/// Rebuilds the namespace of `media` in zeroed `memory`; from now on this namespace is the one that
+/// writes to the media. Nobody else may use the media meanwhile. Errors: `Corrupt`;
+/// `UnsupportedVersion`; `Io`; `NoSpace`.
 pub fn recover(media: &dyn Media, memory: &dyn Memory, checksum: Checksum) -> Result<Recovered> {
     recover_placed(media, memory, checksum, Placement::default())
 }
 
-/// As `recover`, and says which memory nodes back the tier in memory from now on: the media do not
-/// know.
+/// Does the same as `recover`, and sets the memory nodes that back the tier in memory: the media do
+/// not record them.
 pub fn recover_placed(
     media: &dyn Media,
     memory: &dyn Memory,
@@ -93,9 +95,9 @@ pub fn recover_placed(
     Ok(Recovered::of(&image, &rebuilt))
 }
 
-/// As `recover`, but only to look at: the media is not written to, and must not be through this
-/// namespace. Makes what it can of damaged media; whether that is all of it,
-/// [`inspect`](crate::recovery::inspect::inspect()) says.
+/// Does the same as `recover` for reading only: the media are not written to, and must not be
+/// through this namespace. Recovers what it can from damaged media;
+/// [`inspect`](crate::recovery::inspect::inspect()) says whether that is all of it.
 pub fn recover_read_only(
     media: &dyn Media,
     memory: &dyn Memory,
@@ -134,7 +136,7 @@ fn put_into_use(
         store_half(&words[table + first as usize / 2], first % 2 == 1, crc32c);
     }
     image.transact(|tx| {
-        // The table on the media may be ahead of what the log says about last blocks.
+        // The table on the media may be newer than what the log says about last blocks.
         for &Seal { block, .. } in &seals {
             tx.mark_checksums_dirty(block);
         }
@@ -151,7 +153,7 @@ fn put_into_use(
     })
 }
 
-/// Reads the pages of a tier's table of checksums that hold those of blocks in use.
+/// Reads the pages of a tier's table that hold checksums of blocks in use.
 fn load_checksums(
     media: &dyn Media,
     superblock: &Superblock,

@@ -1,14 +1,17 @@
-//! Replaying records: a namespace made again from what was written about it.
+//! Replay: a namespace is rebuilt from records.
 //!
-//! The same code rebuilds a namespace after a crash and keeps the image a snapshot is written from.
-//! Records say which inode and which blocks an operation took, so nothing is decided anew.
-//! Invariants: nobody else uses the memory; a record is applied as a whole or, if it contradicts
-//! the image, is an error, and the image is good for nothing. A right checksum is no reason to
-//! believe a record: whatever it says, an image that was a namespace stays one or is refused.
-//! Changes of a file that has no name any more are ignored: nobody can open it after a crash. What
-//! records do to names is `names.rs`, to the data of files `data.rs`; those of a snapshot are
-//! `restore.rs`. Until [`Image::settle`] ran, an image has no free list of inodes, and the tail
-//! fields hold the seal of the last block.
+//! The same code rebuilds a namespace after a crash and keeps the image that a snapshot is written
+//! from. Records say which inode and which blocks an operation took, so nothing is decided anew.
+//!
+//! Invariants: nobody else uses the memory. A record is applied as a whole. If it contradicts the
+//! image, that is an error, and the image is of no use. A right checksum is no reason to believe a
+//! record: whatever it says, an image that was a namespace stays one or is refused.
+//!
+//! Changes of a file that has lost its last name are ignored: nobody can open it after a crash.
+//!
+//! `names.rs` has the records that change names, `data.rs` those that change data of files,
+//! `restore.rs` those of a snapshot. Until [`Image::settle`] ran, an image has no free list of
+//! inodes, and the tail fields hold the seal of the last block.
 
 mod data;
 mod names;
@@ -32,16 +35,16 @@ use crate::space::pool::BlockRun;
 const WRITING: u32 = 1 << 16;
 /// In an image: the seal of the last block is valid.
 const HAS_SEAL: u32 = 1 << 17;
-/// What a snapshot keeps of an inode's flags.
+/// Inode flags that a snapshot keeps.
 const KEPT_FLAGS: u32 = UNCLEAN | TORN | OPENED | LOST | ABSENT | WRITING;
-/// Pieces of a strided write attached in one transaction: each may split a node of every level of
+/// Pieces of a strided write attached in one transaction: each may split a node on every level of
 /// the tree.
 const PIECES_BATCH: usize = 16;
 /// Inodes backed at a time.
 const BACKED_INODES: u32 = 4096;
 
 fields!(Inode {
-    // Same words as the tail.
+    // Same word as the tail.
     sealed_crc, set_sealed_crc: low 15;
 });
 
@@ -54,20 +57,20 @@ pub(crate) struct Image<'m> {
     backed_inodes: u32,
     /// LSN of the last record applied.
     pub lsn: u64,
-    /// Records applied.
+    /// Number of records applied.
     pub records: u64,
 }
 
-/// What is left to do after a record.
+/// Work that is left after a record.
 enum Rest {
-    /// A file to cut, and to free if it has no name.
+    /// Cut a file, and free it if it has no name.
     Cut { inode: InodeId, from_block: u32 },
-    /// Pieces to give to a file, but for the first few.
+    /// Attach the pieces behind the first `attached` ones to a file.
     Pieces { inode: InodeId, strides: Strides, attached: usize },
 }
 
 impl Rest {
-    /// Does a bounded part of it.
+    /// Does a bounded part of the work. Returns what is left.
     fn reduce(self, tx: &mut Transaction) -> Result<Option<Rest>> {
         match self {
             Rest::Cut { inode: id, from_block } => {
@@ -97,7 +100,7 @@ fn contradiction<T>(what: &'static str) -> Result<T> {
 }
 
 impl<'m> Image<'m> {
-    /// An image without even a root directory, in zeroed memory.
+    /// Creates an image without even a root directory, in zeroed memory.
     pub(crate) fn new(
         memory: &'m dyn Memory,
         geometry: &Geometry,
@@ -125,8 +128,8 @@ impl<'m> Image<'m> {
         }
     }
 
-    /// Applies the records in `words` until they end or break off, and returns how many words that
-    /// were. A symbolic link counts only with its target. Log records follow each other in LSN;
+    /// Applies the records in `words` until they end or break off. Returns the number of words
+    /// applied. A symbolic link counts only with its target. Log records have consecutive LSNs;
     /// those of a snapshot (`ordered` false) have none.
     pub(crate) fn replay(&mut self, words: &[u64], ordered: bool) -> Result<usize> {
         let mut at = 0;
@@ -136,7 +139,7 @@ impl<'m> Image<'m> {
                 return contradiction("record in the wrong place");
             }
             if ordered {
-                // Whole and valid, but not the next one: it was there before.
+                // Whole and valid, but not the next one: it is older.
                 if record.lsn != self.lsn.wrapping_add(1) {
                     break;
                 }
@@ -155,7 +158,7 @@ impl<'m> Image<'m> {
         Ok(at)
     }
 
-    /// Whether the target of a symbolic link comes next. A torn write may have left the one record
+    /// Whether the target of a symbolic link comes next. A torn write may have left one record
     /// without the other.
     fn target_follows(&self, words: &[u64], link: &Record) -> bool {
         Record::decode(words, self.checksum).is_some_and(|(_, next)| {
@@ -200,7 +203,7 @@ impl<'m> Image<'m> {
         Ok(())
     }
 
-    /// Inodes in use, in ascending order.
+    /// Returns the inodes in use, in ascending order.
     pub(crate) fn inodes(&self) -> Result<Vec<InodeId>> {
         self.transact(|tx| {
             let end = tx.records_end(SlabKind::Inode);
@@ -208,7 +211,7 @@ impl<'m> Image<'m> {
         })
     }
 
-    /// What a snapshot says about an inode: parameters of an `Inode` record.
+    /// Returns an inode as a snapshot records it: the parameters of an `Inode` record.
     pub(crate) fn inode_record(&self, tx: &Transaction, inode: Inode) -> [u64; 13] {
         let flags = inode.flags(tx);
         let seal = match flags & HAS_SEAL {
@@ -233,8 +236,8 @@ impl<'m> Image<'m> {
         ]
     }
 
-    /// What a tier held that is `gone` with the node's memory is lost: files that had a part of it
-    /// say so from now on.
+    /// Drops blocks on tiers that are `gone` with the node's memory. Marks files that had some
+    /// there as lost.
     pub(crate) fn lose(&self, gone: &dyn Fn(u8) -> bool) -> Result<()> {
         for id in self.inodes()? {
             self.transact(|tx| {
@@ -249,9 +252,9 @@ impl<'m> Image<'m> {
         Ok(())
     }
 
-    /// Makes the image a namespace that can be used: what a crash left open is unclean, blocks
-    /// without a trustworthy checksum are stale, what stands behind the ends of files is their
-    /// tails. Returns the seals of last blocks.
+    /// Makes the image a namespace that can be used. Files that a crash left open become unclean,
+    /// blocks without a trustworthy checksum become stale, and bytes behind the ends of files
+    /// become their tails. Returns the seals of last blocks.
     pub(crate) fn settle(&self) -> Result<Vec<Seal>> {
         let mut seals = Vec::new();
         for id in self.inodes()? {
@@ -279,14 +282,14 @@ impl<'m> Image<'m> {
     }
 }
 
-/// The checksum of a block, from the log.
+/// Checksum of a block, from the log.
 pub(crate) struct Seal {
-    /// A run of one.
+    /// A run of one block.
     pub block: BlockRun,
     pub crc32c: u32,
 }
 
-/// Who replays: nobody in particular.
+/// Returns the caller of replayed operations: no process.
 fn replayer(credentials: Credentials, now: Timestamp) -> Caller {
     Caller { slot: SlotId(0), credentials, groups: &[], now }
 }
@@ -374,12 +377,12 @@ fn apply(tx: &mut Transaction, record: &Record, name: &[u8]) -> Result<Option<Re
     }
 }
 
-/// The file whose data the record changes; `None` if there is nothing to change: it lost its last
-/// name before.
+/// Returns the file whose data the record changes; `None` if it lost its last name before, so that
+/// there is nothing to change.
 fn file_of(tx: &Transaction, record: &Record) -> Result<Option<Inode>> {
     match tx.inode(InodeId(record.parameters[0] as u32)) {
         Ok(inode) if inode.is_regular(tx) => Ok(Some(inode)),
-        // What was said of a file that was closed, or drained, may be of one that is gone.
+        // The record of a close or drain may be of an earlier file with this number.
         Ok(_) if !matches!(record.operation, Operation::Close | Operation::Drained) => {
             contradiction("data of what is no file")
         }
@@ -415,7 +418,7 @@ fn claim(tx: &mut Transaction, id: u64, mode: u32, caller: &Caller) -> Result<In
     Ok(inode)
 }
 
-/// Gives the inode's record back; its extents are gone.
+/// Frees the inode's record. Precondition: its extents are gone.
 fn release(tx: &mut Transaction, inode: Inode) -> Result<()> {
     tx.drop_extended(inode)?;
     if inode.is_symlink(tx) && inode.target(tx) != 0 {

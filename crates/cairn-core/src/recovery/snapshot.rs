@@ -1,4 +1,4 @@
-//! Snapshots: the namespace as of some place in the log, so that recovery begins there (NVMe-CR,
+//! Snapshots: the namespace at a position in the log, so that recovery begins there (NVMe-CR,
 //! section III-F).
 //!
 //! ```text
@@ -7,6 +7,7 @@
 //! ```
 //! Two slots take turns. A snapshot is made from an *image* that was replayed from the media, never
 //! from the memory that programs work on, so nobody waits for it.
+//!
 //! Invariant: a slot's first block is written only when the records are durable; the newest valid
 //! slot counts.
 
@@ -29,15 +30,15 @@ const CHUNK_WORDS: usize = 64 * MEDIA_BLOCK_WORDS;
 /// The first block of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Ascends; says which slot.
+    /// Number of the snapshot, ascending; selects the slot.
     pub number: u64,
-    /// Where in the log replay goes on.
+    /// Position in the log at which replay goes on.
     pub position: u64,
     /// LSN of the last record contained.
     pub lsn: u64,
     /// Tells the log that follows from what a crash left behind.
     pub epoch: u64,
-    /// Words of its records.
+    /// Number of words in its records.
     pub words: u64,
     content: u32,
 }
@@ -97,9 +98,9 @@ fn sum(block: &[u64], checksum: Checksum) -> u32 {
     )
 }
 
-/// The headers of the valid slots, newest first. The records of a slot may be damaged all the same.
-/// Errors: `Io`: one that cannot be read may be the newest, and to go on from the other would lose
-/// what came between.
+/// Returns the headers of the valid slots, newest first. The records of a slot may be damaged
+/// nevertheless. Errors: `Io`: an unreadable header may be the newest, and going on from the other
+/// would lose what came between.
 fn headers(media: &dyn Media, superblock: &Superblock, checksum: Checksum) -> Result<Vec<Header>> {
     let mut found = Vec::new();
     for slot in 0..2 {
@@ -116,7 +117,7 @@ pub(crate) fn is_blank(media: &dyn Media, superblock: &Superblock, slot: u64) ->
     read.is_ok() && block.iter().all(|&word| word == 0)
 }
 
-/// The epoch of the newest snapshot: whoever recovered the media last began it.
+/// Returns the epoch of the newest snapshot, which began with the last recovery of the media.
 pub(crate) fn epoch(
     media: &dyn Media,
     superblock: &Superblock,
@@ -146,33 +147,33 @@ pub(crate) fn read(
     }
 }
 
-/// What a media holds, in an image.
+/// Outcome of rebuilding an image from media.
 pub(crate) struct Rebuilt {
     /// The newest snapshot.
     pub newest: Header,
-    /// Where the log ends.
+    /// Position at which the log ends.
     pub end: u64,
-    /// The newest snapshot's records are damaged: the one before and the log between led to the
-    /// same state.
+    /// The newest snapshot's records are damaged; the snapshot before it and the log between led to
+    /// the same state.
     pub fell_back: bool,
 }
 
 impl Rebuilt {
-    /// The next snapshot, up to `position`. Its slot is not the one that was read from, which is
-    /// needed until the new one is durable.
+    /// Returns the header of the next snapshot, up to `position`. Its slot is not the one that was
+    /// read from, which is needed until the new snapshot is durable.
     pub(crate) fn next(&self, position: u64) -> Header {
         let number = self.newest.number + if self.fell_back { 2 } else { 1 };
         Header { number, position, ..self.newest }
     }
 
-    /// The first snapshot of the next epoch.
+    /// Returns the header of the first snapshot of the next epoch.
     pub(crate) fn next_epoch(&self, position: u64) -> Header {
         Header { epoch: self.newest.epoch + 1, ..self.next(position) }
     }
 }
 
-/// Replays the newest snapshot that can be read, and the log after it, into `image`.
-/// Errors: `Corrupt` if no snapshot leads to the state of the newest one.
+/// Replays the newest snapshot that can be read, and the log after it, into `image`. Errors:
+/// `Corrupt` if no snapshot leads to the state of the newest one; `Io`.
 pub(crate) fn rebuild(
     media: &dyn Media,
     superblock: &Superblock,
@@ -196,12 +197,12 @@ pub(crate) fn rebuild(
         image.lsn = header.lsn;
         let mut end = replay_log(media, superblock, &header, image)?;
         if header.epoch != newest.epoch && image.lsn == newest.lsn {
-            // The newest one was written by a recovery from this one: the log goes on after it.
+            // A recovery from this snapshot wrote the newest one: the log goes on after that.
             lose_memory(superblock, image)?;
             end = replay_log(media, superblock, &newest, image)?;
         }
         if image.lsn < newest.lsn {
-            // What is wrong is the newer one: that it could not be read may pass.
+            // The newer snapshot is at fault; if it could not be read, that may pass.
             let missing = Error::Corrupt { what: "log between two snapshots" };
             return Err(first_error.unwrap_or(missing));
         }
@@ -210,7 +211,7 @@ pub(crate) fn rebuild(
     Err(first_error.unwrap_or(Error::Corrupt { what: "no valid snapshot" }))
 }
 
-/// Between two epochs the node's memory was lost, and with it the tiers that are memory.
+/// Drops what was on tiers in memory: between two epochs the node's memory was lost.
 pub(crate) fn lose_memory(superblock: &Superblock, image: &Image<'_>) -> Result<()> {
     let is_gone = |tier| !superblock.survives(tier);
     let mut tiers = superblock.geometry.tier_blocks.iter().zip(0..);
@@ -220,7 +221,7 @@ pub(crate) fn lose_memory(superblock: &Superblock, image: &Image<'_>) -> Result<
     }
 }
 
-/// Replays the log after a snapshot; returns where it ends.
+/// Replays the log after a snapshot. Returns the position at which it ends.
 fn replay_log(
     media: &dyn Media,
     superblock: &Superblock,
@@ -233,15 +234,16 @@ fn replay_log(
     Ok(header.position + replayed as u64)
 }
 
-/// Writes `image` as the snapshot after `previous`, which says everything but what the image holds.
+/// Writes `image` as a snapshot. `header` has everything but the size, checksum and LSN of the
+/// records. Returns the complete header.
 pub(crate) fn write(
     media: &dyn Media,
     superblock: &Superblock,
     image: &Image<'_>,
     mut header: Header,
 ) -> Result<Header> {
-    // The newest one may be of a writer that died before it was durable, and this one replaces the
-    // other.
+    // The newest snapshot may be of a writer that died before it was durable, and this one replaces
+    // the other.
     media.flush()?;
     let mut writer = Writer {
         media,
@@ -263,7 +265,7 @@ pub(crate) fn write(
     Ok(header)
 }
 
-/// Makes the next snapshot from the newest one and the log, reading nothing but the media.
+/// Makes the next snapshot from the newest one and the log; reads nothing but the media.
 pub(crate) fn advance(
     media: &dyn Media,
     superblock: &Superblock,
@@ -276,7 +278,7 @@ pub(crate) fn advance(
     write(media, superblock, &image, rebuilt.next(rebuilt.end))
 }
 
-/// The snapshot of a namespace that has nothing but a root directory.
+/// Writes the snapshot of a namespace that has nothing but a root directory.
 pub(crate) fn write_first(
     media: &dyn Media,
     superblock: &Superblock,
@@ -332,7 +334,7 @@ fn dump(image: &Image<'_>, writer: &mut Writer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Names of a directory, extents of a file, target of a symbolic link.
+/// Writes the names of a directory, the extents of a file, or the target of a symbolic link.
 fn dump_content(image: &Image<'_>, writer: &mut Writer<'_>, id: InodeId) -> Result<()> {
     let number = u64::from(id.0);
     let mut text = [0; PATH_BYTES_MAX];

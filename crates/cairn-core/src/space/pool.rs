@@ -1,12 +1,12 @@
 //! Hugeblock pools: one bitmap per tier, and per process the runs it freed last.
 //!
-//! The bitmap alone is the truth. Each process slot keeps a small ring of *warm runs*, blocks it
-//! freed most recently and therefore has mapped and cached; they are handed out first (DESIGN
-//! decision 13). A run in a ring is a hint: whatever is no longer free is skipped. When the ring is
-//! empty, a stretch is taken from the circular cursor of the tier and put into the ring, so that
-//! processes allocate apart from each other, as do the descriptions of one process (streams.rs);
-//! where a tier has parts, each has a cursor (parts.rs). While an image is held, blocks that are in
-//! it are not handed out, free or not (image.rs).
+//! The bitmap alone is authoritative. Each process slot keeps a small ring of *warm runs*: blocks
+//! that it freed most recently and therefore has mapped and cached. They are handed out first
+//! (DESIGN decision 13). A run in a ring is a hint: blocks that are no longer free are skipped.
+//! When the ring is empty, a stretch is taken from the circular cursor of the tier and put into the
+//! ring. So processes allocate apart from each other, and so do the descriptions of one process
+//! (streams.rs). On a tier with several parts, each part has a cursor (parts.rs). While an image is
+//! held, blocks that are in it are not handed out, free or not (image.rs).
 
 use crate::data::parts::Part;
 use crate::engine::inode::Inode;
@@ -15,20 +15,20 @@ use crate::format::layout::{CHECKSUMS_PER_PAGE, SlabKind, TierRegion};
 use crate::format::types::{HandleId, TIERS_MAX};
 use crate::process::Slot;
 
-/// Runs a slot remembers: a file of a GiB that was written beside others has so many.
+/// Number of runs a slot remembers: a file of a GiB that was written beside others has so many.
 pub(crate) const WARM_RUNS: usize = 128;
-/// Blocks claimed from the circular cursor at a time.
+/// Number of blocks taken from the circular cursor at a time.
 pub(crate) const STRETCH_BLOCKS: u32 = 256;
-/// The same on a durable tier, where each stretch costs a record; but, if that is more, only so
-/// small a share of the tier.
+/// The same on a durable tier, where each stretch costs a record; but at most this share of the
+/// tier, unless that is less than in memory.
 const DURABLE_STRETCH_BLOCKS: u32 = 8192;
 const DURABLE_STRETCH_SHARE: u32 = 64;
-/// Words after a tier's number of used blocks: where its cursor stands, the end of what was ever
-/// handed out, and how many blocks at its end are not to be handed out for now.
+/// Words behind the number of used blocks: the cursor; the end of the blocks ever handed out; and
+/// the number of blocks at the end that are not handed out for now.
 const CURSOR: usize = 1;
 pub(crate) const TOUCHED: usize = 2;
 pub(crate) const BARRED: usize = 3;
-/// Bitmap words looked at for one hint before it is dropped.
+/// Bitmap words examined for one hint before it is dropped.
 const HINT_SCAN_WORDS: u32 = 64;
 
 /// Consecutive blocks of one tier.
@@ -46,7 +46,7 @@ const COUNT_MASK: u32 = (1 << (TIER_SHIFT - COUNT_SHIFT)) - 1;
 pub(crate) const RUN_BLOCKS_MAX: u32 = 1 << 16;
 
 impl BlockRun {
-    /// Tier (4 bits), count (24 bits), first block (36 bits).
+    /// Encodes as tier (4 bits), count (24 bits), first block (36 bits).
     pub(crate) fn pack(self) -> u64 {
         u64::from(self.tier) << TIER_SHIFT
             | u64::from(self.count) << COUNT_SHIFT
@@ -110,13 +110,13 @@ impl Transaction<'_> {
         self.allocate_in_stream(slot, handle, inode, wanted.min(RUN_BLOCKS_MAX))
     }
 
-    /// The same from what the descriptions of a process share.
+    /// Does the same with the blocks that the descriptions of a process share.
     pub(crate) fn allocate_shared(&mut self, slot: Slot, wanted: u32) -> Option<BlockRun> {
         self.find_shared(slot, wanted).inspect(|&found| self.mark_used(found))
     }
 
-    /// Up to `wanted` consecutive free blocks of what the descriptions of a process share, which do
-    /// not belong to that any more.
+    /// Takes up to `wanted` consecutive free blocks out of those that the descriptions of a process
+    /// share. Does not mark them as used.
     pub(crate) fn find_shared(&mut self, slot: Slot, wanted: u32) -> Option<BlockRun> {
         (0..TIERS_MAX as u8).find_map(|tier| self.find_on(slot, tier, wanted))
     }
@@ -162,7 +162,7 @@ impl Transaction<'_> {
         Some(found)
     }
 
-    /// Frees blocks, and remembers them as warm for `slot`.
+    /// Frees blocks and remembers them as warm for `slot`.
     pub(crate) fn free_blocks(&mut self, slot: Option<Slot>, run: BlockRun) {
         let Some(region) = self.tier(run) else { return };
         let mut twice = false;
@@ -186,7 +186,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Marks blocks whose checksum must be recomputed, or whose checksum is right again.
+    /// Marks the checksums of blocks as void (must be recomputed) or as valid.
     pub(crate) fn set_stale(&mut self, run: BlockRun, is_stale: bool) {
         let Some(region) = self.tier(run) else { return };
         for_words(run.first, run.count, |word, mask| {
@@ -211,8 +211,8 @@ impl Transaction<'_> {
         })
     }
 
-    /// A word of the bitmap of blocks that are not to be handed out: in use, or in the image that
-    /// is held.
+    /// Returns a word of the bitmap of blocks that must not be handed out: in use, or in the image
+    /// that is held.
     #[inline]
     fn taken_word(&self, region: &TierRegion, word: usize) -> u64 {
         let used = self.get(region.used + word);
@@ -222,7 +222,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Checksum of a block; meaningful only if the block is used and not stale.
+    /// Returns the checksum of a block; meaningful only if the block is used and not stale.
     pub(crate) fn checksum(&self, tier: u8, block: u32) -> u32 {
         let run = BlockRun { tier, first: block, count: 1 };
         self.tier(run).map_or(0, |region| {
@@ -230,19 +230,20 @@ impl Transaction<'_> {
         })
     }
 
-    /// Adds the term of bytes written over zeros; CRC32C is linear, so that is an exclusive or.
+    /// Adds the checksum term of bytes that were written over zeros. CRC32C is linear, so this is
+    /// an exclusive or.
     pub(crate) fn fold_checksum(&mut self, tier: u8, block: u32, term: u32) {
         let run = BlockRun { tier, first: block, count: 1 };
         if let Some(region) = self.tier(run) {
             let at = region.checksums + block as usize / 2;
             let old = self.checksum(tier, block);
-            // Whoever owns the neighbouring block stores its checksum without the lock.
+            // The owner of the neighbouring block stores its checksum without the lock.
             self.set_half(at, block % 2 == 1, old ^ term);
             self.mark_checksums_dirty(run);
         }
     }
 
-    /// Notes that checksums of these blocks differ from those on the media.
+    /// Notes that the checksums of these blocks differ from those on the media.
     pub(crate) fn mark_checksums_dirty(&mut self, run: BlockRun) {
         if !self.layout.durable || run.count == 0 {
             return;
@@ -256,7 +257,7 @@ impl Transaction<'_> {
         });
     }
 
-    /// Notes that nobody knows which checksums are on the media.
+    /// Notes that it is unknown which checksums are on the media.
     pub(crate) fn mark_all_checksums_dirty(&mut self) {
         for region in self.layout.tiers {
             for word in 0..dirty_words(&region) {
@@ -265,14 +266,14 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether a block is in use whose checksum is in this page.
+    /// Whether a block in use has its checksum in this page.
     fn page_is_used(&self, region: &TierRegion, page: usize) -> bool {
         const WORDS: usize = CHECKSUMS_PER_PAGE / 64;
         let end = (region.blocks as usize).div_ceil(64).min((page + 1) * WORDS);
         (page * WORDS..end).any(|word| self.get(region.used + word) != 0)
     }
 
-    /// Moves the pages of checksums that differ from the media's, each with its tier, into `pages`,
+    /// Moves the pages of checksums that differ from the media, each with its tier, into `pages`,
     /// which has room for all.
     pub(crate) fn take_dirty_checksums(&mut self, pages: &mut Vec<(u8, usize)>) {
         for (tier, region) in (0..).zip(self.layout.tiers) {
@@ -308,7 +309,7 @@ impl Transaction<'_> {
         self.count_in_parts(run, true);
     }
 
-    /// The first free stretch within `hint`, at most `wanted` blocks.
+    /// Returns the first free stretch within `hint`, at most `wanted` blocks.
     pub(crate) fn free_part(&self, hint: BlockRun, wanted: u32) -> Option<BlockRun> {
         let region = self.layout.tiers.get(hint.tier as usize)?;
         let end = hint.first.saturating_add(hint.count).min(region.blocks);
@@ -320,7 +321,7 @@ impl Transaction<'_> {
         Some(BlockRun { tier: hint.tier, first, count })
     }
 
-    /// Number of free blocks from `first` on, at most `wanted`, not past `end`.
+    /// Returns the number of free blocks from `first` on, at most `wanted`, not past `end`.
     fn free_length(&self, region: &TierRegion, first: u32, end: u32, wanted: u32) -> u32 {
         let limit = end.min(first.saturating_add(wanted));
         let mut block = first;
@@ -335,7 +336,7 @@ impl Transaction<'_> {
         block.min(limit) - first
     }
 
-    /// Blocks of a stretch that the descriptions of a process share.
+    /// Returns the length of a stretch that the descriptions of a process share.
     pub(crate) fn stretch_blocks(&self, region: &TierRegion) -> u32 {
         match self.layout.durable {
             true => {
@@ -346,9 +347,9 @@ impl Transaction<'_> {
         }
     }
 
-    /// How many free blocks are set apart for single descriptions, and on a durable tier for
-    /// processes. In memory those do not count: better another process's share than a page that was
-    /// never touched.
+    /// Returns the number of free blocks that are set apart for single descriptions and, on a
+    /// durable tier, for processes. In memory the latter do not count: another process's share is
+    /// better than a page that was never touched.
     fn blocks_set_apart(&self, region: &TierRegion) -> u32 {
         let shared = match self.layout.durable {
             true => self.stretch_blocks(region) * self.records_in_use(SlabKind::Slot) as u32,
@@ -357,14 +358,14 @@ impl Transaction<'_> {
         shared.saturating_add(self.blocks_in_streams())
     }
 
-    /// The next free stretch of up to `wanted` blocks of a tier.
+    /// Returns the next free stretch of up to `wanted` blocks of a tier.
     pub(crate) fn next_stretch(&mut self, tier: u8, wanted: u32) -> Option<BlockRun> {
         self.preferred_parts(tier).find_map(|part| self.next_stretch_in(tier, part, wanted))
     }
 
-    /// The next free stretch of up to `wanted` blocks after the part's cursor, which is moved past
-    /// it. The cursor circles where the part was used before, whose memory exists already, as long
-    /// as an eighth of that is free.
+    /// Returns the next free stretch of up to `wanted` blocks behind the part's cursor, and moves
+    /// the cursor past it. The cursor stays within blocks that were used before, whose memory
+    /// exists already, as long as an eighth of them is free.
     fn next_stretch_in(&mut self, tier: u8, part: Part, wanted: u32) -> Option<BlockRun> {
         let region = self.layout.tiers[tier as usize];
         let distance = |at: usize| (self.get(part.counters + at) as u32).min(part.blocks);
@@ -392,7 +393,7 @@ impl Transaction<'_> {
         let mut block = from;
         while block < to {
             let word = block as usize / 64;
-            // Skip 64 full words at a time by the summary.
+            // Skip up to 64 full words at a time by the summary.
             let skip = (self.get(region.full + word / 64) >> (word % 64)).trailing_ones();
             if skip > 0 {
                 block = (block / 64 + skip.min(64 - word as u32 % 64)) * 64;

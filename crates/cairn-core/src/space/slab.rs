@@ -1,4 +1,4 @@
-//! Fixed-size records addressed by index, with a free list.
+//! Slabs: fixed-size records addressed by index, with a free list.
 //!
 //! Header of a slab, four words: records ever used (high-water mark), first free record, records in
 //! use. Word 0 of a free record is the index of the next free one. Index 0 is never handed out: it
@@ -21,13 +21,13 @@ pub(crate) struct Taken {
     pub pristine: bool,
 }
 
-/// The high-water mark as it stands in a slab's header, read without the lock.
+/// Returns the word of the high-water mark in a slab's header, to be read without the lock.
 #[inline]
 pub(crate) fn marked(header: &[AtomicU64]) -> &AtomicU64 {
     &header[HIGH_WATER]
 }
 
-/// Indices below this have been used; read without the lock.
+/// Returns the high-water mark: indices below it have been used. Takes no lock.
 pub(crate) fn high_water(words: &[AtomicU64], region: &SlabRegion) -> usize {
     let raw = words[region.header + HIGH_WATER].load(Ordering::Relaxed);
     (raw.min(u64::from(region.capacity)) as usize).max(1)
@@ -54,7 +54,7 @@ impl Transaction<'_> {
         Ok(Taken { index: index as u32, pristine: true })
     }
 
-    /// Gives a record back.
+    /// Frees a record.
     pub(crate) fn give_back(&mut self, kind: SlabKind, index: u32) {
         let header = self.layout.slab(kind).header;
         let at = self.record(kind, index);
@@ -66,8 +66,8 @@ impl Transaction<'_> {
         self.set(header + IN_USE, in_use.wrapping_sub(1));
     }
 
-    /// Takes the record `index`, whose place the free list does not know. Only while a namespace is
-    /// rebuilt, before [`Transaction::rebuild_free_list`].
+    /// Takes the record `index` without the free list. Returns false if there is no such record.
+    /// Only while a namespace is rebuilt, before [`Transaction::rebuild_free_list`].
     pub(crate) fn claim_record(&mut self, kind: SlabKind, index: u32) -> bool {
         let region = *self.layout.slab(kind);
         if index == 0 || index >= region.capacity {
@@ -80,15 +80,14 @@ impl Transaction<'_> {
         true
     }
 
-    /// Gives a claimed record back.
+    /// Uncounts a claimed record that is free again.
     pub(crate) fn release_record(&mut self, kind: SlabKind) {
         let header = self.layout.slab(kind).header;
         let in_use = self.get(header + IN_USE);
         self.set(header + IN_USE, in_use.wrapping_sub(1));
     }
 
-    /// Makes the free list anew: it holds the records from `indices`, which are all that are not in
-    /// use.
+    /// Rebuilds the free list from `indices`, which are all records that are not in use.
     pub(crate) fn rebuild_free_list(&mut self, kind: SlabKind, indices: impl Iterator<Item = u32>) {
         let header = self.layout.slab(kind).header;
         let mut first = 0;
@@ -100,8 +99,8 @@ impl Transaction<'_> {
         self.set(header + FREE_FIRST, first);
     }
 
-    /// First word of a record. An index that was never handed out marks the transaction corrupt and
-    /// gives the record 0 of the slab, which is used by nobody.
+    /// Returns the first word of a record. An index that was never handed out marks the transaction
+    /// corrupt and gives record 0 of the slab, which nobody uses.
     pub(crate) fn record(&self, kind: SlabKind, index: u32) -> usize {
         self.find_record(kind, index).unwrap_or_else(|| {
             self.mark_corrupt("record index out of range");
@@ -109,7 +108,7 @@ impl Transaction<'_> {
         })
     }
 
-    /// First word of a record, if `index` was ever handed out.
+    /// Returns the first word of a record, if `index` was ever handed out.
     #[inline]
     pub(crate) fn find_record(&self, kind: SlabKind, index: u32) -> Option<usize> {
         let region = self.layout.slab(kind);
@@ -117,7 +116,7 @@ impl Transaction<'_> {
             .then(|| region.first_word + index as usize * region.record_words)
     }
 
-    /// Lets the record `index`, which may be any number, come into the cache.
+    /// Prefetches the record `index`, which may be any number, into the cache.
     #[inline]
     pub(crate) fn prefetch_record(&self, kind: SlabKind, index: u32) {
         let region = self.layout.slab(kind);
@@ -132,13 +131,13 @@ impl Transaction<'_> {
         index != 0 && u64::from(index) < used
     }
 
-    /// One past the highest index ever handed out.
+    /// Returns one past the highest index ever handed out.
     pub(crate) fn records_end(&self, kind: SlabKind) -> u32 {
         let region = self.layout.slab(kind);
         self.get(region.header + HIGH_WATER).min(u64::from(region.capacity)) as u32
     }
 
-    /// Records in use.
+    /// Returns the number of records in use.
     pub(crate) fn records_in_use(&self, kind: SlabKind) -> u64 {
         let region = self.layout.slab(kind);
         self.get(region.header + IN_USE).min(u64::from(region.capacity))

@@ -1,5 +1,4 @@
-//! What keeps a namespace in order besides the programs that use it: sealing blocks, freeing
-//! orphans, counting.
+//! Upkeep of a namespace beside the calls of programs: sealing blocks, freeing orphans, counting.
 
 use crate::data::map::Stretch;
 use crate::data::parts::PartUsage;
@@ -13,25 +12,25 @@ use crate::space::pool::BlockRun;
 use std::array::from_fn;
 use std::sync::atomic::Ordering;
 
-/// Stale blocks named by one call.
+/// Maximum number of stale blocks returned by one call.
 const STALE_BATCH: usize = 64;
-/// Extents looked at under one lock.
+/// Extents examined under one lock.
 const SCAN_BATCH: usize = 256;
 
 /// A block whose checksum must be recomputed from its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct StaleBlock {
-    /// Place in the file, hugeblocks.
+    /// Index of the block in the file, hugeblocks.
     pub file_block: u32,
-    /// Its tier.
+    /// Tier of the block.
     pub tier: u8,
-    /// Its place on the tier.
+    /// Index of the block on the tier.
     pub block: u32,
     /// Bytes that belong to the file; the rest of the block counts as zeros.
     pub bytes: u32,
 }
 
-/// How full a namespace is.
+/// Usage of a namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
     /// Unit of allocation, bytes.
@@ -42,13 +41,13 @@ pub struct Usage {
     pub used_blocks: [u64; TIERS_MAX],
     /// Hugeblocks that were read on each tier and moved to a faster one.
     pub promoted_blocks: [u64; TIERS_MAX],
-    /// The parts of the tier in memory; one if it is not divided among memory nodes.
+    /// Parts of the tier in memory; one if it is not divided among memory nodes.
     pub parts: Vec<PartUsage>,
     /// Inodes in use.
     pub inodes: u64,
-    /// Inodes there can be.
+    /// Maximum number of inodes.
     pub inode_capacity: u64,
-    /// Deleted files whose blocks are not free yet.
+    /// Deleted or emptied files whose blocks are not free yet.
     pub orphans: u64,
     /// Open-file descriptions.
     pub handles: u64,
@@ -56,14 +55,14 @@ pub struct Usage {
     pub processes: u64,
     /// Writes between plan and commit.
     pub pins: u64,
-    /// Times a process attached since the namespace was made.
+    /// Number of times a process attached since the namespace was made.
     pub attachments: u64,
 }
 
 impl Microfs {
-    /// Names blocks of `inode` whose checksums are void, at most 64, and the version of the data
-    /// they belong to. None of a file that some mapping may be stored to, nor those whose checksums
-    /// an image has as they were: they stay void.
+    /// Fills `found` with blocks of `inode` whose checksums are void, at most 64. Returns the
+    /// version of the data they belong to. Finds none in a file that some mapping may be stored to.
+    /// Leaves out blocks whose checksums an image has as they were: they stay void.
     pub fn stale_blocks(&self, inode: InodeId, found: &mut Vec<StaleBlock>) -> Result<u64> {
         found.clear();
         found.reserve(STALE_BATCH);
@@ -105,7 +104,7 @@ impl Microfs {
                             continue;
                         }
                         if tx.is_checksum_of_image(inode, run.tier, run.first + index) {
-                            // It stays void until the image has ended.
+                            // The checksum stays void until the image has ended.
                             keeps_some = true;
                         } else {
                             let start = u64::from(file_block + index) << tx.layout.hugeblock_shift;
@@ -131,8 +130,8 @@ impl Microfs {
         }
     }
 
-    /// Seals blocks with checksums computed from their bytes; false, and nothing done, if the data
-    /// changed since `version` or is being written.
+    /// Seals blocks with checksums computed from their bytes. Returns false, with nothing done, if
+    /// the data changed since `version` or are being written.
     pub fn seal(&self, inode: InodeId, version: u64, blocks: &[(StaleBlock, u32)]) -> Result<bool> {
         let may_begin = self.transact(|tx| Ok(tx.may_change_in_place(tx.inode(inode)?)))?;
         if !may_begin {
@@ -165,8 +164,8 @@ impl Microfs {
         })
     }
 
-    /// Checksums of consecutive file blocks; `None` for holes and stale blocks. Bytes past the end
-    /// of the file count as zeros, whatever the last block holds there.
+    /// Fills `found` with the checksums of consecutive file blocks; `None` for holes and stale
+    /// blocks. Bytes past the end of the file count as zeros, whatever the last block holds there.
     pub fn checksums(
         &self,
         inode: InodeId,
@@ -211,8 +210,8 @@ impl Microfs {
         })
     }
 
-    /// Frees a bounded batch of orphaned blocks, warm for `slot`; true if more can be freed at
-    /// once. On a durable tier blocks wait until a `sync` has made durable that they are free.
+    /// Frees a bounded batch of orphaned blocks, warm for `slot`. Returns true if more can be freed
+    /// at once. On a durable tier, blocks wait until a `sync` has made durable that they are free.
     pub fn reclaim(&self, slot: Option<SlotId>) -> Result<bool> {
         self.transact(|tx| {
             let slot = slot.map(|slot| tx.slot(slot)).transpose()?;
@@ -221,13 +220,14 @@ impl Microfs {
         })
     }
 
-    /// Deleted or emptied files whose blocks are not free yet; read without the lock.
+    /// Returns the number of deleted or emptied files whose blocks are not free yet. Takes no lock.
     pub fn orphans(&self) -> u64 {
         self.memory().words()[ORPHAN_COUNT].load(Ordering::Relaxed)
     }
 
-    /// Records that `version` of the file is drained and verified, if it is that still: the file
-    /// may be gone, and its record be another one's. That of an absent file is in any case.
+    /// Records that `version` of the file is drained and verified. Does nothing if the file has
+    /// another version, or is gone and its record used by another file. Does nothing for an absent
+    /// file, which counts as drained in any case.
     pub fn mark_drained(&self, inode: InodeId, version: u64, now: Timestamp) -> Result<()> {
         self.transact(|tx| {
             let inode = tx.inode(inode)?;
@@ -241,7 +241,7 @@ impl Microfs {
         })
     }
 
-    /// How full the namespace is.
+    /// Returns the usage of the namespace.
     pub fn usage(&self) -> Result<Usage> {
         self.transact(|tx| {
             let tiers = tx.layout.tiers;

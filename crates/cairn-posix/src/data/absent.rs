@@ -1,27 +1,28 @@
-//! A call that needs data which are still elsewhere waits until the agent has brought them (`cairn
-//! run --stage=on-demand`).
+//! Waits for data that are still elsewhere until the agent has fetched them (`cairn run
+//! --stage=on-demand`).
 //!
-//! Must stay true: a signal handler ends the wait as it ends that for a slow device: `EINTR`, or
-//! the wait goes on if the handler was installed so. Data that cannot be had, or that nobody brings
-//! any more, are `EIO`. Nothing is left behind by whoever dies or jumps out of it but a descriptor
-//! of its own process, and that the file is brought before others.
+//! Must stay true: a signal handler ends the wait as it does for a slow device. The call returns
+//! `EINTR`, or the wait goes on if the handler was installed with `SA_RESTART`. Data that cannot be
+//! fetched, or that no agent fetches any more, are `EIO`. A caller that dies or jumps out of the
+//! wait leaves nothing behind but a descriptor of its own process, and the request to fetch the
+//! file before others.
 
 use std::time::Duration;
 
 use cairn_core::{Absence, Error, Hope, InodeId, Moment};
-use cairn_device::descriptor::Descriptor;
-use cairn_device::sys;
+use cairn_platform::descriptor::Descriptor;
+use cairn_platform::sys;
 
 use crate::data::space;
 use crate::error::{Errno, Result};
 use crate::kernel::gate;
 use crate::mount::Mount;
 
-/// How often is looked whether the data are there.
+/// Interval between checks whether the data are there.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What `attempt` gives once it needs no data that are absent, and no file that is packed. Errors:
-/// `EINTR`, `EIO`; `ENOSPC` for a packed file that cannot have a block of its own.
+/// Repeats `attempt` until it needs no absent data and no packed file, and returns its result.
+/// Errors: `EINTR`, `EIO`; `ENOSPC` if a packed file cannot get a block of its own.
 pub fn wait<T>(
     mount: &Mount,
     mut attempt: impl FnMut() -> cairn_core::Result<T>,
@@ -46,7 +47,7 @@ fn wait_for<T>(
 ) -> Result<cairn_core::Result<T>> {
     const FAILED: Errno = Errno(libc::EIO);
     let fs = mount.fs();
-    // Without a descriptor for it nothing can be waited for.
+    // The wait needs a descriptor; without one it is not possible.
     let ticker = Descriptor::from_raw(sys::ticker(LOOK_EVERY).map_err(|_| FAILED)?).raise();
     let began = Moment(sys::monotonic_ms());
     let mut known = fs.want_absent(inode);
@@ -54,7 +55,7 @@ fn wait_for<T>(
         match known {
             Ok(Some(Absence { unavailable: true, .. })) => return Err(FAILED),
             Ok(Some(_)) => {}
-            // It is there, or was emptied or removed: the call shall see.
+            // The data are there, or the file was emptied or removed; the call finds out which.
             Ok(None) | Err(_) => match attempt() {
                 Err(Error::Absent { inode: other }) if other != inode => {
                     inode = other;
@@ -71,7 +72,7 @@ fn wait_for<T>(
         let mut ticks = [0_u8; 8];
         match gate::outside_unless_interrupted(|| sys::read(ticker.raw(), &mut ticks)) {
             None | Some(Err(sys::Errno(libc::EINTR))) => return Err(Errno(libc::EINTR)),
-            // The application has closed it.
+            // The application has closed the descriptor.
             Some(Err(_)) => return Err(FAILED),
             Some(Ok(_)) => {}
         }

@@ -1,13 +1,14 @@
-//! Copying between descriptors where the kernel cannot: `copy_file_range` and `sendfile` with a
-//! file of ours.
+//! Copies between descriptors where the kernel cannot: `copy_file_range` and `sendfile` with a file
+//! of ours.
 //!
-//! The bytes go through a small buffer on the stack. Invariant: bytes that were read but could not
-//! be written are given back to the source's cursor.
+//! The bytes go through a small buffer on the stack.
+//!
+//! Invariant: bytes that were read but could not be written are given back to the source's cursor.
 
 pub mod check;
 
 use cairn_core::HandleId;
-use cairn_device::sys;
+use cairn_platform::sys;
 
 use crate::data::io::{self, At};
 use crate::data::transfer::Buffers;
@@ -18,7 +19,7 @@ use crate::kernel::gate;
 
 /// Bytes moved at a time.
 const PIECE_BYTES: usize = 64 << 10;
-/// Most bytes one call copies, so that it stays interruptible in between.
+/// Most bytes that one call copies, so that it stays interruptible.
 const CALL_BYTES_MAX: usize = 16 << 20;
 
 /// One side of a copy.
@@ -30,8 +31,8 @@ pub enum End {
     Kernel(i32),
 }
 
-/// Copies up to `length` bytes. An offset that is given is used and advanced instead of the cursor.
-/// Returns the bytes copied; 0 at the end of the source.
+/// Copies up to `length` bytes. Uses and advances an offset that is given instead of the cursor.
+/// Returns the number of bytes copied; 0 at the end of the source.
 pub fn copy(
     source: End,
     mut source_offset: Option<&mut i64>,
@@ -124,8 +125,8 @@ fn give_back(source: End, offset: Option<&mut i64>, bytes: usize) -> Result<()> 
     }
 }
 
-/// Copies a whole file of ours into an anonymous file of the kernel, which an exec does not close;
-/// returns its descriptor.
+/// Copies a whole file of ours to an anonymous file of the kernel, which stays open across an exec.
+/// Returns its descriptor.
 pub fn to_memory(handle: HandleId) -> Result<i32> {
     let memory = kernel::memfd_create_executable(c"cairn")?;
     let mut offset = 0;
@@ -142,12 +143,12 @@ pub fn to_memory(handle: HandleId) -> Result<i32> {
     }
 }
 
-/// Where an end's cursor is, or the offset that was given instead.
+/// Returns the offset that was given, or else the cursor of an end.
 pub fn position(end: End, offset: Option<&i64>) -> Result<i64> {
     match (offset, end) {
         (Some(offset), _) => Ok(*offset),
         (None, End::Ours(handle)) => file::seek(handle, 0, libc::SEEK_CUR),
-        // What cannot be sought is refused for what it is.
+        // A descriptor that cannot seek is refused later for its kind.
         (None, End::Kernel(descriptor)) => {
             Ok(kernel::lseek(descriptor, 0, libc::SEEK_CUR).unwrap_or(0) as i64)
         }

@@ -1,13 +1,14 @@
 //! Reading and writing: plan, transfer, commit, until the whole request is served.
 //!
-//! Invariant: after a failure that follows a success the count of the success is returned, as POSIX
-//! asks. Nothing here allocates.
+//! Invariant: if a failure follows a success, the call returns the byte count of the success, as
+//! POSIX asks. Nothing here allocates.
+//!
 //! Does not know where bytes are; the core plans, `transfer.rs` moves.
 
 use cairn_core::{
     Caller, Committed, Error, HandleId, LeasedWrite, Position, ReadPlan, SMALL_BYTES_MAX, WritePlan,
 };
-use cairn_device::sys;
+use cairn_platform::sys;
 
 use crate::data::read_ahead;
 use crate::data::space;
@@ -18,22 +19,22 @@ use crate::files::file;
 use crate::mapping;
 use crate::mount::{self, Mount};
 
-/// Most bytes one call transfers, as in Linux.
+/// Most bytes that one call transfers, as in Linux.
 const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
-/// Attempts at a plan that others keep overtaking.
+/// Most attempts at a plan that other processes keep invalidating.
 const REPLANS_MAX: usize = 1000;
 
-/// Where a call reads or writes.
+/// Position at which a call reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// At the shared cursor, and moves it.
+    /// At the shared cursor, which moves.
     Cursor,
     /// At this offset.
     Offset(u64),
 }
 
 impl At {
-    /// From an `off_t`. Errors: `EINVAL` if negative.
+    /// Converts an `off_t`. Errors: `EINVAL` if negative.
     pub fn offset(offset: i64) -> Result<At> {
         u64::try_from(offset).map(At::Offset).map_err(|_| Errno(libc::EINVAL))
     }
@@ -46,7 +47,7 @@ impl At {
     }
 }
 
-/// Reads into `buffers`; 0 at the end of the file.
+/// Reads into `buffers` and returns the number of bytes, 0 at the end of the file.
 pub fn read(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
     let mount = mount::current()?;
     let caller = mount.caller();
@@ -67,7 +68,7 @@ pub fn read(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
                 }
             }
             Err(_) if done > 0 => return Ok(done),
-            // So far not even a directory reaches.
+            // Even for a directory the check of the offset comes first.
             Err(Errno(libc::EISDIR)) => {
                 return at_end(mount, handle, at, wanted).and(Err(Errno(libc::EISDIR)));
             }
@@ -76,7 +77,7 @@ pub fn read(handle: HandleId, mut buffers: Buffers, at: At) -> Result<usize> {
     }
 }
 
-/// What a read gives that got nothing. Errors: `EINVAL` if no file can reach so far.
+/// Returns the result of a read that got nothing. Errors: `EINVAL` if no file can reach so far.
 #[cold]
 fn at_end(mount: &Mount, handle: HandleId, at: At, wanted: usize) -> Result<usize> {
     let offset = match at {
@@ -89,9 +90,9 @@ fn at_end(mount: &Mount, handle: HandleId, at: At, wanted: usize) -> Result<usiz
     }
 }
 
-/// Transfers one plan to its end, where the cursor stands. One that was made again, because blocks
-/// moved, may reach less far: then the rest has plans of its own, and what of it is not to be had
-/// is left to the next read.
+/// Transfers one plan to its end, where the cursor already is. A plan that was made again, because
+/// blocks moved, may reach less far. Then further plans cover the rest, and bytes that cannot be
+/// read are left to the next read.
 fn read_planned(
     mount: &Mount,
     caller: &Caller,
@@ -124,7 +125,7 @@ fn read_planned(
     }
 }
 
-/// Transfers one plan; plans again at the same place while blocks move underneath.
+/// Transfers one plan. Plans again at the same offset while blocks move.
 fn read_as_planned(
     mount: &Mount,
     caller: &Caller,
@@ -152,8 +153,9 @@ fn read_as_planned(
     Err(Errno(libc::EIO))
 }
 
-/// After a plan failed: lets it end where the buffers do, and the cursor with it. Errors: `EFAULT`
-/// if they have no place at all; what the plan failed with, if it was not for them.
+/// Shortens a plan that failed to the part that the buffers can take, and moves the cursor back
+/// with it. Errors: `EFAULT` if the buffers can take nothing; the plan's own error if the buffers
+/// are not the cause.
 #[cold]
 fn shorten(
     mount: &Mount,
@@ -167,7 +169,7 @@ fn shorten(
     }
     let length = buffers.overwritable(plan.length as usize) as u64;
     if length == plan.length {
-        // Then it was the tier's memory.
+        // The buffers are writable, so the tier's memory failed.
         return Err(Errno(libc::EIO));
     }
     if at == At::Cursor {
@@ -185,8 +187,8 @@ pub fn write(handle: HandleId, buffers: Buffers, at: At) -> Result<usize> {
     write_for(Some(handle), handle, buffers, at)
 }
 
-/// As `write`; what finds no room, or a tier that fails, is missed by whoever wrote through
-/// `owner`.
+/// As `write`. If there is no space or a tier fails, records through `owner` that bytes are
+/// missing.
 fn write_for(
     owner: Option<HandleId>,
     handle: HandleId,
@@ -216,8 +218,8 @@ fn write_for(
     Ok(written)
 }
 
-/// Writes to the end of the file, wherever the cursor is and however it was opened (`RWF_APPEND`).
-/// If it `moves` the cursor, that is behind what was written. Errors: as `write`.
+/// Appends to the file, wherever the cursor is and however the file was opened (`RWF_APPEND`). If
+/// `moves`, the cursor moves behind the written bytes. Errors: as `write`.
 pub fn append(handle: HandleId, buffers: Buffers, moves: bool) -> Result<usize> {
     let (mount, info) = (mount::current()?, file::opened(handle)?);
     if !info.write {
@@ -234,21 +236,21 @@ pub fn append(handle: HandleId, buffers: Buffers, moves: bool) -> Result<usize> 
     })
 }
 
-/// How many bytes are left to write when some of the first `most` cannot be read. Errors: `EFAULT`
-/// for none, `EBADF`.
+/// Returns how many bytes can be written when some of the first `most` are not readable. Errors:
+/// `EFAULT` for none, `EBADF`.
 #[cold]
 fn readable(handle: HandleId, buffers: &Buffers, most: usize) -> Result<usize> {
     let wanted = buffers.remaining().min(most);
     match buffers.readable(wanted) {
         0 if !mount::current()?.fs().handle(handle)?.write => Err(Errno(libc::EBADF)),
         0 => Err(Errno(libc::EFAULT)),
-        // Then it was the tier's memory.
+        // The buffers are readable, so the tier's memory failed.
         readable if readable == wanted => Err(Errno(libc::EIO)),
         readable => Ok(readable),
     }
 }
 
-/// Writes at most so many bytes; after a failure the buffers are as before.
+/// Writes at most `most` bytes. After a failure the buffers are as before.
 #[inline]
 fn write_bytes(
     owner: Option<HandleId>,
@@ -307,13 +309,12 @@ fn write_bytes(
     Ok(done)
 }
 
-/// Whether what a program wanted to write, and was told that it cannot, is missed in the file: the
-/// tier has no room, or failed.
+/// Whether a failed write leaves bytes missing in the file: the tier has no space, or it failed.
 fn leaves_lack(failed: Errno) -> bool {
     matches!(failed, Errno(libc::ENOSPC | libc::EIO))
 }
 
-/// A write through `handle` at `at` found no room, or a tier that failed.
+/// Records that a write through `handle` at `at` found no space, or a tier that failed.
 #[cold]
 fn note_lack(owner: Option<HandleId>, handle: HandleId, at: Position) -> Result<()> {
     let (Some(owner), mount) = (owner, mount::current()?) else { return Ok(()) };
@@ -324,8 +325,8 @@ fn note_lack(owner: Option<HandleId>, handle: HandleId, at: Position) -> Result<
     Ok(mount.fs().note_lack(owner, offset)?)
 }
 
-/// How much of a write the process's limit on file sizes leaves. Errors: `EFBIG`, with the signal
-/// that goes with it.
+/// Returns how many of the `wanted` bytes the process's file size limit allows. Errors: `EFBIG`,
+/// and sends the signal that goes with it.
 #[cold]
 fn within_limit(
     mount: &Mount,
@@ -346,10 +347,10 @@ fn within_limit(
     }
 }
 
-/// Tells the process that a file would exceed its limit, as the kernel does.
+/// Signals the process that a file would exceed its limit, as the kernel does, and returns `EFBIG`.
 #[cold]
 pub(crate) fn too_large() -> Errno {
-    // A process that ignores or blocks the signal sees the error only.
+    // A process that ignores or blocks the signal sees only the error.
     let _ = sys::tgkill(sys::getpid(), sys::gettid(), libc::SIGXFSZ);
     Errno(libc::EFBIG)
 }
@@ -363,7 +364,7 @@ pub(crate) fn write_zero(handle: HandleId, offset: u64) -> Result<()> {
     write_for(None, handle, unsafe { Buffers::one(&entry) }, At::Offset(offset)).map(drop)
 }
 
-/// Writes zeros from `offset` to before `end`.
+/// Writes zeros to `offset..end`.
 pub(crate) fn write_zeros(handle: HandleId, offset: u64, end: u64) -> Result<()> {
     static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
     let mut at = offset;
@@ -384,7 +385,7 @@ struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Writes what one plan covers, even if that takes several because others interfere.
+    /// Writes the range of one plan, with several plans if other processes interfere.
     fn write_slice(&self, buffers: &mut Buffers, at: Position, length: u64) -> Result<usize> {
         let planned = match self.plan(at, length) {
             Err(Errno(libc::ENOSPC)) => space::wait(self.mount, || self.plan(at, length)),
@@ -432,10 +433,10 @@ impl Request<'_> {
         self.give_up(&plan, start, reached, Errno(libc::EIO))
     }
 
-    /// Ends a slice of which only the part up to `reached` is in the file; that part counts if
-    /// there is one.
+    /// Ends a slice of which only the part up to `reached` is in the file. Returns the length of
+    /// that part, or the error if it is empty.
     fn give_up(&self, plan: &WritePlan, start: u64, reached: u64, errno: Errno) -> Result<usize> {
-        // An append that was to be planned again holds its place until then.
+        // An append that was to be planned again holds its place in the file until it is aborted.
         let _ = self.mount.fs().abort_write(self.caller, plan);
         match reached > start {
             true => Ok((reached - start) as usize),
@@ -454,7 +455,7 @@ impl Request<'_> {
         Err(Error::Busy.into())
     }
 
-    /// Moves and commits one plan; `buffers` advance only if it became part of the file.
+    /// Moves and commits one plan. `buffers` advance only if it became part of the file.
     fn transfer(&self, plan: &mut WritePlan, buffers: &mut Buffers) -> Result<Committed> {
         let mut source = *buffers;
         let moved = transfer::write(self.mount, plan, &mut source);

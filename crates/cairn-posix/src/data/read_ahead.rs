@@ -1,10 +1,10 @@
-//! Which bytes a program will read next, so that a device fetches them while the program works on
-//! those before.
+//! Read-ahead: predicts which bytes a program reads next, so that a device fetches them while the
+//! program works on earlier ones.
 //!
-//! Who reads a file from front to back is followed, ever farther ahead the longer it does. The
-//! notes are this process's own and may be lost or mixed up: a wrong one costs a transfer, never a
-//! wrong byte.
-//! Does not read; devices do, those that can.
+//! A sequential reader is followed, farther ahead the longer it goes on. The notes belong to this
+//! process and may be lost or mixed up: a wrong one costs a transfer, never a wrong byte.
+//!
+//! Does not read; devices that can do.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,20 +12,20 @@ use cairn_core::{Caller, HandleId, Position, ReadPlan};
 
 use crate::mount::Mount;
 
-/// Descriptions that are followed at a time.
+/// Number of descriptions followed at a time.
 const STREAMS: usize = 16;
-/// A first read of so many bytes is taken for the beginning of more.
+/// Shortest first read, in bytes, that counts as the start of sequential reading.
 const LARGE_BYTES: u64 = 128 << 10;
-/// How far ahead of the program a device is sent, at most.
+/// Farthest distance ahead of the program that a device is asked to fetch, in bytes.
 const AHEAD_BYTES: u64 = 4 << 20;
 
 /// One description that is being read.
 struct Stream {
     handle: AtomicU64,
-    /// Where it began, and where it goes on if it does.
+    /// Offset at which the sequence began, and the offset of the next read in sequence.
     start: AtomicU64,
     next: AtomicU64,
-    /// Up to where devices were asked.
+    /// End of the range that devices were asked to fetch.
     asked: AtomicU64,
 }
 
@@ -42,7 +42,7 @@ impl Stream {
     }
 }
 
-/// Takes note of a read that is about to be made, and has fetched what will follow it.
+/// Records a read that is about to be made, and asks devices for the bytes that follow it.
 pub fn follow(mount: &Mount, caller: &Caller, handle: HandleId, plan: &ReadPlan) {
     let last = plan.runs().last().and_then(|run| run.source);
     let Some((tier, _)) = last else { return };
@@ -59,7 +59,7 @@ pub fn follow(mount: &Mount, caller: &Caller, handle: HandleId, plan: &ReadPlan)
     }
 }
 
-/// What is to be fetched, now that so many bytes are read at an offset.
+/// Records a read of `length` bytes at `offset`. Returns the offset and length to fetch, if any.
 fn note(handle: HandleId, offset: u64, length: u64) -> Option<(u64, u64)> {
     let stream = &FOLLOWED[handle.0 as usize % STREAMS];
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
@@ -78,7 +78,7 @@ fn note(handle: HandleId, offset: u64, length: u64) -> Option<(u64, u64)> {
     let ahead = (end - load(&stream.start).min(end)).min(AHEAD_BYTES);
     let asked = load(&stream.asked).max(end);
     let left = (end + ahead).saturating_sub(asked);
-    // In pieces that are worth a transfer.
+    // Ask only for pieces large enough to be worth a transfer.
     if left < ahead.div_ceil(2) {
         return None;
     }

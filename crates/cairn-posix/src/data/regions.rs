@@ -1,8 +1,8 @@
-//! Where the bytes of a file stand in memory, for programs that copy them past the store.
+//! Addresses of a file's bytes in memory, for programs that copy them without the store.
 //!
-//! A tier in memory is mapped once more when it is first asked for, to be read only, and stays
-//! mapped: addresses that were handed out stay valid, whoever uses the blocks meanwhile. A
-//! generation tells whether what was copied is the file.
+//! A tier in memory is mapped a second time, read-only, when it is first asked for. It stays
+//! mapped, so addresses that were handed out stay valid, whoever uses the blocks later. A
+//! generation tells whether the copied bytes are the file's.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use cairn_core::{HandleId, Look};
 pub use cairn_core::{Region, TIERS_MAX};
 use cairn_device::Mappable;
-use cairn_device::{sys, unlocked};
+use cairn_platform::{sys, unlocked};
 
 use crate::data::absent;
 use crate::descriptors::readers;
@@ -18,25 +18,25 @@ use crate::error::{Errno, Result};
 use crate::kernel::latch::Latch;
 use crate::mount::{self, Mount};
 
-/// Where each tier is mapped to be read; of the one store a process can have.
+/// Read-only mapping of each tier, of the one store that a process can have.
 static TIERS: [AtomicPtr<u8>; TIERS_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; TIERS_MAX];
 static MAPPING: Latch = Latch::new();
 
-/// A region and where to read it.
+/// A region and its address.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed {
     /// The region.
     pub region: Region,
-    /// Its address in this process; none on a tier that is not memory.
+    /// Its address in this process; none if the tier is not memory.
     pub address: Option<*const u8>,
-    /// Where it is in the file that [`segment`] opens.
+    /// Its offset in the file that [`segment`] opens.
     pub segment_offset: u64,
-    /// Bytes of the hugeblock: what its checksum is of.
+    /// Size of the hugeblock in bytes, which is the length that its checksum covers.
     pub padded_length: u32,
 }
 
-/// The regions of an open file from `offset` on; `take` gets each, as many as it wants. Errors:
-/// `EISDIR`; `EIO`; `ENOMEM`; `ENOSPC` and `EINTR` of a packed file.
+/// Finds the regions of an open file from `offset` on, as many as `found` holds, and passes each to
+/// `take`. Errors: `EISDIR`; `EIO`; `ENOMEM`; `ENOSPC` and `EINTR` for a packed file.
 pub fn regions(
     handle: HandleId,
     offset: u64,
@@ -64,14 +64,14 @@ pub fn regions(
     Ok(look)
 }
 
-/// The generation of an open file: see `cairn_core::Look`.
+/// Returns the generation of an open file; see `cairn_core::Look`.
 pub fn generation(handle: HandleId) -> Result<u64> {
     let mount = mount::current()?;
     let inode = mount.inode_of(handle)?;
     Ok(absent::wait(mount, || mount.fs().regions(inode, 0, &mut []))??.generation)
 }
 
-/// A new descriptor, to be read, of the file that a tier in memory is. Errors: `EINVAL`: there is
+/// Returns a new read-only descriptor of the file of a tier in memory. Errors: `EINVAL`: there is
 /// no such tier, or it is not memory.
 pub fn segment(tier: u32) -> Result<i32> {
     let mount = mount::current()?;
@@ -84,7 +84,7 @@ fn memory_of(mount: &Mount, tier: u8) -> Result<Option<Mappable>> {
     Ok(mount.tier(tier)?.mappable().filter(|mappable| mappable.in_memory))
 }
 
-/// Where a tier is mapped to be read.
+/// Returns the address at which a tier is mapped read-only.
 fn base(mount: &Mount, tier: u8) -> Result<*mut u8> {
     let place = TIERS.get(usize::from(tier)).ok_or(Errno(libc::EIO))?;
     let known = place.load(Ordering::Acquire);
@@ -101,8 +101,8 @@ fn base(mount: &Mount, tier: u8) -> Result<*mut u8> {
     let bytes = usize::try_from(device.bytes()).map_err(|_| Errno(libc::ENOMEM))?;
     let (shared, file) = (libc::MAP_SHARED, memory.descriptor);
     let new = unlocked::map(bytes, libc::PROT_READ, shared, file, memory.offset)?;
-    // SAFETY: the new mapping is ours; leaving it out of core dumps changes nothing else. If that
-    // fails, they are larger.
+    // SAFETY: the new mapping is ours. Leaving it out of core dumps changes nothing else; if that
+    // fails, core dumps are larger.
     let _ = unsafe { sys::madvise(new, bytes, libc::MADV_DONTDUMP) };
     place.store(new, Ordering::Release);
     Ok(new)

@@ -1,37 +1,37 @@
-//! A write that finds no space has small files share blocks, and waits for the agent to make some,
-//! if that has offered to.
+//! Space for a write that finds none: packs small files into shared blocks, and waits for the agent
+//! to free space, if the agent has offered to.
 //!
-//! Must stay true: the wait is bounded, and a signal handler ends it as it ends that for a slow
-//! device: what was written before counts, else it is `EINTR`, or the wait goes on if the handler
-//! was installed so. Nothing is left behind by whoever dies or jumps out of it but a descriptor of
-//! its own process. Without an offer nothing waits.
+//! Must stay true: the wait is bounded, and a signal handler ends it as it does for a slow device.
+//! Then what was written before counts, or else the call returns `EINTR`; the wait goes on if the
+//! handler was installed with `SA_RESTART`. A caller that dies or jumps out of the wait leaves
+//! nothing behind but a descriptor of its own process. Without an offer nothing waits.
 
 use std::time::Duration;
 
 use cairn_core::{Hope, InodeId, Moment};
-use cairn_device::descriptor::Descriptor;
-use cairn_device::sys;
+use cairn_platform::descriptor::Descriptor;
+use cairn_platform::sys;
 
 use crate::error::{Errno, Result};
 use crate::kernel::gate;
 use crate::mount::Mount;
 
 const FULL: Errno = Errno(libc::ENOSPC);
-/// How often space is looked for.
+/// Interval between checks for space.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Who does not wait for space to be made waits so long for what the agent only holds, which it
-/// lets go at its next look.
+/// Wait, in milliseconds, of a caller that does not wait for the agent to free space. It covers
+/// space that the agent only holds, which the agent releases at its next check.
 const HELD_MS: u32 = 100;
 
-/// Tries again what found no space until it finds some. Errors: `ENOSPC` when there is no hope any
-/// more, `EINTR`, those of `attempt`.
+/// Repeats `attempt` until it finds space. Errors: `ENOSPC` when no more space can be expected,
+/// `EINTR`, those of `attempt`.
 #[cold]
 pub fn wait<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
     wait_at_most(u32::MAX, mount, attempt)
 }
 
-/// The same for a moment.
+/// As [`wait`], for at most `HELD_MS`.
 #[cold]
 pub fn wait_for_held<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
     wait_at_most(HELD_MS, mount, attempt)
@@ -48,10 +48,10 @@ pub fn unpack(mount: &Mount, inode: InodeId) -> Result<()> {
 
 fn wait_at_most<T>(most_ms: u32, mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
     let fs = mount.fs();
-    // What small files need less than they have is nobody's loss.
+    // Packing small files costs nobody anything.
     loop {
         let has_packed = mount.pack();
-        // In any case: somebody else may have done it.
+        // Try in any case: another process may have packed files.
         match attempt() {
             Err(FULL) if has_packed => {}
             Err(FULL) => break,
@@ -61,7 +61,7 @@ fn wait_at_most<T>(most_ms: u32, mount: &Mount, attempt: impl Fn() -> Result<T>)
     if fs.space_patience_ms() == 0 {
         return Err(FULL);
     }
-    // Without a descriptor for it nothing can be waited for.
+    // The wait needs a descriptor; without one it is not possible.
     let ticker = Descriptor::from_raw(sys::ticker(LOOK_EVERY).map_err(|_| FULL)?).raise();
     let began = now();
     let mut waiter = fs.begin_waiting(began);
@@ -69,11 +69,11 @@ fn wait_at_most<T>(most_ms: u32, mount: &Mount, attempt: impl Fn() -> Result<T>)
         let mut ticks = [0_u8; 8];
         match gate::outside_unless_interrupted(|| sys::read(ticker.raw(), &mut ticks)) {
             None | Some(Err(sys::Errno(libc::EINTR))) => break Err(Errno(libc::EINTR)),
-            // The application has closed it.
+            // The application has closed the descriptor.
             Some(Err(_)) => break Err(FULL),
             Some(Ok(_)) => {}
         }
-        // Asked first: what was made before the hope ended is found.
+        // Asked before the attempt, so that space freed before the hope ended is found.
         let is_over = now().since(began) >= most_ms;
         let hope = fs.space_hope(&waiter, now());
         let tried = attempt();
@@ -81,7 +81,7 @@ fn wait_at_most<T>(most_ms: u32, mount: &Mount, attempt: impl Fn() -> Result<T>)
             break tried;
         }
         if is_over || hope == Hope::None {
-            // An agent that was killed may have held what was removed.
+            // An agent that was killed may have held blocks of removed files.
             break if mount.reap() { attempt() } else { tried };
         }
         fs.keep_waiting(&mut waiter, now());

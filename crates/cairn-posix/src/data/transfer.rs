@@ -1,8 +1,8 @@
 //! Moves bytes between the application's memory and the tiers, as a plan of the core says.
 //!
-//! Invariant: of a block that a plan calls fresh every byte that the plan does not leave to the
-//! file's tail is written before the plan is committed, and the checksum that is stored is of the
-//! bytes that were stored.
+//! Invariant: before a plan is committed, every byte of its fresh blocks is written, except those
+//! that the plan leaves to the file's tail. The stored checksum covers the bytes that were stored.
+//!
 //! Does not take the lock and does not allocate.
 
 use core::marker::PhantomData;
@@ -12,15 +12,16 @@ use core::ops::Range;
 use cairn_core::{
     Caller, HandleId, Position, ReadPlan, SMALL_BYTES_MAX, WriteKind, WritePiece, WritePlan,
 };
-use cairn_device::copy::{copy_crc, prefetch};
+use cairn_device::Device;
 use cairn_device::device::copy;
-use cairn_device::{Device, checksum};
+use cairn_platform::checksum;
+use cairn_platform::copy::{copy_crc, prefetch};
 
 use crate::error::{Errno, Result};
 use crate::kernel::address;
 use crate::mount::Mount;
 
-/// Longest list of buffers the kernel accepts (`IOV_MAX`).
+/// Longest list of buffers that the kernel accepts (`IOV_MAX`).
 const BUFFERS_MAX: usize = 1024;
 
 /// The application's memory for one call: a list of buffers, consumed front to back.
@@ -34,12 +35,11 @@ pub struct Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    /// The buffers of `list`.
+    /// Returns the buffers of `list`. Errors: `EINVAL` and `EFAULT` as `readv(2)`.
     ///
     /// # Safety
-    /// `list` points to `count` initialised entries that stay unchanged for 'a; each describes
-    /// memory of the application that may be accessed as the call it is used for implies.
-    /// Errors: `EINVAL` and `EFAULT` as `readv(2)`.
+    /// `list` points to `count` initialised entries that stay unchanged for 'a. Each describes
+    /// memory of the application that may be accessed as the call that uses it implies.
     pub unsafe fn new(list: *const libc::iovec, count: i32) -> Result<Buffers<'a>> {
         let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
         if count > BUFFERS_MAX {
@@ -58,11 +58,11 @@ impl<'a> Buffers<'a> {
         total.map(|_| buffers).ok_or(Errno(libc::EINVAL))
     }
 
-    /// One buffer.
+    /// Returns a list of one buffer.
     ///
     /// # Safety
-    /// The entry describes memory of the application that may be accessed as the call it is used
-    /// for implies.
+    /// The entry describes memory of the application that may be accessed as the call that uses it
+    /// implies.
     pub unsafe fn one(entry: &'a libc::iovec) -> Buffers<'a> {
         Buffers { list: entry, count: 1, consumed: 0, lifetime: PhantomData }
     }
@@ -72,14 +72,14 @@ impl<'a> Buffers<'a> {
         unsafe { *self.list.add(index) }
     }
 
-    /// Bytes not consumed yet.
+    /// Number of bytes not consumed yet.
     pub fn remaining(&self) -> usize {
         let total = (0..self.count)
             .fold(0, |sum: usize, index| sum.saturating_add(self.entry(index).iov_len));
         total - self.consumed
     }
 
-    /// Lets the first bytes come into the cache while their transfer is being planned.
+    /// Prefetches the first bytes into the cache while their transfer is being planned.
     pub fn prefetch(&self) {
         if self.count > 0 {
             let first = self.entry(0);
@@ -87,13 +87,14 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// How many of the next `length` bytes the process may read.
+    /// Returns how many of the next `length` bytes the process may read.
     #[inline]
     pub fn readable(&self, length: usize) -> usize {
         self.reachable(length, |start, bytes| address::readable(start, bytes))
     }
 
-    /// How many of the next `length` bytes the process may write; they are about to be overwritten.
+    /// Returns how many of the next `length` bytes the process may write. The check may change
+    /// them, so they must be about to be overwritten.
     #[inline]
     pub fn overwritable(&self, length: usize) -> usize {
         self.reachable(length, address::overwritable)
@@ -112,7 +113,7 @@ impl<'a> Buffers<'a> {
 
     fn reachable_in_list(&self, length: usize, count: impl Fn(*mut u8, usize) -> usize) -> usize {
         let mut good = 0;
-        // Ends with the first buffer that cannot be used as a whole.
+        // Ends with the first buffer that is not reachable as a whole.
         let _ = { *self }.for_each(length, |start, bytes| {
             let found = count(start, bytes);
             good += found;
@@ -121,12 +122,12 @@ impl<'a> Buffers<'a> {
         good
     }
 
-    /// Contiguous bytes that come next.
+    /// Number of contiguous bytes that come next.
     fn at_hand(&self) -> usize {
         { *self }.take(usize::MAX).1
     }
 
-    /// Consumes up to `most` contiguous bytes; none are left when the length is 0.
+    /// Consumes up to `most` contiguous bytes; a length of 0 means that none are left.
     fn take(&mut self, most: usize) -> (*mut u8, usize) {
         while self.count > 0 {
             let entry = self.entry(0);
@@ -168,7 +169,7 @@ pub fn read(mount: &Mount, plan: &ReadPlan, target: &mut Buffers) -> Result<()> 
         let Some((tier, offset)) = run.source else {
             target.for_each(run.bytes as usize, |start, length| {
                 address::check_overwritable(start, length)?;
-                // SAFETY: the buffer is the application's, given to be written by this call.
+                // SAFETY: the application passed the buffer to be written by this call.
                 unsafe { start.write_bytes(0, length) };
                 Ok(())
             })?;
@@ -177,7 +178,7 @@ pub fn read(mount: &Mount, plan: &ReadPlan, target: &mut Buffers) -> Result<()> 
         let device = mount.tier(tier)?;
         let mut at = offset;
         target.for_each(run.bytes as usize, |start, length| {
-            // SAFETY: the buffer is the application's, given to be written by this call.
+            // SAFETY: the application passed the buffer to be written by this call.
             unsafe { device.read(at, start, length) }?;
             at += length as u64;
             Ok(())
@@ -186,7 +187,8 @@ pub fn read(mount: &Mount, plan: &ReadPlan, target: &mut Buffers) -> Result<()> 
     Ok(())
 }
 
-/// Carries out a write plan. True: bytes of a block were overwritten, so its checksum may be void.
+/// Carries out a write plan. Returns true if bytes of a block were overwritten, so that its
+/// checksum may be void.
 pub fn write(mount: &Mount, plan: &mut WritePlan, source: &mut Buffers) -> Result<bool> {
     let block_bytes = mount.fs().geometry().hugeblock_bytes;
     let mut overwrote = false;
@@ -229,19 +231,19 @@ pub fn write(mount: &Mount, plan: &mut WritePlan, source: &mut Buffers) -> Resul
     Ok(overwrote)
 }
 
-/// Whether a piece gives a whole block new content.
+/// Whether a piece replaces the content of a whole block.
 fn is_whole(piece: &WritePiece, block_bytes: u32) -> bool {
     piece.length == block_bytes && piece.kind != WriteKind::Fill
 }
 
-/// Whether `next` is the block behind `count` whole ones that begin with `first`.
+/// Whether `next` is the block after `count` whole ones that begin with `first`.
 fn continues(first: &WritePiece, count: u32, next: &WritePiece, block_bytes: u32) -> bool {
     is_whole(next, block_bytes)
         && (next.tier, next.block, next.kind) == (first.tier, first.block + count, first.kind)
 }
 
-/// Writes all of `source`, at most `SMALL_BYTES_MAX`, at the cursor under one lock. False, and
-/// nothing done, if the file is not simply being continued.
+/// Writes all of `source`, at most `SMALL_BYTES_MAX`, at the cursor under one lock. Returns false,
+/// with nothing done, if the write does not simply continue the file.
 pub fn write_small(
     mount: &Mount,
     caller: &Caller,
@@ -253,8 +255,8 @@ pub fn write_small(
     let mut copied = 0;
     let mut raw = 0;
     { *source }.for_each(length, |start, bytes| {
-        // SAFETY: `for_each` hands out `length` bytes in all, which is at most the size of `room`;
-        // the buffer is the application's, given to be read by this call.
+        // SAFETY: `for_each` hands out `length` bytes in all, which is at most the size of `room`.
+        // The application passed the buffer to be read by this call.
         let sum = unsafe { copy_crc(room.as_mut_ptr().add(copied).cast(), start, bytes) };
         let sum = sum.ok_or(Errno(libc::EFAULT))?;
         raw = checksum::join(raw, sum, bytes as u64);
@@ -285,15 +287,16 @@ pub fn write_leased(mount: &Mount, piece: &WritePiece, mut source: Buffers) -> R
     Ok(checksum::shift(raw, u64::from(block_bytes - piece.start - piece.length)))
 }
 
-/// Undoes what was stored under a lease before it failed: the next write there counts on zeros.
+/// Zeroes what was stored under a lease before it failed: the next write there relies on zeros.
 #[cold]
 fn zero_again(device: &dyn Device, piece: &WritePiece, block_bytes: u32) -> Result<()> {
     let start = u64::from(piece.block) * u64::from(block_bytes) + u64::from(piece.start);
     Ok(device.zero(start, piece.length as usize)?)
 }
 
-/// Writes all of `source`, at most `SMALL_BYTES_MAX`, at an offset under one lock. False, and
-/// nothing done, if that is not simply over bytes that were written over before.
+/// Writes all of `source`, at most `SMALL_BYTES_MAX`, at an offset under one lock. Returns false,
+/// with nothing done, unless the bytes are in a block that was already overwritten since it was
+/// sealed.
 pub fn overwrite_small(
     mount: &Mount,
     caller: &Caller,
@@ -305,8 +308,8 @@ pub fn overwrite_small(
     let mut room = [const { MaybeUninit::<u8>::uninit() }; SMALL_BYTES_MAX];
     let mut copied = 0;
     { *source }.for_each(length, |start, bytes| {
-        // SAFETY: `for_each` hands out `length` bytes in all, which is at most the size of `room`;
-        // the buffer is the application's, given to be read by this call.
+        // SAFETY: `for_each` hands out `length` bytes in all, which is at most the size of `room`.
+        // The application passed the buffer to be read by this call.
         unsafe { address::fetch(room.as_mut_ptr().add(copied).cast(), start, bytes) }?;
         copied += bytes;
         Ok(())
@@ -321,7 +324,8 @@ pub fn overwrite_small(
     Ok(mount.fs().overwrite_small(caller, handle, offset, copied as u32, store)?)
 }
 
-/// Writes `count` whole blocks, which begin with that of `first` and stand in one buffer.
+/// Writes `count` whole blocks, beginning with that of `first`, whose bytes are contiguous in one
+/// buffer.
 fn write_blocks(mount: &Mount, first: &WritePiece, count: u32, source: &mut Buffers) -> Result<()> {
     let block_bytes = mount.fs().geometry().hugeblock_bytes;
     let (start, _) = source.take(count as usize * block_bytes as usize);
@@ -334,16 +338,15 @@ fn write_blocks(mount: &Mount, first: &WritePiece, count: u32, source: &mut Buff
         Ok(())
     };
     let device = mount.tier(first.tier)?;
-    // SAFETY: the buffer is the application's, given to be read by this call, and has so many bytes
-    // at hand.
+    // SAFETY: the application passed the buffer to be read by this call, and at least so many
+    // contiguous bytes are left in it.
     let written = unsafe {
         device.write_blocks(offset, start, block_bytes as usize, count as usize, &mut store)
     };
     Ok(written?)
 }
 
-/// Copies what stands before a piece from the block whose place it takes, and returns the raw
-/// checksum of that.
+/// Copies the bytes before a piece from the block that it replaces, and returns their raw checksum.
 #[inline]
 fn copy_before(mount: &Mount, device: &dyn Device, piece: &WritePiece) -> Result<u32> {
     match piece.copy_from {
@@ -352,7 +355,7 @@ fn copy_before(mount: &Mount, device: &dyn Device, piece: &WritePiece) -> Result
     }
 }
 
-/// The same with what is copied behind it; `raw` is the checksum of all that is before.
+/// Copies the bytes after a piece in the same way. `raw` is the checksum of everything before them.
 #[inline]
 fn copy_after(mount: &Mount, device: &dyn Device, piece: &WritePiece, raw: u32) -> Result<u32> {
     let Some(source) = piece.copy_from else { return Ok(raw) };
@@ -395,7 +398,7 @@ fn write_piece(
     let mut at = block_offset + u64::from(piece.start);
     let mut raw = 0;
     source.for_each(piece.length as usize, |start, length| {
-        // SAFETY: the buffer is the application's, given to be read by this call.
+        // SAFETY: the application passed the buffer to be read by this call.
         let sum = unsafe {
             match is_mapped {
                 true => device.write_mapped(at, start, length),

@@ -1,5 +1,5 @@
-//! What a process does for its files beyond its own calls: sealing blocks, releasing handles,
-//! freeing blocks.
+//! Upkeep of a process's files beyond its own calls: sealing blocks, releasing handles, freeing
+//! blocks.
 
 use cairn_core::{HandleId, InodeId};
 
@@ -8,10 +8,11 @@ use crate::descriptors::table::{self, Left};
 use crate::error::Result;
 use crate::mount::{self, Mount};
 
-/// Batches sealed for one close; a file with more stale blocks is sealed by whoever drains it.
+/// Most batches sealed for one close. The drain seals a file with more stale blocks.
 const SEAL_BATCHES_MAX: usize = 1 << 10;
 
-/// Gives up the handle that taking a descriptor out of the table left without one in this process.
+/// Releases a handle after a descriptor left the table, if that was this process's last descriptor
+/// of it.
 pub fn release(mount: &Mount, left: Left) -> Result<()> {
     locks::number_closed(mount, left.handle);
     if !left.last {
@@ -19,7 +20,7 @@ pub fn release(mount: &Mount, left: Left) -> Result<()> {
     }
     locks::handle_closed(left.handle);
     if left.unsealed {
-        // A block that stays stale is sealed by the drain; closing must not fail for it.
+        // The drain seals a block that stays stale; closing must not fail for it.
         let _ = mount.inode_of(left.handle).and_then(|inode| seal(mount, inode));
     }
     mount.fs().release(mount.slot(), left.handle, mount::now())?;
@@ -39,8 +40,8 @@ pub fn seal_handle(mount: &Mount, handle: HandleId) -> Result<()> {
     Ok(())
 }
 
-/// Recomputes the checksums of the file's stale blocks. Gives up quietly while others write to it:
-/// they seal.
+/// Recomputes the checksums of the file's stale blocks. Returns without an error while others write
+/// to the file: they seal it.
 pub(crate) fn seal(mount: &Mount, inode: InodeId) -> Result<()> {
     let mut stale = Vec::new();
     let mut sealed = Vec::new();

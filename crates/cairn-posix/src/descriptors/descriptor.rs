@@ -1,10 +1,10 @@
-//! Duplicating and closing descriptor numbers, ours and those that take the place of ours.
+//! Duplicates and closes descriptor numbers: ours, and those that take the place of ours.
 //!
-//! Invariant: the kernel and the table agree after every call: a number that is replaced leaves the
-//! table before the kernel replaces it, a duplicate of ours enters it afterwards.
+//! Invariant: the kernel and the table agree after every call. A number that is replaced leaves the
+//! table before the kernel replaces it; a duplicate of ours enters it afterwards.
 
 use cairn_core::HandleId;
-use cairn_device::sys;
+use cairn_platform::sys;
 
 use crate::data::upkeep;
 use crate::descriptors::placeholder;
@@ -16,12 +16,12 @@ use crate::{kernel, mount};
 
 fn release_quietly(left: Option<Left>) {
     if let (Some(left), Some(mount)) = (left, mount::holder()) {
-        // As for dup2, an error of the implied close has nowhere to go.
+        // As for dup2, an error of the implied close cannot be reported.
         let _ = upkeep::release(mount, left);
     }
 }
 
-/// The lowest duplicate of a descriptor of ours, at or above `lowest`.
+/// Duplicates a descriptor of ours and returns the lowest free number at or above `lowest`.
 pub fn duplicate(descriptor: i32, lowest: i32, close_on_exec: bool) -> Result<i32> {
     let handle = share(descriptor)?;
     let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
@@ -34,15 +34,15 @@ pub fn duplicate(descriptor: i32, lowest: i32, close_on_exec: bool) -> Result<i3
     }
 }
 
-/// Counts one more number of what is behind a descriptor of ours. Errors: `EBADF`, also if another
-/// thread is closing it.
+/// Counts one more number for the handle behind a descriptor of ours. Errors: `EBADF`, also if
+/// another thread is closing it.
 fn share(descriptor: i32) -> Result<HandleId> {
     table::lookup(descriptor).filter(|&handle| table::share(handle)).ok_or(Errno(libc::EBADF))
 }
 
-/// Enters a duplicate that was made of `from` when it referred to `handle`. Errors: `EBADF` if it
-/// does so no more: it was closed meanwhile, and perhaps before; `EMFILE`. The number is then
-/// closed.
+/// Enters a duplicate that was made of `from` when it referred to `handle`. Errors: `EBADF` if
+/// `from` does not refer to it any more, because it was closed meanwhile, perhaps before the
+/// duplication; `EMFILE`. After an error the number is closed.
 fn keep(from: i32, duplicate: i32, handle: HandleId) -> Result<()> {
     let kept = match table::lookup(from) == Some(handle) {
         true => table::put(duplicate, handle),
@@ -63,8 +63,8 @@ fn keep(from: i32, duplicate: i32, handle: HandleId) -> Result<()> {
     }
 }
 
-/// As `dup3(2)` where `from` or `to` is ours, or `to` is a number Cairn uses itself (`EBUSY` if it
-/// must keep it).
+/// As `dup3(2)` where `from` or `to` is ours, or `to` is a number that Cairn uses itself (`EBUSY`
+/// if Cairn must keep it).
 pub fn duplicate_to(from: i32, to: i32, flags: i32) -> Result<i32> {
     if from == to {
         return Err(Errno(libc::EINVAL));
@@ -97,21 +97,20 @@ pub fn duplicate_to(from: i32, to: i32, flags: i32) -> Result<i32> {
     Ok(to)
 }
 
-/// The kernel gave `descriptor` to something that is not ours; forgets what we knew about the
-/// number.
+/// Forgets a number that the kernel gave to something that is not ours.
 #[inline]
 pub fn claimed(descriptor: i32) {
     if descriptor >= 0 && table::in_use() {
         let left = table::forget(descriptor);
         if left.is_some() {
-            // The kernel closed it: nothing of ours was asked to.
+            // The kernel closed the old descriptor without a call that we saw.
             calls::count("close", Outcome::Missed, b"");
         }
         release_quietly(left);
     }
 }
 
-/// As `close_range(2)` without flags: closes ours properly, spares Cairn's own, lets the kernel
+/// As `close_range(2)` without flags: closes ours properly, keeps Cairn's own, lets the kernel
 /// close the rest.
 pub fn close_range(first: u32, last: u32) -> Result<()> {
     if first > last {
@@ -119,7 +118,7 @@ pub fn close_range(first: u32, last: u32) -> Result<()> {
     }
     let bound = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     for (descriptor, _) in table::range(bound(first), bound(last)) {
-        // As the kernel, which closes what it can.
+        // The kernel, too, closes what it can and ignores errors.
         let _ = file::close(descriptor);
     }
     let mut start = first;

@@ -1,36 +1,37 @@
-//! Descriptors of ours that travel over sockets.
+//! Descriptors of ours that are sent over sockets.
 //!
-//! The sender puts a token in the place of each, see `cairn_device::Namespace::launch`; what is
-//! received becomes a placeholder again before the application knows its number.
-//! Invariant: a description has a reference all the way: its sender's, its own on the way, its
-//! receiver's.
+//! The sender sends a token in place of each, see `cairn_device::Namespace::launch`. The receiver
+//! replaces it by a placeholder before the application knows its number.
+//!
+//! Invariant: the description always has a reference: the sender's, then one of its own while it is
+//! on the way, then the receiver's.
 
 use core::sync::atomic::{AtomicI32, Ordering};
 
 use cairn_core::HandleId;
-use cairn_device::descriptor::Descriptor;
-use cairn_device::sys;
+use cairn_platform::descriptor::Descriptor;
+use cairn_platform::sys;
 
 use crate::descriptors::{descriptor, placeholder, table};
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
 
-/// Tokens of this process that a forked child is to let go of; of further ones it has copies until
+/// Most tokens of this process that a forked child can close. Of further ones it has copies until
 /// it ends or executes.
 const HELD_MAX: usize = 256;
 
-/// Number + 1 of each token that is being sent; 0 is free.
+/// Number + 1 of each token that is being sent; 0 if the place is free.
 static HELD: [AtomicI32; HELD_MAX] = [const { AtomicI32::new(0) }; HELD_MAX];
 
-/// What is sent for a descriptor of ours. Dropped when it is sent, or was not.
+/// Token sent in place of a descriptor of ours. Dropped after the send, successful or not.
 pub struct Token {
     descriptor: Descriptor,
     held: Option<&'static AtomicI32>,
 }
 
 impl Token {
-    /// A token for what `descriptor` refers to. Errors: `EBADF` if it is not ours, `EMFILE`,
-    /// `ENFILE`.
+    /// Returns a token for the handle of `descriptor`. Errors: `EBADF` if the descriptor is not
+    /// ours, `EMFILE`, `ENFILE`.
     pub fn of(descriptor: i32) -> Result<Token> {
         let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
         let descriptor = mount::current()?.launch(handle)?;
@@ -41,7 +42,7 @@ impl Token {
         Ok(Token { held: HELD.iter().find(free), descriptor })
     }
 
-    /// The number to send.
+    /// Descriptor number to send.
     pub fn number(&self) -> i32 {
         self.descriptor.raw()
     }
@@ -55,7 +56,7 @@ impl Drop for Token {
     }
 }
 
-/// In a child just forked: what other threads of its parent are sending is not the child's.
+/// Closes, in a child just forked, the tokens that other threads of its parent are sending.
 pub(crate) fn forked() {
     for place in &HELD {
         if let Some(number) = place.swap(0, Ordering::Relaxed).checked_sub(1).filter(|&at| at >= 0)
@@ -65,8 +66,7 @@ pub(crate) fn forked() {
     }
 }
 
-/// The kernel gave `descriptor` to something that was received from another process; if it is ours,
-/// it is entered.
+/// Handles a descriptor that the kernel received from another process. Enters it if it is ours.
 pub fn received(descriptor: i32) {
     descriptor::claimed(descriptor);
     placeholder::classify(descriptor);
@@ -77,8 +77,8 @@ pub(crate) fn is_token(mode: u32, device: u64) -> bool {
     mode & libc::S_IFMT == libc::S_IFIFO && placeholder::store_device() == Some(device)
 }
 
-/// Enters a token that was received, and puts a placeholder in its place. Errors: `EBADF` if it is
-/// of another namespace.
+/// Enters a token that was received, and replaces it by a placeholder. Errors: `EBADF` if it is of
+/// another namespace.
 pub(crate) fn take(mount: &Mount, descriptor: i32, token: u64) -> Result<HandleId> {
     let found = mount.fs().handle_by_token(token)?;
     let handle = found.ok_or(Errno(libc::EBADF))?;
@@ -86,9 +86,9 @@ pub(crate) fn take(mount: &Mount, descriptor: i32, token: u64) -> Result<HandleI
     let replaced = placeholder::replace(mount, handle, descriptor);
     table::put(descriptor, handle)?;
     if replaced.is_ok() {
-        // If this fails, the agent does it.
+        // If this fails, the agent does the work later.
         let _ = mount.land(handle);
     }
-    // Else the token stays, of which our hooks make a file as well.
+    // If the replacement failed, the token stays; our hooks treat it like a placeholder.
     Ok(handle)
 }

@@ -1,14 +1,19 @@
-//! File locks within a node: the kernel keeps them, on a lock file of the store for each file that
-//! was ever locked. Another file of the same inode number has another one: whoever held locks on
-//! the last may be just about to end. The agent removes those of files that are gone.
+//! File locks within a node. The kernel keeps them, on a lock file in the store for each file that
+//! was ever locked. A later file with the same inode number has another lock file, because a
+//! process that holds locks on the earlier one may not have ended yet. The agent removes the lock
+//! files of files that are gone.
 //!
-//! `fcntl` locks belong to the process: one descriptor of the lock file per inode, closed (which
-//! drops them) when the process closes any descriptor of the file, as POSIX has it. `flock` and
-//! open-file-description locks belong to the description: one descriptor of the lock file per
-//! handle, inherited by children, closed with the handle's last number. Invariant: while a program
-//! is executed, a lock descriptor is close-on-exec exactly if its locks go with the numbers that
-//! are. Weaker than a local file system: processes that inherited a description before it was first
-//! locked lock it apart; ranks in scope `rank` have nothing to lock against each other.
+//! `fcntl` locks belong to the process. It has one descriptor of the lock file per inode. When the
+//! process closes any descriptor of the file, that one is closed, which drops the locks, as POSIX
+//! asks. `flock` and open-file-description locks belong to the description. There is one descriptor
+//! of the lock file per handle; children inherit it, and it is closed with the handle's last
+//! number.
+//!
+//! Invariant: during an exec, a lock descriptor is close-on-exec exactly if the numbers that the
+//! exec closes end its locks.
+//!
+//! Weaker than a local file system: processes that inherited a description before it was first
+//! locked lock it separately; ranks in scope `rank` have no files in common to lock.
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
@@ -16,9 +21,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use std::ffi::CString;
 
 use cairn_core::{HandleId, InodeId};
-use cairn_device::descriptor::Descriptor;
-use cairn_device::lock_file;
-use cairn_device::sys;
+use cairn_device::store::lock_file;
+use cairn_platform::descriptor::Descriptor;
+use cairn_platform::sys;
 
 use crate::descriptors::{placeholder, table};
 use crate::error::{Errno, Result};
@@ -29,7 +34,7 @@ use crate::kernel::latch::{Held, Latch};
 use crate::mapping;
 use crate::mount::{self, Mount};
 
-/// Who owns a lock.
+/// Owner of a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Process(InodeId),
@@ -44,7 +49,7 @@ struct Descriptors {
     count: AtomicUsize,
 }
 
-// SAFETY: the list is only reached through `with`, which holds the latch.
+// SAFETY: the list is reached only through `with`, which holds the latch.
 unsafe impl Sync for Descriptors {}
 
 static DESCRIPTORS: Descriptors = Descriptors {
@@ -68,13 +73,13 @@ impl Descriptors {
     }
 }
 
-/// Lets the list stay as it is until what is returned is dropped, in this process and in a child
-/// that is forked meanwhile. Errors: `EDEADLK`.
+/// Keeps the list unchanged until the result is dropped, in this process and in a child forked
+/// meanwhile. Errors: `EDEADLK`.
 pub fn quiet() -> Result<Held<'static>> {
     DESCRIPTORS.latch.hold()
 }
 
-/// The descriptor on which the locks of `owner` are kept, made now if need be.
+/// Returns the descriptor that carries the locks of `owner`, opened if necessary.
 fn descriptor(mount: &Mount, number: i32, inode: InodeId, owner: Owner) -> Result<i32> {
     let find = |list: &mut Vec<(Owner, Descriptor)>| {
         list.iter().find(|(found, _)| *found == owner).map(|(_, descriptor)| descriptor.raw())
@@ -89,7 +94,7 @@ fn descriptor(mount: &Mount, number: i32, inode: InodeId, owner: Owner) -> Resul
     let inherited = sys::fcntl(number, libc::F_GETFD, 0)? & libc::FD_CLOEXEC;
     sys::fcntl(opened.raw(), libc::F_SETFD, i64::from(inherited))?;
     placeholder::note_internal(opened.raw());
-    // Another thread may have been faster; its descriptor is then the one.
+    // If another thread was faster, its descriptor is used.
     DESCRIPTORS.with(|list| {
         find(list).unwrap_or_else(|| {
             let raw = opened.raw();
@@ -99,17 +104,17 @@ fn descriptor(mount: &Mount, number: i32, inode: InodeId, owner: Owner) -> Resul
     })
 }
 
-/// How often a lock file is opened that is removed and made again meanwhile.
+/// Most attempts to open a lock file that is removed and created meanwhile.
 const OPEN_TRIES: usize = 64;
 
-/// Opens a lock file, which is made if there is none, for all processes of the job. Errors:
-/// `ENOLCK`: it comes and goes.
+/// Opens a lock file for all processes of the job, and creates it if there is none. Errors:
+/// `ENOLCK` if it keeps being created and removed.
 fn open_file(directory: i32, name: &CStr) -> Result<Descriptor> {
     let flags = libc::O_RDWR | libc::O_NOFOLLOW;
     for _ in 0..OPEN_TRIES {
         match Descriptor::open(directory, name, flags | libc::O_CREAT | libc::O_EXCL, 0o666) {
             Ok(made) => {
-                // Whatever the application's mask took away.
+                // Undo the effect of the application's file mode creation mask.
                 let _ = sys::fchmod(made.raw(), 0o666);
                 return Ok(made);
             }
@@ -117,7 +122,7 @@ fn open_file(directory: i32, name: &CStr) -> Result<Descriptor> {
             Err(errno) => return Err(errno.into()),
         }
         match Descriptor::open(directory, name, flags, 0) {
-            // Its file was removed a moment ago, and it with that.
+            // The locked file, and its lock file with it, was just removed.
             Err(sys::Errno(libc::ENOENT)) => {}
             opened => return Ok(opened?),
         }
@@ -126,31 +131,30 @@ fn open_file(directory: i32, name: &CStr) -> Result<Descriptor> {
 }
 
 fn release(is_released: impl Fn(Owner) -> bool) {
-    // A signal handler that interrupted a locking call closes late: with the process.
+    // In a signal handler that interrupted a locking call, the descriptor stays open until the
+    // process ends.
     let _ = DESCRIPTORS.with(|list| list.retain(|(owner, _)| !is_released(*owner)));
 }
 
-/// A number of `handle` is being closed: the process's own locks on the file go.
+/// Drops the process's own locks on a file when a number of `handle` is closed.
 pub(crate) fn number_closed(mount: &Mount, handle: HandleId) {
     if !DESCRIPTORS.is_empty() {
-        // A number that only names the file is none that it was locked by.
+        // A number that only names the file cannot have locked it.
         if let Some(info) = mount.fs().handle(handle).ok().filter(|info| !info.path_only) {
             release(|owner| owner == Owner::Process(info.inode));
         }
     }
 }
 
-/// The last number of `handle` in this process was closed: so is its share of the description's
-/// locks.
+/// Drops this process's share of a description's locks when its last number of `handle` is closed.
 pub(crate) fn handle_closed(handle: HandleId) {
     if !DESCRIPTORS.is_empty() {
         release(|owner| owner == Owner::Description(handle));
     }
 }
 
-/// A program is about to be executed: which locks go is decided by the numbers that are closed
-/// then. Those of the process on a file go with the first of its numbers, those of a description
-/// with its last.
+/// Decides which locks an exec ends, by the numbers that it closes. The process's locks on a file
+/// end with the first of its numbers, those of a description with its last.
 pub(crate) fn before_exec(mount: &Mount) {
     if DESCRIPTORS.is_empty() {
         return;
@@ -165,12 +169,12 @@ pub(crate) fn before_exec(mount: &Mount) {
         Owner::Process(inode) => numbers.iter().any(|&(of, _, closes)| of == inode && closes),
         Owner::Description(handle) => numbers.iter().all(|&(_, of, closes)| of != handle || closes),
     };
-    // A list that cannot be had is that of a call which a handler interrupted: its locks stay as
-    // they are.
+    // The list is unavailable if a signal handler interrupted a locking call; its locks then stay
+    // as they are.
     let _ = DESCRIPTORS.with(|list| {
         for (owner, lock) in list {
             let flags = if goes(*owner) { libc::FD_CLOEXEC } else { 0 };
-            // The descriptor is open, and its flag is all that changes.
+            // The descriptor is open, and only its flag changes.
             let _ = sys::fcntl(lock.raw(), libc::F_SETFD, i64::from(flags));
         }
     });
@@ -202,7 +206,7 @@ pub fn lock_whole(number: i32, operation: i32) -> Result<()> {
     Ok(())
 }
 
-/// As `fcntl(2)` with one of the six lock commands; `lock` is changed as there.
+/// As `fcntl(2)` with one of the six lock commands; changes `lock` as `fcntl` does.
 pub fn lock_range(number: i32, command: i32, lock: &mut libc::flock) -> Result<()> {
     let mount = mount::current()?;
     let handle = table::lookup(number).ok_or(Errno(libc::EBADF))?;
@@ -234,10 +238,10 @@ pub fn lock_range(number: i32, command: i32, lock: &mut libc::flock) -> Result<(
     let on = descriptor(mount, number, info.inode, owner)?;
     kernel::lock(on, command, &mut absolute)?;
     match (sets, i32::from(absolute.l_type)) {
-        // Whoever lets go does not look: from then on others change what it had.
+        // Unlocking needs no update of mappings: from then on others may change the file again.
         (true, libc::F_UNLCK) => {}
         (true, _) => mapping::follow_all(),
-        // Nothing is in the way: the kernel changes nothing else.
+        // No lock is in the way: the kernel changes nothing but the type.
         (false, libc::F_UNLCK) => lock.l_type = absolute.l_type,
         (false, _) => *lock = absolute,
     }
@@ -246,7 +250,7 @@ pub fn lock_range(number: i32, command: i32, lock: &mut libc::flock) -> Result<(
 
 /// As `lockf(3)`.
 pub fn lock_section(number: i32, command: i32, length: i64) -> Result<()> {
-    // SAFETY: plain integers, for which zero is a value.
+    // SAFETY: plain integers, for which zero is a valid value.
     let mut lock: libc::flock = unsafe { core::mem::zeroed() };
     lock.l_whence = libc::SEEK_CUR as i16;
     lock.l_len = length;

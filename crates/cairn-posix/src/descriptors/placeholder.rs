@@ -1,16 +1,18 @@
-//! Kernel descriptors that stand for open files of ours.
+//! Placeholder descriptors: kernel descriptors that stand for open files of ours.
 //!
-//! Each open-file description has a socket inode in the store, `handles/<namespace>.<number>`; a
-//! descriptor of ours is an O_PATH descriptor of it. So numbers, dup, fork, exec and descriptor
-//! passing behave as the kernel makes them, and a call that nobody intercepted fails with EBADF
-//! instead of reaching the wrong object. The inode number tells which description an unknown
-//! descriptor belongs to. Placeholder files stay when their description is closed.
+//! Each open-file description has a socket inode in the store, `handles/<namespace>.<number>`. A
+//! descriptor of ours is an `O_PATH` descriptor of that inode. So numbers, dup, fork, exec and
+//! descriptor passing behave as in the kernel, and a call that nobody intercepted fails with
+//! `EBADF` instead of reaching the wrong object. The inode number tells which description an
+//! unknown descriptor belongs to. Placeholder files stay when their description is closed.
+//!
 //! Invariant: a parked descriptor refers to the placeholder of the handle it is parked for.
 
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use cairn_core::HandleId;
-use cairn_device::{directory, sys};
+use cairn_device::directory;
+use cairn_platform::sys;
 
 use crate::descriptors::fd_passing;
 use crate::descriptors::locks;
@@ -20,31 +22,32 @@ use crate::error::{Errno, Result};
 use crate::kernel::configuration;
 use crate::mount::{self, Mount};
 
-/// Placeholders kept at hand: opening again is then one dup.
+/// Most placeholders kept open for reuse: the next open of the handle is then one `dup`.
 const PARKED_MAX: usize = 64;
-/// Numbers Cairn uses itself: the parked ones, those of the store, and locks. Locks beyond that are
-/// not protected from the application.
+/// Most numbers that Cairn uses itself: parked ones, those of the store, and locks. Further locks
+/// are not protected from the application.
 const INTERNAL_MAX: usize = PARKED_MAX + 192;
-/// Where parked descriptors start, if the limit on open files allows.
+/// Lowest number for parked descriptors, if the limit on open files allows.
 const HIGH_NUMBER: u64 = 512;
 
-/// Limit on open files below which none are parked: the application needs the numbers.
+/// Limit on open files below which nothing is parked: the application needs the numbers.
 const LIMIT_MIN: u64 = 512;
 
-/// Parked placeholders, each as [`Parked::pack`] has it; a handle's place is its number modulo the
-/// length. 0 is free, or in use by another thread at this moment.
+/// Parked placeholders, packed by [`Parked::pack`]. A handle's place is its number modulo the
+/// length. 0 means free, or taken by another thread at this moment.
 static PARKED: [AtomicU64; PARKED_MAX] = [const { AtomicU64::new(0) }; PARKED_MAX];
 /// Lowest number that Cairn itself uses in this process.
 static INTERNAL_FLOOR: AtomicI32 = AtomicI32::new(i32::MAX);
 /// `st_dev` of the store; 0 before it is known.
 static STORE_DEVICE: AtomicU64 = AtomicU64::new(0);
 
-/// A placeholder at hand.
+/// A placeholder kept open for reuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Parked {
     handle: u16,
     descriptor: u16,
-    /// The low half of its inode number: tells in a forked child whether it is what it was.
+    /// Low half of its inode number. Shows in a forked child whether the descriptor is still the
+    /// same.
     inode: u32,
 }
 
@@ -71,13 +74,13 @@ impl Parked {
     }
 }
 
-/// Gives `handle` the lowest free descriptor number and enters it. Errors: `EMFILE`, `ENFILE` and
-/// what creating the placeholder gives; the handle is then still open.
+/// Assigns `handle` the lowest free descriptor number and enters it. Errors: `EMFILE`, `ENFILE` and
+/// those of creating the placeholder; the handle then stays open.
 pub fn open(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<i32> {
     let place = &PARKED[handle.number() as usize % PARKED_MAX];
     let parked = Parked::unpack(place.swap(0, Ordering::Acquire));
     let descriptor = if let Some(parked) = parked.filter(|parked| parked.is_of(handle)) {
-        // As F_DUPFD from 0 on, in less time.
+        // Same result as F_DUPFD from 0 on, but faster.
         let duplicate = match close_on_exec {
             true => sys::fcntl(parked.number(), libc::F_DUPFD_CLOEXEC, 0),
             false => sys::dup(parked.number()),
@@ -118,7 +121,7 @@ fn park(place: &AtomicU64, handle: HandleId, descriptor: i32, inode: u64) {
         return;
     }
     let lowest = HIGH_NUMBER.min(limit - limit / 4);
-    // Without a free high number the next open of this handle costs a little more, that is all.
+    // Without a free high number the next open of this handle only costs a little more.
     let Ok(high) = sys::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, lowest as i64) else { return };
     match (u16::try_from(handle.number()), u16::try_from(high)) {
         (Ok(handle), Ok(descriptor)) => {
@@ -131,8 +134,9 @@ fn park(place: &AtomicU64, handle: HandleId, descriptor: i32, inode: u64) {
     }
 }
 
-/// In a child just forked, which has the descriptors that its parent had a moment before the
-/// memory: what other threads parked meanwhile is not there, or is something else.
+/// Clears stale places in a child just forked. The child's descriptors are those that its parent
+/// had a moment before its memory was copied, so one that another thread parked meanwhile is
+/// missing, or is something else.
 pub(crate) fn forked() {
     for place in &PARKED {
         let Some(parked) = Parked::unpack(place.load(Ordering::Relaxed)) else { continue };
@@ -145,8 +149,8 @@ pub(crate) fn forked() {
     }
 }
 
-/// Opens the placeholder file of `handle` and sees to it that the handle knows it; its descriptor
-/// and inode number.
+/// Opens the placeholder file of `handle` and records its inode in the handle. Returns its
+/// descriptor and inode number.
 #[cold]
 fn open_file(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<(i32, u64)> {
     let (descriptor, inode) = mount.placeholder(handle)?;
@@ -163,8 +167,7 @@ fn open_file(mount: &Mount, handle: HandleId, close_on_exec: bool) -> Result<(i3
     }
 }
 
-/// Puts the placeholder of `handle` in the place of `descriptor`, which keeps its flag to be closed
-/// by an exec.
+/// Replaces `descriptor` by the placeholder of `handle` and keeps its close-on-exec flag.
 pub(crate) fn replace(mount: &Mount, handle: HandleId, descriptor: i32) -> Result<()> {
     let flags = sys::fcntl(descriptor, libc::F_GETFD, 0)?;
     let close_on_exec = if flags & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
@@ -202,14 +205,14 @@ fn learn_store_device() -> Option<u64> {
     Some(device)
 }
 
-/// Whether `descriptor` looks like a placeholder of ours. Uses nothing but system calls.
+/// Whether `descriptor` looks like a placeholder of ours. Makes system calls and nothing else.
 pub fn may_be_ours(descriptor: i32) -> bool {
     sys::fstat(descriptor).is_ok_and(|stat| is_placeholder(stat.st_mode, stat.st_dev))
 }
 
-/// Whether `descriptor`, which the table does not know, is a placeholder of ours: inherited, or
-/// received from another process. If so it is entered, and the call that failed on it can be tried
-/// again. So is a token.
+/// Whether `descriptor`, which is not in the table, is a placeholder or a token of ours that was
+/// inherited, or received from another process. If so, enters it; the call that failed on it can be
+/// tried again.
 #[cold]
 pub fn classify(descriptor: i32) -> bool {
     if configuration::get().is_none() || table::is_closing(descriptor) {
@@ -227,14 +230,14 @@ pub fn classify(descriptor: i32) -> bool {
 fn recognise(descriptor: i32, placeholder: u64) -> Result<()> {
     let mount = mount::current()?;
     if table::is_ours(descriptor) {
-        // Attaching recognised it.
+        // Attaching has entered it.
         return Ok(());
     }
     let found = mount.fs().handle_by_placeholder(placeholder)?;
     let handle = found.ok_or(Errno(libc::EBADF))?;
     table::refer(handle, || Ok(mount.fs().retain(mount.slot(), handle)?))?;
     release_displaced(mount, table::put(descriptor, handle)?);
-    // If another thread closed the number meanwhile, it may be somebody else's by now.
+    // If another thread closed the number meanwhile, it may refer to something else by now.
     if sys::fstat(descriptor).map(|stat| stat.st_ino) != Ok(placeholder) {
         release_displaced(mount, table::forget(descriptor));
         return Err(Errno(libc::EBADF));
@@ -261,7 +264,7 @@ pub(crate) fn for_each_inherited(
     outcome
 }
 
-/// Whether a descriptor of this process is a placeholder.
+/// Whether any descriptor of this process is a placeholder.
 pub(crate) fn is_any_inherited() -> bool {
     let mut is_any = false;
     let listed = for_each(|_, _| {
@@ -272,7 +275,7 @@ pub(crate) fn is_any_inherited() -> bool {
 }
 
 /// Calls `visit` with each descriptor of this process that is a placeholder, and its inode number,
-/// until it says false.
+/// until it returns false.
 fn for_each(mut visit: impl FnMut(i32, u64) -> bool) -> Result<()> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     let listing = sys::openat(libc::AT_FDCWD, c"/proc/self/fd", flags, 0)?;
@@ -288,17 +291,17 @@ fn for_each(mut visit: impl FnMut(i32, u64) -> bool) -> Result<()> {
 
 fn release_displaced(mount: &Mount, displaced: Option<Left>) {
     if let Some(Left { handle, last: true, .. }) = displaced {
-        // Nothing can be done for a number whose close we did not see.
+        // The close of that number was not seen, so an error cannot be reported.
         let _ = mount.fs().release(mount.slot(), handle, mount::now());
     }
 }
 
-/// Says that a number below which nothing of ours lives has gone down to `descriptor`.
+/// Lowers the bound below which no number of Cairn's own lies to `descriptor`.
 pub(crate) fn note_internal(descriptor: i32) {
     INTERNAL_FLOOR.fetch_min(descriptor, Ordering::Relaxed);
 }
 
-/// Whether Cairn itself uses this number: the application must not close or replace it.
+/// Whether Cairn itself uses this number. The application must not close or replace it.
 #[inline]
 pub fn is_internal(descriptor: i32) -> bool {
     descriptor >= INTERNAL_FLOOR.load(Ordering::Relaxed) && is_internal_slow(descriptor)
@@ -309,7 +312,7 @@ fn is_internal_slow(descriptor: i32) -> bool {
     internal_numbers().any(|internal| internal == descriptor as u32)
 }
 
-/// The numbers that Cairn itself uses, in ascending order.
+/// Returns the numbers that Cairn itself uses, in ascending order.
 pub(crate) fn internal_numbers() -> impl Iterator<Item = u32> {
     let mut numbers = [u32::MAX; INTERNAL_MAX];
     let parked = PARKED.iter().filter_map(|place| Parked::unpack(place.load(Ordering::Relaxed)));
@@ -330,8 +333,8 @@ pub(crate) fn internal_numbers() -> impl Iterator<Item = u32> {
     numbers.into_iter().take(count)
 }
 
-/// Gives up a parked descriptor because the application wants its number. False: the number is
-/// needed.
+/// Gives up a parked descriptor because the application wants its number. Returns false if Cairn
+/// needs the number.
 pub fn vacate(descriptor: i32) -> bool {
     for place in &PARKED {
         let word = place.load(Ordering::Relaxed);

@@ -1,24 +1,25 @@
-//! Descriptors by which tiers can be read and not written, not even through a mapping that
-//! `mprotect` changes.
+//! Read-only descriptors of tiers. They permit no write, not even through a mapping that `mprotect`
+//! changes.
 //!
-//! They are opened when they are needed, by a name in /proc that only who has the rights may open.
-//! So a process that is about to change its rights opens them before and keeps them.
-//! Must stay true: a kept one is of the file that the descriptor beside it is of, and is counted
-//! among Cairn's own numbers.
+//! They are opened when needed, by a name in /proc that only a process with the right credentials
+//! can open. So a process that is about to change its credentials opens them before and keeps them.
+//!
+//! Must stay true: a kept descriptor refers to the same file as the tier's descriptor stored with
+//! it, and counts among Cairn's own numbers.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::ffi::CString;
 
 use cairn_core::TIERS_MAX;
-use cairn_device::descriptor::Descriptor;
-use cairn_device::sys;
+use cairn_platform::descriptor::Descriptor;
+use cairn_platform::sys;
 
 use crate::descriptors::placeholder;
 use crate::error::{Errno, Result};
 use crate::mount::Mount;
 
-/// Of each tier the descriptor that it was opened by, and the one to read by, in a word each; 0:
-/// none is kept.
+/// For each tier the descriptor that it was opened by and the read-only one, packed in one word; 0
+/// if none is kept.
 static KEPT: [AtomicU64; TIERS_MAX] = [const { AtomicU64::new(0) }; TIERS_MAX];
 
 fn kept() -> impl Iterator<Item = (i32, i32)> {
@@ -26,7 +27,8 @@ fn kept() -> impl Iterator<Item = (i32, i32)> {
     words.map(|word| ((word >> 32) as i32, word as u32 as i32))
 }
 
-/// Opens those of all tiers that can be mapped. What fails will fail again when it is needed.
+/// Opens and keeps the descriptors of all tiers that can be mapped. What fails here fails again
+/// when it is needed.
 pub(crate) fn keep(mount: &Mount) {
     for (tier, place) in (0..).zip(&KEPT) {
         let Some(memory) = mount.tier(tier).ok().and_then(|tier| tier.mappable()) else { continue };
@@ -38,15 +40,16 @@ pub(crate) fn keep(mount: &Mount) {
         let reader = reader.raise().into_raw();
         placeholder::note_internal(reader);
         let word = u64::from(file as u32) << 32 | u64::from(reader as u32);
-        // Another thread may be using what another one has kept.
+        // Another thread may be using the descriptor that is kept already.
         if place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             let _ = sys::close(reader);
         }
     }
 }
 
-/// In a child just forked, which has the descriptors that its parent had a moment before the
-/// memory: what another thread kept meanwhile is not there, or is something else.
+/// Clears stale entries in a child just forked. The child's descriptors are those that its parent
+/// had a moment before its memory was copied, so one that another thread kept meanwhile is missing,
+/// or is something else.
 pub(crate) fn forked() {
     let identity = |number| sys::fstat(number).map(|stat| (stat.st_dev, stat.st_ino));
     for place in &KEPT {
@@ -59,8 +62,8 @@ pub(crate) fn forked() {
     }
 }
 
-/// A new descriptor of what `file`, a descriptor of a tier, is open on. Errors: those of opening
-/// it.
+/// Returns a new read-only descriptor of the file behind `file`, a descriptor of a tier. Errors:
+/// those of opening it.
 pub(crate) fn reader(file: i32) -> Result<Descriptor> {
     match kept().find(|&(known, _)| known == file) {
         Some((_, reader)) => {
@@ -75,7 +78,7 @@ fn open(file: i32) -> Result<Descriptor> {
     Ok(Descriptor::open(libc::AT_FDCWD, &path, libc::O_RDONLY, 0)?)
 }
 
-/// Calls `visit` with each number that is kept.
+/// Calls `visit` with each kept number.
 pub(crate) fn for_each_descriptor(visit: &mut dyn FnMut(i32)) {
     kept().for_each(|(_, reader)| visit(reader));
 }

@@ -1,17 +1,22 @@
-//! Which descriptors of this process are ours, and how many refer to each open-file description.
+//! Descriptor table: which descriptors of this process are ours, and how many refer to each
+//! open-file description.
 //!
-//! One word per descriptor number, in memory that the kernel provides on first touch; a forked
+//! One word per descriptor number, in memory that the kernel provides on first touch. A forked
 //! child inherits a copy, as it does the descriptors. Lock-free.
-//! Invariant: a number is entered only while the kernel holds it open on the handle's placeholder;
-//! it is taken out before the kernel frees it, because another thread may get it at once. A handle
-//! that is counted here is referred to by the process's slot: who takes out its last number
-//! releases it there while it has what was [`Left`], and until then nobody counts it anew.
+//!
+//! Invariants:
+//! - A number is in the table only while the kernel holds it open on the handle's placeholder. It
+//!   is taken out before the kernel frees it, because another thread may get it at once.
+//! - The process's slot references every handle that is counted here. The thread that takes out the
+//!   last number of a handle releases that reference while it has the [`Left`]; until then nobody
+//!   counts the handle again.
+//!
 //! Does not talk to the store.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use cairn_core::HandleId;
-use cairn_device::{sys, unlocked};
+use cairn_platform::{sys, unlocked};
 
 use crate::error::{Errno, Result};
 
@@ -22,38 +27,38 @@ const HANDLES_MAX: usize = 1 << 16;
 
 /// Entry of a number that is being closed: no longer ours, not yet free.
 const CLOSING: u32 = u32::MAX;
-/// Flag in a handle's count: this process overwrote parts of blocks, so checksums are to be
+/// Flag in a handle's count: this process overwrote parts of blocks, so checksums must be
 /// recomputed at close.
 const UNSEALED: u32 = 1 << 31;
 
-/// Flag in a handle's count: it was open when this process was forked, so its parent had it open,
-/// too.
+/// Flag in a handle's count: the handle was open when this process was forked, so its parent also
+/// had it open.
 const INHERITED: u32 = 1 << 30;
 /// Flag in a handle's count: its reference was given up for an exec.
 const GIVEN_UP: u32 = 1 << 29;
-/// In a handle's count, one for each thread that is about to release what was the last number of
-/// it, or of another handle that had its number: one that is released may be another's before the
-/// thread is done here.
+/// Unit of the second counter in a handle's count: threads that are about to release a handle after
+/// its last number. Not only this handle's, but also earlier ones with the same handle number:
+/// after the release the number may belong to another handle before the thread has finished here.
 const RELEASING: u32 = 1 << 21;
 const ALL_RELEASING: u32 = GIVEN_UP - RELEASING;
-/// Where the numbers themselves are counted.
+/// Part of a handle's count that counts its descriptor numbers.
 const NUMBERS: u32 = RELEASING - 1;
 
 const _: () = assert!(NUMBERS as usize >= DESCRIPTORS_MAX);
 
 /// `DESCRIPTORS_MAX` entries (handle, 0 if not ours), then `HANDLES_MAX` counts.
 static TABLE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
-/// One more than the highest number ever entered, of descriptors and of handles.
+/// One more than the highest number ever entered, for descriptors and for handles.
 static END: AtomicU32 = AtomicU32::new(0);
 static HANDLES_END: AtomicU32 = AtomicU32::new(0);
 
-/// Whether any descriptor was ever entered.
+/// Whether the table exists; it is created with the mount.
 #[inline]
 pub fn in_use() -> bool {
     !TABLE.load(Ordering::Acquire).is_null()
 }
 
-/// Makes the table ready. Errors: `ENOMEM`.
+/// Creates the table if there is none. Errors: `ENOMEM`.
 pub fn prepare() -> Result<()> {
     if in_use() {
         return Ok(());
@@ -75,8 +80,8 @@ fn word(index: usize) -> Option<&'static AtomicU32> {
     if table.is_null() {
         return None;
     }
-    // SAFETY: the mapping holds DESCRIPTORS_MAX + HANDLES_MAX words and is never unmapped; both
-    // callers check their index against their half.
+    // SAFETY: the mapping holds DESCRIPTORS_MAX + HANDLES_MAX words and is never unmapped. Both
+    // callers check their index against their part.
     Some(unsafe { &*table.add(index) })
 }
 
@@ -95,7 +100,7 @@ fn count(handle: HandleId) -> Option<&'static AtomicU32> {
     }
 }
 
-/// The handle behind a descriptor of ours.
+/// Returns the handle behind a descriptor of ours.
 #[inline]
 pub fn lookup(descriptor: i32) -> Option<HandleId> {
     match entry(descriptor)?.load(Ordering::Relaxed) {
@@ -110,24 +115,24 @@ pub fn is_ours(descriptor: i32) -> bool {
     lookup(descriptor).is_some()
 }
 
-/// Whether another thread is closing this descriptor of ours right now.
+/// Whether another thread is closing this descriptor of ours at this moment.
 pub fn is_closing(descriptor: i32) -> bool {
     entry(descriptor).is_some_and(|entry| entry.load(Ordering::Relaxed) == CLOSING)
 }
 
-/// Enters a number that the kernel just gave us for `handle`, to which the slot refers. Returns
-/// what the table held before, if the number was closed behind our back. Errors: `EMFILE` if it
-/// cannot be represented.
+/// Enters a number that the kernel has just assigned for `handle`, which the slot references.
+/// Returns what the table held before, if the number was closed without a call that we saw. Errors:
+/// `EMFILE` if the number is too large for the table.
 pub fn enter(descriptor: i32, handle: HandleId) -> Result<Option<Left>> {
     prepare()?;
-    // Before it is counted.
+    // Check the number before the handle is counted.
     entry(descriptor).ok_or(Errno(libc::EMFILE))?;
     countable(handle)?.fetch_add(1, Ordering::Relaxed);
     put(descriptor, handle)
 }
 
-/// Enters a number whose handle was counted before, by [`share`] or [`refer`]. Result and errors as
-/// [`enter`]; with an error it is not counted any more.
+/// Enters a number whose handle was counted before by [`share`] or [`refer`]. Result and errors as
+/// [`enter`]; after an error the number is not counted any more.
 pub fn put(descriptor: i32, handle: HandleId) -> Result<Option<Left>> {
     let Some(entry) = entry(descriptor) else {
         drop(drop_count(handle));
@@ -140,55 +145,55 @@ pub fn put(descriptor: i32, handle: HandleId) -> Result<Option<Left>> {
     }
 }
 
-/// Counts one more number of a handle that has some; false if it has none any more. Then [`put`]
-/// it, or [`unshare`].
+/// Counts one more number of a handle that has some. Returns false if it has none any more. Call
+/// [`put`] or [`unshare`] next.
 pub fn share(handle: HandleId) -> bool {
     let more = |before: u32| (before & NUMBERS > 0).then(|| before + 1);
     count(handle)
         .is_some_and(|count| count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok())
 }
 
-/// Counts one number less, which was not entered.
+/// Undoes the count of a number that was not entered.
 pub fn unshare(handle: HandleId) -> Left {
     drop_count(handle)
 }
 
-/// Counts one more number of a handle and has the slot refer to it by `retain`, once whoever was
-/// releasing it has done so. Then [`put`] it. Errors: `EMFILE`; those of `retain`.
+/// Counts one more number of a handle and makes the slot reference it by `retain`. Waits first for
+/// a thread that is releasing it. Call [`put`] next. Errors: `EMFILE`; those of `retain`.
 pub fn refer(handle: HandleId, retain: impl FnOnce() -> Result<()>) -> Result<()> {
     prepare()?;
     let count = countable(handle)?;
     while !is_counted(count) {
         sys::sched_yield();
     }
-    // Nobody takes this reference away as long as the handle is counted.
+    // Nobody releases this reference while the handle is counted.
     retain().inspect_err(|_| drop(drop_count(handle)))
 }
 
-/// Counts one more, unless somebody is releasing the handle.
+/// Counts one more number. Returns false if a thread is releasing the handle.
 fn is_counted(count: &AtomicU32) -> bool {
     let is_free = |before: u32| before & NUMBERS > 0 || before & ALL_RELEASING == 0;
     let more = |before: u32| is_free(before).then(|| before + 1);
     count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
 }
 
-/// The count of a handle that is about to have a number.
+/// Returns the count of a handle that is about to get a number.
 fn countable(handle: HandleId) -> Result<&'static AtomicU32> {
     let count = count(handle).ok_or(Errno(libc::EMFILE))?;
     HANDLES_END.fetch_max(handle.number() + 1, Ordering::Relaxed);
     Ok(count)
 }
 
-/// What taking a number out of the table left behind. As long as one with `last` is there, its
-/// handle gets no number but by [`enter`]: release it before this is dropped.
+/// Result of taking a number out of the table. While one with `last` exists, its handle gets no
+/// number except by [`enter`]. Release the handle before this is dropped.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Left {
-    /// The handle it referred to.
+    /// Handle that the number referred to.
     pub handle: HandleId,
-    /// It was the last number of this process that did.
+    /// Whether it was this process's last number of the handle.
     pub last: bool,
-    /// Checksums of its file are to be recomputed. Only told with `last`.
+    /// Whether checksums of its file must be recomputed. Set only together with `last`.
     pub unsealed: bool,
 }
 
@@ -200,7 +205,7 @@ impl Drop for Left {
     }
 }
 
-/// Takes a number out before it is closed; finish with [`closed`].
+/// Takes a number out before it is closed; call [`closed`] afterwards.
 pub fn leave(descriptor: i32) -> Option<Left> {
     let entry = entry(descriptor)?;
     loop {
@@ -217,7 +222,7 @@ pub fn leave(descriptor: i32) -> Option<Left> {
     }
 }
 
-/// The kernel has closed the number.
+/// Frees the entry after the kernel has closed the number.
 pub fn closed(descriptor: i32) {
     if let Some(entry) = entry(descriptor) {
         // Fails if another thread already got the number for a file of ours.
@@ -225,8 +230,7 @@ pub fn closed(descriptor: i32) {
     }
 }
 
-/// The number was given to something that is not ours: whatever the table says about it is out of
-/// date.
+/// Clears the entry of a number that was given to something that is not ours.
 #[inline]
 pub fn forget(descriptor: i32) -> Option<Left> {
     let entry = entry(descriptor)?;
@@ -253,7 +257,7 @@ fn drop_count(handle: HandleId) -> Left {
     Left { handle, last, unsealed: last && before & UNSEALED != 0 }
 }
 
-/// Remembers that blocks behind `handle` must be sealed when this process closes it.
+/// Records that blocks behind `handle` must be sealed when this process closes it.
 pub fn mark_unsealed(handle: HandleId) {
     if let Some(count) = count(handle) {
         if count.load(Ordering::Relaxed) & UNSEALED == 0 {
@@ -276,9 +280,9 @@ pub fn holds(handle: HandleId) -> bool {
     count(handle).is_some_and(|count| count.load(Ordering::Relaxed) & NUMBERS != 0)
 }
 
-/// In a child just forked: all that is open was inherited. What other threads of its parent were
-/// about to do is not done here; since they went on while their memory was copied, it is counted
-/// anew.
+/// Rebuilds the counts in a child just forked, in which every open handle was inherited. What other
+/// threads of the parent had begun is not completed here, and they went on while the memory was
+/// copied, so all numbers are counted again.
 pub(crate) fn forked() {
     let handles = HANDLES_END.load(Ordering::Relaxed).min(HANDLES_MAX as u32);
     for number in 1..handles {
@@ -301,24 +305,24 @@ pub(crate) fn is_inherited(handle: HandleId) -> bool {
     count(handle).is_some_and(|count| count.load(Ordering::Relaxed) & INHERITED != 0)
 }
 
-/// Marks that the reference to the handle was given up; false if it was already.
+/// Marks the reference to the handle as given up. Returns false if it already was.
 pub(crate) fn give_up(handle: HandleId) -> bool {
     count(handle).is_some_and(|count| count.fetch_or(GIVEN_UP, Ordering::Relaxed) & GIVEN_UP == 0)
 }
 
-/// Takes the mark of [`give_up`] back; false if there was none.
+/// Clears the mark of [`give_up`]. Returns false if there was none.
 pub(crate) fn take_back(handle: HandleId) -> bool {
     count(handle).is_some_and(|count| count.fetch_and(!GIVEN_UP, Ordering::Relaxed) & GIVEN_UP != 0)
 }
 
-/// All descriptors of ours from `first` to `last`.
+/// Returns all descriptors of ours from `first` to `last`.
 pub fn range(first: i32, last: i32) -> impl Iterator<Item = (i32, HandleId)> {
     let end = END.load(Ordering::Relaxed).min(DESCRIPTORS_MAX as u32) as i32;
     (first.max(0)..last.saturating_add(1).min(end))
         .filter_map(|descriptor| Some((descriptor, lookup(descriptor)?)))
 }
 
-/// All descriptors of ours.
+/// Returns all descriptors of ours.
 pub fn all() -> impl Iterator<Item = (i32, HandleId)> {
     range(0, i32::MAX)
 }
@@ -327,7 +331,7 @@ pub fn all() -> impl Iterator<Item = (i32, HandleId)> {
 mod tests {
     use super::*;
 
-    // The table is one per process: each test has numbers of its own.
+    // There is one table per process, so each test uses numbers of its own.
     #[test]
     fn numbers_and_counts_follow_open_dup_and_close() {
         let handle = HandleId(7);
@@ -352,10 +356,12 @@ mod tests {
         assert_eq!(enter(DESCRIPTORS_MAX as i32, handle), Err(Errno(libc::EMFILE)));
     }
 
-    /// Mechanism: what was received was counted, and referred to, while another thread that had
-    /// closed the last number of the same handle was about to release it. Consequence: the number
-    /// that was received was closed, and so `close` on it failed with EBADF. Fix: it is not counted
-    /// before the release is done.
+    /// Mechanism: a received number was counted and referenced while another thread that had closed
+    /// the last number of the same handle was about to release it.
+    ///
+    /// Consequence: the received number was closed, and so `close` on it failed with EBADF.
+    ///
+    /// Fix: the number is not counted before the release is done.
     #[test]
     fn handle_is_referred_to_anew_only_when_its_release_is_done() {
         let handle = HandleId(9);

@@ -1,6 +1,6 @@
-//! Space in files: giving a range blocks, zeroing it, and making holes.
+//! Space in files: allocating blocks for a range, zeroing it, and punching holes.
 //!
-//! Does not keep blocks behind the end of a file: a range that goes past it is refused if the size
+//! Does not keep blocks beyond the end of a file: a range that goes past it is refused if the size
 //! is to stay.
 
 use cairn_core::{HandleId, InodeId, TimeUpdate, Truncation, Usage};
@@ -10,7 +10,7 @@ use crate::error::{Errno, Result};
 use crate::files::file;
 use crate::mount::{self, Mount};
 
-/// Steps of one punch; each frees a bounded part of the file.
+/// Most steps of one punch; each frees a bounded part of the file.
 const PUNCH_STEPS_MAX: usize = 1 << 22;
 
 /// A range of a file that is open for writing.
@@ -42,21 +42,21 @@ impl Range {
         u64::from(self.mount.fs().geometry().hugeblock_bytes)
     }
 
-    /// Calls `act` with a handle of its own: the cursor of the application's is shared, and looking
-    /// for holes moves it.
+    /// Calls `act` with a handle of its own. Searching for holes moves the cursor, and the
+    /// application's cursor is shared.
     fn probe<T>(&self, act: impl FnOnce(HandleId) -> Result<T>) -> Result<T> {
         file::opened_once_more(self.mount, self.inode, false, act)
     }
 
-    /// The file counts as written to, whether its bytes changed or not.
+    /// Marks the file as modified, whether or not its bytes changed.
     fn touch(&self) -> Result<()> {
         let caller = file::unrestricted(self.mount);
         Ok(self.mount.fs().set_times(&caller, self.inode, TimeUpdate::Omit, TimeUpdate::Now)?)
     }
 
-    /// Errors: `EFBIG` if no file can be so large, `ENOSPC` if there is less space than what is
-    /// behind the end of the file needs; else it would be used up, or data be zeroed, before that
-    /// shows.
+    /// Checks that the range fits before anything is written. Otherwise the space would be used up,
+    /// or data zeroed, before the lack of space shows. Errors: `EFBIG` if no file can be so large,
+    /// `ENOSPC` if the part beyond the end of the file needs more space than is free.
     fn fits(&self) -> Result<()> {
         if self.end.div_ceil(self.block_bytes()) > u64::from(u32::MAX) {
             return Err(Errno(libc::EFBIG));
@@ -69,13 +69,13 @@ impl Range {
         }
     }
 
-    /// Bytes behind the end of the file.
+    /// Bytes of the range beyond the end of the file.
     fn needed(&self) -> u64 {
         self.end.saturating_sub(self.size.max(self.start))
     }
 
-    /// The first offset from `at` on where there is data or a hole, as `whence` asks; `end` if
-    /// there is none before.
+    /// Returns the first offset from `at` on with data or a hole, as `whence` asks; `end` if there
+    /// is none before it.
     fn next(&self, probe: HandleId, at: u64, end: u64, whence: i32) -> Result<u64> {
         if at >= end {
             return Ok(end);
@@ -83,17 +83,17 @@ impl Range {
         let from = i64::try_from(at).map_err(|_| Errno(libc::EFBIG))?;
         match self.mount.fs().seek(probe, from, whence) {
             Ok(found) => Ok(found.min(end)),
-            // Nothing but a hole up to the end of the file.
+            // Only a hole follows, up to the end of the file.
             Err(cairn_core::Error::NoSuchOffset) => Ok(end),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Gives each hole of the range a block, and what is behind the end of the file.
+    /// Allocates blocks for each hole of the range, and for its part beyond the end of the file.
     fn fill_holes(&self) -> Result<()> {
         let (known, block_bytes) = (self.end.min(self.size), self.block_bytes());
         match self.fits() {
-            // What no store of this size holds is not waited for.
+            // Wait for space only if a store of this size can hold the range at all.
             Err(Errno(libc::ENOSPC))
                 if self.needed() <= bytes_of_all(&self.mount.fs().usage()?) =>
             {
@@ -116,7 +116,7 @@ impl Range {
         })
     }
 
-    /// Overwrites what is data from `from` to before `end` with zeros.
+    /// Overwrites the data in `from..end` with zeros.
     fn zero(&self, from: u64, end: u64) -> Result<()> {
         let end = end.min(self.size);
         if from >= end {
@@ -143,7 +143,8 @@ impl Range {
         }
     }
 
-    /// Makes whole blocks a hole; zeros if they are mapped, perhaps to be stored to.
+    /// Makes whole blocks a hole. Zeroes them instead if they are mapped, because a program may
+    /// store to them.
     fn punch(&self, first: u32, end: u32) -> Result<()> {
         for _ in 0..PUNCH_STEPS_MAX {
             let step = self.mount.fs().punch(&self.mount.caller(), self.inode, first, end);
@@ -162,7 +163,7 @@ impl Range {
         Err(Errno(libc::EIO))
     }
 
-    /// Makes the range read as zeros; whole blocks of it become a hole where that can be.
+    /// Makes the range read as zeros. Whole blocks of it become a hole where possible.
     fn empty(&self) -> Result<()> {
         let bytes = self.block_bytes();
         let (first, end) = (self.start.div_ceil(bytes), self.end.min(self.size) / bytes);
@@ -175,17 +176,16 @@ impl Range {
     }
 }
 
-/// Overwrites what is data from `start` to before `end` with zeros. The caller has the right to
-/// write.
+/// Overwrites the data in `start..end` with zeros. Precondition: the caller has the right to write.
 pub(crate) fn clear(inode: InodeId, start: u64, end: u64) -> Result<()> {
     let mount = mount::current()?;
     let size = mount.fs().attributes(inode)?.size;
     Range { mount, inode, start, end, size }.zero(start, end)
 }
 
-/// As `posix_fallocate(3)`: afterwards the range belongs to the file and holds blocks, so that
-/// writing to it cannot fail for lack of space. Holes are filled with zeros; what others write into
-/// one at this moment may be lost.
+/// As `posix_fallocate(3)`: afterwards the range belongs to the file and has blocks, so that a
+/// write to it cannot fail for lack of space. Holes are filled with zeros. Bytes that another
+/// writer stores in a hole at the same moment may be lost.
 pub fn allocate(handle: HandleId, offset: i64, length: i64) -> Result<()> {
     let range = Range::new(handle, offset, length)?;
     range.mount.fs().note_change(handle)?;
@@ -195,7 +195,7 @@ pub fn allocate(handle: HandleId, offset: i64, length: i64) -> Result<()> {
 }
 
 /// As `fallocate(2)`. Errors: `EOPNOTSUPP` for modes that move data, and if blocks would be kept
-/// behind the end of the file.
+/// beyond the end of the file.
 pub fn change(handle: HandleId, mode: i32, offset: i64, length: i64) -> Result<()> {
     const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
@@ -221,7 +221,7 @@ pub fn change(handle: HandleId, mode: i32, offset: i64, length: i64) -> Result<(
     }
 }
 
-/// Bytes of all tiers.
+/// Size of all tiers in bytes.
 fn bytes_of_all(usage: &Usage) -> u64 {
     usage.total_blocks.iter().sum::<u64>().saturating_mul(usage.hugeblock_bytes)
 }

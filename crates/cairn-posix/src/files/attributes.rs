@@ -1,22 +1,22 @@
-//! Attributes in the shapes that the C library's calls return.
+//! File attributes in the structures that the C library's calls return.
 
 use cairn_core::{Attributes, Timestamp};
 
 use crate::error::Result;
 use crate::mount::Mount;
 
-/// Largest preferred I/O size announced, bytes.
+/// Largest preferred I/O size reported, in bytes.
 const BLOCK_SIZE_MAX: u32 = 1 << 20;
-/// `f_type`: no file system of Linux has it.
+/// `f_type`; no file system of Linux uses it.
 const FILE_SYSTEM_TYPE: i64 = 0x6361_6972;
 
 fn block_size(mount: &Mount) -> u32 {
     mount.fs().geometry().hugeblock_bytes.min(BLOCK_SIZE_MAX)
 }
 
-/// Size and 512-byte blocks as they are shown. Space is given out in hugeblocks, but a file is
-/// charged for the pages it fills, as on file systems with small blocks; a directory shows one
-/// page.
+/// Returns the reported size and number of 512-byte blocks. Space is allocated in hugeblocks, but a
+/// file is charged for the pages it fills, as on file systems with small blocks. A directory
+/// reports one page.
 fn extent(attributes: &Attributes) -> (u64, u64) {
     const PAGE_BYTES: u64 = 4096;
     let (size, held) = match attributes.is_directory() {
@@ -26,9 +26,9 @@ fn extent(attributes: &Attributes) -> (u64, u64) {
     (size, held.min(size.next_multiple_of(PAGE_BYTES)) / 512)
 }
 
-/// As `struct stat` (the same as `struct stat64` on 64-bit targets).
+/// Returns the attributes as `struct stat` (the same as `struct stat64` on 64-bit targets).
 pub fn stat(mount: &Mount, attributes: &Attributes) -> libc::stat {
-    // SAFETY: plain integers, for which zero is a value.
+    // SAFETY: plain integers, for which zero is a valid value.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
     stat.st_dev = mount.device_number();
     stat.st_ino = u64::from(attributes.inode.0);
@@ -46,17 +46,17 @@ pub fn stat(mount: &Mount, attributes: &Attributes) -> libc::stat {
     stat
 }
 
-/// As `struct statx`, with birth time.
+/// Returns the attributes as `struct statx`, with the birth time.
 pub fn statx(mount: &Mount, attributes: &Attributes) -> libc::statx {
     let time = |time: Timestamp| {
-        // SAFETY: plain integers, for which zero is a value.
+        // SAFETY: plain integers, for which zero is a valid value.
         let mut value: libc::statx_timestamp = unsafe { core::mem::zeroed() };
         let (seconds, nanoseconds) = time.parts();
         value.tv_sec = seconds;
         value.tv_nsec = nanoseconds as u32;
         value
     };
-    // SAFETY: plain integers, for which zero is a value.
+    // SAFETY: plain integers, for which zero is a valid value.
     let mut statx: libc::statx = unsafe { core::mem::zeroed() };
     statx.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
     statx.stx_blksize = block_size(mount);
@@ -75,7 +75,7 @@ pub fn statx(mount: &Mount, attributes: &Attributes) -> libc::statx {
     statx
 }
 
-/// How full the mount is: blocks of all tiers, inodes.
+/// Usage of the mount: blocks of all tiers, and inodes.
 struct Space {
     block_bytes: u64,
     blocks: u64,
@@ -97,10 +97,10 @@ fn space(mount: &Mount) -> Result<Space> {
     })
 }
 
-/// As `struct statfs`.
+/// Returns the usage as `struct statfs`.
 pub fn statfs(mount: &Mount) -> Result<libc::statfs> {
     let space = space(mount)?;
-    // SAFETY: plain integers, for which zero is a value.
+    // SAFETY: plain integers, for which zero is a valid value.
     let mut statfs: libc::statfs = unsafe { core::mem::zeroed() };
     statfs.f_type = FILE_SYSTEM_TYPE as _;
     statfs.f_bsize = space.block_bytes as _;
@@ -114,10 +114,10 @@ pub fn statfs(mount: &Mount) -> Result<libc::statfs> {
     Ok(statfs)
 }
 
-/// As `struct statvfs`.
+/// Returns the usage as `struct statvfs`.
 pub fn statvfs(mount: &Mount) -> Result<libc::statvfs> {
     let space = space(mount)?;
-    // SAFETY: plain integers, for which zero is a value.
+    // SAFETY: plain integers, for which zero is a valid value.
     let mut statvfs: libc::statvfs = unsafe { core::mem::zeroed() };
     statvfs.f_bsize = space.block_bytes;
     statvfs.f_frsize = space.block_bytes;

@@ -1,13 +1,16 @@
-//! The current directory, when it is one of ours, and the file mode creation mask: what `CLONE_FS`
-//! shares.
+//! Current directory, when it is one of ours, and file mode creation mask: the state that
+//! `CLONE_FS` shares.
 //!
-//! The kernel's current directory is then a stand-in: an empty directory of the store that is
-//! removed at once, so that an uncovered relative path fails with ENOENT. What identifies it,
-//! recorded in the process's slot, tells children and executed programs where they are.
-//! Invariants: the directory stays referenced by a handle of this process while it is current.
-//! Threads have their process's, but for one that called `unshare(CLONE_FS)`, and those that it
-//! creates. The slot has one record: that of the thread which forks or executes, which writes it
-//! before.
+//! When the current directory is ours, the kernel's is a stand-in: an empty directory of the store
+//! that is removed at once, so that a relative path that no hook catches fails with `ENOENT`. The
+//! process's slot records the identity of the stand-in, from which children and executed programs
+//! learn where they are.
+//!
+//! Invariants:
+//! - A handle of this process references the directory while it is current.
+//! - Threads share the state of their process, except a thread that called `unshare(CLONE_FS)` and
+//!   the threads that it creates.
+//! - The slot has one record: that of the thread that forks or executes, which writes it before.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_void};
@@ -15,7 +18,8 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use cairn_core::{HandleId, InodeId, OpenOptions, SlotId};
-use cairn_device::{namespace, sys};
+use cairn_device::store::namespace;
+use cairn_platform::sys;
 
 use crate::descriptors::placeholder;
 use crate::error::{Errno, PathResult, Result};
@@ -25,32 +29,32 @@ use crate::kernel;
 use crate::kernel::configuration;
 use crate::mount::{self, Mount};
 
-/// It has not been looked at yet.
+/// The current directory has not been looked up yet.
 const UNKNOWN: u32 = 0;
-/// It is not ours.
+/// The current directory is not ours.
 const FOREIGN: u32 = u32::MAX;
-/// The mask has not been looked at yet.
+/// The mask has not been read yet.
 const NOT_READ: u32 = u32::MAX;
 
-/// Of a store: a link to the directory in which `cairn run` was started last.
+/// Name of a link in the store to the directory in which `cairn run` was last started.
 pub const LAUNCH_LINK: &CStr = c"launched-from";
 
-/// What some threads of a process share.
+/// Current directory and mask that some threads of a process share.
 #[derive(Debug)]
 struct Surroundings {
-    /// Inode of the current directory, or one of the above.
+    /// Inode of the current directory, or `UNKNOWN`, or `FOREIGN`.
     current: AtomicU32,
-    /// What tells its stand-in from others.
+    /// Identity of its stand-in.
     stand_in: AtomicU64,
-    /// Handle that keeps it in existence; 0 if none.
+    /// Handle that keeps the directory in existence; 0 if none.
     handle: AtomicU32,
     umask: AtomicU32,
-    /// Threads that have it. Those of the process count for nothing.
+    /// Number of threads that use it. Not maintained for the process's own.
     users: AtomicU32,
     next: *mut Surroundings,
 }
 
-// SAFETY: what is not atomic is written before others can see it.
+// SAFETY: fields that are not atomic are written before other threads can see the value.
 unsafe impl Sync for Surroundings {}
 
 impl Surroundings {
@@ -67,16 +71,16 @@ impl Surroundings {
 }
 
 static PROCESS: Surroundings = Surroundings::new();
-/// Whether a thread has had others than its process.
+/// Whether any thread has ever had a state of its own.
 static SPLIT: AtomicBool = AtomicBool::new(false);
-/// All others than the process's that were ever made; those that no thread has are used again.
+/// List of all states ever made other than the process's. Unused ones are used again.
 static OTHERS: AtomicPtr<Surroundings> = AtomicPtr::new(ptr::null_mut());
 
-/// The last moves into directories of ours, in any thread: what tells the stand-in from others, and
-/// the directory.
+/// Recent moves into directories of ours, by any thread: the identity of the stand-in, and the
+/// directory.
 static MOVES: [Move; MOVES_KEPT] = [const { Move::new() }; MOVES_KEPT];
 static MOVES_MADE: AtomicUsize = AtomicUsize::new(0);
-/// More than other threads make while one is parted from them.
+/// Number of moves kept. Other threads make fewer while one is being separated from them.
 const MOVES_KEPT: usize = 64;
 
 struct Move {
@@ -90,7 +94,7 @@ impl Move {
     }
 }
 
-/// To be called before the kernel is there.
+/// Records a move. To be called before the kernel's current directory changes.
 fn note_move(stand_in: u64, directory: InodeId) {
     let at = &MOVES[MOVES_MADE.fetch_add(1, Ordering::Relaxed) % MOVES_KEPT];
     at.stand_in.store(0, Ordering::Relaxed);
@@ -98,8 +102,8 @@ fn note_move(stand_in: u64, directory: InodeId) {
     at.stand_in.store(stand_in, Ordering::Release);
 }
 
-/// The directory that a stand-in is for: one of the last moves, or where `before` has been for
-/// longer.
+/// Returns the directory that a stand-in is for: that of a recent move, or else the directory in
+/// which `before` has been for longer.
 fn stood_in_for(stand_in: u64, before: &Surroundings) -> Option<InodeId> {
     let of = |(number, directory): (&AtomicU64, &AtomicU32)| {
         let is_it = || number.load(Ordering::Acquire) == stand_in;
@@ -110,7 +114,7 @@ fn stood_in_for(stand_in: u64, before: &Surroundings) -> Option<InodeId> {
     moves.chain([(&before.stand_in, &before.current)]).find_map(of)
 }
 
-/// A user of surroundings, until it is dropped.
+/// One use of a state; ends when dropped.
 struct User(&'static Surroundings);
 
 impl Drop for User {
@@ -120,17 +124,16 @@ impl Drop for User {
 }
 
 thread_local! {
-    /// Those of this thread, if they are not its process's.
+    /// State of this thread, if it is not its process's.
     static OWN: Cell<Option<&'static Surroundings>> = const { Cell::new(None) };
 }
 
-/// Gives this thread surroundings in which it is counted until it ends, in the place of those it
-/// had.
+/// Gives this thread the state of `user` in place of its present one. The use ends with the thread.
 fn set_own(user: User) {
-    /// Of this key a thread has its surroundings; 0 before it is made.
+    /// Key of thread-specific data that holds a thread's state; 0 before it is made.
     static KEY: AtomicU32 = AtomicU32::new(0);
     extern "C" fn ended(own: *mut c_void) {
-        // SAFETY: `set_own` stored surroundings, which are never freed.
+        // SAFETY: `set_own` stored a state, and states are never freed.
         drop(User(unsafe { &*own.cast::<Surroundings>() }));
     }
     let own = user.0;
@@ -139,7 +142,7 @@ fn set_own(user: User) {
         let mut new: libc::pthread_key_t = 0;
         // SAFETY: the destructor may run in any thread.
         if unsafe { libc::pthread_key_create(&raw mut new, Some(ended)) } == 0 {
-            // A key of 0 stands for none here, and its threads are counted for ever.
+            // A real key of 0 counts as none here; the uses of its threads then never end.
             key = match KEY.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => new,
                 Err(known) => known,
@@ -164,30 +167,30 @@ fn here() -> &'static Surroundings {
     }
 }
 
-/// What a thread that is being created is to have.
+/// State for a thread that is being created.
 pub struct Inherited(User);
 
-/// What a thread that this one creates is to begin with ([`begin_with`]); none if that is the
-/// process's.
+/// Returns the state that a thread created by this one begins with ([`begin_with`]); none if that
+/// is the process's.
 pub fn of_new_thread() -> Option<Inherited> {
     let own = SPLIT.load(Ordering::Relaxed).then(|| OWN.get()).flatten()?;
     own.users.fetch_add(1, Ordering::Relaxed);
     Some(Inherited(User(own)))
 }
 
-/// To be called by a new thread.
+/// Sets the state of a new thread. The new thread calls this.
 pub fn begin_with(inherited: Option<Inherited>) {
     if let Some(Inherited(user)) = inherited {
         set_own(user);
     }
 }
 
-/// `unshare(CLONE_FS)` in the making: what the calling thread is about to have for itself.
+/// An `unshare(CLONE_FS)` in progress, with the state that the calling thread will have for itself.
 #[must_use]
 pub struct Split(User);
 
 impl Split {
-    /// Before the kernel's part. `None`: the thread has all to itself already.
+    /// Prepares the split before the kernel's part. `None`: no other thread shares the state.
     pub fn begin() -> Option<Split> {
         let is_alone = match SPLIT.load(Ordering::Relaxed).then(|| OWN.get()).flatten() {
             Some(own) => own.users.load(Ordering::Acquire) == 1,
@@ -196,13 +199,13 @@ impl Split {
         if is_alone {
             return None;
         }
-        // What was executed here learns it now.
+        // A program that was executed in a directory of ours learns that here at the latest.
         let _ = inode();
         Some(Split(unused()))
     }
 
-    /// After it. Other threads may have gone elsewhere meanwhile, so that the kernel is asked where
-    /// this one is.
+    /// Completes the split after the kernel's part. Asks the kernel for the current directory,
+    /// because other threads may have changed the shared one meanwhile.
     pub fn end(self) {
         let own = self.0.0;
         let stand_in = stand_in_number();
@@ -210,7 +213,7 @@ impl Split {
         own.umask.store(NOT_READ, Ordering::Relaxed);
         own.set(directory, stand_in);
         match directory.and_then(|inode| Some((inode, mount::current().ok()?))) {
-            // What is removed by now fails when it is used.
+            // A directory that has been removed by then fails when it is used.
             Some((inode, mount)) => drop(hold(own, mount, inode)),
             None => let_go(own),
         }
@@ -227,7 +230,7 @@ impl Surroundings {
     }
 }
 
-/// Surroundings with one user, and with a handle, if any, that nobody needs.
+/// Returns a state with one user. It may carry a handle that nobody needs.
 fn unused() -> User {
     let take = |one: &&Surroundings| {
         let first = || one.users.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
@@ -248,7 +251,7 @@ fn unused() -> User {
     }
 }
 
-/// In a forked child, which has one thread.
+/// Resets the use counts in a forked child, which has one thread.
 pub(crate) fn forked() {
     if !SPLIT.load(Ordering::Relaxed) {
         return;
@@ -260,11 +263,11 @@ pub(crate) fn forked() {
     }
 }
 
-/// Those of this process, whoever has them.
+/// Returns all states of this process, used or not.
 fn all() -> impl Iterator<Item = &'static Surroundings> {
     let mut next = OTHERS.load(Ordering::Acquire);
     let others = core::iter::from_fn(move || {
-        // SAFETY: null, or one that was leaked; what follows it does not change.
+        // SAFETY: null, or a state that was leaked; its `next` does not change.
         let one = unsafe { next.as_ref() }?;
         next = one.next;
         Some(one)
@@ -272,21 +275,22 @@ fn all() -> impl Iterator<Item = &'static Surroundings> {
     core::iter::once(&PROCESS).chain(others)
 }
 
-/// Writes down where this thread is for what it is about to fork or to execute.
+/// Records this thread's current directory for the process or program that it is about to fork or
+/// execute.
 pub(crate) fn record(mount: &Mount, slot: SlotId) {
     if SPLIT.load(Ordering::Relaxed) {
         let at = inode().and_then(|inode| Some((inode, stand_in_number()?)));
-        // Without it only the new program would not know.
+        // Without the record only the new program does not learn its directory.
         let _ = mount.fs().set_working_directory(slot, at);
     }
 }
 
-/// The file mode creation mask.
+/// Returns the file mode creation mask.
 pub fn umask() -> u32 {
     match here().umask.load(Ordering::Relaxed) {
         NOT_READ => {
             let (mask, known) = (kernel::umask(), &here().umask);
-            // Another thread may have changed it since.
+            // Another thread may have changed it meanwhile.
             match known.compare_exchange(NOT_READ, mask, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => mask,
                 Err(newer) => newer,
@@ -296,7 +300,7 @@ pub fn umask() -> u32 {
     }
 }
 
-/// Says that the application changed its file mode creation mask.
+/// Records that the application changed its file mode creation mask.
 pub fn set_umask(mask: u32) {
     here().umask.store(mask & 0o777, Ordering::Relaxed);
 }
@@ -307,7 +311,7 @@ pub fn is_foreign() -> bool {
     here().current.load(Ordering::Relaxed) == FOREIGN
 }
 
-/// The current directory, if it is ours.
+/// Returns the current directory, if it is ours.
 pub fn inode() -> Option<InodeId> {
     match here().current.load(Ordering::Relaxed) {
         FOREIGN => None,
@@ -316,25 +320,26 @@ pub fn inode() -> Option<InodeId> {
     }
 }
 
-/// The kernel's current directory, if it is where that is for a directory of ours.
+/// Returns the status of the kernel's current directory, if that is a stand-in.
 fn stand_in() -> Option<libc::stat> {
     let stat = sys::fstatat(libc::AT_FDCWD, c".", 0).ok()?;
-    // It has no name any more.
+    // A stand-in has no name any more.
     (Some(stat.st_dev) == placeholder::store_device() && stat.st_nlink <= 1).then_some(stat)
 }
 
-/// What tells a stand-in from all others, if the kernel's current directory is one.
+/// Returns the identity of the stand-in, if the kernel's current directory is one.
 fn stand_in_number() -> Option<u64> {
     stand_in().map(|stat| namespace::stand_in_id(&stat))
 }
 
-/// Whether the kernel is where it is for a directory of ours. Makes system calls and nothing else.
+/// Whether the kernel's current directory is a stand-in. Makes system calls and nothing else.
 pub fn is_stand_in() -> bool {
     stand_in().is_some()
 }
 
-/// Takes the kernel from a stand-in to where the job was launched, so that it can write a core
-/// file. Makes system calls and nothing else; where we are does not change.
+/// Moves the kernel's current directory from a stand-in to where the job was launched, so that the
+/// kernel can write a core file. Makes system calls and nothing else; our current directory does
+/// not change.
 pub fn move_to_launch_directory() {
     let Some(configuration) = configuration::get().filter(|_| is_stand_in()) else { return };
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
@@ -362,7 +367,7 @@ fn find() -> Option<(InodeId, u64)> {
     Some((inode, stand_in))
 }
 
-/// Takes a handle on `directory`, and gives up the one on the directory before.
+/// Opens a handle on `directory` for `own`, and releases the one on the previous directory.
 fn hold(own: &Surroundings, mount: &Mount, directory: InodeId) -> Result<()> {
     let options = OpenOptions { path_only: true, directory: true, ..OpenOptions::default() };
     let caller = mount.caller();
@@ -384,8 +389,8 @@ fn give_up(mount: &Mount, handle: u32) -> Result<()> {
     }
 }
 
-/// In a process whose slot is new to it, a forked child whose creation was not seen: holds on to
-/// the current directories, and records this thread's.
+/// Retains the current directories in a process with a new slot, a forked child whose creation was
+/// not seen, and records this thread's.
 pub(crate) fn retain(mount: &Mount, slot: SlotId) {
     for own in all() {
         let handle = own.handle.load(Ordering::Relaxed);
@@ -397,12 +402,13 @@ pub(crate) fn retain(mount: &Mount, slot: SlotId) {
     if !is_foreign() && current.handle.load(Ordering::Relaxed) != 0 {
         let inode = InodeId(current.current.load(Ordering::Relaxed));
         let at = stand_in_number().map(|stand_in| (inode, stand_in));
-        // Without the record only a program that this process executes would not know.
+        // Without the record only a program that this process executes does not learn its
+        // directory.
         let _ = mount.fs().set_working_directory(slot, at);
     }
 }
 
-/// Whether `handle` is what keeps the current directory of this process, which has one thread yet.
+/// Whether `handle` keeps the current directory of this process, which still has one thread.
 pub(crate) fn holds(handle: HandleId) -> bool {
     here().handle.load(Ordering::Relaxed) == handle.0
 }
@@ -432,7 +438,8 @@ fn become_current(mount: &Mount, directory: InodeId) -> Result<()> {
     Ok(())
 }
 
-/// Writes down where the process is, unless each thread does so before it forks or executes.
+/// Records the current directory in the slot, unless each thread does so before it forks or
+/// executes.
 fn note(mount: &Mount, at: Option<(InodeId, u64)>) -> Result<()> {
     match SPLIT.load(Ordering::Relaxed) {
         true => Ok(()),
@@ -440,7 +447,7 @@ fn note(mount: &Mount, at: Option<(InodeId, u64)>) -> Result<()> {
     }
 }
 
-/// The kernel's current directory was changed to one that is not ours.
+/// Handles a change of the kernel's current directory to one that is not ours.
 pub fn left() {
     let before = here().current.load(Ordering::Relaxed);
     here().set(None, None);
@@ -455,7 +462,8 @@ pub fn left() {
     }
 }
 
-/// Absolute path of the current directory, if it is ours. Errors: `ENOENT` if it was removed.
+/// Returns the absolute path of the current directory, if it is ours. Errors: `ENOENT` if it was
+/// removed.
 pub fn path() -> Option<Result<Vec<u8>>> {
     inode().map(names::absolute)
 }

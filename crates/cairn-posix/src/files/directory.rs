@@ -1,8 +1,9 @@
 //! Directory streams: what `opendir` returns for a directory of ours.
 //!
-//! Streams live in one reserved range of addresses, so that telling ours from the C library's costs
-//! two comparisons. A position is 0 at the start, 1 after `.`, 2 after `..`, and 2 plus the core's
-//! cookie after any other entry; it stays valid while other names come and go.
+//! Streams live in one reserved range of addresses, so that two comparisons tell ours from the C
+//! library's. A position is 0 at the start, 1 after `.`, 2 after `..`, and 2 plus the core's cookie
+//! after any other entry. It stays valid while other names come and go.
+//!
 //! Invariant: a stream is used under its latch; a closed one is handed out again only after its bit
 //! is cleared.
 
@@ -10,7 +11,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use cairn_core::InodeId;
-use cairn_device::{sys, unlocked};
+use cairn_platform::{sys, unlocked};
 
 use crate::descriptors::table;
 use crate::error::{Errno, PathResult, Result};
@@ -19,17 +20,17 @@ use crate::files::path::Place;
 use crate::kernel::latch::Latch;
 use crate::mount::{self, Mount};
 
-/// Streams a process can have open at once.
+/// Most streams that a process can have open at once.
 const STREAMS_MAX: usize = 1024;
-/// Entries read ahead, bytes.
+/// Size of the buffer for entries read ahead, in bytes.
 const BUFFER_BYTES: usize = 8192;
-/// `d_name` within `struct dirent64`.
+/// Offset of `d_name` within `struct dirent64`.
 const NAME_OFFSET: usize = 19;
 /// Offsets of the other fields.
 const OFF_OFFSET: usize = 8;
 const LENGTH_OFFSET: usize = 16;
 const KIND_OFFSET: usize = 18;
-/// Position after `.` and `..`; cookies of the core follow.
+/// Position after `.` and `..`; the core's cookies are added to it.
 const AFTER_DOTS: u64 = 2;
 
 const _: () = assert!(NAME_OFFSET == core::mem::offset_of!(libc::dirent64, d_name));
@@ -49,7 +50,7 @@ struct State {
     directory: InodeId,
     /// Position of the entry to be returned next.
     position: u64,
-    /// Part of `entries` not returned yet.
+    /// Start and end of the part of `entries` not returned yet.
     start: usize,
     end: usize,
     /// Position after the last entry in `entries`.
@@ -57,7 +58,7 @@ struct State {
     entries: [u64; BUFFER_BYTES / 8],
 }
 
-// SAFETY: the state is only reached through `with`, which holds the latch.
+// SAFETY: the state is reached only through `with`, which holds the latch.
 unsafe impl Sync for Stream {}
 
 /// Start of the reserved range; null until the first stream is opened.
@@ -65,7 +66,7 @@ static STREAMS: AtomicPtr<Stream> = AtomicPtr::new(core::ptr::null_mut());
 /// One bit per stream in use.
 static USED: [AtomicU64; STREAMS_MAX / 64] = [const { AtomicU64::new(0) }; STREAMS_MAX / 64];
 
-/// The stream at `address`, if it is one of ours.
+/// Returns the stream at `address`, if it is one of ours.
 #[inline]
 pub fn stream<'a>(address: *const core::ffi::c_void) -> Option<&'a Stream> {
     let start = STREAMS.load(Ordering::Acquire);
@@ -75,8 +76,8 @@ pub fn stream<'a>(address: *const core::ffi::c_void) -> Option<&'a Stream> {
     }
     let index = distance / size_of::<Stream>();
     let used = USED[index / 64].load(Ordering::Relaxed) & 1 << (index % 64) != 0;
-    // SAFETY: the range holds STREAMS_MAX streams, zeroed by the kernel, which is a valid state,
-    // and is never unmapped.
+    // SAFETY: the range holds STREAMS_MAX streams and is never unmapped. The kernel zeroed it,
+    // which is a valid state.
     used.then(|| unsafe { &*start.add(index) })
 }
 
@@ -125,7 +126,7 @@ pub fn open(place: &Place) -> PathResult<&'static Stream> {
         .map_err(Into::into)
 }
 
-/// As `fdopendir(3)`: the stream owns the descriptor from now on. Errors: `ENOTDIR`, `EBADF`,
+/// As `fdopendir(3)`: the stream takes ownership of the descriptor. Errors: `ENOTDIR`, `EBADF`,
 /// `EMFILE`.
 pub fn from_descriptor(descriptor: i32) -> Result<&'static Stream> {
     let directory = mount::current()?.directory_of(descriptor)?;
@@ -148,8 +149,8 @@ impl Stream {
         Ok(act(unsafe { &mut *self.state.get() }))
     }
 
-    /// As `readdir(3)`: the next entry, null at the end. It stays valid until the next call on this
-    /// stream.
+    /// As `readdir(3)`: returns the next entry, null at the end. The entry stays valid until the
+    /// next call on this stream.
     pub fn next(&self) -> Result<*mut libc::dirent64> {
         self.with(|state| {
             if state.start == state.end {
@@ -182,7 +183,7 @@ impl Stream {
         USED[index / 64].fetch_and(!(1 << (index % 64)), Ordering::Release);
         match table::is_ours(descriptor) {
             true => file::close(descriptor),
-            // The application closed the number behind the stream's back.
+            // The application closed the descriptor without the stream.
             false => Err(Errno(libc::EBADF)),
         }
     }
@@ -229,9 +230,9 @@ impl State {
     }
 }
 
-/// Fills `target` with `struct dirent64` records from `position` on, which it advances; 0 at the
-/// end.
-/// Errors: `EINVAL` if the next record does not fit.
+/// Fills `target` with `struct dirent64` records from `position` on and advances `position`.
+/// Returns the number of bytes, 0 at the end. Errors: `EINVAL` if the next record does not fit;
+/// `ENOENT` if the directory was removed.
 pub fn fill(
     mount: &Mount,
     directory: InodeId,
@@ -239,7 +240,7 @@ pub fn fill(
     target: &mut [u8],
 ) -> Result<usize> {
     if mount.fs().attributes(directory)?.links == 0 {
-        // It was removed: not even the dots are left.
+        // The directory was removed: not even the dots are left.
         return Err(Errno(libc::ENOENT));
     }
     let mut records = Records { target, filled: 0 };
@@ -293,7 +294,7 @@ impl Records<'_> {
     }
 }
 
-/// As `getdents64(2)`: the shared cursor of the descriptor is the position.
+/// As `getdents64(2)`: the position is the descriptor's shared cursor.
 pub fn read_entries(descriptor: i32, target: &mut [u8]) -> Result<usize> {
     let mount = mount::current()?;
     let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;

@@ -6,8 +6,7 @@ pub use cairn_core::{EXTENDED_NAME_BYTES_MAX, EXTENDED_VALUE_BYTES_MAX, InodeId}
 use crate::error::{Errno, Result};
 use crate::mount;
 
-/// What `setxattr(2)` does if the attribute exists, or does not. Errors: `EINVAL` for unknown
-/// flags.
+/// Converts the flags of `setxattr(2)`. Errors: `EINVAL` for unknown flags.
 pub fn update(flags: i32) -> Result<ExtendedUpdate> {
     match flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) {
         0 => Ok(ExtendedUpdate {
@@ -18,19 +17,19 @@ pub fn update(flags: i32) -> Result<ExtendedUpdate> {
     }
 }
 
-/// Gives `inode` the attribute `name`.
+/// Sets the attribute `name` of `inode`.
 pub fn set(inode: InodeId, name: &[u8], value: &[u8], update: ExtendedUpdate) -> Result<()> {
     let mount = mount::current()?;
     Ok(mount.fs().set_extended(&mount.caller(), inode, name, value, update)?)
 }
 
-/// The value of the attribute `name`.
+/// Returns the value of the attribute `name`.
 pub fn get(inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
     let mount = mount::current()?;
     Ok(mount.fs().extended(&mount.caller(), inode, name)?)
 }
 
-/// The names of all attributes, each with a zero byte behind it.
+/// Returns the names of all attributes, each followed by a zero byte.
 pub fn list(inode: InodeId) -> Result<Vec<u8>> {
     let mut names = Vec::new();
     for (name, _) in mount::current()?.fs().all_extended(inode)?.iter() {
@@ -40,7 +39,7 @@ pub fn list(inode: InodeId) -> Result<Vec<u8>> {
     Ok(names)
 }
 
-/// Takes the attribute `name` away.
+/// Removes the attribute `name`.
 pub fn remove(inode: InodeId, name: &[u8]) -> Result<()> {
     let mount = mount::current()?;
     Ok(mount.fs().remove_extended(&mount.caller(), inode, name)?)

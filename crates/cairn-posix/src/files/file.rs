@@ -1,15 +1,16 @@
-//! Files: opening, closing, attributes, size, cursor and status flags.
+//! Files: open, close, attributes, size, cursor and status flags.
 //!
-//! Invariant: a descriptor number is in the table exactly while it refers to an open handle that
-//! this process holds a reference to.
-//! Does not read or write data (`io.rs`), give it space (`allocate.rs`) or change names
+//! Invariant: a descriptor number is in the table exactly while it refers to an open handle to
+//! which this process holds a reference.
+//!
+//! Does not read or write data (`io.rs`), allocate space (`allocate.rs`) or change names
 //! (`names.rs`).
 
 use cairn_core::{
     Attributes, Caller, Credentials, Error, HandleId, HandleInfo, InodeId, OpenOptions, Opened,
     PathBounds, TimeUpdate, Timestamp, Truncation,
 };
-use cairn_device::sys;
+use cairn_platform::sys;
 
 use crate::data::{absent, io, upkeep};
 use crate::descriptors::table::Left;
@@ -21,17 +22,17 @@ use crate::mapping;
 use crate::mount::{self, Mount, Rights};
 
 const PERMISSION_BITS: u32 = 0o7777;
-/// Flags of `open(2)` that have no effect on memory, but that `fcntl(F_GETFL)` tells.
+/// Flags of `open(2)` that have no effect on memory but that `fcntl(F_GETFL)` returns.
 const STATUS_FLAGS: i32 = SETTABLE_FLAGS | libc::O_SYNC | libc::O_TMPFILE | libc::O_NOFOLLOW;
-/// Those of them that `fcntl(F_SETFL)` changes.
+/// Status flags that `fcntl(F_SETFL)` changes.
 const SETTABLE_FLAGS: i32 = libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME | libc::O_ASYNC;
-/// The core keeps 15 bits; the lowest flag of all is this one.
+/// Shift of the status flags in the core, which keeps 15 bits. The lowest flag kept becomes bit 0.
 const STATUS_SHIFT: u32 = 8;
 
 const _: () = assert!(STATUS_FLAGS & ((1 << STATUS_SHIFT) - 1) == 0);
 const _: () = assert!(STATUS_FLAGS >> STATUS_SHIFT < 1 << 15);
 
-/// Steps of one truncation; each frees a bounded part of the file.
+/// Most steps of one truncation; each frees a bounded part of the file.
 const TRUNCATE_STEPS_MAX: usize = 1 << 22;
 
 fn options(flags: i32) -> Result<OpenOptions> {
@@ -63,15 +64,15 @@ fn options(flags: i32) -> Result<OpenOptions> {
 }
 
 /// As `open(2)`: returns the lowest free descriptor number. `O_TMPFILE` without `O_EXCL`, whose
-/// file may be given a name, is refused with `EOPNOTSUPP` where metadata is durable; flags about
-/// caching and blocking (`O_DIRECT`, `O_SYNC`, `O_NONBLOCK`, ...) have no effect on memory and are
-/// remembered. A file whose data are still elsewhere is waited for.
+/// file may be given a name, fails with `EOPNOTSUPP` where metadata is durable. Flags about caching
+/// and blocking (`O_DIRECT`, `O_SYNC`, `O_NONBLOCK`, ...) have no effect on memory and are
+/// remembered. Waits for a file whose data are still elsewhere.
 pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
     open_within(place, flags, mode, PathBounds::NONE)
 }
 
-/// As [`open`], by a path that may not take every way. Errors: `EXDEV` if it leaves where it must
-/// stay; `ELOOP` if it takes a symbolic link though it may take none.
+/// As [`open`], with bounds on the path. Errors: `EXDEV` if the path leaves its bounds; `ELOOP` if
+/// it takes a symbolic link where none is allowed.
 pub fn open_within(place: &Place, flags: i32, mode: u32, bounds: PathBounds) -> PathResult<i32> {
     let mount = mount::current()?;
     let options = OpenOptions { bounds, ..options(flags)? };
@@ -83,7 +84,7 @@ pub fn open_within(place: &Place, flags: i32, mode: u32, bounds: PathBounds) -> 
     }
     if flags & libc::O_NOATIME != 0 {
         let follow = flags & libc::O_NOFOLLOW == 0;
-        // If there is none yet, it will be the caller's.
+        // A file that does not exist yet will belong to the caller.
         let owner = stat(place, follow).map_or(caller.credentials.uid, |found| found.uid);
         if ![owner, 0].contains(&caller.credentials.uid) {
             return Err(Errno(libc::EPERM).into());
@@ -93,7 +94,7 @@ pub fn open_within(place: &Place, flags: i32, mode: u32, bounds: PathBounds) -> 
     let patiently = |options| absent::wait(mount, || open(options));
     let mut opened = patiently(OpenOptions { unless_written: true, ..options })?;
     if matches!(opened, Err(Error::BeingWritten)) {
-        // What they left is this program's to take over if they are dead: that must be known first.
+        // If the other writers are dead, this program takes over what they left; find out first.
         mount.reap_gone();
         opened = patiently(options)?;
     }
@@ -138,7 +139,7 @@ fn open_nameless(
     mount.at(place, true, opened)
 }
 
-/// The descriptor number of a handle that was just opened, which is released if there is none.
+/// Assigns a descriptor number to a handle that was just opened. Releases the handle if that fails.
 fn give_number(mount: &Mount, caller: &Caller, handle: HandleId, flags: i32) -> Result<i32> {
     let number = keep_status(mount, handle, flags)
         .and_then(|()| placeholder::open(mount, handle, flags & libc::O_CLOEXEC != 0));
@@ -165,12 +166,12 @@ pub fn close(descriptor: i32) -> Result<()> {
     Ok(closed?)
 }
 
-/// Gives up what a number that left the table referred to.
+/// Releases what a number that left the table referred to.
 pub(crate) fn release(left: Left) -> Result<()> {
     upkeep::release(mount::holder().ok_or(Errno(libc::EIO))?, left)
 }
 
-/// Attributes of a file by name.
+/// Returns the attributes of a file by name.
 pub fn stat(place: &Place, follow: bool) -> PathResult<Attributes> {
     let mount = mount::current()?;
     let found = mount.fs().stat(&mount.caller(), place.base, place.path, follow);
@@ -179,16 +180,16 @@ pub fn stat(place: &Place, follow: bool) -> PathResult<Attributes> {
     Ok(found)
 }
 
-/// Attributes of an open file.
+/// Returns the attributes of an open file.
 pub fn attributes(handle: HandleId) -> Result<Attributes> {
     let mount = mount::current()?;
     let found = mount.fs().attributes(mount.inode_of(handle)?)?;
-    // Behind the answer: a mapping shows no less than that says.
+    // After the answer, so that a mapping shows no less than the answer says.
     mapping::follow(found.inode);
     Ok(found)
 }
 
-/// As `access(2)`, with these rights; `mask` is made of `R_OK`, `W_OK`, `X_OK`.
+/// As `access(2)`, for these rights; `mask` consists of `R_OK`, `W_OK` and `X_OK`.
 pub fn access(place: &Place, mask: i32, follow: bool, rights: Rights) -> PathResult<()> {
     let mask = u32::try_from(mask).ok().filter(|mask| mask & !7 == 0).ok_or(Errno(libc::EINVAL))?;
     let mount = mount::current()?;
@@ -197,7 +198,7 @@ pub fn access(place: &Place, mask: i32, follow: bool, rights: Rights) -> PathRes
     mount.at(place, follow, result)
 }
 
-/// The inode a place names.
+/// Returns the inode that a place names.
 pub fn resolve(place: &Place, follow: bool) -> PathResult<InodeId> {
     let mount = mount::current()?;
     let found = mount.fs().resolve(&mount.caller(), place.base, place.path, follow);
@@ -247,7 +248,7 @@ pub(crate) fn set_size(mount: &Mount, inode: InodeId, size: u64) -> Result<()> {
     Err(Errno(libc::EIO))
 }
 
-/// Lets mappings of the file show its new end.
+/// Makes mappings of the file show its new end.
 fn show_cut(mount: &Mount, inode: InodeId) -> Result<()> {
     if mount.fs().is_mapped(inode)? {
         mount.settle(inode)?;
@@ -262,14 +263,14 @@ pub fn set_mode(inode: InodeId, mode: u32) -> Result<()> {
     Ok(mount.fs().set_mode(&mount.caller(), inode, mode)?)
 }
 
-/// Sets owner and group; `u32::MAX` leaves one as it is.
+/// Sets owner and group; `u32::MAX` leaves one unchanged.
 pub fn set_owner(inode: InodeId, uid: u32, gid: u32) -> Result<()> {
     let given = |id: u32| (id != u32::MAX).then_some(id);
     let mount = mount::current()?;
     Ok(mount.fs().set_owner(&mount.caller(), inode, given(uid), given(gid))?)
 }
 
-/// Sets access and modification time; `None` for both means now.
+/// Sets access and modification time; `None` sets both to the present time.
 pub fn set_times(inode: InodeId, times: Option<[libc::timespec; 2]>) -> Result<()> {
     let update = |time: &libc::timespec| match time.tv_nsec {
         libc::UTIME_NOW => Ok(TimeUpdate::Now),
@@ -285,7 +286,7 @@ pub fn set_times(inode: InodeId, times: Option<[libc::timespec; 2]>) -> Result<(
     Ok(mount.fs().set_times(&mount.caller(), inode, accessed, modified)?)
 }
 
-/// As `lseek(2)`. On a directory `SEEK_SET` takes a position that `readdir` gave.
+/// As `lseek(2)`. On a directory `SEEK_SET` takes a position that `readdir` returned.
 pub fn seek(handle: HandleId, offset: i64, whence: i32) -> Result<i64> {
     let mount = mount::current()?;
     let position = mount.fs().seek(handle, offset, whence)?;
@@ -295,7 +296,7 @@ pub fn seek(handle: HandleId, offset: i64, whence: i32) -> Result<i64> {
     i64::try_from(position).map_err(|_| Errno(libc::EOVERFLOW))
 }
 
-/// As `fsync(2)`: the data is as durable as its tiers make it, and its checksums are valid.
+/// As `fsync(2)`: makes the data as durable as its tiers can, with valid checksums.
 pub fn sync(handle: HandleId) -> Result<()> {
     opened(handle)?;
     let mount = mount::current()?;
@@ -304,7 +305,7 @@ pub fn sync(handle: HandleId) -> Result<()> {
     if is_durable {
         let inode = mount.inode_of(handle)?;
         let may_be_stored_to = mount.fs().note_mapped_stores(&mount.caller(), inode)?;
-        // What was stored may not have been brought back when the last mapping ended.
+        // Stores may not have been written back when the last mapping ended.
         if may_be_stored_to || mount.shows_copies() {
             mount.write_back(inode, 0..u64::MAX)?;
             mount.flush_mapped_stores()?;
@@ -323,7 +324,7 @@ pub fn sync_all() -> Result<()> {
     Ok(())
 }
 
-/// As `sync_file_range(2)`; always the whole file.
+/// As `sync_file_range(2)`; syncs the whole file.
 pub fn sync_range(handle: HandleId, offset: i64, length: i64, flags: u32) -> Result<()> {
     const KNOWN: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
@@ -336,7 +337,7 @@ pub fn sync_range(handle: HandleId, offset: i64, length: i64, flags: u32) -> Res
     sync(handle)
 }
 
-/// As `posix_fadvise(3)`: memory is the cache, so that advice only has to be one.
+/// As `posix_fadvise(3)`. Memory is the cache, so advice has no effect and is only checked.
 pub fn advise(handle: HandleId, length: i64, advice: i32) -> Result<()> {
     opened(handle)?;
     match length >= 0 && (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice) {
@@ -345,7 +346,7 @@ pub fn advise(handle: HandleId, length: i64, advice: i32) -> Result<()> {
     }
 }
 
-/// As `readahead(2)`: memory needs none.
+/// As `readahead(2)`, with no effect: memory needs no read-ahead.
 pub fn read_ahead(handle: HandleId) -> Result<usize> {
     let info = opened(handle)?;
     match (info.read, info.is_directory) {
@@ -355,8 +356,7 @@ pub fn read_ahead(handle: HandleId) -> Result<usize> {
     }
 }
 
-/// What is known of a handle that is more than a name. Errors: `EBADF` if it was opened with
-/// `O_PATH`.
+/// Returns the state of an open handle. Errors: `EBADF` if it only names a file (`O_PATH`).
 pub fn opened(handle: HandleId) -> Result<HandleInfo> {
     let info = mount::current()?.fs().handle(handle)?;
     match info.path_only {
@@ -365,13 +365,13 @@ pub fn opened(handle: HandleId) -> Result<HandleInfo> {
     }
 }
 
-/// This process, with the rights to do what was permitted when a file was opened: since then its
-/// mode may have changed.
+/// Returns this process as a caller with all rights, for operations that were permitted when the
+/// file was opened: its mode may have changed since.
 pub(crate) fn unrestricted(mount: &Mount) -> Caller {
     Caller { credentials: Credentials { uid: 0, gid: 0 }, ..mount.caller() }
 }
 
-/// Calls `act` with a description of its own of a file that is open for writing.
+/// Opens the file again for writing and calls `act` with the new handle, which has its own cursor.
 pub(crate) fn opened_once_more<T>(
     mount: &Mount,
     inode: InodeId,
@@ -405,7 +405,7 @@ fn kept_status(info: &HandleInfo) -> i32 {
     (info.status << STATUS_SHIFT) as i32
 }
 
-/// As `fcntl(F_SETFL)`: of all flags only `O_APPEND` matters here; others are remembered.
+/// As `fcntl(F_SETFL)`: only `O_APPEND` has an effect; other flags are remembered.
 pub fn set_status_flags(handle: HandleId, flags: i32) -> Result<()> {
     let mount = mount::current()?;
     let info = opened(handle)?;
@@ -417,8 +417,8 @@ pub fn set_status_flags(handle: HandleId, flags: i32) -> Result<()> {
     Ok(mount.fs().set_append(handle, flags & libc::O_APPEND != 0)?)
 }
 
-/// The bytes from the cursor to the end (`FIONREAD`), negative behind it. Errors: `ENOTTY` for a
-/// directory.
+/// Returns the bytes from the cursor to the end (`FIONREAD`); negative if the cursor is past the
+/// end. Errors: `ENOTTY` for a directory.
 pub fn bytes_ahead(handle: HandleId) -> Result<i64> {
     let info = opened(handle)?;
     if info.is_directory {
@@ -428,12 +428,12 @@ pub fn bytes_ahead(handle: HandleId) -> Result<i64> {
     Ok(size.wrapping_sub(info.cursor) as i64)
 }
 
-/// Whether the handle is a directory.
+/// Whether the handle refers to a directory.
 pub fn is_directory(handle: HandleId) -> Result<bool> {
     Ok(mount::current()?.fs().handle(handle)?.is_directory)
 }
 
-/// Who calls; for operations composed from several.
+/// Returns the mount and the caller, for operations composed of several.
 pub(crate) fn caller() -> Result<(&'static Mount, Caller)> {
     let mount = mount::current()?;
     Ok((mount, mount.caller()))

@@ -1,4 +1,4 @@
-//! Names: making, removing, renaming and linking files and directories; unique temporary names.
+//! Names: creating, removing, renaming and linking files and directories; unique temporary names.
 
 use cairn_core::{HandleId, InodeId, PATH_BYTES_MAX, RenameMode};
 
@@ -8,11 +8,11 @@ use crate::files::{cwd, file};
 use crate::kernel::configuration;
 use crate::{kernel, mount};
 
-/// What a directory is made with: the right to run as its owner is nothing for one.
+/// Mode bits of a new directory. Set-user-ID has no meaning for a directory.
 const DIRECTORY_BITS: u32 = 0o1777;
-/// Names tried for a temporary file, as the C library does.
+/// Most names tried for a temporary file, the same as in the C library.
 const TEMPORARY_ATTEMPTS_MAX: usize = 238_328;
-/// Symbolic links that `canonical` follows in the last place.
+/// Most symbolic links that `canonical` follows in the last component.
 const SYMLINKS_MAX: usize = 40;
 
 /// As `mkdir(2)`.
@@ -23,8 +23,8 @@ pub fn make_directory(place: &Place, mode: u32) -> PathResult<()> {
     mount.at(place, false, made).map(drop)
 }
 
-/// As `mknod(2)`, for regular files only: `EPERM` for others, as on a file system without special
-/// files.
+/// As `mknod(2)`, for regular files only. Errors: `EPERM` for others, as on a file system without
+/// special files.
 pub fn make_node(place: &Place, mode: u32) -> PathResult<()> {
     if !matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) {
         return Err(why_no_special_file(place));
@@ -37,7 +37,7 @@ pub fn make_node(place: &Place, mode: u32) -> PathResult<()> {
     Ok(file::close(descriptor)?)
 }
 
-/// What is wrong with a name comes first.
+/// Returns the error for a special file. Errors of the name come before `EPERM`.
 fn why_no_special_file(place: &Place) -> PathError {
     let name = place.path.iter().rposition(|&byte| byte == b'/').map_or(0, |last| last + 1);
     match file::stat(place, false) {
@@ -51,7 +51,7 @@ fn why_no_special_file(place: &Place) -> PathError {
     }
 }
 
-/// Why nothing but a directory can be made under a name that ends with a slash.
+/// Returns the error for creating anything but a directory under a name that ends with a slash.
 fn name_of_a_directory(place: &Place) -> PathError {
     let end = place.path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
     match file::stat(&Place { base: place.base, path: &place.path[..end] }, false) {
@@ -93,7 +93,7 @@ pub fn rename(from: &Place, to: &Place, flags: u32) -> Result<()> {
     Ok(())
 }
 
-/// What the flags of `renameat2` ask for. Errors: `EINVAL`.
+/// Converts the flags of `renameat2`. Errors: `EINVAL`.
 pub fn rename_mode(flags: u32) -> Result<RenameMode> {
     match flags {
         0 => Ok(RenameMode::Replace),
@@ -116,7 +116,7 @@ pub fn symlink(target: &[u8], place: &Place) -> PathResult<()> {
     mount.at(place, false, made).map(drop)
 }
 
-/// Target of a symbolic link.
+/// Returns the target of a symbolic link.
 pub fn read_link(place: &Place) -> PathResult<Vec<u8>> {
     let (mount, caller) = file::caller()?;
     let mut target = Vec::with_capacity(PATH_BYTES_MAX);
@@ -125,7 +125,7 @@ pub fn read_link(place: &Place) -> PathResult<Vec<u8>> {
     Ok(target)
 }
 
-/// Absolute path of a directory of ours. Errors: `ENOENT` if it was removed.
+/// Returns the absolute path of a directory of ours. Errors: `ENOENT` if it was removed.
 pub fn absolute(directory: InodeId) -> Result<Vec<u8>> {
     let below = mount::current()?.fs().path_of(directory)?;
     let mut path = configuration::get().map_or(Vec::new(), |found| found.mount().to_vec());
@@ -136,7 +136,7 @@ pub fn absolute(directory: InodeId) -> Result<Vec<u8>> {
     Ok(path)
 }
 
-/// As `realpath(3)`: the absolute path without symbolic links, `.` and `..`.
+/// As `realpath(3)`: returns the absolute path without symbolic links, `.` and `..`.
 pub fn canonical(place: &Place) -> PathResult<Vec<u8>> {
     let mut base = place.base;
     let mut path = place.path.to_vec();
@@ -146,7 +146,7 @@ pub fn canonical(place: &Place) -> PathResult<Vec<u8>> {
         if attributes.is_directory() {
             return Ok(absolute(attributes.inode)?);
         }
-        // A file: its directory is found by resolving what stands before the last component.
+        // For a file, resolve the part before the last component to find its directory.
         let split = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
         let (before, name) = (path[..split].to_vec(), path[split..].to_vec());
         let directory = file::resolve(&Place { base, path: &before }, true)?;
@@ -183,9 +183,9 @@ fn below<'a>(mount: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     }
 }
 
-/// Fills the `XXXXXX` before the last `suffix` bytes of `template` with letters until `make`
-/// succeeds on the name; `make` gets the template and answers `EEXIST` to try another. Errors:
-/// `EINVAL` if the X are missing.
+/// Fills the `XXXXXX` before the last `suffix` bytes of `template` with letters and digits until
+/// `make` succeeds on the name. `make` gets the template and returns `EEXIST` to try another name.
+/// Errors: `EINVAL` if the X are missing.
 pub fn with_temporary_name<T>(
     template: &mut [u8],
     suffix: usize,
@@ -211,7 +211,7 @@ pub fn with_temporary_name<T>(
     Err(Errno(libc::EEXIST).into())
 }
 
-/// The place that an open descriptor of ours names, for calls with `AT_EMPTY_PATH`.
+/// Returns the place that an open descriptor of ours names, for calls with `AT_EMPTY_PATH`.
 pub fn place_of(handle: HandleId) -> Result<Place<'static>> {
     Ok(Place { base: mount::current()?.inode_of(handle)?, path: b"" })
 }

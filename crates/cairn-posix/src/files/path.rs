@@ -1,13 +1,17 @@
-//! Is this path ours? The one predicate that decides it.
+//! Path routing: the one predicate that decides whether a path is ours.
 //!
-//! Lexical and without allocation: `.`, `..` and repeated slashes are understood, symbolic links
-//! outside the mount are not followed. A path that enters the mount and climbs out again
-//! (`/cairn/../etc`) counts as ours here; the core then says where it leads.
-//! Invariant: for a path that is not ours nothing is called but, where a relative one could lead
-//! into the mount, what asks for the directory that it starts from.
+//! The decision is lexical and allocates nothing. It understands `.`, `..` and repeated slashes,
+//! and does not follow symbolic links outside the mount. A path that enters the mount and climbs
+//! out again (`/cairn/../etc`) counts as ours here; the core then says where it leads.
+//!
+//! Invariant: for a path that is not ours no system call is made. The exception is a relative path
+//! that could lead into the mount: then the kernel is asked for the directory that the path starts
+//! from.
 
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
+
+use cairn_core::InodeId;
 
 use crate::descriptors::table;
 use crate::error::{Errno, Result};
@@ -16,19 +20,18 @@ use crate::kernel::address;
 use crate::kernel::configuration::{self, Configuration};
 use crate::kernel::{gate, stack};
 use crate::{kernel, mount};
-use cairn_core::InodeId;
 
-/// Longest path the kernel accepts, with its NUL.
+/// Longest path that the kernel accepts, with its NUL.
 const PATH_BYTES: usize = 4096;
-/// Most bytes of a path, but for the mount's prefix, that are looked at before it is known to end.
+/// Most bytes of a path, beyond the mount's prefix, that are read before its end is known.
 const LOOKED_AT_MAX: usize = 64;
 
-/// A file of ours, as the application named it.
+/// File of ours, as the application named it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
     /// Directory that `path` starts from.
     pub base: InodeId,
-    /// The rest, without a leading slash; empty for `base` itself.
+    /// Rest of the path, without a leading slash; empty for `base` itself.
     pub path: &'a [u8],
 }
 
@@ -39,36 +42,36 @@ impl Place<'_> {
     }
 }
 
-/// Who answers for a path.
+/// Who serves a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route<'a> {
     /// The C library.
     Libc,
-    /// We do.
+    /// This crate serves it.
     Place(Place<'a>),
-    /// We do: it names this open descriptor of ours (`/dev/fd/3`).
+    /// This crate serves it: the path names this open descriptor of ours (`/dev/fd/3`).
     Descriptor(i32),
 }
 
-/// What a look at a path says.
+/// Result of a first look at a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Look {
-    /// It is the C library's.
+    /// The path is the C library's.
     Foreign,
-    /// It starts with the prefix.
+    /// The path starts with the prefix.
     Below,
-    /// It may lead into the mount in an indirect way.
+    /// The path may lead into the mount indirectly.
     Unclear,
 }
 
-/// Decides who answers for `path`, relative to the current directory.
+/// Decides who serves `path`, relative to the current directory.
 ///
 /// # Safety
 /// `path` is null or NUL-terminated, and outlives the result.
 #[inline]
 pub unsafe fn route<'a>(path: *const c_char) -> Route<'a> {
     let Some(configuration) = configuration::get() else { return Route::Libc };
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller promises the same.
     let look = unsafe { look(configuration, path) };
     let text = Text { start: path.cast(), lifetime: PhantomData };
     match look {
@@ -78,14 +81,14 @@ pub unsafe fn route<'a>(path: *const c_char) -> Route<'a> {
     }
 }
 
-/// Whether `path`, relative to the current directory, is the C library's: what is left to do then
-/// is a jump to its function, of which the caller needs nothing.
+/// Whether `path`, relative to the current directory, is the C library's. If so, the caller only
+/// jumps to the library's function and needs nothing else.
 ///
 /// # Safety
 /// `path` is null or NUL-terminated.
 #[inline(never)]
 pub unsafe fn is_foreign(path: *const c_char) -> bool {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller promises the same.
     configuration::get().is_none_or(|found| unsafe { look(found, path) } == Look::Foreign)
 }
 
@@ -94,9 +97,9 @@ pub unsafe fn is_foreign(path: *const c_char) -> bool {
 #[inline(always)]
 unsafe fn look(configuration: &Configuration, path: *const c_char) -> Look {
     let mount = configuration.mount();
-    // SAFETY: the caller vouches for the string, if it is one.
+    // SAFETY: the caller promises that the string, if there is one, is terminated.
     let Some((path, first)) = (unsafe { Text::new(path, mount.len()) }) else {
-        // None, or one that the kernel refuses.
+        // There is no string, or the kernel refuses it.
         return Look::Foreign;
     };
     let suspicious = match first {
@@ -107,7 +110,8 @@ unsafe fn look(configuration: &Configuration, path: *const c_char) -> Look {
         b'/' => path.is_unusual(),
         // An empty path names nothing.
         0 => return Look::Foreign,
-        // A relative path leads here if the current directory is ours, or by naming the prefix.
+        // A relative path leads into the mount if the current directory is ours, or by naming a
+        // component of the prefix.
         _ => {
             let may_name = |first| configuration.starts_component(first);
             !cwd::is_foreign() || path.first_of_relative().is_none_or(may_name)
@@ -120,23 +124,24 @@ unsafe fn look(configuration: &Configuration, path: *const c_char) -> Look {
     }
 }
 
-/// Whether a path contains the text, whose first two bytes hardly any does.
+/// Whether a path contains `text`. Few paths contain even its first two bytes.
 #[inline]
 fn contains(path: &[u8], text: &CStr) -> bool {
     let &[first, second, ..] = text.to_bytes() else { return true };
-    // SAFETY: both are terminated: the path is a string of the application's without its NUL.
+    // SAFETY: both are NUL-terminated: `path` is a string of the application's without its NUL.
     has_pair(path, [first, second])
         && !unsafe { libc::strstr(path.as_ptr().cast(), text.as_ptr()) }.is_null()
 }
 
-/// Whether the two bytes follow each other somewhere. Of most paths in two or three looks.
+/// Whether the two bytes occur next to each other in `text`. For most paths this takes two or three
+/// steps.
 #[inline]
 fn has_pair(text: &[u8], pair: [u8; 2]) -> bool {
-    /// In the pairs that begin at `at` and the N-1 bytes behind it.
+    /// Whether one of the N pairs that begin at `at` to `at + N - 1` matches.
     #[inline]
     fn is_among<const N: usize>(text: &[u8], at: usize, [first, second]: [u8; 2]) -> bool {
         let (firsts, seconds) = (&text[at..at + N], &text[at + 1..=at + N]);
-        // Without a branch: as vectors.
+        // Without branches, so that the compiler uses vector instructions.
         let found = |found, (&one, &next)| found | ((one == first) & (next == second));
         firsts.iter().zip(seconds).fold(false, found)
     }
@@ -151,7 +156,7 @@ fn has_pair(text: &[u8], pair: [u8; 2]) -> bool {
     }
 }
 
-/// The place of a path that starts with the prefix, which ends at `end`.
+/// Returns the place of a path that starts with the prefix, which ends at `end`.
 #[inline]
 fn below(path: Text<'_>, end: usize) -> Route<'_> {
     let Some(whole) = path.bytes() else { return Route::Libc };
@@ -160,7 +165,7 @@ fn below(path: Text<'_>, end: usize) -> Route<'_> {
     Route::Place(Place { base: cairn_core::ROOT, path: &rest[start..] })
 }
 
-/// Decides who answers for `path`, relative to the directory `directory` (or `AT_FDCWD`).
+/// Decides who serves `path`, relative to the directory `directory` (or `AT_FDCWD`).
 ///
 /// # Safety
 /// As for [`route`].
@@ -171,17 +176,17 @@ pub unsafe fn route_at<'a>(directory: i32, path: *const c_char) -> Route<'a> {
         _ => address::byte(path.cast()),
     };
     let Some(first) = first.filter(|&first| first != b'/') else {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller promises the same.
         return unsafe { route(path) };
     };
     if first == 0 {
         return Route::Libc;
     }
     if !table::in_use() || !table::is_ours(directory) {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller promises the same.
         return unsafe { route_from(directory, path) };
     }
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller promises the same.
     let Ok(path) = (unsafe { bytes(path) }) else { return Route::Libc };
     match mount::current().and_then(|mount| mount.directory_of(directory)) {
         Ok(base) => Route::Place(Place { base, path }),
@@ -189,7 +194,7 @@ pub unsafe fn route_at<'a>(directory: i32, path: *const c_char) -> Route<'a> {
     }
 }
 
-/// Decides who answers for a relative path from a directory that is not ours: it may be one above
+/// Decides who serves a relative path from a directory that is not ours. The directory may be above
 /// the mount.
 ///
 /// # Safety
@@ -197,7 +202,7 @@ pub unsafe fn route_at<'a>(directory: i32, path: *const c_char) -> Route<'a> {
 #[inline]
 unsafe fn route_from<'a>(directory: i32, path: *const c_char) -> Route<'a> {
     let Some(configuration) = configuration::get() else { return Route::Libc };
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller promises the same.
     let Some((path, _)) = (unsafe { Text::new(path, 0) }) else { return Route::Libc };
     let climbs = |first| first == b'.' && path.contains(configuration.telltale());
     let may_name = |first| configuration.starts_component(first) || climbs(first);
@@ -207,7 +212,7 @@ unsafe fn route_from<'a>(directory: i32, path: *const c_char) -> Route<'a> {
     }
 }
 
-/// A C string of which only the first bytes are looked at, because most are not for us.
+/// C string of which only the first bytes are read where possible, because most paths are not ours.
 #[derive(Clone, Copy)]
 struct Text<'a> {
     start: *const u8,
@@ -215,11 +220,11 @@ struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// The text at `start`, if it begins there, and its first byte. As many bytes as `prefix_bytes`
-    /// and [`LOOKED_AT_MAX`] can be looked at, or it ends before.
+    /// Returns the text at `start` and its first byte; none for a bad address. `prefix_bytes` +
+    /// [`LOOKED_AT_MAX`] bytes of it can be read, or it ends before.
     ///
     /// # Safety
-    /// `start` is NUL-terminated and outlives 'a, or a bad address.
+    /// `start` is NUL-terminated and outlives 'a, or is a bad address.
     #[inline]
     unsafe fn new(start: *const c_char, prefix_bytes: usize) -> Option<(Text<'a>, u8)> {
         let text = Text { start: start.cast(), lifetime: PhantomData };
@@ -228,7 +233,7 @@ impl<'a> Text<'a> {
         (!may_run_off || text.bytes().is_some()).then_some((text, first))
     }
 
-    /// Byte `index`; all bytes before it must be known not to be the NUL.
+    /// Returns byte `index`. Precondition: no byte before it is the NUL.
     #[inline]
     fn byte(self, index: usize) -> u8 {
         // SAFETY: the string does not end before `index`, so that byte (or the NUL) belongs to it.
@@ -240,7 +245,7 @@ impl<'a> Text<'a> {
         prefix.iter().enumerate().all(|(index, &byte)| self.byte(index) == byte)
     }
 
-    /// Whether an absolute path may name the mount, or a descriptor, in an indirect way.
+    /// Whether an absolute path may name the mount, or a descriptor, indirectly.
     #[inline]
     fn is_unusual(self) -> bool {
         match self.byte(1) {
@@ -254,8 +259,8 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// First byte of the first component that is not `.`; none if there are too many of those to
-    /// tell.
+    /// Returns the first byte of the first component that is not `.`; none if too many of those
+    /// come before it.
     #[inline]
     fn first_of_relative(self) -> Option<u8> {
         let mut at = 0;
@@ -273,15 +278,15 @@ impl<'a> Text<'a> {
 
     #[inline]
     fn contains(self, part: &CStr) -> bool {
-        // SAFETY: both strings are terminated.
+        // SAFETY: both strings are NUL-terminated.
         !unsafe { libc::strstr(self.start.cast(), part.as_ptr()) }.is_null()
     }
 
-    /// All of it, if it ends before the memory does.
+    /// Returns all bytes of the text, if it ends before the readable memory does.
     #[inline]
     fn bytes(self) -> Option<&'a [u8]> {
         let length = address::length_of_string(self.start)?;
-        // SAFETY: so many bytes were just read, and they outlive 'a by the promise of `new`.
+        // SAFETY: `length` bytes were just read, and they outlive 'a by the promise of `new`.
         Some(unsafe { core::slice::from_raw_parts(self.start, length) })
     }
 }
@@ -319,14 +324,14 @@ fn examine_from<'a>(configuration: &Configuration, directory: i32, path: Text<'a
     }
 }
 
-/// Whether a relative path leads into the mount from some directory outside.
+/// Whether a relative path can lead into the mount from some directory outside it.
 fn may_lead_in(mount: &[u8], path: &[u8]) -> bool {
     let mut names = path.split(|&byte| byte == b'/');
     let first = names.find(|name| !matches!(*name, b"" | b".")).unwrap_or_default();
     first == b".." || mount.split(|&byte| byte == b'/').any(|name| name == first)
 }
 
-/// Where a relative path leads from the directory whose path `ask` gives.
+/// Routes a relative path from the directory whose path `ask` writes.
 fn enter_from<'a>(
     mount: &[u8],
     path: &'a [u8],
@@ -348,7 +353,7 @@ fn enter_from<'a>(
     }
 }
 
-/// What is left of an absolute path once it has reached the mount, if it does.
+/// Returns the rest of an absolute path after it has reached the mount, if it does.
 pub(crate) fn inside<'a>(
     configuration: Option<&Configuration>,
     path: &'a [u8],
@@ -356,8 +361,7 @@ pub(crate) fn inside<'a>(
     enter(configuration?.mount(), &[], path)
 }
 
-/// Walks `from` and then `path` lexically; returns what is left of `path` once it has reached
-/// `mount`.
+/// Walks `from` and then `path` lexically. Returns the rest of `path` after it has reached `mount`.
 fn enter<'a>(mount: &[u8], from: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     let mut walk = Walk { mount, matched: 0, astray: 0 };
     for name in from.split(|&byte| byte == b'/') {
@@ -408,7 +412,7 @@ impl Walk<'_> {
     }
 }
 
-/// The descriptor that `/dev/stdin`, `/dev/fd/N` or `/proc/self/fd/N` names.
+/// Returns the descriptor that `/dev/stdin`, `/dev/fd/N` or `/proc/self/fd/N` names.
 fn descriptor_name(path: &[u8]) -> Option<i32> {
     match path {
         b"/dev/stdin" => return Some(0),
@@ -423,11 +427,11 @@ fn descriptor_name(path: &[u8]) -> Option<i32> {
     number(digits)
 }
 
-/// What follows `/proc/PID/` if PID is this process.
+/// Returns the rest after `/proc/PID/` if PID is this process.
 fn own_process(path: &[u8]) -> Option<&[u8]> {
     let path = path.strip_prefix(b"/proc/")?;
     let end = path.iter().position(|&byte| byte == b'/')?;
-    (number(&path[..end])? as u32 == cairn_device::sys::getpid()).then(|| &path[end + 1..])
+    (number(&path[..end])? as u32 == cairn_platform::sys::getpid()).then(|| &path[end + 1..])
 }
 
 fn number(digits: &[u8]) -> Option<i32> {
@@ -437,7 +441,7 @@ fn number(digits: &[u8]) -> Option<i32> {
     }
 }
 
-/// The bytes of a path argument that must be one of ours or fail. Errors: `EFAULT`, `ENAMETOOLONG`.
+/// Returns the bytes of a path argument of a call that is ours. Errors: `EFAULT`, `ENAMETOOLONG`.
 ///
 /// # Safety
 /// `path` is null or NUL-terminated, and outlives the result.
@@ -445,11 +449,11 @@ pub unsafe fn bytes<'a>(path: *const c_char) -> Result<&'a [u8]> {
     let start: *const u8 = path.cast();
     let length = address::byte(start).and_then(|_| address::length_of_string(start));
     let length = length.ok_or_else(|| refusal(start))?;
-    // SAFETY: so many bytes were just read.
+    // SAFETY: `length` bytes were just read.
     Ok(unsafe { core::slice::from_raw_parts(start, length) })
 }
 
-/// What the kernel says of a path without an end: it reads no more than it accepts.
+/// Returns the kernel's error for a path without an end. The kernel reads no more than it accepts.
 #[cold]
 fn refusal(start: *const u8) -> Errno {
     match address::readable(start, PATH_BYTES) {
@@ -458,7 +462,7 @@ fn refusal(start: *const u8) -> Errno {
     }
 }
 
-/// Whether a path is there and empty.
+/// Whether `path` is readable and empty.
 ///
 /// # Safety
 /// As for [`bytes`].
@@ -478,7 +482,7 @@ mod tests {
 
     #[test]
     fn first_component_is_told_unless_too_much_precedes_it() {
-        // SAFETY: the bytes are terminated, and live for the call.
+        // SAFETY: the bytes are NUL-terminated and live for the call.
         let first = |path: &[u8]| unsafe {
             let (text, _) = Text::new(path.as_ptr().cast(), 0).expect("our own memory");
             text.first_of_relative()

@@ -1,9 +1,10 @@
-//! What the environment says: which store, below which prefix, in which scope.
+//! Configuration from the environment: the store, the mount prefix and the scope.
 //!
-//! Invariant: captured once, without allocation, before the application can change its environment;
-//! afterwards only read. A process without `CAIRN_STORE` and `CAIRN_MOUNT` has no mount, and every
-//! path is the C library's. So has one that gained rights by being executed: its environment is of
-//! somebody who does not have them.
+//! Invariant: it is captured once, without allocation, before the application can change its
+//! environment. After that it is only read. A process without `CAIRN_STORE` and `CAIRN_MOUNT` has
+//! no mount, and every path is the C library's. The same holds for a process that gained privileges
+//! when it was executed: its environment comes from somebody without those privileges.
+//!
 //! Does not look at the store.
 
 use core::cell::UnsafeCell;
@@ -13,7 +14,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use crate::error::{Errno, Result};
 use crate::process::rank::Rank;
 
-/// Longest value of a variable that is kept, with its name and the final NUL.
+/// Longest variable that is kept: name, value and the final NUL.
 const VARIABLE_BYTES: usize = 4096;
 /// Longest mount prefix.
 const MOUNT_BYTES: usize = 255;
@@ -34,7 +35,7 @@ const SCOPE: usize = 3;
 const CALLS: usize = 4;
 const RAW_CALLS: usize = 5;
 
-/// Who shares a namespace.
+/// Processes that share a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
     /// All processes of the job on this node.
@@ -48,30 +49,31 @@ pub enum Scope {
     },
 }
 
-/// Where in the text a variable is, as `NAME=value` and a NUL; all three are equal if it is not
-/// set.
+/// Position of a variable in the text, where it is stored as `NAME=value` and a NUL. All three
+/// offsets are equal if the variable is not set.
 #[derive(Clone, Copy)]
 struct Variable {
     start: usize,
     value_start: usize,
-    /// Place of the NUL.
+    /// Offset of the NUL.
     end: usize,
 }
 
-/// What was captured.
+/// The captured configuration.
 pub struct Configuration {
     variables: [Variable; INHERITED.len()],
     scope: Scope,
-    /// One bit per byte value: the first bytes of the components of the mount prefix.
+    /// First bytes of the components of the mount prefix, one bit per byte value.
     initials: [u64; 4],
     is_one_component: bool,
-    /// The variables one after the other: every process of a job fills this at its start, and each
-    /// page takes a fault.
+    /// The variables, one directly after the other. Every process of a job fills this at its start,
+    /// and each page costs a page fault.
     text: [u8; INHERITED.len() * VARIABLE_BYTES],
 }
 
 impl Configuration {
-    /// Keeps `name=value` behind the variables before it. False: it is too long, or no text.
+    /// Stores `name=value` after the previous variable. Returns false if it is too long or contains
+    /// a NUL.
     fn keep(&mut self, index: usize, name: &[u8], value: &[u8]) -> bool {
         let start = index.checked_sub(1).map_or(0, |before| self.variables[before].end + 1);
         let value_start = start + name.len() + 1;
@@ -87,9 +89,9 @@ impl Configuration {
         true
     }
 
-    /// Notes that a variable is not set.
+    /// Records that a variable is not set.
     fn leave_out(&mut self, index: usize) {
-        // The NUL of the one before it.
+        // Offset of the previous variable's NUL.
         let end = index.checked_sub(1).map_or(0, |before| self.variables[before].end);
         self.text[end] = 0;
         self.variables[index] = Variable { start: end, value_start: end, end };
@@ -101,12 +103,12 @@ impl Configuration {
         &self.text[value_start..end]
     }
 
-    /// What starts at `start` and goes to the end of the variable.
+    /// Returns the text from `start` to the end of the variable `index`.
     #[inline]
     fn terminated(&self, start: usize, index: usize) -> &CStr {
         let text = &self.text[start..=self.variables[index].end];
-        // SAFETY: `keep` and `leave_out` put a NUL there; `keep` refuses values that contain one;
-        // names do not.
+        // SAFETY: `keep` and `leave_out` put a NUL at the end. `keep` refuses values that contain a
+        // NUL, and names contain none.
         unsafe { CStr::from_bytes_with_nul_unchecked(text) }
     }
 
@@ -115,51 +117,51 @@ impl Configuration {
         self.value(STORE)
     }
 
-    /// The same for a system call.
+    /// Directory of the store, as a path for a system call.
     pub fn store_path(&self) -> &CStr {
         self.terminated(self.variables[STORE].value_start, STORE)
     }
 
-    /// The prefix below which the mount appears: absolute, without a trailing slash.
+    /// Mount prefix: absolute, without a trailing slash.
     #[inline]
     pub fn mount(&self) -> &[u8] {
         self.value(MOUNT)
     }
 
-    /// Whether some component of the prefix starts with `byte`.
+    /// Whether a component of the prefix starts with `byte`.
     #[inline]
     pub(crate) fn starts_component(&self, byte: u8) -> bool {
         self.initials[usize::from(byte / 64)] & 1 << (byte % 64) != 0
     }
 
-    /// A text that every path into the mount contains unless it begins with the prefix or is
+    /// Text that every path into the mount contains, unless the path begins with the prefix or is
     /// relative to it.
     #[inline]
     pub(crate) fn telltale(&self) -> &CStr {
         match self.is_one_component {
             true => self.terminated(self.variables[MOUNT].value_start, MOUNT),
-            // It may climb from one component of the prefix to the next.
+            // Such a path may climb from one component of the prefix to the next.
             false => c"..",
         }
     }
 
-    /// Whether calls are to be counted (`calls.rs`).
+    /// Whether calls are counted (`calls.rs`).
     pub fn counts_calls(&self) -> bool {
         !self.value(CALLS).is_empty()
     }
 
-    /// Whether calls of the kernel that libraries make by instructions of their own are the
-    /// kernel's, whatever they are about.
+    /// Whether system calls that libraries make by their own instructions all go to the kernel,
+    /// even those on files of ours.
     pub fn passes_raw_calls(&self) -> bool {
         self.value(RAW_CALLS) == b"pass"
     }
 
-    /// Which namespace this process uses.
+    /// Namespace that this process uses.
     pub fn scope(&self) -> Scope {
         self.scope
     }
 
-    /// `NAME=value` of each of [`INHERITED`], where it is set.
+    /// Returns each variable of [`INHERITED`] that is set, with its `NAME=value`.
     pub fn inherited(&self) -> impl Iterator<Item = (&'static CStr, &CStr)> {
         let variables = INHERITED.into_iter().zip(&self.variables).enumerate();
         variables
@@ -167,7 +169,7 @@ impl Configuration {
             .map(|(index, (name, variable))| (name, self.terminated(variable.start, index)))
     }
 
-    /// Value of `LD_PRELOAD` when the process started.
+    /// Value of `LD_PRELOAD` at the start of the process.
     pub fn preload(&self) -> &[u8] {
         self.value(PRELOAD)
     }
@@ -177,12 +179,12 @@ const UNREAD: u8 = 0;
 const READING: u8 = 1;
 const PRESENT: u8 = 2;
 const ABSENT: u8 = 3;
-/// There was one, which the program has given up.
+/// There was a mount, and the program gave it up.
 const RETIRED: u8 = 4;
 
 struct Cell(UnsafeCell<Configuration>);
-// SAFETY: written only by the one thread that moved STATE to READING, from UNREAD or ABSENT, where
-// nobody has what to read; read only while it is PRESENT.
+// SAFETY: only the thread that moved STATE to READING writes the cell. It came from UNREAD or
+// ABSENT, where no thread reads the cell. Other threads read it only while STATE is PRESENT.
 unsafe impl Sync for Cell {}
 
 static STATE: AtomicU8 = AtomicU8::new(UNREAD);
@@ -195,11 +197,11 @@ static CONFIGURATION: Cell = Cell(UnsafeCell::new(Configuration {
 }));
 
 unsafe extern "C" {
-    /// The environment; null until the C library is initialised.
+    /// The environment; null until the C library has initialised it.
     static environ: *const *const c_char;
 }
 
-/// The configuration, if this process has a mount.
+/// Returns the configuration, or none if this process has no mount.
 #[inline]
 pub fn get() -> Option<&'static Configuration> {
     match STATE.load(Ordering::Acquire) {
@@ -210,9 +212,8 @@ pub fn get() -> Option<&'static Configuration> {
     }
 }
 
-/// Sets the configuration by hand instead of from the environment, for tests and tools.
-/// Errors: `EBUSY` if it is set already, `EINVAL` if a value is too long or the prefix is not an
-/// absolute path.
+/// Sets the configuration without the environment, for tests and tools. Errors: `EBUSY` if it is
+/// set already, `EINVAL` if a value is too long or the prefix is not an absolute path.
 pub fn set(store: &[u8], mount: &[u8], scope: Scope) -> Result<()> {
     STATE
         .compare_exchange(UNREAD, READING, Ordering::Acquire, Ordering::Relaxed)
@@ -230,18 +231,17 @@ pub fn set(store: &[u8], mount: &[u8], scope: Scope) -> Result<()> {
     if fits { Ok(()) } else { Err(Errno(libc::EINVAL)) }
 }
 
-/// Gives this process a mount that its environment does not name; `is_by_rank`: each rank has a
-/// namespace of its own. To be undone by [`retire`] if the store cannot be attached.
-/// Errors: `EBUSY` if there is a mount; `EINVAL` as [`set`]; `EXDEV` if it had another one before,
-/// which it cannot forget.
+/// Gives this process a mount that its environment does not name. `is_by_rank`: each rank has a
+/// namespace of its own. The caller undoes it with [`retire`] if the store cannot be attached.
+/// Errors: `EBUSY` if there is a mount; `EINVAL` as for [`set`]; `EXDEV` if the process had a
+/// different mount before, because a used mount cannot be replaced.
 pub fn begin(store: &[u8], mount: &[u8], is_by_rank: bool) -> Result<()> {
-    // The environment's own, if nobody has asked for it yet, comes first.
+    // A mount that the environment names comes first, even if nothing has asked for it yet.
     let _ = get();
     let begin = |from| STATE.compare_exchange(from, READING, Ordering::AcqRel, Ordering::Acquire);
     match begin(ABSENT).or_else(|_| begin(RETIRED)) {
         Ok(RETIRED) => {
-            // SAFETY: nobody writes to the cell while STATE is READING but the thread that moved it
-            // there.
+            // SAFETY: while STATE is READING only the thread that moved it there writes the cell.
             let before = unsafe { &*CONFIGURATION.0.get() };
             let same = before.store() == store && before.mount() == mount;
             STATE.store(if same { PRESENT } else { RETIRED }, Ordering::Release);
@@ -263,8 +263,8 @@ pub fn begin(store: &[u8], mount: &[u8], is_by_rank: bool) -> Result<()> {
     }
 }
 
-/// Ends what [`begin`], or the environment, began; `was_used`: only that may be begun again. No
-/// thread uses a file of ours meanwhile.
+/// Ends the mount that [`begin`] or the environment began. After `was_used` only the same mount may
+/// begin again. Precondition: no thread uses a file of ours meanwhile.
 pub fn retire(was_used: bool) {
     let to = if was_used { RETIRED } else { ABSENT };
     let _ = STATE.compare_exchange(PRESENT, to, Ordering::AcqRel, Ordering::Relaxed);
@@ -272,27 +272,27 @@ pub fn retire(was_used: bool) {
 
 #[cold]
 fn capture() -> Option<&'static Configuration> {
-    // SAFETY: `environ` is a word of the C library, null or a list that ends with null.
+    // SAFETY: `environ` is a variable of the C library: null, or a list that ends with null.
     unsafe { capture_from(environ) }
 }
 
-/// The value of a variable of the environment as it is now.
+/// Current value of an environment variable.
 pub(crate) fn environment<'a>(name: &CStr) -> Option<&'a [u8]> {
-    // SAFETY: as in `capture`; `variable` takes no null.
+    // SAFETY: as in `capture`; `as_ref` excludes null.
     unsafe { environ.as_ref().and_then(|first| variable(first, name)) }
 }
 
-/// Captures the configuration from an environment, unless that was done before: for code that runs
-/// before the C library knows its environment.
+/// Captures the configuration from an environment, unless it is captured already. For code that
+/// runs before the C library knows its environment.
 ///
 /// # Safety
-/// `list` is null or a list of terminated strings that ends with null.
+/// `list` is null or a list of NUL-terminated strings that ends with null.
 pub unsafe fn capture_from(list: *const *const c_char) -> Option<&'static Configuration> {
     if list.is_null() {
         return None;
     }
     if STATE.compare_exchange(UNREAD, READING, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        // While another thread is reading, no path of ours can have been given to this one.
+        // While another thread is capturing, this one cannot have received a path of ours.
         return if STATE.load(Ordering::Acquire) == PRESENT { get() } else { None };
     }
     // SAFETY: takes a plain number.
@@ -303,16 +303,16 @@ pub unsafe fn capture_from(list: *const *const c_char) -> Option<&'static Config
     if present { get() } else { None }
 }
 
-/// Decides for the rest of this process's life, unless it was decided already, that there is no
-/// mount.
+/// Decides for the rest of the process's life that there is no mount, unless this is already
+/// decided.
 pub fn decline() {
     let _ = STATE.compare_exchange(UNREAD, ABSENT, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// Fills the cell; the caller moved STATE to READING. False: there is no usable mount.
+/// Fills the cell. The caller has moved STATE to READING. Returns false if there is no usable
+/// mount.
 fn fill<'a>(value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> bool {
-    // SAFETY: STATE is READING and was moved there by this thread: nobody else reads or writes the
-    // cell.
+    // SAFETY: this thread moved STATE to READING, so no other thread reads or writes the cell.
     let configuration = unsafe { &mut *CONFIGURATION.0.get() };
     for (index, name) in INHERITED.into_iter().enumerate() {
         let Some(mut value) = value_of(name) else {
@@ -353,7 +353,7 @@ fn fill<'a>(value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> bool {
 }
 
 /// # Safety
-/// `list` is a list of terminated strings that ends with null.
+/// `list` is a list of NUL-terminated strings that ends with null.
 unsafe fn variable<'a>(list: *const *const c_char, name: &CStr) -> Option<&'a [u8]> {
     let mut at = list;
     loop {
@@ -362,7 +362,8 @@ unsafe fn variable<'a>(list: *const *const c_char, name: &CStr) -> Option<&'a [u
         if entry.is_null() {
             return None;
         }
-        // SAFETY: an entry is terminated; the value is copied before the application runs on.
+        // SAFETY: an entry is NUL-terminated. The caller copies the value before the application
+        // can change its environment.
         let text = unsafe { CStr::from_ptr(entry) }.to_bytes();
         if let Some(value) =
             text.strip_prefix(name.to_bytes()).and_then(|text| text.strip_prefix(b"="))

@@ -1,28 +1,29 @@
-//! Keeps the application's signal handlers out of our code.
+//! Keeps the application's signal handlers out of Cairn's code.
 //!
-//! A handler that ran in the middle of a call of ours could make another one, which would find the
-//! lock held by its own thread, or leave by `siglongjmp` and hold the lock for ever, for every
-//! process of the job. So while a thread is inside, a handler only notes its signal here, and the
-//! signal is sent again when the thread leaves. Costs two thread-local writes, where blocking
+//! A handler in the middle of a call of ours could make another such call and find the lock held by
+//! its own thread. It could also leave by `siglongjmp` and hold the lock for ever, for every
+//! process of the job. So while a thread is inside, a handler only records its signal here, and the
+//! signal is sent again when the thread leaves. That costs two thread-local writes; blocking
 //! signals would cost two system calls.
-//! Does not install handlers; the interposer does, and asks [`defer`].
+//!
+//! Does not install handlers; the interposer does, and calls [`defer`].
 
 use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
 
 use crate::kernel;
 
-/// Signals that one thread can have deferred at a time; a standard signal counts once.
+/// Most deferred signals per thread; a standard signal counts once.
 const DEFERRED_MAX: usize = 16;
 
 struct Gate {
-    /// Calls of ours that this thread is in.
+    /// Nesting depth of this thread's calls into our code.
     depth: Cell<u32>,
     count: Cell<usize>,
     deferred: UnsafeCell<[MaybeUninit<libc::siginfo_t>; DEFERRED_MAX]>,
-    /// This thread waits for something that a handler may end.
+    /// Whether this thread waits for something that a handler may end.
     waits: Cell<bool>,
-    /// Such a handler has run meanwhile.
+    /// Whether such a handler has run during the wait.
     interrupted: Cell<bool>,
 }
 
@@ -38,7 +39,7 @@ thread_local! {
     };
 }
 
-/// Runs code of ours, which must not unwind.
+/// Runs `act` with signals deferred. `act` must not unwind.
 #[inline]
 pub fn inside<R>(act: impl FnOnce() -> R) -> R {
     GATE.with(|gate| {
@@ -52,7 +53,7 @@ pub fn inside<R>(act: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Runs a system call that may wait long, from inside: handlers run at once.
+/// Runs a system call that may block for long, called from inside. Handlers run at once.
 pub fn outside<R>(wait: impl FnOnce() -> R) -> R {
     GATE.with(|gate| {
         let depth = gate.depth.replace(0);
@@ -65,12 +66,12 @@ pub fn outside<R>(wait: impl FnOnce() -> R) -> R {
     })
 }
 
-/// As `outside`, for one of many short calls that a long wait is made of; none if a handler that
-/// ends such a wait has run, no matter whether before the call, which it then could not interrupt,
-/// in it or after it.
+/// As `outside`, for one of the many short calls of a long wait. Returns none if a handler that
+/// ends such a wait has run before, during or after the call. A handler that ran before the call
+/// could not interrupt it.
 pub fn outside_unless_interrupted<R>(wait: impl FnOnce() -> R) -> Option<R> {
     GATE.with(|gate| {
-        // Those of a wait in whose handler this one is.
+        // State of an outer wait, if this call is made in a handler that interrupted one.
         let (waits, interrupted) = (gate.waits.replace(true), gate.interrupted.replace(false));
         let result = outside(wait);
         gate.waits.set(waits);
@@ -78,7 +79,8 @@ pub fn outside_unless_interrupted<R>(wait: impl FnOnce() -> R) -> Option<R> {
     })
 }
 
-/// Called before the application's handler of a signal runs.
+/// Records a handler that ends a wait. To be called before the application's handler of a signal
+/// runs.
 pub fn begin_handler(signal: i32) {
     GATE.with(|gate| {
         if gate.waits.get() && kernel::interrupts(signal) {
@@ -87,13 +89,14 @@ pub fn begin_handler(signal: i32) {
     });
 }
 
-/// Whether this thread is in a call of ours.
+/// Whether this thread is inside a call of ours.
 #[inline]
 pub fn is_inside() -> bool {
     GATE.with(|gate| gate.depth.get() > 0)
 }
 
-/// Called by a signal handler: true if the thread is inside and the signal will come again.
+/// Defers the signal of a handler if the thread is inside, and returns true if it will be sent
+/// again. The signal handler calls this.
 pub fn defer(info: &libc::siginfo_t) -> bool {
     GATE.with(|gate| {
         if gate.depth.get() == 0 {
@@ -101,7 +104,7 @@ pub fn defer(info: &libc::siginfo_t) -> bool {
         }
         let count = gate.count.get();
         // SAFETY: only this thread touches its gate, and no reference into the list outlives a
-        // statement; `send_again` empties the list before the handler can run again.
+        // statement. `send_again` empties the list before the handler can run again.
         let list = unsafe { &mut *gate.deferred.get() };
         // SAFETY: the first `count` entries are filled.
         let known =
@@ -124,7 +127,7 @@ pub fn defer(info: &libc::siginfo_t) -> bool {
 #[cold]
 fn send_again(gate: &Gate) {
     while let Some(last) = gate.count.get().checked_sub(1) {
-        // SAFETY: the first `count` entries are filled; a handler that interrupts here finds depth
+        // SAFETY: the first `count` entries are filled. A handler that interrupts here finds depth
         // 0 and defers nothing.
         let info = unsafe { (*gate.deferred.get())[last].assume_init_read() };
         gate.count.set(last);
@@ -137,17 +140,19 @@ mod tests {
     use super::*;
 
     fn signal(number: i32) -> libc::siginfo_t {
-        // SAFETY: plain data, for which zero is a value.
+        // SAFETY: plain data, for which zero is a valid value.
         let mut info: libc::siginfo_t = unsafe { core::mem::zeroed() };
         info.si_signo = number;
         info
     }
 
-    /// Mechanism: a write that waits for space sleeps again and again for a moment. A handler that
-    /// ran between two sleeps, or when the moment was over and the thread waited for a processor,
-    /// interrupted none of them.
-    /// Consequence: the write went on waiting, for as long as it may.
-    /// Fix: the handler says that it has run, and whoever waits asks after each sleep.
+    /// Mechanism: a write that waits for space sleeps many times for a moment. A handler that ran
+    /// between two sleeps, or after a sleep while the thread waited for a processor, interrupted
+    /// none.
+    ///
+    /// Consequence: the write went on waiting for as long as it may.
+    ///
+    /// Fix: the handler records that it has run, and the waiting thread checks after each sleep.
     #[test]
     fn handler_ends_a_wait_whenever_it_runs_unless_it_lets_calls_go_on() {
         extern "C" fn deliver(
@@ -155,13 +160,14 @@ mod tests {
             info: *const libc::siginfo_t,
             _: *mut core::ffi::c_void,
         ) {
-            // SAFETY: the kernel passes valid information.
+            // SAFETY: the kernel passes a valid siginfo.
             if !defer(unsafe { &*info }) {
                 begin_handler(signal);
             }
         }
         let install = |flags| {
-            // SAFETY: plain data, for which zero is a value; the handler does what handlers may.
+            // SAFETY: plain data, for which zero is a valid value; the handler is
+            // async-signal-safe.
             unsafe {
                 let mut action: libc::sigaction = core::mem::zeroed();
                 action.sa_sigaction = deliver as *const () as usize;
@@ -169,7 +175,7 @@ mod tests {
                 assert_eq!(libc::sigaction(libc::SIGWINCH, &action, core::ptr::null_mut()), 0);
             }
         };
-        // SAFETY: the handler does what handlers may.
+        // SAFETY: the handler is async-signal-safe.
         let raise = || assert_eq!(unsafe { libc::raise(libc::SIGWINCH) }, 0);
         inside(|| {
             assert_eq!(outside_unless_interrupted(|| 1), Some(1));
@@ -191,7 +197,7 @@ mod tests {
     fn signals_are_deferred_inside_only_and_standard_ones_once() {
         assert!(!defer(&signal(libc::SIGURG)));
         inside(|| {
-            // SIGURG is ignored by default, so that sending it again is harmless.
+            // SIGURG is ignored by default, so sending it again is harmless.
             assert!(defer(&signal(libc::SIGURG)) && defer(&signal(libc::SIGURG)));
             GATE.with(|gate| assert_eq!(gate.count.get(), 1));
             outside(|| assert!(!defer(&signal(libc::SIGURG))));

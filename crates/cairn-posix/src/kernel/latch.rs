@@ -1,30 +1,30 @@
-//! A lock between the threads of one process that a fork cannot leave locked.
+//! Lock between the threads of one process that a fork cannot leave locked.
 //!
-//! Invariant: the word names the process generation in which it was locked; in a forked child,
-//! where the owner does not exist, it counts as free. Held only for rare, short work; waiting
-//! threads yield. A signal handler that interrupted the holder is told so instead of waiting for
-//! itself.
+//! Invariant: the word holds the process generation in which the latch was taken. In a forked
+//! child, where the owner does not exist, the latch counts as free. It is held only for rare, short
+//! work, and waiting threads yield. A signal handler that interrupted the holder gets an error
+//! instead of waiting for itself.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use cairn_device::process;
+use cairn_platform::process;
 
 use crate::error::{Errno, Result};
 use crate::kernel;
 
-/// The lock.
+/// A latch, free or held.
 pub struct Latch {
-    /// Generation of the process in which it is held; 0 if free.
+    /// Generation of the process that holds it; 0 if free.
     generation: AtomicU64,
-    /// Thread that holds it.
+    /// `pthread_self` of the thread that holds it.
     holder: AtomicUsize,
 }
 
-/// Held until dropped.
+/// A held latch; dropping it frees the latch.
 pub struct Held<'a>(&'a Latch);
 
 impl Latch {
-    /// A free latch.
+    /// Returns a free latch.
     pub const fn new() -> Latch {
         Latch { generation: AtomicU64::new(0), holder: AtomicUsize::new(0) }
     }

@@ -1,11 +1,16 @@
-//! Room for our code, which needs more stack than the kernel's: callers may have little.
+//! Stacks for Cairn's code, which needs more stack than a system call does. Callers may have
+//! little.
 //!
-//! Must stay true: who has little, or may have, is served on a stack of ours: small threads,
-//! user-level threads, coroutines, and handlers on alternate stacks. Nothing unwinds from there. Of
-//! a thread's stacks each has one user at a time: whoever comes while that waits, or is in a
-//! callback of the application's, which may switch to other contexts, gets another one. A context
-//! whose stack lies in that of its thread is taken for the thread. A stack that was left by a jump
-//! is used again by a call from the same place, and else lost until the thread ends.
+//! Must stay true:
+//! - A caller that has, or may have, too little stack is served on a stack of ours. Such callers
+//!   are small threads, user-level threads, coroutines, and handlers on alternate signal stacks.
+//! - Nothing unwinds from a stack of ours.
+//! - Each stack of ours has one user at a time. Its user may wait, or run a callback of the
+//!   application, which may switch to other contexts. A call from another context meanwhile gets
+//!   another stack.
+//! - A context whose stack lies within its thread's stack is taken for the thread.
+//! - A stack that its user left by a jump is used again by a call from the same place. Otherwise it
+//!   is lost until the thread ends.
 
 use core::cell::Cell;
 use core::ffi::{c_long, c_void};
@@ -15,55 +20,58 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::kernel;
 
-/// The first call of a process opens the store, which takes the most.
+/// Stack that a call needs, in bytes. The first call of a process needs the most: it opens the
+/// store.
 const NEEDED: usize = 192 << 10;
 const STACK_BYTES: usize = 512 << 10;
-/// Nobody may touch it: what is below belongs to others.
+/// Size of the guard below each stack. It is inaccessible, because the memory below belongs to
+/// others.
 const GUARD_BYTES: usize = 4096;
-/// What threads have of their stacks for other things, at most: thread-local variables and a guard.
+/// Most bytes of a thread's stack that hold other things: thread-local variables and a guard.
 const KEPT_BYTES: usize = 256 << 10;
-/// Of the program's own thread, where its limit says nothing.
+/// Assumed stack size of the main thread if its limit is unlimited.
 const UNLIMITED: usize = 8 << 20;
 
-/// Where the program's own thread has room, until [`begin`] anybody.
+/// Addresses at which the main thread has enough stack: from here up to `HIGHEST`. Until [`begin`]
+/// the range covers every address of every thread.
 static LOWEST: AtomicUsize = AtomicUsize::new(0);
 static HIGHEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Stacks of threads that have ended, for the next ones.
+/// Stacks of threads that have ended, for reuse.
 static SPARE: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
-/// What has the stack of a thread that ends given back.
+/// Key of thread-specific data whose destructor gives back the stacks of a thread that ends.
 static AT_END: AtomicU32 = AtomicU32::new(0);
 
-/// What is known of a thread.
+/// Stack state of a thread.
 struct Here {
-    /// Where it has room on its own stack.
+    /// Start of the addresses at which the thread has enough room on its own stack.
     low: Cell<usize>,
     high: Cell<usize>,
-    /// The first of its stacks of ours; null: it has none.
+    /// List of the thread's stacks of ours; null if it has none.
     ours: Cell<*mut Stack>,
 }
 
-/// The beginning of a stack, behind its guard.
+/// Header at the low end of a stack, directly above its guard.
 struct Stack {
-    /// Another one of the thread.
+    /// Next stack of the same thread.
     next: *mut Stack,
-    /// Where its user came from; 0: it has none.
+    /// Stack address that the current user came from; 0 if the stack is free.
     from: usize,
 }
 
 thread_local! {
-    /// Without a destructor: the key has one.
+    /// Has no destructor; that of the `AT_END` key does the work.
     static HERE: Here =
         const { Here { low: Cell::new(0), high: Cell::new(0), ours: Cell::new(ptr::null_mut()) } };
 }
 
 unsafe extern "C" {
-    /// Where the stack of the program's own thread ends, says the dynamic linker.
+    /// End of the main thread's stack, set by the dynamic linker.
     static __libc_stack_end: *const c_void;
 }
 
-/// To be called once, by the program's own thread. Without it all calls are served where they are
-/// made.
+/// Starts the use of separate stacks. The main thread calls this once. Without it every call runs
+/// on its caller's stack.
 pub fn begin() {
     let mut key: libc::pthread_key_t = 0;
     // SAFETY: the destructor may run in any thread.
@@ -72,25 +80,25 @@ pub fn begin() {
     }
     AT_END.store(key, Ordering::Relaxed);
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
-    // SAFETY: fills it if it succeeds.
+    // SAFETY: fills the structure if it succeeds.
     let limit = match unsafe { libc::getrlimit(libc::RLIMIT_STACK, limit.as_mut_ptr()) } {
-        // SAFETY: it did.
+        // SAFETY: `getrlimit` succeeded and filled it.
         0 => unsafe { limit.assume_init() }.rlim_cur,
         _ => 0,
     };
     let bytes = usize::try_from(limit).map_or(UNLIMITED, |bytes| bytes.min(UNLIMITED));
-    // SAFETY: the linker sets it before any of our code runs.
+    // SAFETY: the dynamic linker sets it before any of our code runs.
     let end = unsafe { __libc_stack_end }.addr();
     LOWEST.store(end - bytes.min(end) + NEEDED, Ordering::Relaxed);
     HIGHEST.store(end, Ordering::Relaxed);
 }
 
-/// Whether [`thread_begins`] is of any use.
+/// Whether threads have to call [`thread_begins`].
 pub fn asks_for_threads() -> bool {
     HIGHEST.load(Ordering::Relaxed) != usize::MAX
 }
 
-/// To be called by a thread that begins, with so many bytes of stack.
+/// Records the room on a new thread's stack of `stack_bytes` bytes. The new thread calls this.
 pub fn thread_begins(stack_bytes: usize) {
     let marker = 0_u8;
     let top = (&raw const marker).addr();
@@ -102,7 +110,7 @@ pub fn thread_begins(stack_bytes: usize) {
     }
 }
 
-/// Runs `act`, which must not unwind, where it has room.
+/// Runs `act`, which must not unwind, on a stack with enough room.
 #[inline(always)]
 pub fn with_room<R>(act: impl FnOnce() -> R) -> R {
     let marker = 0_u8;
@@ -112,8 +120,8 @@ pub fn with_room<R>(act: impl FnOnce() -> R) -> R {
         return act();
     };
     let base = stack.wrapping_add(1).cast::<u8>();
-    // SAFETY: it is ours, has no other user, and stays until it has none. What runs there does not
-    // unwind.
+    // SAFETY: the stack is ours, has no other user, and stays mapped while it has one. `act` does
+    // not unwind.
     unsafe {
         let result = psm::on_stack(base, STACK_BYTES - size_of::<Stack>(), act);
         (*stack).from = 0;
@@ -121,7 +129,8 @@ pub fn with_room<R>(act: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Where to go on who stands at `top`, which has that user from now on; none: there.
+/// Returns a stack for a caller whose stack pointer is `top` and makes the caller its user. Returns
+/// none if the caller can stay where it is.
 #[inline(never)]
 fn other_stack(top: usize) -> Option<*mut Stack> {
     HERE.with(|here| {
@@ -130,13 +139,13 @@ fn other_stack(top: usize) -> Option<*mut Stack> {
         }
         let (mut next, mut free) = (here.ours.get(), None);
         while !next.is_null() {
-            // Who is in a call of ours.
+            // The caller is already on a stack of ours.
             if (next.addr()..next.addr() + STACK_BYTES).contains(&top) {
                 return None;
             }
-            // SAFETY: stacks stay while their thread lives, and only it looks at them.
+            // SAFETY: stacks stay mapped while their thread lives, and only that thread reads them.
             let Stack { next: following, from } = unsafe { next.read() };
-            // Whoever came from here has left it by a jump.
+            // The user that came from this same address has left the stack by a jump.
             if from == 0 || from == top {
                 free = Some(next);
             }
@@ -152,7 +161,7 @@ fn other_stack(top: usize) -> Option<*mut Stack> {
     })
 }
 
-/// One more stack for this thread; none: there is no memory.
+/// Adds a stack to this thread; none if there is no memory.
 #[cold]
 fn take(here: &Here) -> Option<*mut Stack> {
     let spare = SPARE.iter().map(|place| place.swap(0, Ordering::Acquire));
@@ -161,11 +170,11 @@ fn take(here: &Here) -> Option<*mut Stack> {
         None => map()?,
     };
     let stack = ptr::with_exposed_provenance_mut::<Stack>(start);
-    // SAFETY: it is memory that nobody uses. Handlers that come meanwhile find the list as it was,
-    // or as it will be.
+    // SAFETY: nobody uses this memory. A signal handler that interrupts here finds the list as it
+    // was or as it will be.
     unsafe { stack.write(Stack { next: here.ours.get(), from: usize::MAX }) };
     here.ours.set(stack);
-    // SAFETY: the key was made. If this fails the stacks stay when the thread ends.
+    // SAFETY: the key exists. If this call fails, the stacks stay allocated when the thread ends.
     unsafe { libc::pthread_setspecific(AT_END.load(Ordering::Relaxed), stack.cast()) };
     Some(stack)
 }
@@ -178,17 +187,17 @@ fn map() -> Option<usize> {
     // SAFETY: asks for new memory.
     let start = unsafe { kernel::call(libc::SYS_mmap, arguments) }.ok()?;
     let guard = [start as c_long, GUARD_BYTES as c_long, libc::PROT_NONE.into()];
-    // SAFETY: it is that memory. Without a guard it is a stack all the same.
+    // SAFETY: the guard is part of the new mapping. If this fails, the stack works without a guard.
     let _ = unsafe { kernel::call(libc::SYS_mprotect, guard) };
     Some(start + GUARD_BYTES)
 }
 
-/// Gives back the stacks of a thread that ends, however it does, but for those that a context which
-/// has moved to another thread may be on.
+/// Gives back the stacks of a thread, however it ends. Keeps those still in use: a context that has
+/// moved to another thread may be on them.
 extern "C" fn give_back(_: *mut c_void) {
     let mut next = HERE.with(|here| here.ours.replace(ptr::null_mut()));
     while !next.is_null() {
-        // SAFETY: the stacks of this thread are nobody else's.
+        // SAFETY: the stacks of this thread have no other owner.
         let Stack { next: following, from } = unsafe { next.read() };
         if from == 0 {
             let start = next.expose_provenance();
@@ -197,7 +206,7 @@ extern "C" fn give_back(_: *mut c_void) {
             };
             if !SPARE.iter().any(keep) {
                 let all = [(start - GUARD_BYTES) as c_long, (GUARD_BYTES + STACK_BYTES) as c_long];
-                // SAFETY: it is ours, and nobody stands on it.
+                // SAFETY: the mapping is ours, and nobody is on it.
                 let _ = unsafe { kernel::call(libc::SYS_munmap, all) };
             }
         }

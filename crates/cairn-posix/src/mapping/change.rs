@@ -1,7 +1,7 @@
-//! Calls on addresses that are mapped: protection, `msync`, advice, other pages of the same file.
+//! Calls on mapped addresses: protection, `msync`, advice, other pages of the same file.
 //!
 //! Must stay true: advice and changes that would reach the tier's own file never go to the kernel
-//! as they came.
+//! unmodified.
 
 use core::ffi::c_void;
 use core::ops::Range;
@@ -14,7 +14,7 @@ use crate::files::allocate;
 use crate::kernel;
 use crate::mount::{self, Mount};
 
-/// As `mprotect(2)`. `None`: there is nothing of ours in the range.
+/// As `mprotect(2)`. Returns `None` if nothing of ours is in the range.
 ///
 /// # Safety
 /// As for `mprotect`.
@@ -28,7 +28,7 @@ pub unsafe fn protect(start: *mut c_void, length: usize, protection: i32) -> Opt
         let done = unsafe { kernel::protect(start, length, protection) };
         let changed = match done {
             Ok(()) => range.clone(),
-            // Up to the first page that is not mapped.
+            // The kernel changed the pages up to the first one that is not mapped.
             Err(Errno(libc::ENOMEM)) => mapped_start(list, &range),
             Err(errno) => return Err(errno),
         };
@@ -41,13 +41,13 @@ pub unsafe fn protect(start: *mut c_void, length: usize, protection: i32) -> Opt
     })
 }
 
-/// Whether all pages of a range are mapped, whoever they belong to.
+/// Whether all pages of a range are mapped, ours or not.
 fn is_mapped(range: &Range<usize>) -> bool {
-    // SAFETY: changes nothing and starts nothing; it fails if something is not mapped.
+    // SAFETY: changes nothing and starts no write-back; it fails if a page is not mapped.
     unsafe { kernel::msync(range.start as *mut c_void, range.len(), libc::MS_ASYNC) }.is_ok()
 }
 
-/// The pages of the range before the first one that is not mapped, up to the last of ours.
+/// Returns the pages of the range before the first one that is not mapped, up to the last of ours.
 fn mapped_start(list: &[Mapping], range: &Range<usize>) -> Range<usize> {
     let ours = list.iter().filter(|mapping| mapping.overlaps(range));
     let mut ours: Vec<Range<usize>> = ours.map(|mapping| mapping.pages.clone()).collect();
@@ -62,7 +62,7 @@ fn mapped_start(list: &[Mapping], range: &Range<usize>) -> Range<usize> {
     range.start..end
 }
 
-/// Makes shared mappings that have pages in the range ones that may be stored to. Errors: `EACCES`.
+/// Makes shared mappings with pages in the range storable. Errors: `EACCES`.
 fn allow_stores(list: &mut [Mapping], range: &Range<usize>) -> Result<()> {
     let wants = |mapping: &Mapping| {
         mapping.overlaps(range) && mapping.manner.shared && !mapping.manner.stores
@@ -83,8 +83,8 @@ fn allow_stores(list: &mut [Mapping], range: &Range<usize>) -> Result<()> {
     Ok(())
 }
 
-/// Waits for writes that may go to a tier in a file past its page cache, as if there were no
-/// mapping.
+/// Waits for writes to a tier in a file that began before the mapping and may go past its page
+/// cache.
 pub(super) fn await_writes(mount: &Mount, mapping: HandleId) -> Result<()> {
     if mount.is_in_memory() {
         return Ok(());
@@ -92,7 +92,7 @@ pub(super) fn await_writes(mount: &Mount, mapping: HandleId) -> Result<()> {
     Ok(mount.patiently(|| mount.fs().await_writes_before(mapping))?)
 }
 
-/// Makes mappings begin and end where the range does.
+/// Splits mappings at the borders of the range.
 fn split(list: &mut Vec<Mapping>, range: &Range<usize>) {
     for border in [range.start, range.end] {
         let crosses =
@@ -105,7 +105,7 @@ fn split(list: &mut Vec<Mapping>, range: &Range<usize>) {
     }
 }
 
-/// Makes one mapping of two that continue each other.
+/// Joins mappings that continue each other.
 fn join(list: &mut Vec<Mapping>) {
     list.sort_unstable_by_key(|mapping| mapping.pages.start);
     list.dedup_by(|next, mapping| {
@@ -117,7 +117,7 @@ fn join(list: &mut Vec<Mapping>) {
     });
 }
 
-/// As `msync(2)`. `None`: there is nothing of ours in the range.
+/// As `msync(2)`. Returns `None` if nothing of ours is in the range.
 ///
 /// # Safety
 /// As for `msync`.
@@ -140,7 +140,8 @@ pub unsafe fn sync(start: *mut c_void, length: usize, flags: i32) -> Option<Resu
                 mount.write_back(part.inode, part.offset..part.end())?;
             }
         }
-        // Somebody else may have made durable what was noted, before what is noted was written.
+        // Another process may have made the record durable before the stores that it names were
+        // written.
         if is_waited_for && mount.shows_copies() {
             mount.flush_mapped_stores()?;
         }
@@ -155,14 +156,15 @@ pub unsafe fn sync(start: *mut c_void, length: usize, flags: i32) -> Option<Resu
     }))
 }
 
-/// As `madvise(2)`, for advice that must not reach the tier. `None`: the kernel is to have it.
+/// As `madvise(2)`, for advice that must not reach the tier. Returns `None` if the kernel must
+/// serve the call.
 ///
 /// # Safety
 /// As for `madvise`.
 pub unsafe fn advise(start: *mut c_void, length: usize, advice: i32) -> Option<Result<()>> {
     let range = pages(start, length).ok()?;
     let advised = match advice {
-        // Pages of a tier in a file must not be read ahead, see `cairn_device::media_file`.
+        // Pages of a tier in a file must not be read ahead, see `cairn_device::media::media_file`.
         libc::MADV_NORMAL | libc::MADV_SEQUENTIAL | libc::MADV_WILLNEED | libc::MADV_HUGEPAGE => {
             MAPPINGS.with_any_in(&range, |_| Ok(()))?
         }
@@ -175,7 +177,7 @@ pub unsafe fn advise(start: *mut c_void, length: usize, advice: i32) -> Option<R
     }))
 }
 
-/// Makes the bytes of files that pages of a range show zeros. The tier's blocks keep their memory.
+/// Zeroes the bytes of files that pages of a range map. The tier's blocks keep their memory.
 /// Errors: `EACCES`.
 fn remove(range: &Range<usize>) -> Option<Result<()>> {
     let parts = MAPPINGS.with_any_in(range, |list| {
@@ -193,8 +195,8 @@ fn remove(range: &Range<usize>) -> Option<Result<()>> {
     Some(parts.and_then(|parts| parts.into_iter().try_for_each(clear)))
 }
 
-/// As `remap_file_pages(2)`, with `page` the place in the file. The kernel must not be asked: to
-/// it, the file is the tier. `None`: there is nothing of ours in the range.
+/// As `remap_file_pages(2)`, with `page` the position in the file. The kernel must not serve it: to
+/// the kernel, the file is the tier. Returns `None` if nothing of ours is in the range.
 ///
 /// # Safety
 /// As for `remap_file_pages`.

@@ -1,13 +1,12 @@
-//! `mmap` of a file of ours: what is asked for is checked, the addresses are reserved and then
-//! filled.
+//! `mmap` of a file of ours: checks the request, reserves the addresses and fills them.
 //!
-//! Must stay true: a description belongs to a mapping from before its first page is placed; what a
-//! fixed address replaced is given up before anything of the new mapping is in the list.
+//! Must stay true: a mapping owns its description before its first page is placed. What a fixed
+//! address replaced is given up before anything of the new mapping is in the list.
 
 use core::ffi::c_void;
 
 use cairn_core::{HandleId, InodeId};
-use cairn_device::process;
+use cairn_platform::process;
 
 use super::change::await_writes;
 use super::place::{Manner, Placed};
@@ -19,7 +18,7 @@ use crate::error::{Errno, Result};
 use crate::kernel;
 use crate::mount::{self, Mount};
 
-/// Flags of `mmap` that say where a mapping goes, and those that say how its pages are had.
+/// Flags of `mmap` that say where a mapping goes, and those that say how its pages are allocated.
 const PLACE_FLAGS: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | MAP_32BIT;
 const PAGE_FLAGS: i32 = libc::MAP_POPULATE | libc::MAP_LOCKED | libc::MAP_NORESERVE;
 #[cfg(target_arch = "x86_64")]
@@ -27,12 +26,12 @@ const MAP_32BIT: i32 = libc::MAP_32BIT;
 #[cfg(not(target_arch = "x86_64"))]
 const MAP_32BIT: i32 = 0;
 
-/// What one `mmap` asks for.
+/// Arguments of one `mmap`.
 #[derive(Clone, Copy)]
 pub struct Request {
     /// Wanted address, or null.
     pub address: *mut c_void,
-    /// Bytes.
+    /// Length in bytes.
     pub length: usize,
     /// `PROT_*`.
     pub protection: i32,
@@ -49,7 +48,7 @@ pub struct Request {
 pub unsafe fn map(handle: HandleId, request: &Request) -> Result<*mut c_void> {
     let mount = mount::current()?;
     let info = mount.fs().handle(handle)?;
-    // One before the start is far behind what a file can be.
+    // A negative offset becomes one far beyond what a file can have.
     let offset = request.offset as u64;
     if offset % PAGE_BYTES as u64 != 0 {
         return Err(Errno(libc::EINVAL));
@@ -91,16 +90,16 @@ pub unsafe fn map(handle: HandleId, request: &Request) -> Result<*mut c_void> {
         manner: Manner { protection, shared, stores, flags },
         may_store: info.write,
     };
-    // What is mapped of a tier in a file makes all writes to it wait for the disk: not for pages
-    // that may be copied.
+    // A mapping of a tier in a file makes all writes to the file wait for the disk. Private pages
+    // do not justify that, because they can be copied.
     if !shared && !mount.is_in_memory() {
         // SAFETY: promised by the caller.
         return unsafe { copy(handle, &wanted.request, offset) };
     }
     // SAFETY: promised by the caller.
     match unsafe { wanted.map(mount) } {
-        // Nothing is executed in place where the tier's file system forbids that, and a small file
-        // may have no block of its own.
+        // The tier's file system may forbid execution in place, and a small file may have no block
+        // of its own.
         Err(Errno(libc::EPERM | libc::ENOSPC)) if !shared => {
             // SAFETY: promised by the caller.
             unsafe { copy(handle, &wanted.request, offset) }
@@ -109,7 +108,7 @@ pub unsafe fn map(handle: HandleId, request: &Request) -> Result<*mut c_void> {
     }
 }
 
-/// A request that was found good.
+/// A checked request.
 struct Wanted {
     handle: HandleId,
     inode: InodeId,
@@ -128,7 +127,7 @@ impl Wanted {
         let mapping = absent::wait(mount, map)??;
         // SAFETY: promised by the caller.
         let mapped = unsafe { reserve(&self.request, libc::PROT_NONE) }.and_then(|start| {
-            // What a fixed address replaced is gone.
+            // A mapping that a fixed address replaced is gone.
             removed(start, self.request.length);
             let placed = self.place(mount, mapping, start);
             if placed.is_err() {
@@ -165,7 +164,7 @@ impl Wanted {
     }
 }
 
-/// Anonymous memory where the request wants it.
+/// Maps anonymous memory where the request asks for it.
 ///
 /// # Safety
 /// As for `mmap`.
@@ -176,7 +175,7 @@ pub(super) unsafe fn reserve(request: &Request, protection: i32) -> Result<*mut 
     unsafe { kernel::map(request.address, request.length, protection, flags, -1, 0) }
 }
 
-/// A private mapping that is a copy.
+/// Makes a private mapping that holds a copy of the file's bytes.
 ///
 /// # Safety
 /// As for `mmap`.
@@ -184,9 +183,9 @@ unsafe fn copy(handle: HandleId, request: &Request, offset: u64) -> Result<*mut 
     // SAFETY: promised by the caller.
     let start = unsafe { reserve(request, libc::PROT_READ | libc::PROT_WRITE) }?;
     removed(start, request.length);
-    // SAFETY: the new mapping has `length` bytes and nobody else knows it yet.
+    // SAFETY: the new mapping has `length` bytes, and no other code has its address yet.
     let filled = unsafe { fill(handle, start, request.length, offset) };
-    // SAFETY: the mapping made above, not written to any more.
+    // SAFETY: the mapping made above, to which no more is written.
     let finished =
         filled.and_then(|()| unsafe { kernel::protect(start, request.length, request.protection) });
     if finished.is_err() {

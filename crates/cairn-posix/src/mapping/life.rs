@@ -1,9 +1,9 @@
-//! Mappings of a process that forks, executes or ends.
+//! Mappings across fork, exec and the end of the process.
 
 use core::ffi::c_void;
 
 use cairn_core::SlotId;
-use cairn_device::process;
+use cairn_platform::process;
 
 use super::create::{Request, reserve};
 use super::{MAPPINGS, Mapping, any, end};
@@ -11,15 +11,15 @@ use crate::error::Result;
 use crate::kernel::latch::Held;
 use crate::mount::Mount;
 
-/// Lets no mapping be made known or end until what is returned is dropped, in this process and in a
-/// child that is forked meanwhile: so the child has a list that is whole, and the descriptions that
-/// are in it. Errors: `EDEADLK`.
+/// Keeps mappings from being added or ended until the result is dropped, in this process and in a
+/// child forked meanwhile. So the child has a consistent list and the descriptions in it. Errors:
+/// `EDEADLK`.
 pub fn quiet() -> Result<Held<'static>> {
     MAPPINGS.latch.hold()
 }
 
-/// In a forked child whose creation was not seen: holds on to what it has mapped. A file that is
-/// gone leaves zeros.
+/// Retains the mappings of a forked child whose creation was not seen. Pages of a file that is gone
+/// become zeros.
 pub(crate) fn retain(mount: &Mount, slot: SlotId) {
     // The list is as the parent left it.
     let _ = MAPPINGS.with(|list| {
@@ -33,7 +33,7 @@ pub(crate) fn retain(mount: &Mount, slot: SlotId) {
     });
 }
 
-/// Puts zeros where a mapping of ours is.
+/// Replaces a mapping of ours by zeros.
 fn detach_pages(mapping: &Mapping) {
     let request = Request {
         address: mapping.pages.start as *mut c_void,
@@ -42,13 +42,14 @@ fn detach_pages(mapping: &Mapping) {
         flags: libc::MAP_FIXED,
         offset: 0,
     };
-    // SAFETY: replaces only what the mapping consists of.
+    // SAFETY: replaces only the pages of the mapping.
     let _ = unsafe { reserve(&request, request.protection) };
 }
 
-/// Before an exec, which ends all mappings. The executed program may never look at the store, so
-/// what this process has inherited no longer counts as open for writing: if the exec fails, the
-/// process keeps what it sees, and what it stores is its own. True: there are mappings.
+/// Prepares for an exec, which ends all mappings. The executed program may never look at the store,
+/// so files mapped through inherited descriptions stop counting as open for writing. If the exec
+/// fails, the process keeps the content it sees, and its stores become private. Returns whether
+/// there are mappings.
 pub(crate) fn before_exec(mount: &Mount, slot: SlotId) -> bool {
     if !any() {
         return false;
@@ -76,8 +77,8 @@ pub(crate) fn before_exec(mount: &Mount, slot: SlotId) -> bool {
     true
 }
 
-/// At the end of the process: threads that go on for a moment can no longer store to files. What
-/// was stored is sealed.
+/// Ends all mappings at the end of the process, so that threads that run on for a moment cannot
+/// store to files. Seals what was stored.
 pub(crate) fn end_all(mount: &Mount, slot: SlotId) {
     if !any() {
         return;

@@ -1,24 +1,24 @@
-//! `mlockall(2)` of a program that has a store: its own memory and its mapped files, as it asks,
-//! and not the store.
+//! `mlockall(2)` of a program that has a store: locks its own memory and its mapped files, as it
+//! asks, but not the store.
 //!
-//! The kernel knows one answer for all that is mapped, and would make every page of every tier
-//! present. So what there is now is locked range by range, and only what follows by the kernel
-//! itself (`cairn_device::unlocked`).
+//! The kernel locks all mappings or none, and would make every page of every tier present. So
+//! existing mappings are locked range by range. Only for future mappings does the kernel's own call
+//! serve (`cairn_platform::unlocked`).
 
 use core::ffi::c_void;
 use core::ops::Range;
 
-use cairn_device::{sys, unlocked};
+use cairn_platform::{sys, unlocked};
 
 use super::PAGE_BYTES;
 use crate::error::{Errno, Result};
 use crate::kernel;
 
-/// Of `mlockall`.
+/// Valid flags of `mlockall`.
 const FLAGS: i32 = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
 
-/// As `mlockall(2)`, which changes nothing if it fails. Errors: `EINVAL`; `ENOMEM` and `EPERM` if
-/// the limit is less than what the program has.
+/// As `mlockall(2)`; changes nothing if it fails. Errors: `EINVAL`; `ENOMEM` and `EPERM` if the
+/// limit is smaller than the program's memory.
 pub fn lock_all(flags: i32) -> Result<()> {
     let (current, future) = (flags & libc::MCL_CURRENT != 0, flags & libc::MCL_FUTURE != 0);
     if flags & !FLAGS != 0 || !current && !future {
@@ -26,8 +26,8 @@ pub fn lock_all(flags: i32) -> Result<()> {
     }
     let on_fault = flags & libc::MCL_ONFAULT != 0;
     let Ok(mapped) = mapped() else {
-        // Without /proc nobody says what there is: all of it, and the store with it, is locked as
-        // it is touched.
+        // Without /proc the mappings are unknown. Lock all of them, the store included, as pages
+        // are touched.
         kernel::lock_all_pages(flags | libc::MCL_ONFAULT)?;
         unlocked::set_following(future);
         return Ok(());
@@ -35,7 +35,7 @@ pub fn lock_all(flags: i32) -> Result<()> {
     let present = if current { locked(&mapped) } else { Vec::new() };
     check_limit(present.iter().map(ExactSizeIterator::len).sum())?;
     if unlocked::set_following(future) && !future {
-        // Only together with what is locked can it be taken back.
+        // The kernel can take it back only together with the existing locks.
         kernel::unlock_all_pages()?;
     }
     for range in &present {
@@ -53,7 +53,7 @@ pub fn unlock_all() -> Result<()> {
     kernel::unlock_all_pages()
 }
 
-/// What of these mappings is not the store's.
+/// Returns the parts of these mappings that are not the store's.
 fn locked(mapped: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut ours: Vec<Range<usize>> = unlocked::ranges().collect();
     ours.sort_unstable_by_key(|range| range.start);
@@ -70,14 +70,14 @@ fn locked(mapped: &[Range<usize>]) -> Vec<Range<usize>> {
     found
 }
 
-/// The kernel's own look, before anything is locked: so many bytes fit, or this process may lock
-/// any number.
+/// Makes the kernel's own check before anything is locked: `bytes` are within the limit, or this
+/// process may lock any number.
 fn check_limit(bytes: usize) -> Result<()> {
     let limit = sys::soft_limit(libc::RLIMIT_MEMLOCK)?;
     if bytes as u64 <= limit && limit > 0 {
         return Ok(());
     }
-    // More than the limit, of which no page is ever there.
+    // A probe larger than the limit; none of its pages is ever present.
     let probe = usize::try_from(limit).ok().and_then(|limit| limit.checked_add(PAGE_BYTES));
     let probe = probe.ok_or(Errno(libc::ENOMEM))?.next_multiple_of(PAGE_BYTES);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -88,12 +88,12 @@ fn check_limit(bytes: usize) -> Result<()> {
     may
 }
 
-/// What another thread has unmapped since is no error, nor that a page cannot be made present, as
-/// with the kernel's own `mlockall`.
+/// Locks a range. As with the kernel's own `mlockall`, it is no error if another thread has
+/// unmapped the range since, or if a page cannot be made present.
 fn lock(range: &Range<usize>, on_fault: bool) -> Result<()> {
     let (start, bytes) = (core::ptr::without_provenance_mut::<c_void>(range.start), range.len());
     if let Err(errno) = kernel::lock_pages(start, bytes, true) {
-        // SAFETY: starts no writing, and tells whether all of it is mapped.
+        // SAFETY: starts no write-back; it only tells whether the whole range is mapped.
         let is_there = unsafe { kernel::msync(start, bytes, libc::MS_ASYNC) }.is_ok();
         return if is_there { Err(errno) } else { Ok(()) };
     }
@@ -103,8 +103,8 @@ fn lock(range: &Range<usize>, on_fault: bool) -> Result<()> {
     Ok(())
 }
 
-/// The mappings of this process, lowest first, but for those of the library that this code is
-/// loaded from, if it is one.
+/// Returns the mappings of this process, lowest first. Leaves out those of the shared library that
+/// contains this code, if it is in one.
 fn mapped() -> Result<Vec<Range<usize>>> {
     let text = kernel::told(libc::AT_FDCWD, c"/proc/self/maps")?;
     let lines = text.split(|&byte| byte == b'\n');
@@ -117,12 +117,12 @@ fn mapped() -> Result<Vec<Range<usize>>> {
     Ok(others.map(|(range, _)| range).collect())
 }
 
-/// The path that a line of `/proc/self/maps` ends with; empty for memory of no file.
+/// Returns the path at the end of a line of `/proc/self/maps`; empty for memory without a file.
 fn file_of(line: &[u8]) -> &[u8] {
     line.iter().position(|&byte| byte == b'/').map_or(&[], |start| &line[start..])
 }
 
-/// What a line of `/proc/self/maps` begins with; none for what is not the process's.
+/// Returns the range at the start of a line of `/proc/self/maps`; none if it is not the process's.
 fn range_of(line: &[u8]) -> Option<Range<usize>> {
     let range = core::str::from_utf8(line.split(|&byte| byte == b' ').next()?).ok()?;
     let (start, end) = range.split_once('-')?;

@@ -1,19 +1,23 @@
-//! Puts the pieces of a file where a mapping has them: blocks of a tier, zeros, and what lies
-//! behind the end of the file.
+//! Places the pieces of a file in a mapping: blocks of a tier, zeros, and pages beyond the end of
+//! the file.
 //!
-//! Each stretch of blocks is a mapping of the tier's own file, or of that in which it is shown, put
-//! over the reservation with `MAP_FIXED`. To put a piece of a shared mapping where it is already
-//! changes nothing that a program can see, so placing can be repeated at any time.
-//! Invariants: blocks that may be stored to are part of the file and backed by memory, so that a
-//! store can neither be lost nor fail. Whole pages behind the end of the file are those of an empty
-//! file: touching one is SIGBUS, as it should be.
+//! Each run of blocks is a mapping of the tier's own file, or of the file that shows the tier,
+//! placed over the reservation with `MAP_FIXED`. Placing a piece of a shared mapping where it
+//! already is changes nothing that a program can see, so placing can be repeated at any time.
+//!
+//! Invariants:
+//! - Blocks that may be stored to are part of the file and backed by memory, so a store can neither
+//!   be lost nor fail.
+//! - Whole pages beyond the end of the file map an empty file, so touching one raises SIGBUS, as
+//!   POSIX asks.
+//!
 //! Does not remember what is placed where; `mapping.rs` does.
 
 use core::ffi::c_void;
 
 use cairn_core::{Committed, Error, HandleId, InodeId, Position, WriteKind, WritePlan};
-use cairn_device::descriptor::Descriptor;
-use cairn_device::{checksum, sys};
+use cairn_platform::descriptor::Descriptor;
+use cairn_platform::{checksum, sys};
 
 use super::PAGE_BYTES;
 use crate::descriptors::readers;
@@ -21,46 +25,46 @@ use crate::error::{Errno, Result};
 use crate::kernel;
 use crate::mount::Mount;
 
-/// Attempts at a mapping whose blocks keep moving, and at a hole that others fill and cut off.
+/// Most attempts at a mapping whose blocks keep moving, and at a hole that others fill and cut off.
 const ATTEMPTS_MAX: usize = 100;
 
-/// How the pages of a mapping are to behave.
+/// Behaviour of the pages of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Manner {
     /// `PROT_*`.
     pub protection: i32,
-    /// Stores are the file's; else each page that is stored to becomes the process's own.
+    /// Whether stores go to the file; otherwise each page that is stored to becomes private.
     pub shared: bool,
-    /// The protection permits stores to the file, or may be changed to do so.
+    /// Whether the protection permits stores to the file, or may be changed to do so.
     pub stores: bool,
     /// Further flags for `mmap`.
     pub flags: i32,
 }
 
-/// A mapping in the making.
+/// A mapping in progress.
 pub(super) struct Place<'a> {
     pub mount: &'a Mount,
     pub mapping: HandleId,
     pub inode: InodeId,
-    /// Address of the first page.
+    /// Offset of the first page in the file.
     pub start: usize,
     /// Its place in the file.
     pub offset: u64,
     pub manner: Manner,
 }
 
-/// What the file was when a mapping was placed.
+/// State of the file when a mapping was placed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Placed {
     pub moves: u32,
     pub adds: u32,
-    /// First page behind the end of the file.
+    /// Offset of the first page beyond the end of the file.
     pub end: u64,
-    /// Some pages show zeros, because the file had no blocks there.
+    /// Whether some pages are zeros because the file had no blocks there.
     pub holes: bool,
 }
 
-/// A run of a plan, by its place in the file.
+/// A run of a plan, with its offset in the file.
 struct Piece {
     at: u64,
     bytes: u64,
@@ -68,8 +72,8 @@ struct Piece {
 }
 
 impl Place<'_> {
-    /// Places the pages from `from` to `to`, offsets in the file, again if blocks moved meanwhile.
-    /// Errors: `ENOSPC` if blocks for stores cannot be had.
+    /// Places the pages at file offsets `from..to`, again if blocks move meanwhile. Errors:
+    /// `ENOSPC` if no blocks can be allocated for stores; `EAGAIN` if blocks keep moving.
     pub fn place(&self, from: u64, to: u64) -> Result<Placed> {
         for _ in 0..ATTEMPTS_MAX {
             let before = self.state()?;
@@ -91,7 +95,7 @@ impl Place<'_> {
         Ok(Placed { moves: state.moves, adds: state.adds, end, holes: false })
     }
 
-    /// True: there are holes.
+    /// Places the pages once. Returns whether there are holes.
     fn place_once(&self, from: u64, to: u64) -> Result<bool> {
         let mut at = from;
         let mut holes = false;
@@ -107,7 +111,7 @@ impl Place<'_> {
                 match piece.source {
                     Some((tier, offset)) => self.place_blocks(&piece, tier, offset)?,
                     None if self.manner.stores => {
-                        // What is there then is found when it is planned again.
+                        // The next plan finds the blocks that are there then.
                         fruitless = if self.fill(&piece)? { 0 } else { fruitless + 1 };
                         break;
                     }
@@ -163,7 +167,7 @@ impl Place<'_> {
         unsafe { self.over(self.address(piece.at), length, kind, -1, 0) }
     }
 
-    /// Makes touching the pages a signal.
+    /// Makes touching the pages raise SIGBUS.
     fn place_nothing(&self, from: u64, to: u64) -> Result<()> {
         if from >= to {
             return Ok(());
@@ -177,7 +181,7 @@ impl Place<'_> {
     }
 
     /// # Safety
-    /// The range is the mapping's own.
+    /// The range belongs to the mapping.
     unsafe fn over(
         &self,
         start: *mut c_void,
@@ -191,7 +195,8 @@ impl Place<'_> {
         unsafe { kernel::map(start, length, self.manner.protection, flags, file, offset) }.map(drop)
     }
 
-    /// Gives a part of a hole blocks of zeros; false if somebody else gives it others meanwhile.
+    /// Allocates zeroed blocks for a part of a hole. Returns false if another process filled the
+    /// hole meanwhile.
     fn fill(&self, hole: &Piece) -> Result<bool> {
         let (fs, caller) = (self.mount.fs(), self.mount.caller());
         let plan = || fs.plan_write(&caller, self.mapping, Position::At(hole.at), hole.bytes);

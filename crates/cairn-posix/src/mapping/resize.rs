@@ -1,7 +1,7 @@
-//! `mremap`: another length for a mapping, or another place.
+//! `mremap`: changes the length of a mapping, or moves it.
 //!
-//! Must stay true: addresses that show no file of ours any more are not in the list of mappings,
-//! and descriptions that this ended are given up, whatever fails behind them.
+//! Must stay true: addresses that map no file of ours any more are not in the list of mappings.
+//! Descriptions that this ended are given up, whatever fails after it.
 
 use core::ffi::c_void;
 use core::ops::Range;
@@ -14,7 +14,7 @@ use crate::error::{Errno, Result};
 use crate::kernel;
 use crate::mount::{self, Mount};
 
-/// As `mremap(2)`. `None`: there is nothing of ours in the range.
+/// As `mremap(2)`. Returns `None` if nothing of ours is in the range.
 ///
 /// # Safety
 /// As for `mremap`.
@@ -25,7 +25,7 @@ pub unsafe fn remap(
     flags: i32,
     target: *mut c_void,
 ) -> Option<Result<*mut c_void>> {
-    // A length of 0 asks for the same pages once more.
+    // A length of 0 asks for a second mapping of the same pages.
     let range = pages(start, length.max(1)).ok()?;
     let mut gone = Vec::new();
     let moved = MAPPINGS.with_any_in(&range, |list| {
@@ -65,8 +65,8 @@ pub unsafe fn remap(
     Some(moved)
 }
 
-/// Unmaps what is behind the new end of a range, which may have gaps. Returns descriptions that are
-/// to be given up. Errors: `EFAULT` if it does not begin with pages of ours.
+/// Unmaps the part beyond the new end of a range, which may have gaps. Returns the descriptions
+/// that are to be given up. Errors: `EFAULT` if the range does not begin with pages of ours.
 ///
 /// # Safety
 /// As for `mremap`.
@@ -88,12 +88,12 @@ unsafe fn shorten(
 struct Resize {
     mapping: Mapping,
     length: usize,
-    /// The pages stay where they are, too.
+    /// Whether the pages also stay where they are.
     copies: bool,
 }
 
 impl Resize {
-    /// False: what is behind the mapping is in use.
+    /// Resizes without moving. Returns false if the addresses after the mapping are in use.
     ///
     /// # Safety
     /// As for `mremap`.
@@ -116,7 +116,7 @@ impl Resize {
         let mut added = longer.part(end..new_end);
         let placed = match reserved == behind.address {
             true => added.replace(mount),
-            // Kernels before 4.17 take the address for a hint.
+            // Kernels before 4.17 take the address as a hint.
             false => Err(Errno(libc::ENOMEM)),
         };
         if placed.is_err() {
@@ -125,14 +125,14 @@ impl Resize {
             return Ok(false);
         }
         for mapping in list.iter_mut().filter(|mapping| mapping.pages.end == end) {
-            // It is placed anew where the file is not what it was.
+            // `follow` places it again where the file has changed.
             mapping.pages.end = new_end;
             mapping.placed.holes |= added.placed.holes;
         }
         Ok(true)
     }
 
-    /// Adds descriptions that are to be given up to `gone`.
+    /// Moves the mapping. Adds the descriptions that are to be given up to `gone`.
     ///
     /// # Safety
     /// As for `mremap`.
@@ -167,7 +167,7 @@ impl Resize {
         let placed = unsafe {
             match self.mapping.manner.shared {
                 true => moved.replace(mount),
-                // Some of the pages are the process's own.
+                // Some of the pages are the process's own copies.
                 false => moved
                     .part(pages.start + kept..pages.end)
                     .replace(mount)
@@ -189,8 +189,8 @@ impl Resize {
     }
 }
 
-/// Moves pages that may belong to several mappings of the kernel, which moves pages of one at a
-/// time.
+/// Moves pages that may belong to several mappings of the kernel. The kernel moves pages of one
+/// mapping at a time.
 ///
 /// # Safety
 /// As for `kernel::move_pages`.

@@ -1,67 +1,69 @@
-//! How often functions of the C library were called, and how that ended: counted by every process
-//! of a job in one file of the store, where `cairn run --report-calls` made such a file.
+//! Counters of calls to C library functions and their outcomes. Every process of a job counts in
+//! one file of the store, if `cairn run --report-calls` created that file.
 //!
 //! ```text
-//! head      magic, calls that found no room
-//! programs  what executes: its name and its file
-//! rows      a function, an outcome, a program, a path for example; how often
+//! head      magic, number of calls that found no room
+//! programs  executed programs: name and file
+//! rows      function, outcome, program, an example path; count
 //! ```
-//! Records are found by hashing what they are about and looking at a few places. Who needs one that
-//! is not there takes a free place, fills it, and then says so; a process that dies meanwhile
-//! leaves a place that nobody uses, and two that are at it at once make two records, which the
-//! reader adds up. So counts are there when they were made, whoever is killed when, and nobody
+//! A record is found by hashing its key and probing a few places. A process that needs a new record
+//! takes a free place, fills it, and then marks it as ready. If it dies in between, the place stays
+//! unused. If two processes do this at once, they make two records, and the reader adds them up. So
+//! a count is in the file as soon as it is made, whichever process is killed when, and nobody
 //! waits.
-//! Invariant: the file has its size and its memory before a process maps it. Readers take a copy of
-//! it and check what they find.
+//!
+//! Invariant: the file has its size and its memory before a process maps it. Readers take a copy
+//! and check what they find.
+//!
 //! Does not know which outcome is a refusal; `decisions.rs` does.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use cairn_device::{sys, unlocked};
+use cairn_platform::{sys, unlocked};
 
 use crate::error::Result;
 use crate::kernel::configuration;
 
 /// Name of the file in the store's directory.
 pub const FILE_NAME: &str = "calls";
-/// The variable that tells processes to count, if it is not empty.
+/// Environment variable that tells processes to count, if it is not empty.
 pub const VARIABLE: &str = "CAIRN_CALLS";
-/// Size of the file.
+/// Size of the file in bytes.
 pub const BYTES: usize = size_of::<Table>();
 
-/// Stands for a function where a call was made by an instruction that is not the C library's, and
-/// caught: it is counted as what it was, too, if it was served.
+/// Function name under which a raw system call, made by an instruction outside the C library and
+/// caught, is counted. If it was served, it is counted under its real name as well.
 pub const BY_INSTRUCTION: &str = "syscall (instruction)";
 
 const MAGIC: u64 = u64::from_le_bytes(*b"cairncl1");
 /// Words of a record.
 const WORDS: usize = 32;
-/// Words of a record that text fills.
+/// Words of a record that hold text.
 const TEXT_WORDS: usize = WORDS - 2;
-/// Words of a program's text that are its name; the rest is its file.
+/// Words of a program's text that hold its name; the rest holds its file.
 const NAME_WORDS: usize = 2;
-/// Words of a row's text that are the function; the rest is the path.
+/// Words of a row's text that hold the function; the rest holds the path.
 const SYMBOL_WORDS: usize = 6;
 const PROGRAMS: usize = 256;
 const ROWS: usize = 4096 - PROGRAMS - 1;
-/// Places that are looked at for a record.
+/// Most places probed for a record.
 const PROBES_MAX: usize = 64;
 
 const FREE: u64 = 0;
 const FILLING: u64 = 1;
 const READY: u64 = 2;
 
-/// How a call ended.
+/// Outcome of a call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Outcome {
-    /// By us, with success.
+    /// Cairn served it with success.
     Served,
-    /// It concerned nothing of ours and was left to the C library.
+    /// It concerned no file of ours and was left to the C library.
     Passed,
-    /// By us, with this errno.
+    /// Cairn served it, and it failed with this errno.
     Failed(i32),
-    /// It was not seen, and its effect was: the kernel did something with a descriptor of ours.
+    /// Cairn did not see the call, only its effect: the kernel changed a descriptor of ours.
     Missed,
 }
 
@@ -88,7 +90,8 @@ impl Outcome {
 
 #[repr(C)]
 struct Record {
-    /// `FREE`, `FILLING`, or `READY` with what else the record is about.
+    /// `FREE`, `FILLING`, or `READY` in the low byte; a ready record has its code in the bits
+    /// above.
     state: AtomicU64,
     count: AtomicU64,
     text: [AtomicU64; TEXT_WORDS],
@@ -96,7 +99,7 @@ struct Record {
 
 #[repr(C)]
 struct Table {
-    /// The magic as its state; what was not counted as its count.
+    /// Its state is the magic; its count is the number of uncounted calls.
     head: Record,
     programs: [Record; PROGRAMS],
     rows: [Record; ROWS],
@@ -104,16 +107,17 @@ struct Table {
 
 const _: () = assert!(size_of::<Record>() == WORDS * 8 && size_of::<Table>() == 1 << 20);
 
-/// What a record is to hold.
+/// Content for a record.
 struct Entry {
     state: u64,
     text: [u64; TEXT_WORDS],
-    /// So many words of the text tell it from others.
+    /// Number of leading text words that are the key.
     key_words: usize,
 }
 
 impl Entry {
-    /// `first` in the first words, `second` in the others; what is too long is cut.
+    /// Makes an entry with `first` in the first words and `second` in the others; truncates what is
+    /// too long.
     fn new(code: u64, first: &[u8], first_words: usize, second: &[u8]) -> Entry {
         let mut text = [0; TEXT_WORDS];
         let (start, rest) = text.split_at_mut(first_words);
@@ -134,7 +138,8 @@ impl Entry {
         self.text[..self.key_words].iter().fold(mix(0, &self.state), mix)
     }
 
-    /// Where it is, or now is; none if there is no room.
+    /// Returns the index of the entry's record and fills a free one if there is none; none if there
+    /// is no room.
     fn place(&self, records: &[Record]) -> Option<usize> {
         let start = self.hash() as usize % records.len();
         (0..PROBES_MAX)
@@ -142,7 +147,7 @@ impl Entry {
             .find(|&index| self.is_in(&records[index]))
     }
 
-    /// Whether the record is this entry's, free ones becoming so.
+    /// Whether the record holds this entry. Fills the record if it is free.
     fn is_in(&self, record: &Record) -> bool {
         let taken =
             record.state.compare_exchange(FREE, FILLING, Ordering::Acquire, Ordering::Acquire);
@@ -169,8 +174,8 @@ pub fn is_wanted() -> bool {
     configuration::get().is_some_and(configuration::Configuration::counts_calls)
 }
 
-/// Counts a call of the function `symbol`; `path` is kept as an example if it is the first of its
-/// kind. Changes no errno, and does nothing where there is no file to count in.
+/// Counts a call of the function `symbol`. Keeps `path` as an example if the call is the first of
+/// its kind. Changes no errno, and does nothing if there is no file to count in.
 #[cold]
 pub fn count(symbol: &str, outcome: Outcome, path: &[u8]) {
     let Some(table) = table() else { return };
@@ -178,8 +183,8 @@ pub fn count(symbol: &str, outcome: Outcome, path: &[u8]) {
 }
 
 impl Table {
-    /// Where such calls are counted: with those that found no room, if there is none for them or
-    /// their program.
+    /// Returns the counter for such calls. If there is no room for them or their program, that is
+    /// the counter of uncounted calls.
     fn counter(
         &self,
         program: Option<u16>,
@@ -195,7 +200,7 @@ impl Table {
     }
 }
 
-/// The table, mapped when first needed.
+/// Returns the table, mapped on first use.
 fn table() -> Option<&'static Table> {
     const UNTRIED: u8 = 0;
     const TRIED: u8 = 1;
@@ -207,12 +212,12 @@ fn table() -> Option<&'static Table> {
         }
         STATE.store(TRIED, Ordering::Release);
     }
-    // SAFETY: null, or a mapping of a whole table that is never unmapped; a table is atomic words,
-    // for which every value is valid, so that it does not matter what other processes write there.
+    // SAFETY: null, or a mapping of a whole table that is never unmapped. A table consists of
+    // atomic words, for which every value is valid, so writes by other processes do no harm.
     unsafe { TABLE.load(Ordering::Acquire).as_ref() }
 }
 
-/// Maps the file; nothing if it is not one of ours. Another thread may do the same: then one
+/// Maps the file; none if it does not have the right size. If another thread does the same, one
 /// mapping stays unused.
 fn map() -> Result<Option<*mut Table>> {
     let Some(configuration) = configuration::get().filter(|found| found.counts_calls()) else {
@@ -233,7 +238,7 @@ fn map() -> Result<Option<*mut Table>> {
     Ok(mapped?.map(|start| start.cast()))
 }
 
-/// The number of what this process executes.
+/// Index of the record for the program that this process executes.
 fn program(table: &Table) -> Option<u16> {
     const UNKNOWN: u32 = u32::MAX;
     static NUMBER: AtomicU32 = AtomicU32::new(UNKNOWN);
@@ -251,7 +256,7 @@ fn program(table: &Table) -> Option<u16> {
     u16::try_from(index).ok()
 }
 
-/// What the kernel calls the process: for a script, the script.
+/// Reads the kernel's name of the process; for a script it is the script's.
 fn read_name(target: &mut [u8]) -> Result<usize> {
     let file =
         sys::openat(libc::AT_FDCWD, c"/proc/self/comm", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
@@ -261,40 +266,40 @@ fn read_name(target: &mut [u8]) -> Result<usize> {
     Ok(target[..bytes].iter().position(|&byte| byte == b'\n').unwrap_or(bytes))
 }
 
-/// A row, read.
+/// A row as read from the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// The function.
+    /// Name of the function.
     pub symbol: String,
-    /// How the calls ended.
+    /// Outcome of the calls.
     pub outcome: Outcome,
-    /// What executed, as the kernel calls it.
+    /// Kernel's name of the program that made the calls.
     pub name: String,
-    /// Its file.
+    /// File of the program.
     pub file: String,
-    /// A path that such a call was given; empty if none is known.
+    /// Path that such a call was given; empty if none is known.
     pub path: String,
-    /// How many there were.
+    /// Number of calls.
     pub count: u64,
 }
 
-/// What was counted.
+/// All counts of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// One for each function, outcome and program, sorted.
+    /// One row for each function, outcome and program, sorted.
     pub rows: Vec<Row>,
-    /// Calls for which there was no room.
+    /// Number of calls for which there was no room.
     pub uncounted: u64,
 }
 
-/// The beginning of a new file.
+/// Returns the content of a new file.
 pub fn new_file() -> Vec<u8> {
     let mut bytes = vec![0; BYTES];
     bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
     bytes
 }
 
-/// Reads a copy of the file; none if it is no such file. What is not as it should be is left out.
+/// Reads a copy of the file; none if it is not such a file. Leaves out damaged records.
 pub fn read(bytes: &[u8]) -> Option<Report> {
     if bytes.len() != BYTES || bytes[..8] != MAGIC.to_le_bytes() {
         return None;
@@ -331,7 +336,7 @@ fn word(record: &[u8], index: usize) -> u64 {
     record[index * 8..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The two texts of a record.
+/// Returns the two texts of a record.
 fn texts(record: &[u8], first_words: usize) -> (String, String) {
     let (first, second) = record[16..].split_at(first_words * 8);
     let text = |bytes: &[u8]| {
@@ -379,7 +384,7 @@ mod tests {
         assert_eq!(entry("open").place(&records), None);
     }
 
-    /// A record with this state, count and text at its place in a file.
+    /// Writes a record with this state, count and text to its place in a file.
     fn put(file: &mut [u8], index: usize, state: u64, count: u64, text: &[u64]) {
         let words = [state, count].into_iter().chain(text.iter().copied());
         for (place, word) in file[index * WORDS * 8..].chunks_exact_mut(8).zip(words) {
@@ -388,13 +393,15 @@ mod tests {
     }
 
     /// Mechanism: a call of a program that found no room among the programs was counted nowhere.
-    /// Consequence: `cairn check` could say that nothing was missed of what it had not seen.
-    /// Fix: it is one of those that found no room.
+    ///
+    /// Consequence: `cairn check` could report no missed call although it had not seen them all.
+    ///
+    /// Fix: such a call counts as one that found no room.
     #[test]
     fn calls_of_a_program_that_found_no_room_are_not_forgotten() {
         let mut words = vec![0_u64; BYTES / 8];
-        // SAFETY: a table is as many words, for which every value is valid, and lives as long as
-        // they do.
+        // SAFETY: a table consists of as many words, for which every value is valid, and the vector
+        // outlives the reference.
         let table = unsafe { &*words.as_mut_ptr().cast::<Table>() };
         let counter = |program| table.counter(program, "open", Outcome::Served, b"");
         assert!(core::ptr::eq(counter(None), &table.head.count));

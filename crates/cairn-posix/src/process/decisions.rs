@@ -1,16 +1,16 @@
-//! What is decided about functions of the C library that the preload library exports no hook for,
-//! and which hooks refuse.
+//! Decisions about the C library functions that the preload library exports no hook for, and about
+//! the cases in which a hook refuses.
 //!
-//! A function is *served* if the library exports it and no entry of `REFUSED` says otherwise; so
-//! there is no list of those. Names are exact, but a `*` at the end stands for any rest. What is
-//! not about files is told by name as narrowly as the families allow: a function that a new C
-//! library adds shall be seen as undecided.
+//! A function is *served* if the library exports it and no entry of `REFUSED` says otherwise, so
+//! there is no list of served functions. Names are exact, but a final `*` stands for any rest.
+//! Functions that are not about files are named as narrowly as their families allow, so that a
+//! function that a new C library adds shows up as undecided.
 //!
-//! The tests of `cairn-preload` compare this with what the library exports and write
-//! docs/SYMBOLS.md from it; `cairn check` and what calls were counted (`calls.rs`) are judged by
-//! it. Programs of a job never look at it.
+//! The tests of `cairn-preload` compare this file with the library's exports and write
+//! docs/SYMBOLS.md from it. `cairn check` and the report of counted calls (`calls.rs`) judge by it.
+//! Programs of a job never read it.
 
-/// Functions with the reason for what is decided about them.
+/// Functions with the same decision and the same reason.
 pub struct Family {
     /// The reason.
     pub why: &'static str,
@@ -18,44 +18,45 @@ pub struct Family {
     pub names: &'static str,
 }
 
-/// Hooks that refuse, always or in a case.
+/// Hooks that refuse, always or in some case.
 pub struct Refusal {
     /// Names, separated by spaces.
     pub names: &'static str,
-    /// The name of the errno they fail with.
+    /// Name of the errno that they fail with.
     pub errno: &'static str,
-    /// When they do.
+    /// Case in which they fail.
     pub case: &'static str,
 }
 
-/// How the case of a refusal begins that has no condition.
+/// Start of the case of a refusal that has no condition.
 const ALWAYS: &str = "always";
-/// How the case of a refusal ends that is none to programs: other file systems answer so, too.
+/// End of the case of a refusal that other file systems make as well, so that programs expect it.
 const AS_USUAL: [&str; 2] = ["as for every regular file", "as on most file systems"];
 
 impl Refusal {
-    /// Whether nothing but the file decides about it.
+    /// Whether the refusal depends only on the file being one of ours.
     pub fn is_unconditional(&self) -> bool {
         self.case.starts_with(ALWAYS)
     }
 
-    /// Whether other file systems refuse the same for a regular file, so that nothing is missed.
+    /// Whether other file systems refuse the same for a regular file, so that programs lose
+    /// nothing.
     pub fn is_usual(&self) -> bool {
         AS_USUAL.iter().any(|usual| self.case.ends_with(usual))
     }
 }
 
-/// Refusals of a function.
+/// Returns the refusals of a function.
 pub fn refusals(name: &str) -> impl Iterator<Item = &'static Refusal> {
     REFUSED.iter().filter(move |refusal| refusal.names.split_whitespace().any(|one| one == name))
 }
 
-/// The family of `families` that a function is of.
+/// Returns the family in `families` that a function belongs to.
 pub fn family_of(families: &'static [Family], name: &str) -> Option<&'static Family> {
     families.iter().find(|family| covers(family.names, name))
 }
 
-/// Whether one of the names is `name`, or a beginning of it.
+/// Whether one of the patterns in `names` matches `name`.
 pub fn covers(names: &str, name: &str) -> bool {
     names.split_whitespace().any(|pattern| match pattern.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),
@@ -63,7 +64,7 @@ pub fn covers(names: &str, name: &str) -> bool {
     })
 }
 
-/// Exported by the preload library, and refused as docs/SEMANTICS.md says.
+/// Functions that the preload library exports and refuses, as docs/SEMANTICS.md says.
 pub const REFUSED: &[Refusal] = &[
     Refusal {
         names: "getxattr lgetxattr fgetxattr setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr",
@@ -159,7 +160,8 @@ pub const REFUSED: &[Refusal] = &[
     },
 ];
 
-/// About files, and the C library's own does what is right or all that can be done.
+/// Functions about files for which the C library's own code does what is right, or all that can be
+/// done.
 pub const PASSED: &[Family] = &[
     Family {
         why: "work on a stream: the C library's own `FILE`, which reads and writes through hooks if its file is ours",
@@ -245,15 +247,16 @@ pub const PASSED: &[Family] = &[
     },
 ];
 
-/// About streams, and never served for ours: wide characters with any number of arguments, which
-/// cannot be received. Nothing tells that they were called.
+/// Functions about streams that are never served for ours: wide-character functions with variable
+/// arguments, which a hook cannot receive. Nothing reports that they were called.
 pub const WIDE: &[Family] = &[Family {
     why: "work on a wide stream, which a stream of ours never is: they give -1",
     names: "fwprintf fwscanf wprintf wscanf __fwprintf_chk __wprintf_chk __isoc99_fwscanf __isoc99_wscanf __isoc23_fwscanf \
             __isoc23_wscanf __woverflow __wuflow __wunderflow",
 }];
 
-/// About files, and never served for ours: these calls take a path to the kernel past us, and fail.
+/// Functions about files that are never served for ours: they take a path to the kernel past the
+/// hooks, and fail.
 pub const PAST: &[Family] = &[
     Family {
         why: "take a path to the kernel's own, which says `ENOENT` below the prefix",
@@ -266,7 +269,7 @@ pub const PAST: &[Family] = &[
     },
 ];
 
-/// Not about files, paths, descriptors or streams.
+/// Functions that are not about files, paths, descriptors or streams.
 pub const NOT_FILES: &[Family] = &[
     Family {
         why: "characters, strings and memory",

@@ -1,8 +1,9 @@
-//! The job as a program can ask for it: attaching to it without the environment that `cairn run`
-//! makes, how full its store is and how much of it is safe, marks and hints.
+//! Calls about the job that a program can make: attaching without the environment of `cairn run`,
+//! store usage and drain state, waiting, notes and hints.
 //!
-//! Of the job's description, which is the agent's, only single values are taken here. Waiting looks
-//! at the files themselves: what the agent has verified and renamed it marks in them.
+//! The agent owns the job's description; only single values of it are read here. Waiting looks at
+//! the files themselves, because the agent marks a file as drained once it has verified and renamed
+//! it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cairn_core::{Attributes, Survey, TIERS_MAX};
-use cairn_device::descriptor::Descriptor;
-use cairn_device::notes::{self, Note};
-pub use cairn_device::notes::{HINTS, Kind};
+use cairn_device::Store;
+use cairn_device::store::notes::{self, Note};
+pub use cairn_device::store::notes::{HINTS, Kind};
 use cairn_device::store::{NAME_BYTES_MAX, candidate_roots, store_path};
-use cairn_device::{Store, sys};
+use cairn_platform::descriptor::Descriptor;
+use cairn_platform::sys;
 
 use crate::descriptors::table;
 use crate::error::{Errno, PathResult, Result};
@@ -26,19 +28,19 @@ use crate::mapping;
 use crate::mount::{self, Mount};
 use crate::process::rank::Rank;
 
-/// The job's description, and what the agent holds a lock on.
+/// Job description, and the file that the agent holds a lock on.
 const JOB_FILE: &std::ffi::CStr = c"job.json";
 const AGENT_LOCK: &std::ffi::CStr = c"agent.lock";
-/// Longest description that is read.
+/// Longest description that is read, in bytes.
 const JOB_BYTES_MAX: usize = 1 << 20;
-/// How long a wait sleeps between two looks: at first, and at most.
+/// Sleep between two checks of a wait: the first, and the longest.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_MOST: Duration = Duration::from_millis(50);
 
-/// Attaches this process to the store of an existing job, below `prefix` or where the job has it.
-/// Errors: `EINVAL` for a name that is none or a prefix that is no absolute path; `ENODEV`: there
-/// is no such job; `EBUSY`: the process has a mount; `EXDEV`: it had another one before; what
-/// opening the store gives.
+/// Attaches this process to the store of an existing job, below `prefix` or else below the job's
+/// own prefix. Errors: `EINVAL` for an invalid name or a prefix that is not an absolute path;
+/// `ENODEV`: there is no such job; `EBUSY`: the process has a mount; `EXDEV`: it had a different
+/// one before; errors of opening the store.
 pub fn attach(job: &[u8], prefix: Option<&[u8]>) -> Result<()> {
     let store = find(job)?;
     let description = description(&store)?;
@@ -56,7 +58,7 @@ fn trimmed(mut prefix: &[u8]) -> &[u8] {
     prefix
 }
 
-/// The directory of a job's store.
+/// Finds the directory of a job's store.
 fn find(job: &[u8]) -> Result<PathBuf> {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
     let starts_well = job.first().is_some_and(u8::is_ascii_alphanumeric);
@@ -69,7 +71,7 @@ fn find(job: &[u8]) -> Result<PathBuf> {
     stores.into_iter().find(is_whole).ok_or(Errno(libc::ENODEV))
 }
 
-/// The text that describes the job of a store.
+/// Reads the job description of a store.
 fn description(store: &Path) -> Result<Vec<u8>> {
     let store = Store::open(store).map_err(|error| Errno(error.errno))?;
     description_in(store.directory().raw())
@@ -80,8 +82,8 @@ fn description_in(directory: i32) -> Result<Vec<u8>> {
     Ok(file.read_up_to(JOB_BYTES_MAX)?)
 }
 
-/// The value of a key of the description, if that is a text. A quotation mark within a value stands
-/// behind a backslash, so a key in quotation marks with a colon is no part of one.
+/// Value of a key in the description, if it is a text. A quotation mark within a value follows a
+/// backslash, so a quoted key with a colon cannot be part of a value.
 fn text_value(description: &[u8], key: &str) -> Option<Vec<u8>> {
     let key = format!("\"{key}\":");
     let at = description.windows(key.len()).position(|part| part == key.as_bytes())?;
@@ -93,7 +95,7 @@ fn text_value(description: &[u8], key: &str) -> Option<Vec<u8>> {
             b'"' => return Some(text),
             b'\\' => match bytes.next()? {
                 &byte @ (b'"' | b'\\' | b'/') => text.push(byte),
-                // Control characters, which no value that is asked for has.
+                // Control characters; no value that is read here has them.
                 _ => return None,
             },
             &byte => text.push(byte),
@@ -102,9 +104,8 @@ fn text_value(description: &[u8], key: &str) -> Option<Vec<u8>> {
 }
 
 /// Gives the mount up: every path is the C library's again. The same job may be attached again
-/// below the same prefix.
-/// Errors: `ENODEV`: there is none; `EBUSY`: a file of ours is open or mapped, or the current
-/// directory is ours.
+/// below the same prefix. Errors: `ENODEV`: there is no mount; `EBUSY`: a file of ours is open or
+/// mapped, or the current directory is ours.
 pub fn detach() -> Result<()> {
     configuration::get().ok_or(Errno(libc::ENODEV))?;
     if table::all().next().is_some() || mapping::any() || cwd::inode().is_some() {
@@ -115,36 +116,36 @@ pub fn detach() -> Result<()> {
     Ok(())
 }
 
-/// The name of the job. Errors: `ENODEV`.
+/// Name of the job. Errors: `ENODEV`.
 pub fn name() -> Result<&'static [u8]> {
     let store = configuration::get().ok_or(Errno(libc::ENODEV))?.store();
     let name = Path::new(OsStr::from_bytes(store)).file_name();
     Ok(name.ok_or(Errno(libc::ENODEV))?.as_bytes())
 }
 
-/// The prefix below which the store appears. Errors: `ENODEV`.
+/// Prefix below which the store appears. Errors: `ENODEV`.
 pub fn prefix() -> Result<&'static [u8]> {
     Ok(configuration::get().ok_or(Errno(libc::ENODEV))?.mount())
 }
 
-/// How a store is. Sizes in bytes.
+/// Usage and drain state of a store. Sizes in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Status {
-    /// Of each tier that has data or metadata.
+    /// Size of each tier that has data or metadata.
     pub total_bytes: [u64; TIERS_MAX],
-    /// In use on each of them.
+    /// Bytes in use on each tier.
     pub used_bytes: [u64; TIERS_MAX],
-    /// Tiers.
+    /// Number of tiers.
     pub tiers: usize,
-    /// Regular files, and how many are drained.
+    /// Number of regular files, and of those that are drained.
     pub survey: Survey,
     /// Whether the job is drained anywhere.
     pub persists: bool,
-    /// Whether its agent lives.
+    /// Whether the job's agent is alive.
     pub has_agent: bool,
 }
 
-/// How the store is. Errors: `ENODEV`; what looking at it gives.
+/// Returns the state of the store. Errors: `ENODEV`; errors of reading it.
 pub fn status() -> Result<Status> {
     let mount = mount::current()?;
     let usage = mount.fs().usage()?;
@@ -176,7 +177,7 @@ fn has_agent(mount: &Mount) -> Result<bool> {
     }
 }
 
-/// Notes what this process says of a checkpoint or of files. Errors: `ENODEV`; `EINVAL` for an
+/// Appends a note of this process about a checkpoint or files. Errors: `ENODEV`; `EINVAL` for an
 /// empty or too long text; `ENOSPC`.
 pub fn note(kind: Kind, number: u64, text: &[u8]) -> Result<()> {
     let mount = mount::current()?;
@@ -191,16 +192,16 @@ pub fn note(kind: Kind, number: u64, text: &[u8]) -> Result<()> {
     Ok(notes::append(mount.store_directory(), &note)?)
 }
 
-/// Makes everything as durable as the first tier makes it. Errors: `ENODEV`; `EIO`.
+/// Makes all data as durable as the first tier can. Errors: `ENODEV`; `EIO`.
 pub fn settle() -> Result<()> {
     mount::current()?;
     file::sync_all()
 }
 
-/// Waits until a file, or all, are drained and verified.
-/// Errors: `ENOTSUP`: the job is drained nowhere; `ESRCH`: its agent is dead; `EIO`: a file never
-/// will be, because its writer died or found no room or a part of it is lost; `EISDIR`;
-/// `ETIMEDOUT`; `EINTR`: a signal handler is waiting to run.
+/// Waits until a file, or all files, are drained and verified. Errors: `ENOTSUP`: the job is
+/// drained nowhere; `ESRCH`: its agent is dead; `EIO`: a file will never be drained, because its
+/// writer died or found no room, or a part of it is lost; `EISDIR`; `EINVAL`: the path is not a
+/// regular file; `ETIMEDOUT`; `EINTR`: a signal handler interrupted the wait.
 pub fn wait_drained(place: Option<&Place>, timeout: Option<Duration>) -> PathResult<()> {
     let mount = mount::current()?;
     if !persists(mount)? {

@@ -1,39 +1,45 @@
-//! Which rank of an MPI program this process is, and what that means to the store: it is announced
-//! when MPI is initialised, and its files are flushed when MPI is finalised.
+//! MPI rank of this process and its effect on the store. The rank is announced in the store when
+//! MPI is initialised, and its files are flushed when MPI is finalised.
 //!
-//! Everything is read from the environment, where launchers put it. Must stay true: the variables
-//! of one launcher are believed together or not at all, the innermost launcher first (in a batch
-//! script of Slurm `SLURM_PROCID` is 0 for everybody, `mpirun` too); numbers that contradict each
-//! other are not used. Never calls MPI, and needs no agreement: a rank's place in the store is its
-//! process slot (blocks of its own to write to, see `pool.rs` and `streams.rs` of the core) or, in
+//! Everything is read from the environment, where launchers put it.
+//!
+//! Must stay true:
+//! - The variables of one launcher are believed together or not at all, and the innermost launcher
+//!   comes first. In a batch script of Slurm `SLURM_PROCID` is 0 for every process, `mpirun`
+//!   included.
+//! - Numbers that contradict each other are not used.
+//!
+//! Never calls MPI, and needs no agreement between ranks. A rank's place in the store is its
+//! process slot (it writes to blocks of its own, see `pool.rs` and `streams.rs` of the core) or, in
 //! scope `rank`, a namespace with its share of the tiers.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
-use cairn_device::ranks::{self, Place, RankRecord};
-use cairn_device::{process, sys};
+use cairn_device::memory::ranks::{self, Place, RankRecord};
+use cairn_platform::{process, sys};
 
 use crate::error::{Errno, Result};
 use crate::kernel::configuration;
 use crate::mount;
 
-/// A rank and its place on this node, as a launcher says.
+/// A rank and its place on this node, as a launcher states them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rank {
-    /// Its number, from 0.
+    /// Number of the rank, from 0.
     pub rank: u32,
-    /// How many ranks there are, if the launcher says.
+    /// Number of ranks, if the launcher states it.
     pub size: Option<u32>,
-    /// Its number among those of this node, if the launcher says.
+    /// Number of the rank within this node, if the launcher states it.
     pub local_rank: Option<u32>,
-    /// How many of them are on this node, if the launcher says.
+    /// Number of ranks on this node, if the launcher states it.
     pub local_size: Option<u32>,
     launcher: &'static Launcher,
 }
 
-/// Variables in which a launcher says who a process is. Of several, the first that is set counts.
+/// Environment variables of a launcher. Of several variables for one value, the first that is set
+/// counts.
 #[derive(PartialEq, Eq, Debug)]
 struct Launcher {
     name: &'static str,
@@ -41,11 +47,11 @@ struct Launcher {
     size: &'static [&'static CStr],
     local_rank: &'static [&'static CStr],
     local_size: &'static [&'static CStr],
-    /// What tells one start from another; all that are set.
+    /// Variables that identify the launch; all that are set are used.
     launch: &'static [&'static CStr],
 }
 
-/// Every launcher that is known, the innermost first.
+/// All known launchers, the innermost first.
 static LAUNCHERS: [Launcher; 4] = [
     Launcher {
         name: "openmpi",
@@ -81,10 +87,10 @@ static LAUNCHERS: [Launcher; 4] = [
     },
 ];
 
-/// What Slurm says of the ranks on each node, as `2(x3),1`, and which node this is.
+/// Slurm's numbers of tasks per node, as `2(x3),1`, and the number of this node.
 const SLURM_TASKS: &CStr = c"SLURM_STEP_TASKS_PER_NODE";
 const SLURM_NODE: &CStr = c"SLURM_NODEID";
-/// The socket by which MPICH's launcher speaks to a rank.
+/// Variable with the socket that connects a rank to MPICH's launcher.
 const PMI_SOCKET: &CStr = c"PMI_FD";
 
 fn number(digits: &[u8]) -> Option<u32> {
@@ -92,7 +98,7 @@ fn number(digits: &[u8]) -> Option<u32> {
     is_number.then(|| core::str::from_utf8(digits).ok()?.parse().ok())?
 }
 
-/// What a list like `2(x3),1` says of node `node`: how many tasks it has.
+/// Number of tasks of node `node` in a list like `2(x3),1`.
 fn tasks_of_node(list: &[u8], node: u32) -> Option<u32> {
     let mut nodes_before = 0;
     for part in list.split(|&byte| byte == b',') {
@@ -112,7 +118,7 @@ fn tasks_of_node(list: &[u8], node: u32) -> Option<u32> {
 }
 
 impl Launcher {
-    /// The rank that this launcher's variables tell of; none if they contradict each other.
+    /// Returns the rank that this launcher's variables state; none if they contradict each other.
     fn rank<'a>(
         &'static self,
         value_of: &impl Fn(&'static CStr) -> Option<&'a [u8]>,
@@ -135,13 +141,13 @@ impl Launcher {
 }
 
 impl Rank {
-    /// What the environment says, of which `value_of` gives the variables.
+    /// Finds the rank of an environment, whose variables `value_of` returns.
     pub(crate) fn find<'a>(value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> Option<Rank> {
         LAUNCHERS.iter().find_map(|launcher| launcher.rank(&value_of))
     }
 
-    /// What tells this start of the program from any other: what the launcher calls it, else who
-    /// the launcher is.
+    /// Name of this launch, different from that of any other launch: the launcher's own name for
+    /// it, or else the identity of the launcher's process.
     fn launch<'a>(&self, value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> String {
         let said: Vec<_> = self.launcher.launch.iter().filter_map(|name| value_of(name)).collect();
         let of_launcher = || {
@@ -157,19 +163,19 @@ impl Rank {
     }
 }
 
-/// A process's place among those that one launcher has started on this node.
+/// Place of a process among those that one launcher has started on this node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seat {
-    /// The launcher, and what tells this start from any other.
+    /// Launcher and name of the launch; unique.
     pub launch: String,
-    /// Its number among those of this node.
+    /// Number of the process within this node.
     pub local_rank: u32,
-    /// How many of them are on this node.
+    /// Number of processes on this node.
     pub local_size: u32,
 }
 
-/// The place of this process, as its environment says; none without a launcher, or one that does
-/// not say all of that.
+/// Returns the place of this process as its environment states it; none without a launcher, or if
+/// the launcher does not state all of it.
 pub fn seat() -> Option<Seat> {
     let rank = Rank::find(configuration::environment)?;
     let (local_rank, local_size) = (rank.local_rank?, rank.local_size?);
@@ -180,25 +186,25 @@ fn plain(byte: u8) -> char {
     if byte.is_ascii_graphic() { byte as char } else { '_' }
 }
 
-/// A process, told from any other that has or had its number.
+/// Name of a process, different from that of any other process with the same pid.
 fn process_name(pid: u32) -> String {
     let start = process::identity_of(pid).map_or(0, |identity| identity.start_time);
     format!("process-{pid}.{start}")
 }
 
-/// A rank that announced itself.
+/// A rank that was announced.
 struct Announced {
     place: Place,
-    /// Of the process; a forked child is not the rank.
+    /// Process generation of the rank; a forked child is not the rank.
     generation: u64,
 }
 
 static ANNOUNCED: OnceLock<Announced> = OnceLock::new();
 static FINALISED: AtomicBool = AtomicBool::new(false);
 
-/// MPI was initialised: attaches the store, which gives this rank its place there, and announces
-/// it. Once is enough; what comes again changes nothing.
-/// Errors: those of attaching; the list of ranks cannot be written.
+/// Handles the initialisation of MPI: attaches the store, which gives this rank its place there,
+/// and announces the rank. Further calls change nothing. Errors: those of attaching; the list of
+/// ranks cannot be written.
 pub fn initialised() -> Result<()> {
     if ANNOUNCED.get().is_some() {
         return Ok(());
@@ -208,7 +214,7 @@ pub fn initialised() -> Result<()> {
     let rank = Rank::find(configuration::environment);
     let launch = match rank {
         Some(rank) => rank.launch(configuration::environment),
-        // Without a launcher a process is a program of its own.
+        // A process without a launcher is a launch of its own.
         None => format!("alone:{}", process_name(process.pid)),
     };
     let number = rank.map_or(0, |rank| rank.rank);
@@ -224,14 +230,14 @@ pub fn initialised() -> Result<()> {
         finalised: None,
     };
     let place = ranks::announce(mount.store_directory(), &record)?;
-    // Whoever was faster announced the same.
+    // If another thread was faster, it announced the same.
     let _ = ANNOUNCED.set(Announced { place, generation: process::generation() });
     Ok(())
 }
 
-/// MPI was finalised: flushes what this process has written, and says in its record that it did,
-/// and how that went. Once is enough.
-/// Errors: those of `fsync` on any of its files; the list of ranks cannot be written.
+/// Handles the finalisation of MPI: flushes what this process has written and stores the result in
+/// its record. Further calls do nothing. Errors: those of `fsync` on any of its files; the list of
+/// ranks cannot be written.
 pub fn finalised() -> Result<()> {
     let Some(announced) = ANNOUNCED.get() else { return crate::process::flush() };
     let is_rank = announced.generation == process::generation();
@@ -239,7 +245,7 @@ pub fn finalised() -> Result<()> {
         return Ok(());
     }
     let flushed = crate::process::flush();
-    let told = flushed.map_err(|Errno(number)| cairn_device::Errno(number));
+    let told = flushed.map_err(|Errno(number)| cairn_platform::sys::Errno(number));
     ranks::finalise(mount::current()?.store_directory(), announced.place, told)?;
     flushed
 }
@@ -248,7 +254,7 @@ pub fn finalised() -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The rank that an environment tells of, and the name of its launch.
+    /// Returns the rank that an environment states, and the name of its launch.
     fn found(environment: &'static [(&'static CStr, &'static str)]) -> Option<(Rank, String)> {
         let value_of = |wanted: &'static CStr| {
             let variable = environment.iter().find(|(name, _)| *name == wanted);
@@ -315,7 +321,7 @@ mod tests {
             (c"PMI_FD", "999999"),
         ];
         assert_eq!(numbers(environment), [Some(1), Some(2), Some(1), Some(2)]);
-        // There is no such socket here: the parent is the launcher.
+        // There is no such socket here, so the parent is taken for the launcher.
         let launch = found(environment).unwrap().1;
         assert_eq!(launch, format!("pmi:{}", process_name(sys::getppid())));
     }

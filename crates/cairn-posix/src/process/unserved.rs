@@ -1,32 +1,32 @@
-//! Programs of the job that nothing of it is served to, because the system loads nothing of ours
-//! into them: those that gain rights when they are executed. Nobody can be told at that moment, so
-//! it is noted in the store, once for each program.
+//! Notes about programs of the job that Cairn cannot serve, because the dynamic linker does not
+//! load it into them: programs that gain privileges when they are executed. Nobody can be told at
+//! that moment, so the store gets a note, once for each program.
 //!
-//! A note is a file of the store, `unserved/DEVICE.INODE`, that holds the path. `cairn run` and
-//! `cairn status` read them. Another one, `unserved/uncaught`, says that calls past the C library
-//! cannot be served where the program runs.
-//! Does not keep anything from being executed, and leaves out what cannot be looked at.
+//! A note is a file of the store, `unserved/DEVICE.INODE`, that holds the program's path. `cairn
+//! run` and `cairn status` read the notes. Another note, `unserved/uncaught`, says that system
+//! calls past the C library cannot be served where the program runs.
+//!
+//! Does not keep any program from being executed, and skips programs that it cannot examine.
 
 use core::ffi::CStr;
 
-use cairn_device::descriptor::Descriptor;
-use cairn_device::short_path::ShortPath;
-use cairn_device::sys;
+use cairn_platform::descriptor::Descriptor;
+use cairn_platform::short_path::ShortPath;
+use cairn_platform::sys;
 
 use crate::kernel::configuration::{self, Configuration};
 
 /// Directory of the notes, within the store.
 pub const NOTES: &CStr = c"unserved";
-/// File of the store, in that directory, that says which library makes calls of the kernel that
-/// could not be caught.
+/// Note that names the library whose raw system calls could not be caught.
 pub const UNCAUGHT: &CStr = c"uncaught";
-/// Bytes of a program's path that are told.
+/// Most bytes of a program's path that a note holds, NUL included.
 const PATH_BYTES: usize = 512;
-/// Where the kernel keeps the capabilities of a file.
+/// Extended attribute in which the kernel keeps the capabilities of a file.
 const CAPABILITIES: &CStr = c"security.capability";
 
-/// Notes the program at `path`, which this process is about to execute, if the dynamic linker will
-/// not load us into it.
+/// Writes a note about the program at `path`, which this process is about to execute, if the
+/// dynamic linker will not load Cairn into it.
 pub fn note_program(path: &CStr) {
     let Some(configuration) = configuration::get() else { return };
     let Ok(program) = sys::fstatat(libc::AT_FDCWD, path, 0) else { return };
@@ -43,8 +43,8 @@ pub fn note_program(path: &CStr) {
     note(configuration, &name, path);
 }
 
-/// Notes that calls of the kernel which the library at `path` makes by itself cannot be caught
-/// here; empty: those of the program.
+/// Writes a note that the raw system calls of the library at `path` cannot be caught here. An empty
+/// path stands for the program itself.
 pub fn note_uncaught(path: &CStr) {
     let Some(configuration) = configuration::get() else { return };
     let mut program = [0; PATH_BYTES];
@@ -55,12 +55,12 @@ pub fn note_uncaught(path: &CStr) {
     note(configuration, UNCAUGHT, if is_program { program } else { path });
 }
 
-/// Writes `text` into the note `name`, unless there is one.
+/// Writes `text` to the note `name`, unless the note exists.
 fn note(configuration: &Configuration, name: &CStr, text: &CStr) {
     let flags = libc::O_PATH | libc::O_DIRECTORY;
     let store = configuration.store_path();
     let Ok(store) = Descriptor::open(libc::AT_FDCWD, store, flags, 0) else { return };
-    // It may be there.
+    // The directory may exist.
     let _ = sys::mkdirat(store.raw(), NOTES, 0o700);
     let mut path = ShortPath::new();
     path.push(NOTES.to_bytes());
@@ -72,7 +72,8 @@ fn note(configuration: &Configuration, name: &CStr, text: &CStr) {
     }
 }
 
-/// Whether the kernel says of the new process that its rights are not those of who executes it.
+/// Whether the kernel will mark the new process as having other privileges than the process that
+/// executes it.
 fn gains_rights(path: &CStr, program: &libc::stat) -> bool {
     const GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
     // SAFETY: take nothing and cannot fail.
@@ -91,17 +92,17 @@ fn gains_rights(path: &CStr, program: &libc::stat) -> bool {
 fn has_capabilities(path: &CStr) -> bool {
     let (path, name) = (path.as_ptr(), CAPABILITIES.as_ptr());
     let arguments = [path as libc::c_long, name as libc::c_long, 0, 0];
-    // SAFETY: both are terminated; without room only the size is asked for.
+    // SAFETY: both strings are NUL-terminated; with size 0 the kernel only returns the size.
     unsafe { sys::call(libc::SYS_getxattr, arguments) }.is_ok_and(|bytes| bytes > 0)
 }
 
-/// Whether the kernel would not give the rights: then the program is like any other.
+/// Whether the kernel would not grant the privileges, so that the program is like any other.
 fn is_ignored(path: &CStr) -> bool {
     // `struct statfs` of 64-bit kernels.
     let mut system = [0_u64; 15];
     const FLAGS: usize = 10;
     let arguments = [path.as_ptr() as libc::c_long, system.as_mut_ptr() as libc::c_long];
-    // SAFETY: the path is terminated, and the kernel fills the words.
+    // SAFETY: the path is NUL-terminated, and the kernel fills the words.
     let known = unsafe { sys::call(libc::SYS_statfs, arguments) }.is_ok();
     // SAFETY: takes no pointer.
     let refused =

@@ -1,9 +1,9 @@
 //! A store of its own for each test program, attached in this process as the mount `/cairn`.
 //!
-//! A process has one mount, one table of descriptors and one current directory, so tests of a
+//! A process has one mount, one descriptor table and one current directory, so the tests of a
 //! program take turns.
 
-// Each test file is a program of its own and uses a part of this.
+// Each test file is a program of its own and uses only a part of this module.
 #![allow(dead_code)]
 
 use std::ffi::CString;
@@ -11,8 +11,9 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cairn_core::{Caller, Geometry, HandleId, Usage};
-use cairn_device::namespace::create_namespace;
-use cairn_device::{Store, process, sys};
+use cairn_device::Store;
+use cairn_device::store::namespace::create_namespace;
+use cairn_platform::{process, sys};
 use cairn_posix::data::io::{self, At};
 use cairn_posix::data::transfer::Buffers;
 use cairn_posix::descriptors::table;
@@ -23,13 +24,13 @@ use cairn_posix::mount::{self, Mount};
 use cairn_posix::{Errno, PathResult, Result};
 
 pub const HUGEBLOCK: usize = 32 << 10;
-/// Hugeblocks of the tier: small, so that a test can fill it.
+/// Hugeblocks of the tier; few, so that a test can fill it.
 pub const BLOCKS: u32 = 512;
 
 static TURN: Mutex<()> = Mutex::new(());
 static STORE: OnceLock<PathBuf> = OnceLock::new();
 
-/// Makes the store on first use and waits for this test's turn.
+/// Creates the store on first use and waits for this test's turn.
 pub fn turn() -> MutexGuard<'static, ()> {
     let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     STORE.get_or_init(|| {
@@ -69,15 +70,15 @@ pub fn usage() -> Usage {
     mount().fs().usage().unwrap()
 }
 
-/// The place of a name below the mount's root.
+/// Returns the place of a name below the mount's root.
 pub fn at(name: &str) -> Place<'_> {
     Place { base: cairn_core::ROOT, path: name.as_bytes() }
 }
 
-/// What the predicate says about an absolute or relative path.
+/// Returns what the predicate says about an absolute or relative path.
 pub fn routed(text: &str) -> Option<(u32, String)> {
     let text = CString::new(text).unwrap();
-    // SAFETY: terminated, and alive to the end of the function.
+    // SAFETY: the string is NUL-terminated and lives to the end of the function.
     match unsafe { path::route(text.as_ptr()) } {
         Route::Place(place) => {
             Some((place.base.0, String::from_utf8(place.path.to_vec()).unwrap()))
@@ -115,7 +116,7 @@ pub fn write(descriptor: i32, bytes: &[u8]) -> Result<usize> {
 pub fn read_at(descriptor: i32, length: usize, at: At) -> Result<Vec<u8>> {
     let mut bytes = vec![0xee; length];
     let entry = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: length };
-    // SAFETY: the entry describes `bytes`, which is not looked at during the call.
+    // SAFETY: the entry describes `bytes`, which is not read during the call.
     let got = io::read(handle(descriptor), unsafe { Buffers::one(&entry) }, at)?;
     bytes.truncate(got);
     Ok(bytes)
@@ -132,7 +133,7 @@ pub fn put(name: &str, bytes: &[u8]) {
     close(descriptor);
 }
 
-/// All bytes of a file.
+/// Returns all bytes of a file.
 pub fn get(name: &str) -> Vec<u8> {
     let descriptor = open(name, libc::O_RDONLY).unwrap();
     let size = file::stat(&at(name), true).unwrap().size as usize;
@@ -149,12 +150,12 @@ pub fn errno<T>(result: PathResult<T>) -> i32 {
     result.err().map_or(0, |error| error.errno().0)
 }
 
-/// Bytes that differ from their neighbours, from block to block and from seed to seed.
+/// Returns bytes that differ from byte to byte, from block to block and from seed to seed.
 pub fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 31 + index / 251 + seed * 7) as u8).collect()
 }
 
-/// Runs `child` in a forked process and returns its exit status. It must not panic past this.
+/// Runs `child` in a forked process and returns its exit status. A panic in `child` ends there.
 pub fn forked(child: impl FnOnce()) -> i32 {
     let spawn = cairn_posix::process::Spawn::begin().unwrap();
     // SAFETY: the child only runs the closure and leaves without the parent's exit handlers.
@@ -171,7 +172,7 @@ pub fn forked(child: impl FnOnce()) -> i32 {
     wait(pid)
 }
 
-/// The exit status of a child, or 128 and the signal that ended it.
+/// Returns the exit status of a child, or 128 plus the signal that ended it.
 pub fn wait(pid: i32) -> i32 {
     let mut status = 0;
     // SAFETY: the status is a local.
@@ -182,7 +183,7 @@ pub fn wait(pid: i32) -> i32 {
     }
 }
 
-/// What the agent does: cleans up after processes that are dead.
+/// Reaps dead processes, as the agent does.
 pub fn reap() {
     for (slot, identity) in mount().fs().processes().unwrap() {
         if !process::is_alive(identity) {

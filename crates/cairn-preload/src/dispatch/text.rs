@@ -1,14 +1,15 @@
-//! Finding instructions that enter the kernel in the text of a library.
+//! Finds instructions that enter the kernel in the text of a library.
 //!
-//! Two bytes may be such an instruction, a part of another one, or data. So the bytes before them
-//! are decoded from many places: x86 instructions have different lengths, and a decoder that begins
-//! in the middle of one is in step with the others a few instructions later. Among data there are
-//! many things that no program executes.
-//! Must stay true: what cannot be told counts as such an instruction, and as a call about files.
-//! Left out are only calls whose number was last written into its register as one that no file is
-//! concerned by, as the text before has it: that saves programs with threads from being caught
-//! whenever one waits for another. Jumps are not followed: a library that makes calls about files
-//! would have to make all of them at places that other calls seem to come to.
+//! Two bytes `0f 05` may be a `syscall` instruction, part of another instruction, or data. So the
+//! bytes before them are decoded from several start positions: x86 instructions have different
+//! lengths, and a decoder that starts inside one is in step with the others a few instructions
+//! later. Data decodes to many instructions that no program executes.
+//!
+//! Must stay true: whatever cannot be determined counts as a `syscall` instruction, and as a call
+//! that may concern files. The only calls left out are those whose number, as the preceding text
+//! last loads it into its register, concerns no file. This keeps programs with threads from being
+//! caught whenever one thread waits for another. Jumps are not followed: a library with calls about
+//! files would have to make all of them where the decoded text suggests another call.
 
 use core::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8,
@@ -18,20 +19,21 @@ use core::ops::Range;
 use libc::c_long;
 use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec, register_class};
 
-/// `syscall`.
+/// The `syscall` instruction.
 const ENTRY: [u8; 2] = [0x0f, 0x05];
 const INSTRUCTION_BYTES_MAX: usize = 15;
-/// What is in a register is looked for in so many bytes before.
+/// Bytes before the instruction that are searched for the contents of registers.
 const BEFORE: usize = 1024;
-/// A decoder is in step after so many bytes, as good as always.
+/// Bytes after which a decoder is practically always in step.
 const IN_STEP: usize = 40;
-/// So many decoders are asked, one for each byte before that; half of them decide.
+/// Number of decoders, one for each start position before [`IN_STEP`]. The majority decides.
 const DECODERS: usize = 16;
-/// Where so many bytes before have so many things that no program executes, nothing is a program.
+/// Text is data, not a program, if the last `STRETCH` bytes have at least `STRANGE_MIN`
+/// instructions that no program executes.
 const STRETCH: usize = 256;
 const STRANGE_MIN: u32 = 6;
 
-/// Calls that no file is concerned by, and that libraries make by instructions of their own.
+/// System calls that concern no file and that libraries make by their own instructions.
 const OF_NO_FILE: [c_long; 16] = [
     libc::SYS_futex,
     libc::SYS_sched_yield,
@@ -51,7 +53,7 @@ const OF_NO_FILE: [c_long; 16] = [
     libc::SYS_tgkill,
 ];
 
-/// Whether text may make calls that are about files.
+/// Whether the text may make system calls about files.
 pub fn calls_the_kernel(text: &[u8]) -> bool {
     let mut at = 0;
     while let Some(found) = find_entry(&text[at..]) {
@@ -64,12 +66,12 @@ pub fn calls_the_kernel(text: &[u8]) -> bool {
     false
 }
 
-/// Where the next two such bytes are: sixteen places are looked at at a time, for a library may
-/// have a hundred megabytes.
+/// Position of the next `syscall` byte pair. Compares sixteen positions at a time, because a
+/// library may have a hundred megabytes of text.
 fn find_entry(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     while text.len() - at > size_of::<__m128i>() {
-        // SAFETY: so many bytes and one are left; these instructions are part of x86-64.
+        // SAFETY: more than 16 bytes are left, so both loads are in bounds; SSE2 is part of x86-64.
         let found = unsafe {
             let load = |at: usize| _mm_loadu_si128(text.as_ptr().add(at).cast());
             let is = |bytes, wanted: u8| _mm_cmpeq_epi8(bytes, _mm_set1_epi8(wanted as i8));
@@ -89,41 +91,42 @@ fn may_be_about_files(text: &[u8], entry: usize) -> bool {
         let walks = starts.map(|start| Walk::new(text, start));
         walks.filter_map(|mut walk| walk.reaches(entry).then_some(walk))
     };
-    // Part of another instruction, which most decoders jump over.
+    // Part of another instruction, if most decoders jump over it.
     let is_missed = |&start: &usize| !Walk::new(text, start).reaches(entry);
     if (first..last).filter(is_missed).nth((last - first) / 2).is_some() {
         return false;
     }
     let mut walk = Walk::new(text, entry.saturating_sub(STRETCH));
-    // Before it is in step it finds strange things anywhere.
+    // Until the decoder is in step, strange instructions prove nothing.
     walk.reaches(entry.saturating_sub(STRETCH - IN_STEP));
     walk.strange = 0;
     walk.reaches(entry);
     let is_program = walk.strange < STRANGE_MIN;
-    // The one that begins the furthest away knows most.
+    // The earliest start that reaches the instruction knows most about the registers.
     let number = reaching(entry.saturating_sub(BEFORE)..last).next();
     let number = number.and_then(|walk| walk.registers[RAX]);
     is_program && number.is_none_or(|number| !OF_NO_FILE.contains(&number))
 }
 
 const RAX: usize = 0;
-/// What a function returns, and what it was given first: rax, rdx, rsi and rdi. Of others that it
-/// may change nobody uses what was in them before; who seems to has come from elsewhere.
+/// Registers that hold a function's result and first arguments: rax, rdx, rsi and rdi. A call may
+/// change more, but compilers do not use their old contents afterwards; text that seems to do so is
+/// reached from elsewhere.
 const CHANGED_BY_CALLS: [usize; 4] = [RAX, 2, 6, 7];
 
-/// Where a function finds the number if what follows is a function that makes any call: rax, rsi
-/// and rdi.
+/// Registers that hold the call number at the start of a function that makes any call: rax, rsi and
+/// rdi. The text after a jump or return may be such a function.
 const FIRST_OF_ANOTHER: [usize; 3] = [RAX, 6, 7];
-/// Those that instructions change without naming them: rax, rcx, rdx, rsi and rdi.
+/// Registers that instructions change implicitly: rax, rcx, rdx, rsi and rdi.
 const CHANGED_BY_OTHERS: [usize; 5] = [RAX, 1, 2, 6, 7];
 
-/// Decodes instructions one after the other.
+/// Decodes instructions one after another.
 struct Walk<'a> {
     text: &'a [u8],
     at: usize,
-    /// What is known to be in the registers, as the processor numbers them.
+    /// Known register contents, in the processor's numbering.
     registers: [Option<c_long>; 16],
-    /// Things that no program executes.
+    /// Number of instructions seen that no program executes.
     strange: u32,
 }
 
@@ -132,7 +135,7 @@ impl<'a> Walk<'a> {
         Walk { text, at, registers: [None; 16], strange: 0 }
     }
 
-    /// Whether an instruction begins at `end`.
+    /// Decodes up to `end`. Returns whether an instruction begins there.
     fn reaches(&mut self, end: usize) -> bool {
         let decoder = InstDecoder::default();
         while self.at < end {
@@ -143,11 +146,11 @@ impl<'a> Walk<'a> {
                     self.follow(&instruction);
                     self.at += length(&instruction);
                 }
-                // Such instructions change none of these registers.
+                // AVX-512 instructions change no general register.
                 Err(_) if self.text[self.at] == VECTOR => {
                     self.at += vector_length(&self.text[self.at..]);
                 }
-                // From here on as if one began at the next byte.
+                // Undecodable: continue as if an instruction began at the next byte.
                 Err(_) => {
                     self.strange += 1;
                     self.registers = [None; 16];
@@ -158,9 +161,9 @@ impl<'a> Walk<'a> {
         self.at == end
     }
 
-    /// What the registers hold after an instruction. Jumps count as if they were not made: what a
-    /// compiler holds in a register it holds there in all of a function. What is popped at the end
-    /// of a function is what its caller has there.
+    /// Tracks the register contents over one instruction. Jumps count as not taken, because a
+    /// compiler keeps a value in the same register in the whole function. A `pop` at the end of a
+    /// function restores its caller's value, so it changes nothing here.
     fn follow(&mut self, instruction: &Instruction) {
         let operand = |place: u8| match place < instruction.operand_count() {
             true => instruction.operand(place),
@@ -212,11 +215,11 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// An instruction of AVX-512 begins so. The decoder does not know all of them.
+/// First byte of an AVX-512 instruction. The decoder does not know all of them.
 const VECTOR: u8 = 0x62;
 
-/// Bytes of an instruction of AVX-512 (Intel's manual, volume 2, section 2.7): four of prefix, one
-/// of the operation, then operands.
+/// Length of an AVX-512 instruction (Intel's manual, volume 2, section 2.7): four bytes of prefix,
+/// one of opcode, then operands.
 fn vector_length(text: &[u8]) -> usize {
     let byte = |at: usize| text.get(at).copied().unwrap_or(0);
     let (map, operation, operands) = (byte(1) & 7, byte(4), byte(5));
@@ -239,7 +242,7 @@ fn length(instruction: &Instruction) -> usize {
     0_u64.wrapping_offset(instruction.len()).to_linear()
 }
 
-/// The number of a register of integers, or of the one that this is a part of.
+/// Number of a general register, or of the one that this register is a part of.
 fn general(register: &RegSpec) -> Option<usize> {
     use register_class::{B, D, Q, RB, W};
     let number = register.num().into();
@@ -251,7 +254,7 @@ fn general(register: &RegSpec) -> Option<usize> {
     }
 }
 
-/// Whether writing to it changes all of the register.
+/// Whether writing to it changes the whole register.
 fn is_whole(register: &RegSpec) -> bool {
     [register_class::Q, register_class::D].contains(&register.class())
 }
@@ -280,13 +283,13 @@ fn changes_nothing(opcode: Opcode) -> bool {
     JUMPS.contains(&opcode) || OTHERS.contains(&opcode)
 }
 
-/// Whether more is changed than is said here.
+/// Whether the instruction may change registers beyond its operands.
 fn changes_all(opcode: Opcode) -> bool {
     use Opcode::{CPUID, HLT, INT, JMPF, LEAVE, RETF, SYSRET, UD2};
     matches!(opcode, CPUID | HLT | INT | JMPF | LEAVE | RETF | SYSRET | UD2)
 }
 
-/// Whether nothing but the first operand is changed.
+/// Whether the instruction changes nothing but its first operand.
 fn changes_the_first(opcode: Opcode) -> bool {
     const ALL: [Opcode; 17] = [
         Opcode::ADD,
@@ -310,7 +313,7 @@ fn changes_the_first(opcode: Opcode) -> bool {
     ALL.contains(&opcode)
 }
 
-/// What only the kernel may execute, or nobody does any more.
+/// Whether the instruction is privileged or obsolete.
 fn is_strange(opcode: Opcode) -> bool {
     const ALL: [Opcode; 20] = [
         Opcode::CALLF,

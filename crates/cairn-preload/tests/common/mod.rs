@@ -1,10 +1,10 @@
-//! Small C programs, compiled when the tests run: each case is played in an ordinary directory and
-//! below the mount of `cairn run`, and must not be able to tell the difference.
+//! Runs small C programs, compiled by the tests. Each case runs in an ordinary directory and below
+//! the mount of `cairn run`, and must not see a difference.
 //!
-//! Nothing outside a temporary directory is touched. What hangs is ended by `timeout`, and its exit
-//! code says so.
+//! Touches nothing outside a temporary directory. `timeout` ends a run that hangs, and its exit
+//! status shows that.
 
-// Each test file is a program of its own and uses a part of this.
+// Each test file is a separate program and uses a part of this module.
 #![allow(dead_code)]
 
 use std::collections::BTreeSet;
@@ -16,10 +16,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Seconds after which a run has hung.
+/// Seconds after which a run is considered hung.
 const PATIENCE: &str = "300";
 
-/// A temporary directory: a root for stores, and an ordinary directory to compare with.
+/// Temporary directory with a root for stores and an ordinary directory to compare with.
 pub struct Stage {
     directory: PathBuf,
     tier: String,
@@ -30,7 +30,7 @@ impl Stage {
         Stage::below(&std::env::temp_dir())
     }
 
-    /// One whose ordinary directory does not wait for a disk either.
+    /// A stage on a file system in memory, whose ordinary directory needs no disk either.
     pub fn in_memory() -> Stage {
         Stage::below(Path::new("/dev/shm"))
     }
@@ -46,13 +46,13 @@ impl Stage {
         Stage { directory, tier: "ram:32M".to_owned() }
     }
 
-    /// An ordinary directory.
+    /// The ordinary directory.
     pub fn plain(&self) -> PathBuf {
         self.directory.join("plain")
     }
 
-    /// A program of `tests/programs`, compiled: once for all tests of this process, where the user
-    /// may write there.
+    /// Compiles a program of `tests/programs`, once for all tests of this process if the user may
+    /// write to the shared directory. Returns its path.
     pub fn compile(&self, name: &str) -> PathBuf {
         static COMPILED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,7 +66,7 @@ impl Stage {
         own
     }
 
-    /// A program made of all C files of `tests/NAME`, compiled into the directory of this build.
+    /// Compiles all C files of `tests/NAME` into one program in the directory of this build.
     pub fn compile_all(name: &str) -> PathBuf {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
         let sources = fs::read_dir(sources).expect("there are sources").flatten();
@@ -81,7 +81,7 @@ impl Stage {
         compiled
     }
 
-    /// A program that would make its store in the stage, ended by `timeout` if it hangs.
+    /// Command that runs a program with its store in the stage; `timeout` ends it if it hangs.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("timeout");
         command
@@ -98,18 +98,18 @@ impl Stage {
         command
     }
 
-    /// `cairn` with these arguments, run to its end.
+    /// Runs `cairn` with these arguments to its end.
     pub fn cairn(&self, arguments: &[&str]) -> Output {
         self.command(cairn()).args(arguments).output().expect("cairn starts")
     }
 
-    /// A program with these arguments in a run whose store is discarded.
+    /// Runs a program with these arguments under Cairn, in a store that is discarded.
     pub fn on_cairn(&self, program: &Path, arguments: &[&str]) -> Output {
         let program = program.to_str().expect("UTF-8");
         self.cairn(&[&["run", "--discard", "--", program][..], arguments].concat())
     }
 
-    /// A program with these arguments, without Cairn.
+    /// Runs a program with these arguments without Cairn.
     pub fn on_disk(&self, program: &Path, arguments: &[&str]) -> Output {
         self.command(program).args(arguments).output().expect("the program starts")
     }
@@ -121,8 +121,8 @@ impl Drop for Stage {
     }
 }
 
-/// Compiles a program beside where it is to be, so that one of another test that is there already
-/// goes on.
+/// Compiles a program to a temporary name and renames it, so that another test can go on running
+/// the existing one.
 fn compile(name: &str, target: &Path, complaints: Stdio) -> bool {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let source = manifest.join("tests/programs").join(name).with_extension("c");
@@ -135,19 +135,19 @@ fn compile(name: &str, target: &Path, complaints: Stdio) -> bool {
     status.expect("there is a C compiler").success() && fs::rename(&unfinished, target).is_ok()
 }
 
-/// How a program gets the library, besides being started by `cairn run`.
+/// How a program gets the library, besides by `cairn run`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Link {
-    /// It has libcairn.a and nothing else, not even a dynamic linker.
+    /// Linked with libcairn.a, fully static, without a dynamic linker.
     Static,
-    /// It has libcairn.a, and a C library that is loaded.
+    /// Linked with libcairn.a and a shared C library.
     Archive,
-    /// It asks for libcairn.so.
+    /// Linked with libcairn.so.
     Shared,
 }
 
 impl Link {
-    /// What the compiler is told.
+    /// Options for the compiler.
     fn flags(self) -> &'static [String] {
         static FLAGS: OnceLock<[Vec<String>; 3]> = OnceLock::new();
         let all = FLAGS.get_or_init(|| {
@@ -165,13 +165,13 @@ impl Link {
         &all[self as usize]
     }
 
-    /// A program of `tests/programs`, compiled and linked in this way.
+    /// Compiles and links a program of `tests/programs` in this way.
     pub fn compile(self, stage: &Stage, name: &str) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
         self.compile_source(stage, &source.with_extension("c"), &["-w"])
     }
 
-    /// A program, compiled with these options and linked in this way.
+    /// Compiles a program with these options and links it in this way.
     pub fn compile_source(self, stage: &Stage, source: &Path, options: &[&str]) -> PathBuf {
         let name = source.file_stem().expect("a file").to_string_lossy();
         let compiled = stage.directory.join(format!("{name}-{self:?}"));
@@ -190,7 +190,7 @@ impl Link {
     }
 }
 
-/// Makes libcairn.so and libcairn.a beside what is under test.
+/// Makes libcairn.so and libcairn.a beside the build under test.
 fn link_libraries() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/linked-libraries.sh");
     let directory = cairn().parent().expect("a profile's directory");
@@ -198,13 +198,13 @@ fn link_libraries() {
     assert!(made.status.success(), "libcairn.a is made: {}", errors(&made));
 }
 
-/// Cases that load a library, which a static program cannot.
+/// Cases that load a library, which a static program cannot do.
 const LOADING: [&str; 1] = ["functions_are_patched"];
-/// Cases of programs that are small.
+/// Cases that need a small program.
 const SMALL: [&str; 1] = ["little_is_locked"];
 
-/// Plays every case of a program in both places, linked in this way and, if `alone`, without the
-/// library that is preloaded.
+/// Plays every case of a program in both places, linked in this way; if `alone`, without the
+/// preloaded library.
 pub fn all_same_when_linked(program: &str, link: Link, alone: bool) {
     let stage = Stage::new();
     let compiled = link.compile(&stage, program);
@@ -224,7 +224,7 @@ pub fn all_same_when_linked(program: &str, link: Link, alone: bool) {
         let words = ["run", "--discard", "--", compiled.to_str().expect("UTF-8"), case, "/cairn"];
         let mut command = stage.command(cairn());
         if alone {
-            // Something else is preloaded, which has no function of the C library's.
+            // Preloads something else, which has none of the C library's functions.
             command.env("CAIRN_PRELOAD", loaded("libgcc_s.so.1")).env("CAIRN_RUN_PROBE", "never");
         }
         let cairn = command.args(words).output().expect("cairn starts");
@@ -233,7 +233,7 @@ pub fn all_same_when_linked(program: &str, link: Link, alone: bool) {
     }
 }
 
-/// A library that this process has loaded.
+/// Path of a library that this process has loaded.
 pub fn loaded(file: &str) -> PathBuf {
     let maps = fs::read_to_string("/proc/self/maps").expect("the kernel tells what is mapped");
     let path = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
@@ -242,28 +242,28 @@ pub fn loaded(file: &str) -> PathBuf {
         .expect("the library is mapped")
 }
 
-/// Plays one case of a program in both places and compares what it prints and how it ends.
+/// Plays one case of a program in both places and compares its output and exit status.
 pub fn same_on_both(program: &str, case: &str) {
     same_on(&Stage::new(), program, case);
 }
 
-/// The same where a file that replaces another one does not wait until a disk has it, as ext4 makes
-/// it.
+/// As [`same_on_both`], on a file system in memory: replacing a file does not wait for a disk
+/// there, as it does on ext4.
 pub fn same_in_memory(program: &str, case: &str) {
     same_on(&Stage::in_memory(), program, case);
 }
 
-/// The same on a tier in a file, with metadata there, too.
+/// As [`same_on_both`], on a tier in a file, which also has the metadata.
 pub fn same_on_a_tier_in_a_file(program: &str, case: &str) {
     same_on_tier("file", program, case);
 }
 
-/// The same on a tier in a file that is mapped.
+/// As [`same_on_both`], on a tier in a mapped file.
 pub fn same_on_a_mapped_tier(program: &str, case: &str) {
     same_on_tier("dax", program, case);
 }
 
-/// The same on a tier of another machine, which is this one.
+/// As [`same_on_both`], on a remote tier, whose target runs on this machine.
 pub fn same_on_a_remote_tier(program: &str, case: &str) {
     let mut stage = Stage::new();
     let target = Target::start(&stage);
@@ -271,7 +271,7 @@ pub fn same_on_a_remote_tier(program: &str, case: &str) {
     same_on(&stage, program, case);
 }
 
-/// A target with one namespace, ended with the test.
+/// NVMe/TCP target with one namespace. Ends with the test.
 struct Target {
     child: Child,
     address: String,
@@ -325,10 +325,11 @@ fn same_on(stage: &Stage, program: &str, case: &str) {
     assert_eq!(cairn.status.code(), Some(0), "{case}: {}", errors(&cairn));
 }
 
-/// Whether files can have extended attributes there. On a tmpfs they can since Linux 6.6.
+/// Whether files in the directory can have extended attributes. A tmpfs supports them since Linux
+/// 6.6.
 pub fn keeps_attributes(directory: &Path) -> bool {
     let path = CString::new(directory.as_os_str().as_encoded_bytes()).expect("a path");
-    // SAFETY: path and name are terminated, and there is no room for a value.
+    // SAFETY: path and name are terminated, and the size of the value is 0.
     let found =
         unsafe { libc::getxattr(path.as_ptr(), c"user.a".as_ptr(), std::ptr::null_mut(), 0) };
     let missing = std::io::Error::last_os_error().raw_os_error();
@@ -343,13 +344,13 @@ pub fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The library that is preloaded, of the profile under test and freshly built.
+/// Path of the preloaded library, of the profile under test and freshly built.
 pub fn library() -> PathBuf {
     cairn().with_file_name("libcairn_preload.so")
 }
 
-/// The `cairn` command beside the library, both of the profile under test and freshly built, unless
-/// `CAIRN_BUILT` says that they are (scripts/run-all-tests.py).
+/// Path of the `cairn` command beside the library. Builds both in the profile under test, unless
+/// `CAIRN_BUILT` says that they are built (scripts/run-all-tests.py).
 pub fn cairn() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -367,7 +368,8 @@ pub fn cairn() -> &'static Path {
         let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();
         let is_built = built.is_ok_and(|status| status.success());
         let command = profile.join("cairn");
-        // A user who cannot build, because the checkout is somebody else's, uses what is there.
+        // A user who cannot build, because the checkout belongs to somebody else, uses what is
+        // there.
         assert!(is_built || command.exists(), "the command and the library build");
         command
     })

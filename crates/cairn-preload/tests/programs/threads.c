@@ -96,7 +96,8 @@ static atomic_long successes;
 static void *write_until_closed(void *unused) {
     (void)unused;
     unsigned char record[LARGE] = {0};
-    // Not so much that the store is full before the other thread gets a processor: then of nothing.
+    // Writes 0 bytes after 10 * RECORDS records, so that the store does not fill up before the
+    // other thread gets a processor.
     long bytes = LARGE;
     for (successes = 0; write(shared, record, bytes) == bytes;) {
         if (bytes == 0) continue;

@@ -1,10 +1,9 @@
-//! Every function of the C library that takes a file, a path, a descriptor or a stream is decided:
-//! served, refused, or passed on for a reason. docs/SYMBOLS.md is what the preload library exports
-//! and what `cairn_posix::process::decisions` says.
+//! Checks that every function of the C library that takes a file, path, descriptor or stream is
+//! decided: served, refused, or passed on for a reason. docs/SYMBOLS.md lists the exports of the
+//! preload library and the decisions in `cairn_posix::process::decisions`.
 //!
-//! `CAIRN_WRITE_SYMBOLS=1 cargo test -p cairn-preload --test symbols` writes the document and the
-//! list of wrapped functions anew.
-//! Does not show that a hook does what it should; the other tests do.
+//! `CAIRN_WRITE_SYMBOLS=1 cargo test -p cairn-preload --test symbols` rewrites the document and the
+//! list of wrapped functions. Does not test the effect of a hook; the other tests do.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -22,7 +21,7 @@ use object::{Endianness, SymbolIndex};
 
 type Header = FileHeader64<Endianness>;
 
-/// Names of the functions that a shared object exports to programs.
+/// Names of the public functions that a shared object exports.
 fn exported(object: &Path) -> BTreeSet<String> {
     let bytes = fs::read(object).expect("the object is readable");
     let data = &*bytes;
@@ -50,14 +49,14 @@ fn any_covers(families: &'static [Family], name: &str) -> bool {
     family_of(families, name).is_some()
 }
 
-/// Names of the hooks. What else the library exports has names of its own.
+/// Names of the hooks. The library's other exports have names of its own.
 fn hooks() -> BTreeSet<String> {
     let mut names = exported(&common::library());
     names.retain(|name| !name.trim_start_matches('_').starts_with("cairn_"));
     names
 }
 
-/// Functions that are left to the C library.
+/// Functions left to the C library.
 fn left() -> impl Iterator<Item = &'static Family> {
     PASSED.iter().chain(WIDE).chain(PAST)
 }
@@ -79,7 +78,7 @@ fn every_function_of_the_c_library_about_files_is_decided() {
 fn no_function_is_decided_twice() {
     let hooks = hooks();
     let is_left = |name: &str| left().any(|family| covers(family.names, name));
-    // That hook does nothing with a path.
+    // The hook of `dlopen` does nothing with the path.
     let twice: Vec<&String> =
         hooks.iter().filter(|name| is_left(name) && *name != "dlopen").collect();
     assert!(twice.is_empty(), "hooks that decisions.rs says are passed on: {twice:?}");
@@ -93,13 +92,14 @@ fn no_function_is_decided_twice() {
     }
 }
 
-/// Other names of hooks, by which a static C library calls itself. It must not meet us there: it
-/// does in children that share its memory, or inside functions that we serve as a whole.
+/// Additional names of hooks by which a static C library calls its own functions. It must not reach
+/// our hooks there: such calls are made in children that share our memory, or inside functions that
+/// we serve as a whole.
 const OF_THE_LIBRARY_ITSELF: &str = "_Fork __clone __close __connect __dup2 __fcntl __fork __lseek __open __open64 __poll \
     __pread64 __pwrite64 __read __select __send __sigaction __statfs __vfork __write \
     dlopen dlsym";
 
-/// The hooks that the archive stands in front of, one a line.
+/// Hooks that the archive wraps, one per line.
 fn wrapped() -> String {
     let own: BTreeSet<&str> = OF_THE_LIBRARY_ITSELF.split_whitespace().collect();
     let hooks = hooks();
@@ -111,7 +111,7 @@ fn list_of_wrapped() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("wrapped.txt")
 }
 
-/// Asserts that a file says `expected`, which is written to it before if somebody asks for that.
+/// Asserts that a file contains `expected`. With `CAIRN_WRITE_SYMBOLS` set, writes it first.
 fn assert_written(path: &Path, expected: &str) {
     if std::env::var_os(WRITE_VARIABLE).is_some() {
         fs::write(path, expected).expect("the file is writable");
@@ -130,7 +130,7 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// Whether a source declares a hook of this name, by itself or in a list of a macro.
+/// Whether a source declares a hook of this name, directly or in a macro's list.
 fn declares(source: &str, name: &str) -> bool {
     let declaration = format!("fn {name}");
     source.match_indices(&declaration).any(|(at, _)| {
@@ -139,7 +139,7 @@ fn declares(source: &str, name: &str) -> bool {
     })
 }
 
-/// The sources with what they are for, which is their first sentence, and the hooks they declare.
+/// Purpose of each source, which is its header's first sentence, and the hooks it declares.
 fn families(hooks: &BTreeSet<String>) -> Vec<(String, BTreeSet<String>)> {
     let listing = fs::read_dir(sources()).expect("the sources are listed");
     let paths = listing.map(|entry| entry.expect("an entry").path());
@@ -159,7 +159,7 @@ fn families(hooks: &BTreeSet<String>) -> Vec<(String, BTreeSet<String>)> {
     families
 }
 
-/// The first sentence of a source's header.
+/// First sentence of a source's header.
 fn purpose(source: &str) -> String {
     let header: Vec<&str> = source.lines().map_while(|line| line.strip_prefix("//! ")).collect();
     let text = header.join(" ");

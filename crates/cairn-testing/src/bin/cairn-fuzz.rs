@@ -1,12 +1,12 @@
-//! Gives the target that `CAIRN_FUZZ_TARGET` names to libFuzzer, whose options the command line is.
-//! `scripts/fuzz.sh` builds it with coverage and runs it.
+//! Runs the fuzz target that `CAIRN_FUZZ_TARGET` names under libFuzzer, which takes its options
+//! from the command line. `scripts/fuzz.sh` builds it with coverage and runs it.
 #![no_main]
 
 use cairn_testing::fuzz::{Target, target};
 use libfuzzer_sys::fuzz_target;
 use std::sync::OnceLock;
 
-/// Variable that names the target.
+/// Environment variable that names the target.
 const TARGET_VARIABLE: &str = "CAIRN_FUZZ_TARGET";
 
 fn chosen() -> &'static Target {

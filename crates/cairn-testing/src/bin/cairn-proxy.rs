@@ -1,18 +1,18 @@
 //! `cairn-proxy`: a job like CoMD's (NVMe-CR, section IV) that computes, writes checkpoints and
 //! fails, on any file system.
 //!
-//! Its ranks are processes that step together. After every period of computing each writes a file
-//! of its own (N-N); of what is there the newest steps are kept. A failure kills a rank in the
-//! middle of whatever it does, and all of them with it, as MPI does; they start again from the
-//! newest step of which every part is whole. So the last state of a job that failed must be that of
-//! one that did not.
+//! Its ranks are processes that step together. After every computing period each rank writes its
+//! own file (N-N), and the newest steps are kept. A failure kills one rank at any moment, and all
+//! others with it, as MPI does. They restart from the newest step of which every part is whole. So
+//! a job that failed must end in the same state as one that did not.
 //!
-//! Must stay true: what is computed depends on nothing but the arguments; a part counts as whole
-//! only if its checksum says so.
-//! Does not know Cairn: `cairn run -- cairn-proxy /cairn/job` measures it as `cairn-proxy /tmp/job`
-//! measures another place.
+//! Must stay true: the computed state depends only on the arguments. A part is whole only if its
+//! checksum matches.
+//!
+//! Does not know Cairn: `cairn run -- cairn-proxy /cairn/job` measures Cairn in the same way as
+//! `cairn-proxy /tmp/job` measures another place.
 
-use cairn_device::checksum;
+use cairn_platform::checksum;
 use cairn_testing::random::Random;
 use clap::Parser;
 use serde::Serialize;
@@ -26,47 +26,47 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes that one call writes or reads.
+/// Length of one read or write call, bytes.
 const CALL_BYTES: usize = 4 << 20;
-/// Rounds of work between two looks at the clock.
+/// Number of rounds of work between two looks at the clock.
 const ROUNDS: u32 = 200;
-/// The word that makes this program a rank.
+/// Argument that makes this program a rank.
 const RANK: &str = "--as-rank";
 
-/// Compute, write checkpoints, fail, start again; and say what that cost
+/// Compute, write checkpoints, fail, restart, and report what that cost
 #[derive(Parser, Debug)]
 #[command(after_help = "\
 Examples:
   cairn-proxy /tmp/job --ranks 4 --mebibytes 256 --period 5 --steps 20
   cairn run --persist ~/job -- cairn-proxy /cairn/job --mtbf 30 --seed 7")]
 struct Arguments {
-    /// Where the parts of checkpoints are written; made if it is not there
+    /// Directory for the parts of checkpoints; created if missing
     directory: PathBuf,
-    /// Processes
+    /// Number of processes
     #[arg(long, default_value_t = 2)]
     ranks: usize,
     /// Size of each rank's part of a checkpoint, MiB
     #[arg(long, default_value_t = 64)]
     mebibytes: usize,
-    /// Seconds that each rank computes before a checkpoint
+    /// Computing time of each rank before a checkpoint, seconds
     #[arg(long, default_value_t = 1.0)]
     period: f64,
-    /// Checkpoints
+    /// Number of checkpoints
     #[arg(long, default_value_t = 10)]
     steps: u64,
-    /// Mean seconds between failures; 0: none
+    /// Mean time between failures, seconds; 0: no failures
     #[arg(long, default_value_t = 0.0)]
     mtbf: f64,
-    /// Failures at most
+    /// Maximum number of failures
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     failures: u64,
-    /// What decides when it fails
+    /// Seed of the failure times
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Checkpoints that are kept
+    /// Number of checkpoints kept
     #[arg(long, default_value_t = 2)]
     keep: u64,
-    /// Have each part on its medium before the next step (fsync)
+    /// Write each part to its medium before the next step (fsync)
     #[arg(long)]
     sync: bool,
     /// Print one JSON document
@@ -74,21 +74,21 @@ struct Arguments {
     json: bool,
 }
 
-/// What came of it.
+/// Result of a job.
 #[derive(Serialize, Default, Debug)]
 struct Report {
-    /// Seconds of computing that were needed, by seconds that passed.
+    /// Computing time that was needed, divided by the time that passed.
     progress: f64,
     seconds: f64,
-    /// Seconds that the slowest rank took to write its part, on average.
+    /// Average time that the slowest rank took to write its part, seconds.
     checkpoint_s: f64,
-    /// Bytes a second of all ranks meanwhile.
+    /// Write rate of all ranks together, bytes per second.
     checkpoint_bytes_per_s: f64,
     checkpoints: u64,
     failures: u64,
-    /// Seconds from a failure until all ranks have their state back, on average.
+    /// Average time from a failure until all ranks have their state back, seconds.
     recovery_s: f64,
-    /// Steps that were computed again.
+    /// Number of steps that were computed again.
     steps_lost: u64,
     /// Checksums of the ranks' last states.
     states: Vec<String>,
@@ -114,7 +114,7 @@ fn main() -> ExitCode {
 struct Job {
     arguments: Arguments,
     chance: Random,
-    /// When a rank is killed.
+    /// Time at which a rank is killed.
     fails_at: Option<Instant>,
     report: Report,
     computed: u64,
@@ -122,14 +122,14 @@ struct Job {
     recovering: f64,
 }
 
-/// Its ranks, from one start to the next failure.
+/// Ranks of the job, from one start to the next failure.
 struct Ranks {
     processes: Vec<Child>,
     inputs: Vec<ChildStdin>,
     answers: Receiver<(usize, io::Result<String>)>,
 }
 
-/// Why the ranks did not all answer.
+/// Reason why not all ranks answered.
 enum Stopped {
     Failure,
     Error(io::Error),
@@ -190,7 +190,7 @@ impl Job {
         Ok(Ranks { processes, inputs, answers })
     }
 
-    /// Draws when the next failure comes: as often in any second.
+    /// Draws the time of the next failure. Failures are equally likely in every second.
     fn plan_failure(&mut self) {
         let may_fail = self.report.failures < self.arguments.failures;
         let mean = if may_fail { self.arguments.mtbf } else { 0.0 };
@@ -199,7 +199,7 @@ impl Job {
         self.fails_at = after.map(|after| Instant::now() + after);
     }
 
-    /// From the newest checkpoint that is whole to the end.
+    /// Runs from the newest whole checkpoint to the end.
     fn advance(&mut self, ranks: &mut Ranks, failed: &mut Option<Instant>) -> Result<(), Stopped> {
         let lists = self.ask(ranks, "whole")?;
         let parts = |list: &String| -> BTreeSet<u64> {
@@ -229,7 +229,7 @@ impl Job {
         Ok(())
     }
 
-    /// Tells all ranks to do something, and waits until each has.
+    /// Sends a command to all ranks and waits for all answers.
     fn ask(&self, ranks: &mut Ranks, what: &str) -> Result<Vec<String>, Stopped> {
         for input in &mut ranks.inputs {
             writeln!(input, "{what}")?;
@@ -286,7 +286,7 @@ impl Job {
     }
 }
 
-/// Ends with the job, and with a failure of any of them.
+/// Kills the ranks when the job ends or any of them fails.
 impl Drop for Ranks {
     fn drop(&mut self) {
         for process in &mut self.processes {
@@ -298,7 +298,7 @@ impl Drop for Ranks {
     }
 }
 
-/// Passes on what a rank answers; its end is an answer, too.
+/// Forwards the answers of a rank. Its end counts as an answer, too.
 fn listen(
     rank: usize,
     mut output: impl BufRead + Send + 'static,
@@ -380,7 +380,7 @@ impl Rank {
             .for_each(|word| word.copy_from_slice(&random.draw().to_le_bytes()));
     }
 
-    /// Changes all of the state, and works for the rest of the period.
+    /// Changes the whole state, and works for the rest of the period.
     fn compute(&mut self, step: u64) {
         let started = Instant::now();
         for word in self.state.chunks_exact_mut(8) {
@@ -398,7 +398,7 @@ impl Rank {
         black_box(forces);
     }
 
-    /// The state and, behind it, its checksum.
+    /// Writes the state and, behind it, its checksum.
     fn write(&self, step: u64) -> io::Result<()> {
         let mut file = File::create(self.part(step))?;
         self.state.chunks(CALL_BYTES).try_for_each(|piece| file.write_all(piece))?;
@@ -406,7 +406,7 @@ impl Rank {
         if self.sync { file.sync_all() } else { Ok(()) }
     }
 
-    /// The state of a step; none if its part is not whole.
+    /// Reads the state of a step. Returns `None` if its part is not whole.
     fn read(&self, step: u64) -> io::Result<Option<Vec<u8>>> {
         let mut file = File::open(self.part(step))?;
         let mut bytes = Vec::with_capacity(self.state.len() + 4);
@@ -425,7 +425,7 @@ impl Rank {
         Ok(is_whole.then_some(bytes))
     }
 
-    /// The steps whose parts are whole.
+    /// Lists the steps whose parts are whole.
     fn whole(&self) -> io::Result<String> {
         let mut steps = Vec::new();
         for entry in fs::read_dir(&self.directory)? {

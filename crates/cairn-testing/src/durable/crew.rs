@@ -1,15 +1,10 @@
-//! Processes that share a durable namespace, of which one may die in the middle of a flush or a
+//! Processes that share a durable namespace; one of them may die in the middle of a flush or a
 //! snapshot.
 //!
-//! A process dies between two accesses to the media: the access unwinds with `Died`, and nothing of
-//! it runs any more. Nobody runs beside anybody: who waits for a living process would wait forever,
-//! which is a panic.
+//! A process dies between two accesses to the media: the access unwinds with `Died`, and no code of
+//! the process runs any more. Processes do not run concurrently, so a wait for a living process
+//! would never end; it is a panic.
 
-use super::{attach, memory};
-use crate::driver::Process;
-use crate::faulty::{ByteMedia, FaultyMedia};
-use crate::random::Random;
-use crate::tier::CHECKSUM;
 use cairn_core::recover;
 use cairn_core::{ImageMemory, Media, Memory, Microfs, ProcessIdentity, Result, Superblock};
 use cairn_device::Workspace;
@@ -18,21 +13,27 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A process dies within so many accesses to the media.
+use super::{attach, memory};
+use crate::driver::Process;
+use crate::faulty::{ByteMedia, FaultyMedia};
+use crate::random::Random;
+use crate::tier::CHECKSUM;
+
+/// Most accesses to the media until a process dies.
 const LIFE_ACCESSES_MAX: u64 = 60;
 
-/// How the processes of a crew reach media: a place for planted bugs.
+/// Wraps the media of a crew's processes; planted bugs use it.
 pub type Wrap<'a> = &'a dyn Fn(Arc<FaultyMedia>) -> Arc<dyn ByteMedia>;
 
-/// Media as they are.
+/// Returns the media unchanged.
 pub fn plain(media: Arc<FaultyMedia>) -> Arc<dyn ByteMedia> {
     media
 }
 
-/// What a death unwinds with.
+/// Panic payload of a death.
 pub struct Died;
 
-/// Process ids of the dead.
+/// Process ids of dead processes.
 #[derive(Default)]
 struct Dead(Mutex<BTreeSet<u32>>);
 
@@ -46,12 +47,12 @@ impl Dead {
     }
 }
 
-/// Media as one process uses them.
+/// Media as one process accesses them.
 struct Member {
     media: Arc<dyn ByteMedia>,
     pid: u32,
     dead: Arc<Dead>,
-    /// Accesses left until it dies; 0 if it does not.
+    /// Accesses left until the process dies; 0 if it does not die.
     life: AtomicU64,
 }
 
@@ -96,8 +97,8 @@ impl Media for Member {
     }
 }
 
-/// Bytes of files move under the segment's lock, whose owner's death is tested elsewhere: nobody
-/// dies here.
+/// File data move under the segment's lock. The death of a lock owner is tested elsewhere, so no
+/// process dies here.
 impl ByteMedia for Member {
     fn read_bytes(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         self.media.read_bytes(offset, target)
@@ -110,13 +111,13 @@ impl ByteMedia for Member {
 
 /// The processes of a namespace.
 pub struct Crew {
-    /// The living.
+    /// Living processes.
     pub processes: Vec<Process>,
-    /// Where further ones come from, if they do.
+    /// Source of replacements, if processes can be replaced.
     source: Option<Source>,
 }
 
-/// What it takes to attach a process.
+/// State needed to attach a process.
 struct Source {
     memory: Arc<Workspace>,
     media: Arc<dyn ByteMedia>,
@@ -126,12 +127,13 @@ struct Source {
 }
 
 impl Crew {
-    /// One process, which is not replaced.
+    /// Returns a crew of one process, which cannot be replaced.
     pub fn alone(process: Process) -> Crew {
         Crew { processes: vec![process], source: None }
     }
 
-    /// Recovers the namespace of `media` and attaches so many processes. Errors: those of recovery.
+    /// Recovers the namespace of `media` and attaches `processes` processes. Errors: those of
+    /// recovery.
     pub fn recover(
         media: Arc<dyn ByteMedia>,
         superblock: &Superblock,
@@ -150,7 +152,7 @@ impl Crew {
         Ok(Crew { processes, source: Some(source) })
     }
 
-    /// The image that the namespace holds, as a process sees it. Errors: `ImageLost`.
+    /// Opens the image that the namespace holds, as a process would. Errors: `ImageLost`.
     pub fn image(&self) -> Result<Process> {
         let source = self.source.as_ref().expect("the crew was recovered");
         let view = Workspace::new(Memory::words(&source.memory).len())?;
@@ -159,17 +161,17 @@ impl Crew {
         Ok(process.with_slot(Microfs::open_image(image, CHECKSUM)?, process.slot))
     }
 
-    /// Whether its processes can be replaced, and images looked at.
+    /// Whether its processes can be replaced, and images opened.
     pub fn was_recovered(&self) -> bool {
         self.source.is_some()
     }
 
-    /// The life of a process that is to die soon.
+    /// Draws the life of a process that dies soon, in accesses.
     pub fn short_life(random: &mut Random) -> u64 {
         random.below(LIFE_ACCESSES_MAX) + 1
     }
 
-    /// Replaces the last process, which is dead or killed here, by one that dies in its access
+    /// Replaces the last process, which is dead or is killed here, by one that dies in its access
     /// number `life`.
     pub fn replace_last(&mut self, life: u64) -> Result<()> {
         if let Some(last) = self.processes.pop() {

@@ -1,15 +1,15 @@
-//! What programs see of a namespace at a moment, and which of these states a crash may leave.
+//! State of a namespace as programs see it, and which of these states a crash may leave.
 //!
-//! After a crash the namespace is one of the states since the last sync: names as of one moment;
-//! every file with a size and content it had at some moment since then. Bytes overwritten in place
-//! and not synced may be old or new, one by one; of a write that was under way the first part may
-//! be there; of pieces that several descriptions write to one file, each description's up to a
-//! moment of their own. Of a file that is absent nothing is there in part: it is absent, or whole,
-//! or what was made of it since it was emptied.
+//! After a crash the namespace is in one of the states since the last sync:
+//! - Names are as of one moment.
+//! - Every file has a size and content that it had at some moment since then.
+//! - Each byte that was overwritten in place and not synced may be old or new.
+//! - Of a write in progress, the first part may be there.
+//! - If several descriptions wrote pieces to one file, each description's pieces are there up to a
+//!   moment of its own.
+//! - An absent file is never there in part: it is absent, or complete, or what was made of it since
+//!   it was emptied.
 
-use super::OPEN;
-use crate::driver::Process;
-use crate::tier::CHECKSUM;
 use cairn_core::{
     Attributes, Error, InodeId, MODE_DIRECTORY, MODE_SYMLINK, MODE_TYPE, OpenOptions, Position,
     ROOT, Result,
@@ -19,21 +19,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use super::OPEN;
+use crate::driver::Process;
+use crate::tier::CHECKSUM;
+
 /// Bytes that are compared at once.
 const PART_BYTES: usize = 512;
 
-/// Content of a file, and which of its bytes may be lost by a crash because they were overwritten.
+/// Content of a file, and whether a crash may lose bytes of it because they were overwritten.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FileState {
     pub content: Arc<Vec<u8>>,
-    /// Counts overwrites: between two states with the same number bytes were only added or cut.
+    /// Number of overwrites. Between two states with the same number, bytes were only added or cut
+    /// off.
     pub overwrites: u64,
     pub extended: Extended,
-    /// The content is elsewhere: `elsewhere` says what it is.
+    /// Whether the file is absent; `elsewhere` returns the content that it has then.
     pub absent: bool,
 }
 
-/// What an absent file of so many bytes should hold.
+/// Returns the content that an absent file of `bytes` bytes should have.
 pub(super) fn elsewhere(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at / 7 + at * at / 5 + bytes) as u8 | 1).collect()
 }
@@ -45,11 +50,11 @@ pub(super) type Extended = BTreeMap<Vec<u8>, Vec<u8>>;
 pub(super) enum Node {
     Directory(Extended),
     Symlink(Vec<u8>),
-    /// The number stands for the file, whatever its names.
+    /// Number that identifies the file, whatever its names.
     File(u64),
 }
 
-/// What a program sees at one moment.
+/// State that a program sees at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     pub(super) names: BTreeMap<Vec<u8>, Node>,
@@ -57,7 +62,7 @@ pub struct State {
 }
 
 impl State {
-    /// Content of the regular file with this name.
+    /// Returns the content of the regular file with this name.
     pub fn content(&self, name: &[u8]) -> Option<&[u8]> {
         match self.names.get(name)? {
             Node::File(file) => self.files.get(file).map(|file| &file.content[..]),
@@ -70,7 +75,7 @@ impl State {
     }
 }
 
-/// Names, with the sizes of files.
+/// Prints names, with the sizes of files.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, node) in &self.names {
@@ -92,7 +97,7 @@ impl fmt::Display for State {
 /// The states since the last sync, oldest first.
 pub type Window = Vec<Arc<State>>;
 
-/// What was found in a namespace.
+/// Content found in a namespace.
 pub struct Seen {
     names: BTreeMap<Vec<u8>, Node>,
     files: BTreeMap<u64, Content>,
@@ -100,16 +105,16 @@ pub struct Seen {
 
 struct Content {
     bytes: Vec<u8>,
-    /// Every block of it has a checksum, which is right.
+    /// Whether every block has a valid checksum.
     verified: bool,
-    /// Blocks of it were in memory: nothing of it was read.
+    /// Whether blocks of it were in memory; then nothing of it was read.
     lost: bool,
     absent: bool,
     extended: Extended,
 }
 
 impl Seen {
-    /// The state in which everything is as it was found.
+    /// Converts the content found to a state.
     pub fn state(self) -> State {
         let whole = |Content { bytes, extended, absent, .. }: Content| FileState {
             content: bytes.into(),
@@ -121,8 +126,8 @@ impl Seen {
         State { names: self.names, files: files.collect() }
     }
 
-    /// For each file of `state` what was found, if names, kinds, links and extended attributes are
-    /// those of `state`.
+    /// Returns the content found for each file of `state`, if names, kinds, links and extended
+    /// attributes are those of `state`.
     fn matched<'s>(&'s self, state: &State) -> Option<BTreeMap<u64, &'s Content>> {
         let mut files = BTreeMap::new();
         let mut inodes = BTreeSet::new();
@@ -149,10 +154,10 @@ impl Seen {
         Some(files.into_iter().map(|(file, inode)| (file, &self.files[&inode])).collect())
     }
 
-    /// The last state of `window` that fits what was found, with the content that was found. `None`
-    /// if none does.
+    /// Returns the last state of `window` that fits the content found, with that content. `None` if
+    /// none fits.
     pub fn latest_in(&self, window: &[Arc<State>]) -> Option<State> {
-        // An exchange of two files leaves the same names: only the content tells.
+        // After an exchange of two files the names are the same; only the content differs.
         let fitting = window.iter().rev().find_map(|state| {
             let files = self.matched(state)?;
             let fits = files.iter().all(|(&file, found)| file_fits(window, file, found));
@@ -172,7 +177,8 @@ impl Seen {
     }
 }
 
-/// Whether what `process` sees is what a crash may have left; says what is not.
+/// Checks that `process` sees a state that a crash may have left. Errors: a description of the
+/// difference.
 pub fn check(process: &Process, window: &[Arc<State>]) -> std::result::Result<(), String> {
     let said = |error: Error| format!("{error:?}");
     check_accounts(process)?;
@@ -181,13 +187,15 @@ pub fn check(process: &Process, window: &[Arc<State>]) -> std::result::Result<()
 }
 
 impl Seen {
-    /// Whether this is what a crash may have left; says what is not.
+    /// Checks that this is a state that a crash may have left. Errors: a description of the
+    /// difference.
     pub fn check_all(&self, window: &[Arc<State>]) -> std::result::Result<(), String> {
         self.check(window, &|_, content| !content.lost)
     }
 
-    /// As `check_all`, but only files that checksums prove: each block has one, and none was
-    /// overwritten in part, after which it is computed anew from what the media say is there.
+    /// As `check_all`, but only for files that checksums prove: each block has a checksum, and none
+    /// was overwritten in part. After such an overwrite the checksum is computed again from what
+    /// the media return.
     pub fn check_proven(&self, window: &[Arc<State>]) -> std::result::Result<(), String> {
         let overwritten = |file| {
             let mut states = window.iter().filter_map(|state| state.files.get(&file));
@@ -224,7 +232,7 @@ impl Seen {
     }
 }
 
-/// No block is lost, and no file is held by nobody.
+/// Checks that no block is lost and that no handle or orphan is left.
 pub fn check_accounts(process: &Process) -> std::result::Result<(), String> {
     let report = process.fs.check().map_err(|error| format!("{error:?}"))?;
     let whole = report.free_blocks + report.file_blocks == report.capacity_blocks
@@ -232,7 +240,7 @@ pub fn check_accounts(process: &Process) -> std::result::Result<(), String> {
     if whole { Ok(()) } else { Err(format!("not everything is accounted for: {report:?}")) }
 }
 
-/// Whether what was found is the file at some moment.
+/// Whether `found` is the content of the file at some moment.
 fn file_fits(window: &[Arc<State>], file: u64, found: &Content) -> bool {
     let mut states: Vec<_> = window.iter().filter_map(|state| state.files.get(&file)).collect();
     states.dedup_by_key(|state| (Arc::as_ptr(&state.content), state.overwrites, state.absent));
@@ -262,17 +270,17 @@ fn fits_between(states: &[&FileState], content: &[u8]) -> bool {
         is_of_one(at, part)
             || part.iter().enumerate().all(|(byte, value)| is_of_one(at + byte, &[*value]))
     };
-    // Whole parts are compared first: that is fast, and nearly always the answer.
+    // Compare whole parts first: that is fast, and nearly always enough.
     let parts = (0..).step_by(PART_BYTES).zip(content.chunks(PART_BYTES));
     steps.next().is_some() && parts.into_iter().all(fits)
 }
 
-/// Everything there is, with every checksum verified.
+/// Reads the whole namespace and verifies every checksum.
 pub fn look(process: &Process) -> Result<Seen> {
     look_in(process, ROOT)
 }
 
-/// Everything in a directory, by paths that begin there.
+/// Reads everything in a directory. Paths are relative to it.
 pub fn look_in(process: &Process, home: InodeId) -> Result<Seen> {
     let mut seen = Seen { names: BTreeMap::new(), files: BTreeMap::new() };
     let mut left = vec![(home, Vec::new())];

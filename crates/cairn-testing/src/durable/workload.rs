@@ -1,18 +1,12 @@
-//! Random operations of the processes of a namespace, and for each the state that programs would
+//! Random operations of the processes of a namespace, and for each the state that programs should
 //! see.
 //!
-//! An operation is prepared, its outcome noted, then carried out; so whatever is interrupted was
-//! noted before. If its process dies in it, the others bury it, and what they see decides which
-//! state it left.
+//! An operation is prepared, its outcome is noted, and then it is carried out. So the outcome of an
+//! interrupted operation is already noted. If a process dies in an operation, the others reap it,
+//! and what they see decides which state it left.
 
 mod absent;
 
-use self::absent::Brought;
-use super::crew::{Crew, Died};
-use super::state::{Extended, FileState, Node, State, Window, look, look_in};
-use super::{OPEN, Setting, TARGET_BYTES_MAX};
-use crate::driver::Process;
-use crate::random::Random;
 use cairn_core::{
     Durability, ExtendedUpdate, HandleId, ImageState, InodeId, OpenOptions, Position, ROOT,
     RenameMode, Result,
@@ -20,10 +14,17 @@ use cairn_core::{
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// A file does not grow beyond so many blocks.
+use self::absent::Brought;
+use super::crew::{Crew, Died};
+use super::state::{Extended, FileState, Node, State, Window, look, look_in};
+use super::{OPEN, Setting, TARGET_BYTES_MAX};
+use crate::driver::Process;
+use crate::random::Random;
+
+/// Largest file, in blocks.
 const FILE_BLOCKS_MAX: u64 = 16;
 
-/// An operation that was prepared; true if it made everything before it durable.
+/// A prepared operation; it returns true if it made everything before it durable.
 type Act<'w> = Box<dyn FnOnce(&mut Workload<'w>) -> Result<bool> + 'w>;
 
 /// A description of a file, held open by a process.
@@ -33,30 +34,30 @@ struct Open {
     handle: HandleId,
     file: u64,
     appends: bool,
-    /// Tells several descriptions of a process apart that write pieces of one file.
+    /// Distinguishes several descriptions of one process that write pieces of one file.
     lane: usize,
 }
 
-/// Random operations and what they should lead to.
+/// Random operations and the states that they should lead to.
 pub struct Workload<'w> {
     crew: Crew,
     setting: &'w Setting,
-    /// The directory where its names are.
+    /// Directory that contains its names.
     home: InodeId,
     random: Random,
     state: State,
     window: Window,
     open: Vec<Open>,
     brought: Vec<Brought>,
-    /// Number of the image that was begun last, and what it is of.
+    /// Number of the image that was begun last, and the state at its cut.
     cut: Option<(u64, Arc<State>)>,
     next_file: u64,
-    /// Whose turn it is.
+    /// Index of the process whose turn it is.
     turn: usize,
 }
 
 impl<'w> Workload<'w> {
-    /// A workload on a namespace that is as `state` says, all of it durable.
+    /// Returns a workload on a namespace in state `state`, all of it durable.
     pub fn new(crew: Crew, setting: &'w Setting, state: State, seed: u64) -> Workload<'w> {
         let window = vec![Arc::new(state)];
         let mut workload = Workload::resume(crew, setting, ROOT, window, seed);
@@ -66,8 +67,8 @@ impl<'w> Workload<'w> {
         workload
     }
 
-    /// A workload in the directory `home`, which is as the last state of `window` says. A crash may
-    /// leave any of them.
+    /// Returns a workload in the directory `home`, which is in the last state of `window`. A crash
+    /// may leave any state of the window.
     pub fn resume(
         crew: Crew,
         setting: &'w Setting,
@@ -92,19 +93,19 @@ impl<'w> Workload<'w> {
         }
     }
 
-    /// The states that a crash may leave.
+    /// Returns the states that a crash may leave.
     pub fn window(&self) -> Window {
         self.window.clone()
     }
 
-    /// The processes.
+    /// The processes of the workload.
     pub fn crew(&self) -> &Crew {
         &self.crew
     }
 
-    /// Prepares an operation; `note` is told what may be left from its beginning on; then it is
-    /// carried out.
-    /// Errors: whatever the operation gave, which should work if the media do.
+    /// Prepares an operation, tells `note` which states a crash may leave from its beginning on,
+    /// and carries the operation out. Errors: those of the operation, which should succeed if the
+    /// media do.
     pub fn step(&mut self, note: &mut dyn FnMut(Window)) -> Result<()> {
         let before = self.window.len() - 1;
         self.turn = self.random.below(self.crew.processes.len() as u64) as usize;
@@ -130,8 +131,8 @@ impl<'w> Workload<'w> {
         }
     }
 
-    /// The last process died in an operation that began in state `before` of the window. True if
-    /// what it left is durable.
+    /// Handles the death of the last process in an operation that began in state `before` of the
+    /// window. Returns true if the state that it left is durable.
     fn bury(&mut self, before: usize, note: &mut dyn FnMut(Window)) -> Result<bool> {
         let last = self.crew.processes.len() - 1;
         assert_eq!(self.turn, last, "only the last one is mortal");
@@ -184,8 +185,8 @@ impl<'w> Workload<'w> {
         }
     }
 
-    /// From then on what is written goes to other blocks, or no more: then the image is still what
-    /// was there at the cut.
+    /// Begins an image, or ends the one that is held and checks that it still shows the state at
+    /// the cut. While an image is held, writes go to other blocks.
     fn begin_or_end_image(&mut self) -> Result<()> {
         let fs = &self.process().fs;
         match fs.image() {
@@ -228,7 +229,7 @@ impl<'w> Workload<'w> {
         Box::new(|_| Ok(false))
     }
 
-    /// A name that is or could be a file's.
+    /// Picks a name that is, or could become, that of a file.
     fn file_name(&mut self) -> Option<&'w [u8]> {
         let name = self.pick_name();
         let usable = match self.state.names.get(name) {
@@ -238,7 +239,7 @@ impl<'w> Workload<'w> {
         usable.then_some(name)
     }
 
-    /// A file to be written to, or what is done instead.
+    /// Picks a file to write to, or returns another operation to carry out instead.
     fn file_to_change(&mut self) -> std::result::Result<(&'w [u8], u64), Act<'w>> {
         let Some(name) = self.file_name() else { return Err(Self::nothing()) };
         let file = self.file_at(name);
@@ -257,7 +258,7 @@ impl<'w> Workload<'w> {
         self.state.names.insert(name.to_vec(), Node::File(file));
         let content = Arc::default();
         self.state.files.insert(file, FileState { content, ..FileState::default() });
-        // Made first and written to then.
+        // The file is created before it is written to, so a crash may leave it empty.
         self.push_state();
         file
     }
@@ -324,7 +325,7 @@ impl<'w> Workload<'w> {
             Err(instead) => return instead,
         };
         let size = self.state.files[&file].content.len() as u64;
-        // Sometimes past the end: a hole.
+        // Sometimes past the end, which leaves a hole.
         let at = self.random.below(size + 3 * self.block_bytes());
         let length = self.random.below(2 * self.block_bytes()) + 1;
         let bytes = self.random.bytes(length as usize);
@@ -345,8 +346,8 @@ impl<'w> Workload<'w> {
         })
     }
 
-    /// Behind the end of a file several descriptions write every n-th piece each, or leave a hole
-    /// between theirs.
+    /// Several descriptions write beyond the end of a file, each every n-th piece. Sometimes a
+    /// piece of the stride is left as a hole.
     fn strides(&mut self) -> Act<'w> {
         const ROUNDS: u64 = 3;
         let (name, file) = match self.file_to_change() {
@@ -382,8 +383,8 @@ impl<'w> Workload<'w> {
         })
     }
 
-    /// What each description wrote is there up to a moment of its own. So any of the pieces may be
-    /// missing, as if its bytes were zeros that were overwritten.
+    /// Pushes the states of such writes. Each description's writes are there up to a moment of its
+    /// own, so any piece may be missing, as if its bytes were overwritten zeros.
     fn note_pieces(&mut self, file: u64, writes: &[(usize, u64, Vec<u8>)]) {
         let end = writes.last().map_or(0, |(_, at, bytes)| *at as usize + bytes.len());
         self.change(file, |content| content.resize(end, 0));
@@ -416,7 +417,7 @@ impl<'w> Workload<'w> {
         let size = self.state.files[&file].content.len() as u64;
         let to = self.random.below(size + size / 4 + 2);
         self.change(file, |content| content.resize(to as usize, 0));
-        // What is written behind a cut goes where bytes stood before it.
+        // A later write beyond the new end goes where older bytes were before the truncation.
         self.state.files.get_mut(&file).expect("it has a name").overwrites += 1;
         Box::new(move |this| {
             let handle = this.open(name, file, false)?;

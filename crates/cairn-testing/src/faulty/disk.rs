@@ -1,5 +1,5 @@
-//! What a power failure leaves: the durable bytes and any subset of the sectors written since the
-//! last flush. In persistent memory it is words instead of sectors.
+//! Disk with a volatile cache: after a power failure it holds the durable bytes and any subset of
+//! the sectors written since the last flush. In persistent memory it is words instead of sectors.
 //!
 //! Must stay true: only an `Effect` changes a disk, so that a recorded run and its replay cannot
 //! differ.
@@ -17,20 +17,20 @@ pub(super) struct Write {
     pub bytes: Arc<[u8]>,
 }
 
-/// What an access did to the disk.
+/// Effect of an access on the disk.
 pub(super) enum Effect {
     /// Wrote sectors, in several pieces if some of them were left out.
     Write(Vec<Write>),
-    /// Flushed: these sectors are durable; what is not, is lost.
+    /// Flushed: these sectors are durable, the others are lost.
     Settle(Survivors),
     /// Claimed to have flushed.
     Nothing,
-    /// Turned over a bit, counted from the start of the media, wherever its sector is kept.
+    /// Flipped a bit, counted from the start of the media, wherever its sector is kept.
     Flip(u64),
 }
 
 impl Effect {
-    /// Whether it is an operation of its own, before and after which the power can fail.
+    /// Whether it is an operation, before and after which the power can fail.
     pub fn is_operation(&self) -> bool {
         !matches!(self, Effect::Flip(_))
     }
@@ -38,19 +38,19 @@ impl Effect {
 
 #[derive(Clone)]
 pub(super) struct Disk {
-    /// Bytes of a sector, a power of two.
+    /// Size of a sector in bytes, a power of two.
     sector_bytes: usize,
     durable: Pages,
     pending: Vec<Write>,
 }
 
 impl Disk {
-    /// Everything is durable.
+    /// Returns a disk on which everything is durable.
     pub fn new(durable: Pages, sector_bytes: usize) -> Disk {
         Disk { sector_bytes, durable, pending: Vec::new() }
     }
 
-    /// Bytes of a sector.
+    /// Size of a sector in bytes.
     pub fn sector_bytes(&self) -> usize {
         self.sector_bytes
     }
@@ -67,12 +67,12 @@ impl Disk {
         }
     }
 
-    /// Sectors of each write since the last flush, in order.
+    /// Number of sectors of each write since the last flush, in order.
     pub fn pending(&self) -> Vec<usize> {
         lengths(&self.pending, self.sector_bytes)
     }
 
-    /// What is there after a power failure.
+    /// Returns what is on the disk after a power failure.
     pub fn image(&self, survivors: &Survivors) -> Image {
         let mut pages = self.durable.clone();
         land(&mut pages, &self.pending, survivors, self.sector_bytes);
@@ -97,7 +97,7 @@ fn lengths(writes: &[Write], sector_bytes: usize) -> Vec<usize> {
     writes.iter().map(|write| write.bytes.len() / sector_bytes).collect()
 }
 
-/// Writes the sectors that survive.
+/// Writes the surviving sectors to `pages`.
 fn land(pages: &mut Pages, pending: &[Write], survivors: &Survivors, sector_bytes: usize) {
     if *survivors == Survivors::None {
         return;
@@ -113,7 +113,7 @@ fn land(pages: &mut Pages, pending: &[Write], survivors: &Survivors, sector_byte
     }
 }
 
-/// The surviving byte ranges of a write, neighbouring sectors joined.
+/// Returns the surviving byte ranges of a write, with adjacent sectors joined.
 pub(super) fn surviving_runs(
     mask: &[bool],
     sector_bytes: usize,

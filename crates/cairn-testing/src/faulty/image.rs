@@ -1,25 +1,26 @@
 //! Media without faults: what a power failure left, or what a test starts from.
 
-use super::pages::Pages;
-use super::tier::ByteMedia;
-use super::{assert_whole_blocks, check_range};
 use cairn_core::{Media, Memory, Result};
 use cairn_device::Workspace;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The bytes of media. Shares what it has in common with other images; a clone, a change, and a
-/// crash image cost little. Whatever is written is durable at once.
+use super::pages::Pages;
+use super::tier::ByteMedia;
+use super::{assert_whole_blocks, check_range};
+
+/// The bytes of media. Images share their common pages, so a clone, a change and a crash image are
+/// cheap. Every write is durable at once.
 pub struct Image {
     pages: Mutex<Pages>,
 }
 
 impl Image {
-    /// Media of `bytes` bytes, a multiple of the media block, all of them `fill`.
+    /// Returns media of `bytes` bytes, a multiple of the media block, all of them `fill`.
     pub fn filled(bytes: u64, fill: u8) -> Image {
         Image::from(Pages::filled(bytes, fill))
     }
 
-    /// A copy of all bytes.
+    /// Returns a copy of all bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let pages = self.lock();
         let mut bytes = vec![0; pages.bytes() as usize];

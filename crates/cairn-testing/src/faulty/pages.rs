@@ -1,6 +1,6 @@
-//! Bytes that many images share: a page is copied when one of them changes it.
+//! Bytes shared by many images: a page is copied when one image changes it.
 //!
-//! A clone costs one count per 128 KiB, so that the image of a crash costs what differs in it.
+//! A clone costs one reference count per 128 KiB, so a crash image costs only its differences.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ const CHUNK_PAGES: usize = 32;
 type Page = [u8; PAGE_BYTES];
 type Chunk = [Arc<Page>; CHUNK_PAGES];
 
-/// A whole number of pages. Ranges outside are a bug of the caller.
+/// Bytes in a whole number of pages. A range outside is a bug of the caller.
 #[derive(Clone)]
 pub(super) struct Pages {
     bytes: u64,
     chunks: Vec<Arc<Chunk>>,
 }
 
-/// The part of an access that lies in one page.
+/// Part of an access that lies in one page.
 struct Piece {
     page: usize,
-    /// Its first byte in the page.
+    /// Offset of its first byte in the page.
     at: usize,
-    /// Where it is in the buffer.
+    /// Range in the buffer.
     buffer: Range<usize>,
 }
 
@@ -38,7 +38,7 @@ fn pieces(offset: u64, length: usize) -> impl Iterator<Item = Piece> {
     })
 }
 
-/// Stores into a page; one that is shared and overwritten as a whole is not copied first.
+/// Stores into a page. A shared page that is overwritten as a whole is not copied first.
 fn store(page: &mut Arc<Page>, at: usize, source: &[u8]) {
     match <&Page>::try_from(source) {
         Ok(whole) if Arc::get_mut(page).is_none() => *page = Arc::new(*whole),
@@ -47,7 +47,7 @@ fn store(page: &mut Arc<Page>, at: usize, source: &[u8]) {
 }
 
 impl Pages {
-    /// `bytes` times `fill`.
+    /// Returns `bytes` bytes, all of them `fill`.
     pub fn filled(bytes: u64, fill: u8) -> Pages {
         assert_eq!(bytes % PAGE_BYTES as u64, 0, "media are a whole number of pages");
         let page = Arc::new([fill; PAGE_BYTES]);
@@ -81,7 +81,7 @@ impl Pages {
         }
     }
 
-    /// Turns one bit over; bits are counted from the lowest of byte 0.
+    /// Flips one bit; bits are counted from the lowest of byte 0.
     pub fn flip(&mut self, bit: u64) {
         let mut byte = [0];
         self.read(bit / 8, &mut byte);

@@ -1,29 +1,30 @@
-//! Which access goes wrong, and how.
+//! Fault plans: which access fails, and how.
 //!
-//! Must stay true: a plan is data; the same plan and the same accesses give the same bytes. What
-//! each fault means stands in `faulty.rs`.
+//! Must stay true: a plan is data; the same plan and the same accesses give the same bytes.
+//! `faulty.rs` says what each fault means.
 
-use super::survivors::Survivors;
-use crate::random::Random;
 use cairn_core::MEDIA_BLOCK_BYTES;
 use std::collections::BTreeMap;
 
-/// What may go wrong with a read.
+use super::survivors::Survivors;
+use crate::random::Random;
+
+/// Fault of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadFault {
     /// It fails with `Io`.
     Fails,
-    /// It returns what is at this offset.
+    /// It returns the bytes at this offset.
     Misdirected(u64),
     /// It returns the blocks as they were before their last change.
     Stale,
-    /// This bit of the target is wrong, this time only.
+    /// This bit of the target is flipped, once.
     Flipped(u64),
-    /// This bit of what is read is wrong from now on.
+    /// This bit of the range is flipped on the media, from then on.
     Rotten(u64),
 }
 
-/// What may go wrong with a write.
+/// Fault of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteFault {
     /// It fails with `Io` after these of its sectors were written.
@@ -32,40 +33,40 @@ pub enum WriteFault {
     Misdirected(u64),
 }
 
-/// What may go wrong with a flush.
+/// Fault of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushFault {
-    /// It fails with `Io`; these sectors are durable, the others never will be unless they are
-    /// written again.
+    /// It fails with `Io`. These sectors are durable; the others never become durable unless they
+    /// are written again.
     Fails(Survivors),
-    /// It succeeds and has done nothing.
+    /// It succeeds without doing anything.
     Lies,
 }
 
-/// What Cairn owes the user after a fault, from good to bad.
+/// Guarantee that Cairn owes the user after a fault, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// Nothing acknowledged is lost; at most the call fails.
     Survived,
     /// An error, or a state that was complete earlier; never bytes that nobody wrote.
     Detected,
-    /// Nothing can be promised.
+    /// No guarantee.
     Fatal,
 }
 
 /// A fault of any kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Of a read.
+    /// A read fault.
     Read(ReadFault),
-    /// Of a write.
+    /// A write fault.
     Write(WriteFault),
-    /// Of a flush.
+    /// A flush fault.
     Flush(FlushFault),
 }
 
 impl Fault {
-    /// What is owed after it.
+    /// Guarantee owed after the fault.
     pub fn outcome(&self) -> Outcome {
         match self {
             Fault::Read(ReadFault::Fails)
@@ -76,7 +77,7 @@ impl Fault {
         }
     }
 
-    /// One fault of each kind on media of `bytes` bytes.
+    /// Draws one fault of each kind for media of `bytes` bytes.
     fn draw_each(random: &mut Random, bytes: u64) -> [Fault; 9] {
         let block = random.below(bytes / MEDIA_BLOCK_BYTES as u64) * MEDIA_BLOCK_BYTES as u64;
         let bit = random.draw();
@@ -95,19 +96,20 @@ impl Fault {
     }
 }
 
-/// How many accesses of each kind there were.
+/// Number of accesses of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// Flushes.
+    /// Number of flushes.
     pub flushes: u64,
 }
 
 impl Counts {
-    /// Points at which the power can fail, besides the very beginning: writes and flushes.
+    /// Number of points at which the power can fail, besides the very beginning: writes and
+    /// flushes.
     pub fn operations(&self) -> u64 {
         self.writes + self.flushes
     }
@@ -121,8 +123,8 @@ impl Counts {
     }
 }
 
-/// What goes wrong and when. Accesses are counted from 0, each kind by itself, from the making of
-/// the media on.
+/// Faults and their accesses. Accesses are counted from 0 since the media were made, each kind
+/// separately.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     pub(super) reads: BTreeMap<u64, ReadFault>,
@@ -132,8 +134,8 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// One random fault whose outcome is no worse than `worst`, for a run of so many accesses on
-    /// media of `bytes` bytes. No fault if there are no accesses.
+    /// Returns a plan with one random fault whose outcome is no worse than `worst`, for a run of
+    /// `counts` accesses on media of `bytes` bytes. No fault if there are no accesses.
     pub fn random(seed: u64, worst: Outcome, counts: Counts, bytes: u64) -> FaultPlan {
         let mut random = Random::new(seed);
         let mut faults = Fault::draw_each(&mut random, bytes).to_vec();
@@ -145,7 +147,7 @@ impl FaultPlan {
         FaultPlan::default().with(random.below(counts.of(&fault)), fault)
     }
 
-    /// The `index`-th access of the fault's kind goes wrong, too.
+    /// Adds a fault at access number `index` of its kind.
     pub fn with(mut self, index: u64, fault: Fault) -> FaultPlan {
         match fault {
             Fault::Read(fault) => drop(self.reads.insert(index, fault)),
@@ -155,7 +157,7 @@ impl FaultPlan {
         self
     }
 
-    /// Every fault, with the index of the access that it befalls.
+    /// Returns every fault with the index of its access.
     pub fn faults(&self) -> impl Iterator<Item = (u64, Fault)> {
         let reads = self.reads.iter().map(|(&index, &fault)| (index, Fault::Read(fault)));
         let writes = self.writes.iter().map(|(&index, &fault)| (index, Fault::Write(fault)));
@@ -163,8 +165,8 @@ impl FaultPlan {
         reads.chain(writes).chain(flushes)
     }
 
-    /// So many writes and flushes take place; from the next one on everything fails with `Io` and
-    /// changes nothing.
+    /// Lets the power fail after `operation` writes and flushes: from the next one on everything
+    /// fails with `Io` and changes nothing.
     pub fn power_fails_at(mut self, operation: u64) -> FaultPlan {
         self.power_fails_at = Some(operation);
         self

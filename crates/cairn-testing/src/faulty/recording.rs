@@ -1,4 +1,4 @@
-//! What a run did to the media, to be played again: every crash point of a run from one run.
+//! Recording of a run's effects on the media. Its replay gives every crash point of the run.
 
 use super::disk::{Disk, Effect};
 use super::image::Image;
@@ -19,7 +19,7 @@ impl Recording {
         self.effects.push(effect);
     }
 
-    /// From the beginning: before the first operation.
+    /// Starts a replay before the first operation.
     pub fn replay(&self) -> Replay<'_> {
         Replay { disk: self.base.clone(), left: self.effects.iter(), operations: 0 }
     }
@@ -33,7 +33,7 @@ pub struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    /// Goes on by one operation; false if there is none left.
+    /// Advances by one operation. Returns false if none is left.
     pub fn advance(&mut self) -> bool {
         for effect in self.left.by_ref() {
             self.disk.apply(effect);
@@ -45,17 +45,17 @@ impl Replay<'_> {
         false
     }
 
-    /// Writes and flushes so far.
+    /// Number of writes and flushes so far.
     pub fn operations(&self) -> u64 {
         self.operations
     }
 
-    /// Sectors of each write since the last flush, in order.
+    /// Number of sectors of each write since the last flush, in order.
     pub fn pending(&self) -> Vec<usize> {
         self.disk.pending()
     }
 
-    /// What is there if the power fails now.
+    /// Returns what is on the media if the power fails now.
     pub fn image(&self, survivors: &Survivors) -> Image {
         self.disk.image(survivors)
     }

@@ -1,6 +1,6 @@
-//! Which of the unflushed sectors survive a power failure.
+//! Unflushed sectors that survive a power failure.
 //!
-//! Small systematic choices first, random ones after them. A choice has a short text, which is part
+//! Systematic choices come first, random ones after them. A choice has a short text, which is part
 //! of the name of a crash point.
 
 use crate::random::Random;
@@ -8,33 +8,34 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A choice among the sectors written since the last flush, counted from 0 in the order in which
-/// they were written. If a sector was written twice, the last of its survivors is seen.
+/// they were written. If a sector was written twice, the last survivor is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survivors {
     /// No sector.
     None,
     /// Every sector.
     All,
-    /// The first so many.
+    /// The given number of sectors from the first on.
     Prefix(usize),
     /// Every sector but one.
     AllBut(usize),
-    /// Every write as a whole, but of this one only the first so many sectors.
+    /// Every write as a whole, except that only the first sectors of one write survive.
     Torn {
         /// Index of the write since the last flush.
         write: usize,
-        /// Sectors of it that survive.
+        /// Number of its sectors that survive.
         sectors: usize,
     },
-    /// Sectors or whole writes, few or many of them, as the seed says.
+    /// Random sectors or whole writes, few or many, by the seed.
     Random(u64),
 }
 
 impl Survivors {
-    /// Every systematic choice that gives an image of its own, for writes of so many sectors each.
+    /// Returns every systematic choice that gives a different image, for writes of these numbers of
+    /// sectors.
     pub fn each(writes: &[usize]) -> impl Iterator<Item = Survivors> {
         let total: usize = writes.iter().sum();
-        // What tears the last write is a prefix; what tears off one sector is `AllBut`.
+        // Tearing the last write is a `Prefix`; tearing off one sector is an `AllBut`.
         let others = &writes[..writes.len().saturating_sub(1)];
         let torn = others.iter().enumerate().flat_map(|(write, &length)| {
             (1..length.saturating_sub(1)).map(move |sectors| Survivors::Torn { write, sectors })
@@ -47,14 +48,14 @@ impl Survivors {
             .chain(torn)
     }
 
-    /// How many `each` gives.
+    /// Number of choices that `each` returns.
     pub fn count(writes: &[usize]) -> usize {
         let total: usize = writes.iter().sum();
         let torn: usize = writes.iter().rev().skip(1).map(|length| length.saturating_sub(2)).sum();
         (2 * total).max(1) + torn
     }
 
-    /// For each sector of writes of so many sectors whether it survives.
+    /// Returns for each sector of such writes whether it survives.
     pub(super) fn mask(&self, writes: &[usize]) -> Vec<bool> {
         let total = writes.iter().sum();
         let mut mask = vec![true; total];

@@ -1,14 +1,14 @@
-//! The data part of media as the tier that a driver moves bytes to, so that data and metadata crash
+//! Data part of media as the tier that a driver moves bytes to, so that data and metadata crash
 //! together.
 
-use crate::tier::Tier;
 use cairn_core::{Media, Result};
 use std::sync::Arc;
 
-/// The way from an object known as another trait's to media; Rust converts the objects itself from
-/// 1.86 on.
+use crate::tier::Tier;
+
+/// Converts an object of a subtrait to media. Rust does this by itself only from 1.86 on.
 pub trait AsMedia {
-    /// The same object.
+    /// Returns the same object.
     fn as_media(self: Arc<Self>) -> Arc<dyn Media>;
 }
 
@@ -18,11 +18,11 @@ impl<M: Media + 'static> AsMedia for M {
     }
 }
 
-/// Media that can be reached at any byte; a write reads, changes and writes the sectors it touches.
+/// Media with access at any byte. A write reads, changes and writes the sectors that it touches.
 pub trait ByteMedia: Media + AsMedia {
-    /// Fetches bytes. Errors: as `Media::read`.
+    /// Reads bytes. Errors: as `Media::read`.
     fn read_bytes(&self, offset: u64, target: &mut [u8]) -> Result<()>;
-    /// Stores bytes. Errors: as `Media::write`.
+    /// Writes bytes. Errors: as `Media::write`.
     fn write_bytes(&self, offset: u64, source: &[u8]) -> Result<()>;
 }
 
@@ -33,7 +33,7 @@ pub struct MediaTier {
 }
 
 impl MediaTier {
-    /// The tier whose block 0 is at `data_offset`.
+    /// Returns the tier whose block 0 is at `data_offset`.
     pub fn new(media: Arc<dyn ByteMedia>, data_offset: u64) -> MediaTier {
         MediaTier { media, data_offset }
     }

@@ -1,16 +1,16 @@
 //! Planted bugs. A fuzzer that does not find them within the runs that `scripts/fuzz.sh --canary`
-//! gives it is broken.
+//! allows is broken.
 
 use super::operations;
 use crate::tier::{HeapTier, Tier};
 use cairn_core::Result;
 use std::sync::Arc;
 
-/// The text that a record starts with.
+/// First bytes of a record.
 const MAGIC: &[u8] = b"cairn";
 
-/// A reader of records that trusts the length field. By chance alone a record would not be met in a
-/// lifetime: only who sees how far the reader gets can find it.
+/// Reads a record and trusts its length field. Chance alone would not produce a record in a
+/// lifetime. Only a fuzzer that observes how far the reader gets can find the bug.
 pub(super) fn length(input: &[u8]) {
     let mut rest = input.iter();
     for expected in MAGIC {
@@ -26,7 +26,7 @@ pub(super) fn length(input: &[u8]) {
     }
 }
 
-/// A tier that loses the zeros behind what is written to a fresh block.
+/// A tier that loses the zeros at the end of what is written to a fresh block.
 struct Leaky(HeapTier);
 
 impl Tier for Leaky {
@@ -40,7 +40,7 @@ impl Tier for Leaky {
     }
 }
 
-/// A store on that tier, which shows bytes that nobody wrote.
+/// Plays operations on that tier. The store then shows bytes that nobody wrote.
 pub(super) fn store(input: &[u8]) {
     let world = operations::world(|geometry| Arc::new(Leaky(HeapTier::new(geometry))));
     operations::play(input, world);

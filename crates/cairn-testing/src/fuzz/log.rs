@@ -1,8 +1,7 @@
-//! Records that nobody would write, with checksums that are right, in a snapshot and in the log
-//! after it.
+//! Records that no core would write, with valid checksums, in a snapshot and in the log behind it.
 //!
-//! The input says which: of inodes that are there or not, blocks given away twice, names that are
-//! none, directories moved into themselves, sizes without bound.
+//! The input chooses them: records of existing and missing inodes, blocks given away twice, invalid
+//! names, directories moved into themselves, unbounded sizes.
 
 use crate::faulty::Image;
 use crate::random::Random;
@@ -14,18 +13,18 @@ use cairn_core::{
 use std::cell::OnceCell;
 
 const MEDIA_BYTES: u64 = 4 << 20;
-/// Records at most, in the snapshot and in the log.
+/// Most records in the snapshot, and most in the log.
 const RECORDS_MAX: u64 = 48;
-/// Inode numbers below this are used most.
+/// Inode numbers below this one are the usual ones.
 const INODES: u64 = 10;
 const EPOCH: u64 = 1;
 
 thread_local! {
-    /// Empty media, used again by every run of the thread.
+    /// Empty media shared by all runs of the thread.
     static EMPTY: OnceCell<(Image, Places)> = const { OnceCell::new() };
 }
 
-/// Writes the records that the input says, and recovers.
+/// Writes the records that the input describes and recovers.
 pub(super) fn run(input: &[u8]) {
     let mut choices = Random::from_choices(input);
     let image = EMPTY.with(|empty| {
@@ -48,7 +47,7 @@ pub(super) fn run(input: &[u8]) {
     let _ = recovery::recover_and_use(image);
 }
 
-/// The snapshot holds the root directory; what the input says follows.
+/// Adds records of the input to the snapshot, behind the root directory.
 fn add_to_snapshot(image: &Image, places: &Places, choices: &mut Random) {
     let root = sealed::snapshot_records(image, places, 0);
     let mut records = sealed::read(image, root.start, ((root.end - root.start) / 8) as usize);
@@ -87,7 +86,7 @@ fn append(words: &mut Vec<u64>, operation: u64, lsn: u64, choices: &mut Random) 
     sealed::append(words, operation, lsn, &parameters, name);
 }
 
-/// A value that this parameter could have.
+/// Returns a possible value for a parameter of an operation.
 fn parameter(operation: u64, place: usize, choices: &mut Random) -> u64 {
     const INODE: u64 = 0;
     const MODE: u64 = 1;
@@ -98,7 +97,7 @@ fn parameter(operation: u64, place: usize, choices: &mut Random) -> u64 {
     let kind = match (operation, place) {
         (_, 0) | (2..=6 | 11 | 13 | 17, 1) | (4 | 13, 2 | 3) => INODE,
         (2, 2) | (10, 1) => MODE,
-        // Also files whose data are elsewhere.
+        // Some of these files are absent: their data are elsewhere.
         (16, 1) => return mode(choices) << 32 | choices.below(2) << 12 | choices.below(1 << 8),
         (16, 4) => INODE,
         (8 | 21, 1) | (9 | 23, 1 | 2) | (16, 5) => SIZE,
@@ -122,12 +121,12 @@ fn parameter(operation: u64, place: usize, choices: &mut Random) -> u64 {
     }
 }
 
-/// Parameters of a write of pieces that could be.
+/// Returns plausible parameters of a strided write.
 fn strides(choices: &mut Random) -> [u64; 6] {
     const BLOCK_BYTES: u64 = 4096;
     let piece = choices.below(3) + 1;
     let stride = piece + choices.below(3) + 1;
-    // Up to 20 pieces, so that one transaction does not do.
+    // Up to 20 pieces, so that one transaction does not suffice.
     let count = piece + choices.below(20 * piece) + 1;
     let run = count << 36 | choices.below(64);
     let [offset, length, stride, piece] =
@@ -141,7 +140,7 @@ fn mode(choices: &mut Random) -> u64 {
     u64::from(*choices.pick(&kinds) | 0o755)
 }
 
-/// Extended attributes, seldom with a length that is wrong.
+/// Returns encoded extended attributes, seldom with a wrong length.
 fn extended(choices: &mut Random) -> Vec<u8> {
     let mut text = Vec::new();
     for name in [b"user.a", b"user.b", b"user.a"].iter().take(choices.below(4) as usize) {

@@ -1,8 +1,7 @@
-//! Media of a store that was in use, changed by what the input says, mostly with checksums that are
-//! right again.
+//! Media of a used store, changed by the input, mostly with their checksums made valid again.
 //!
-//! Damage is found by checksums, which is not tried here: the reader behind them must take whatever
-//! stands there.
+//! Checksums detect damage, and that is not tested here. The reader behind them must cope with any
+//! content.
 
 use crate::driver::Process;
 use crate::faulty::Image;
@@ -14,13 +13,13 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 const MEDIA_BYTES: u64 = 6 << 20;
-/// Words changed at most.
+/// Most words changed.
 const PATCHES_MAX: u64 = 16;
-/// Words of a superblock and of the first block of a snapshot that say something.
+/// Number of words with a meaning in a superblock, and in the first block of a snapshot.
 const SUPERBLOCK_WORDS: u64 = 48;
 const SLOT_WORDS: u64 = 9;
 
-/// Where the log's position and epoch stand in the first block of a snapshot.
+/// Words of the log's position and of the epoch in the first block of a snapshot.
 const SLOT_POSITION: usize = 4;
 const SLOT_NUMBER: usize = 1;
 
@@ -28,16 +27,16 @@ struct Base {
     image: Image,
     places: Places,
     newest: u64,
-    /// Log blocks in use after the newest snapshot: the full ones, and the last one.
+    /// Log blocks in use behind the newest snapshot: the full ones and the last one.
     log: Vec<u64>,
 }
 
 thread_local! {
-    /// Used again by every run of the thread: making it takes longer than a run.
+    /// Media shared by all runs of the thread: making them takes longer than a run.
     static BASE: OnceCell<Base> = const { OnceCell::new() };
 }
 
-/// Changes what the input says, seals what it says, and recovers.
+/// Changes and seals the media as the input describes, and recovers them.
 pub(super) fn run(input: &[u8]) {
     let mut choices = Random::from_choices(input);
     let image = BASE.with(|base| {
@@ -83,7 +82,7 @@ fn patch(base: &Base, image: &Image, choices: &mut Random) {
     sealed::write(image, offset, &[new]);
 }
 
-/// A word that matters, mostly.
+/// Returns the offset of a word, mostly of one that matters.
 fn place(base: &Base, choices: &mut Random) -> u64 {
     let places = &base.places;
     match choices.below(12) {
@@ -128,7 +127,8 @@ fn base(image: Image, superblock: &Superblock) -> Base {
     Base { image, places, newest, log }
 }
 
-/// Files with holes, links, directories: half of it in a snapshot, all kinds of records in the log.
+/// Makes files with holes, links and directories. Half of it ends in a snapshot; the log gets
+/// records of all kinds.
 fn fill(process: &Process) -> Result<()> {
     let (fs, caller) = (&process.fs, process.caller());
     let options = OpenOptions { read: true, write: true, create: true, ..OpenOptions::default() };
@@ -149,7 +149,7 @@ fn fill(process: &Process) -> Result<()> {
                     &[round + 1; 5000],
                 )?;
             }
-            // Every second block, as one of two writers would.
+            // Writes every second block, as one of two alternating writers would.
             for block in 0..20 {
                 let at = Position::At((8 + 2 * block) * 4096);
                 process.write(&caller, opened.handle, at, &[round + 1; 4096])?;
@@ -172,7 +172,7 @@ fn fill(process: &Process) -> Result<()> {
         fs.set_extended(&caller, attributes.inode, b"user.a", &[b'v'; 100], update)?;
         match round {
             0 => {
-                // Names as the operations use that are tried later.
+                // Renames to the names that later operations use.
                 for (from, to) in
                     [(&b"d0"[..], &b"d"[..]), (b"a0", b"a"), (b"c0", b"b"), (b"s0", b"s")]
                 {
@@ -186,7 +186,7 @@ fn fill(process: &Process) -> Result<()> {
     }
     fs.evict(&caller, ROOT, b"c1")?;
     fs.remove_directory(&caller, ROOT, b"d1/e")?;
-    // The log shall fill more than a block.
+    // The log must fill more than one block.
     for number in 0..12u8 {
         fs.make_directory(&caller, ROOT, &[&b"d/"[..], &[b'a' + number; 200]].concat(), 0o755)?;
     }

@@ -1,8 +1,8 @@
-//! Damaged metadata: the input patches words of a populated segment, then says which operations are
-//! tried.
+//! Damaged metadata: the input patches words of a populated segment, then chooses the operations to
+//! try.
 //!
-//! Whatever the words are, an operation answers. An index outside the segment or a sum that
-//! overflows panics in the build that is fuzzed; a loop without end is the fuzzer's to notice.
+//! Invariant: whatever the words are, every operation returns. An index outside the segment or an
+//! overflowing sum panics in the fuzzed build. The fuzzer itself detects an endless loop.
 
 use crate::damage::{HEADER, Image, OPERATIONS, UNDO};
 use crate::random::Random;
@@ -12,19 +12,19 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Words patched at most.
+/// Most words patched.
 const PATCHES_MAX: u64 = 24;
-/// Operations tried at most.
+/// Most operations tried.
 const OPERATIONS_MAX: usize = 12;
-/// Words of the first page that change while the namespace is used.
+/// Number of words of the first page that change while the namespace is in use.
 const DYNAMIC_WORDS: u64 = 76;
 
 thread_local! {
-    /// Used again by every run of the thread: making it takes longer than a run.
+    /// Segment shared by all runs of the thread: making one takes longer than a run.
     static SEGMENT: OnceLock<(Image, Arc<HeapMemory>)> = const { OnceLock::new() };
 }
 
-/// Patches what the input says and tries the operations that it says.
+/// Patches the words and tries the operations that the input describes.
 pub(super) fn run(input: &[u8]) {
     SEGMENT.with(|segment| {
         let (image, memory) = segment.get_or_init(|| {
@@ -43,7 +43,7 @@ pub(super) fn run(input: &[u8]) {
                 break;
             }
             let (_, operation) = choices.pick(OPERATIONS);
-            // Any answer will do.
+            // Any result will do.
             let _ = operation(&fs, image);
         }
     });

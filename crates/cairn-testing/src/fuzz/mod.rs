@@ -1,10 +1,13 @@
 //! Fuzz targets: functions that take any bytes and panic only if Cairn is wrong.
 //!
-//! `src/bin/cairn-fuzz.rs` gives them to the fuzzer, `tests/corpus.rs` replays the inputs kept
-//! below `fuzz/`.
-//! Must stay true: the same bytes do the same, and no target waits, sleeps or reads anything but
-//! its input. A new target is a function here, a line in `TARGETS` and a directory
-//! `fuzz/corpus/NAME` with an input or more.
+//! `src/bin/cairn-fuzz.rs` runs them under the fuzzer. `tests/corpus.rs` replays the inputs below
+//! `fuzz/`.
+//!
+//! Invariant: the same bytes give the same run. No target waits, sleeps or reads anything but its
+//! input.
+//!
+//! A new target is a function here, a line in `TARGETS` and a directory `fuzz/corpus/NAME` with at
+//! least one input.
 
 mod canary;
 mod log;
@@ -18,19 +21,19 @@ mod operations;
 mod parsers;
 mod paths;
 
-/// Something to fuzz.
+/// A fuzz target.
 pub struct Target {
-    /// Its name on the command line and below `fuzz/`.
+    /// Name on the command line and below `fuzz/`.
     pub name: &'static str,
-    /// What is done with an input.
+    /// Runs one input.
     pub run: fn(&[u8]),
-    /// Longest input worth trying, bytes.
+    /// Length of the longest input worth trying, bytes.
     pub bytes_max: u32,
     /// A bug is planted: the fuzzer has to find it, or is not worth its time.
     pub planted: bool,
 }
 
-/// Everything there is to fuzz.
+/// All fuzz targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "meta_segment", run: meta_segment::run, bytes_max: 256, planted: false },
     Target { name: "media", run: media::run, bytes_max: 256, planted: false },
@@ -46,7 +49,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "canary_store", run: canary::store, bytes_max: 512, planted: true },
 ];
 
-/// The target of that name.
+/// Returns the target with that name.
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }

@@ -1,16 +1,16 @@
-//! What peers put on the wire of NVMe over TCP: PDUs on any connection, commands, pages.
+//! Bytes that a peer sends over NVMe/TCP: PDUs on any connection, commands, pages.
 //!
-//! Whatever is accepted is consistent, and where it is written again it is read as the same. The
-//! first byte of an input chooses the reader, the second what was agreed on for the connection.
+//! Invariant: whatever the decoder accepts is consistent, and decoding its encoding gives the same
+//! value. The first byte of an input chooses the reader, the second the terms of the connection.
 
-use cairn_device::checksum::crc32c;
-use cairn_device::nvme::wire::command::{Command, ENTRY_BYTES, Entry, QueueKind};
-use cairn_device::nvme::wire::completion::Completion;
-use cairn_device::nvme::wire::fabrics::{ConnectData, DiscoveryEntry, DiscoveryHead};
-use cairn_device::nvme::wire::identify::{Controller, Namespace, decode_list};
-use cairn_device::nvme::wire::pdu::{COMMON_BYTES, DIGEST_BYTES, Frame, Framing, Header};
+use cairn_nvme::wire::command::{Command, ENTRY_BYTES, Entry, QueueKind};
+use cairn_nvme::wire::completion::Completion;
+use cairn_nvme::wire::fabrics::{ConnectData, DiscoveryEntry, DiscoveryHead};
+use cairn_nvme::wire::identify::{Controller, Namespace, decode_list};
+use cairn_nvme::wire::pdu::{COMMON_BYTES, DIGEST_BYTES, Frame, Framing, Header};
+use cairn_platform::checksum::crc32c;
 
-/// Gives the bytes to the reader that the first one names.
+/// Passes the input to the reader that its first byte chooses.
 pub(super) fn run(input: &[u8]) {
     let [reader, terms, bytes @ ..] = input else { return };
     match reader % 5 {
@@ -28,7 +28,7 @@ fn framing(terms: u8) -> Framing {
     Framing { header_digest: is(0), data_digest: is(1), data_alignment }
 }
 
-/// Reads PDU after PDU, as a connection does.
+/// Reads one PDU after the other, as a connection does.
 fn read_pdus(mut bytes: &[u8], framing: Framing) {
     while let Some(common) = bytes.first_chunk::<COMMON_BYTES>() {
         let Ok(frame) = Frame::decode(common, framing) else { return };
@@ -47,7 +47,7 @@ fn read_pdus(mut bytes: &[u8], framing: Framing) {
     }
 }
 
-/// Puts the right digest behind a header: no fuzzer finds it.
+/// Stores the correct digest behind a header, because a fuzzer would not find it.
 fn mend_digest(frame: &Frame, framing: Framing, start: &mut [u8]) {
     if framing.header_digest && frame.header_bytes > DIGEST_BYTES {
         let (header, digest) =
@@ -86,7 +86,7 @@ fn read_commands(bytes: &[u8]) {
     }
 }
 
-/// The bytes as the beginning of a page, and from the middle of it on.
+/// Returns two pages: one with the bytes at its start, one with the bytes from its middle on.
 fn pages<const BYTES: usize>(bytes: &[u8]) -> [[u8; BYTES]; 2] {
     [0, BYTES / 2].map(|from| {
         let mut page = [0; BYTES];
@@ -99,7 +99,7 @@ fn pages<const BYTES: usize>(bytes: &[u8]) -> [[u8; BYTES]; 2] {
 fn read_identity(bytes: &[u8]) {
     for page in pages(bytes) {
         if let Some(controller) = Controller::decode(&page) {
-            // What is shown of it is not what decides.
+            // These fields are only displayed; no decision depends on them.
             let controller = Controller {
                 serial: String::new(),
                 model: String::new(),

@@ -1,38 +1,39 @@
 //! A controller that answers the initiator's commands with anything: pages that are nearly right,
-//! results, refusals, events that nobody waits for, and challenges.
+//! results, refusals, unexpected events, and challenges.
 //!
-//! Whatever it answers, the initiator takes it or says what is wrong; what it asks for afterwards
-//! is within what it was told; and it believes no controller that does not know the secret. No
-//! answer is late: there is no clock.
+//! Must stay true, whatever it answers: the initiator accepts it or names the error. Its later
+//! commands stay within what the controller reported. It trusts no controller that does not know
+//! the secret.
+//!
+//! No answer is late, because there is no clock.
 
-use crate::random::Random;
-use cairn_device::crypto::Hash;
-use cairn_device::nvme::auth::Host;
-use cairn_device::nvme::controller::{Controller, Fabric, Settings, discover};
-use cairn_device::nvme::queue::{Queue, Traits};
-use cairn_device::nvme::secret::Secrets;
-use cairn_device::nvme::transport::{CommandId, Data, Transport};
-use cairn_device::nvme::wire::auth::{Content, Failure, Message};
-use cairn_device::nvme::wire::command::QueueKind;
-use cairn_device::nvme::wire::fabrics::{
+use cairn_nvme::auth::Host;
+use cairn_nvme::controller::{Controller, Fabric, Settings, discover};
+use cairn_nvme::crypto::Hash;
+use cairn_nvme::queue::{Queue, Traits};
+use cairn_nvme::secret::Secrets;
+use cairn_nvme::transport::{CommandId, Data, Transport};
+use cairn_nvme::wire::auth::{Content, Failure, Message};
+use cairn_nvme::wire::command::QueueKind;
+use cairn_nvme::wire::fabrics::{
     Capabilities, DiscoveryEntry, DiscoveryHead, FAMILY_IPV4, PROPERTY_STATUS, STATUS_READY,
     STATUS_SHUT_DOWN, SUBSYSTEM_NVM, TRANSPORT_TCP,
 };
-use cairn_device::nvme::wire::identify::{
-    self, CNS_ACTIVE_NAMESPACES, CNS_CONTROLLER, CNS_NAMESPACE,
-};
-use cairn_device::nvme::wire::{Command, Completion, Entry, Nqn, Status};
-use cairn_device::nvme::{Error, Result};
+use cairn_nvme::wire::identify::{self, CNS_ACTIVE_NAMESPACES, CNS_CONTROLLER, CNS_NAMESPACE};
+use cairn_nvme::wire::{Command, Completion, Entry, Nqn, Status};
+use cairn_nvme::{Error, Result};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Answers that one input may have at most.
+use crate::random::Random;
+
+/// Number of polls after which a run ends, once its input is used up.
 const ANSWERS_MAX: u32 = 512;
-/// Most of a page that is damaged.
+/// Only this many bytes of a page may be damaged.
 const DAMAGED_BYTES_MAX: usize = 1024;
-/// What is read and written at a time.
+/// Size of each read and write, bytes.
 const BYTES: usize = 16 << 10;
 
 const HOST: &str = "nqn.2026-11.io.cairn:host";
@@ -40,7 +41,7 @@ const SUBSYSTEM: &str = "nqn.2026-11.io.cairn:target";
 const SECRETS: &str = "DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:
 DHHC-1:01:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOeXryU:";
 
-/// Lets a controller answer what the input says.
+/// Plays the controller that the input describes.
 pub(super) fn run(input: &[u8]) {
     let mut choices = Random::from_choices(input);
     let purpose = choices.below(4);
@@ -54,14 +55,14 @@ pub(super) fn run(input: &[u8]) {
     };
 }
 
-/// Connects, looks at what there is, and uses the namespace that is found.
+/// Connects, lists the namespaces, and uses the first one.
 fn use_controller(stage: Stage, settings: &Settings) -> Result<()> {
     let script = Rc::clone(&stage.0);
     let subsystem = Nqn::new(SUBSYSTEM).expect("a name");
     let mut controller = Controller::connect(stage, &subsystem, settings)?;
     let numbers = controller.namespaces()?;
     assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "each once, in order");
-    // What has changed is looked at again; whether something has is not known here.
+    // The initiator may have to reread what has changed; here it is unknown whether something has.
     let _ = controller.keep_alive()?;
     let mut queue = controller.queue(1)?;
     check_traits(queue.traits());
@@ -91,20 +92,20 @@ fn use_queue(queue: &mut Queue<Actor>, choices: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// Who answers, and what he chooses.
+/// Choices of the controller.
 struct Script {
     choices: Random,
     answers: u32,
-    /// How often the controller was not ready in a row: for that the initiator sleeps.
+    /// Number of status reads answered with rubbish. The initiator sleeps after each.
     impatience: u32,
-    /// What it was told of its namespace.
+    /// Namespace as the initiator was told last.
     shape: Option<identify::Namespace>,
 }
 
-/// Where queues are connected to an actor.
+/// Fabric that connects every queue to an actor.
 struct Stage(Rc<RefCell<Script>>);
 
-/// A queue's other end.
+/// The controller's end of a queue.
 struct Actor {
     script: Rc<RefCell<Script>>,
     depth: usize,
@@ -152,7 +153,7 @@ impl Transport for Actor {
             15 => return Err(Error::Closed),
             14 => return Ok(None),
             13 => choices.below(pending) as usize,
-            // An event request is answered when something happens, which it does not.
+            // An event request completes only when an event happens, and none does.
             _ => match self.pending.iter().position(|(_, entry, _)| !is_event_request(entry)) {
                 Some(at) => at,
                 None => return Ok(None),
@@ -171,8 +172,8 @@ impl Transport for Actor {
         }
         if let Data::In { address, length } = data {
             let length = length.min(page.len());
-            // SAFETY: the initiator has lent so many bytes until the command ends, which it does
-            // now.
+            // SAFETY: the initiator lends this many bytes until the command completes, which it
+            // does after this copy.
             unsafe { core::ptr::copy_nonoverlapping(page.as_ptr(), address, length) };
         }
         if script.choices.below(16) == 15 {
@@ -186,7 +187,7 @@ impl Transport for Actor {
     }
 }
 
-/// A command has the memory that it needs, and is about what there is.
+/// Checks that a command has the memory it needs and stays within the namespace.
 fn check(command: &Command, data: &Data, shape: Option<identify::Namespace>) {
     let block_bytes = shape.map_or(0, |shape| shape.block_bytes());
     let (out, into) = (command.bytes_out(block_bytes), command.bytes_in(block_bytes));
@@ -211,7 +212,8 @@ fn is_event_request(entry: &Entry) -> bool {
 }
 
 impl Script {
-    /// What a command returns beside its data. Errors: the controller is never ready.
+    /// Returns the result of a command, apart from its data. Errors: `Closed` if the controller is
+    /// never ready.
     fn result(&mut self, command: &Command) -> Result<u64> {
         if self.choices.below(16) == 15 {
             let status = matches!(command, Command::PropertyGet { property: PROPERTY_STATUS, .. });
@@ -233,7 +235,7 @@ impl Script {
         })
     }
 
-    /// What a command returns that goes well.
+    /// Returns the data of a successful command.
     fn page(&mut self, command: &Command) -> Vec<u8> {
         match *command {
             Command::Identify { page: CNS_CONTROLLER, .. } => self.identity().encode().to_vec(),
@@ -311,7 +313,7 @@ impl Script {
     }
 }
 
-/// A controller that does not know the secrets tries to be believed.
+/// Lets a controller that does not know the secrets try to authenticate.
 fn believe(choices: &mut Random) -> Result<()> {
     let subsystem = Nqn::new(SUBSYSTEM).expect("a name");
     let secrets = Secrets::parse(format!("{HOST}\n{SECRETS}").as_bytes())?;

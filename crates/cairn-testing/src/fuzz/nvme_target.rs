@@ -1,48 +1,50 @@
-//! Hosts that do anything to a target: they connect, prove who they are or not, send sound PDUs in
-//! any order, damaged ones and rubbish, reserve namespaces, hang up, and fall silent, while
+//! Hosts that do anything to a target. They connect, authenticate or fail to, send sound PDUs in
+//! any order, damaged ones and rubbish, reserve namespaces, hang up and fall silent. Meanwhile
 //! namespaces are granted and revoked.
 //!
-//! Whatever they do, the target answers with sound PDUs, gives nobody what needs a secret that was
-//! not used, lets nobody write where another host has the reservation, has all its memory back when
-//! they are gone, and serves the next host. Challenges are random, and nothing but their bytes
-//! depends on them; the clock is the input's.
+//! Must stay true, whatever they do: the target answers with sound PDUs. Nobody gets data behind a
+//! secret that was not used. Nobody writes where another host has the reservation. When all hosts
+//! are gone, the target has all its memory back and serves the next host.
+//!
+//! Challenges are random; only their own bytes depend on them. The input controls the clock.
 
 mod line;
 
-use crate::random::Random;
-use cairn_agent::target::grants::{Grant, Grants, Room};
-use cairn_agent::target::rehearsal::Rehearsal;
-use cairn_agent::target::{Directory, Limits, Namespace, Subsystem};
-use cairn_device::checksum::crc32c;
-use cairn_device::nvme::auth::Host;
-use cairn_device::nvme::secret::{HostSecrets, Secrets};
-use cairn_device::nvme::wire::auth::{Content, Failure, Message};
-use cairn_device::nvme::wire::command::{Blocks, ENTRY_BYTES, Entry, encode_range};
-use cairn_device::nvme::wire::fabrics::{
+use cairn_nvme::auth::Host;
+use cairn_nvme::secret::{HostSecrets, Secrets};
+use cairn_nvme::wire::auth::{Content, Failure, Message};
+use cairn_nvme::wire::command::{Blocks, ENTRY_BYTES, Entry, encode_range};
+use cairn_nvme::wire::fabrics::{
     ANY_CONTROLLER, AUTHENTICATION_DEMANDED, CONFIGURATION_ENABLED, CONFIGURATION_SHUTDOWN,
     ConnectData, DISCOVERY_NQN, PROPERTY_CAPABILITIES, PROPERTY_CONFIGURATION, PROPERTY_STATUS,
     PROPERTY_VERSION,
 };
-use cairn_device::nvme::wire::identify::{
+use cairn_nvme::wire::identify::{
     CNS_ACTIVE_NAMESPACES, CNS_CONTROLLER, CNS_DESCRIPTORS, CNS_NAMESPACE,
 };
-use cairn_device::nvme::wire::pdu::InitializeRequest;
-use cairn_device::nvme::wire::reservation::{
+use cairn_nvme::wire::pdu::InitializeRequest;
+use cairn_nvme::wire::reservation::{
     ACQUIRE, ANY_KEY, CLEAR, KEEP, PREEMPT, PREEMPT_AND_ABORT, REGISTER, RELEASE, REPLACE,
     REPORT_BYTES, Report, Step, UNREGISTER, WRITE_EXCLUSIVE, encode_keys,
 };
-use cairn_device::nvme::wire::{Command, Nqn};
+use cairn_nvme::wire::{Command, Nqn};
+use cairn_platform::checksum::crc32c;
+use cairn_target::grants::{Grant, Grants, Room};
+use cairn_target::rehearsal::Rehearsal;
+use cairn_target::{Directory, Limits, Namespace, Subsystem};
 use line::Line;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Actions of one run at most.
+use crate::random::Random;
+
+/// Most actions of one run.
 const ACTIONS_MAX: usize = 96;
-/// Connections of one run at most.
+/// Most connections of one run.
 const LINES_MAX: usize = 8;
-/// Few, so that limits are met.
+/// Limits of the target: low, so that runs reach them.
 const LIMITS: Limits = Limits {
     capsule_data_bytes: 1024,
     host_data_bytes: 4096,
@@ -51,17 +53,17 @@ const LIMITS: Limits = Limits {
     queues: 2,
     awaited_bytes: 12 << 10,
 };
-/// Memory for data on their way: two commands at most, or one.
+/// Memory for data in transit: enough for one command or two.
 const MEMORY_BYTES: usize = 96 << 10;
 /// Namespaces: one in memory with large transfers, one in a file that workers serve.
 const BLOCK_BYTES: u64 = 4096;
 const BLOCKS: u64 = 16;
 const FILE_BLOCK_BYTES: u64 = 512;
-/// Of a namespace so much is compared.
+/// Number of bytes of a namespace that are compared.
 const COMPARED_BYTES: usize = 4096;
-/// Room for grants.
+/// Space for grants, bytes.
 const ROOM_BYTES: u64 = 2 << 16;
-/// Files without names are made here, where they cost nothing.
+/// Directory for unnamed files; they cost nothing there.
 const FILES: &str = "/dev/shm";
 
 const OPEN: &str = "nqn.2026-11.io.cairn:open";
@@ -70,7 +72,7 @@ const HOSTS: [&str; 2] = ["nqn.2026-11.io.cairn:one", "nqn.2026-11.io.cairn:othe
 const SECRET: &str = "DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
 const WRONG_SECRET: &str = "DHHC-1:01:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOeXryU:";
 
-/// Lets hosts do what the input says.
+/// Plays the hosts that the input describes.
 pub(super) fn run(input: &[u8]) {
     let mut world = World::new(Random::from_choices(input));
     world.set_scene();
@@ -92,7 +94,7 @@ struct World {
     grants: Grants,
     granted: Vec<Grant>,
     lines: Vec<Line>,
-    /// The secret of the guarded subsystem was used.
+    /// Whether the secret of the guarded subsystem was used.
     is_known: bool,
     is_draining: bool,
 }
@@ -130,7 +132,7 @@ impl World {
         }
     }
 
-    /// Begins with hosts that have done so much, and all of it well.
+    /// Sets up zero to two hosts with working queues, in the last case with a reservation, too.
     fn set_scene(&mut self) {
         let scene = self.choices.below(4);
         let choices = std::mem::replace(&mut self.choices, Random::from_choices(&[]));
@@ -155,7 +157,7 @@ impl World {
         self.choices = choices;
     }
 
-    /// Does what is chosen, on the connection that is.
+    /// Takes the chosen action on the chosen connection.
     fn act(&mut self) {
         let action = self.choices.below(32);
         if action == 0 || self.lines.is_empty() {
@@ -211,8 +213,8 @@ impl World {
         self.lines.len() - 1
     }
 
-    /// Sends what there is, all of it or a part, and lets the target, its workers and the host have
-    /// their turn, or not.
+    /// Sends all or part of the pending bytes. Then lets the target, its workers and the host take
+    /// a turn, or skips some of them.
     fn go_on(&mut self, at: usize) {
         let turns = self.choices.below(16);
         let most = if turns & 8 != 0 { self.choices.below(256) as usize } else { usize::MAX };
@@ -243,7 +245,7 @@ impl World {
         });
     }
 
-    /// Sends all and waits for what is answered.
+    /// Sends everything and receives the response.
     fn converse(&mut self, at: usize) {
         self.lines[at].answer = None;
         self.lines[at].send(usize::MAX);
@@ -264,7 +266,7 @@ impl World {
         self.lines[at].initialize(request, choices);
     }
 
-    /// The subsystem that is chosen, and who is to have the other end.
+    /// Chooses a subsystem. Returns its name and that of the host to connect as.
     fn choose_subsystem(&mut self, host: u8) -> (Nqn, Nqn) {
         let own = nqn(HOSTS[usize::from(host)]);
         match self.choices.below(8) {
@@ -299,7 +301,7 @@ impl World {
         self.lines[at].command(&connect, 1, in_capsule, choices);
     }
 
-    /// Does all that it takes until a connection is a queue.
+    /// Takes all steps that turn a connection into a queue.
     fn become_queue(&mut self, at: usize) {
         self.initialize(at);
         self.converse(at);
@@ -309,8 +311,8 @@ impl World {
         self.make_queue(at, subsystem, name, queue);
     }
 
-    /// Has the host, under that name, use a connection that was initialized as a queue of its last
-    /// controller.
+    /// Connects an initialized connection as a queue of the host's last controller, under the given
+    /// host name.
     fn make_queue(&mut self, at: usize, subsystem: Nqn, name: Nqn, queue: u16) {
         let host = self.lines[at].host;
         let controllers = self.lines.iter().filter(|line| line.host == host);
@@ -337,8 +339,7 @@ impl World {
         }
     }
 
-    /// Proves who the host is, with the right secret or another one, and each message damaged or
-    /// not.
+    /// Authenticates the host, with the right secret or another one. Any message may be damaged.
     fn authenticate(&mut self, at: usize) {
         let line = match (self.choices.below(4), self.granted.last()) {
             (0 | 1, _) => {
@@ -367,7 +368,7 @@ impl World {
         }
     }
 
-    /// Sends a message, and fetches the next one.
+    /// Sends an authentication message and fetches the next one.
     fn message(&mut self, at: usize, message: &Message) -> Vec<u8> {
         let mut bytes = message.encode();
         if self.choices.below(8) == 7 {
@@ -382,7 +383,7 @@ impl World {
         std::mem::take(&mut self.lines[at].data)
     }
 
-    /// Sends one that nobody expects.
+    /// Sends an authentication message that is not expected.
     fn send_message(&mut self, at: usize) {
         let choices = &mut self.choices;
         let content = match choices.below(6) {
@@ -488,7 +489,7 @@ impl World {
             8 => Step::Release(RELEASE | kind),
             _ => Step::Release(CLEAR | kind),
         };
-        // Either host's key, and the other one's.
+        // The host's own key and the key of the other one, in either role.
         let (own, other) = (choices.below(3), choices.below(3));
         let keys = match step {
             Step::Register(_) => [other, own],
@@ -505,7 +506,7 @@ impl World {
         self.lines[at].command(&reserve, 1, bytes, &mut self.choices);
     }
 
-    /// Sends what the target has asked for, or nearly that.
+    /// Sends the data that the target has asked for, or nearly those.
     fn host_data(&mut self, at: usize) {
         let (line, choices) = (&mut self.lines[at], &mut self.choices);
         let Some(mut transfer) = line.asked.pop() else { return };
@@ -520,7 +521,7 @@ impl World {
             11 => is_last = !is_last,
             _ if !is_last => {
                 let (offset, length) = (transfer.offset + length, whole - length);
-                let rest = cairn_device::nvme::wire::pdu::Transfer { offset, length, ..transfer };
+                let rest = cairn_nvme::wire::pdu::Transfer { offset, length, ..transfer };
                 line.asked.push(rest);
             }
             _ => {}
@@ -534,8 +535,8 @@ impl World {
         for byte in &mut entry[..] {
             *byte = choices.below(256) as u8;
         }
-        // What is not a Fabrics command has its data described by an SGL, or is refused for that
-        // alone.
+        // PSDT: a command other than Fabrics must describe its data by an SGL; otherwise the target
+        // refuses it for that alone.
         entry[1] = 0x40;
         let data = vec![entry[0]; *choices.pick(&[0, 0, 8, 64, 1024])];
         self.lines[at].entry(Entry(entry), &data, choices);
@@ -565,17 +566,18 @@ impl World {
         assert_eq!(self.directory.all().len(), 2 + self.granted.len());
     }
 
-    /// Of the open namespaces that are reserved: whose each is, and what it holds.
+    /// Returns the reserved namespaces of the open subsystem: number, holder and checksum of the
+    /// content.
     fn reserved(&self) -> Vec<(u32, [u8; 16], u32)> {
         let namespaces = self.open.namespaces();
         let held = namespaces.filter_map(|(number, one)| Some((number, holder(one)?, sum(one))));
         held.collect()
     }
 
-    /// Nothing has changed where another host had the reservation, and has it still.
+    /// Checks that nothing has changed where another host had the reservation and still has it.
     fn check_reserved(&self, at: usize, before: &[(u32, [u8; 16], u32)]) {
         let line = &self.lines[at];
-        // One that sent something damaged may have said that it is another host.
+        // A damaged PDU may have claimed to come from another host.
         if !line.is_exact() {
             return;
         }
@@ -586,7 +588,8 @@ impl World {
         }
     }
 
-    /// The next host is served, and when all are gone nothing is left of them.
+    /// Checks that the next host is served, and that nothing is left of the hosts when all are
+    /// gone.
     fn finish(mut self) {
         if !self.is_draining {
             self.greet();
@@ -603,7 +606,7 @@ impl World {
         assert!(self.is_known || sum(namespace) == crc32c(0, marker()), "nobody wrote there");
     }
 
-    /// A host that does everything as it should.
+    /// Connects a host that does everything correctly.
     fn greet(&mut self) {
         self.choices = Random::from_choices(&[]);
         let at = self.add_line(0);
@@ -623,7 +626,7 @@ fn nqn(text: &str) -> Nqn {
     Nqn::new(text).expect("a name")
 }
 
-/// What stands in the guarded namespace, and nowhere else.
+/// Content of the guarded namespace, which is found nowhere else.
 fn marker() -> &'static [u8] {
     static MARKER: OnceLock<Vec<u8>> = OnceLock::new();
     MARKER.get_or_init(|| Random::new(1).bytes(BLOCK_BYTES as usize))

@@ -1,40 +1,42 @@
-//! A controller that sends anything to the initiator's connection: answers, data and requests for
-//! data of commands under way, ended or never sent, damaged ones and rubbish.
+//! A controller that sends anything to the initiator's connection: responses, data and requests for
+//! data, of commands that are in flight, completed or were never sent, damaged PDUs and rubbish.
 //!
-//! Whatever it sends, memory is written where a command under way wants data, and nowhere else; a
-//! command ends once; what is sent is sound, and are the command's own data; after an error nothing
-//! goes on.
+//! Must stay true, whatever it sends: memory is written only where a command in flight wants data.
+//! A command completes once. What the host sends is sound and consists of the command's own data.
+//! After an error nothing goes on.
 
-use crate::random::Random;
-use cairn_device::checksum::crc32c;
-use cairn_device::descriptor::Descriptor;
-use cairn_device::nvme::tcp::{TcpTransport, Terms};
-use cairn_device::nvme::transport::{Data, Transport};
-use cairn_device::nvme::wire::command::Blocks;
-use cairn_device::nvme::wire::pdu::{
+use cairn_nvme::tcp::{TcpTransport, Terms};
+use cairn_nvme::transport::{Data, Transport};
+use cairn_nvme::wire::command::Blocks;
+use cairn_nvme::wire::pdu::{
     COMMON_BYTES, DIGEST_BYTES, Frame, Framing, Header, InitializeResponse, Terminate, Transfer,
 };
-use cairn_device::nvme::wire::{Command, Completion, Status};
+use cairn_nvme::wire::{Command, Completion, Status};
+use cairn_platform::checksum::crc32c;
+use cairn_platform::descriptor::Descriptor;
 use std::io::{Read, Write};
 use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-/// Actions of one run at most.
+use crate::random::Random;
+
+/// Most actions of one run.
 const ACTIONS_MAX: usize = 128;
-/// Commands under way, each with a place in the memory, and bytes around it that are nobody's.
+/// Number of commands in flight. Each has a place in the memory, with bytes around it that belong
+/// to no command.
 const DEPTH: usize = 4;
 const PLACE_BYTES: usize = 1024;
 const BETWEEN_BYTES: usize = 64;
 const MEMORY_BYTES: usize = DEPTH * (PLACE_BYTES + BETWEEN_BYTES) + BETWEEN_BYTES;
-/// Most data in a capsule.
+/// Most data in a capsule, bytes.
 const CAPSULE_BYTES: usize = 256;
-/// Length of the headers of PDUs that carry transfers or answers.
+/// Length of the header of a PDU that carries a transfer or a response, bytes.
 const HEADER_BYTES: usize = 24;
-/// Of a PDU so much may be damaged.
+/// Only this many bytes at the start of a PDU may be damaged.
 const DAMAGED_BYTES_MAX: usize = 160;
 
-/// Lets a controller do what the input says.
+/// Plays the controller that the input describes.
 pub(super) fn run(input: &[u8]) {
     let mut choices = Random::from_choices(input);
     let (ours, theirs) = UnixStream::pair().expect("two sockets");
@@ -69,7 +71,7 @@ pub(super) fn run(input: &[u8]) {
     }
 }
 
-/// A command under way.
+/// A command in flight.
 #[derive(Clone, Copy)]
 struct Pending {
     id: u16,
@@ -81,11 +83,11 @@ struct World {
     transport: TcpTransport,
     peer: Peer,
     memory: Vec<u8>,
-    /// What the memory has to hold.
+    /// Expected content of the memory.
     shadow: Vec<u8>,
-    /// By place.
+    /// Commands in flight by place.
     under_way: [Option<Pending>; DEPTH],
-    /// A command that has ended.
+    /// A completed command.
     ended: Option<u16>,
     is_broken: bool,
 }
@@ -132,9 +134,9 @@ impl World {
             }
             _ => Data::None,
         };
-        // SAFETY: the place lies in memory that outlives the transport, is no other command's until
-        // `poll` has returned this one, and is not accessed until then, but to compare it while the
-        // transport is not called.
+        // SAFETY: the place lies in memory that outlives the transport. No other command has it
+        // until `poll` returns this one. Until then it is only read, for comparison, and never
+        // while the transport runs.
         let submitted = unsafe { self.transport.submit(command.encode(), data) };
         assert_eq!(
             submitted.is_err(),
@@ -164,7 +166,7 @@ impl World {
         }
     }
 
-    /// Only what commands under way may receive has changed.
+    /// Checks that only the places of reads in flight have changed.
     fn compare(&mut self) {
         for (place, pending) in self.under_way.iter().enumerate() {
             let Some(Pending { length, is_read: true, .. }) = *pending else { continue };
@@ -174,7 +176,7 @@ impl World {
         assert!(self.shadow == self.memory, "nothing else was written to");
     }
 
-    /// Sends a PDU, most of the time one that could come now.
+    /// Sends a PDU, mostly one that could come at this point.
     fn misbehave(&mut self, action: u64, choices: &mut Random) {
         let pending = self.under_way[choices.below(DEPTH as u64) as usize];
         let command_id = match choices.below(8) {
@@ -221,16 +223,17 @@ fn start_of(place: usize) -> usize {
     BETWEEN_BYTES + place * (PLACE_BYTES + BETWEEN_BYTES)
 }
 
-/// The controller's end.
+/// The controller's end of the connection.
 struct Peer {
     stream: UnixStream,
     received: Vec<u8>,
-    /// What was agreed on: the same in both directions, but for the alignment of what we are sent.
+    /// Agreed framing. It is the same in both directions, except for the alignment of data sent to
+    /// us.
     framing: Framing,
 }
 
 impl Peer {
-    /// Agrees, or not quite.
+    /// Answers the initialization, correctly or nearly so.
     fn answer(&mut self, terms: Terms, choices: &mut Random) {
         let digests = choices.below(4);
         let response = InitializeResponse {
@@ -243,7 +246,7 @@ impl Peer {
         let mut bytes = header.encode(0, Framing::PLAIN).bytes().to_vec();
         damage(&mut bytes, None, choices);
         self.put(&bytes);
-        // What a host has to understand of it, if it is sound.
+        // This is what a host has to understand of the response, if the response is sound.
         let frame = bytes.first_chunk().map(|common| Frame::decode(common, Framing::PLAIN));
         let Some(Ok(frame)) = frame else { return };
         let Some(header) = bytes.get(..frame.header_bytes) else { return };
@@ -257,12 +260,12 @@ impl Peer {
     }
 
     fn put(&mut self, bytes: &[u8]) {
-        // A host that has hung up, or does not listen, has not heard it.
+        // A host that has hung up or does not read does not get it.
         let _ = self.stream.write(bytes);
     }
 
     fn hang_up(&self) {
-        // It may have hung up before.
+        // The host may have hung up before.
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
@@ -283,13 +286,13 @@ impl Peer {
         let is_digested = framing.header_digest && bytes.len() >= HEADER_BYTES + DIGEST_BYTES;
         damage(&mut bytes, is_digested.then_some(HEADER_BYTES), choices);
         match choices.below(8) {
-            // The rest may come later, or never.
+            // The rest may come later or never.
             7 => self.put(&bytes[..choices.below(bytes.len() as u64) as usize]),
             _ => self.put(&bytes),
         }
     }
 
-    /// Takes what the host has sent, which is sound, whatever was sent to it.
+    /// Receives what the host has sent. It must be sound, whatever the host got.
     fn receive(&mut self, memory: &[u8], under_way: &[Option<Pending>]) {
         let mut piece = [0; 4096];
         while let Ok(count @ 1..) = self.stream.read(&mut piece) {
@@ -329,7 +332,7 @@ impl Peer {
     }
 }
 
-/// What the host has sent are data of the command, which may have ended meanwhile.
+/// Checks that the host has sent data of the command, which may have completed meanwhile.
 fn check_data(transfer: &Transfer, data: &[u8], memory: &[u8], under_way: &[Option<Pending>]) {
     for (place, pending) in under_way.iter().enumerate() {
         let Some(pending) = pending.filter(|pending| pending.id == transfer.command_id) else {
@@ -342,7 +345,7 @@ fn check_data(transfer: &Transfer, data: &[u8], memory: &[u8], under_way: &[Opti
     }
 }
 
-/// Changes a few bytes, if that is chosen, behind which the digest of such a header may be right
+/// Damages a few bytes if the input says so. Afterwards the header digest may be made correct
 /// again.
 fn damage(bytes: &mut [u8], header_bytes: Option<usize>, choices: &mut Random) {
     if choices.below(8) != 7 {

@@ -1,7 +1,7 @@
-//! Sequences of operations by several processes, which must give what the reference model gives.
+//! Sequences of operations by several processes, whose results must match the reference model.
 //!
-//! The input spells the choices that the random model test draws: which process does what, when a
-//! write in flight goes on, who forks and who dies.
+//! The input makes the choices that the random model test draws: which process does what, when a
+//! write in flight continues, who forks and who dies.
 
 use crate::play::{USERS, act};
 use crate::random::Random;
@@ -13,36 +13,36 @@ use cairn_core::{Geometry, HeapMemory};
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-/// Actions of one run at most.
+/// Most actions of one run.
 const ACTIONS_MAX: usize = 120;
-/// Actions after which everything is compared, besides at the end.
+/// Number of actions between two full comparisons. There is another comparison at the end.
 const VERIFY_EVERY: usize = 40;
-/// Hugeblocks and inodes: few, so that they run out.
+/// Number of hugeblocks and inodes: few, so that they run out.
 const SIZE: (u32, u32) = (64, 24);
 
 thread_local! {
-    /// Used again by every run of the thread: making it takes longer than a run.
+    /// Segment shared by all runs of the thread: making one takes longer than a run.
     static SEGMENT: OnceCell<Arc<HeapMemory>> = const { OnceCell::new() };
 }
 
-/// An empty namespace on the tier that `tier` makes.
+/// Makes an empty namespace on the tier that `tier` returns.
 pub(super) fn world(tier: impl FnOnce(&Geometry) -> Arc<dyn Tier>) -> World {
     let geometry = small_geometry(SIZE.0, SIZE.1);
     let words = geometry.segment_bytes() as usize / 8;
     let memory =
         SEGMENT.with(|segment| segment.get_or_init(|| Arc::new(HeapMemory::new(words))).clone());
-    // A run that panicked may have left it locked.
+    // A run that panicked may have left the segment locked.
     memory.simulate_owner_death();
     clear(&memory);
     World::on(memory, tier(&geometry), &geometry)
 }
 
-/// Plays the actions that the input says.
+/// Plays the actions that the input describes.
 pub(super) fn run(input: &[u8]) {
     play(input, world(|geometry| Arc::new(HeapTier::new(geometry))));
 }
 
-/// The same on a given namespace.
+/// Plays the actions of the input on a given namespace.
 pub(super) fn play(input: &[u8], world: World) {
     let mut simulation = Simulation::of(world);
     for user in &USERS[1..3] {

@@ -1,8 +1,8 @@
-//! What is read as text: manifests, job descriptions, requests and answers of the control socket,
-//! paths, sizes.
+//! Text parsers: manifests, job descriptions, requests and answers of the control socket, paths,
+//! sizes.
 //!
-//! Whatever is accepted is written and read again, and must be the same. The first byte of an input
-//! chooses the reader.
+//! Invariant: whatever a parser accepts is the same after it is written and read again. The first
+//! byte of an input chooses the parser.
 
 #[allow(dead_code, reason = "only the parser is of interest here")]
 #[path = "../../../cairn-cli/src/output/size.rs"]
@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 
-/// Gives the text to the reader that the first byte names.
+/// Passes the text to the parser that the first byte chooses.
 pub(super) fn run(input: &[u8]) {
     let Some((reader, text)) = input.split_first() else { return };
     match reader % 7 {
@@ -56,7 +56,7 @@ fn read_size(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let Some(bytes) = size::parse(text) else { return };
     let again = size::parse(&size::human(bytes)).unwrap_or(u64::MAX);
-    // Three digits are shown.
+    // Only three digits are shown.
     assert!(again.abs_diff(bytes) <= bytes / 100, "{text:?} is {bytes}, shown as {again}");
 }
 

@@ -1,9 +1,12 @@
-//! Trees of directories and symbolic links, and walks through them, against the reference model.
+//! Trees of directories and symbolic links, and path resolution through them, compared with the
+//! reference model.
 //!
-//! The input spells names and link targets out of parts that matter to a walk: slashes, dots, the
-//! mount prefix, names that exist, names at the limit of length, any byte. A walk that leaves the
-//! namespace must say where it leads. Cairn bounds a path with its links put in, Linux and the
-//! model only the number of links. So a run either has links too short to matter for that, or is
+//! The input builds names and link targets from parts that matter to path resolution: slashes,
+//! dots, the mount prefix, existing names, names at the limit of length, any byte. A path that
+//! leaves the namespace must say where it leads.
+//!
+//! Cairn bounds the length of a path with its links expanded; Linux and the model bound only the
+//! number of links. So either the links of a run are too short for that to matter, or the run is
 //! not compared.
 
 use super::operations;
@@ -16,18 +19,18 @@ use crate::world::{SUPERUSER, World};
 use cairn_core::{Error, NAME_BYTES_MAX, OpenOptions, PATH_BYTES_MAX, ROOT, RenameMode};
 use std::sync::Arc;
 
-/// Steps of one run at most.
+/// Most steps of one run.
 const STEPS_MAX: usize = 60;
-/// Parts of a path at most, unless it is repeated.
+/// Most parts of a path, unless it is repeated.
 const PARTS_MAX: u64 = 12;
 
-/// Longest link of a run that is compared: forty of them fit behind the longest path.
+/// Longest link of a compared run, bytes: forty of them fit behind the longest path.
 const SHORT_LINK_BYTES: usize = 20;
-/// Paths of a run that is compared are shorter, or longer than a path may be without any link.
+/// Longest path of a compared run, bytes, unless the path is too long even without any link.
 const SHORT_PATH_BYTES: usize = 3200;
 const _: () = assert!(SHORT_PATH_BYTES + 40 * SHORT_LINK_BYTES < PATH_BYTES_MAX);
 
-/// Makes and walks what the input says.
+/// Builds and resolves what the input describes.
 pub(super) fn run(input: &[u8]) {
     let world = operations::world(|geometry| Arc::new(HeapTier::new(geometry)));
     let mut choices = Random::from_choices(input);
@@ -50,7 +53,7 @@ fn compare(world: World, choices: &mut Random) {
     simulation.finish();
 }
 
-/// Any answer will do, as long as the namespace stays consistent.
+/// Resolves any path. Any result will do, as long as the namespace stays consistent.
 fn walk_anything(world: &World, choices: &mut Random) {
     let process = world.process(SUPERUSER);
     let (fs, caller) = (&process.fs, process.caller());
@@ -96,7 +99,7 @@ fn take_step(simulation: &mut Simulation, choices: &mut Random) {
         4 | 5 => return walk(simulation, base, path, choices.one_in(2)),
         6 => {
             let to = (base, short_path(choices));
-            // Two paths that are both wrong: which error wins is nobody's business.
+            // Two wrong paths: it is unspecified which error wins.
             if !has_proper_names(&path) || !has_proper_names(&to.1) {
                 return;
             }
@@ -128,13 +131,13 @@ fn take_step(simulation: &mut Simulation, choices: &mut Random) {
     simulation.take(0, &step);
 }
 
-/// Places of what is open.
+/// Returns the places of all open files.
 fn open_places(simulation: &mut Simulation) -> Vec<usize> {
     let holder = simulation.processes[0].slot.0;
     simulation.reference.places(holder, |_, _| true)
 }
 
-/// The root, or a directory that is open.
+/// Returns the root or an open directory.
 fn base(simulation: &mut Simulation, choices: &mut Random) -> Base {
     let holder = simulation.processes[0].slot.0;
     let directories = simulation.reference.places(holder, |node, _| node.is_directory());
@@ -144,7 +147,7 @@ fn base(simulation: &mut Simulation, choices: &mut Random) -> Base {
     }
 }
 
-/// Walks a path as `stat` does; asks where it leads, which only a path that leaves can say.
+/// Resolves a path as `stat` does. Only a path that leaves the namespace may say where it leads.
 fn walk(simulation: &mut Simulation, base: Base, path: Vec<u8>, follow: bool) {
     let start = match base {
         None => ROOT,
@@ -153,7 +156,7 @@ fn walk(simulation: &mut Simulation, base: Base, path: Vec<u8>, follow: bool) {
     let process = &simulation.processes[0];
     let (fs, caller) = (&process.fs, process.caller());
     let seen = fs.stat(&caller, start, &path, follow).map(drop);
-    // It is not for paths that are too long, and does not look at that.
+    // `escape_path` does not check for a path that is too long.
     if seen != Err(Error::NameTooLong) {
         let outside = fs.escape_path(&caller, start, &path, follow);
         let leaves = seen == Err(Error::Escapes);
@@ -164,8 +167,8 @@ fn walk(simulation: &mut Simulation, base: Base, path: Vec<u8>, follow: bool) {
     simulation.take(0, &Step::Stat { base, path, follow });
 }
 
-/// A path without zero bytes, of a few parts, perhaps repeated until it is longer than a path may
-/// be.
+/// Returns a path of a few parts without zero bytes. It may be repeated until it is longer than
+/// allowed.
 fn path(choices: &mut Random) -> Vec<u8> {
     let mut path = Vec::new();
     for _ in 0..choices.below(PARTS_MAX + 1) {
@@ -188,7 +191,7 @@ fn path(choices: &mut Random) -> Vec<u8> {
     path
 }
 
-/// A path that is too long, or far from it.
+/// Returns a path that is either too long or far below the limit.
 fn short_path(choices: &mut Random) -> Vec<u8> {
     let mut path = path(choices);
     if path.len() <= PATH_BYTES_MAX {

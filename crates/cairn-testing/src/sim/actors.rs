@@ -1,13 +1,22 @@
-//! Who acts on a simulated node: programs, the agent, and what starts them.
+//! Actors of a simulated node: programs, the agent, and the launcher that starts them.
 //!
 //! ```text
-//! first     recovers the namespace, checks what the last failure left, starts the others and replaces the dead
-//! program   random operations in a directory of its own (durable/workload.rs), with files held open
-//! agent     reaps the dead, frees blocks, drains closed files, checks the accounts
-//! snapshots the agent's other thread
+//! first      the launcher: recovers the namespace, checks what the last failure left, starts the
+//!            others and replaces the dead
+//! program    random operations in a directory of its own (durable/workload.rs), with files held
+//!            open
+//! agent      reaps the dead, frees blocks, drains closed files, checks the accounts
+//! snapshots  the agent's other thread
 //! ```
-//! Must stay true: what was noted of a program is what it may have done, whenever it is
+//! Must stay true: the states noted for a program cover everything it may have done, whenever it is
 //! interrupted.
+
+use cairn_core::recover;
+use cairn_core::{
+    Error, InodeId, Microfs, OpenOptions, Position, ProcessIdentity, ROOT, Result, Superblock,
+};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::journal::Journal;
 use super::media::{OpenMedia, Segment, checksum};
@@ -19,38 +28,32 @@ use crate::durable::{Crew, Seen, Setting, Window, Workload, check_accounts, look
 use crate::faulty::{ByteMedia, FaultyMedia, MediaTier};
 use crate::tier::CHECKSUM;
 use crate::world::SUPERUSER;
-use cairn_core::recover;
-use cairn_core::{
-    Error, InodeId, Microfs, OpenOptions, Position, ProcessIdentity, ROOT, Result, Superblock,
-};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Time between two looks of the agent, and of what starts processes, nanoseconds.
+/// Interval between rounds of the agent and of the launcher, in nanoseconds.
 const LOOK_EVERY: u64 = 2_000_000;
-/// A program computes at most so long between two operations, nanoseconds.
+/// Longest pause of a program between two operations, in nanoseconds.
 const THINK_MAX: u64 = 500_000;
-/// A program looks at all its files once in so many operations.
+/// A program checks all its files once in so many operations.
 const LOOK_ODDS: u64 = 12;
 /// A program appends to the journal once in so many operations.
 const JOURNAL_ODDS: u64 = 4;
-/// Process ids are used again after so many.
+/// Number of process ids; they are used again.
 const PIDS: u32 = 9;
 
-/// What is known of a program and its directory.
+/// State of a program and its directory.
 pub(super) struct Program {
-    /// What a crash may leave.
+    /// States that a crash may leave.
     pub window: Window,
-    /// The state of the window in which the running operation began.
+    /// Index in the window of the state in which the running operation began.
     began: usize,
-    /// Operations it has left.
+    /// Number of operations left.
     pub left: u32,
-    /// The process that runs it, if one does, or did and died.
+    /// Process that runs the program, or that ran it and died; none if no process does.
     process: Option<ProcessIdentity>,
 }
 
 impl Program {
-    /// A program whose directory is as the only state of `window` says.
+    /// Returns a program whose directory is in the only state of `window`.
     pub fn new(window: Window, left: u32) -> Program {
         Program { window, began: 0, left, process: None }
     }
@@ -69,7 +72,7 @@ pub(super) struct Node {
     pub next_process: AtomicU32,
 }
 
-/// The name of a program's directory.
+/// Returns the name of a program's directory.
 pub(super) fn home_of(program: usize) -> Vec<u8> {
     format!("home{program}").into_bytes()
 }
@@ -104,7 +107,7 @@ impl Node {
         self.programs().len()
     }
 
-    /// The identity of a new process: its pid may have been that of a dead one.
+    /// Returns the identity of a new process. Its pid may be that of a dead one.
     fn identity(&self) -> ProcessIdentity {
         loop {
             let number = self.next_process.fetch_add(1, Ordering::Relaxed);
@@ -154,8 +157,8 @@ impl Node {
         end_node(End::Done);
     }
 
-    /// What was recovered must be what the last failure may have left; it is what there is from now
-    /// on.
+    /// Checks that what was recovered is what the last failure may have left, and takes it as the
+    /// state of each program from then on.
     fn check_recovered(&self, process: &Process) -> Result<()> {
         check_accounts(process).unwrap_or_else(|message| panic!("{message}"));
         for number in 0..self.program_count() {
@@ -173,8 +176,8 @@ impl Node {
         self.programs().iter().all(|program| program.left == 0 && program.process.is_none())
     }
 
-    /// Starts the programs that are not there and not done, once nothing is left of their last
-    /// process.
+    /// Starts the programs that have no living process and are not done, once their last process
+    /// has been reaped.
     fn start_programs(self: &Arc<Self>, process: &Process) -> Result<()> {
         let known = process.fs.processes()?;
         for number in 0..self.program_count() {
@@ -197,7 +200,7 @@ impl Node {
     }
 
     fn program(&self, number: usize, identity: ProcessIdentity) {
-        // An error of the media is the end of the program, or of the node.
+        // After a media error the program ends, or the node.
         match self.run_program(number, identity) {
             Ok(()) => self.programs()[number].process = None,
             Err(Error::Io) if draw(2) == 0 => die(),
@@ -234,11 +237,12 @@ impl Node {
         process.fs.detach(slot, self.scheduler.clock.tick())
     }
 
-    /// The states of a directory whose last program may have died: the last one is what is seen.
+    /// Returns the states of a directory whose last program may have died; the last state is the
+    /// one seen.
     fn take_up(&self, number: usize, seen: &Seen) -> Window {
         let mut programs = self.programs();
         let program = &mut programs[number];
-        // Operations that were durable when they returned let go of the states before.
+        // Operations that were durable on return have removed earlier states from the window.
         let began = program.began.min(program.window.len() - 1);
         let state = seen.latest_in(&program.window[began..]);
         let state = state.unwrap_or_else(|| {
@@ -253,7 +257,7 @@ impl Node {
         program.window.clone()
     }
 
-    /// Counts an operation. False if the program is done.
+    /// Counts an operation. Returns false if the program is done.
     fn begins_operation(&self, number: usize, workload: &Workload<'_>) -> bool {
         begin_operation();
         let mut programs = self.programs();
@@ -264,7 +268,7 @@ impl Node {
         goes_on
     }
 
-    /// While a program does nothing its files are as it left them.
+    /// Checks that the files of a program that does nothing are as it left them.
     fn check_live(&self, number: usize, workload: &Workload<'_>, home: InodeId) -> Result<()> {
         let window = workload.window();
         let seen = look_in(&workload.crew().processes[0], home)?;
@@ -307,7 +311,7 @@ impl Node {
     }
 }
 
-/// The agent's policy of snapshots.
+/// Writes snapshots by the agent's policy.
 fn write_snapshots(process: &Process) -> Result<()> {
     loop {
         begin_operation();
@@ -319,8 +323,8 @@ fn write_snapshots(process: &Process) -> Result<()> {
     }
 }
 
-/// Reads every closed file of a directory as the drain does; what has a checksum must have the
-/// right one.
+/// Reads every closed file of a directory as the drain does. Every checksum that a block has must
+/// be right.
 fn drain(process: &Process, home: InodeId) -> Result<()> {
     let mut files = Vec::new();
     process.fs.list(&process.caller(), home, 0, &mut |entry| {
@@ -329,7 +333,7 @@ fn drain(process: &Process, home: InodeId) -> Result<()> {
     })?;
     for name in files {
         match drain_file(process, home, &name) {
-            // Removed meanwhile, no file, or somebody writes to it.
+            // The file was removed meanwhile, is not a regular file, or is being written to.
             Err(Error::NotFound | Error::IsDirectory | Error::SymlinkLoop | Error::Busy) => {}
             result => result?,
         }

@@ -1,20 +1,21 @@
 //! A file that all programs append to at the same time.
 //!
-//! Must stay true after every failure: what an append wrote whose durability was promised, by a
-//! sync of any program that began after it, stands where the append said; appends that returned
+//! Must stay true after every failure: an append whose durability was promised, by a sync of any
+//! program that began after it, is at the offset that the append returned. Appends that returned
 //! never overlap.
+
+use cairn_core::{Durability, Error, HandleId, OpenOptions, Position, ROOT, Result};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::scheduler::{draw, pause, tell};
 use crate::driver::Process;
 use crate::random::Random;
-use cairn_core::{Durability, Error, HandleId, OpenOptions, Position, ROOT, Result};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Its name.
+/// Name of the file.
 const NAME: &[u8] = b"journal";
-/// Longest record, bytes.
+/// Longest record, in bytes.
 const RECORD_BYTES_MAX: u64 = 9000;
-/// How the programs open it.
+/// Options with which the programs open it.
 const OPTIONS: OpenOptions = OpenOptions {
     read: true,
     write: true,
@@ -27,7 +28,7 @@ const OPTIONS: OpenOptions = OpenOptions {
     path_only: false,
     ..OpenOptions::NONE
 };
-/// Time between two attempts while others are in the way, nanoseconds.
+/// Time between two attempts while other writers are in the way, in nanoseconds.
 const RETRY_AFTER: u64 = 20_000;
 
 /// An append that returned.
@@ -37,7 +38,7 @@ struct Record {
     is_durable: bool,
 }
 
-/// What was promised about the file.
+/// Records that were promised to be in the file.
 #[derive(Default)]
 pub(super) struct Journal(Mutex<Vec<Record>>);
 
@@ -46,7 +47,7 @@ impl Journal {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the file, and makes it if it is not there.
+    /// Opens the file, and creates it if there is none.
     pub fn open(process: &Process) -> Result<HandleId> {
         let opened = process.fs.open_file(&process.caller(), ROOT, NAME, OPTIONS, 0o644)?;
         Ok(opened.handle)
@@ -89,8 +90,8 @@ impl Journal {
         Ok(())
     }
 
-    /// After a recovery: the durable records are there. What is there of the others stays; it is
-    /// durable.
+    /// Checks after a recovery that the durable records are there. Keeps the others that are there;
+    /// they are durable from then on.
     pub fn check_recovered(&self, process: &Process) -> Result<()> {
         let content = read(process)?;
         self.records().retain_mut(|record| {
@@ -104,14 +105,14 @@ impl Journal {
         Ok(())
     }
 
-    /// While nobody appends: every record is there.
+    /// Checks, while nobody appends, that every record is there.
     pub fn check_quiet(&self, process: &Process) -> Result<()> {
         self.sync(process)?;
         self.check_recovered(process)
     }
 }
 
-/// Appends as many of `bytes` as stay together; returns where, and how many.
+/// Appends as much of `bytes` as stays together. Returns the offset and the number of bytes.
 fn write(process: &Process, handle: HandleId, bytes: &[u8]) -> Result<(u64, u64)> {
     let (caller, at) = (process.caller(), Position::Cursor);
     if process.write_small(&caller, handle, at, bytes)?.is_some() {

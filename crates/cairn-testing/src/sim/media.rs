@@ -1,30 +1,31 @@
-//! The media and the segment as actors reach them: every access takes virtual time and lets others
+//! Media and segment as actors access them: every access takes virtual time and lets other actors
 //! go first.
 //!
-//! What an access does, it does when it begins or when it ends, as the seed says: others see it
+//! The seed decides whether an access takes effect when it begins or when it ends. Others see it
 //! early or late, and a process that dies in between has done it or has not.
 
-use super::scheduler::{draw, holds_lock, is_alive, pause, release_lock, take_lock, tell};
-use crate::faulty::{ByteMedia, FaultyMedia};
-use crate::tier::CHECKSUM;
 use cairn_core::{Acquired, Error, Media, Memory, ProcessIdentity, Result, Superblock};
 use cairn_device::Workspace;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What accesses take, nanoseconds: at least, and how much more at most.
+use super::scheduler::{draw, holds_lock, is_alive, pause, release_lock, take_lock, tell};
+use crate::faulty::{ByteMedia, FaultyMedia};
+use crate::tier::CHECKSUM;
+
+/// Time of accesses in nanoseconds: the minimum, and the largest addition to it.
 const TRANSFER: (u64, u64) = (10_000, 90_000);
 const FLUSH: (u64, u64) = (100_000, 900_000);
-/// One access in so many takes so many times as long.
+/// One access in `STALL_ODDS` takes `STALL_FACTOR` times as long.
 const STALL_ODDS: u64 = 60;
 const STALL_FACTOR: u64 = 30;
-/// Time between two looks at who is waited for, nanoseconds.
+/// Time between two checks of the process that is waited for, in nanoseconds.
 const WAIT: u64 = 50_000;
 /// One checksum in so many, under the lock, is a switch point.
 const CHECKSUM_ODDS: u64 = 16;
 
-/// The checksum routine that the core gets: it is called in the middle of transactions.
+/// Checksum routine for the core, which calls it in the middle of transactions.
 pub(super) fn checksum(start: u32, bytes: &[u8]) -> u32 {
     if holds_lock() && draw(CHECKSUM_ODDS) == 0 {
         pause(0);
@@ -35,10 +36,12 @@ pub(super) fn checksum(start: u32, bytes: &[u8]) -> u32 {
 /// Media whose accesses take time.
 pub(super) struct SlowMedia(pub Arc<FaultyMedia>);
 
-/// They as one process has opened them: a flush that failed is told once to each process. Linux
-/// tells those that have them open then, and others only if nobody was told before. Who flushed may
-/// be dead before it has told anybody; where all others die as well nobody learns of it there,
-/// which nothing above a disk can mend, and is left out here.
+/// Media as one process has opened them: each process learns of a failed flush once.
+///
+/// Linux reports it to the processes that have the file open at that time, and to a later one only
+/// if nobody was told before. The process that flushed may die before it has told anybody. If all
+/// others die as well, nobody learns of the failure on Linux. Nothing above a disk can mend that,
+/// so it is not simulated.
 pub(super) struct OpenMedia {
     media: Arc<dyn ByteMedia>,
     faulty: Arc<FaultyMedia>,
@@ -158,12 +161,12 @@ impl ByteMedia for SlowMedia {
     }
 }
 
-/// The segment; whoever waits for its lock lets others go on.
+/// The segment. An actor that waits for its lock lets others go on.
 #[derive(Clone)]
 pub(super) struct Segment(Arc<Workspace>);
 
 impl Segment {
-    /// An empty one for the namespace of a superblock.
+    /// Returns an empty segment for the namespace of a superblock.
     pub fn new(superblock: &Superblock) -> Segment {
         let words = superblock.geometry.segment_bytes() as usize / 8;
         let memory = Workspace::new(words).and_then(Workspace::with_shadow);

@@ -1,17 +1,16 @@
-//! Actors that take turns on a virtual clock; who is next, who dies and when the power fails, the
-//! seed decides.
+//! Actors that take turns on a virtual clock. The seed decides who is next, who dies and when the
+//! power fails.
 //!
-//! An actor is a thread, and one of them runs: the one that has the baton. At every switch point it
-//! hands the baton to whoever the seed picks among those whose time has come; if there is nobody,
-//! the clock goes on to the next one. A killed actor is never picked again, so nothing of it runs
-//! any more; its thread ends when its node does.
-//! Must stay true: between two switch points nothing waits for another actor; every choice is the
+//! An actor is a thread, and one of them runs: the one with the baton. At every switch point it
+//! hands the baton to an actor that the seed picks among those whose time has come. If there is
+//! none, the clock advances to the next one. A killed actor is never picked again, so no code of it
+//! runs any more; its thread ends with its node.
+//!
+//! Must stay true: between two switch points no actor waits for another; every choice is the
 //! seed's.
+//!
 //! Does not know what actors do.
 
-use super::trace::Trace;
-use crate::driver::Clock;
-use crate::random::Random;
 use cairn_core::{Acquired, ProcessIdentity};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -20,15 +19,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// An operation takes at most so long, whatever happens to others.
+use super::trace::Trace;
+use crate::driver::Clock;
+use crate::random::Random;
+
+/// Longest permitted operation, in nanoseconds, whatever happens to others.
 const OPERATION_MAX: u64 = 500_000_000;
 /// One switch in so many kills an actor.
 const KILL_ODDS: u64 = 300;
-/// One switch in so many, of those at which an actor has the lock, kills it.
+/// Of the switches at which an actor has the lock, one in so many kills it.
 const KILL_ODDS_IN_LOCK: u64 = 60;
 /// The power fails at one switch in so many.
 const POWER_ODDS: u64 = 2000;
-/// Switches after which a run should long be over.
+/// Most switches of a run; a longer run does not end.
 const SWITCHES_MAX: u64 = 1_000_000;
 
 /// How a node ended.
@@ -38,34 +41,34 @@ pub(super) enum End {
     Done,
     /// The power failed, or the media did.
     PowerFailed,
-    /// Something that may not be.
+    /// Something happened that must not; with a description.
     Broken(String),
 }
 
-/// What was done to a run.
+/// Events injected into a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Times the baton could have changed hands.
+    /// Number of switch points.
     pub switches: u64,
-    /// Actors that were killed.
+    /// Number of kills.
     pub kills: u64,
-    /// Of these, while they held the lock of the namespace.
+    /// Number of killed actors that held the lock of the namespace.
     pub kills_in_lock: u64,
-    /// Power failures, and restarts after errors of the media.
+    /// Number of power failures, and of restarts after media errors.
     pub power_failures: u64,
-    /// Longest operation, virtual nanoseconds.
+    /// Longest operation, in virtual nanoseconds.
     pub longest: u64,
 }
 
-/// Ends the thread of an actor whose node is gone.
+/// Panic payload that ends the thread of an actor whose node is gone.
 struct Released;
 
 enum Status {
-    /// Goes on at this moment.
+    /// Goes on at this time.
     Waits(u64),
     /// Goes on when the lock of the namespace is free.
     WaitsForLock,
-    /// Killed, or at its end.
+    /// Killed or finished.
     Gone,
 }
 
@@ -74,7 +77,7 @@ struct Actor {
     identity: ProcessIdentity,
     status: Status,
     mortal: bool,
-    /// When its operation began.
+    /// Time at which its operation began.
     began: u64,
     baton: Arc<Condvar>,
 }
@@ -111,7 +114,7 @@ struct State {
 pub(super) struct Scheduler {
     state: Mutex<State>,
     ended: Condvar,
-    /// The time.
+    /// The virtual clock.
     pub clock: Clock,
 }
 
@@ -122,13 +125,13 @@ thread_local! {
     static HOLDS_LOCK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The scheduler and the number of the actor whose thread this is; none outside, and for one that
-/// unwinds.
+/// Returns the scheduler and the number of the actor whose thread this is; none outside the
+/// simulation, and in a thread that unwinds.
 fn me() -> Option<(Arc<Scheduler>, usize)> {
     if std::thread::panicking() { None } else { ME.with(|me| me.borrow().clone()) }
 }
 
-/// A switch point: this actor goes on in `nanoseconds`, or later.
+/// A switch point: this actor goes on after `nanoseconds`, or later.
 pub(super) fn pause(nanoseconds: u64) {
     if let Some((scheduler, number)) = me() {
         let at = scheduler.clock.now() + nanoseconds;
@@ -136,19 +139,19 @@ pub(super) fn pause(nanoseconds: u64) {
     }
 }
 
-/// A number below `bound`, by the seed; 0 outside the simulation.
+/// Draws a number below `bound` from the seed; 0 outside the simulation.
 pub(super) fn draw(bound: u64) -> u64 {
     me().map_or(0, |(scheduler, _)| scheduler.lock().random.below(bound))
 }
 
-/// Tells what this actor does.
+/// Adds an event of this actor to the trace.
 pub(super) fn tell(what: fmt::Arguments<'_>) {
     if let Some((scheduler, number)) = me() {
         scheduler.lock().tell(&scheduler.clock, number, what);
     }
 }
 
-/// Takes the lock of the namespace, when it is free.
+/// Takes the lock of the namespace, waiting until it is free.
 pub(super) fn take_lock() -> Acquired {
     let Some((scheduler, number)) = me() else { return Acquired::Clean };
     pause(0);
@@ -166,7 +169,7 @@ pub(super) fn take_lock() -> Acquired {
     }
 }
 
-/// Releases it.
+/// Releases the lock of the namespace.
 pub(super) fn release_lock() {
     if let Some((scheduler, _)) = me() {
         HOLDS_LOCK.set(false);
@@ -179,12 +182,12 @@ pub(super) fn holds_lock() -> bool {
     HOLDS_LOCK.get()
 }
 
-/// Whether some actor of a process is there.
+/// Whether any actor of a process is alive.
 pub(super) fn is_alive(identity: ProcessIdentity) -> bool {
     me().is_some_and(|(scheduler, _)| scheduler.is_alive(identity))
 }
 
-/// The operation of this actor begins: it may take so long as operations may.
+/// Begins an operation of this actor and its time limit.
 pub(super) fn begin_operation() {
     if let Some((scheduler, number)) = me() {
         let mut state = scheduler.lock();
@@ -193,7 +196,7 @@ pub(super) fn begin_operation() {
     }
 }
 
-/// This process ends now, as if it were killed.
+/// Ends this process at once, as if it were killed.
 pub(super) fn die() -> ! {
     let (scheduler, number) = me().expect("an actor dies");
     let mut state = scheduler.lock();
@@ -204,7 +207,7 @@ pub(super) fn die() -> ! {
     unreachable!("the dead are not picked")
 }
 
-/// The node ends.
+/// Ends the node.
 pub(super) fn end_node(end: End) -> ! {
     let (scheduler, number) = me().expect("an actor ends it");
     scheduler.lock().end(end);
@@ -213,7 +216,7 @@ pub(super) fn end_node(end: End) -> ! {
 }
 
 impl Scheduler {
-    /// A scheduler without actors.
+    /// Returns a scheduler without actors.
     pub fn new(seed: u64, verbose: bool) -> Arc<Scheduler> {
         Arc::new(Scheduler {
             state: Mutex::new(State {
@@ -261,17 +264,17 @@ impl Scheduler {
         }));
     }
 
-    /// Whether some actor of a process is there.
+    /// Whether any actor of a process is alive.
     pub fn is_alive(&self, identity: ProcessIdentity) -> bool {
         self.lock().living().any(|actor| actor.identity == identity)
     }
 
-    /// Whether some process that is there has this number.
+    /// Whether a living process has this pid.
     pub fn is_pid_used(&self, pid: u32) -> bool {
         self.lock().living().any(|actor| actor.identity.pid == pid)
     }
 
-    /// Lets the actors run until their node ends, and their threads end.
+    /// Runs the actors until their node ends, and waits for their threads.
     pub fn run(&self) -> End {
         let mut state = self.lock();
         state.pick(&self.clock);
@@ -293,29 +296,29 @@ impl Scheduler {
         state.end.take().expect("it ended")
     }
 
-    /// Tells what the scheduler itself does.
+    /// Adds an event of the scheduler itself to the trace.
     pub fn tell(&self, what: fmt::Arguments<'_>) {
         self.lock().trace.add(self.clock.now(), "-", what);
     }
 
-    /// Counts a failure of the power.
+    /// Counts a power failure.
     pub fn count_power_failure(&self) {
         self.tell(format_args!("the power fails"));
         self.lock().counts.power_failures += 1;
     }
 
-    /// A number below `bound`, by the seed.
+    /// Draws a number below `bound` from the seed.
     pub fn draw(&self, bound: u64) -> u64 {
         self.lock().random.below(bound)
     }
 
-    /// What was done, how many events there were, and the number that stands for them.
+    /// Returns the injected events, the number of trace events, and the hash of the trace.
     pub fn counts(&self) -> (Counts, u64, u64) {
         let state = self.lock();
         (state.counts, state.trace.events, state.trace.hash)
     }
 
-    /// The last events.
+    /// Returns the last events of the trace.
     pub fn recent(&self) -> String {
         self.lock().trace.to_string()
     }
@@ -343,7 +346,7 @@ impl Scheduler {
         }
     }
 
-    /// The end of an actor's thread.
+    /// Handles the end of an actor's thread.
     fn finish(&self, number: usize, ended: Result<(), Box<dyn Any + Send>>) {
         let mut state = self.lock();
         match ended {
@@ -410,7 +413,7 @@ impl State {
         (0..self.actors.len()).filter(is_ready).collect()
     }
 
-    /// What may happen at a switch besides that another actor goes on.
+    /// Injects faults at a switch: a power failure, a kill.
     fn misfortune(&mut self, clock: &Clock) {
         self.counts.switches += 1;
         if self.counts.switches > SWITCHES_MAX {
@@ -432,8 +435,8 @@ impl State {
         }
     }
 
-    /// Ends all threads of a process. The kernel tells the next owner of a lock that the last one
-    /// died.
+    /// Kills all threads of a process. The next owner of its lock learns that the owner died, as
+    /// from the kernel.
     fn kill(&mut self, clock: &Clock, identity: ProcessIdentity) {
         self.counts.kills += 1;
         for number in 0..self.actors.len() {
@@ -461,7 +464,7 @@ impl State {
     }
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").into()

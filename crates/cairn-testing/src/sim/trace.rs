@@ -1,4 +1,4 @@
-//! What happened in a simulation: the last events, and a number that stands for all of them.
+//! Trace of a simulation: the last events, and a hash of all of them.
 //!
 //! Must stay true: two runs whose traces have the same hash took the same steps at the same virtual
 //! times.
@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Events that a failure shows.
+/// Number of events that a failure shows.
 const EVENTS_SHOWN: usize = 40;
 /// FNV-1a, 64 bit.
 const HASH_START: u64 = 0xcbf2_9ce4_8422_2325;
@@ -15,11 +15,11 @@ const HASH_FACTOR: u64 = 0x0100_0000_01b3;
 /// The events of a run.
 pub(super) struct Trace {
     recent: VecDeque<String>,
-    /// Stands for all events so far.
+    /// Hash of all events so far.
     pub hash: u64,
-    /// How many there were.
+    /// Number of events.
     pub events: u64,
-    /// Prints every event when it happens.
+    /// Whether to print every event when it happens.
     verbose: bool,
 }
 
@@ -28,7 +28,7 @@ impl Trace {
         Trace { recent: VecDeque::new(), hash: HASH_START, events: 0, verbose }
     }
 
-    /// Adds what `who` does at `now`, nanoseconds.
+    /// Adds an event of `who` at time `now`, in nanoseconds.
     pub fn add(&mut self, now: u64, who: &str, what: fmt::Arguments<'_>) {
         let line = format!("{:>12.3} us  {who:<10} {what}", now as f64 / 1000.0);
         for byte in line.bytes() {

@@ -1,5 +1,8 @@
-//! Files of a simulation whose data are elsewhere: made so, and brought step by step by a process
-//! of its own, which may be killed at any of them, while others do what they like.
+//! Absent files of a simulation: made absent, and fetched step by step by a process of its own,
+//! which may be killed at any step, while other processes act.
+
+use cairn_core::{Error, HandleId, InodeId, Position, Truncation};
+use std::collections::BTreeMap;
 
 use super::{Simulation, WRITES_PER_PROCESS, is_exhaustion};
 use crate::driver::{Process, WriteInFlight};
@@ -7,21 +10,19 @@ use crate::model::{NodeId, OpenId};
 use crate::step::{Place, Step};
 use crate::tier::CHECKSUM;
 use crate::world::SUPERUSER;
-use cairn_core::{Error, HandleId, InodeId, Position, Truncation};
-use std::collections::BTreeMap;
 
-/// Files that were absent once, who brings them, and what is on its way.
+/// Files that were ever absent, the process that fetches them, and the fetches in flight.
 #[derive(Default)]
 pub(super) struct Absentees {
     pub(super) inodes: BTreeMap<NodeId, InodeId>,
-    /// What they keep as long as they are absent.
+    /// Versions of the files, which stay the same while they are absent.
     pub(super) versions: BTreeMap<NodeId, u64>,
     bringer: Option<Process>,
     pub(super) brought: Vec<Brought>,
     ended: u64,
 }
 
-/// A file that is brought.
+/// A file that is being fetched.
 pub(super) struct Brought {
     node: NodeId,
     inode: InodeId,
@@ -41,13 +42,13 @@ impl Brought {
 }
 
 impl Simulation {
-    /// A process says that a file that it has open has these bytes elsewhere, and closes it.
+    /// Lets a process declare that a file that it has open has these bytes elsewhere, and close it.
     pub fn make_absent(&mut self, index: usize, place: Place, bytes: &[u8]) {
         let (Ok(inode), Ok(handle)) = (self.inode(place), self.handle(place)) else { return };
         let (caller, slot) = (self.processes[index].caller(), self.processes[index].slot.0);
         let Ok(id) = self.reference.open(place) else { return };
         let open = self.reference.model.description(id).expect("it is open").clone();
-        // A write in flight whose place is gone hinders nobody, but puts bytes in doubt.
+        // A write in flight whose place is gone does not hinder this, but makes bytes uncertain.
         if open.holders.len() > 1 || !open.holders.contains(&slot) || self.is_busy(inode) {
             return;
         }
@@ -69,29 +70,29 @@ impl Simulation {
         self.take(index, &Step::Close { open: place });
     }
 
-    /// Files that are absent.
+    /// Returns the absent files.
     pub fn absent(&self) -> Vec<NodeId> {
         let nodes = self.absentees.inodes.keys().copied();
         nodes.filter(|&node| self.reference.model.is_absent(node)).collect()
     }
 
-    /// Files that were brought.
+    /// Number of files whose fetch has completed.
     pub fn brought(&self) -> u64 {
         self.absentees.ended
     }
 
-    /// Files that are being brought.
+    /// Number of files that are being fetched.
     pub fn absences_in_flight(&self) -> usize {
         self.absentees.brought.len()
     }
 
-    /// A process gives an absent file another size.
+    /// Lets a process truncate an absent file.
     pub fn truncate_absent(&mut self, index: usize, node: NodeId, size: u64) {
         let (caller, inode) = (self.processes[index].caller(), self.absentees.inodes[&node]);
         let cut = self.processes[index].fs.truncate(&caller, inode, size);
         self.note(format!("{} {inode:?} is cut to {size}: {cut:?}", caller.now.0));
         match cut {
-            // The blocks that were brought are an orphan's from then on.
+            // The fetched blocks go to an orphan then, which needs an inode.
             Err(error) if size == 0 && is_exhaustion(error) => self.expect_exhausted(index, error),
             _ if size > 0 => assert_eq!(cut, Err(Error::Absent { inode })),
             _ => {
@@ -106,7 +107,7 @@ impl Simulation {
         self.absentees.bringer.get_or_insert_with(|| world.process(SUPERUSER))
     }
 
-    /// Begins to bring an absent file.
+    /// Begins to fetch an absent file.
     pub fn begin_to_bring(&mut self, node: NodeId) {
         if self.absentees.brought.len() == WRITES_PER_PROCESS {
             return;
@@ -133,8 +134,8 @@ impl Simulation {
         self.absentees.brought.push(brought);
     }
 
-    /// The next step of bringing a file: so many bytes are planned, moved or made part of it, or it
-    /// is there. Or it is given up.
+    /// Takes the next step of a fetch: plans, transfers or commits up to `part` bytes, or completes
+    /// it. Or gives it up.
     pub fn go_on_bringing(&mut self, which: usize, part: usize, gives_up: bool) {
         let mut brought = self.absentees.brought.remove(which);
         let goes_on = !gives_up && self.bring_step(&mut brought, part);
@@ -151,7 +152,7 @@ impl Simulation {
         self.reference.model.release(slot, brought.open, true).expect("it is open");
     }
 
-    /// False if it ends with this step.
+    /// Takes a step. Returns false if the fetch ends with it.
     fn bring_step(&mut self, brought: &mut Brought, part: usize) -> bool {
         let bringer = self.absentees.bringer.as_ref().expect("it has begun this");
         let caller = bringer.caller();
@@ -206,7 +207,8 @@ impl Simulation {
         }
     }
 
-    /// Who brings files ends, killed or in order. Whoever goes on is another process.
+    /// Ends the process that fetches files, killed or in order. Later fetches are another
+    /// process's.
     pub fn end_bringer(&mut self, clean: bool) {
         let Some(bringer) = self.absentees.bringer.take() else { return };
         let slot = bringer.slot;

@@ -1,22 +1,23 @@
-//! An image that is held while processes go on: it is what the namespace was at the cut; and the
-//! blocks that are said to be what they were in the image before are that.
+//! An image that is held while processes go on. It must show the namespace as it was at the cut.
+//! Blocks that it reports as unchanged since the previous image must be unchanged.
+
+use cairn_core::{HeapMemory, ImageLoss, ImageMemory, ImageState, InodeId, Memory, Microfs, ROOT};
+use std::collections::BTreeMap;
 
 use super::{Simulation, facts};
 use crate::content::Content;
 use crate::model::{Kind, Model, NodeId};
 use crate::tier::CHECKSUM;
-use cairn_core::{HeapMemory, ImageLoss, ImageMemory, ImageState, InodeId, Memory, Microfs, ROOT};
-use std::collections::BTreeMap;
 
-/// An image, and what it is to show.
+/// An image, and the state that it must show.
 pub(super) struct Cut {
     number: u64,
     model: Model,
-    /// Files that are absent, with the checksums of what they will hold.
+    /// Absent files, with the checksums of their future content.
     absent: BTreeMap<NodeId, u32>,
 }
 
-/// What was copied of an image: the files that nobody could store to by a mapping.
+/// Copies of files of an image: those that nobody could store to through a mapping.
 pub(super) struct Copies {
     number: u64,
     files: BTreeMap<InodeId, Copied>,
@@ -24,7 +25,7 @@ pub(super) struct Copies {
 
 struct Copied {
     size: u64,
-    /// Bytes of each block that is no hole; what is behind the end is zeros.
+    /// Bytes of each block that is not a hole; bytes beyond the end of the file are zeros.
     blocks: BTreeMap<u32, Vec<u8>>,
 }
 
@@ -56,7 +57,7 @@ impl Simulation {
         }
     }
 
-    /// A view of the image that is held.
+    /// Opens a view of the image that is held.
     pub fn image(&self) -> Microfs {
         let view = HeapMemory::new(self.world.memory.words().len());
         let memory = ImageMemory::new(self.world.memory.clone(), Box::new(view), CHECKSUM);
@@ -64,12 +65,12 @@ impl Simulation {
         Microfs::open_image(memory, CHECKSUM).expect("the image is held")
     }
 
-    /// Compares the image with what the namespace was at the cut.
+    /// Compares the image with the namespace as it was at the cut.
     pub fn verify_cut(&mut self) {
         let Some(cut) = &self.cut else { return };
         let state = self.inspector.fs.image();
         // Blocks that were replaced while writes were in flight needed an inode to wait in, or a
-        // program needed what only the image had.
+        // program needed blocks that only the image had.
         let may_be_lost = [ImageLoss::NoRecords, ImageLoss::NoSpace];
         if may_be_lost.iter().any(|&why| state == ImageState::Lost(cut.number, why)) {
             return self.end_cut();
@@ -122,8 +123,8 @@ impl Simulation {
         Copied { size, blocks }
     }
 
-    /// Blocks of files that were in the image before are what they were then, if that is said of
-    /// them.
+    /// Checks that blocks that the image reports as unchanged are the same as in the previous
+    /// image.
     fn verify_unchanged(&self, image: &Microfs, before: &Copies) {
         let block_bytes = u64::from(image.geometry().hugeblock_bytes);
         let zeros = vec![0; block_bytes as usize];
@@ -144,7 +145,7 @@ impl Simulation {
         }
     }
 
-    /// Returns what has a name.
+    /// Verifies the image. Returns the inodes that have a name.
     fn verify_image(&self, cut: &Cut, image: &Microfs) -> Vec<InodeId> {
         image.check().expect("the image is consistent");
         let mut seen = BTreeMap::new();
@@ -214,7 +215,7 @@ impl Simulation {
         }
     }
 
-    /// `skips`: holes are passed over.
+    /// Verifies a range of a file; with `skips`, holes are passed over.
     fn verify_image_range(
         &self,
         image: &Microfs,

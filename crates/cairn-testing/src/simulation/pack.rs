@@ -1,16 +1,17 @@
 //! Small files that are packed and unpacked, a step at a time, while everything else goes on.
-//! Nothing of it can be seen.
+//! Programs must not see any of it.
+
+use cairn_core::{Error, InodeId, Pack, SmallFile, Unpacking};
 
 use super::Simulation;
 use crate::step::Place;
-use cairn_core::{Error, InodeId, Pack, SmallFile, Unpacking};
 
-/// A pack that is being filled, and the file that is put into it next.
+/// A pack that is being filled, and the next file for it.
 struct PendingPack {
     slot: u32,
     pack: Pack,
     next: Option<SmallFile>,
-    /// The checksum of what was copied.
+    /// Checksum of the copied bytes; none before the copy.
     copied: Option<u32>,
 }
 
@@ -19,11 +20,11 @@ struct PendingUnpacking {
     slot: u32,
     inode: InodeId,
     plan: Unpacking,
-    /// What the copy found: whether the bytes are what the file's checksum says.
+    /// Whether the copied bytes match the file's checksum; none before the copy.
     copied: Option<bool>,
 }
 
-/// What is packed and unpacked.
+/// Packings and unpackings in flight.
 #[derive(Default)]
 pub struct Packings {
     packs: Vec<PendingPack>,
@@ -32,40 +33,40 @@ pub struct Packings {
 }
 
 impl Packings {
-    /// What a process had begun that has ended.
+    /// Drops what an ended process had in flight.
     pub fn forget(&mut self, slot: u32) {
         self.packs.retain(|pending| pending.slot != slot);
         self.unpackings.retain(|pending| pending.slot != slot);
     }
 
-    /// Packs that a process fills.
+    /// Number of packs that are being filled.
     pub fn packs_in_flight(&self) -> usize {
         self.packs.len()
     }
 
-    /// Pins of a process that are in use because of this.
+    /// Number of pins of a process in use for unpacking.
     pub fn pins_of(&self, slot: u32) -> usize {
         self.unpackings.iter().filter(|pending| pending.slot == slot).count()
     }
 
-    /// Whether nothing is on its way.
+    /// Whether nothing is in flight.
     pub fn is_empty(&self) -> bool {
         self.packs.is_empty() && self.unpackings.is_empty()
     }
 }
 
 impl Simulation {
-    /// Files that were put into packs, but for the first of each.
+    /// Number of files put into packs, except the first of each.
     pub fn packed(&self) -> u64 {
         self.packings.packed
     }
 
-    /// Packs and unpackings in flight.
+    /// Number of packs and unpackings in flight.
     pub fn packings_in_flight(&self) -> usize {
         self.packings.packs.len() + self.packings.unpackings.len()
     }
 
-    /// A process begins a pack, if there are two small files.
+    /// Lets a process begin a pack, if there are two small files.
     pub fn begin_pack(&mut self, index: usize) {
         let process = &self.processes[index];
         let (slot, begun) = (process.slot.0, process.fs.begin_pack(&process.caller()));
@@ -84,7 +85,7 @@ impl Simulation {
         }
     }
 
-    /// A process begins to give a file a block of its own, if it is packed.
+    /// Lets a process begin to give a file a block of its own, if it is packed.
     pub fn begin_unpacking(&mut self, index: usize, place: Place) {
         let Ok(inode) = self.inode(place) else { return };
         let process = &self.processes[index];
@@ -103,7 +104,7 @@ impl Simulation {
         }
     }
 
-    /// One of them takes its next step, or is given up.
+    /// Lets a packing or unpacking take its next step, or gives it up.
     pub fn continue_packing(&mut self, which: usize, gives_up: bool) {
         match which.checked_sub(self.packings.packs.len()) {
             None => self.continue_pack(which, gives_up),

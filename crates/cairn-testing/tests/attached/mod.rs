@@ -7,8 +7,9 @@
 #![allow(dead_code)]
 
 use cairn_core::{Attributes, Geometry, Report, Usage};
-use cairn_device::namespace::create_namespace;
-use cairn_device::{Store, process, sys};
+use cairn_device::Store;
+use cairn_device::store::namespace::create_namespace;
+use cairn_platform::{process, sys};
 use cairn_posix::data::io::{self, At};
 use cairn_posix::data::transfer::Buffers;
 use cairn_posix::descriptors::table;
@@ -157,7 +158,7 @@ pub fn compare_checksums(name: &str, content: &[u8]) {
         if let Some(checksum) = checksum {
             block[..bytes.len()].copy_from_slice(bytes);
             block[bytes.len()..].fill(0);
-            let actual = cairn_device::checksum::crc32c(0, &block);
+            let actual = cairn_platform::checksum::crc32c(0, &block);
             assert_eq!(actual, checksum, "checksum of {name}, block {number}");
         }
     }

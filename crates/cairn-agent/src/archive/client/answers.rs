@@ -1,14 +1,14 @@
-//! What S3 servers answer, as XML (Amazon S3 API reference, 2006-03-01).
+//! XML responses of S3 servers (Amazon S3 API reference, 2006-03-01).
 //!
-//! Must stay true: servers leave out what they do not have, and add what nobody asked for: whoever
-//! reads takes what it needs. A text that is no XML, or was cut off, is no answer.
+//! Must stay true: servers omit elements and add others, so a parser takes only the elements that
+//! it needs. A text that is not XML, or is cut off, is not a valid response.
 
 use quick_xml::Reader;
 use quick_xml::de;
 use quick_xml::events::Event;
 use serde::Deserialize;
 
-/// Why a request was refused.
+/// Reason of a refusal.
 #[derive(Debug, Default)]
 pub(super) struct Failure {
     pub code: Option<String>,
@@ -16,13 +16,13 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// What a text says of it, however it goes on: one that is no XML behind its code has a code.
+    /// Parses the reason from a text. A text that stops being XML behind its code still has a code.
     pub fn of(text: &str) -> Failure {
         Failure { code: first(text, b"Code"), message: first(text, b"Message") }
     }
 }
 
-/// The text at the beginning of the first element of this name.
+/// Returns the text at the beginning of the first element of this name.
 fn first(text: &str, name: &[u8]) -> Option<String> {
     let mut reader = Reader::from_str(text);
     loop {
@@ -39,7 +39,7 @@ fn first(text: &str, name: &[u8]) -> Option<String> {
     }
 }
 
-/// Whether the whole of a text is an element of this name.
+/// Whether a text is one complete element of this name.
 pub(super) fn is_whole(text: &str, name: &str) -> bool {
     let mut reader = Reader::from_str(text);
     let (mut depth, mut is_it) = (0_usize, false);
@@ -60,7 +60,7 @@ pub(super) fn is_whole(text: &str, name: &str) -> bool {
     }
 }
 
-/// Names that begin in some way: those of objects, and what several of them begin with.
+/// A page of object names and common prefixes that begin with a prefix.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Names {
@@ -82,7 +82,7 @@ struct Common {
 }
 
 impl Names {
-    /// None: it is no such list.
+    /// Parses a page. Returns None if the text is not such a list.
     pub fn of(text: &str) -> Option<Names> {
         #[derive(Deserialize)]
         enum Root {
@@ -91,23 +91,23 @@ impl Names {
         de::from_str(text).ok().map(|Root::ListBucketResult(names)| names)
     }
 
-    /// Of objects.
+    /// Takes the names of objects.
     pub fn keys(&mut self) -> impl Iterator<Item = String> {
         self.contents.drain(..).filter_map(|object| object.key)
     }
 
-    /// What several begin with, up to the delimiter.
+    /// Takes the common prefixes, up to and including the delimiter.
     pub fn prefixes(&mut self) -> impl Iterator<Item = String> {
         self.common_prefixes.drain(..).filter_map(|common| common.prefix)
     }
 
-    /// How to ask for the rest, if there is one.
+    /// Takes the token for the next page, if there is one.
     pub fn next(&mut self) -> Option<String> {
         self.next_continuation_token.take().filter(|token| !token.is_empty())
     }
 }
 
-/// Objects that were begun in parts.
+/// A page of unfinished multipart uploads.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Uploads {
@@ -124,23 +124,23 @@ struct Upload {
 }
 
 impl Uploads {
-    /// None: it is no such list.
+    /// Parses a page. Returns None if the text is not such a list.
     pub fn of(text: &str) -> Option<Uploads> {
         de::from_str(text).ok()
     }
 
-    /// Names and numbers.
+    /// Takes the object names with their upload ids.
     pub fn pairs(&mut self) -> Vec<(String, String)> {
         self.upload.drain(..).filter_map(|upload| Some((upload.key?, upload.upload_id?))).collect()
     }
 
-    /// Name and number after which the rest begins, if there is one.
+    /// Returns the name and upload id after which the next page begins, if there is one.
     pub fn next(self) -> Option<(String, String)> {
         self.next_key_marker.filter(|key| !key.is_empty()).zip(self.next_upload_id_marker)
     }
 }
 
-/// Parts of an object that was begun.
+/// A page of the parts of a multipart upload.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Parts {
@@ -149,7 +149,7 @@ pub(super) struct Parts {
     next_part_number_marker: Option<String>,
 }
 
-/// One of them, as the server says.
+/// One part, as the server describes it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct PartOf {
@@ -162,12 +162,12 @@ pub(super) struct PartOf {
 }
 
 impl Parts {
-    /// None: it is no such list.
+    /// Parses a page. Returns None if the text is not such a list.
     pub fn of(text: &str) -> Option<Parts> {
         de::from_str(text).ok()
     }
 
-    /// Number after which the rest begins, if there is one.
+    /// Returns the part number after which the next page begins, if there is one.
     pub fn next(&self) -> Option<u16> {
         let is_cut = self.is_truncated.as_deref() == Some("true");
         let next = self.next_part_number_marker.as_ref().and_then(|text| text.parse().ok());

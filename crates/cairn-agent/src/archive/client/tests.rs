@@ -1,4 +1,4 @@
-//! Requests against a server that is in trouble, and what is written of them.
+//! Requests to a server in trouble, and the texts of their errors.
 
 use super::answers::Uploads;
 use super::*;
@@ -7,13 +7,13 @@ use crate::checkpoint::sets::policy::Every;
 use std::net::TcpListener;
 use std::sync::Mutex;
 
-/// The bucket of these tests on a server.
+/// Returns a policy for the bucket of these tests on a server.
 pub fn policy(url: String) -> ArchivePolicy {
     let (url, endpoint) = ("s3://runs/deep".to_string(), Some(url));
     ArchivePolicy { url, endpoint, region: "us-east-1".into(), every: Every::default() }
 }
 
-/// One that never waits.
+/// Returns a client that does not pause between attempts.
 pub fn client(server: String) -> Client<'static> {
     within(server, ANSWER_PATIENCE)
 }
@@ -157,7 +157,7 @@ fn listed_part_is_of_bytes_that_have_its_checksum_or_its_md5() {
         |more: &str| listed(more).map(|(_, part)| part.map(|part| part.was_compared));
     let md5 = "<ETag>&quot;25f9e794323b453885f5181f1b624d0b&quot;</ETag>";
     assert_eq!(was_compared(md5), Some(Some(false)));
-    // What was encrypted has another ETag.
+    // The ETag of an encrypted part is not an MD5 of its bytes.
     let etag = "<ETag>35f9e794323b453885f5181f1b624d0b</ETag>";
     assert_eq!(was_compared(etag), Some(None));
     let sum = |text| format!("{etag}<ChecksumCRC32C>{text}</ChecksumCRC32C>");

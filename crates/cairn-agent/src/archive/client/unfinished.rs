@@ -1,30 +1,30 @@
-//! Objects that were begun in parts and are not complete: which there are, and which of their
-//! parts.
+//! Unfinished multipart uploads: lists them and their parts, and aborts them.
 //!
-//! Must stay true: a part that the server has stands for bytes only if what it says of it was
-//! compared with them. Servers leave out what they do not have: a part of which too little is said
-//! is none.
+//! Must stay true: a part at the server stands for bytes of a file only if its length and its
+//! checksum or ETag match them. Servers omit fields: a part whose description is incomplete is
+//! ignored.
 
-use super::answers::{PartOf, Parts, Uploads};
-use super::{Client, PAGES_MAX, Part, checksum_text};
-use crate::model::error::Result;
-use cairn_device::checksum;
+use cairn_platform::checksum;
 use md5::{Digest, Md5};
 use rusty_s3::actions::{AbortMultipartUpload, ListParts};
 use std::collections::BTreeMap;
 
-/// A part that the server has, as it says.
+use super::answers::{PartOf, Parts, Uploads};
+use super::{Client, PAGES_MAX, Part, checksum_text};
+use crate::model::error::Result;
+
+/// A part at the server, as the server describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     bytes: u64,
     etag: String,
-    /// As S3 writes it.
+    /// In S3's encoding.
     crc32c: Option<String>,
 }
 
 impl Listed {
-    /// This part, if it is of these bytes. Where the server has no checksum, its ETag is the MD5 of
-    /// what it has, or it is not.
+    /// Returns this part if it holds these bytes. Without a checksum its ETag must be the MD5 of
+    /// the bytes.
     pub fn of(&self, bytes: &[u8]) -> Option<Part> {
         let crc32c = checksum::crc32c(0, bytes);
         let is_it = match &self.crc32c {
@@ -38,8 +38,8 @@ impl Listed {
 }
 
 impl Client<'_> {
-    /// The parts that the server has of an object that was begun, by their numbers. None: there is
-    /// no such object, or it does not say. Errors: it has no time now.
+    /// Returns the parts of an unfinished upload by their numbers. Returns None if there is no such
+    /// upload, or the server does not list its parts. Errors: the server cannot answer now.
     pub fn parts(&self, key: &str, upload: &str) -> Result<Option<BTreeMap<u16, Listed>>> {
         let (mut found, mut after) = (BTreeMap::new(), 0);
         loop {
@@ -65,15 +65,15 @@ impl Client<'_> {
         }
     }
 
-    /// Gives up an object that came in parts.
+    /// Aborts a multipart upload.
     pub fn abort(&self, key: &str, upload: &str) -> Result<()> {
         let credentials = Some(&self.credentials);
         let action = || AbortMultipartUpload::new(&self.bucket, credentials, key, upload);
         self.send("give up", key, &action, &[], None)?.check(self, "give up", key)
     }
 
-    /// Gives up what somebody who died began and did not complete, of objects whose names begin
-    /// like this and are `ours`.
+    /// Aborts unfinished uploads of dead agents: those of objects whose names begin with `prefix`
+    /// and for which `ours` is true.
     pub fn abort_unfinished(
         &self,
         prefix: &str,
@@ -105,7 +105,7 @@ impl Client<'_> {
     }
 }
 
-/// A part with its number; none if too little is said of it.
+/// Returns a part with its number, or None if its description is incomplete.
 pub(super) fn listed(part: PartOf) -> Option<(u16, Listed)> {
     let number = part.part_number?.parse().ok()?;
     let (bytes, etag) = (part.size?.parse().ok()?, part.etag?);

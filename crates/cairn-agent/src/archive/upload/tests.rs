@@ -1,4 +1,11 @@
-//! A checkpoint sent from a store, against a clock that only passes when somebody waits.
+//! Sends checkpoints from a store, with a clock that advances only when somebody waits.
+
+use cairn_core::ROOT;
+use cairn_platform::checksum;
+use std::ops::Deref;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::*;
 use crate::archive::client::tests::client;
@@ -9,16 +16,10 @@ use crate::drain::pace::tests::Virtual;
 use crate::drain::pace::{Clock, Pace};
 use crate::model::policy::DrainPolicy;
 use crate::test_store::TestStore;
-use cairn_core::ROOT;
-use cairn_device::checksum;
-use std::ops::Deref;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-/// What the file of this number holds.
+/// Returns the content of file `number`.
 fn content(number: usize, bytes: u64) -> Vec<u8> {
     (0..bytes).map(|place| ((place / 3) as u8).wrapping_add(number as u8)).collect()
 }
@@ -39,7 +40,7 @@ impl World {
         World(TestStore::new())
     }
 
-    /// A checkpoint of files of these lengths.
+    /// Writes files of these lengths and returns a checkpoint of them.
     fn checkpoint(&self, files: &[(&str, u64)]) -> register::Checkpoint {
         let files = files.iter().enumerate();
         let files: Vec<_> =
@@ -47,7 +48,7 @@ impl World {
         self.checkpoint_of(&files)
     }
 
-    /// The same of these contents.
+    /// Writes files of these contents and returns a checkpoint of them.
     fn checkpoint_of(&self, files: &[(&str, Vec<u8>)]) -> register::Checkpoint {
         files.iter().for_each(|(name, content)| self.write(name, content, 0o640, 1));
         let member = |(path, node): (FilePath, crate::store::node::Node)| Member {
@@ -78,7 +79,7 @@ impl World {
         self.send_until(server, known, meter, &|_| true)
     }
 
-    /// The same, where the agent ends when `progress` says so.
+    /// Sends a checkpoint; the agent ends when `progress` says so.
     fn send_until(
         &self,
         server: &ObjectStore,
@@ -123,7 +124,7 @@ fn bytes_arrive_no_faster_than_the_drain_may_go() {
         assert!(before as f64 <= allowed, "{before} bytes before {at:?}, allowed are {allowed}");
         before += bytes;
     }
-    // Three parts, two files, and what says that they are there and whose they are.
+    // Three parts, two files, the manifest object and the mark of the job.
     assert!(before > 21 * MIB && arrived.len() == 7, "{arrived:?}");
     assert!(clock.now() >= Duration::from_millis(5100), "{:?}", clock.now());
     let report = meter.pace.report();
@@ -131,18 +132,18 @@ fn bytes_arrive_no_faster_than_the_drain_may_go() {
     assert!(meter.pace.rates().free.is_none(), "nor was its speed measured");
 }
 
-/// Bytes of a file that comes in four parts.
+/// Size of a file that is sent in four parts.
 const LARGE: u64 = 4 * PART_BYTES_MIN - 3;
 
-/// A server that has three parts of four of the one file of a checkpoint, which an agent sent that
-/// ended then.
+/// Returns a server that has three of the four parts of a checkpoint's only file, sent by an agent
+/// that ended then.
 fn begun(troubles: &[Trouble]) -> (World, ObjectStore, register::Checkpoint) {
     let (world, server) = (World::new(), ObjectStore::start(&[]));
     client(server.url()).put_small("deep/job/cairn-archive", b"job").expect("is written");
     troubles.iter().for_each(|trouble| server.trouble(*trouble));
     let known = world.checkpoint(&[("large", LARGE)]);
     let asked = AtomicU64::new(0);
-    // It is asked after every 4 MiB.
+    // `progress` is called after every 4 MiB.
     let progress = |_| asked.fetch_add(1, Ordering::Relaxed) < 5;
     let ended = world.send_until(&server, &known, &Meter::default(), &progress);
     assert!(matches!(ended, Err(Error::Stopped)), "{ended:?}");
@@ -150,7 +151,7 @@ fn begun(troubles: &[Trouble]) -> (World, ObjectStore, register::Checkpoint) {
     (world, server, known)
 }
 
-/// That the server has the file with this content, and nothing that was begun.
+/// Asserts that the server has the file with this content, and no unfinished upload.
 fn assert_sent(server: &ObjectStore, content: &[u8]) {
     let found = client(server.url()).look("deep/job/large").expect("answers").expect("is there");
     assert_eq!(found.crc32c, Some(checksum::crc32c(0, content)));
@@ -184,7 +185,8 @@ fn parts_of_a_server_that_compares_no_checksums_are_sent_again() {
     assert_sent(&server, &content(0, LARGE));
 }
 
-/// The first parts of both versions are equal: what the object says of itself would not be.
+/// The first parts of both versions are equal, but the checksum in the upload's metadata would be
+/// wrong.
 #[test]
 fn file_that_changed_since_has_no_part_of_what_it_was() {
     let (world, server, _) = begun(&[]);

@@ -1,28 +1,30 @@
-//! Families whose files of one step lie side by side are one checkpoint, whatever words are in
-//! their names: `model.3` and `optim.3`, `ckpt-3.index` and `ckpt-3.data-00000-of-00001`, the
+//! Joins families whose files of one step lie side by side into one checkpoint, whatever words are
+//! in their names: `model.3` and `optim.3`, `ckpt-3.index` and `ckpt-3.data-00000-of-00001`, the
 //! `.coor`, `.vel` and `.xsc` of a step.
 //!
-//! Pure. The steps teach: two families in one directory belong together if most of the steps that
-//! either has, but for the newest, which may be unfinished, and those from before both were there,
-//! have files of both, written before those of the next step; or if both have the newest alone.
-//! Must stay true: a step that lacks what others have stays one with them, so that it is not taken
-//! for whole; what is written more often than every other step of something else is not held back
-//! by it.
+//! Pure. The evidence is the steps that either of two families in a directory has. The newest step
+//! is left out, because it may be unfinished, and so are steps from before both families existed.
+//! The families belong together if most of these steps have files of both, written before those of
+//! the next step; or if both have only the newest step. Must stay true: a step that lacks files
+//! that others have stays joined with them, so it does not count as complete. A family that is
+//! written more often than every other step of another is not held back by it.
 
 use super::{Draft, Family, Name, newest_ns};
 use crate::model::path::FilePath;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Families of a directory beyond which they are left alone: each pair is looked at.
+/// Maximum number of families in a directory for which joins are tried, because each pair is
+/// compared.
 const FAMILIES_MAX: usize = 64;
 
-/// Steps of a family, and when the last file of each was changed.
+/// Steps of a family, each with the time of the last change of its files.
 type Steps = BTreeMap<u64, i64>;
 
-/// Where the drafts of families lie, and which steps they have.
+/// Directories with the families of their drafts and the steps of these.
 type Places = BTreeMap<FilePath, BTreeMap<Family, Steps>>;
 
-/// Joins drafts of one step whose families belong together. A draft that `is_fixed` stays as it is.
+/// Joins drafts of one step whose families belong together. A draft for which `is_fixed` is true
+/// stays as it is.
 pub fn join<'a>(
     mut drafts: BTreeMap<Name, Draft<'a>>,
     is_fixed: &dyn Fn(&Draft<'a>) -> bool,
@@ -55,7 +57,7 @@ pub fn join<'a>(
     drafts
 }
 
-/// The directory that all of a draft lies in, in which others may lie beside it.
+/// Returns the directory in which all of a draft lies, and other drafts may lie beside it.
 fn place(draft: &Draft<'_>) -> Option<FilePath> {
     let parent = |path: &FilePath| path.split().map(|(parent, _)| parent);
     if let Some(directory) = &draft.directory {
@@ -66,7 +68,7 @@ fn place(draft: &Draft<'_>) -> Option<FilePath> {
     parents.all(|other| other.as_ref() == Some(&first)).then_some(first)
 }
 
-/// Families of a directory that belong together, two or more each.
+/// Returns the groups of two or more families of a directory that belong together.
 fn groups(families: &BTreeMap<Family, Steps>) -> Vec<Vec<&Family>> {
     let newest = families.values().filter_map(|steps| steps.keys().last()).max();
     let newest = newest.copied().unwrap_or(0);
@@ -107,7 +109,7 @@ fn belong_together(one: &Steps, other: &Steps, newest: u64) -> bool {
     2 * both > taught.len()
 }
 
-/// What the families have in common, with `{any}` for what differs.
+/// Returns the common name of the families, with `{any}` for the differences.
 fn common(families: &[&Family]) -> Family {
     let first = &families[0].0;
     let alike =
@@ -122,7 +124,7 @@ fn common(families: &[&Family]) -> Family {
     for family in families {
         end = end.min(alike(&reversed(first), &reversed(&family.0)));
     }
-    // No placeholder is cut.
+    // A placeholder must not be cut.
     let is_cut = |text: &[u8], open: u8, close: u8| {
         let last = text.iter().rposition(|byte| *byte == open || *byte == close);
         last.filter(|&at| text[at] == open)
@@ -146,7 +148,7 @@ fn common(families: &[&Family]) -> Family {
 mod tests {
     use super::*;
 
-    /// Each with its steps, written one after the other.
+    /// Returns families with their steps, written in ascending order.
     fn families(all: &[(&str, &[u64])]) -> BTreeMap<Family, Steps> {
         let known = all.iter().map(|(family, steps)| {
             let times = steps.iter().map(|&step| (step, step as i64));

@@ -1,9 +1,9 @@
-//! How far what is outside is behind what was written: the newest checkpoint of each family there,
-//! and those that were complete after it, were wanted outside, and went before they were there.
+//! Lag of the persist directory behind the store: the newest checkpoint of each family there, and
+//! the later ones that were complete and wanted there but were removed before they were copied.
 //!
-//! Must stay true: one that is outside is none of these, nor is any that is older than one that is.
-//! Does not find out what has gone; `register.rs` does. What came and went between two looks is not
-//! known, so a number is the least.
+//! Must stay true: a checkpoint in the persist directory is not missed, nor is one that is older
+//! than one there. Does not find out which checkpoints are gone; `register.rs` does. Checkpoints
+//! that appear and vanish between two looks are unknown, so the counts are lower bounds.
 
 use super::Family;
 use crate::persist::manifest::Manifest;
@@ -12,39 +12,39 @@ use std::fmt;
 
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 
-/// The newest checkpoint of a family in the persist directory.
+/// Newest checkpoint of a family in the persist directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Outside {
     name: String,
     modified_ns: i64,
 }
 
-/// How a family stands.
+/// Lag of one family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Lag {
     family: Family,
     outside: Option<Outside>,
-    /// Numbers of those that went, the lowest first.
+    /// Ids of the missed checkpoints, ascending.
     missed: Vec<u64>,
 }
 
-/// How all families stand of which something was wanted outside.
+/// Lags of all families that have had a checkpoint wanted in the persist directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Lags(Vec<Lag>);
 
-/// Checkpoints of a family that are nowhere.
+/// Checkpoints of a family that were lost before they were copied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Behind {
-    /// The family.
+    /// Name of the family.
     pub family: Family,
-    /// How many complete ones, or more, went before they were in the persist directory, since the
-    /// newest one there.
+    /// Lower bound of the number of complete checkpoints that were removed before they were in the
+    /// persist directory, since the newest one there.
     pub missed: u64,
-    /// The newest one there.
+    /// Newest checkpoint in the persist directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outside: Option<String>,
-    /// When that was written, seconds since the epoch.
+    /// When that one was written, seconds since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outside_written: Option<i64>,
 }
@@ -71,7 +71,7 @@ impl Lags {
         &mut self.0[index]
     }
 
-    /// The checkpoint of this number has gone.
+    /// Records that checkpoint `id` is gone before it was copied.
     pub fn miss(&mut self, family: &Family, id: u64) {
         let missed = &mut self.of(family).missed;
         if let Err(place) = missed.binary_search(&id) {
@@ -79,19 +79,19 @@ impl Lags {
         }
     }
 
-    /// Nothing of a family is missed of which there `are` none any more: the program has cleared
-    /// up.
+    /// Clears the missed checkpoints of families of which none exist any more (`are` is false): the
+    /// program has cleaned up.
     pub fn forgive(&mut self, are: impl Fn(&Family) -> bool) {
         let cleared = self.0.iter_mut().filter(|lag| !are(&lag.family));
         cleared.for_each(|lag| lag.missed.clear());
     }
 
-    /// Takes note of what `manifest` has.
+    /// Updates the newest checkpoints from `manifest`, and forgets missed ones that are older.
     pub fn compare(&mut self, manifest: &Manifest) {
         for known in &manifest.checkpoints {
             let lag = self.of(&known.name.family);
             let (name, modified_ns) = (known.name.to_string(), known.modified_ns);
-            // The newest is the last.
+            // The last entry is the newest.
             lag.outside = Some(Outside { name, modified_ns });
             if known.store == manifest.store {
                 lag.missed.retain(|id| *id > known.id);
@@ -99,12 +99,12 @@ impl Lags {
         }
     }
 
-    /// All numbers are so much higher.
+    /// Adds `by` to all ids.
     pub fn raise(&mut self, by: u64) {
         self.0.iter_mut().flat_map(|lag| &mut lag.missed).for_each(|id| *id += by);
     }
 
-    /// The families of which something was missed.
+    /// Returns the families that have missed checkpoints.
     pub fn behind(&self) -> Vec<Behind> {
         let behind = self.0.iter().filter(|lag| !lag.missed.is_empty());
         let plain = |lag: &Lag| Behind {

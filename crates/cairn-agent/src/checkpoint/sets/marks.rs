@@ -1,24 +1,25 @@
-//! Checkpoints that programs announce themselves (`cairn_checkpoint_begin`,
-//! `cairn_checkpoint_end`), and what they say of files (`cairn_hint`).
+//! Checkpoints that programs announce (`cairn_checkpoint_begin`, `cairn_checkpoint_end`), and their
+//! hints about files (`cairn_hint`).
 //!
-//! Which process wrote a file is not known; a file belongs to the checkpoint during which it was
-//! last changed, of several to the one that began last.
-//! Must stay true: a note that is damaged is left out, and hides no other.
+//! The process that wrote a file is not known. A file belongs to the checkpoint during which it was
+//! last changed; of several, to the one that began last. Must stay true: a damaged note is skipped
+//! and hides no other.
 
-use super::{Family, Name};
-use crate::model::error::{Error, Result};
 use cairn_device::Store;
-use cairn_device::notes::{self, HINTS, Kind, Note};
+use cairn_device::store::notes::{self, HINTS, Kind, Note};
 use glob::{MatchOptions, Pattern};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 
-/// How many of [`HINTS`], from the first on, say what a file is for: one of them holds. One of the
-/// others says when it is needed.
+use super::{Family, Name};
+use crate::model::error::{Error, Result};
+
+/// Number of hints at the front of [`HINTS`] that state the purpose of a file; one of them holds.
+/// The others state when the file is needed.
 const PURPOSES: usize = 3;
 
-/// How the wildcards of a shell match paths.
+/// Options for matching paths like a shell's wildcards.
 pub const MATCHING: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
@@ -28,40 +29,40 @@ pub const MATCHING: MatchOptions = MatchOptions {
 /// A checkpoint that programs announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// What they call it.
+    /// Name that the programs gave.
     pub name: Name,
-    /// Processes that said they begin it.
+    /// Number of processes that have begun it.
     pub begun: usize,
-    /// Those that said they are done.
+    /// Number of processes that are done.
     pub ended: usize,
-    /// Processes that are expected: as many as took part in the one before.
+    /// Number of processes expected: as many as took part in the previous one.
     pub expected: usize,
-    /// When the first of them began, nanoseconds since the epoch.
+    /// Time of the first announcement, nanoseconds since the epoch.
     pub first_ns: i64,
-    /// When the last of them said something.
+    /// Time of the last announcement, nanoseconds since the epoch.
     pub last_ns: i64,
 }
 
 impl Mark {
-    /// Whether everybody who has begun is done.
+    /// Whether all processes that have begun are done.
     pub fn is_done(&self) -> bool {
         self.ended >= self.begun
     }
 
-    /// Whether everybody is done who can be expected to take part.
+    /// Whether all expected processes are done.
     pub fn is_done_by_all(&self) -> bool {
         self.ended >= self.begun.max(self.expected)
     }
 }
 
-/// The notes of the store in `directory`, oldest first. Errors: they cannot be read.
+/// Reads the notes of the store in `directory`, oldest first. Errors: they cannot be read.
 pub fn read(directory: &Path) -> Result<Vec<Note>> {
     let found = notes::read(Store::open(directory)?.directory().raw());
-    let failed = |errno: cairn_device::Errno| io::Error::from_raw_os_error(errno.0);
+    let failed = |errno: cairn_platform::sys::Errno| io::Error::from_raw_os_error(errno.0);
     found.map_err(failed).map_err(Error::file("read", &directory.join(notes::NOTES_FILE)))
 }
 
-/// The checkpoints that were announced, in the order of their first marks.
+/// Returns the announced checkpoints, ordered by their first announcements.
 pub fn marks(notes: &[Note]) -> Vec<Mark> {
     let mut found: Vec<Announced> = Vec::new();
     let mut known: HashMap<(&[u8], u64), usize> = HashMap::new();
@@ -81,18 +82,18 @@ pub fn marks(notes: &[Note]) -> Vec<Mark> {
     marks
 }
 
-/// The checkpoint during which a file was last changed.
+/// Returns the checkpoint during which a file was last changed.
 pub fn mark_of(marks: &[Mark], mtime_ns: i64, now_ns: i64) -> Option<&Mark> {
     let last_ns = |mark: &Mark| if mark.is_done_by_all() { mark.last_ns } else { now_ns };
     let during = marks.iter().filter(|mark| mark.first_ns <= mtime_ns && mtime_ns <= last_ns(mark));
     during.max_by_key(|mark| mark.first_ns)
 }
 
-/// The hints that hold for a file, by its path as the program sees it.
+/// Returns the hints that hold for a file; `path` is its path as the program sees it.
 pub fn hints(notes: &[Note], path: &[u8]) -> Vec<&'static str> {
     let (mut purpose, mut need) = (None, None);
     for note in notes.iter().filter(|note| note.kind == Kind::Hint && matches(&note.text, path)) {
-        // One of a newer version means nothing here.
+        // A hint of a newer version is ignored.
         let index = (note.number as usize).checked_sub(1).filter(|&index| index < HINTS.len());
         match index {
             Some(index) if index < PURPOSES => purpose = Some(HINTS[index]),
@@ -103,7 +104,7 @@ pub fn hints(notes: &[Note], path: &[u8]) -> Vec<&'static str> {
     purpose.into_iter().chain(need).collect()
 }
 
-/// A checkpoint, and which processes with which ranks have said something of it.
+/// An announced checkpoint with the processes and ranks that announced its begin and its end.
 struct Announced<'notes> {
     first: &'notes Note,
     begun: HashSet<(u32, Option<u32>)>,

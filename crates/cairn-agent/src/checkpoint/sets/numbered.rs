@@ -1,35 +1,39 @@
-//! Files whose names differ in numbers only, `dump.100`, `dump.200`, which are taken for
-//! checkpoints without a pattern.
+//! Recognises checkpoints without a pattern: files whose names differ only in numbers, such as
+//! `dump.100`, `dump.200`.
 //!
-//! Pure, and decided from all names at once: a number behind a word for steps is the step, and one
-//! behind a word for parts, `rank3`, is none. Without such words, where one number varies it is the
-//! step; where several do, the step is the one that tells apart what was written together, and one
-//! that counts the ranks is the rank. Names that differ in as many numbers as there are ranks, and
-//! no other, are the parts of one checkpoint that is always written to the same names. A date and
-//! time is one number; names that differ in numbers with decimals are no series, because a step is
-//! a whole number.
-//! Must stay true: what is known to be a family of checkpoints stays one, down to its last member;
-//! what has more members than anybody keeps checkpoints is data, and no series. What is the part of
-//! a rank where neither a word nor a launcher says so is not known: a pattern tells. Where what
-//! varies could count parts, because it is dense, and another number could be the step, they may be
-//! the parts of one checkpoint, `dump.100.0`, `dump.100.1`, as well as a series of them: then it is
-//! said that this is not certain.
+//! Pure, and decided from all names at once. The rules:
+//! - A number behind a step word is the step. A number behind a part word, such as `rank3`, is not.
+//! - Without such words, a single varying number is the step.
+//! - Of several varying numbers, the step is the one that separates files written together; a
+//!   number that counts the ranks is the rank.
+//! - Names that differ in exactly as many numbers as there are ranks are the parts of one
+//!   checkpoint that is always written to the same names.
+//! - A date with a time is one number.
+//! - Numbers with decimals form no series, because a step is a whole number.
+//!
+//! Must stay true: a known family of checkpoints stays one, down to its last member. A series with
+//! more members than any program keeps checkpoints is data.
+//!
+//! Limits: without a word or a launcher, a rank's part is not recognised; a pattern is needed. A
+//! dense varying number may count parts while another number is the step: `dump.100.0`,
+//! `dump.100.1` may be the parts of one checkpoint or a series. Such a position is marked as not
+//! certain.
 
 use super::pattern::Position;
 use super::{Family, Ranks};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Digits of the longest number.
+/// Maximum number of digits of a number.
 const DIGITS_MAX: usize = 19;
 
-/// Longest series of checkpoints, and most parts of one without a step.
+/// Maximum length of a series, and maximum number of parts of a checkpoint without a step.
 const SERIES_MAX: usize = 4096;
 
-/// Parts of one checkpoint are written within such a time.
+/// Parts of one checkpoint are written within this time.
 const TOGETHER_NS: u64 = 600_000_000_000;
 
-/// Words for a step, and for one of several parts, before a number.
+/// Words before a number that make it a step, and words that make it the number of a part.
 const STEP_WORDS: &[&str] = &["step", "iter", "iteration", "epoch", "cycle"];
 const PART_WORDS: &[&str] = &[
     "rank",
@@ -62,8 +66,8 @@ const PART_WORDS: &[&str] = &[
     "dp",
 ];
 
-/// Words before a number that tells runs or models apart, and never is a step; and those before
-/// which it may stand without a separator.
+/// Words before a number that tells runs or models apart, so that it is never a step; and words
+/// before which a number may be a step without a separator.
 const RUN_WORDS: &[&str] = &[
     "run",
     "exp",
@@ -104,34 +108,34 @@ const STATE_WORDS: &[&str] = &[
     "file",
     "time",
 ];
-/// Of the numbers of parts that are there at least one in so many is there.
+/// Numbers are dense if more than 1 / `DENSE` of those up to the largest one occur.
 const DENSE: u64 = 4;
 
-/// A file.
+/// Input: a file.
 pub struct File<'a, Key> {
-    /// What it is known by.
+    /// Caller's key of the file.
     pub key: Key,
-    /// Its path.
+    /// Path of the file.
     pub path: &'a [u8],
-    /// Its last change.
+    /// Time of its last change.
     pub mtime_ns: i64,
-    /// A run that has ended left it so.
+    /// Whether a run that has ended left it in this state.
     pub is_left: bool,
 }
 
-/// A file by its name.
+/// A file with the numbers in its name.
 struct Numbered<'a, Key> {
     key: Key,
     path: &'a [u8],
     mtime_ns: i64,
     is_left: bool,
     numbers: Vec<u64>,
-    /// Where they stand in the path.
+    /// Byte ranges of the numbers in the path.
     places: Vec<Range<usize>>,
 }
 
-/// The positions of those `files` that are part of a series; `ranks` are those of an MPI program
-/// that runs; `is_known` says of which families there have been checkpoints.
+/// Returns the positions of those `files` that are part of a series. `ranks` are those of a running
+/// MPI program. `is_known` says which families have had checkpoints.
 pub fn positions<'a, Key>(
     files: impl Iterator<Item = File<'a, Key>>,
     ranks: Option<&Ranks>,
@@ -143,7 +147,7 @@ pub fn positions<'a, Key>(
         let places = numbers_in(path);
         let numbers: Vec<u64> = places.iter().map(|place| number(&path[place.clone()])).collect();
         if !numbers.is_empty() {
-            // No path has this byte, so all of a series have as many numbers.
+            // No path contains this byte, so all members of a series have equally many numbers.
             let template = replaced(path, &places, |_| Some("\0"));
             let numbered = Numbered { key, path, mtime_ns, is_left, numbers, places };
             series.entry(template).or_default().push(numbered);
@@ -167,13 +171,12 @@ pub fn positions<'a, Key>(
     series.into_iter().filter_map(place).flatten().collect()
 }
 
-/// The path of the directory that a file is in.
+/// Returns the path of the directory that contains a file.
 fn directory(path: &[u8]) -> &[u8] {
     &path[..path.iter().rposition(|&byte| byte == b'/').unwrap_or(0)]
 }
 
-/// Whether the word before the number that begins at `start` is one of these, or several of what it
-/// means.
+/// Whether the word before the number at `start` is one of `words`, or the plural of one.
 fn is_behind(path: &[u8], start: usize, words: &[&str]) -> bool {
     let path = &path[..start];
     let separators = path.iter().rev().take_while(|byte| b"_-.=/".contains(byte)).count();
@@ -184,7 +187,7 @@ fn is_behind(path: &[u8], start: usize, words: &[&str]) -> bool {
     words.iter().any(|known| known.as_bytes() == word)
 }
 
-/// Runs of digits that are numbers, and dates.
+/// Returns the ranges of digits that are numbers or dates.
 fn numbers_in(path: &[u8]) -> Vec<Range<usize>> {
     let mut places = Vec::new();
     let mut at = 0;
@@ -200,7 +203,7 @@ fn numbers_in(path: &[u8]) -> Vec<Range<usize>> {
     places
 }
 
-/// How long the date is that `text` begins with, and the time of day behind it:
+/// Returns the length of the date that `text` begins with, including a time of day behind it:
 /// `2026-11-23T17-05-09`, `20261123_170509`.
 fn date_length(text: &[u8]) -> Option<usize> {
     let is_whole = |at: usize, length: usize| {
@@ -237,13 +240,13 @@ fn date_length(text: &[u8]) -> Option<usize> {
     Some(end)
 }
 
-/// The digits of `text`, which are as many as fit, as a number.
+/// Returns the digits of `text` as a number. There are few enough to fit.
 fn number(text: &[u8]) -> u64 {
     let digits = text.iter().filter(|byte| byte.is_ascii_digit());
     digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
 }
 
-/// Whether the number at `place` counts the parts there are, or is one of so many:
+/// Whether the number at `place` is the count of parts, or the number of one part of a count:
 /// `model-00001-of-00005`.
 fn is_of_count(path: &[u8], place: &Range<usize>) -> bool {
     let (before, behind) = (&path[..place.start], &path[place.end..]);
@@ -255,12 +258,12 @@ fn is_of_count(path: &[u8], place: &Range<usize>) -> bool {
     [&b"-of-"[..], b"_of_"].into_iter().any(|word| ends(word) || begins(word))
 }
 
-/// Whether the number at `place` says which of several parts a file is.
+/// Whether the number at `place` is that of a part.
 fn is_part(path: &[u8], place: &Range<usize>) -> bool {
     is_behind(path, place.start, PART_WORDS) || is_of_count(path, place)
 }
 
-/// `path` with a word in place of each number that has one.
+/// Returns `path` with words in place of those numbers for which `word` returns one.
 fn replaced(
     path: &[u8],
     places: &[Range<usize>],
@@ -277,12 +280,12 @@ fn replaced(
     text
 }
 
-/// What the numbers of a series mean.
+/// Meaning of the numbers in the names of a series.
 struct Roles {
     step: Option<usize>,
     rank: Option<usize>,
     varying: Vec<usize>,
-    /// What varies cannot be parts of one step.
+    /// Whether the varying numbers cannot be the parts of one step.
     is_certain: bool,
 }
 
@@ -301,7 +304,7 @@ impl Roles {
         };
         let rank = varying.iter().copied().find(is_rank);
         varying.extend(step.filter(|step| !varying.contains(step)));
-        // There may be others, though none is here.
+        // Other parts may exist although none is here.
         let path = members[0].path;
         let is_part = |index: &usize| is_part(path, &members[0].places[*index]);
         let parts: Vec<usize> = (0..members[0].places.len()).filter(is_part).collect();
@@ -309,7 +312,7 @@ impl Roles {
         Roles { step, rank, varying, is_certain }
     }
 
-    /// What stands in the family's name for a number.
+    /// Returns the placeholder for a number in the family's name.
     fn word(&self, index: usize) -> Option<&'static str> {
         match index {
             _ if Some(index) == self.step => Some("{step}"),
@@ -337,7 +340,7 @@ impl Roles {
     }
 }
 
-/// Whether what differs in nothing but the number at `index` may be the parts of one step, which is
+/// Whether files that differ only in the number at `index` may be the parts of one step, which is
 /// another number then.
 fn may_be_parts<Key>(members: &[Numbered<'_, Key>], index: usize) -> bool {
     let (path, places) = (members[0].path, &members[0].places);
@@ -350,8 +353,8 @@ fn may_be_parts<Key>(members: &[Numbered<'_, Key>], index: usize) -> bool {
     is_dense && !is_said && others.any(|(_, place)| may_be_step(path, place))
 }
 
-/// Whether the number at `place` may be a step: not of a word, such as `resnet50` and `.h5`, of a
-/// run, a date or a part.
+/// Whether the number at `place` may be a step: it is not part of a word, such as `resnet50` or
+/// `.h5`, and not the number of a run, a date or a part.
 fn may_be_step(path: &[u8], place: &Range<usize>) -> bool {
     let before = &path[..place.start];
     let letters = before.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
@@ -374,7 +377,8 @@ fn roles_in<Key>(
     certain.or_else(|| roles(members, ranks))
 }
 
-/// The roles in a series of one step, if that is one of these, which others in its directory have.
+/// Returns the roles in a series with one step throughout, if other series in its directory have
+/// that step.
 fn roles_beside<Key>(
     members: &[Numbered<'_, Key>],
     ranks: Option<&Ranks>,
@@ -406,12 +410,12 @@ fn place_series<Key>(
     (parts <= SERIES_MAX).then(|| members.into_iter().map(place).collect())
 }
 
-/// The numbers at `index`.
+/// Returns the numbers at `index`.
 fn values<Key>(members: &[Numbered<'_, Key>], index: usize) -> BTreeSet<u64> {
     members.iter().map(|member| member.numbers[index]).collect()
 }
 
-/// What the names say, and the times; None if that is nothing.
+/// Derives the roles from names and times. Returns None if they tell nothing.
 fn roles<Key>(members: &[Numbered<'_, Key>], ranks: Option<&Ranks>) -> Option<Roles> {
     let (path, places) = (members[0].path, &members[0].places);
     let is_behind = |index: &usize, words| is_behind(path, places[*index].start, words);
@@ -443,7 +447,8 @@ fn roles<Key>(members: &[Numbered<'_, Key>], ranks: Option<&Ranks>) -> Option<Ro
     (step.is_some() || !varying.is_empty()).then(|| Roles::with(step, members, ranks))
 }
 
-/// Whether the number at `index` has decimals, and both vary; `dump.100.3` has none.
+/// Whether the number at `index` is followed by decimals, and both vary; in `dump.100.3` it is not,
+/// because a dot precedes it.
 fn has_decimals(path: &[u8], places: &[Range<usize>], index: usize, varying: &[usize]) -> bool {
     let Some(behind) = places.get(index + 1) else { return false };
     let start = places[index].start;
@@ -452,20 +457,21 @@ fn has_decimals(path: &[u8], places: &[Range<usize>], index: usize, varying: &[u
     begins && is_pair && [index, index + 1].iter().all(|it| varying.contains(it))
 }
 
-/// Where the numbers are not the same in all names.
+/// Returns the indexes of the numbers that differ between names.
 fn varying<Key>(members: &[Numbered<'_, Key>]) -> Vec<usize> {
     let places = 0..members[0].places.len();
     places.filter(|&index| values(members, index).len() > 1).collect()
 }
 
-/// How long it took to write all that no earlier run has left.
+/// Returns the time it took to write all files, without those that an earlier run left.
 fn taken_ns<Key>(members: &[Numbered<'_, Key>]) -> u64 {
     let written = members.iter().filter(|member| !member.is_left);
     let times = || written.clone().map(|member| member.mtime_ns);
     times().max().zip(times().min()).map_or(0, |(last, first)| last.abs_diff(first))
 }
 
-/// How long it took, in all, to write the files that have the same number at `index`.
+/// Returns the total time it took to write the files, summed over groups with the same number at
+/// `index`.
 fn spread<Key>(members: &[Numbered<'_, Key>], index: usize) -> u128 {
     let mut times: BTreeMap<u64, (i64, i64)> = BTreeMap::new();
     for member in members {
@@ -479,7 +485,8 @@ fn spread<Key>(members: &[Numbered<'_, Key>], index: usize) -> u128 {
 mod tests {
     use super::*;
 
-    /// Names with their times: what each belongs to.
+    /// Returns family, step and rank of each name that has a position; the inputs are names with
+    /// times.
     fn found(files: &[(&str, i64)], ranks: Option<u32>) -> Vec<(String, Option<u64>, Option<u64>)> {
         let ranks = ranks.map(|count| Ranks { count, numbers: (0..count.into()).collect() });
         found_by(files, ranks.as_ref())
@@ -519,9 +526,9 @@ mod tests {
         );
     }
 
-    /// Mechanism: a letter that names may have stood for their numbers, so that names with more
-    /// numbers than others were of one series. Consequence: the agent's drain died of them. Fix: a
-    /// byte that no name has.
+    /// Mechanism: the placeholder for numbers in templates was a character that names may contain,
+    /// so names with different counts of numbers formed one series. Consequence: the agent's drain
+    /// died of them. Fix: a byte that no name contains.
     #[test]
     fn names_with_more_numbers_than_others_are_of_another_series() {
         assert_eq!(found(&[("1#2", 1), ("#1#", 2), ("##3", 3)], None), []);
@@ -535,14 +542,14 @@ mod tests {
             found(&files, Some(2)),
             [member(10, 0), member(10, 1), member(20, 0), member(20, 1)]
         );
-        // Without a launcher that says how many ranks there are, every file is a part of its step.
+        // Without a launcher that tells the number of ranks, every file is a part of its step.
         let part = |step| ("s.{any}.{step}".to_string(), Some(step), None);
         assert_eq!(found(&files, None), [part(10), part(10), part(20), part(20)]);
     }
 
-    /// Mechanism: of the names of one step only the ranks differ, so that these were taken for
-    /// steps. Consequence: each part was a checkpoint; all but one were left out of a restart, or
-    /// removed as older ones. Fix: words tell.
+    /// Mechanism: the names of one step differ only in the ranks, and these were taken for steps.
+    /// Consequence: each part was a checkpoint; all but one were left out of a restart, or removed
+    /// as older ones. Fix: words tell steps from parts.
     #[test]
     fn words_before_numbers_tell_steps_from_parts() {
         let part = |family: &str, step| (family.to_string(), step, None);
@@ -566,10 +573,10 @@ mod tests {
         assert_eq!(found(&files, Some(2))[1], ranked);
     }
 
-    /// Mechanism: of names in which only the parts differ, because there is one step yet, each was
-    /// a whole checkpoint. Consequence: a quarter of one was offered, and `--retain` took the other
-    /// parts from a program that was about to rename them. Fix: what may be either is nothing that
-    /// is whole.
+    /// Mechanism: while there is only one step, names differ only in the parts, and each part was a
+    /// whole checkpoint. Consequence: a quarter of a checkpoint was offered, and `--retain` took
+    /// the other parts from a program that was about to rename them. Fix: files that may be either
+    /// are not complete.
     #[test]
     fn parts_of_the_first_step_are_not_certain_to_be_checkpoints() {
         let is_certain = |names: &[&str]| {
@@ -609,7 +616,7 @@ mod tests {
             assert!(is_certain(&names), "{names:?}");
         }
         assert!(is_certain(&["st.100.r0", "st.100.r1", "st.200.r0"]), "it is known by then");
-        // Parts are written together, and what there have been checkpoints of is a series.
+        // Parts are written together, and a family that has had checkpoints is a series.
         let file = |key: usize, second: i64| -> File<'static, usize> {
             let path: &[u8] = if key == 0 { b"h2o.1" } else { b"h2o.2" };
             File { key, path, mtime_ns: second * 1_000_000_000, is_left: false }
@@ -646,9 +653,9 @@ mod tests {
         assert_eq!(found(&shards, None), [shard.clone(), shard]);
     }
 
-    /// Mechanism: of numbers with decimals, and of dates, one part was taken for the step.
-    /// Consequence: checkpoints that had this part in common were one. Fix: dates are numbers, and
-    /// decimals are known.
+    /// Mechanism: one part of a number with decimals, or of a date, was taken for the step.
+    /// Consequence: checkpoints that had this part in common became one. Fix: dates are numbers,
+    /// and decimals are recognised.
     #[test]
     fn dates_are_numbers_and_numbers_with_decimals_no_steps() {
         let dated = [("c-2026-11-23T17-05-09.pt", 1), ("c-2026-11-23T18-05-40.pt", 9)];
@@ -667,10 +674,9 @@ mod tests {
         }
     }
 
-    /// Mechanism: one file alone was of no series, and what differed in its ranks was taken for
-    /// steps once one step was left.
-    /// Consequence: it was drained however seldom that was wanted, and parts were checkpoints. Fix:
-    /// families that had checkpoints are known.
+    /// Mechanism: a single file formed no series, and once one step was left, its ranks were taken
+    /// for steps. Consequence: it was drained however rarely the policy wanted it, and parts were
+    /// checkpoints. Fix: families that have had checkpoints are known.
     #[test]
     fn last_member_of_a_family_stays_one() {
         let known = ["dump.{step}", "s.{any}.{step}", "t{step}"];
@@ -683,9 +689,9 @@ mod tests {
         assert_eq!(found(&[("dumps.7", 1)]), []);
     }
 
-    /// Mechanism: a file alone was of no series, and the first of several parts was one file.
-    /// Consequence: `model.20` was whole before `optim.20`, and a part before the others.
-    /// Fix: the step of others beside it is its step; words for parts and ranks say what has parts.
+    /// Mechanism: a single file formed no series, and the first of several parts was one file.
+    /// Consequence: `model.20` was complete before `optim.20`, and a part before the others. Fix: a
+    /// step of other files beside it is its step; words for parts and ranks tell what has parts.
     #[test]
     fn first_files_of_a_step_are_not_all_of_it() {
         let of = |family: &str, step| (family.to_string(), Some(step), None);
@@ -720,15 +726,14 @@ mod tests {
         let part = |rank| ("s.{rank}".to_string(), None, Some(rank));
         let step = |step| ("s.{step}".to_string(), Some(step), None);
         assert_eq!(found(&files(1000), Some(3)), [0, 1, 2].map(part));
-        // One rank may be late, but not by so much.
+        // One rank may be late, but only within the time limit.
         assert_eq!(found(&files(500), Some(4)), [0, 1, 2].map(part));
         assert_eq!(found(&files(1000), Some(4)), [0, 1, 2].map(step));
         assert_eq!(found(&files(1), Some(2)), [0, 1, 2].map(step));
     }
 
-    /// Mechanism: ranks were numbers below that of ranks on this node. Consequence: on every node
-    /// but the first parts were steps.
-    /// Fix: their numbers are known.
+    /// Mechanism: rank numbers were expected to be below the number of ranks on this node.
+    /// Consequence: on every node but the first, parts were steps. Fix: the rank numbers are known.
     #[test]
     fn ranks_of_a_node_that_is_not_the_first_are_known_by_their_numbers_or_by_their_places() {
         let ranks = Ranks { count: 2, numbers: BTreeSet::from([4, 5]) };

@@ -1,40 +1,39 @@
-//! Which files belong to the same checkpoint, as the user or a default says it:
+//! Patterns for the files of a checkpoint, given by the user or by default:
 //! `restart.{step}.{rank}`, `ckpt-{step}/**`.
 //!
-//! A pattern is matched against the end of a file's path, from the start of a component on; one
-//! that begins with `/` against all of it. `{step}` and `{rank}` stand for a number, `{any}` and
-//! `*` for any text in a component, `?` for one byte, `**` for any text. All that matched but the
-//! step, the rank and what `{any}` stands for is the name of the family.
-//! Must stay true: what lies in a directory with a step in its name belongs to that step, as a
-//! whole.
+//! A pattern is matched against the end of a file's path, from the start of a component; a pattern
+//! that begins with `/` is matched against the whole path. `{step}` and `{rank}` stand for a
+//! number, `{any}` and `*` for any text within a component, `?` for one byte, `**` for any text.
+//! The family's name is the matched text with placeholders for step, rank and `{any}`. Must stay
+//! true: everything in a directory with a step in its name belongs to that step.
 
 use super::Family;
 use regex::bytes::{Captures, Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
-/// Where a file stands among checkpoints.
+/// Position of a file among checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Checkpoints that replace each other.
+    /// Family of the checkpoint.
     pub family: Family,
-    /// Which of them; None where every one has the same name.
+    /// Step of the checkpoint; None where all checkpoints of the family have the same name.
     pub step: Option<u64>,
-    /// Whose part it is.
+    /// Rank whose part the file is.
     pub rank: Option<u64>,
-    /// The directory has the step in its name.
+    /// Whether a directory has the step in its name.
     pub is_directory: bool,
-    /// That the step is the step, and not the number of a part.
+    /// Whether the step is certain to be one, and not the number of a part.
     pub is_certain: bool,
 }
 
-/// A pattern with a step.
+/// A compiled pattern.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     expression: Regex,
 }
 
-/// What programs of the field write: PyTorch and Hugging Face, DeepSpeed, Megatron, Lightning,
-/// AMReX, GROMACS, LAMMPS with a file for each processor, and plain numbered directories. Numbered
-/// files need no pattern, see [`super::numbered`].
+/// Default patterns: PyTorch and Hugging Face, DeepSpeed, Megatron, Lightning, AMReX, GROMACS,
+/// LAMMPS with a file per processor, and plain numbered directories. Numbered files need no
+/// pattern, see [`super::numbered`].
 const DEFAULTS: &[&str] = &[
     "checkpoint-{step}/**",
     "checkpoint_{step}/**",
@@ -55,7 +54,7 @@ const DEFAULTS: &[&str] = &[
     "*restart.{step}.{any}",
 ];
 
-/// How a part of a pattern is written, and the expression that it means.
+/// Placeholders of patterns, with their regular expressions. A longer one stands before its prefix.
 const WILDCARDS: [(&str, &str); 6] = [
     ("{step}", "(?P<step>[0-9]{1,19})"),
     ("{rank}", "(?P<rank>[0-9]{1,19})"),
@@ -66,7 +65,7 @@ const WILDCARDS: [(&str, &str); 6] = [
 ];
 
 impl Pattern {
-    /// The pattern that `text` is. Errors say what is wrong with it.
+    /// Parses a pattern. Errors: what is wrong with it.
     pub fn parse(text: &str) -> Result<Pattern, String> {
         let (prefix, mut rest) = match text.strip_prefix('/') {
             Some(rest) => ("^", rest),
@@ -103,7 +102,7 @@ impl Pattern {
         built.map(|expression| Pattern { expression }).map_err(|_| "is too long".to_string())
     }
 
-    /// Where the file at `path` stands; None if it does not match.
+    /// Returns the position of the file at `path`; None if the pattern does not match.
     pub fn position(&self, path: &[u8]) -> Option<Position> {
         let captures = self.expression.captures(path)?;
         let number = |name| {
@@ -123,7 +122,7 @@ impl Pattern {
         })
     }
 
-    /// `path` up to `end`, with names in place of the numbers.
+    /// Returns `path` up to `end` with placeholders in place of the captures.
     fn family(&self, path: &[u8], captures: &Captures<'_>, end: usize) -> Vec<u8> {
         let named = self.expression.capture_names().flatten();
         let mut parts: Vec<_> = named
@@ -144,17 +143,17 @@ impl Pattern {
     }
 }
 
-/// Patterns in order: the first that matches a file says where it stands.
+/// Patterns in order: the first one that matches a file gives its position.
 pub struct Patterns {
     patterns: Vec<Pattern>,
-    /// The first so many are the user's.
+    /// Number of patterns at the front that the user gave.
     own: usize,
-    /// All at once, to tell quickly which match.
+    /// All patterns in one set, for a fast match.
     together: RegexSet,
 }
 
 impl Patterns {
-    /// Those of the user, and then those that hold unless the user gives others.
+    /// Returns the user's patterns, followed by the defaults.
     pub fn with_defaults(own: Vec<Pattern>) -> Patterns {
         let defaults =
             DEFAULTS.iter().map(|text| Pattern::parse(text).expect("a test parses each"));
@@ -167,15 +166,15 @@ impl Patterns {
         Patterns { patterns, own: own_count, together }
     }
 
-    /// Whether one of the user's says where the file at `path` stands.
+    /// Whether one of the user's patterns matches the file at `path`.
     pub fn are_own_for(&self, path: &[u8]) -> bool {
         self.patterns[..self.own].iter().any(|pattern| pattern.expression.is_match(path))
     }
 
-    /// Where the file at `path` stands; None if no pattern matches.
+    /// Returns the position of the file at `path`; None if no pattern matches.
     pub fn position(&self, path: &[u8]) -> Option<Position> {
         match self.together.is_empty() {
-            // Together they were too long.
+            // The combined set was too large to compile.
             true => self.patterns.iter().find_map(|pattern| pattern.position(path)),
             false => self.patterns[self.together.matches(path).iter().next()?].position(path),
         }

@@ -1,29 +1,28 @@
-//! What is done with checkpoints and files, as the user says it: the section `checkpoint` of a job.
+//! The user's policy for checkpoints and files: the section `checkpoint` of a job.
 //!
-//! Must stay true: a pattern that cannot be understood was refused when the job was described, not
-//! when it runs.
+//! Must stay true: an invalid pattern is refused when the job is described, not when it runs.
 
-use super::marks;
-pub use super::marks::MATCHING;
-use super::pattern::{Pattern, Patterns};
-use cairn_device::notes::{Kind, Note};
+use cairn_device::store::notes::{Kind, Note};
 use glob::Pattern as Glob;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// After so long without a change a checkpoint is taken for complete unless the user says
-/// otherwise.
+use super::marks;
+pub use super::marks::MATCHING;
+use super::pattern::{Pattern, Patterns};
+
+/// Default settle time.
 pub const SETTLE_DEFAULT: Duration = Duration::from_secs(5);
 
-/// What a file is for; decides what becomes of it (echofs, section III).
+/// Purpose of a file; decides how it is handled (echofs, section III).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Purpose {
-    /// It is drained, whatever becomes of its checkpoint.
+    /// The file is drained, whatever becomes of its checkpoint.
     Persistent,
-    /// It came from elsewhere or can be made again: it stays in the store and is not drained.
+    /// The file came from elsewhere or can be made again: it stays in the store and is not drained.
     Reusable,
-    /// Nobody needs it after the job: it is never drained.
+    /// Nobody needs the file after the job: it is never drained.
     Temporary,
 }
 
@@ -33,12 +32,12 @@ const PURPOSES: [(Purpose, &str); 3] = [
     (Purpose::Temporary, "temporary"),
 ];
 
-/// Which files are for what.
+/// Assigns a purpose to files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tag {
-    /// The wildcards of a shell, for the path of a file below the mount prefix.
+    /// Shell wildcards for the path of a file below the mount prefix.
     pub files: String,
-    /// What those are for.
+    /// Purpose of these files.
     pub purpose: Purpose,
 }
 
@@ -46,9 +45,9 @@ pub struct Tag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Every {
-    /// One of so many of its family.
+    /// One of this many checkpoints of its family.
     Count(u64),
-    /// One in so many seconds.
+    /// One in this many seconds.
     Seconds(u64),
 }
 
@@ -58,30 +57,32 @@ impl Default for Every {
     }
 }
 
-/// What is done with checkpoints and files.
+/// Policy for checkpoints and files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CheckpointPolicy {
-    /// Patterns for which the defaults do not do; they come first.
+    /// Patterns of the user; they come before the defaults.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub patterns: Vec<String>,
     /// How often a checkpoint is drained.
     pub pfs: Every,
-    /// After so many milliseconds without a change a checkpoint is taken for complete.
+    /// Settle time, milliseconds: after this time without a change the files of a checkpoint are
+    /// copied, although nothing says that it is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settle_ms: Option<u64>,
-    /// What files are for; the last that matches holds.
+    /// Purposes of files; the last match holds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<Tag>,
 }
 
 impl CheckpointPolicy {
-    /// Whether nothing was said.
+    /// Whether the user set nothing.
     pub fn is_default(&self) -> bool {
         *self == CheckpointPolicy::default()
     }
 
-    /// After so long without a change a checkpoint is taken for complete.
+    /// Returns the settle time: after this time without a change the files of a checkpoint are
+    /// copied, although nothing says that it is complete.
     pub fn settle(&self) -> Duration {
         self.settle_ms.map_or(SETTLE_DEFAULT, Duration::from_millis)
     }
@@ -95,10 +96,10 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The rules that `policy` says; what of it cannot be understood is left out.
+    /// Compiles `policy`. Invalid patterns are left out.
     pub fn of(policy: &CheckpointPolicy) -> Rules {
         let own = policy.patterns.iter().filter_map(|text| Pattern::parse(text).ok());
-        // What holds for all that is in a directory holds for the directory.
+        // A tag for everything in a directory holds for the directory, too.
         let globs = |tag: &Tag| {
             let directory = tag.files.strip_suffix("/**");
             let globs = directory.into_iter().chain([&tag.files[..]]);
@@ -113,18 +114,18 @@ impl Rules {
         }
     }
 
-    /// The patterns of checkpoints, those of the user first.
+    /// Returns the patterns of checkpoints, those of the user first.
     pub fn patterns(&self) -> &Patterns {
         &self.patterns
     }
 
-    /// Whether anybody may have said what a file is for.
+    /// Whether a tag or a hint may state the purpose of a file.
     pub fn has_purposes(&self, notes: &[Note]) -> bool {
         !self.tags.is_empty() || notes.iter().any(|note| note.kind == Kind::Hint)
     }
 
-    /// What a file is for, if anybody said so: its path below the mount prefix, and as programs see
-    /// it. What a program said of it itself holds.
+    /// Returns the purpose of a file, if a hint or a tag states one. `path` is its path below the
+    /// mount prefix, `seen` the path that programs see. A program's hint overrides tags.
     pub fn purpose(&self, path: &[u8], seen: &[u8], notes: &[Note]) -> Option<Purpose> {
         let hints = marks::hints(notes, seen);
         let hinted =
@@ -142,8 +143,8 @@ impl Rules {
         self.pfs == Every::default()
     }
 
-    /// Whether the checkpoint with this number in its family, counted from 1, is to be drained;
-    /// `last` of those that were is so old, if there is one.
+    /// Whether the checkpoint with this ordinal in its family, counted from 1, is to be drained.
+    /// `last` is the age of the last one that was, if there is one.
     pub fn wants_pfs(&self, ordinal: u64, last: Option<Duration>) -> bool {
         match self.pfs {
             Every::Count(count) => ordinal % count.max(1) == 0,

@@ -1,10 +1,10 @@
-//! The complete checkpoints of a store, with their numbers and levels: `checkpoints.json` in the
-//! store's directory.
+//! Register of the complete checkpoints of a store, with their ids and levels: `checkpoints.json`
+//! in the store's directory.
 //!
-//! Must stay true: the file is replaced whole; a checkpoint keeps its number as long as its files
-//! stay what they were; what was unfinished when a run failed stays so until its files change. An
-//! agent that lost the file finds the checkpoints again and gives them new numbers, higher than
-//! those that are known outside.
+//! Must stay true: the file is replaced as a whole. A checkpoint keeps its id as long as its files
+//! stay the same. A set that was unfinished when a run failed stays so until its files change. An
+//! agent that lost the file finds the checkpoints again and gives them new ids, higher than those
+//! known outside the store.
 
 use super::lag::Lags;
 use super::marks::Mark;
@@ -27,10 +27,10 @@ use std::time::Duration;
 pub const REGISTER_FILE: &str = "checkpoints.json";
 /// Format that this version writes, and the newest it reads.
 const REGISTER_FORMAT: u32 = 1;
-/// Longest file that is read.
+/// Maximum size of the file, bytes.
 const BYTES_MAX: usize = 1 << 30;
 
-/// Where a checkpoint is safe.
+/// Level on which a checkpoint is safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -43,48 +43,48 @@ pub enum Level {
 /// A complete checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// Its number, which no other of the store has or had, but this one before its files changed.
+    /// Id; unique in the store for all time. A rewritten checkpoint may keep its id.
     pub id: u64,
-    /// What it is called.
+    /// Name of the checkpoint.
     #[serde(flatten)]
     pub name: Name,
-    /// Its number in its family, from 1.
+    /// Ordinal in its family, from 1.
     pub ordinal: u64,
     /// When it was found complete, nanoseconds since the epoch.
     pub completed_ns: i64,
-    /// The last change of its files.
+    /// Time of the last change of its files, nanoseconds since the epoch.
     pub modified_ns: i64,
-    /// Where it is to be.
+    /// Level on which it is wanted.
     pub wanted: Level,
-    /// Where it is.
+    /// Level on which it is.
     pub level: Level,
-    /// Its files, in the order of their paths.
+    /// Files of the checkpoint, ordered by path.
     pub files: Vec<Member>,
 }
 
 impl Checkpoint {
-    /// Bytes of all files.
+    /// Returns the total size of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
 }
 
-/// How the job stands when its files are looked at.
+/// State of the job at the time of a look at its files.
 #[derive(Clone, Copy)]
 pub struct Moment<'a> {
     /// See [`Situation::now_ns`].
     pub now_ns: i64,
     /// See [`Situation::ranks`].
     pub ranks: Option<&'a Ranks>,
-    /// How the run stands.
+    /// State of the run.
     pub run: Run,
     /// See [`Situation::alive_ns`].
     pub alive_ns: i64,
     /// See [`Situation::settle`].
     pub settle: Duration,
-    /// What programs said of their checkpoints.
+    /// Announcements of programs about their checkpoints.
     pub marks: &'a [Mark],
-    /// No program runs that could be removing files, one after another.
+    /// Whether no program runs that could be removing files one after another.
     pub is_idle: bool,
 }
 
@@ -96,13 +96,13 @@ struct Abandoned {
     files: Vec<Member>,
 }
 
-/// What is left of a checkpoint some of whose files are gone.
+/// Remainder of a checkpoint that has lost files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Rest {
     #[serde(flatten)]
     name: Name,
     files: Vec<Member>,
-    /// Since when it is that, nanoseconds since the epoch.
+    /// Since when these are its files, nanoseconds since the epoch.
     since_ns: i64,
 }
 
@@ -111,31 +111,32 @@ struct Rest {
 pub struct Register {
     format: u32,
     next_id: u64,
-    /// How many there have been, by family.
+    /// Number of checkpoints so far, by family.
     counts: Vec<(Family, u64)>,
     /// Oldest first.
     checkpoints: Vec<Checkpoint>,
     abandoned: Vec<Abandoned>,
-    /// Complete ones whose files were written again or removed since, and are not all of one
-    /// checkpoint again.
+    /// Checkpoints whose files were rewritten or removed since, and are not all in one checkpoint
+    /// again.
     #[serde(default)]
     rewritten: Vec<Checkpoint>,
     #[serde(default)]
     rests: Vec<Rest>,
-    /// When the last one of a family that is to be in the persist directory was found complete,
-    /// nanoseconds since the epoch.
+    /// When the last checkpoint of a family that is wanted in the persist directory was found
+    /// complete, nanoseconds since the epoch.
     #[serde(default)]
     wanted_ns: Vec<(Family, i64)>,
-    /// What is outside, and what went before it was.
+    /// Newest checkpoints in the persist directory, and those that were removed before they were
+    /// copied.
     #[serde(default)]
     lags: Lags,
-    /// The last run, of all in the store, of which it is known that it has ended.
+    /// Number of the last run of the store that is known to have ended.
     #[serde(default)]
     ended_run: u64,
     /// When that became known, nanoseconds since the epoch.
     #[serde(default)]
     ended_ns: i64,
-    /// The last run that is known to have succeeded; 0 if none is.
+    /// Number of the last run that is known to have succeeded; 0 if none is.
     #[serde(default)]
     succeeded_run: u64,
     /// Families that are parts of others, see [`super::companions`].
@@ -164,8 +165,8 @@ impl Default for Register {
 }
 
 impl Register {
-    /// The register of the store in `directory`; an empty one if there is none.
-    /// Errors: `File`, `Json`, `Format` (written by a newer version).
+    /// Loads the register of the store in `directory`; an empty one if there is none. Errors:
+    /// `File`, `Json`, `Format` (written by a newer version).
     pub fn load(directory: &Path) -> Result<Register> {
         let path = directory.join(REGISTER_FILE);
         let text = match store_file::read(&path, BYTES_MAX) {
@@ -181,28 +182,29 @@ impl Register {
         store_file::replace_json(&directory.join(REGISTER_FILE), self, Outlives::Process)
     }
 
-    /// The complete checkpoints, in the order in which they were found so, which is that of their
-    /// numbers: the newest is the last, whatever the clock said when it was written.
+    /// Returns the complete checkpoints ordered by id, which is the order in which they were found
+    /// complete: the newest is the last, whatever the clock said when it was written.
     pub fn checkpoints(&self) -> &[Checkpoint] {
         &self.checkpoints
     }
 
-    /// Says of sets whether they are known to be complete with their files, or with more that are
-    /// gone.
+    /// Returns a predicate: whether a set is known to be complete with these files, or with more of
+    /// which some are gone.
     pub fn knows(&self) -> impl Fn(&Set) -> bool + '_ {
         let known = self.checkpoints.iter().map(|known| (&known.name, &known.files[..]));
         let known: HashMap<&Name, &[Member]> = known.collect();
         move |set| known.get(&set.name).is_some_and(|files| is_part(&set.members, files))
     }
 
-    /// Whether a set with these files, or with more of which some are gone, was unfinished when a
-    /// run failed. It may be called otherwise since more is known of what belongs together.
+    /// Whether these files are all or some of the files of a set that was unfinished when a run
+    /// failed. The set may have another name, if more has become known about which files belong
+    /// together.
     pub fn was_abandoned(&self, files: &[Member]) -> bool {
         self.abandoned.iter().any(|left| is_part(files, &left.files))
     }
 
-    /// Whether some of these files are of such a set, and of no checkpoint. They are in the order
-    /// of their paths.
+    /// Whether some of these files belong to such a set and to no checkpoint. They must be ordered
+    /// by path.
     pub fn has_abandoned(&self, files: &[Member]) -> bool {
         let is_known = |file: &Member| {
             let mut known = self.checkpoints.iter().flat_map(|known| &known.files);
@@ -212,19 +214,19 @@ impl Register {
         left.any(|file| !is_known(file))
     }
 
-    /// Since when these are all that is left of a checkpoint of that name.
+    /// Returns since when these are the only files left of a checkpoint of that name.
     pub fn left_since(&self, name: &Name, files: &[Member]) -> Option<i64> {
         let rest = self.rests.iter().find(|rest| rest.name == *name && rest.files == files)?;
         Some(rest.since_ns)
     }
 
-    /// Whether there have been checkpoints of a family.
+    /// Whether a family has had checkpoints.
     pub fn is_known(&self, family: &Family) -> bool {
         self.counts.iter().any(|(known, _)| known == family) || self.joined.contains(family)
     }
 
-    /// The newest checkpoint of each family, as it is or was before files of it were written again
-    /// or removed.
+    /// Returns the newest checkpoint of each family, with its files before any were rewritten or
+    /// removed.
     pub fn usual(&self) -> HashMap<&Family, Usual<'_>> {
         let mut known: Vec<_> = self.checkpoints.iter().chain(&self.rewritten).collect();
         known.sort_by_key(|known| known.id);
@@ -234,13 +236,14 @@ impl Register {
         usual.collect()
     }
 
-    /// The files of each checkpoint when all of it was there last.
+    /// Returns the files of each checkpoint when it was last complete.
     pub fn last_complete(&self) -> HashMap<&Name, &[Member]> {
         let known = self.checkpoints.iter().chain(&self.rewritten);
         known.map(|known| (&known.name, &known.files[..])).collect()
     }
 
-    /// The sets that the files of `groves` belong to, as they stand by what is known.
+    /// Returns the sets that the files of `groves` form, with their states by the register's
+    /// knowledge.
     pub fn survey(&self, groves: &[Grove<'_>], rules: &Rules, moment: Moment<'_>) -> Vec<Set> {
         let usual = self.usual();
         let last_complete = self.last_complete();
@@ -265,10 +268,10 @@ impl Register {
         survey(groves, rules.patterns(), &situation)
     }
 
-    /// Takes note of what `sets` are complete at `now_ns`: new ones get a number and the level that
-    /// `rules` want, those that changed or went are dropped. One that has lost files, and has no
-    /// others, is the same as before, once it counts as complete. Those that are nowhere any more,
-    /// of which not all files are in another.
+    /// Updates the register to the `sets` that are complete at `now_ns`. New ones get an id and the
+    /// level that `rules` want. Changed or removed ones are dropped. A checkpoint that has only
+    /// lost files stays the same, once the remainder counts as complete. Returns the checkpoints
+    /// that are gone: those with a file that is in no set any more.
     pub fn take(&mut self, sets: &[Set], rules: &Rules, now_ns: i64) -> Vec<Checkpoint> {
         self.joined.extend(sets.iter().flat_map(|set| set.families.iter().cloned()));
         let complete: BTreeMap<&Name, &Set> =
@@ -276,7 +279,7 @@ impl Register {
         let is_same = |known: &Checkpoint| {
             complete.get(&known.name).is_some_and(|set| is_part(&set.members, &known.files))
         };
-        // What was taken for removed, or for written again, may have turned out to be what it was.
+        // A checkpoint that seemed removed or rewritten may turn out to be unchanged.
         let all = self.checkpoints.drain(..).chain(self.rewritten.drain(..));
         let (mut kept, dropped): (Vec<_>, Vec<_>) = all.partition(is_same);
         kept.sort_by_key(|known| known.id);
@@ -294,20 +297,20 @@ impl Register {
         let before = self.rewritten.iter().flat_map(|it| it.files.iter().map(|file| (file, it.id)));
         let before: BTreeMap<&Member, u64> = before.collect();
         fresh.sort_by_cached_key(|set| {
-            // One that only has another name by now has its place in the order already.
+            // A renamed checkpoint keeps its position in the order.
             let ids = set.members.iter().map(|member| before.get(member).copied());
             let renamed = ids.collect::<Option<Vec<u64>>>().and_then(|ids| ids.into_iter().max());
-            // What is of the future was written before the clock was set back.
+            // A time in the future means that the set was written before the clock was set back.
             let is_of_now = set.newest_ns <= now_ns;
             (renamed.unwrap_or(u64::MAX), is_of_now, set.newest_ns, set.name.step)
         });
         for set in fresh {
-            // One that only has more files by now was counted already.
+            // A checkpoint that only gained files was counted already.
             let before = self.rewritten.iter().find(|known| known.name == set.name);
             let grown = before.filter(|known| is_part(&known.files, &set.members));
             let ordinal = grown.map(|known| known.ordinal);
-            // One that was found complete a little too early stands where it stood, however late
-            // that is found out.
+            // A checkpoint that was found complete a little too early keeps its position, however
+            // late that is noticed.
             let is_later = |known: &Checkpoint, other: &Checkpoint| {
                 other.id > known.id && (set.newest_ns..=now_ns).contains(&other.modified_ns)
             };
@@ -347,27 +350,29 @@ impl Register {
         gone
     }
 
-    /// What is outside, and what went before it was.
+    /// Returns the newest checkpoints in the persist directory, and those removed before they were
+    /// copied.
     pub fn lags(&self) -> &Lags {
         &self.lags
     }
 
-    /// `gone` is nowhere any more; it was missed if it was wanted outside and is not there.
+    /// Records that `gone` does not exist any more. It counts as missed if it was wanted in the
+    /// persist directory and is not there.
     pub fn note_gone(&mut self, gone: &Checkpoint) {
         if gone.level < gone.wanted {
             self.lags.miss(&gone.name.family, gone.id);
         }
     }
 
-    /// The program has ended well: of what it has cleared up nothing is missed.
+    /// Records that the program has ended well: checkpoints that it has cleaned up are not missed.
     pub fn forgive_cleared(&mut self) {
         let there: HashSet<&Family> =
             self.checkpoints.iter().map(|known| &known.name.family).collect();
         self.lags.forgive(|family| there.contains(family));
     }
 
-    /// Takes note of `sets` that are whole, oldest first, whatever the times of their files say.
-    /// One that is known stays what it is: somebody who was killed took note of it before.
+    /// Adds `sets` that are complete, oldest first, whatever the times of their files say. A known
+    /// one stays as it is: a killed process may have recorded it before.
     pub fn adopt(&mut self, sets: &[&Set], rules: &Rules, now_ns: i64) {
         for set in sets {
             let is_it = |known: &Checkpoint| known.name == set.name && known.files == set.members;
@@ -382,8 +387,8 @@ impl Register {
         self.checkpoints.sort_by_key(|known| known.id);
     }
 
-    /// The file at `path` is another one with the same data: what consists of it stays what it is.
-    /// Whether anything does.
+    /// Records that the file at `path` was replaced by another one with the same data, so
+    /// checkpoints with this file stay the same. Returns whether any has it.
     pub fn note_replaced(&mut self, path: &crate::FilePath, inode: u32, version: u64) -> bool {
         let mut is_part = false;
         let known = self.checkpoints.iter_mut().chain(&mut self.rewritten);
@@ -395,12 +400,13 @@ impl Register {
         is_part
     }
 
-    /// The numbers up to `taken` were given before, by an agent that could not write them down.
+    /// Skips the ids up to `taken`: an agent that could not save the register has given them out.
     pub fn skip(&mut self, taken: u64) {
         self.next_id = self.next_id.max(taken + 1);
     }
 
-    /// The same, when checkpoints may have got such numbers already: then these are newer.
+    /// Skips the ids up to `taken`, like `skip`. If that overlaps ids given out here, raises the
+    /// ids of all checkpoints, so that these are newer.
     pub fn move_beyond(&mut self, taken: u64) {
         if taken >= self.next_id {
             let known = self.checkpoints.iter_mut().chain(&mut self.rewritten);
@@ -410,7 +416,7 @@ impl Register {
         }
     }
 
-    /// The number that the next one gets.
+    /// Returns the id that the next checkpoint gets.
     pub fn next_id(&self) -> u64 {
         self.next_id
     }
@@ -436,7 +442,7 @@ impl Register {
         };
         self.next_id += u64::from(id.is_none());
         let wanted_ns = self.wanted_ns_of(&set.name.family);
-        // None if the clock went back since.
+        // None if the clock went back meanwhile.
         let age_ns = now_ns.checked_sub(*wanted_ns).and_then(|age_ns| u64::try_from(age_ns).ok());
         if rules.wants_pfs(ordinal, age_ns.map(Duration::from_nanos)) {
             known.wanted = Level::Pfs;
@@ -445,8 +451,8 @@ impl Register {
         self.checkpoints.push(known);
     }
 
-    /// When the last one of a family that is to be in the persist directory was found complete;
-    /// long ago if none was.
+    /// Returns when the last checkpoint of a family that is wanted in the persist directory was
+    /// found complete; `i64::MIN` if none was.
     fn wanted_ns_of(&mut self, family: &Family) -> &mut i64 {
         let known = self.wanted_ns.iter().position(|(known, _)| known == family);
         let index = known.unwrap_or(self.wanted_ns.len());
@@ -456,7 +462,8 @@ impl Register {
         &mut self.wanted_ns[index].1
     }
 
-    /// The checkpoint at `index` is to be in the persist directory, whatever the policy says.
+    /// Marks the checkpoint at `index` as wanted in the persist directory, whatever the policy
+    /// says.
     fn want(&mut self, index: usize) {
         let known = &mut self.checkpoints[index];
         known.wanted = Level::Pfs;
@@ -465,7 +472,7 @@ impl Register {
         *wanted_ns = completed_ns.max(*wanted_ns);
     }
 
-    /// One more of a family: its number in it.
+    /// Counts one more checkpoint of a family. Returns its ordinal.
     fn count(&mut self, family: &Family) -> u64 {
         if let Some((_, count)) = self.counts.iter_mut().find(|(known, _)| known == family) {
             *count += 1;
@@ -475,31 +482,32 @@ impl Register {
         1
     }
 
-    /// The last run of which it is known that it has ended, see [`crate::model::job::Job::runs`].
+    /// Returns the number of the last run that is known to have ended, see
+    /// [`crate::model::job::Job::runs`].
     pub fn ended_run(&self) -> u64 {
         self.ended_run
     }
 
-    /// That run has ended, and all before it, as is known at `now_ns`.
+    /// Records at `now_ns` that a run and all before it have ended.
     pub fn end_run(&mut self, run: u64, now_ns: i64) {
         if run > self.ended_run {
             (self.ended_run, self.ended_ns) = (run, now_ns);
         }
     }
 
-    /// The last run that is known to have succeeded, 0 if none is.
+    /// Returns the number of the last run that is known to have succeeded; 0 if none is.
     pub fn succeeded_run(&self) -> u64 {
         self.succeeded_run
     }
 
-    /// That run has succeeded.
+    /// Records that a run has succeeded.
     pub fn note_success(&mut self, run: u64) {
         self.succeeded_run = run;
     }
 
-    /// The run failed: those of `sets` that are not complete stay so until their files change.
-    /// Those of dead writers, too, because what is left when somebody has removed the unclean files
-    /// is no more complete.
+    /// Records the failure of a run: those of `sets` that are not complete stay so until their
+    /// files change. This includes sets of dead writers: when somebody has removed the unclean
+    /// files, the rest is still not complete.
     pub fn abandon(&mut self, sets: &[Set]) {
         let is_unfinished = |set: &&Set| {
             let is_left =
@@ -515,8 +523,8 @@ impl Register {
         }
     }
 
-    /// The newest checkpoint of each family is wanted in the persist directory, whatever the policy
-    /// says.
+    /// Marks the newest checkpoint of each family as wanted in the persist directory, whatever the
+    /// policy says.
     pub fn want_newest(&mut self) {
         let known = self.checkpoints.iter().enumerate();
         let newest: BTreeMap<Family, usize> =
@@ -524,17 +532,18 @@ impl Register {
         newest.into_values().for_each(|index| self.want(index));
     }
 
-    /// All checkpoints are wanted in the persist directory.
+    /// Marks all checkpoints as wanted in the persist directory.
     pub fn want_all(&mut self) {
         (0..self.checkpoints.len()).for_each(|index| self.want(index));
     }
 
-    /// Notes what `manifest` has, in which the checkpoints that are whole are named.
+    /// Updates the lags from `manifest`, which names the checkpoints that are complete there.
     pub fn note_outside(&mut self, manifest: &Manifest) {
         self.lags.compare(manifest);
     }
 
-    /// Notes which checkpoints are in the persist directory: those all of whose files `is_drained`.
+    /// Updates the levels: a checkpoint is in the persist directory if all of its files
+    /// `is_drained`.
     pub fn note_levels(&mut self, is_drained: impl Fn(&Member) -> bool) {
         for checkpoint in &mut self.checkpoints {
             let all = checkpoint.files.iter().all(&is_drained);
@@ -543,7 +552,7 @@ impl Register {
     }
 }
 
-/// The files that are among both, which are in the order of their paths.
+/// Returns the files that both lists have. Both are ordered by path.
 fn shared<'a>(some: &'a [Member], others: &'a [Member]) -> impl Iterator<Item = &'a Member> {
     some.iter().filter(|file| others.binary_search(file).is_ok())
 }

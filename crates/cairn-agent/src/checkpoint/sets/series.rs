@@ -1,21 +1,21 @@
-//! Which directories and files are checkpoints by their names: those that differ from known ones
-//! only in the step.
+//! Recognises directories and files as checkpoints by name: those that differ from known ones only
+//! in the step.
 //!
-//! Must stay true: a directory is none unless a known checkpoint of its family is a directory.
+//! Must stay true: a directory counts only if a known checkpoint of its family is a directory.
 
 use super::pattern::Pattern;
 use super::{Family, Name};
 use crate::model::path::FilePath;
 use std::collections::BTreeMap;
 
-/// The families of checkpoints with steps.
+/// Families of checkpoints with steps, as patterns.
 pub struct Series {
     directories: Vec<Pattern>,
     files: Vec<Pattern>,
 }
 
 impl Series {
-    /// Those of these files, of which is said what checkpoint each is of.
+    /// Returns the series of these files, each given with the name of its checkpoint.
     pub fn of<'a>(files: impl Iterator<Item = (&'a Name, &'a FilePath)>) -> Series {
         let mut families: BTreeMap<&Family, (Option<Pattern>, Option<Pattern>)> = BTreeMap::new();
         for (name, path) in files.filter(|(name, _)| name.step.is_some()) {
@@ -29,12 +29,12 @@ impl Series {
         }
     }
 
-    /// The checkpoint that a directory is, or lies in.
+    /// Returns the checkpoint that a directory is, or lies in.
     pub fn name(&self, directory: &FilePath) -> Option<Name> {
         find(&self.directories, &[directory.as_bytes(), b"/"].concat())
     }
 
-    /// The checkpoint that a file is.
+    /// Returns the checkpoint that a file is.
     pub fn name_of_file(&self, path: &FilePath) -> Option<Name> {
         find(&self.files, path.as_bytes())
     }
@@ -45,15 +45,16 @@ fn find(patterns: &[Pattern], path: &[u8]) -> Option<Name> {
     Some(Name { family: found.family, step: found.step })
 }
 
-/// What is of the same family as a checkpoint with this file, where the family's name has this
-/// `end`; None if the file is not. A name that a program gave says nothing of its files.
+/// Returns a pattern for the family of a checkpoint with this file, whose family name is followed
+/// by `end`; None if the file does not match it. A name that a program gave does not describe its
+/// files.
 fn pattern(name: &Name, path: &FilePath, end: &str) -> Option<Pattern> {
     let pattern = Pattern::parse(&format!("/{}{end}", name.family)).ok()?;
     let is_of_it = pattern.position(path.as_bytes()).is_some_and(|found| found.step == name.step);
     is_of_it.then_some(pattern)
 }
 
-/// Whether one of the numbers in a name, as a whole, is this.
+/// Whether `number` occurs in a name as a whole number.
 pub fn has_number(name: &[u8], number: u64) -> bool {
     let runs = name.split(|byte| !byte.is_ascii_digit());
     let numbers = runs.filter_map(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());

@@ -1,13 +1,14 @@
-//! What the sets of a family say of each other.
+//! Comparisons between the sets of a family.
 //!
-//! Pure. Must stay true: that a later step was begun makes nothing complete that lacks what it has.
+//! Pure. Must stay true: the begin of a later step completes no set that lacks files of the later
+//! one.
 
 use super::usual::Usual;
 use super::{Draft, Family, Name, Node, member, newest_ns};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
 
-/// So many later ones are compared with one.
+/// Maximum number of later sets that one is compared with.
 const LATER_MAX: usize = 8;
 
 /// All sets, by family and step.
@@ -26,7 +27,7 @@ impl<'d, 'a> Siblings<'d, 'a> {
         self.superseded.contains(name)
     }
 
-    /// Whether this one has successors of all files of later ones that are not half-written.
+    /// Whether this set has a counterpart of every file of later sets, except half-written files.
     pub(super) fn has_all_of_later(&self, name: &Name) -> bool {
         let (draft, members) = (&self.drafts[name], self.drafts[name].members());
         let later = self.drafts.range((Bound::Excluded(name), Bound::Unbounded));
@@ -39,9 +40,9 @@ impl<'d, 'a> Siblings<'d, 'a> {
         })
     }
 
-    /// Whether all that wrote to this one have gone on: there is another one that has successors of
-    /// all its files. That is of a later step; or all of it was written after this one, and has no
-    /// more.
+    /// Whether all writers of this set have moved on: another set has successors of all its files.
+    /// That set is of a later step, or was written entirely after this one and has no further
+    /// files.
     pub(super) fn is_followed(&self, name: &Name) -> bool {
         let (draft, (_, last)) = (&self.drafts[name], span(&self.drafts[name]));
         let members = draft.members();
@@ -60,8 +61,8 @@ impl<'d, 'a> Siblings<'d, 'a> {
         })
     }
 
-    /// Whether all files of another one were changed after some of this one and before others of
-    /// it: some of it was written again, and some not yet.
+    /// Whether all files of another set were changed after some of this set and before others: a
+    /// part of this set was rewritten, and a part not yet.
     pub(super) fn is_straddling(&self, name: &Name) -> bool {
         let (first, last) = span(&self.drafts[name]);
         self.family(&name.family).any(|(_, other)| {
@@ -70,12 +71,12 @@ impl<'d, 'a> Siblings<'d, 'a> {
         })
     }
 
-    /// Whether there are several others, and all have parts of the same ranks as this one.
+    /// Whether there are at least two other sets, and all have parts of the same ranks as this one.
     pub(super) fn have_same_ranks(&self, name: &Name) -> bool {
         self.family(&name.family).count() > 2 && !self.has_other_ranks(name)
     }
 
-    /// Whether another one has parts of other ranks than this one.
+    /// Whether another set has parts of other ranks than this one.
     pub(super) fn has_other_ranks(&self, name: &Name) -> bool {
         let ranks = &self.drafts[name].ranks;
         self.family(&name.family).any(|(_, other)| other.ranks != *ranks)
@@ -87,14 +88,14 @@ impl<'d, 'a> Siblings<'d, 'a> {
     }
 }
 
-/// When the first and the last of its files were changed.
+/// Returns the times at which the first and the last of its files were changed.
 fn span(draft: &Draft<'_>) -> (i64, i64) {
     let times = draft.files.iter().map(|(_, node)| node.mtime_ns);
     (times.min().unwrap_or(0), newest_ns(draft))
 }
 
-/// Those after which a later step was begun. One that is older is none: the program has gone back
-/// to an earlier step.
+/// Returns the sets after which a later step was begun. A later step with older files does not
+/// count: the program has gone back to an earlier step.
 fn superseded<'d>(drafts: &'d BTreeMap<Name, Draft<'_>>) -> HashSet<&'d Name> {
     let mut later: HashMap<&Family, i64> = HashMap::new();
     let mut superseded = HashSet::new();

@@ -1,4 +1,4 @@
-//! Sets of made-up trees.
+//! Sets of synthetic trees.
 
 use super::*;
 use crate::store::extended::Extended;
@@ -30,19 +30,19 @@ fn tree(files: &[(&str, Node)]) -> Tree {
     files.iter().map(|(name, node)| (path(name), node.clone())).collect()
 }
 
-/// What is known of an ordinary run that began long ago and has written nothing for `quiet_s`.
+/// Situation of an ordinary run that began long ago.
 struct Known {
     now_s: i64,
     ranks: Option<u32>,
     run: Run,
-    /// Files of the newest complete set, which is of this step, if there are any.
+    /// Step and files of the newest complete set; no files if there is none.
     usual: (u64, &'static [&'static str]),
     left_s: Option<i64>,
     abandoned: bool,
-    /// When the run was seen last, if that is not now.
+    /// When the run was last seen alive, if not now.
     alive_s: Option<i64>,
     marks: Vec<Mark>,
-    /// Files of the only set when it was complete last.
+    /// Files of the only set when it was last complete.
     last: &'static [(&'static str, u32, u64)],
 }
 
@@ -146,7 +146,7 @@ fn directory_is_complete_once_a_later_one_was_begun_or_it_was_renamed_into_place
     let standings: Vec<bool> =
         sets(&files, &KNOWN).iter().map(|(_, standing)| *standing == Standing::Complete).collect();
     assert_eq!(standings, [true, false]);
-    // It has not all that the one before it had: then all that wrote to it have to have gone on.
+    // It lacks files that its predecessor had, so all of its writers must have moved on.
     let files = [("ckpt-7/a", file(2, 98)), ("ckpt-7/b", file(4, 98)), ("ckpt-10/a", file(5, 99))];
     let known = Known { now_s: 900, usual: (6, &["ckpt-6/a", "ckpt-6/b", "ckpt-6/c"]), ..KNOWN };
     let first = |files: &[(&str, Node)]| sets(files, &known).remove(0).1;
@@ -180,7 +180,7 @@ fn every_rank_must_have_written_its_part() {
     let waits = |there| Standing::Waiting(Reason::Ranks(there, 4));
     assert_eq!(found(3, Run::Running), [step(10, waits(3)), step(20, waits(2))]);
     assert_eq!(found(4, Run::Running), [step(10, Standing::Complete), step(20, waits(2))]);
-    // The end of the run brings no more of them.
+    // After the end of the run no more parts come.
     let lacks = |there| Standing::Broken(Reason::Ranks(there, 4));
     assert_eq!(found(3, Run::Succeeded), [step(10, lacks(3)), step(20, lacks(2))]);
 }
@@ -196,10 +196,10 @@ fn set_of_a_dead_writer_or_that_a_failed_run_left_is_broken_whatever_follows() {
     assert_eq!(only(&files, &known), Standing::Broken(Reason::Abandoned));
 }
 
-/// Mechanism: time that passed after a run had died counted as quiet, and parts that it had closed
-/// counted as all. Consequence: who looked long enough after the death found what it had left
-/// unfinished complete: it was drained, and offered for a restart.
-/// Fix: quiet is only as long as programs could have written.
+/// Mechanism: time that passed after the death of a run counted as quiet, and its closed parts
+/// counted as all. Consequence: long enough after the death, the unfinished set was found complete,
+/// was drained, and was offered for a restart. Fix: only time in which programs could have written
+/// counts as quiet.
 #[test]
 fn what_a_run_left_does_not_become_complete_after_its_death() {
     let directory = [("ckpt-7/a", file(2, 90)), ("ckpt-7/b", file(3, 90))];
@@ -209,7 +209,7 @@ fn what_a_run_left_does_not_become_complete_after_its_death() {
         assert_eq!(only(&files, &failed(91)), unsettled(4));
         assert_eq!(only(&files, &failed(i64::MIN / SECOND)), unsettled(5), "nobody knows");
         assert_eq!(only(&files, &failed(95)), UNPROVEN, "it was quiet before");
-        // Nothing changes that before the run is known to have failed.
+        // The same holds before the run is known to have failed.
         assert_eq!(only(&files, &Known { now_s: 94, ..KNOWN }), unsettled(1));
     }
 }
@@ -244,12 +244,11 @@ fn clock_that_went_back_completes_nothing() {
     assert_eq!(only(&files, &KNOWN), unsettled(5));
 }
 
-/// Mechanism: as many files as the checkpoint before had, or as there are ranks, were taken for all
-/// of it, also where files of the same names were written again one after another.
-/// Consequence: between two of them the store held new ones and old ones; those were drained as one
+/// Mechanism: as many files as the previous checkpoint had, or as there are ranks, counted as all,
+/// also where files were rewritten under the same names one after another. Consequence: between two
+/// rewrites the store held new and old files, which were drained as one checkpoint. Fix: the files
+/// of the last complete version are known. A file that is not rewritten yet is not part of the next
 /// checkpoint.
-/// Fix: what it had when it was complete is known; what is not written again yet is no part of the
-/// next one.
 #[test]
 fn files_that_are_written_again_are_complete_when_all_of_them_were() {
     const BEFORE: &[(&str, u32, u64)] = &[("ckpt-7/a", 2, 1), ("ckpt-7/b", 3, 1)];
@@ -285,11 +284,9 @@ fn what_is_left_of_a_set_is_complete_when_it_has_stayed_or_the_run_has_ended_wel
     assert_eq!(first(Known { run: Run::Failed, ..known() }), leaving(60), "which is given up then");
 }
 
-/// Mechanism: a set counted as complete as soon as the next one was begun, also with fewer files
-/// than the one before.
-/// Consequence: while some processes had begun the next one and another still wrote to this one, it
-/// was drained without that part.
-/// Fix: it waits as any smaller set does.
+/// Mechanism: a set counted as complete as soon as the next one was begun, even with fewer files
+/// than its predecessor. Consequence: while some processes had begun the next one and another still
+/// wrote to this one, it was drained without that part. Fix: it waits like any other smaller set.
 #[test]
 fn smaller_set_waits_for_more_though_the_next_one_was_begun() {
     let files = [("ckpt-7/a", file(2, 97)), ("ckpt-10/a", file(3, 99)), ("ckpt-10/b", file(4, 99))];
@@ -300,10 +297,10 @@ fn smaller_set_waits_for_more_though_the_next_one_was_begun() {
     assert!(standings(with(157)).eq([UNPROVEN, Standing::Complete]));
 }
 
-/// Mechanism: a set counted as complete as soon as there was one of a greater step.
-/// Consequence: a program that had gone back to an earlier step, and wrote one again of which a
-/// later one was there, had each of its files taken for a checkpoint as it was closed.
-/// Fix: the later step has to be as new.
+/// Mechanism: a set counted as complete as soon as one with a greater step existed. Consequence: a
+/// program had gone back to an earlier step and wrote it again, while a later step was there: each
+/// of its files was taken for a checkpoint when it was closed. Fix: the later step must be at least
+/// as new.
 #[test]
 fn later_step_that_is_older_was_not_begun_after_this_one() {
     let files = [("ckpt-7/a", file(2, 99)), ("ckpt-10/a", file(3, 50)), ("ckpt-9/a", file(4, 10))];
@@ -313,8 +310,9 @@ fn later_step_that_is_older_was_not_begun_after_this_one() {
 }
 
 /// Mechanism: a set was complete as soon as the next step was begun, if none before it was known.
-/// Consequence: after the node was lost, the rest of a checkpoint that was being removed was whole.
-/// Fix: it needs successors of all files that later ones have, but for those that are half-written.
+/// Consequence: after the loss of a node, the remainder of a checkpoint that was being removed
+/// counted as complete. Fix: it needs a counterpart of every file of later sets, except
+/// half-written ones.
 #[test]
 fn followed_set_that_lacks_what_the_next_one_has_waits() {
     let first = |files: &[(&str, Node)]| sets(files, &KNOWN).remove(0).1;
@@ -326,9 +324,9 @@ fn followed_set_that_lacks_what_the_next_one_has_waits() {
     assert_eq!(first(&[("ckpt-7", directory), left, next, more(false)]), unsettled(57));
 }
 
-/// Mechanism: where no complete version of a set was known, nothing said that some of it was old.
-/// Consequence: of two directories that are written in turn, one with old and new files was whole.
-/// Fix: the other one was written in between.
+/// Mechanism: where no complete version of a set was known, nothing told that some of it was old.
+/// Consequence: of two directories that are written in turn, one with old and new files was
+/// complete. Fix: a set is mixed if another one was written in between.
 #[test]
 fn set_whose_files_are_older_and_newer_than_another_one_waits() {
     let files = |b_s| {
@@ -340,8 +338,8 @@ fn set_whose_files_are_older_and_newer_than_another_one_waits() {
     assert_eq!((second(10), second(98)), (unsettled(59), Standing::Complete));
 }
 
-/// Mechanism: only the times of files counted. Consequence: a directory was quiet with the first
-/// old file that was linked into it. Fix: the times of directories count, too.
+/// Mechanism: only the times of files counted. Consequence: a directory was quiet as soon as the
+/// first old file was linked into it. Fix: the times of directories count, too.
 #[test]
 fn directory_into_which_old_files_are_linked_is_not_quiet() {
     let directory = |mtime_s| Node { kind: Kind::Directory, bytes: 0, ..file(9, mtime_s) };
@@ -350,9 +348,9 @@ fn directory_into_which_old_files_are_linked_is_not_quiet() {
     assert_eq!(only(&with(90), &KNOWN), UNPROVEN);
 }
 
-/// Mechanism: a set was complete when each rank had a file in it, and after a while without some.
-/// Consequence: it was so before each had begun its second file, and while a rank was late.
-/// Fix: somebody has to have gone on, and as long as the run goes on the parts of all ranks have to
+/// Mechanism: a set was complete when each rank had a file in it, and after a while even without
+/// some. Consequence: it was complete before each rank had begun its second file, and while a rank
+/// was late. Fix: a rank must have moved on, and while the run goes on the parts of all ranks must
 /// be there.
 #[test]
 fn ranks_may_write_more_than_one_file_and_late() {
@@ -413,10 +411,10 @@ fn namespaces_of_ranks_hold_parts_of_the_same_checkpoints() {
     assert_eq!(plain, [(name(1), 2, true), (name(2), 1, false)]);
 }
 
-/// Mechanism: a set of which one file was written again after it had been seen complete was a
-/// mixture of two, also when the run had ended well. Consequence: what a program appended to the
-/// last file of its checkpoint, while the agent looked, kept it out of the list of those that are
-/// whole, and `--newest-only` took an older one. Fix: a program that ended well has written what it
+/// Mechanism: a set in which one file was rewritten after it had been complete was a mixture, also
+/// when the run had ended well. Consequence: a program appended to the last file of its checkpoint
+/// while the agent looked; the checkpoint was missing in the list of complete ones, and
+/// `--newest-only` took an older one. Fix: a program that ended well has written everything it
 /// wanted to.
 #[test]
 fn what_was_written_again_is_whole_once_the_run_has_ended_well() {

@@ -1,21 +1,20 @@
-//! What a checkpoint of a family usually consists of: whether a set has all that the one before it
-//! had.
+//! Usual content of a checkpoint of a family: whether a set has all files that its predecessor had.
 //!
-//! Pure. A file has a successor in a set of another step if that has a file of its name, in which
-//! numbers that are the old step may be the new one. Must stay true: other files, however many, do
-//! not make up for one that is missing.
+//! Pure. A file has a successor in a set of another step if that set has a file of the same name,
+//! in which numbers equal to the old step may be replaced by the new one. Must stay true: other
+//! files, however many, do not make up for a missing one.
 
 use super::Member;
 use crate::model::path::FilePath;
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// The newest complete set of a family.
+/// Newest complete set of a family.
 #[derive(Clone, Copy, Debug)]
 pub struct Usual<'a> {
-    /// Its step.
+    /// Step of the set.
     pub step: Option<u64>,
-    /// Its files, in the order of their paths.
+    /// Files of the set, ordered by path.
     pub files: &'a [Member],
 }
 
@@ -35,13 +34,13 @@ impl Usual<'_> {
     }
 }
 
-/// The name of a file below a directory of so many components.
+/// Returns the name of a file below a directory of `depth` components.
 fn name_in(path: &FilePath, depth: usize) -> Vec<u8> {
     path.components().skip(depth).collect::<Vec<_>>().join(&b'/')
 }
 
-/// `name` with the number `to` in place of `from`: everywhere, and in each single place, because
-/// what is the same number there may be that of a process.
+/// Returns variants of `name` with `to` in place of `from`: at all places together, and at each
+/// single place, because an equal number may be that of a process.
 fn successors(name: &[u8], from: u64, to: u64) -> Vec<Vec<u8>> {
     let places: Vec<Range<usize>> =
         numbers(name).filter(|place| value(&name[place.clone()]) == Some(from)).collect();
@@ -51,7 +50,7 @@ fn successors(name: &[u8], from: u64, to: u64) -> Vec<Vec<u8>> {
     found
 }
 
-/// Where there are digits.
+/// Returns the ranges of digits.
 fn numbers(name: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -66,7 +65,7 @@ fn value(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// `name` with a number in those places, with zeros before it where there were some.
+/// Returns `name` with `number` at those places, padded with zeros where the old number was.
 fn replaced(name: &[u8], places: &[Range<usize>], number: u64) -> Vec<u8> {
     let (mut whole, mut copied) = (Vec::with_capacity(name.len()), 0);
     for place in places {
@@ -100,9 +99,9 @@ mod tests {
         let parts = ["ckpt-10/model", "ckpt-10/optim"];
         assert!(has_all(1, &parts, 10, &["ckpt-20/model", "ckpt-20/optim", "ckpt-20/more"], 20));
         assert!(!has_all(1, &parts, 10, &["ckpt-20/model", "ckpt-20/a", "ckpt-20/b"], 20));
-        // Whatever the directories are called.
+        // The names of the directories do not matter.
         assert!(has_all(1, &["2026-10-01/x"], 20261001, &["2026-10-02/x"], 20261002));
-        // Zeros, several places, and processes whose number is that of a step.
+        // Zeros, several places, and processes whose number equals the step.
         assert!(has_all(0, &["iter_0009.a"], 9, &["iter_0010.a"], 10));
         assert!(has_all(0, &["iter_99.a"], 99, &["iter_100.a"], 100));
         assert!(has_all(0, &["s10/f.10"], 10, &["s20/f.20"], 20));

@@ -1,8 +1,16 @@
-//! An agent that dies after any step of a plan, or between announcing a step and carrying it out:
-//! what the next agent makes of it. Dying is dropping all it knows; the store and the persist
+//! An agent that dies after any step of a plan, or between announcing a step and carrying it out,
+//! and the agent that follows. A death drops the agent's memory; the store and the persist
 //! directory stay as they are.
 
 mod held;
+
+use cairn_core::{Absence, ExtendedUpdate, InodeId, OpenOptions, ROOT, RenameMode};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::ops::Deref;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::checkpoint::sets::{Family, Name};
@@ -14,13 +22,6 @@ use crate::persist::manifest::{Checkpoint, CheckpointFile, Manifest};
 use crate::store::extended::Extended;
 use crate::store::volume::now;
 use crate::test_store::{TestStore, path};
-use cairn_core::{Absence, ExtendedUpdate, InodeId, OpenOptions, ROOT, RenameMode};
-use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashSet};
-use std::fs;
-use std::ops::Deref;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 
 const STORE: &str = "0123456789abcdef";
 
@@ -36,7 +37,7 @@ impl Deref for World {
 }
 
 impl World {
-    /// One in which a first set of files was drained and then changed in every way there is.
+    /// Creates a store whose first set of files was drained and then changed in every possible way.
     fn changed(map: &Mapping) -> World {
         let world = World::mapped(map);
         for directory in ["kept", "gone", "gone/deep", "turned", "turned/deep"] {
@@ -79,7 +80,7 @@ impl World {
         World::mapped(&Mapping::default())
     }
 
-    /// One in which files land where `map` says.
+    /// Creates a store whose files land where `map` says.
     fn mapped(map: &Mapping) -> World {
         let mut store = TestStore::new();
         store.job.persist = Some(store.directory("out"));
@@ -160,7 +161,7 @@ impl World {
         self.volume.tree().expect("lists")
     }
 
-    /// Lets a new agent make one pass; whether it says that everything is drained.
+    /// Runs one pass with a new agent. Returns whether it reports that everything is drained.
     fn drain(&self) -> bool {
         let mut drainer = Drainer::new(&self.store(), self.job.clone());
         let volumes = [Arc::clone(&self.volume)];
@@ -211,7 +212,8 @@ impl World {
         });
     }
 
-    /// Lets an agent carry out the first `count` steps and die; what it announced, by step.
+    /// Carries out the first `count` steps with an agent that then dies. Returns what it announced,
+    /// by step.
     fn die_after(&self, count: usize) -> Vec<Vec<Intent>> {
         let mut ledger = self.ledger();
         ledger.begin_changes(&HashSet::new()).expect("begins");
@@ -237,8 +239,8 @@ impl World {
         Journal::open(Arc::new(self.destination())).expect("opens").1
     }
 
-    /// Lets an agent announce something and die. A file that is there already is taken for the one
-    /// that was to come.
+    /// Announces `intents` with an agent that then dies. A file that exists already stands for the
+    /// announced one.
     fn announce(&self, intents: &[Intent]) {
         let destination = Arc::new(self.destination());
         let (journal, _) = Journal::open(Arc::clone(&destination)).expect("opens");
@@ -249,7 +251,7 @@ impl World {
         }
     }
 
-    /// What a user finds in the persist directory, by its path in the store, apart from the
+    /// Returns what a user finds in the persist directory, by its path in the store, without the
     /// manifest and the places of mapped directories, which stay.
     fn copies(&self) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
@@ -272,7 +274,7 @@ impl World {
         copies
     }
 
-    /// What should be found there.
+    /// Returns what `copies` should find.
     fn expected(&self) -> BTreeMap<String, String> {
         let expected = [
             ("kept", "directory 755"),
@@ -294,7 +296,7 @@ impl World {
         expected.map(|(name, text)| (name.to_string(), shown(text))).collect()
     }
 
-    /// Inodes in the persist directory, by name and content.
+    /// Returns the inodes in the persist directory, by name and content.
     fn inodes(&self) -> BTreeMap<(String, String), u64> {
         let inode = |name: &str| {
             let metadata = fs::symlink_metadata(self.destination().full_path(&path(name)));
@@ -310,7 +312,7 @@ impl World {
     }
 }
 
-/// Whether the file system of the scratch directories takes extended attributes.
+/// Whether the file system of the scratch directories accepts extended attributes.
 fn takes_attributes() -> bool {
     let path = std::env::temp_dir().join(format!("cairn-attributes-{}", std::process::id()));
     let file = fs::File::create(&path).expect("a scratch file");
@@ -322,7 +324,7 @@ fn extended(attributes: &[(&[u8], &[u8])]) -> Extended {
     attributes.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
 }
 
-/// Extended attributes as `copies` shows them.
+/// Formats extended attributes as `copies` shows them.
 fn attributes_shown(path: &Path) -> String {
     let file = fs::File::open(path).expect("opens");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -350,7 +352,7 @@ fn collect(directory: &Path, prefix: &str, into: &mut BTreeMap<String, String>) 
     }
 }
 
-/// The plan as one plan for each step, in the order in which they are carried out.
+/// Splits the plan into one plan per step, in the order in which they are carried out.
 fn single_steps(plan: &Plan) -> Vec<Plan> {
     let mut steps = Vec::new();
     let none = Plan::default;
@@ -367,7 +369,7 @@ fn single_steps(plan: &Plan) -> Vec<Plan> {
     steps
 }
 
-/// Everything as it lies in the store, and some directories elsewhere.
+/// Returns the default mapping, and one with some directories elsewhere.
 fn mappings() -> [Mapping; 2] {
     let rule = |(from, to): (&str, &str)| Rule { from: path(from), to: path(to) };
     let rules = [("kept", "far/kept"), ("new", "far/deep/new"), ("gone", "went")].map(rule);
@@ -381,7 +383,8 @@ fn step_count(map: &Mapping) -> usize {
     count
 }
 
-/// A world whose agent died after `count` steps, or after announcing the next one as well.
+/// Creates a world whose agent died after `count` steps or, if `announcing`, after it had also
+/// announced the next one.
 fn world_after_death(map: &Mapping, count: usize, announcing: bool) -> World {
     let world = World::changed(map);
     world.die_after(count);
@@ -394,7 +397,7 @@ fn world_after_death(map: &Mapping, count: usize, announcing: bool) -> World {
     world
 }
 
-/// Calls `judge` with a world for each place at which an agent may die.
+/// Calls `judge` with a world for each point at which an agent may die.
 fn after_each_death(judge: impl Fn(&World, &str)) {
     for map in mappings() {
         for count in 0..=step_count(&map) {
@@ -420,10 +423,10 @@ fn what_an_agent_that_died_has_done_is_finished_and_not_done_again() {
     });
 }
 
-/// Mechanism: the journal was read by agents of its own store alone. Consequence: after the loss of
-/// the node what had arrived last was nobody's: it was not brought back, and kept the next run of
-/// the job from putting its own in its place where the directory is shared.
-/// Fix: the next store of the job reads it first.
+/// Mechanism: only agents of the same store read the journal. Consequence: after the loss of the
+/// node, what had arrived last belonged to nobody. It was not brought back, and where the directory
+/// is shared it kept the next run of the job from putting its own files in its place. Fix: the next
+/// store of the job reads it first.
 #[test]
 fn next_store_of_the_job_knows_what_the_last_one_has_placed_and_leaves_nothing_of_it() {
     after_each_death(|world, when| {
@@ -463,12 +466,11 @@ fn names_that_come_back_after_an_agent_died_are_not_taken_for_drained() {
     assert_eq!(world.copies().into_keys().collect::<Vec<_>>(), ["file", "second"]);
 }
 
-/// Mechanism: who gives attributes to one name of a copy makes another file of it first, and not
-/// the one that it has announced. So an agent that died then was not taken to have done it, and its
-/// successor took the copy for what it had been. Consequence: when the program gave its old
-/// attributes back to the file, or went on from an image with these, the copy kept the new ones,
-/// with exit code 0.
-/// Fix: a copy that something was announced about is looked at.
+/// Mechanism: a change of attributes through one name of a linked copy first makes a new file, not
+/// the announced one. So the next agent assumed that an agent that died there had not done it, and
+/// took the copy for unchanged. Consequence: when the program restored the old attributes of the
+/// file, or went on from an image with these, the copy kept the new ones, with exit code 0. Fix: a
+/// copy with an announcement is looked at.
 #[test]
 fn attributes_that_a_copy_got_from_an_agent_that_died_are_seen() {
     for steps in [1, 2, usize::MAX] {
@@ -487,8 +489,8 @@ fn attributes_that_a_copy_got_from_an_agent_that_died_are_seen() {
     }
 }
 
-/// Mechanism: a new agent had not opened the manifest when it was asked to evict, so it did not say
-/// there that the copy stays. Consequence: its first pass removed the copy, and the file was
+/// Mechanism: a new agent had not opened the manifest when it was asked to evict, so it did not
+/// record there that the copy stays. Consequence: its first pass removed the copy, and the file was
 /// nowhere. Fix: evicting opens the manifest.
 #[test]
 fn file_evicted_before_the_first_pass_keeps_its_copy() {
@@ -543,7 +545,7 @@ fn a_record_that_was_cut_off_is_ignored_and_spoils_no_other() {
 fn attributes_that_the_directory_does_not_take_are_counted_and_keep_nothing_from_being_drained() {
     let world = World::new();
     world.write("file", 1, "text");
-    // More than a file system has room for that keeps them in a block; others take them.
+    // More than fits on a file system that keeps them in one block; others accept them.
     let names: Vec<String> = (0..300).map(|number| format!("user.{number}")).collect();
     names.iter().for_each(|name| world.set_extended("file", name, Some("")));
     let all: Vec<(&[u8], &[u8])> = names.iter().map(|name| (name.as_bytes(), &b""[..])).collect();
@@ -592,12 +594,13 @@ fn directory_of_a_copy_is_made_durable_by_the_commit_that_names_the_copy() {
     });
 }
 
-/// The next store of the job, to which the copies of this one are what an earlier one left.
+/// Makes `world` the next store of the job, for which the existing copies are those of an earlier
+/// store.
 fn next_store(world: &mut World) {
     world.0.job.store = "fedcba9876543210".into();
 }
 
-/// The checkpoint `name` of this file and no other, as it was drained.
+/// Returns the checkpoint `name` of exactly these files, as they were drained.
 fn drained_checkpoint(ledger: &Ledger, id: u64, name: &str, files: &[&str]) -> Checkpoint {
     let file = |name: &&str| {
         let copy = ledger.entry(&path(name)).and_then(Entry::copy).expect("a copy");
@@ -624,10 +627,10 @@ fn checkpoint_that_was_to_be_replaced_and_is_still_there_stays_one() {
     ledger.put_checkpoints(vec![known]);
     let changed = ["a", "b"].map(path);
     ledger.begin_changes(&changed.iter().collect()).expect("begins");
-    // Nothing could be copied, and in the next pass nothing is to be.
+    // Nothing could be copied, and the next pass has nothing to copy.
     ledger.note_partial(&HashSet::new());
     assert_eq!(names(ledger.manifest().whole()), ["pair"]);
-    // One is another one now.
+    // One file has a new version.
     world.write("a", 2, "newer text");
     let plan = plan(&world.tree(), ledger.manifest(), &FilePath::root(), &|_| false);
     world.carry_out(&mut ledger, &plan);
@@ -666,7 +669,7 @@ fn replace_a_file_of_an_earlier_store(changed_outside: bool) {
     ledger.begin_changes(&HashSet::new()).expect("begins");
     world.carry_out(&mut ledger, &plan);
     assert!(fs::read(world.out().join("other")).is_ok_and(|text| text == b"newer text"));
-    // As an agent leaves it that dies now.
+    // The state that an agent leaves which dies now.
     drop(ledger);
     let mut destination = world.destination();
     let found = Manifest::load(&mut destination, "job").expect("loads").expect("is there");
@@ -688,9 +691,9 @@ fn what_was_closed_since_the_trees_were_read_overtakes_whatever_namespace_it_is_
     assert!(!overtaking.has_come(), "that was said");
 }
 
-/// Mechanism: room was made after a pass alone. Consequence: where many checkpoints were copied in
-/// one pass a writer got ENOSPC although most of them had arrived and were to leave. Fix: the pass
-/// ends early for a writer that waits.
+/// Mechanism: space was made only after a pass. Consequence: where a pass copied many checkpoints,
+/// a writer got ENOSPC although most of them had arrived and were to leave. Fix: the pass ends
+/// early for a writer that waits.
 #[test]
 fn writer_that_waits_for_space_ends_a_pass_that_has_copied_for_a_while() {
     let world = World::new();
@@ -707,9 +710,9 @@ fn writer_that_waits_for_space_ends_a_pass_that_has_copied_for_a_while() {
     assert!(!overtaking.has_come());
 }
 
-/// Mechanism: a copy of what the file had become since its names were read was not taken for one of
-/// it. Consequence: its other name got a copy of its own, and the link was lost for good, because
-/// each had what it should. Fix: a later copy of the file is one.
+/// Mechanism: a copy of a later version of the file than the tree showed was not recognised as a
+/// copy of it. Consequence: the other name of the file got a copy of its own, and the link was lost
+/// for good, because each name had what it should. Fix: a copy of a later version counts.
 #[test]
 fn file_that_is_written_to_while_it_is_copied_keeps_its_names() {
     let world = World::new();
@@ -737,7 +740,7 @@ fn file_that_is_written_to_while_it_is_copied_keeps_its_names() {
 fn file_in_trouble_that_needs_nothing_any_more_is_not_tried_again() {
     let mut world = World::new();
     world.write("file", 1, "text");
-    // Where several jobs drain to, what is no file of ours is not replaced.
+    // In a shared directory, a file that is not ours is not replaced.
     world.0.job.shared = true;
     fs::create_dir_all(world.out().join("file/foreign")).expect("makes");
     let mut drainer = Drainer::new(&world.store(), world.job.clone());
@@ -756,11 +759,9 @@ fn file_in_trouble_that_needs_nothing_any_more_is_not_tried_again() {
     fs.release(world.volume.slot(), opened.handle, now()).expect("closes");
 }
 
-/// Mechanism: the name of a directory was taken for durable once that was asked for, whatever came
-/// of it.
-/// Consequence: the next commit named files whose names might not outlast a crash, and emptied the
-/// journal.
-/// Fix: it is asked again, until it succeeds.
+/// Mechanism: the name of a directory was taken for durable once a sync was requested, whatever its
+/// result. Consequence: the next commit named files whose names might not outlast a crash, and
+/// emptied the journal. Fix: the sync is repeated until it succeeds.
 #[test]
 fn directory_that_could_not_be_made_durable_is_tried_again_by_the_next_commit() {
     let world = World::new();
@@ -777,10 +778,9 @@ fn directory_that_could_not_be_made_durable_is_tried_again_by_the_next_commit() 
     assert!(ledger.save().is_err());
 }
 
-/// Mechanism: when a copy could not be renamed, what comes to its old name was copied there all the
-/// same.
-/// Consequence: the data of an absent file were lost, of which that copy was all there is.
-/// Fix: what comes to that name waits.
+/// Mechanism: when a copy could not be renamed, the file that takes its old name was copied there
+/// all the same. Consequence: the data of an absent file were lost, because that copy was the only
+/// one. Fix: the file that takes the name waits.
 #[test]
 fn copy_of_an_absent_file_that_cannot_be_renamed_keeps_its_place() {
     let mut world = World::new();
@@ -799,7 +799,7 @@ fn copy_of_an_absent_file_that_cannot_be_renamed_keeps_its_place() {
         let absence = Absence { crc32c, wanted: false, unavailable: false, damaged: false };
         tree.get_mut(&path(name)).expect("is there").absence = Some(absence);
     }
-    // Where several jobs drain to, what is no file of ours is not replaced.
+    // In a shared directory, a file that is not ours is not replaced.
     fs::create_dir_all(world.out().join("old/ckpt/foreign")).expect("makes");
     let plan = |ledger: &Ledger| plan(&tree, ledger.manifest(), &FilePath::root(), &|_| false);
     let mut failures = Failures::default();

@@ -1,16 +1,13 @@
-//! Making a copy of a file from an earlier copy of it: only what differs is written, and read back.
+//! Makes the copy of a file from an earlier copy: only the differences are written and read back.
 //!
-//! Must stay true: pieces of which nobody knows that they are unchanged are compared byte by byte,
-//! because files of many formats have checksums in them that make those of their parts alike; the
-//! copy is under a temporary name meanwhile, and is no copy of anything.
-//! Does not decide which copies are worth it, and does not know what is unchanged
+//! Must stay true: pieces that are not known to be unchanged are compared byte by byte, because
+//! files of many formats embed checksums that make the checksums of different parts equal. The copy
+//! has a temporary name meanwhile, and counts as a copy of nothing.
+//!
+//! Does not decide which copies are worth patching, and does not know what is unchanged
 //! (`drain/unchanged.rs`).
 
-use super::compare_length;
-use crate::drain::meter::Meter;
-use crate::model::error::{Error, Result};
-use crate::store::read::{self, Chunk, Known};
-use cairn_device::checksum;
+use cairn_platform::checksum;
 use rustix::fs::Advice;
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -19,24 +16,29 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What is compared, and written or not, as a whole.
+use super::compare_length;
+use crate::drain::meter::Meter;
+use crate::model::error::{Error, Result};
+use crate::store::read::{self, Chunk, Known};
+
+/// Unit of comparison: a piece is written as a whole or not at all.
 const PIECE_BYTES: usize = read::PIECE_BYTES as usize;
-/// After so many parts in a row of which no piece was the same, the file is another one, and no
-/// longer compared.
+/// Number of consecutive parts without an equal piece after which the rest counts as different and
+/// is not compared.
 const OTHER_PARTS_MAX: u32 = 4;
 
-/// An earlier copy of a file that becomes the copy of what the file is now.
+/// An earlier copy of a file that is patched into the copy of its present version.
 pub(super) struct Earlier {
     file: File,
     path: PathBuf,
-    /// Its length before.
+    /// Its length before the patch.
     bytes: u64,
     known: Arc<Known>,
-    /// All of the file is read, and compared with it: it may turn out to be another file.
+    /// Whether nothing is known to be unchanged, so that the whole file is compared with the copy.
     is_all_compared: bool,
     memory: Vec<u8>,
     others: u32,
-    /// What was written.
+    /// Ranges that were written.
     patches: Vec<Patch>,
 }
 
@@ -46,7 +48,7 @@ struct Patch {
     crc32c: u32,
 }
 
-/// All bytes of a part.
+/// The range of all bytes of a part.
 pub(super) fn all(chunk: &Chunk<'_>) -> Vec<Range<usize>> {
     std::iter::once(0..chunk.length).collect()
 }
@@ -56,7 +58,7 @@ fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     range.step_by(PIECE_BYTES).map(move |start| start..(start + PIECE_BYTES).min(end))
 }
 
-/// Neighbouring ranges as one.
+/// Merges adjacent ranges.
 fn together(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
     let mut joined: Vec<Range<usize>> = Vec::new();
     for range in ranges {
@@ -69,7 +71,8 @@ fn together(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
 }
 
 impl Earlier {
-    /// The copy in `file`, which can be read and written. Errors: its length cannot be had.
+    /// Opens the copy in `file`, which must be readable and writable. Errors: its length cannot be
+    /// read.
     pub(super) fn new(
         file: File,
         path: &Path,
@@ -83,14 +86,14 @@ impl Earlier {
         Ok(Earlier { file, path, bytes, known, is_all_compared, memory, others: 0, patches })
     }
 
-    /// What it is known to have.
+    /// Ranges that the copy is known to have.
     pub(super) fn known(&self) -> Arc<Known> {
         Arc::clone(&self.known)
     }
 
-    /// Which bytes of the next part of the file the copy does not have: neighbouring pieces
-    /// together. What is known is left out: its bytes may not be there (`read.rs`). Errors: the
-    /// copy cannot be read, and something is known.
+    /// Returns the ranges of the next part that the copy lacks, adjacent pieces merged. Known
+    /// ranges are left out: `chunk` may not hold their bytes (`read.rs`). Errors: the copy cannot
+    /// be read, and something is known.
     pub(super) fn differing(&mut self, chunk: &Chunk<'_>) -> Result<Vec<Range<usize>>> {
         let count = self.bytes.saturating_sub(chunk.offset).min(chunk.length as u64) as usize;
         if count == 0 && chunk.is_hole {
@@ -105,7 +108,7 @@ impl Earlier {
         if unknown.is_empty() {
             return Ok(unknown);
         }
-        // Behind its end there will be zeros.
+        // Behind its end the copy will read as zeros.
         self.memory.clear();
         self.memory.resize(chunk.length, 0);
         for range in &unknown {
@@ -141,7 +144,7 @@ impl Earlier {
         let failed = || Error::file("read back", path);
         compare_length(path, bytes, self.file.metadata().map_err(failed())?.len())?;
         for patch in &self.patches {
-            // Only advice: where it is not taken reading takes longer.
+            // Only advice: if the kernel ignores it, reading takes longer.
             let length = NonZeroU64::new(patch.bytes as u64);
             let _ = rustix::fs::fadvise(&self.file, patch.offset, length, Advice::WillNeed);
         }
@@ -162,10 +165,10 @@ impl Earlier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::direct::Aligned;
+    use cairn_platform::direct::Aligned;
 
-    /// The pieces of a part at `offset`, all bytes of which are `byte` but for those at `others`,
-    /// that `earlier` does not have.
+    /// Returns the pieces that `earlier` lacks of a part at `offset`. All bytes of the part are
+    /// `byte` except those at `others`.
     fn differing(
         earlier: &mut Earlier,
         (offset, pieces): (usize, usize),
@@ -197,11 +200,12 @@ mod tests {
         assert!(no_hole(&mut earlier, (0, 4), (7, &[])).is_empty());
         let others = [PIECE_BYTES, 3 * PIECE_BYTES - 1, 7 * PIECE_BYTES];
         assert_eq!(no_hole(&mut earlier, (0, 8), (7, &others)), [(1, 3), (7, 8)]);
-        // Behind the end it has zeros, as a hole has, which is no hole where it has bytes.
+        // Behind its end the copy reads as zeros, like a hole. A hole in the file does not match
+        // bytes of the copy.
         assert_eq!(no_hole(&mut earlier, (8, 2), (0, &[])), [(0, 1)]);
         assert_eq!(differing(&mut earlier, (8, 2), (0, &[]), true), [(0, 1)]);
         assert!(differing(&mut earlier, (9, 2), (0, &[]), true).is_empty());
-        // What is another file is no longer looked at.
+        // Another file is no longer compared.
         for _ in 0..OTHER_PARTS_MAX {
             assert_eq!(no_hole(&mut earlier, (0, 2), (1, &[])), [(0, 2)]);
         }
@@ -224,7 +228,7 @@ mod tests {
         }
     }
 
-    /// What the medium made of it is not what was written.
+    /// The medium changes a byte after the write.
     #[test]
     fn what_was_written_is_read_back() {
         let path = std::env::temp_dir().join(format!("cairn-read-back-{}", std::process::id()));

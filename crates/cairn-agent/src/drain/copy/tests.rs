@@ -1,5 +1,4 @@
-//! What becomes of a copy that something happens to between its being written and its being
-//! published, by how it is verified.
+//! Copies that are changed between writing and publishing, for each way of verification.
 
 use super::*;
 use crate::drain::pace::{Clock, Pace};
@@ -51,7 +50,7 @@ impl World {
         fs::read(self.scratch.join("out").join(name)).ok()
     }
 
-    /// Publishes the copy of a file after `change` happened to it.
+    /// Publishes the copy of a file after `change` was applied to it.
     fn publish_changed(&self, name: &str, verify: Verify, change: impl Fn(&File)) -> Result<Copy> {
         let (tree, path) = (self.volume.tree().expect("lists"), path(name));
         let source =
@@ -135,7 +134,7 @@ fn mark_in_the_middle_of_a_block_is_no_place_to_go_on_at() {
     let temporary = begun.inode().expect("has one");
     let mark = Mark { inode, version, bytes, temporary, offset: 4097, crc32c: 0 };
     world.marks.set(&path, mark);
-    // As an agent leaves it that is killed.
+    // The state that a killed agent leaves.
     std::mem::forget(begun);
     let place = world.place(Verify::Read);
     let copied = copy_file(place, source, &mut Buffer::default(), &Meter::default());
@@ -143,8 +142,8 @@ fn mark_in_the_middle_of_a_block_is_no_place_to_go_on_at() {
     assert!(world.found("f").is_some_and(|found| found == content("f", LARGE)));
 }
 
-/// What an agent that was killed left of the copy of `name`, of which a byte of what is marked was
-/// changed since.
+/// Creates the state that a killed agent left of the copy of `name`, with one byte of the marked
+/// part changed since.
 fn leave_damaged(world: &World, name: &str) {
     let (tree, path) = (world.volume.tree().expect("lists"), path(name));
     let &Node { inode, version, bytes, .. } = &tree[&path];
@@ -174,7 +173,7 @@ fn copy_that_another_agent_began_is_compared_however_the_others_are_verified() {
     }
 }
 
-/// Time that passes whenever it is looked at.
+/// A clock that advances by 1 ms at each reading.
 #[derive(Default)]
 struct Ticking(AtomicU64);
 

@@ -1,9 +1,9 @@
-//! The pace against a clock that only passes when somebody waits or works.
+//! The pace against a clock that advances only when a thread waits or works.
 
 use super::*;
 use std::sync::Arc;
 
-/// Time that passes when somebody waits, or says so.
+/// A clock that advances when a thread waits, or when the test says so.
 #[derive(Clone, Default)]
 pub(crate) struct Virtual(Arc<AtomicU64>);
 
@@ -85,8 +85,8 @@ fn share_is_kept_beside_a_writer_and_free_without() {
         let (meter, clock) = meter(share_of(20));
         let mut lap = Lap::begin(&meter);
         for _ in 0..1000 {
-            // A writer that pauses for longer than a checkpoint does, so that nothing waits for
-            // that.
+            // A writer that pauses for longer than `CHECKPOINT`, so that the drain does not pause
+            // for it.
             meter.pace.limits().wrote_at =
                 writes.then(|| clock.now().saturating_sub(2 * CHECKPOINT));
             clock.pass(Duration::from_millis(1));

@@ -1,7 +1,7 @@
-//! The formulas against a simulation that knows none of them: failures at random moments, one event
-//! after the other.
+//! Compares the formulas with a simulation that uses none of them: failures at random moments, one
+//! event after the other.
 //!
-//! Each simulation has a seed and so many failures that its own spread is below the tolerances
+//! Each simulation has a seed, and enough failures that its own spread is below the tolerances
 //! named here.
 
 use super::*;
@@ -9,15 +9,15 @@ use super::*;
 const SEED: u64 = 0x5eed_0001;
 /// Failures in one simulation.
 const FAILURES: u32 = 100_000;
-/// The simulated progress, a number from 0 to 1, differs from the formula's by less.
+/// Largest difference between the simulated and the computed progress, both from 0 to 1.
 const PROGRESS_TOLERANCE: f64 = 0.006;
 const HOUR: f64 = 3600.0;
 
-/// xorshift64*: enough randomness for a test, the same everywhere.
+/// xorshift64*: random enough for a test, and the same everywhere.
 struct Random(u64);
 
 impl Random {
-    /// A number above 0, at most 1.
+    /// Returns a number above 0, at most 1.
     fn share(&mut self) -> f64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -35,14 +35,13 @@ struct Simulation<'a> {
     now_s: f64,
     next_failure_s: f64,
     failures: u32,
-    /// Intervals whose checkpoint is on the first level, on the second one, and those that were
-    /// done in all.
+    /// Number of completed intervals whose checkpoint is on the first level, and on the second one.
     first: u64,
     second: u64,
 }
 
 impl Simulation<'_> {
-    /// Progress that lasts, as a share of the time.
+    /// Returns the lasting progress as a share of the time.
     fn progress(model: &Model, schedule: Schedule) -> f64 {
         let mut simulation = Simulation {
             model,
@@ -65,7 +64,7 @@ impl Simulation<'_> {
         self.next_failure_s = self.now_s - self.model.mtbf_s * self.random.share().ln();
     }
 
-    /// Computes and writes one checkpoint.
+    /// Computes for one interval and writes one checkpoint.
     fn interval(&mut self) {
         let is_deep = (self.first + 1) % u64::from(self.schedule.every) == 0;
         let second = self.model.second.filter(|_| is_deep);
@@ -81,7 +80,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Restarts until that succeeds; once the second level was needed, it stays needed.
+    /// Restarts until that succeeds. Once the second level was needed, it stays needed.
     fn recover(&mut self) {
         let mut deep = false;
         loop {
@@ -100,7 +99,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Lets so much time pass, or less if there is a failure.
+    /// Lets this much time pass, or less if there is a failure.
     fn survives(&mut self, time_s: f64) -> bool {
         if self.now_s + time_s < self.next_failure_s {
             self.now_s += time_s;
@@ -122,7 +121,8 @@ fn two_levels(failure_share: f64) -> Model {
     Model { second: Some(second), ..one_level(10.0, 20.0, 2.0 * HOUR) }
 }
 
-/// From a checkpoint that is nothing to one that takes a third of the time between failures.
+/// Returns models from a negligible checkpoint to one that takes a third of the time between
+/// failures.
 fn models() -> Vec<Model> {
     vec![
         one_level(12.0, 0.0, 24.0 * HOUR),
@@ -133,7 +133,7 @@ fn models() -> Vec<Model> {
         two_levels(0.1),
         two_levels(0.5),
         two_levels(1.0),
-        // Where restarts often fail themselves.
+        // Restarts that often fail themselves.
         Model { restart_s: 0.5 * HOUR, ..two_levels(0.3) },
     ]
 }
@@ -153,7 +153,8 @@ fn progress_is_that_of_the_simulation() {
     }
 }
 
-/// Steps of a factor of √2 on either side: nearer ones differ by less than the simulation's spread.
+/// Compares intervals in steps of a factor of √2 on either side: closer ones differ by less than
+/// the simulation's spread.
 #[test]
 fn simulation_gets_on_fastest_at_the_interval_advised() {
     const STEP: f64 = std::f64::consts::SQRT_2;
@@ -186,8 +187,8 @@ fn simulation_gets_on_fastest_with_as_many_checkpoints_to_the_second_level_as_ad
 }
 
 /// Daly's interval is within half a per cent of the best one where checkpoints take up to a third
-/// of the time between failures, and Young's only where they take little: both as Daly's paper has
-/// it.
+/// of the time between failures. Young's is close only where they take little. Both as in Daly's
+/// paper.
 #[test]
 fn daly_is_near_the_best_where_young_is_not() {
     for model in models().into_iter().filter(|model| model.second.is_none()) {
@@ -244,6 +245,6 @@ fn nonsense_is_refused() {
         let text = refused(model);
         assert!(text.contains(part), "{text}");
     }
-    // Hopeless schedules make no progress, which is a number.
+    // A hopeless schedule makes no progress; the result is still a number.
     assert_eq!(good.progress(&Schedule { interval_s: 1e9, every: EVERY_MAX }), 0.0);
 }

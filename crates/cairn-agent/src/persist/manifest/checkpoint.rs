@@ -1,9 +1,8 @@
-//! A checkpoint in the persist directory: files that were all verified there, and belong together;
-//! and what is there of others.
+//! A checkpoint in the persist directory: files that belong together and were all verified there;
+//! and the parts of others.
 //!
-//! Must stay true: it is in a manifest only while each of its files has the copy that it names; a
-//! file that is there and part of one that is not whole is said to be so by the same manifest that
-//! names the file.
+//! Must stay true: a checkpoint is in a manifest only while each of its files has the copy that it
+//! names. The manifest that names a file of an incomplete checkpoint also marks it as such.
 
 use super::Manifest;
 use super::{read_number, read_time, write_time};
@@ -15,19 +14,20 @@ use serde::{Deserialize, Serialize};
 /// Files that belong together, each verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// The store that has it, or had it last; empty where an earlier version wrote it.
+    /// Store that has it, or had it last; empty if an earlier version wrote it.
     #[serde(default)]
     pub store: String,
-    /// Its number in the store that has it, or had it last.
+    /// Its number in that store.
     #[serde(deserialize_with = "read_number")]
     pub id: u64,
-    /// Its place in the order of all, see [`super::order`].
+    /// Its place in the order of all checkpoints, see [`super::order`].
     #[serde(default, deserialize_with = "read_number")]
     pub order: u64,
-    /// What it is called.
+    /// Its name.
     #[serde(flatten)]
     pub name: sets::Name,
-    /// Last change of its files, seconds since 1970 with nine decimals.
+    /// Last change of its files, nanoseconds since the epoch; in the file, seconds with nine
+    /// decimals.
     #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
     pub modified_ns: i64,
     /// Its files, in the order of their paths.
@@ -37,25 +37,25 @@ pub struct Checkpoint {
 /// A file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointFile {
-    /// Where it is, below the persist directory.
+    /// Path below the persist directory.
     pub path: FilePath,
-    /// Its length.
+    /// Length.
     pub bytes: u64,
-    /// Checksum of all of it.
+    /// CRC32C of the whole file.
     #[serde(serialize_with = "write_checksum", deserialize_with = "read_checksum")]
     pub crc32c: u32,
 }
 
-/// A checkpoint of which something is there, or will be soon, and not all: files are missing, or
-/// are of an earlier time.
+/// A checkpoint that is there in part, or will be soon: some files are missing or are of an earlier
+/// time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partial {
-    /// What it is called.
+    /// Its name.
     #[serde(flatten)]
     pub name: sets::Name,
-    /// Its files, those that are missing, too, in the order of their paths.
+    /// Its files, including missing ones, sorted by path.
     pub files: Vec<FilePath>,
-    /// The one that was whole before, and is as long as its copies are there.
+    /// The earlier checkpoint of that name. It counts as whole as long as its copies are there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<Checkpoint>,
 }
@@ -68,7 +68,7 @@ impl From<&Checkpoint> for Partial {
 }
 
 impl Partial {
-    /// Adds what was found of the same name later.
+    /// Merges a later finding of the same name.
     pub fn add(&mut self, other: Partial) {
         self.files.extend(other.files);
         self.files.sort();
@@ -78,7 +78,8 @@ impl Partial {
 }
 
 impl Checkpoint {
-    /// What `known` is in the persist directory; None if a file of it has no copy there.
+    /// Returns `known` as a checkpoint of the persist directory; None if one of its files has no
+    /// copy there.
     pub fn of(known: &register::Checkpoint, manifest: &Manifest) -> Option<Checkpoint> {
         let file = |member: &sets::Member| {
             let copy = manifest.files.get(&member.path)?.copy()?;
@@ -95,7 +96,7 @@ impl Checkpoint {
         })
     }
 
-    /// Whether `manifest` has the copies that it is made of.
+    /// Whether `manifest` has all its copies.
     pub fn is_whole(&self, manifest: &Manifest) -> bool {
         self.files.iter().all(|file| {
             let copy = manifest.files.get(&file.path).and_then(super::Entry::copy);
@@ -103,8 +104,7 @@ impl Checkpoint {
         })
     }
 
-    /// Whether these are some of the files of `whole`, and no others: the rest is in the store no
-    /// more.
+    /// Whether its files are a proper subset of those of `whole`: the others have left the store.
     pub fn is_rest_of(&self, whole: &Checkpoint) -> bool {
         let has = |file: &CheckpointFile| {
             let found = whole.files.binary_search_by(|known| known.path.cmp(&file.path));

@@ -1,15 +1,16 @@
-//! Which checkpoint of a job is newer, outside of its stores: the one rule for the manifest and the
+//! Order of a job's checkpoints outside of its stores: the one rule for the manifest and the
 //! archive.
 //!
-//! A checkpoint gets its place when it is first said to be there, and keeps it as long as it is the
-//! same one: behind all that are there, but before those of its own store that this numbered
-//! higher, because the newest are copied first. So the newest is the last that the store completed
-//! that was the last to add one, be it a store of long ago that was resumed.
-//! Must stay true: no clock is asked; a store numbers what it completes in that order
+//! A checkpoint gets its place when it is first recorded, and keeps it as long as it is the same
+//! one. The place is after all that are recorded, but before those of its own store with higher
+//! numbers, because the newest are copied first. So the newest checkpoint is the last that was
+//! completed by the store that added one last, even if that store is an old one that was resumed.
+//!
+//! Must stay true: no clock is used. A store numbers its checkpoints in the order of completion
 //! (`sets/register.rs`).
 
-/// The place of checkpoint `id` of `store` among `others`, of which store, number and place are
-/// said. Others in that place come behind it.
+/// Returns the place of checkpoint `id` of `store` among `others`, given as (store, id, place).
+/// Checkpoints at that place or later move one place up.
 pub fn place<'a>(
     store: &str,
     id: u64,

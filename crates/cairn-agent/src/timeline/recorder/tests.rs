@@ -1,6 +1,7 @@
+use cairn_core::ROOT;
+
 use super::*;
 use crate::test_store::TestStore;
-use cairn_core::ROOT;
 
 fn written(sample: &Sample) -> Vec<(u32, u64)> {
     sample.shares.iter().map(|share| (share.0, share.1)).collect()
@@ -17,10 +18,10 @@ fn recorder(directory: &Path) -> Recorder {
     Recorder::go_on(directory, Timeline::new("melt", "s1", &[]))
 }
 
-/// Mechanism: a process that was new got as its number how many were known.
-/// Consequence: after the line of one of them was damaged, that was the number of another one,
-/// which vanished from the timeline, and whose bytes became the new one's.
-/// Fix: it gets the number behind the last.
+/// Mechanism: a new process got the count of known ones as its number. Consequence: after the line
+/// of one process was damaged, this number was that of another one, which vanished from the
+/// timeline, and its bytes were attributed to the new one. Fix: it gets the successor of the
+/// highest number.
 #[test]
 fn process_has_a_number_of_its_own_though_others_were_lost_from_the_file() {
     let directory = scratch("numbers");
@@ -39,12 +40,11 @@ fn process_has_a_number_of_its_own_though_others_were_lost_from_the_file() {
     fs::remove_dir_all(directory).expect("removes");
 }
 
-/// Mechanism: what no process was seen to have open was counted by how much all files together had
-/// grown; and a file was known by its number, which the next one gets when it is removed.
-/// Consequence: a run that removed each checkpoint when it had written the next one had written
-/// next to nothing.
-/// Fix: each file that changed counts by itself, and is another one when it came to be at another
-/// time.
+/// Mechanism: bytes of unknown writers were counted by how much all files together had grown; and a
+/// file was identified by its inode, which the next file gets when it is removed. Consequence: a
+/// run that removed each checkpoint after writing the next one seemed to have written almost
+/// nothing. Fix: each changed file counts by itself, and a different creation time makes it another
+/// file.
 #[test]
 fn what_was_removed_is_not_taken_from_what_was_written() {
     const BYTES: usize = 5000;
@@ -74,11 +74,11 @@ fn what_was_removed_is_not_taken_from_what_was_written() {
     assert_eq!(sample.unknown, 10 * BYTES as u64);
 }
 
-/// Mechanism: a file was new if its time was after the last look, and at the first look no file
-/// was. A call takes the time before it has the lock, and a busy machine lets it wait in between.
-/// Consequence: what was written to such a file was in no sample.
-/// Fix: the time before the first look begins with the recorder; and what no look has seen may be a
-/// little older than the last.
+/// Mechanism: a file was new if its creation time was after the last look, and at the first look no
+/// file was. A call takes the time before it gets the lock, and a busy machine delays it in
+/// between. Consequence: bytes written to such a file were in no sample. Fix: the time before the
+/// first look begins with the recorder; and a file that no look has seen may be slightly older than
+/// the last look.
 #[test]
 fn what_a_look_has_not_seen_is_counted_at_the_next() {
     let store = TestStore::new();

@@ -1,27 +1,27 @@
-//! What a cluster has, as files say it: devices in TOML; the topology in the same file, or in one
-//! of Slurm's.
+//! Description files of a cluster: devices in TOML; the topology in the same file, or in one of
+//! Slurm's files.
 
+use crate::balancer::{
+    Description, GroupDescription, SwitchDescription, Target, Topology, TopologyError, hostlist,
+};
 use crate::error::{Error, Result};
 use crate::output::size;
 use crate::settings;
-use cairn_agent::balancer::{
-    Description, GroupDescription, SwitchDescription, Target, Topology, TopologyError, hostlist,
-};
 use serde::Deserialize;
 use std::path::Path;
 
-/// Stands for the node in an address.
+/// Placeholder for the node in an address.
 const NODE: &str = "{node}";
 
-/// Devices, and how machines hang together.
+/// Devices and topology of a cluster.
 pub struct Cluster {
     /// The devices.
     pub targets: Vec<Target>,
-    /// The machines.
+    /// The topology of the machines.
     pub topology: Topology,
 }
 
-/// The file in TOML.
+/// The TOML file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct File {
@@ -58,7 +58,8 @@ impl Cluster {
     }
 }
 
-/// Lines of `SLURM_TOPOLOGY_ADDR` have no `=`; those of `topology.conf` all do.
+/// Reads the topology from a Slurm file. Lines of `SLURM_TOPOLOGY_ADDR` have no `=`; all lines of
+/// `topology.conf` do.
 fn read_slurm(path: &Path) -> Result<Topology> {
     let text = settings::read(path)?;
     let says = text.lines().filter_map(|line| line.split('#').next());

@@ -1,8 +1,8 @@
-//! A plan as a picture: domains of processes on the left, those of devices on the right, and what
-//! goes from where to where.
+//! Draws a plan: domains of processes on the left, domains of devices on the right, and the routes
+//! between them.
 
+use crate::balancer::{Domain, Plan, Route};
 use crate::output::markup::escaped;
-use cairn_agent::balancer::{Domain, Plan, Route};
 
 const ROW: usize = 34;
 const BOX_WIDTH: usize = 240;
@@ -10,11 +10,11 @@ const BOX_HEIGHT: usize = 24;
 const GAP: usize = 360;
 const MARGIN: usize = 20;
 const LINE_WIDTH_MAX: f64 = 14.0;
-/// Colours of what is safe, and of what is not.
+/// Colours of safe routes and of exposed ones.
 const SAFE: &str = "#3b6ea5";
 const EXPOSED: &str = "#c0392b";
 
-/// The plan in SVG.
+/// Returns the plan as SVG.
 pub fn draw(plan: &Plan) -> String {
     let rows = plan.rank_domains.len().max(plan.target_domains.len());
     let (width, height) = (2 * (MARGIN + BOX_WIDTH) + GAP, 2 * MARGIN + (rows + 1) * ROW);
@@ -32,7 +32,7 @@ pub fn draw(plan: &Plan) -> String {
     svg + "</svg>\n"
 }
 
-/// Upper edge of a row of boxes, below the heading.
+/// Returns the upper edge of a row of boxes, below the heading.
 fn top(row: usize) -> usize {
     MARGIN + (row + 1) * ROW
 }

@@ -1,25 +1,26 @@
-//! The file that `cairn target --config` reads: addresses, subsystems, namespaces, and who may use
-//! them.
+//! Configuration file of `cairn target --config`: addresses, subsystems, namespaces, and who may
+//! use them.
 //!
-//! Must stay true: a key that is unknown is an error; whatever is wrong is said with its line and
-//! key. Secrets stand in files of their own.
+//! Must stay true: an unknown key is an error. Every error names its line and key. Secrets are in
+//! files of their own.
 
-use super::export::{self, Place};
-use super::grant::parse_room;
-use crate::error::{Error, Result};
-use crate::output::size;
-use crate::settings;
-use cairn_agent::target::grants::Room;
-use cairn_agent::target::{Guard, Limits, Namespace, Subsystem};
-use cairn_device::nvme::secret::HostSecrets;
-use cairn_device::nvme::wire::Nqn;
+use cairn_nvme::secret::HostSecrets;
+use cairn_nvme::wire::Nqn;
+use cairn_target::grants::Room;
+use cairn_target::{Guard, Limits, Namespace, Subsystem};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::Spanned;
 
-/// What is said of the target itself. Options of the command line come first.
+use super::export::{self, Place};
+use super::grant::parse_room;
+use crate::error::{Error, Result};
+use crate::output::size;
+use crate::settings;
+
+/// Settings of the target itself. Command-line options take precedence.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
@@ -45,9 +46,9 @@ pub struct File {
 #[serde(deny_unknown_fields)]
 struct SubsystemTable {
     nqn: Spanned<String>,
-    /// Hosts and their secrets.
+    /// File with hosts and their secrets.
     auth: Option<Spanned<PathBuf>>,
-    /// Hosts that are let in by their names alone.
+    /// Hosts that are admitted by their names alone.
     hosts: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     namespace: Vec<Spanned<NamespaceTable>>,
@@ -57,40 +58,40 @@ struct SubsystemTable {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NamespaceTable {
-    /// A size.
+    /// Size of a namespace in memory.
     ram: Option<Spanned<String>>,
     file: Option<PathBuf>,
     device: Option<PathBuf>,
-    /// Of a file that is made if it is not there.
+    /// Size of a file that is created if it does not exist.
     size: Option<Spanned<String>>,
     block_size: Option<Spanned<u64>>,
 }
 
-/// The file, for messages.
+/// The file's text, for messages.
 struct Text<'a> {
     path: &'a Path,
     text: &'a str,
 }
 
-/// What a configuration says.
+/// A parsed configuration.
 #[derive(Default)]
 pub struct Configuration {
-    /// Of the target itself.
+    /// Settings of the target itself.
     pub file: File,
-    /// Where to listen.
+    /// Addresses to listen on.
     pub listen: Vec<SocketAddr>,
-    /// `memory`, bytes.
+    /// `memory` in bytes.
     pub memory_bytes: Option<usize>,
-    /// Where the counters can be asked for.
+    /// Address of the metrics.
     pub metrics: Option<SocketAddr>,
-    /// Room for what is granted, and how much.
+    /// Space for grants and its size in bytes.
     pub grants: Option<(Room, u64)>,
-    /// What is exported.
+    /// Exported subsystems.
     pub subsystems: Vec<Arc<Subsystem>>,
 }
 
 impl Configuration {
-    /// Reads the file, and opens what it names.
+    /// Reads the file and opens what it names.
     pub fn read(path: &Path) -> Result<Configuration> {
         let text = settings::read(path)?;
         let file: File = settings::parse(path, &text)?;
@@ -122,7 +123,7 @@ impl Configuration {
 }
 
 impl Text<'_> {
-    /// An error at that place of the file.
+    /// Returns an error at that place of the file.
     fn wrong<T>(&self, value: &Spanned<T>, key: &str, problem: &str) -> Error {
         let line = self.text[..value.span().start].matches('\n').count() + 1;
         let problem = format!("line {line}: {key}: {problem}");

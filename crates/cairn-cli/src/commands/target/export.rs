@@ -1,8 +1,6 @@
-//! What a namespace lies in, as people say it.
+//! Backing of a namespace, as the user writes it.
 
-use crate::error::Error;
-use crate::output::size;
-use cairn_agent::target::Namespace;
+use cairn_target::Namespace;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
@@ -10,13 +8,16 @@ use std::ops::RangeInclusive;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-/// Size of a logical block, unless another is given.
+use crate::error::Error;
+use crate::output::size;
+
+/// Default size of a logical block.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// Sizes that there can be: powers of two.
+/// Range of block sizes; only powers of two are allowed.
 const BLOCKS_BYTES: RangeInclusive<u64> = 512..=65536;
 
-/// Whether there are logical blocks of that size. Errors: which there are.
+/// Checks the size of a logical block. Errors: the allowed sizes.
 pub fn check_block_bytes(bytes: u64) -> Result<u64, String> {
     match bytes.is_power_of_two() && BLOCKS_BYTES.contains(&bytes) {
         true => Ok(bytes),
@@ -27,7 +28,7 @@ pub fn check_block_bytes(bytes: u64) -> Result<u64, String> {
     }
 }
 
-/// The same of what the command line says.
+/// Parses and checks the size of a logical block on the command line.
 pub fn parse_block_bytes(text: &str) -> Result<u64, String> {
     check_block_bytes(text.parse().unwrap_or(0))
 }
@@ -35,16 +36,16 @@ pub fn parse_block_bytes(text: &str) -> Result<u64, String> {
 /// Where the blocks of a namespace are.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// In memory; bytes.
+    /// In memory of this size in bytes.
     Memory(u64),
-    /// In a file, which is made with that size if it is not there.
+    /// In a file, which is created with this size if it does not exist.
     File(PathBuf, Option<u64>),
     /// On a block device.
     Device(PathBuf),
 }
 
 impl Place {
-    /// Reads `ram:SIZE`, `file:PATH` or `block:DEVICE`.
+    /// Parses `ram:SIZE`, `file:PATH` or `block:DEVICE`.
     pub fn parse(text: &str) -> Result<Place, Error> {
         match text.split_once(':') {
             Some(("ram", size)) => match size::parse(size) {
@@ -57,7 +58,7 @@ impl Place {
         }
     }
 
-    /// A namespace of what is there.
+    /// Opens the namespace.
     pub fn open(&self, block_bytes: u64) -> io::Result<Namespace> {
         match self {
             Place::Memory(bytes) => Namespace::in_memory(*bytes, block_bytes),
@@ -77,7 +78,7 @@ impl Place {
     }
 }
 
-/// Makes a file with so much room. One that is there already is left as it is.
+/// Creates a file of this size. An existing file stays as it is.
 fn make(path: &PathBuf, bytes: u64) -> io::Result<()> {
     let mut options = OpenOptions::new();
     match options.write(true).create_new(true).mode(0o600).open(path) {

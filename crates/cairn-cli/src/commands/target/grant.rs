@@ -1,15 +1,10 @@
-//! `cairn target grant`, `revoke` and `list`: what a running target exports is changed, by who runs
-//! it.
+//! `cairn target grant`, `revoke` and `list`: the operator changes what a running target exports.
 //!
-//! Must stay true: secrets are shown once, to who asked for the grant, on standard output or in a
-//! file with mode 0600.
+//! Must stay true: secrets are shown once, to the user who asked for the grant, on standard output
+//! or in a file with mode 0600.
 
-use crate::Context;
-use crate::error::{Error, Result};
-use crate::output;
-use crate::output::size;
-use cairn_agent::target::control::{Answer, Request, ask};
-use cairn_agent::target::grants::{Exported, Grant, Room};
+use cairn_target::grants::control::{Answer, Request, ask};
+use cairn_target::grants::{Exported, Grant, Room};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::fs::OpenOptions;
@@ -18,7 +13,12 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The variable that says where the control socket is.
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::output;
+use crate::output::size;
+
+/// Variable with the path of the control socket.
 const CONTROL_VARIABLE: &str = "CAIRN_TARGET_CONTROL";
 
 const GRANT_EXAMPLES: &str = "\
@@ -39,7 +39,7 @@ Examples:
   cairn target list --control /run/cairn/target
   cairn --json target list --control /run/cairn/target";
 
-/// What is done with a target that runs.
+/// Action on a running target.
 #[derive(Subcommand, Debug)]
 pub enum Action {
     Grant(GrantArguments),
@@ -47,7 +47,7 @@ pub enum Action {
     List(ListArguments),
 }
 
-/// Make a namespace for a job, and a secret for the host that alone may use it.
+/// Create a namespace for a job, and a secret for the one host that may use it.
 #[derive(Args, Debug)]
 #[command(after_help = GRANT_EXAMPLES)]
 pub struct GrantArguments {
@@ -56,7 +56,7 @@ pub struct GrantArguments {
     /// Name of the job
     #[arg(long, value_name = "NAME")]
     job: String,
-    /// How large the namespace is to be
+    /// Size of the namespace
     #[arg(long, value_name = "SIZE")]
     size: String,
     /// Name of the host [default: one is made for the job]
@@ -67,7 +67,7 @@ pub struct GrantArguments {
     auth: Option<PathBuf>,
 }
 
-/// Remove the namespace of a job, with everything in it and the connections of who uses it.
+/// Remove the namespace of a job, with everything in it, and close the connections to it.
 #[derive(Args, Debug)]
 #[command(after_help = REVOKE_EXAMPLE)]
 pub struct RevokeArguments {
@@ -76,12 +76,12 @@ pub struct RevokeArguments {
     /// Name of the job
     #[arg(long, value_name = "NAME")]
     job: String,
-    /// End with 0, too, if nothing was granted to the job
+    /// Also exit with 0 if nothing was granted to the job
     #[arg(long)]
     if_granted: bool,
 }
 
-/// Show what a target exports, and to how many.
+/// Show what a target exports, and how many controllers use it.
 #[derive(Args, Debug)]
 #[command(after_help = LIST_EXAMPLES)]
 pub struct ListArguments {
@@ -91,12 +91,12 @@ pub struct ListArguments {
 
 #[derive(Args, Debug)]
 struct Socket {
-    /// The control socket of the target
+    /// Control socket of the target
     #[arg(long, value_name = "SOCKET", env = CONTROL_VARIABLE)]
     control: PathBuf,
 }
 
-/// What was granted; the secrets unless they are in a file.
+/// Result of a grant, with the secrets unless they are in a file.
 #[derive(Debug, Serialize)]
 struct GrantReport {
     job: String,
@@ -104,14 +104,14 @@ struct GrantReport {
     host: String,
     bytes: u64,
     addresses: Vec<SocketAddr>,
-    /// For `cairn run --tier`.
+    /// Tier for `cairn run --tier`.
     tier: String,
     auth: Option<PathBuf>,
     secret: Option<String>,
     target_secret: Option<String>,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(context: &Context, action: &Action) -> Result<()> {
     match action {
         Action::Grant(arguments) => grant(context, arguments),
@@ -126,8 +126,7 @@ pub fn run(context: &Context, action: &Action) -> Result<()> {
     }
 }
 
-/// Reads `ram:SIZE` or `dir:DIRECTORY:SIZE`: where what is granted has its room, and how much there
-/// is.
+/// Parses `ram:SIZE` or `dir:DIRECTORY:SIZE`: the kind of space for grants, and its size in bytes.
 pub fn parse_room(text: &str) -> Option<(Room, u64)> {
     match text.split_once(':')? {
         ("ram", bytes) => Some((Room::Memory, size::parse(bytes)?)),
@@ -142,7 +141,7 @@ pub fn parse_room(text: &str) -> Option<(Room, u64)> {
 fn grant(context: &Context, arguments: &GrantArguments) -> Result<()> {
     let bytes = size::parse(&arguments.size);
     let bytes = bytes.ok_or_else(|| Error::Size { text: arguments.size.clone() })?;
-    // Before anything is granted that nobody would have the secret of.
+    // Created before the grant, so that no grant is made whose secrets cannot be stored.
     let file = arguments.auth.as_deref().map(SecretFile::make).transpose()?;
     let (job, host) = (arguments.job.clone(), arguments.host.clone());
     let answer = arguments.socket.ask(&Request::Grant { job, bytes, host });
@@ -170,7 +169,7 @@ fn grant(context: &Context, arguments: &GrantArguments) -> Result<()> {
     Ok(())
 }
 
-/// As `?auth=FILE` of a tier wants them.
+/// Returns the secrets in the format of `?auth=FILE` of a tier.
 fn lines(grant: &Grant) -> String {
     format!("{}\n{}\n{}\n", grant.host, grant.secret, grant.target_secret)
 }
@@ -189,7 +188,7 @@ fn list(context: &Context, exported: &[Exported]) -> Result<()> {
 }
 
 impl Socket {
-    /// Asks the target. Errors: it is not there, or will not.
+    /// Sends a request to the target. Errors: it does not answer, or refuses.
     fn ask(&self, request: &Request) -> Result<Answer> {
         let failed = |source| Error::Control { path: self.control.clone(), source };
         match ask(&self.control, request).map_err(failed)? {
@@ -204,7 +203,7 @@ impl Socket {
     }
 }
 
-/// A file for secrets, which is removed unless it is filled.
+/// A file for secrets, which is removed on drop unless it was filled.
 struct SecretFile {
     path: PathBuf,
     file: std::fs::File,
@@ -220,7 +219,7 @@ impl SecretFile {
         Ok(SecretFile { path, file, is_filled: false })
     }
 
-    /// Writes what was granted; where.
+    /// Writes the secrets of a grant. Returns the path of the file.
     fn fill(mut self, grant: &Grant) -> Result<PathBuf> {
         let written = self.file.write_all(lines(grant).as_bytes());
         written.and_then(|()| self.file.sync_all()).map_err(Error::file("write to", &self.path))?;
@@ -232,7 +231,7 @@ impl SecretFile {
 impl Drop for SecretFile {
     fn drop(&mut self) {
         if !self.is_filled {
-            // It holds nothing.
+            // The file holds nothing.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -1,20 +1,20 @@
-//! SIGTERM and SIGINT have a target finish what it has accepted; a second one ends it at once.
-//! SIGHUP has it look how large its files and devices are by now.
+//! Signals of a target. SIGTERM and SIGINT let it finish the requests it has accepted; a second one
+//! ends it at once. SIGHUP makes it read the sizes of its files and devices again.
 //!
-//! Must stay true: all are blocked in every thread of the target, so that none is lost.
+//! Invariant: these signals are blocked in every thread of the target, so that none is lost.
 
-use cairn_agent::target::{Directory, Stop};
+use cairn_target::{Directory, Stop};
 use std::sync::Arc;
 use std::thread;
 
-/// The signals, which are blocked.
+/// The blocked signals.
 pub struct Signals(libc::sigset_t);
 
 impl Signals {
-    /// Blocks them. To be called while this process has one thread.
+    /// Blocks the signals. Precondition: this process has one thread.
     pub fn block() -> Signals {
-        // SAFETY: all zeros are a set, which is then made empty; the calls write to it alone, and
-        // to the mask of this thread.
+        // SAFETY: an all-zero sigset_t is valid memory, and sigemptyset initialises it. The calls
+        // write only to `set` and to the mask of this thread.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
@@ -26,7 +26,7 @@ impl Signals {
         }
     }
 
-    /// Waits for them from now on.
+    /// Starts a thread that waits for the signals.
     pub fn watch(self, stop: Stop, directory: Arc<Directory>) -> std::io::Result<()> {
         let watch = move || {
             self.wait_for_the_end(&directory);
@@ -48,7 +48,7 @@ impl Signals {
 
     fn wait(&self) -> i32 {
         let mut signal = 0;
-        // SAFETY: the set was made by `block`, and the number is ours.
+        // SAFETY: `block` initialised the set, and both pointers refer to live values.
         while unsafe { libc::sigwait(&raw const self.0, &raw mut signal) } != 0 {}
         signal
     }

@@ -1,14 +1,8 @@
-//! What `cairn top` draws, and what it remembers for that.
+//! Screen of `cairn top`, and the history that it needs.
 //!
-//! Must stay true: what a colour says, a word says, too; nothing is drawn outside of what there is
-//! room for.
+//! Must stay true: whatever a colour says, a word says, too. Nothing is drawn outside of the
+//! available space.
 
-use crate::commands::status::{FileCounts, SetReport};
-use crate::drain::lag;
-use crate::drain::notes::Checkpoint;
-use crate::output::duration;
-use crate::output::size::human;
-use crate::output::{count, escaped};
 use cairn_agent::checkpoint::sets::lag::Behind;
 use cairn_agent::checkpoint::sets::register::Level;
 use cairn_agent::model::job::TierSpec;
@@ -23,21 +17,28 @@ use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Answers that are remembered of each store.
+use crate::commands::status::{FileCounts, SetReport};
+use crate::drain::lag;
+use crate::drain::notes::Checkpoint;
+use crate::output::duration;
+use crate::output::size::human;
+use crate::output::{count, escaped};
+
+/// Maximum number of answers that are kept per store.
 const HISTORY_MAX: usize = 240;
-/// Answers over which the rate of the drain is taken.
+/// Number of answers over which the rate of the drain is averaged.
 const RATE_ANSWERS: usize = 5;
-/// An answer is old after so many times the time between two.
+/// An answer is outdated after this many request intervals.
 const OLD_AFTER: u32 = 3;
-/// Checkpoints that are shown.
+/// Maximum number of checkpoints that are shown.
 const SETS_MAX: usize = 5;
-/// Lines that are shown of each kind of trouble.
+/// Maximum number of lines that are shown per kind of trouble.
 const TROUBLES_MAX: usize = 6;
 
-/// Every store, as `cairn status --json` has it.
+/// Every store, as in `cairn status --json`.
 pub type Answer = Vec<Store>;
 
-/// What is shown of a store.
+/// Part of a store's status that is shown.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Store {
     job: String,
@@ -77,12 +78,12 @@ struct Launch {
     died: u32,
 }
 
-/// What is remembered of a store.
+/// History of a store.
 #[derive(Default)]
 struct History {
-    /// Bytes at risk, answer after answer.
+    /// Bytes at risk, one value per answer.
     at_risk: VecDeque<u64>,
-    /// Bytes copied from one answer to the next, and the seconds between them.
+    /// Bytes copied between two answers, and the seconds between them.
     copied: VecDeque<(u64, f64)>,
     done: u64,
 }
@@ -92,9 +93,9 @@ pub struct Screen {
     answer: Answer,
     history: HashMap<String, History>,
     every: Duration,
-    /// Since the last answer.
+    /// Time since the last answer.
     age: Duration,
-    /// Why the last question got no answer.
+    /// Why the last request got no answer.
     trouble: Option<String>,
     chosen: usize,
 }
@@ -107,7 +108,7 @@ impl Store {
 }
 
 impl Screen {
-    /// With the first answer; more are to come so often.
+    /// Creates the screen with the first answer. `every` is the time between requests.
     pub fn new(answer: Answer, every: Duration) -> Screen {
         let mut screen = Screen {
             answer: Vec::new(),
@@ -121,7 +122,8 @@ impl Screen {
         screen
     }
 
-    /// Goes on with another answer, or the reason why there is none, so long after the last.
+    /// Updates the screen with an answer, or the reason why there is none. `since` is the time
+    /// since the last answer.
     pub fn take(&mut self, answer: Result<Answer, String>, since: Duration) {
         match answer {
             Ok(answer) => {
@@ -137,18 +139,18 @@ impl Screen {
         }
     }
 
-    /// So long there was no answer.
+    /// Records that no answer arrived during `time`.
     pub fn wait(&mut self, time: Duration) {
         self.age += time;
     }
 
-    /// Chooses the next store, or the one before.
+    /// Selects the next store, or the one before.
     pub fn choose(&mut self, step: isize) {
         let stores = self.answer.len().max(1) as isize;
         self.chosen = (self.chosen as isize + step).rem_euclid(stores) as usize;
     }
 
-    /// Draws everything.
+    /// Draws the whole screen.
     pub fn draw(&self, frame: &mut Frame) {
         let [head, body, foot] =
             Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)])
@@ -250,7 +252,7 @@ impl Screen {
         }
     }
 
-    /// Bytes a second that were copied lately.
+    /// Returns the recent copy rate in bytes per second.
     fn rate(&self, job: &str) -> f64 {
         let Some(history) = self.history.get(job) else { return 0.0 };
         let lately = history.copied.iter().rev().take(RATE_ANSWERS);
@@ -273,8 +275,8 @@ impl Screen {
 fn remember(histories: &mut HashMap<String, History>, store: &Store, since: Duration) {
     let history = histories.entry(store.job.clone()).or_default();
     let done = store.agent.as_ref().map_or(0, |agent| agent.progress.bytes_done);
-    // What was copied before the first answer has taken nobody knows how long; a new pass begins at
-    // 0.
+    // The time of copies before the first answer is unknown, so they do not count. A new pass of
+    // the drain starts at 0.
     let copied = match history.at_risk.is_empty() {
         true => 0,
         false => done.checked_sub(history.done).unwrap_or(done),
@@ -291,7 +293,7 @@ fn push<T>(list: &mut VecDeque<T>, value: T) {
     }
 }
 
-/// Who it is and who is in it.
+/// Returns lines about the job and its processes.
 fn about(store: &Store) -> Vec<Line<'static>> {
     let command = printable(&store.command.join(" "));
     let mut people = format!("{}, {}", store.state, processes(store.processes));
@@ -343,7 +345,7 @@ fn gauge(part: u64, whole: u64, label: String) -> Gauge<'static> {
     Gauge::default().ratio(ratio).label(label).gauge_style(Style::new().fg(Color::Blue))
 }
 
-/// Files by where they are safe.
+/// Returns the files by where they are safe.
 fn of_files(store: &Store) -> Vec<Line<'static>> {
     let files = &store.files;
     let rows = [
@@ -362,7 +364,7 @@ fn of_files(store: &Store) -> Vec<Line<'static>> {
     rows.into_iter().map(line).collect()
 }
 
-/// The newest checkpoints, and where each is safe; first those that are not complete.
+/// Returns the newest checkpoints and where each is safe, incomplete ones first.
 fn of_sets(store: &Store) -> Vec<Line<'static>> {
     let unfinished = store.agent.iter().flat_map(|agent| &agent.last.unfinished);
     let unfinished = unfinished.filter(|one| one.waits).map(|one| {
@@ -385,7 +387,7 @@ fn of_sets(store: &Store) -> Vec<Line<'static>> {
     }
 }
 
-/// What is wrong, one line each.
+/// Returns what is wrong, one line each.
 fn troubles(store: &Store) -> Vec<Line<'static>> {
     let tiers = store.tiers.iter().filter_map(|tier| tier.trouble.clone());
     let agent = store.agent.iter();
@@ -415,7 +417,7 @@ fn warning_if(is_wrong: bool) -> Style {
     if is_wrong { warning() } else { Style::new() }
 }
 
-/// A name that is text, and moves no cursor.
+/// Escapes a name so that it cannot move the cursor.
 fn printable(text: &str) -> String {
     escaped(text.as_bytes())
 }

@@ -1,11 +1,8 @@
-//! Checkpoints of an archive as files that can be brought into a new store.
+//! Checkpoints of an archive as files that can be staged into a new store.
 //!
-//! Must stay true: an object has one version, so of two checkpoints that say different things of a
-//! file only the newer one can be whole; what an object says of a checkpoint is believed only if it
-//! can be read.
+//! Invariant: an object has one version. If two checkpoints describe a file differently, only the
+//! newer one can be complete. A checkpoint object is trusted only if it can be parsed.
 
-use super::Origin;
-use crate::error::Result;
 use cairn_agent::archive::fetch::Archive;
 use cairn_agent::archive::{ArchivePolicy, manifest};
 use cairn_agent::model::path::FilePath;
@@ -17,22 +14,25 @@ use cairn_agent::store::write::NewFile;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-/// Directories are not archived: they are made for files.
+use super::Origin;
+use crate::error::Result;
+
+/// Mode of directories. Directories are not archived; they are created for files.
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// What an archive has of a job.
+/// Content of an archive for one job.
 pub struct Archived {
     archive: Archive,
     job: String,
     url: String,
-    /// Its checkpoints and their files, as a persist directory would have them.
+    /// Its checkpoints and their files, in the form of a persist directory's manifest.
     pub manifest: Manifest,
-    /// A line for each checkpoint of which it is known already that it is not whole.
+    /// A message for each checkpoint that is known to be incomplete.
     pub unreadable: Vec<String>,
 }
 
 impl Archived {
-    /// Of `job` in the archive that `policy` names. Errors: those of the server.
+    /// Reads what the archive in `policy` holds of `job`. Errors: those of the server.
     pub fn open(policy: &ArchivePolicy, job: &str) -> Result<Archived> {
         let archive = Archive::open(policy)?;
         let (checkpoints, mut unreadable) = archive.checkpoints(job)?;
@@ -74,8 +74,8 @@ impl Origin for Archived {
     }
 }
 
-/// The same checkpoints as they would stand in a persist directory, and lines about those that a
-/// newer one has replaced.
+/// Converts the checkpoints into a manifest of a persist directory. Also returns messages about
+/// checkpoints whose files a newer checkpoint has replaced.
 fn as_drained(job: &str, mut found: Vec<manifest::Manifest>) -> (Manifest, Vec<String>) {
     newest_first(&mut found);
     let mount = found.first().map(|newest| newest.mount.clone()).unwrap_or_default();
@@ -94,7 +94,7 @@ fn as_drained(job: &str, mut found: Vec<manifest::Manifest>) -> (Manifest, Vec<S
         }
         one.files.iter().for_each(|file| enter(&mut manifest.files, file));
         let files = one.files.into_iter().map(|file| file.content).collect();
-        // Numbers of different stores may be the same.
+        // Numbers of different stores may be equal, so they are not used.
         let id = manifest.checkpoints.len() as u64 + 1;
         let (store, name, modified_ns) = (one.store, one.name, one.modified_ns);
         let is_known = |known: &Checkpoint| (&known.name, &known.files) == (&name, &files);
@@ -106,8 +106,8 @@ fn as_drained(job: &str, mut found: Vec<manifest::Manifest>) -> (Manifest, Vec<S
     (manifest, replaced)
 }
 
-/// Those that an earlier version wrote have no place in the order: of stores the times of their
-/// last ones, in a store their numbers say which is newer.
+/// Sorts checkpoints, newest first. Those of earlier versions have no order number: across stores
+/// the time of each store's last checkpoint decides, within a store the checkpoint number.
 fn newest_first(found: &mut [manifest::Manifest]) {
     let mut last: HashMap<String, (u64, i64)> = HashMap::new();
     for one in found.iter() {
@@ -120,7 +120,7 @@ fn newest_first(found: &mut [manifest::Manifest]) {
     });
 }
 
-/// Adds a file, and the directories that it lies in.
+/// Adds a file and the directories above it.
 fn enter(files: &mut BTreeMap<FilePath, Entry>, file: &manifest::File) {
     let CheckpointFile { path, bytes, crc32c } = &file.content;
     let blank = Entry {

@@ -1,11 +1,9 @@
-//! Files of a persist directory of which all but the data is brought into a new store: those the
-//! agent brings while programs run.
+//! Stages the metadata of a persist directory's files into a new store. The agent brings in the
+//! data while programs run.
 //!
-//! Must stay true: what is known to be damaged, or is not as long as it should be, is left out as
-//! if its data had been compared.
+//! Must stay true: a file that is known to be damaged, or has the wrong length, is left out, as if
+//! its data had been compared.
 
-use super::{Origin, or_damaged};
-use crate::error::Result;
 use cairn_agent::model::job::Job;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
@@ -15,11 +13,14 @@ use cairn_agent::store::volume::Volume;
 use cairn_agent::store::write::AbsentFile;
 use rustix::fs::FileType;
 
-/// A persist directory, whose files come later.
+use super::{Origin, or_damaged};
+use crate::error::Result;
+
+/// A persist directory whose file data are brought in later.
 pub struct OnDemand<'a> {
     /// The directory.
     pub destination: &'a Destination,
-    /// What it has of the job.
+    /// Files of the job in the directory.
     pub manifest: &'a Manifest,
 }
 
@@ -53,7 +54,8 @@ impl Origin for OnDemand<'_> {
 }
 
 impl OnDemand<'_> {
-    /// Makes a file that is absent; false if it is known that its copy is not what it should be.
+    /// Creates a file without data. Returns false if its copy is missing, damaged or of the wrong
+    /// length.
     fn make(
         &self,
         path: &FilePath,

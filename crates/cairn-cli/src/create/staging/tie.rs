@@ -1,13 +1,10 @@
-//! Saying whose copies the files of a new store are, which came, or will come, from the directory
-//! that it drains to.
+//! Ties the files of a new store to their copies in the persist directory, from which they were
+//! staged.
 //!
-//! Must stay true: before programs run the manifest says so of absent files, so that the copies go
-//! where the programs take the files; a file is marked as drained only after the manifest names its
-//! copy.
+//! Must stay true: before programs run, the manifest lists absent files as drained from this store,
+//! so that their copies follow renames by the programs. A file is marked as drained only after the
+//! manifest names its copy.
 
-use super::Staged;
-use crate::error::Result;
-use crate::store::OpenStore;
 use cairn_agent::drain::checkpoints::Checkpoints;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::ledger::Ledger;
@@ -17,9 +14,13 @@ use cairn_agent::store::node::{Node, Tree};
 use cairn_agent::store::volume::{Volume, now};
 use cairn_core::InodeId;
 
-/// Ties every regular file of a new store to its copy in the persist directory, and says there
-/// which copies were found damaged, and in the register which checkpoints are there. Errors: the
-/// directory cannot be read or written.
+use super::Staged;
+use crate::error::Result;
+use crate::store::OpenStore;
+
+/// Ties every regular file of a new store to its copy in the persist directory. Records there which
+/// copies were found damaged, and in the register which checkpoints exist. Errors: the directory
+/// cannot be read or written.
 pub fn tie(store: &OpenStore, volumes: &[Volume], staged: &Staged) -> Result<()> {
     let Some(persist) = &store.job.persist else { return Ok(()) };
     let mut ledger = Ledger::open(persist, &store.job)?;
@@ -32,10 +33,10 @@ pub fn tie(store: &OpenStore, volumes: &[Volume], staged: &Staged) -> Result<()>
     Ok(checkpoints.save()?)
 }
 
-/// Ties every regular file of a new store, which was filled from `image`, to what is in its place
-/// in the persist directory: that is its copy, or is to be replaced by one, and removed if the
-/// program removes the file. Of what was `drained` the rest arrived after the image.
-/// Errors: as `tie`.
+/// Ties every regular file of a new store, which was filled from `image`, to the file at its path
+/// in the persist directory. If both have the same content, that file is its copy; otherwise it is
+/// replaced by the next drain, and removed if the program removes the file. Files of `drained` that
+/// the image lacks arrived after the image and are marked as rolled back. Errors: those of `tie`.
 pub fn tie_places(
     store: &OpenStore,
     volumes: &[Volume],
@@ -61,7 +62,7 @@ pub fn tie_places(
     Ok(ledger.commit()?)
 }
 
-/// Ties those files to their copies that `are_meant`, whose data came from these, or are to.
+/// Ties the files that `are_meant` to the copies that their data came from, or will come from.
 pub fn tie_files(
     ledger: &mut Ledger,
     volumes: &[Volume],
@@ -72,14 +73,15 @@ pub fn tie_files(
     for (path, node) in trees.iter().flatten().filter(is_meant) {
         ledger.attach(path, node);
         if node.absence.is_none() {
-            // It was compared on its way: one that had been damaged was mended.
+            // The data were compared while they were copied: a copy that had been damaged was
+            // repaired.
             ledger.update(path, |entry| entry.damaged = false);
         }
     }
     ledger.commit()?;
     for (volume, tree) in volumes.iter().zip(&trees) {
         for (_, node) in tree.iter().filter(is_meant) {
-            // What fails here is only the mark that is shown; the manifest is what counts.
+            // Only the displayed mark can fail here; the manifest is authoritative.
             let _ = volume.fs().mark_drained(InodeId(node.inode), node.version, now());
         }
     }

@@ -1,22 +1,15 @@
-//! Checkpoints of which something is damaged are put right, or set aside for the one before.
+//! Repairs damaged checkpoints, or sets them aside in favour of the one before.
 //!
-//! Must stay true: of a family all that is to take another place is built first, and written down;
-//! then it is moved, and the register is told. A kill before that leaves everything as it was, and
-//! one after it everything for the next run to end. A file is put right from a verified copy of
-//! that very version alone. What is set aside is never removed. Has the store to itself, and keeps
-//! agents away.
+//! Invariant: for each family, everything that is to be moved is first built and written to a note.
+//! Then it is moved, and then the register is updated. A kill before the note leaves everything as
+//! it was; a kill after it leaves the rest to the next run. A file is repaired only from a verified
+//! copy of the same version. What is set aside is never removed. The repair has exclusive use of
+//! the store and keeps agents away.
 
 mod build;
 pub mod moves;
 mod places;
 
-use super::{Damage, Reader};
-use crate::create::claim::Claim;
-use crate::create::staging::tie;
-use crate::drain::checkpoints;
-use crate::error::Result;
-use crate::output::progress::Progress;
-use crate::store::locate;
 use build::Obstacle;
 use cairn_agent::checkpoint::quarantine::{Move, REPAIR_FORMAT, Repair as Note};
 use cairn_agent::checkpoint::sets::register::Checkpoint;
@@ -30,7 +23,15 @@ use cairn_agent::store::node::Tree;
 use cairn_agent::store::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who repairs the checkpoints of a store.
+use super::{Damage, Reader};
+use crate::create::claim::Claim;
+use crate::create::staging::tie;
+use crate::drain::checkpoints;
+use crate::error::Result;
+use crate::output::progress::Progress;
+use crate::store::locate;
+
+/// Repair of the checkpoints of a store.
 pub struct Repair<'a> {
     claim: &'a Claim,
     volumes: &'a [Volume],
@@ -39,16 +40,16 @@ pub struct Repair<'a> {
     quiet: bool,
 }
 
-/// What takes the place of something.
+/// Content that replaces something.
 #[derive(Default)]
 struct Built {
     moves: Vec<Move>,
-    /// What is to be said of it when it is there.
+    /// Messages to print once it is in place.
     lines: Vec<String>,
 }
 
 impl<'a> Repair<'a> {
-    /// To repair what was found to be damaged. Errors: the register, or the persist directory and
+    /// Opens a repair of damage that was found. Errors: the register, or the persist directory and
     /// its manifest, cannot be read.
     pub fn open(claim: &'a Claim, volumes: &'a [Volume], quiet: bool) -> Result<Repair<'a>> {
         let job = &claim.store.job;
@@ -57,8 +58,8 @@ impl<'a> Repair<'a> {
         Ok(Repair { claim, volumes, ledger, checkpoints, quiet })
     }
 
-    /// To end what was begun: the directory may be away, then its copies are compared again by the
-    /// agent. Errors: the register cannot be read.
+    /// Opens a repair to finish one that was begun. The persist directory may be absent; in that
+    /// case the agent compares its copies later. Errors: the register cannot be read.
     pub fn to_settle(claim: &'a Claim, volumes: &'a [Volume]) -> Result<Repair<'a>> {
         let job = &claim.store.job;
         let ledger = job.persist.as_ref().and_then(|persist| Ledger::open(persist, job).ok());
@@ -66,7 +67,7 @@ impl<'a> Repair<'a> {
         Ok(Repair { claim, volumes, ledger, checkpoints, quiet: true })
     }
 
-    /// Ends what `note` says and somebody who was killed began.
+    /// Finishes the repair in `note`, which a killed process began.
     pub fn settle(&mut self, note: &Note) -> Result<()> {
         self.finish(note)?;
         self.say("what an earlier run had begun to put right or set aside is done");
@@ -74,8 +75,9 @@ impl<'a> Repair<'a> {
         Ok(())
     }
 
-    /// Has the newest checkpoint of a family be one that is intact, if there is one: of those
-    /// `known`, oldest first, or else of those outside. `found` is what is damaged of one of them.
+    /// Makes the newest checkpoint of a family an intact one, if there is one: among those `known`,
+    /// oldest first, else among those only in the persist directory. `found` is the damage of one
+    /// of them.
     pub fn family(
         &mut self,
         family: &Family,
@@ -114,7 +116,8 @@ impl<'a> Repair<'a> {
             return Ok(());
         }
         moves::make_durable(self.volumes)?;
-        // Whoever ends this looks at nothing that is half done.
+        // Saved before the note, so that a later run that finishes this repair sees a complete
+        // register.
         self.checkpoints.save()?;
         note.save(self.claim.store.directory())?;
         self.finish(&note)?;
@@ -123,12 +126,12 @@ impl<'a> Repair<'a> {
         Ok(())
     }
 
-    /// Carries out what `note` says, and has register and manifest say so. Errors: it cannot be
-    /// carried out; then nothing of it is.
+    /// Carries out the moves of `note`, then updates register and manifest. Errors: the moves
+    /// cannot be carried out; then all of them are undone.
     fn finish(&mut self, note: &Note) -> Result<()> {
         let directory = self.claim.store.directory();
         if let Err(error) = moves::carry_out(self.volumes, note) {
-            // If that fails, too, the next run tries again.
+            // If this fails, too, the next run tries again.
             if moves::take_back(self.volumes, note).is_ok() {
                 Note::forget(directory)?;
                 moves::clear(self.volumes);
@@ -141,7 +144,7 @@ impl<'a> Repair<'a> {
         Ok(())
     }
 
-    /// Says in register and manifest what consists of which files now.
+    /// Updates register and manifest after the moves.
     fn take_note(&mut self, note: &Note) -> Result<()> {
         let mut new: BTreeSet<&FilePath> = note.brought.iter().collect();
         for one in note.moves.iter().filter(|one| one.replaces.is_some()) {
@@ -158,7 +161,8 @@ impl<'a> Repair<'a> {
         }
         self.checkpoints.save()?;
         if let Some(ledger) = &mut self.ledger {
-            // A copy that is not known to be one is compared, or made again, by the agent.
+            // The error is ignored: a copy without this entry is compared or made again by the
+            // agent.
             let _ = tie::tie_files(ledger, self.volumes, &|path| new.contains(path));
         }
         Ok(())
@@ -190,8 +194,8 @@ impl<'a> Repair<'a> {
         Reader::new(self.volumes, progress).damaged(known)
     }
 
-    /// Builds what takes the place of what is damaged of a checkpoint; None if not all of that can
-    /// be had.
+    /// Builds replacements for the damaged files of a checkpoint; None if not all of them can be
+    /// replaced.
     fn put_right(&mut self, damaged: &[Damage]) -> Result<Option<Built>> {
         let mut built = Built::default();
         let mut wanted = Vec::new();
@@ -220,7 +224,7 @@ impl<'a> Repair<'a> {
         Ok(Some(built))
     }
 
-    /// The verified copy outside of this version of a file.
+    /// Returns the verified copy of this version of a file in the persist directory.
     fn copy_of(&self, file: &Member) -> Option<manifest::Copy> {
         let is_of_it = |entry: &&manifest::Entry| {
             let tied = entry.state == State::Drained && !entry.detached;
@@ -230,7 +234,7 @@ impl<'a> Repair<'a> {
         self.ledger.as_ref()?.entry(&file.path).filter(is_of_it)?.copy()
     }
 
-    /// Builds these files; false if one of them cannot be had, and why is said.
+    /// Builds these files. Returns false, and prints why, if one of them cannot be built.
     fn build_all(&mut self, wanted: &[(&FilePath, manifest::Copy)]) -> Result<bool> {
         let Some(ledger) = &mut self.ledger else { return Ok(wanted.is_empty()) };
         let located = wanted.iter().filter_map(|(path, copy)| {
@@ -259,7 +263,7 @@ impl<'a> Repair<'a> {
         drop(progress);
         let Some(obstacle) = obstacle else { return Ok(true) };
         if obstacle.is_damage {
-            // Only a word to others.
+            // The error is ignored: the entry is only a hint to others.
             let _ = ledger.commit();
         }
         self.say(&obstacle.reason);
@@ -267,7 +271,7 @@ impl<'a> Repair<'a> {
         Ok(false)
     }
 
-    /// What is moved so that programs find nothing of these checkpoints.
+    /// Returns the moves after which programs find nothing of these checkpoints.
     fn set_aside(&self, aside: &[Checkpoint]) -> Result<Vec<Move>> {
         let mut moves = Vec::new();
         for known in aside {
@@ -281,8 +285,8 @@ impl<'a> Repair<'a> {
         Ok(moves)
     }
 
-    /// Builds the newest whole checkpoint of a family that is only outside: its name, what is
-    /// moved, and its files.
+    /// Builds the newest complete checkpoint of a family that is only in the persist directory.
+    /// Returns its name, what is to be moved, and its files.
     fn bring_older(
         &mut self,
         family: &Family,
@@ -316,8 +320,8 @@ impl<'a> Repair<'a> {
         Ok(None)
     }
 
-    /// How what was built for files of which nothing is there gets to its places: the topmost
-    /// directories that are missing, as a whole, once what is set aside has gone.
+    /// Returns the moves that bring built files to their places where nothing exists: each moves
+    /// the topmost missing directory as a whole. Directories that are set aside count as missing.
     fn missing(&self, files: &[FilePath], aside: &[Checkpoint]) -> Result<Vec<Move>> {
         let gone: BTreeSet<FilePath> =
             self.set_aside(aside)?.into_iter().map(|one| one.from).collect();
@@ -354,8 +358,8 @@ fn has_place(volumes: &[Volume], located: &[Located<'_>]) -> Result<Option<Obsta
     Ok(None)
 }
 
-/// What is moved so that programs find nothing of the files `own` of a namespace, which are of one
-/// checkpoint.
+/// Returns the moves after which programs find nothing of the files `own` of a namespace, which
+/// belong to one checkpoint.
 fn set_aside(volume: &Volume, step: Option<u64>, own: BTreeSet<FilePath>) -> Result<Vec<Move>> {
     if own.is_empty() {
         return Ok(Vec::new());

@@ -1,20 +1,21 @@
-//! A store that is left for its last image: what is in it goes outside, to a directory of its own,
+//! Copies the content of a store that is abandoned for its last image to a directory of its own,
 //! verified.
 //!
-//! Must stay true: nothing of the store, nor of its images, is removed here, and nobody writes to
-//! it meanwhile.
+//! Must stay true: nothing in the store or its images is removed here, and nobody writes to the
+//! store meanwhile.
+
+use cairn_agent::drain::checkpoints::{Delivery, Told};
+use cairn_agent::image;
+use cairn_agent::model::job::left_name;
+use std::time::Duration;
 
 use crate::create::claim::Claim;
 use crate::drain::drain_with;
 use crate::error::{Error, Result};
 use crate::output::{self, count};
 use crate::store::survey;
-use cairn_agent::drain::checkpoints::{Delivery, Told};
-use cairn_agent::image;
-use cairn_agent::model::job::left_name;
-use std::time::Duration;
 
-/// Sets aside all that is in the store. Errors: it has no image, programs still use it, or
+/// Copies everything in the store out. Errors: the store has no image, programs still use it, or
 /// something could not be copied.
 pub fn set_aside(claim: &Claim, quiet: bool) -> Result<()> {
     let job = &claim.store.job;
@@ -35,7 +36,7 @@ pub fn set_aside(claim: &Claim, quiet: bool) -> Result<()> {
     if !left.outcome.complete || !left.outcome.unclean.is_empty() {
         return Err(not_left(crate::drain::left(&left.outcome)));
     }
-    // Somebody may have come meanwhile.
+    // A program may have entered the store meanwhile.
     nobody_uses_it()?;
     if image::newest(persist, &name).is_none() {
         return Err(Error::NoImage { job: name, persist: persist.display().to_string() });

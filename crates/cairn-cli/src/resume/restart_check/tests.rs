@@ -1,18 +1,20 @@
-use super::*;
 use cairn_agent::checkpoint::sets::Name;
 use cairn_agent::checkpoint::sets::register::Level;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::store::node::Kind;
 use cairn_agent::store::write::NewFile;
 use cairn_core::{Geometry, ROOT};
-use cairn_device::media_file::Allocation;
-use cairn_device::namespace::{self, Creation};
+use cairn_device::media::media_file::Allocation;
+use cairn_device::store::namespace::{self, Creation};
 use cairn_device::{MediumKind, Store, TierPlace};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A store with a block of memory and a file behind it, in a directory that goes with it.
+use super::*;
+
+/// A store with a block of memory and a tier in a file behind it, in a directory that is removed
+/// with it.
 pub struct Scratch {
     directory: PathBuf,
     pub volume: Volume,
@@ -40,7 +42,7 @@ impl Scratch {
         Scratch { directory, volume }
     }
 
-    /// Makes a file, with the directories that it lies in, or another one in place of it.
+    /// Creates or replaces a file and the directories above it.
     pub fn write(&self, name: &str, content: &[u8]) {
         let path = path(name);
         let mut here = FilePath::root();
@@ -48,7 +50,7 @@ impl Scratch {
         for name in parent.components() {
             here = here.join(name);
             let (fs, caller) = (self.volume.fs(), self.volume.caller_as_user());
-            // It may be there.
+            // The directory may exist.
             let _ = fs.make_directory(&caller, ROOT, here.as_bytes(), 0o755);
         }
         let mut file = NewFile::create(&self.volume, &path).expect("creates");
@@ -56,7 +58,7 @@ impl Scratch {
         file.finish(0o644, 1).expect("finishes");
     }
 
-    /// All files, with what is in them.
+    /// Returns all files with their content.
     pub fn contents(&self) -> Vec<(String, String)> {
         let tree = self.volume.tree().expect("reads");
         let files = tree.iter().filter(|(_, node)| node.kind == Kind::File);
@@ -74,7 +76,7 @@ impl Scratch {
         files.collect()
     }
 
-    /// What a checkpoint of these files is known as.
+    /// Returns a checkpoint of these files as the register has it.
     fn checkpoint(&self, names: &[&str]) -> Checkpoint {
         let file = |name: &&str| {
             let found = self.volume.attributes(&path(name)).expect("is there");
@@ -111,9 +113,9 @@ fn path(text: &str) -> FilePath {
     FilePath::parse(text.as_bytes()).expect("a valid path")
 }
 
-/// Mechanism: an error of a device in reading one file ended the comparison of all. Consequence: a
-/// bad sector under the newest checkpoint kept a run from going on, though there was a copy. Fix: a
-/// part that cannot be read is damage of its file, unless nothing of the device can be read.
+/// Mechanism: a device error in reading one file ended the comparison of all files. Consequence: a
+/// bad sector under the newest checkpoint prevented a resume although there was a copy. Fix: a part
+/// that cannot be read counts as damage of its file, unless nothing on the device can be read.
 #[test]
 fn part_of_a_device_that_cannot_be_read_is_damage_and_a_device_that_is_gone_is_not() {
     let scratch = Scratch::new();

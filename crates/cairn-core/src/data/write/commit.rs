@@ -1,8 +1,9 @@
 //! Writing, second half: the bytes are in place and become part of the file, or are given up.
 //!
-//! If somebody else filled the same hole or moved the file's blocks since the plan, the commit says
-//! `Replan`. The description the plan was made through may be closed by then: what is noted there
-//! is left out.
+//! If somebody else filled the same hole or moved the file's blocks since the plan, the commit
+//! returns `Replan`. The description that the plan was made through may be closed by then; the
+//! commit does not update it in that case.
+//!
 //! Does not decide how often to plan again; the caller does.
 
 use super::WritePlan;
@@ -16,13 +17,13 @@ use crate::format::types::Caller;
 use crate::process::pin::{PIN_APPEND, PIN_CONTESTED, Pin, PinnedRun};
 use crate::space::pool::BlockRun;
 
-/// What became of a plan.
+/// Outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committed {
-    /// It is part of the file. If it repeated a longer append that gave `Replan`, go on at
+    /// The write is part of the file. If it repeated a longer append that gave `Replan`, go on at
     /// `Position::Again` where this part ends, or call `abort_write`.
     Done,
-    /// The file changed underneath: plan again at `Position::Again(plan.offset)` and transfer
+    /// The file changed since the plan. Plan again at `Position::Again(plan.offset)` and transfer
     /// again, or give the write up with `abort_write`. An append keeps its place until then.
     Replan,
 }
@@ -44,13 +45,14 @@ impl Transaction<'_> {
             })
     }
 
-    /// Whether blocks that are to be replaced are still nobody's to write to.
+    /// Whether the blocks that are to be replaced are still in the image, and the file's writes
+    /// still redirected.
     pub(crate) fn still_redirects(&self, inode: Inode, image: u64) -> bool {
         image == 0
             || self.image.is_some_and(|held| held.number == image) && self.is_redirected(inode)
     }
 
-    /// What a write does to the tail: it reaches over it, moves it, or leaves one.
+    /// Updates the tail after a write: the write passes over it, moves it, or leaves one.
     fn move_tail(&mut self, inode: Inode, plan: &WritePlan) {
         let end = plan.offset + plan.length;
         if plan.leaves_tail {
@@ -66,8 +68,8 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Stores the checksum of a block of the caller's own plan; takes no lock.
-    /// Errors: `NoSpace` if the table's page cannot be had.
+    /// Stores the checksum of a block of the caller's own plan; takes no lock. Errors: `Invalid` if
+    /// there is no such tier; `NoSpace` if the table's page cannot be backed.
     pub fn store_checksum(&self, tier: u8, block: u32, crc32c: u32) -> Result<()> {
         let region = self.layout().tiers.get(tier as usize).ok_or(Error::Invalid)?;
         if block < region.blocks {
@@ -91,13 +93,13 @@ impl Microfs {
             }
             let flags = inode.flags(tx);
             if flags & ORPHAN != 0 || plan.brings && flags & ABSENT == 0 {
-                // Deleted and closed meanwhile: nobody will read it. Or emptied: what is brought is
-                // nobody's.
+                // Deleted and closed meanwhile: nobody will read it. Or emptied: the staged-in data
+                // belong to nobody.
                 tx.abandon_pin(slot, pin);
                 return Ok(Committed::Done);
             }
             let end = plan.offset + plan.length;
-            // Somebody wrote or cut beyond: what this plan left unzeroed, or what was cut off,
+            // Somebody wrote or cut beyond the plan: what it left unzeroed, or what was cut off,
             // would show.
             let reach = inode.written_end(tx).max(inode.size(tx));
             let was_cut = pin.layout(tx) >> 32 != u64::from(inode.moves(tx));
@@ -125,8 +127,8 @@ impl Microfs {
                 Some(_) => inode.note_add(tx),
                 None => tx.log_write(handle, caller.now, inode, (plan.offset, plan.length), None),
             }
-            // The log may break off behind any of its records: each covers only what there are
-            // blocks for by then.
+            // The log may break off behind any of its records. So each covers only bytes whose
+            // blocks are recorded by then.
             let mut from = plan.offset;
             let mut replaced = Replaced::of(inode);
             while let Some(run) = fresh.next() {
@@ -179,8 +181,8 @@ impl Microfs {
         committed
     }
 
-    /// Gives up a write whose transfer failed, or which is not planned again after `Replan`; a
-    /// cursor it moved goes back if nobody else moved it since.
+    /// Gives up a write whose transfer failed, or which is not planned again after `Replan`. A
+    /// cursor that it moved goes back, unless somebody else has moved it since.
     pub fn abort_write(&self, caller: &Caller, plan: &WritePlan) -> Result<()> {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
@@ -206,7 +208,7 @@ impl Microfs {
     }
 }
 
-/// Blocks that were overwritten as a whole have a checksum again.
+/// Makes the checksums of blocks valid that were overwritten as a whole.
 fn mark_rewritten_sealed(tx: &mut Transaction, plan: &WritePlan) {
     let shift = plan.hugeblock_shift;
     let first_whole = plan.offset.div_ceil(1 << shift) as u32;

@@ -1,41 +1,42 @@
 //! Leases: writes that continue a file within its last block, without the lock.
 //!
-//! Planning and committing a small write costs more than its copy. So the process that continued a
-//! file at the cursor of a description gets a *lease* on what is left of the file's last block: it
-//! may go on there, and says how far it got in one word, the *state*:
+//! To plan and commit a small write costs more than its copy. So a process that continued a file at
+//! the cursor of a description gets a *lease* on the rest of the file's last block. It may go on
+//! there, and publishes how far it got in one word, the *state*:
 //!
 //! ```text
 //! live (1 bit) | busy (1) | bytes published under the lease (30) | their checksum term (32)
 //! ```
-//! A write under the lease sets *busy*, moves its bytes and publishes them: clears *busy* and adds
-//! its bytes and their term. Whoever else needs the file's data or attributes *recalls* the lease,
-//! under the lock and on the holder's behalf: it clears *live* and makes what was published part of
-//! the file. Both change the state in one step, so one of them is first:
+//! A write under the lease sets *busy*, moves its bytes and publishes them: it clears *busy* and
+//! adds its bytes and their term. Anybody else who needs the file's data or attributes *recalls*
+//! the lease, under the lock and on the holder's behalf: the recall clears *live* and makes the
+//! published bytes part of the file. Both change the state in one step, so one of them is first:
 //!
-//! - A recall that meets a busy state turns the write under way into an ordinary one: its pin,
+//! - A recall that meets a busy state turns the write in progress into an ordinary one: its pin,
 //!   which the lease keeps for this, becomes active. The writer fails to publish, and commits under
 //!   the lock.
 //! - A recall that meets an idle state leaves nothing behind; the next write is planned under the
 //!   lock.
 //!
-//! What must stay true:
+//! Must stay true:
 //!
-//! - A file has at most one lease. Whoever reads or changes what a write changes of a file, its
-//!   cursor included, has recalled it in the same transaction; `Inode::size` insists on that.
-//! - Only its holder changes a state that is *live*, except for *live* itself. The words beside it
+//! - A file has at most one lease. Whoever reads or changes anything of a file that a write
+//!   changes, its cursor included, has recalled the lease in the same transaction. `Inode::size`
+//!   checks that.
+//! - Only its holder changes a *live* state, except for *live* itself. The words beside the state
 //!   are changed before the step that makes them count. So the holder may die at any moment: the
-//!   next one to recall, at the latest the reaper, finds whole writes, and behind them bytes of the
+//!   next recall, at the latest by the reaper, finds whole writes, and behind them bytes of the
 //!   file's tail.
-//! - A recall changes nothing else of a lease, and nothing that is not undone but *live*. If its
+//! - Of the lease, a recall changes only *live*, and only this change survives an undo. If its
 //!   transaction is undone, the next recall finds the same.
-//! - A lease owns no block and, unless a write is under way, keeps none from being freed.
+//! - A lease owns no block. Unless a write is in progress, it keeps no block from being freed.
 //!
-//! A process has a few leases, each with its pin; what they cover it remembers in private *seats*.
-//! Whoever begins a write under a lease, or gives one, holds its seat meanwhile, so no state begins
-//! anew under a thread that still has the last lease in mind. Threads that write through one
-//! description take turns. An image that is begun recalls all of them, and there are none on blocks
-//! that are in it (image.rs). There are no leases on a durable namespace, whose log must hear of
-//! every write.
+//! A process has a few leases, each with its pin. It remembers what they cover in private *seats*.
+//! Whoever begins a write under a lease, or gives a lease, holds its seat meanwhile. So no state
+//! starts over under a thread that still relies on the previous lease. Threads that write through
+//! one description take turns. Beginning an image recalls all leases, and none are given on blocks
+//! that are in it (image.rs). A durable namespace has no leases, because its log must record every
+//! write.
 
 use super::{EMPTY_RUN, PIECE_IN_PLACE, WritePiece, WritePlan};
 use crate::data::map::Stretch;
@@ -67,12 +68,12 @@ const PUBLISHED_MAX: u64 = (1 << 30) - 1;
 const STATE: usize = 0;
 const TIME: usize = 1;
 const CLAIMED: usize = 2;
-/// After leases that were recalled unused, a description waits for the next one twice as long each
-/// time, up to 2 to the power of this writes.
+/// After a lease that was recalled unused, a description waits for the next one: twice as many
+/// writes each time, at most 2 to the power of this.
 const VAIN_MAX: u32 = 6;
-/// Flags of a file on which there is no lease: who writes to it does more than to continue it.
+/// A file with one of these flags gets no lease: a write to it does more than continue it.
 const NO_LEASE: u32 = SETTLING | WANTS_SETTLE | HAS_WAITING | LOST | MAPPED_TO_STORE | ABSENT;
-/// Looks at a lease that another thread is using before the lock is taken instead.
+/// Number of tries at a lease that another thread uses, before the lock is taken instead.
 const SPINS: u32 = 100;
 
 /// A lease in a process's slot; its first word is the state.
@@ -82,9 +83,9 @@ struct Record {
 }
 
 fields!(Record {
-    // When the last write under it happened.
+    // Time of the last write under the lease.
     time, set_time: time 1;
-    // Bytes of the write under way.
+    // Bytes of the write in progress.
     claimed, set_claimed: word 2;
     // Offset in the file of the first byte.
     start, set_start: word 3;
@@ -108,11 +109,11 @@ pub(crate) struct Lease {
     run: PinnedRun,
 }
 
-/// A write under way under a lease: its bytes are moved, then it is published or withdrawn.
+/// A write in progress under a lease: its bytes are moved, then it is published or withdrawn.
 #[derive(Clone, Copy, Debug)]
 pub struct LeasedWrite {
     lease: Lease,
-    /// The state it found.
+    /// State before the write.
     before: u64,
     length: u32,
     hugeblock_shift: u32,
@@ -123,7 +124,7 @@ impl LeasedWrite {
         self.lease.start + published(self.before)
     }
 
-    /// Where the bytes go; zeros are written over.
+    /// Returns where the bytes go; they replace zeros.
     pub fn piece(&self) -> WritePiece {
         let BlockRun { tier, first, .. } = self.lease.run.blocks;
         WritePiece {
@@ -135,8 +136,8 @@ impl LeasedWrite {
         }
     }
 
-    /// The ordinary plan that it became when the lease was recalled. The bytes may be moved once
-    /// more.
+    /// Returns the ordinary plan that the write became when the lease was recalled. Its bytes may
+    /// be moved again.
     pub fn into_plan(self) -> WritePlan {
         let mut runs = [EMPTY_RUN; RUNS_MAX];
         runs[0] = self.lease.run;
@@ -162,10 +163,10 @@ impl LeasedWrite {
     }
 }
 
-/// What comes of trying to begin a write under a lease.
+/// Outcome of trying to begin a write under a lease.
 enum Claim {
     Begun(LeasedWrite),
-    /// Another write under it is under way.
+    /// Another write under the lease is in progress.
     InUse,
     /// The lease has ended, or the write does not fit.
     Never,
@@ -175,18 +176,18 @@ enum Claim {
 #[derive(Default)]
 pub(crate) struct Leases {
     seats: [Seat; LEASES_PER_SLOT],
-    /// Whose turn it is to be given up.
+    /// Index of the seat to give up next.
     next: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Seat {
-    /// The description whose lease this is, as a hint.
+    /// Description that has the lease, as a hint.
     handle: AtomicU32,
     lease: Mutex<Option<Lease>>,
 }
 
-/// A seat that nobody else uses now.
+/// A seat that this thread alone uses.
 pub(crate) struct TakenSeat<'l> {
     index: usize,
     handle: &'l AtomicU32,
@@ -198,14 +199,14 @@ impl Leases {
         self.seats.iter().position(|seat| seat.handle.load(Ordering::Relaxed) == handle.0)
     }
 
-    /// Never waits: who is in the way may be a thread that a forked child does not have.
+    /// Takes a seat. Never waits: its user may be a thread that a forked child does not have.
     fn take(&self, index: usize) -> Option<TakenSeat<'_>> {
         let Seat { handle, lease } = &self.seats[index];
         Some(TakenSeat { index, handle, lease: lease.try_lock().ok()? })
     }
 
-    /// A seat for a lease to `handle`: that which it has, else one without a live lease, else the
-    /// next one.
+    /// Takes a seat for a lease to `handle`: the one it has, else one without a live lease, else
+    /// the next one in turn.
     fn take_for(&self, handle: HandleId, words: &[AtomicU64]) -> Option<TakenSeat<'_>> {
         if let Some(index) = self.seat_of(handle) {
             return self.take(index);
@@ -229,7 +230,7 @@ impl TakenSeat<'_> {
     }
 }
 
-/// Remembers a lease that was given, now that the transaction is over.
+/// Remembers a lease that the transaction, which has ended, gave.
 pub(crate) fn keep_lease(seat: Option<TakenSeat>, lease: Option<Lease>) {
     if let Some((mut seat, lease)) = seat.zip(lease) {
         seat.handle.store(lease.handle.0, Ordering::Relaxed);
@@ -239,7 +240,7 @@ pub(crate) fn keep_lease(seat: Option<TakenSeat>, lease: Option<Lease>) {
 
 impl Microfs {
     /// Begins a write of `length` bytes at the cursor without the lock, if this process has a lease
-    /// for it; `None`, and nothing done, otherwise: `plan_write` then.
+    /// for it. Returns `None`, with nothing done, otherwise: call `plan_write` then.
     pub fn begin_leased(
         &self,
         caller: &Caller,
@@ -286,8 +287,8 @@ impl Microfs {
         }
     }
 
-    /// Makes a write under a lease part of the file, with the checksum term of its bytes. False:
-    /// the lease was recalled meanwhile, and the plan that the write became must be carried out.
+    /// Publishes a write under a lease, with the checksum term of its bytes. Returns false if the
+    /// lease was recalled meanwhile: the plan that the write became must be carried out.
     pub fn publish_leased(&self, caller: &Caller, write: &LeasedWrite, term: u32) -> bool {
         let length = u64::from(write.length) << PUBLISHED_SHIFT;
         self.memory().words()[write.lease.record.at + TIME]
@@ -295,8 +296,8 @@ impl Microfs {
         self.end_leased(write, (write.before ^ u64::from(term)) + length)
     }
 
-    /// Gives up a write under a lease. False: the lease was recalled meanwhile, and the plan that
-    /// the write became must be given up.
+    /// Gives up a write under a lease. Returns false if the lease was recalled meanwhile: the plan
+    /// that the write became must be given up.
     pub fn withdraw_leased(&self, write: &LeasedWrite) -> bool {
         self.end_leased(write, write.before)
     }
@@ -307,8 +308,8 @@ impl Microfs {
         state.compare_exchange(busy, after, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// A seat for the lease that may follow this write; none if it leaves too little room in its
-    /// block.
+    /// Returns a seat for the lease that may follow this write; `None` if the write leaves too
+    /// little room in its block.
     pub(super) fn lease_seat(&self, plan: &WritePlan) -> Option<TakenSeat<'_>> {
         let end = plan.offset + plan.length;
         let left = end.next_multiple_of(1 << plan.hugeblock_shift) - end;
@@ -318,8 +319,8 @@ impl Microfs {
         }
     }
 
-    /// A seat for a lease to `handle`; none where there are no leases, or if other threads are
-    /// using them.
+    /// Returns a seat for a lease to `handle`; `None` where there are no leases, or if other
+    /// threads use the seats.
     pub(crate) fn free_lease_seat(&self, handle: HandleId) -> Option<TakenSeat<'_>> {
         match self.layout().durable {
             true => None,
@@ -329,14 +330,14 @@ impl Microfs {
 }
 
 impl Transaction<'_> {
-    /// The inode `id`, and no lease is on it. Errors: as `inode`.
+    /// Returns the inode `id`, after recalling the lease on it. Errors: as `inode`.
     pub(crate) fn recalled_inode(&mut self, id: InodeId) -> Result<Inode> {
         let inode = self.inode(id)?;
         self.recall(inode)?;
         Ok(inode)
     }
 
-    /// Ends the lease on a file, if there is one, whoever has it.
+    /// Ends the lease on a file, if there is one, whoever holds it.
     pub(crate) fn recall(&mut self, inode: Inode) -> Result<()> {
         match inode.lease(self) {
             0 => Ok(()),
@@ -344,7 +345,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// By which number files know the lease that has pin `pin_index` of `slot`; never 0.
+    /// Returns the number by which files know the lease with pin `pin_index` of `slot`; never 0.
     pub(crate) fn lease_number(&self, slot: Slot, pin_index: usize) -> u32 {
         slot.id.number() * LEASES_PER_SLOT as u32 + (pin_index % LEASES_PER_SLOT) as u32
     }
@@ -405,12 +406,12 @@ impl Transaction<'_> {
         }
         inode.next_version(self);
         inode.set_modified(self, now);
-        // Its names may have changed since.
+        // The file's names may have changed since.
         let changed = inode.changed(self).max(now);
         inode.set_changed(self, changed);
     }
 
-    /// Makes a write that is under way under a lease an ordinary one.
+    /// Turns a write in progress under a lease into an ordinary one.
     fn begin_claimed(
         &mut self,
         pin: Pin,
@@ -430,7 +431,8 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Lets a description wait for its next lease if others recall them before they are used.
+    /// Counts leases that were recalled before they were used; the description then waits for its
+    /// next one.
     fn count_vain_lease(&mut self, handle: Handle, was_vain: bool) {
         let count = match was_vain {
             true => VAIN_MAX.min(handle.vain_leases(self) + 1),
@@ -440,9 +442,10 @@ impl Transaction<'_> {
         handle.set_lease_after(self, if was_vain { 1 << count } else { 0 });
     }
 
-    /// Gives the process a lease on what is left of the block in which a write from `offset` to
-    /// `end` ended, if it continued the file, nobody else has it open for writing and the next one
-    /// will fit, too. A file's first write gets none, because most files have only one.
+    /// Gives the process a lease on the rest of the block in which a write from `offset` to `end`
+    /// ended. Requires that the write continued the file, that nobody else has the file open for
+    /// writing, and that the next write will fit, too. A file's first write gets no lease, because
+    /// most files have only one.
     pub(crate) fn grant_lease(
         &mut self,
         seat: &mut TakenSeat,
@@ -458,7 +461,7 @@ impl Transaction<'_> {
             return Ok(None);
         }
         if handle.lacks(self) {
-            // Each write is to be looked at.
+            // Each write must be checked.
             return Ok(None);
         }
         let is_alone =
@@ -483,7 +486,7 @@ impl Transaction<'_> {
             self.recalled_inode(InodeId(pin.inode(self)))?;
         }
         if pin.flags(self) != 0 {
-            // A write under the last one is still under way.
+            // A write under the previous lease is still in progress.
             return Ok(None);
         }
         seat.clear();

@@ -1,4 +1,4 @@
-//! The tree against the collections of the standard library, with keys that cluster, ascend and
+//! The tree compared with collections of the standard library, with keys that cluster, ascend and
 //! collide in their high words.
 
 use super::*;
@@ -47,7 +47,7 @@ fn tree_agrees_with_a_sorted_set_while_it_grows_and_shrinks() {
         fs.transact(|tx| {
             if (next(&mut state) % 4 != 0) == growing {
                 if expected.insert(wanted) {
-                    // A gap found for another key belongs to this one or not: it must be seen.
+                    // The gap may be of another key: `insert_into` must notice if it does not fit.
                     let searched = wanted.saturating_sub(Key::from(next(&mut state) % 3));
                     let gap = TREE.ceiling_and_gap(tx, searched).map(|(_, gap)| gap);
                     if !gap.is_some_and(|gap| TREE.insert_into(tx, gap, wanted)) {
@@ -84,9 +84,9 @@ fn tree_agrees_with_a_sorted_set_while_it_grows_and_shrinks() {
 }
 
 /// Mechanism: an entry was replaced in place although a separator, an earlier entry with the same
-/// high word, lay between the old and the new one. Consequence: no search found it any more; the
-/// blocks of such an extent were given to another file. Fix: in place only where the separators
-/// allow it.
+/// high word, lay between the old and the new one. Consequence: no search found the entry any more,
+/// and the blocks of such an extent were given to another file. Fix: replace in place only where
+/// the separators allow it.
 #[test]
 fn entry_replaced_past_a_stale_separator_is_found() {
     const HIGH_WORDS: u64 = 600;
@@ -94,10 +94,10 @@ fn entry_replaced_past_a_stale_separator_is_found() {
     let mut expected = BTreeMap::new();
     let mut state = 0x6361_6972_6e32;
     for round in 0..30_000 {
-        // Leaves split while it grows; their separators outlive the entries that go while it
-        // shrinks.
+        // Leaves split while the tree grows. Their separators outlive the entries that are removed
+        // while it shrinks.
         let growing = round / 3_000 % 2 == 0;
-        // The low word says nothing about the place of an entry: no other has its high word.
+        // The low word does not affect the order of entries, because each high word occurs once.
         let (wanted, new) = (next(&mut state) % HIGH_WORDS, next(&mut state) % 16);
         fs.transact(|tx| {
             match expected.get(&wanted).copied() {

@@ -11,11 +11,11 @@ use crate::format::types::Timestamp;
 use crate::namespace::extended::is_well_formed;
 use crate::space::pool::BlockRun;
 
-/// Pieces of a file that one record replaces at most: each may split nodes of every level of the
-/// tree.
+/// Maximum number of pieces of a file that one record replaces: each may split a node on every
+/// level of the tree.
 const REPLACED_PIECES_MAX: usize = 16;
 
-/// As `attach`, from a record.
+/// Does the same as `attach` for the values of a record.
 pub(super) fn attach_run(
     tx: &mut Transaction,
     inode: Inode,
@@ -27,7 +27,7 @@ pub(super) fn attach_run(
     attach(tx, inode, Extent { file_block, blocks: BlockRun::unpack(run) })
 }
 
-/// Gives the file blocks that must be free, where it must have a hole.
+/// Adds blocks to a file. Refuses blocks that are not free, and places that are not a hole.
 pub(super) fn attach(tx: &mut Transaction, inode: Inode, extent: Extent) -> Result<()> {
     let Extent { file_block, blocks } = extent;
     take_free(tx, inode, extent)?;
@@ -41,7 +41,8 @@ pub(super) fn attach(tx: &mut Transaction, inode: Inode, extent: Extent) -> Resu
     tx.attach(inode, extent)
 }
 
-/// Takes blocks for a place in a file, which must be free, and the place below its size.
+/// Marks the blocks of an extent as used. Refuses blocks that are not free, and places that are not
+/// below the file's size.
 fn take_free(tx: &mut Transaction, inode: Inode, extent: Extent) -> Result<()> {
     let Extent { file_block, blocks } = extent;
     let tier = tx.layout.tiers.get(blocks.tier as usize);
@@ -58,12 +59,12 @@ fn take_free(tx: &mut Transaction, inode: Inode, extent: Extent) -> Result<()> {
     Ok(())
 }
 
-/// Gives the file free blocks where it has others, and frees those.
+/// Replaces blocks of a file with free ones, and frees the old ones.
 fn replace(tx: &mut Transaction, inode: Inode, extent: Extent) -> Result<()> {
     let Extent { file_block, blocks } = extent;
     take_free(tx, inode, extent)?;
     let mut done = 0;
-    // What one write replaces was in one piece.
+    // What one write replaces is in few pieces: it was in one when the record was written.
     for _ in 0..REPLACED_PIECES_MAX {
         let Stretch::Data(old) = tx.stretch(inode.map(tx), file_block + done) else { break };
         let count = old.count.min(blocks.count - done);
@@ -77,7 +78,7 @@ fn replace(tx: &mut Transaction, inode: Inode, extent: Extent) -> Result<()> {
     contradiction("blocks that are replaced")
 }
 
-/// Gives a file or directory the extended attributes in `text` instead of those it has.
+/// Replaces the extended attributes of a file or directory by those in `text`.
 pub(super) fn set_extended(tx: &mut Transaction, inode: Inode, text: &[u8]) -> Result<()> {
     let may_have_any = inode.is_regular(tx) || inode.is_directory(tx);
     match may_have_any && is_well_formed(text) {
@@ -109,7 +110,7 @@ pub(super) fn change(tx: &mut Transaction, record: &Record, inode: Inode) -> Res
                 inode.clear_flags(tx, WRITING);
             }
         }
-        // What stands there of an absent file is something else.
+        // For an absent file this field holds something else.
         Operation::Drained if inode.flags(tx) & ABSENT != 0 => {}
         Operation::Drained => inode.set_drained_version(tx, p[1]),
         // Whoever changes it in place has it open, and closes it in order or not at all.
@@ -128,7 +129,7 @@ pub(super) fn change(tx: &mut Transaction, record: &Record, inode: Inode) -> Res
     Ok(None)
 }
 
-/// The data are elsewhere from now on; times say nothing about that.
+/// Makes a file absent; its times do not change.
 fn begin_absence(tx: &mut Transaction, inode: Inode, p: &[u64]) -> Result<Rest> {
     if !file_fits(tx, p[1]) || p[2] > u64::from(u32::MAX) {
         return contradiction("data that are elsewhere");
@@ -161,8 +162,8 @@ pub(super) fn write(tx: &mut Transaction, inode: Inode, p: &[u64], now: Timestam
     }
 }
 
-/// As `write`, of blocks that take the places of others. Of no bytes it changes nothing else: the
-/// file holds what it held.
+/// Does the same as `write` for blocks that replace others. With length 0 it changes nothing else:
+/// the file has the same data.
 fn write_replacement(tx: &mut Transaction, inode: Inode, p: &[u64], now: Timestamp) -> Result<()> {
     let Some(end) = p[1].checked_add(p[2]) else { return contradiction("end of a write") };
     if p[2] > 0 {
@@ -185,8 +186,8 @@ pub(super) fn write_strides(
     Ok(Rest::Pieces { inode: inode.id, strides, attached: 0 })
 }
 
-/// A write ended at `end`, which may be behind that of the file, and left a seal of the block
-/// there.
+/// Applies a write that ended at `end`, which may be behind the end of the file, and left `seal` of
+/// the block there.
 pub(super) fn grow(
     tx: &mut Transaction,
     inode: Inode,
@@ -204,7 +205,7 @@ pub(super) fn grow(
         set_seal(tx, inode, seal);
     }
     inode.add_flags(tx, WRITING);
-    // Data that are brought are no change.
+    // Data that are staged in are no change.
     if inode.flags(tx) & ABSENT == 0 {
         touch(tx, inode, now);
     }
@@ -252,7 +253,7 @@ pub(super) fn touch(tx: &mut Transaction, inode: Inode, now: Timestamp) {
     inode.set_changed(tx, now);
 }
 
-/// Turns what replaying noted about a file into what a namespace in use has.
+/// Turns the notes of replay about a file into the state of a namespace in use.
 pub(super) fn settle(tx: &mut Transaction, inode: Inode) -> Option<Seal> {
     let flags = inode.flags(tx);
     let crc32c = inode.sealed_crc(tx);

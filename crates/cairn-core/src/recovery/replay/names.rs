@@ -1,4 +1,4 @@
-//! Records of the log that give names, take them and change them.
+//! Records of the log that add, remove and change names.
 
 use super::{Rest, WRITING, claim, contradiction, directory, existing, release, replayer};
 use crate::engine::inode::Inode;
@@ -42,7 +42,7 @@ pub(super) fn permit_name(name: &[u8]) -> Result<()> {
     }
 }
 
-/// `moved` is about to be in `to`: it must not be above it.
+/// Checks that `moved`, which is about to be in `to`, is not above it.
 pub(super) fn permit_parent(tx: &Transaction, moved: Inode, to: Inode) -> Result<()> {
     let mut above = to;
     while moved.is_directory(tx) && above.id != ROOT {
@@ -71,7 +71,7 @@ pub(super) fn take_name(
     }
 }
 
-/// `inode` lost a name in `parent`; with the last one it goes.
+/// Applies that `inode` lost a name in `parent`; the inode is freed with its last name.
 pub(super) fn forget(tx: &mut Transaction, parent: Inode, inode: Inode) -> Result<Option<Rest>> {
     if inode.is_directory(tx) {
         if inode.held(tx) != 0 {

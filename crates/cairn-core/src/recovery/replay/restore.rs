@@ -1,9 +1,9 @@
-//! Records of a snapshot: an inode, a name, extended attributes, and whether all of them together
-//! are a namespace.
+//! Records of a snapshot: an inode, a name, extended attributes; and the check that all of them
+//! together are a namespace.
 //!
 //! Records of the log are checked one by one, against the namespace that they change. Those of a
-//! snapshot come in any order and make sense only together: what they say is taken as it is, and
-//! judged when the last one is there.
+//! snapshot come in any order and make sense only together. They are applied as they are, and
+//! checked when the last one is there.
 
 use super::data::{file_fits, set_extended, set_seal};
 use super::names::permit_name;
@@ -15,14 +15,14 @@ use crate::format::error::Result;
 use crate::format::types::{Credentials, ROOT, Timestamp};
 
 fields!(Inode {
-    // Same words as the open descriptions and the writers: nobody has anything open in an image.
+    // Same words as the open descriptions and the writers: in an image nothing is open.
     names, set_names: low 4;
     directories, set_directories: high 5;
 });
 
 impl Image<'_> {
-    /// Whether the records of a snapshot make a namespace: every inode has as many names as it
-    /// says, every directory is below the root. Errors: `Corrupt`.
+    /// Checks that the records of a snapshot make a namespace: every inode has as many names as it
+    /// says, and every directory is below the root. Errors: `Corrupt`.
     pub(crate) fn check_snapshot(&self) -> Result<()> {
         self.transact(|tx| directory(tx, u64::from(ROOT.0)).map(drop))?;
         let inodes = self.inodes()?;
@@ -42,12 +42,12 @@ impl Image<'_> {
     }
 }
 
-/// Makes an inode that has all it says but its names, its target and its blocks.
+/// Creates an inode with everything but its names, its target and its blocks.
 pub(super) fn inode(tx: &mut Transaction, p: &[u64]) -> Result<()> {
     let mode = (p[1] >> 32) as u32;
     let caller = replayer(Credentials::unpack(p[3]), Timestamp::from_bits(p[11]));
     let inode = claim(tx, p[0], mode, &caller)?;
-    // Earlier versions said of what had been unclean only that.
+    // Earlier versions kept only `UNCLEAN` of a file that had been unclean.
     let torn = if p[1] as u32 & UNCLEAN != 0 { TORN } else { 0 };
     inode.set_flags(tx, p[1] as u32 & KEPT_FLAGS | torn);
     inode.set_links(tx, p[2] as u32);
@@ -79,7 +79,7 @@ pub(super) fn extended(tx: &mut Transaction, p: &[u64], text: &[u8]) -> Result<(
     }
 }
 
-/// Adds a name, and counts it.
+/// Adds a name and counts it.
 pub(super) fn name(tx: &mut Transaction, p: &[u64], name: &[u8]) -> Result<()> {
     let (parent, inode) = (directory(tx, p[0])?, existing(tx, p[1])?);
     permit_name(name)?;
@@ -98,7 +98,7 @@ pub(super) fn name(tx: &mut Transaction, p: &[u64], name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Compares the links of an inode with the names that were counted, and forgets these.
+/// Compares the links of an inode with the names that were counted, and clears the counts.
 fn check_links(tx: &mut Transaction, inode: Inode) -> Result<()> {
     let (names, directories) = (inode.names(tx), inode.directories(tx));
     inode.set_names(tx, 0);
@@ -118,7 +118,7 @@ fn check_links(tx: &mut Transaction, inode: Inode) -> Result<()> {
 }
 
 /// Follows the parents up to a directory that is known to be below the root: then all on the way
-/// are.
+/// are below it, too.
 fn check_ancestors(tx: &Transaction, inode: Inode, is_below_root: &mut [bool]) -> Result<()> {
     let mut way = Vec::new();
     let mut above = inode;

@@ -1,13 +1,13 @@
-//! What the copying calls refuse before anything moves, in the order in which the kernel looks.
+//! Checks of the copying calls before anything moves, in the order in which the kernel makes them.
 
-use cairn_device::sys;
+use cairn_platform::sys;
 
 use super::End;
 use crate::error::{Errno, Result};
 use crate::files::file;
 use crate::mount;
 
-/// What has to be known of one side of a copy.
+/// Properties of one side of a copy.
 struct Facts {
     read: bool,
     write: bool,
@@ -72,7 +72,7 @@ fn not_before_the_start(offset: Option<&i64>) -> Result<()> {
     unless(offset.is_none_or(|&offset| offset >= 0), libc::EINVAL)
 }
 
-/// What `sendfile(2)` refuses.
+/// Makes the checks of `sendfile(2)`.
 pub fn sendfile(source: End, target: End, offset: Option<&i64>, length: usize) -> Result<()> {
     let from = Facts::of(source)?;
     unless(from.read, libc::EBADF)?;
@@ -84,7 +84,7 @@ pub fn sendfile(source: End, target: End, offset: Option<&i64>, length: usize) -
     unless(length == 0 || !from.is(libc::S_IFDIR), libc::EINVAL)
 }
 
-/// What `splice(2)` refuses.
+/// Makes the checks of `splice(2)`.
 pub fn splice(
     (source, source_offset): (End, Option<&i64>),
     (target, target_offset): (End, Option<&i64>),
@@ -104,8 +104,8 @@ pub fn splice(
     not_before_the_start(target_offset)
 }
 
-/// What `copy_file_range(2)` refuses. `offsets` are where the two ranges begin, after the cursors
-/// were looked at.
+/// Makes the checks of `copy_file_range(2)`. `offsets` are the starts of the two ranges, with the
+/// cursors already taken into account.
 pub fn range(source: End, target: End, offsets: [i64; 2], length: usize) -> Result<()> {
     let (from, to) = (Facts::of(source)?, Facts::of(target)?);
     unless(!from.is(libc::S_IFDIR) && !to.is(libc::S_IFDIR), libc::EISDIR)?;

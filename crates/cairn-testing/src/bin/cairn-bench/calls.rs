@@ -1,7 +1,7 @@
-//! Single calls in time, each against the same call on tmpfs: what interception is worth.
+//! Time of single calls, each against the same call on tmpfs: the benefit of interception.
 //!
-//! Here less is better: the figures are nanoseconds a call, and a bar is the most of tmpfs's time
-//! that ours may take.
+//! Figures are nanoseconds per call; less is better. A bar is the largest allowed share of tmpfs's
+//! time.
 
 use crate::Places;
 use crate::measure::{Row, nanoseconds_each};
@@ -12,20 +12,20 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Files in the directory.
+/// Number of files in the directory.
 const FILES: usize = 10_000;
-/// Files that the calls by name go round in.
+/// Number of files that the calls by name cycle through.
 const ROUND: usize = 1000;
-/// Calls per measured slice.
+/// Number of calls per measured slice.
 const CALLS: usize = 50_000;
-/// Length of the file that is read and written.
+/// Length of the file that is read and written, bytes.
 const FILE_BYTES: usize = 16 << 20;
-/// Bytes of a small read or write.
+/// Length of a small read or write, bytes.
 const SMALL: usize = 8;
-/// Bytes copied at a time from a mapping.
+/// Number of bytes copied at a time from a mapping.
 const PAGE: usize = 4096;
 
-/// What the calls are made on.
+/// Files that the calls work on.
 struct Medium {
     directory: CString,
     names: Vec<CString>,
@@ -49,7 +49,7 @@ impl Medium {
     fn stat(&self) -> f64 {
         self.by_name(|name| {
             let mut attributes = std::mem::MaybeUninit::<libc::stat>::uninit();
-            // SAFETY: a zero-terminated string and room for the result.
+            // SAFETY: `name` is zero-terminated, and `attributes` has room for the result.
             let failed = unsafe { libc::stat(name.as_ptr(), attributes.as_mut_ptr()) };
             assert_eq!(failed, 0, "stat: {}", std::io::Error::last_os_error());
         })
@@ -57,7 +57,7 @@ impl Medium {
 
     fn open(&self) -> f64 {
         self.by_name(|name| {
-            // SAFETY: a zero-terminated string; closes what it opened.
+            // SAFETY: `name` is zero-terminated, and the call closes only what it opened.
             let closed = unsafe { libc::close(libc::open(name.as_ptr(), libc::O_RDONLY)) };
             assert_eq!(closed, 0, "open or close: {}", std::io::Error::last_os_error());
         })
@@ -68,7 +68,7 @@ impl Medium {
         nanoseconds_each(CALLS, || names.for_each(|name| call(name)))
     }
 
-    /// One small piece of the file after the other.
+    /// Calls `call` for consecutive small pieces of the file. Returns nanoseconds per call.
     fn at_offsets(&self, call: impl Fn(i32, &mut [u8; SMALL], i64) -> isize) -> f64 {
         let (file, mut buffer) = (self.file.as_raw_fd(), [2; SMALL]);
         nanoseconds_each(CALLS, || {
@@ -81,42 +81,42 @@ impl Medium {
 
     fn read(&self) -> f64 {
         self.at_offsets(|file, buffer, offset| {
-            // SAFETY: the buffer has so many bytes.
+            // SAFETY: `buffer` has `SMALL` bytes and is valid for writes.
             unsafe { libc::pread(file, buffer.as_mut_ptr().cast(), SMALL, offset) }
         })
     }
 
     fn write(&self) -> f64 {
         self.at_offsets(|file, buffer, offset| {
-            // SAFETY: the buffer has so many bytes.
+            // SAFETY: `buffer` has `SMALL` bytes.
             unsafe { libc::pwrite(file, buffer.as_ptr().cast(), SMALL, offset) }
         })
     }
 
-    /// Nanoseconds an entry.
+    /// Lists the directory. Returns nanoseconds per entry.
     fn list(&self) -> f64 {
         let mut entries = 0;
         let all = nanoseconds_each(1, || {
-            // SAFETY: a zero-terminated string.
+            // SAFETY: `directory` is zero-terminated.
             let stream = unsafe { libc::opendir(self.directory.as_ptr()) };
             assert!(!stream.is_null(), "opendir: {}", std::io::Error::last_os_error());
-            // SAFETY: the stream is open until it is closed below.
+            // SAFETY: the stream is not null and stays open until `closedir` below.
             while !unsafe { libc::readdir(stream) }.is_null() {
                 entries += 1;
             }
-            // SAFETY: as above.
+            // SAFETY: the stream is open and is not used afterwards.
             unsafe { libc::closedir(stream) };
         });
         assert_eq!(entries, FILES + 2, "every file, `.` and `..`");
         all / entries as f64
     }
 
-    /// Copies the file out of a mapping, page by page; nanoseconds a page.
+    /// Copies the file out of a mapping page by page. Returns nanoseconds per page.
     fn copy(&self, mapping: &FileMapping) -> f64 {
         let mut target = [0_u8; PAGE];
         nanoseconds_each(FILE_BYTES / PAGE, || {
             for offset in (0..FILE_BYTES).step_by(PAGE) {
-                // SAFETY: the page lies inside the mapping, the target has so many bytes.
+                // SAFETY: the page lies inside the mapping, and `target` has `PAGE` bytes.
                 unsafe {
                     let page = mapping.0.cast::<u8>().add(offset);
                     std::ptr::copy_nonoverlapping(page, target.as_mut_ptr(), PAGE);
@@ -126,7 +126,7 @@ impl Medium {
         })
     }
 
-    /// The same of a mapping that is new.
+    /// Copies the file out of a new mapping. Returns nanoseconds per page.
     fn map_and_copy(&self) -> f64 {
         nanoseconds_each(FILE_BYTES / PAGE, || {
             self.copy(&self.map());
@@ -136,7 +136,7 @@ impl Medium {
     fn map(&self) -> FileMapping {
         let (protection, file) = (libc::PROT_READ, self.file.as_raw_fd());
         let null = std::ptr::null_mut();
-        // SAFETY: a new mapping, no address asked for.
+        // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
         let start = unsafe { libc::mmap(null, FILE_BYTES, protection, libc::MAP_SHARED, file, 0) };
         assert!(start != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
         FileMapping(start)
@@ -146,22 +146,22 @@ impl Medium {
 impl Drop for Medium {
     fn drop(&mut self) {
         unlink(&self.names);
-        // Leftovers of a benchmark harm nobody.
+        // A leftover file of a benchmark does no harm.
         let _ = std::fs::remove_file(&self.data);
     }
 }
 
-/// The file in memory.
+/// A mapping of the file.
 struct FileMapping(*mut libc::c_void);
 
 impl Drop for FileMapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length, and nothing borrows it.
+        // SAFETY: `map` made the mapping with this length, and nothing borrows it.
         unsafe { libc::munmap(self.0, FILE_BYTES) };
     }
 }
 
-/// All rows.
+/// Prints all rows.
 pub fn times(places: &Places) {
     let (ours, tmpfs) = (Medium::new(&places.cairn), Medium::new(&places.tmpfs));
     let compare = |name: &str, bar: f64, call: fn(&Medium) -> f64| {

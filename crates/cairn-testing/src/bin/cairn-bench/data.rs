@@ -1,5 +1,5 @@
 //! Data rows: writes and reads of the RAM tier against memcpy into an equally warm shared mapping,
-//! and checkpoint after checkpoint against tmpfs.
+//! and series of checkpoints against tmpfs.
 
 use crate::Places;
 use crate::measure::{Row, gigabytes_per_second};
@@ -9,9 +9,9 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// Far beyond every cache.
+/// Size of a checkpoint, bytes; far beyond every cache.
 pub const CHECKPOINT_BYTES: usize = 512 << 20;
-/// Between the first checkpoints.
+/// Pause before each of the first checkpoints.
 const COMPUTING: Duration = Duration::from_millis(100);
 const CALLS: [(usize, &str, f64); 4] = [
     (4 << 10, "4 KiB", 0.80),
@@ -20,12 +20,12 @@ const CALLS: [(usize, &str, f64); 4] = [
     (16 << 20, "16 MiB", 1.05),
 ];
 
-/// Private memory that stands for an application's state.
+/// Returns private memory that stands for an application's state.
 pub fn application_state() -> Vec<u8> {
     (0..CHECKPOINT_BYTES).map(|at| ((at * 31) >> 7) as u8).collect()
 }
 
-/// A warm shared mapping: what memcpy would need to hold a checkpoint.
+/// A warm shared mapping, the target of the baseline memcpy.
 pub struct SharedMapping {
     start: *mut u8,
     bytes: usize,
@@ -33,7 +33,8 @@ pub struct SharedMapping {
 
 impl SharedMapping {
     pub fn new(bytes: usize) -> SharedMapping {
-        // SAFETY: a new anonymous mapping, no address asked for.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice; it replaces
+        // nothing.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -48,11 +49,11 @@ impl SharedMapping {
         SharedMapping { start: start.cast(), bytes }
     }
 
-    /// Copies `state`, which is no longer than the mapping, in calls of so many bytes.
+    /// Copies `state` in calls of `call_bytes` bytes. It must not be longer than the mapping.
     pub fn fill(&self, state: &[u8], call_bytes: usize) {
         assert!(state.len() <= self.bytes, "too long");
         for (index, chunk) in state.chunks(call_bytes).enumerate() {
-            // SAFETY: the mapping is at least as long as `state`, and chunks do not overlap it.
+            // SAFETY: the mapping is at least as long as `state`, and `state` is separate memory.
             unsafe {
                 let target = self.start.add(index * call_bytes);
                 std::ptr::copy_nonoverlapping(chunk.as_ptr(), target, chunk.len());
@@ -63,12 +64,12 @@ impl SharedMapping {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new` with this length and nothing borrows it.
+        // SAFETY: `new` made the mapping with this length, and nothing borrows it.
         unsafe { libc::munmap(self.start.cast(), self.bytes) };
     }
 }
 
-/// Writes in calls of so many bytes.
+/// Writes `state` in calls of `call_bytes` bytes.
 pub fn write_all(file: &File, state: &[u8], call_bytes: usize) {
     for chunk in state.chunks(call_bytes) {
         let mut done = 0;
@@ -83,20 +84,20 @@ pub fn write_all(file: &File, state: &[u8], call_bytes: usize) {
     }
 }
 
-/// Reads a file from its start.
+/// Reads a file from its start in calls of `call_bytes` bytes.
 pub fn read_all(file: &File, state: &mut [u8], call_bytes: usize) {
     // SAFETY: lseek takes no pointers.
     assert_eq!(unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_SET) }, 0);
     state.chunks_mut(call_bytes).for_each(|chunk| read_exact(file, chunk));
 }
 
-/// A file with nothing in it.
+/// Creates an empty file.
 pub fn create(path: &Path) -> File {
     File::options().read(true).write(true).create(true).truncate(true).open(path).expect("create")
 }
 
-/// Warm writes: the file is rewritten from its start, as when a checkpoint overwrites the last but
-/// one.
+/// Measures warm writes: the file is rewritten from its start, as when a checkpoint overwrites the
+/// last but one.
 pub fn writes(places: &Places) {
     let state = application_state();
     let mapping = SharedMapping::new(CHECKPOINT_BYTES);
@@ -118,7 +119,7 @@ pub fn writes(places: &Places) {
     }
 }
 
-/// Warm reads.
+/// Measures warm reads.
 pub fn reads(places: &Places) {
     let mut state = application_state();
     let mapping = SharedMapping::new(CHECKPOINT_BYTES);
@@ -139,7 +140,8 @@ pub fn reads(places: &Places) {
                 let mut state = state.borrow_mut();
                 gigabytes_per_second(CHECKPOINT_BYTES, || {
                     for (index, chunk) in state.chunks_mut(call_bytes).enumerate() {
-                        // SAFETY: the mapping has the length of `state`.
+                        // SAFETY: the mapping is as long as `state`, and `state` is separate
+                        // memory.
                         unsafe {
                             std::ptr::copy_nonoverlapping(
                                 mapping.start.add(index * call_bytes),
@@ -166,8 +168,8 @@ fn read_exact(file: &File, chunk: &mut [u8]) {
     }
 }
 
-/// What two processes write at the same time, each to a file of its own again and again, against
-/// one alone; and the same for two that copy to memory, which is what the machine can.
+/// Measures two processes that write at the same time, each repeatedly to its own file, against one
+/// process alone. The same for copies to memory, which show what the machine can do.
 pub fn scaling(places: &Places) {
     const TIMES: usize = 16;
     let part = &application_state()[..64 << 20];
@@ -183,7 +185,8 @@ pub fn scaling(places: &Places) {
         let own = mapping.start.wrapping_add(rank * part.len());
         for (index, chunk) in part.chunks(1 << 20).cycle().enumerate().take(TIMES * 64) {
             let target = own.wrapping_add(index % 64 * chunk.len());
-            // SAFETY: the mapping has room for the parts of both, and they do not overlap `part`.
+            // SAFETY: the mapping has room for the parts of both processes, and `part` is separate
+            // memory.
             unsafe { target.copy_from_nonoverlapping(chunk.as_ptr(), chunk.len()) };
         }
     };
@@ -194,8 +197,8 @@ pub fn scaling(places: &Places) {
     row("write, two processes / one", Some(1.85), &write);
 }
 
-/// New files in memory that nobody used before, some time apart, as a program writes its first
-/// checkpoints.
+/// Measures new files in memory that nobody used before, with pauses between them, as a program
+/// writes its first checkpoints.
 pub fn first_checkpoints(places: &Places) {
     let state = &application_state()[..16 << 20];
     let count = std::cell::Cell::new(0);
@@ -213,13 +216,13 @@ pub fn first_checkpoints(places: &Places) {
         || checkpoint(&places.tmpfs),
     );
     for number in 1..=count.get() {
-        // Every second one is in the other directory.
+        // Every second file is in the other directory.
         let _ = std::fs::remove_file(places.cairn.join(format!("first.{number}")));
         let _ = std::fs::remove_file(places.tmpfs.join(format!("first.{number}")));
     }
 }
 
-/// The same bytes, checkpoint after checkpoint, a fresh file each time; one process, then two at
+/// Measures a series of checkpoints of the same bytes, each a new file: one process, then two at
 /// once.
 pub fn checkpoints(places: &Places) {
     let state = application_state();

@@ -1,10 +1,11 @@
-//! The drain against what people use today: `cp -r` and fsync for many small files, `dd` with
-//! O_DIRECT and a second one that reads for a large one; what a drain costs the program that
-//! checkpoints beside it; how soon it begins; what an idle agent costs.
+//! The drain against the usual tools. Many small files: against `cp -r` and fsync. One large file:
+//! against `dd` with O_DIRECT and a second `dd` that reads it back. Further figures: the cost of a
+//! drain for a program that checkpoints beside it, the time until a drain begins, and the cost of
+//! an idle agent.
 //!
-//! Every part has a store of its own, which `cairn` beside this program makes. Both sides begin
-//! with files in memory and end when the copies are durable; ours are verified by then, those of
-//! `cp` are not.
+//! Every part has its own store, which the `cairn` beside this program makes. Both sides begin with
+//! files in memory and end when the copies are durable. By then our copies are verified, too; those
+//! of `cp` are not.
 
 use serde_json::Value;
 use std::fs::{self, File};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const SMALL_FILES: usize = 100_000;
 const SMALL_BYTES: usize = 4096;
-/// Of a store in memory.
+/// Size of a block of a store in memory, bytes.
 const BLOCK_BYTES: usize = 32 << 10;
 const LARGE_BYTES: usize = 2 << 30;
 const LARGE_ROUNDS: usize = 7;
@@ -24,8 +25,8 @@ const SMALL_ROUNDS: usize = 3;
 const CHECKPOINT_BYTES: usize = 256 << 20;
 const CHECKPOINTS: usize = 10;
 const CHECKPOINT_ROUNDS: usize = 7;
-/// Between two checkpoints: time enough for a drain without limit to be in the midst of one when
-/// the next begins.
+/// Pause between two checkpoints. It is long enough for an unlimited drain to be in progress when
+/// the next checkpoint begins.
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(300);
 const LIMITED: &str = "100M";
 const CLOSES: usize = 40;
@@ -33,13 +34,13 @@ const IMAGE_BYTES: usize = 1 << 30;
 const IMAGE_ROUNDS: usize = 5;
 const SETTLE: Duration = Duration::from_secs(20);
 const IDLE: Duration = Duration::from_secs(30);
-/// Of a tick, in which the kernel counts processor time.
+/// Length of a clock tick, the kernel's unit of processor time.
 const TICK_S: f64 = 0.01;
 
-/// Measures and prints some figures.
+/// A part of the benchmark: measures and prints some figures.
 type Part = fn(&Path);
 
-/// Prints the figures whose name has `wanted` in it; the copies go to `directory`.
+/// Prints the figures whose name contains `wanted`. The copies go to `directory`.
 pub fn rates(directory: &Path, wanted: &str) {
     let parts: [(&str, Part); 6] = [
         ("small", small_files),
@@ -93,7 +94,7 @@ fn large_file(directory: &Path) {
     fs::remove_dir_all(source).expect("what was made can be removed");
 }
 
-/// The ratio of two times that were measured in turn.
+/// Prints the ratio of two times that were measured in turn.
 fn report(name: &str, over: &[f64], under: &[f64], bar: &str) {
     let mut ratios: Vec<f64> = over.iter().zip(under).map(|(over, under)| over / under).collect();
     let spread = spread(&mut ratios);
@@ -104,7 +105,7 @@ fn report(name: &str, over: &[f64], under: &[f64], bar: &str) {
     );
 }
 
-/// Median, least and greatest.
+/// Returns median, minimum and maximum.
 fn spread(values: &mut [f64]) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     (values[values.len() / 2], values[0], values[values.len() - 1])
@@ -118,7 +119,7 @@ fn scratch(name: &str) -> PathBuf {
     PathBuf::from(format!("/dev/shm/cairn-bench-{name}.{}", std::process::id()))
 }
 
-/// Seconds that a shell takes for `command`, which makes `result`.
+/// Runs `command` in a shell, which makes `result`. Returns the time it takes, seconds.
 fn timed(command: &str, result: &Path) -> f64 {
     let started = Instant::now();
     let mut shell = Command::new("sh");
@@ -133,7 +134,7 @@ fn timed(command: &str, result: &Path) -> f64 {
     seconds
 }
 
-/// Nobody pays for what another has left to write.
+/// Syncs all file systems, so that a measurement does not pay for data left to write by another.
 fn settle() {
     Command::new("sync").status().expect("sync starts");
 }
@@ -142,7 +143,7 @@ fn cairn() -> Command {
     Command::new(std::env::current_exe().expect("own path").with_file_name("cairn"))
 }
 
-/// `cairn run` of `work` of this program, in a store for `bytes`.
+/// Returns a `cairn run` of `work` of this program, in a store with room for `bytes` bytes.
 fn run(job: &str, bytes: usize, options: &[&str], work: &[&str]) -> Command {
     let tier = format!("ram:{}", bytes + bytes / 4 + (512 << 20));
     let mut command = cairn();
@@ -161,11 +162,12 @@ fn remove(job: &str) {
     assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
 }
 
-/// Seconds that `cairn drain` takes for files that were made in a store, until all are verified.
+/// Returns the time that `cairn drain` takes for the files of a store, until all are verified,
+/// seconds.
 fn drained(work: &str, bytes: usize, directory: &Path) -> f64 {
     let (job, outside) = (job(work), directory.join("drained"));
     fs::create_dir_all(&outside).expect("a directory");
-    // A small file has a block of its own.
+    // A small file occupies a block.
     let room = if work == "small" { SMALL_FILES * BLOCK_BYTES } else { bytes };
     let made = run(&job, room, &[], &[work]).output().expect("cairn starts");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -181,7 +183,7 @@ fn drained(work: &str, bytes: usize, directory: &Path) -> f64 {
     seconds
 }
 
-/// One writer's checkpoints with each kind of drain beside it.
+/// Measures the checkpoints of one writer without a drain and beside each kind of drain.
 fn beside_checkpoints(directory: &Path) {
     let outside = directory.join("outside");
     let outside = outside.to_str().expect("a path in UTF-8");
@@ -206,7 +208,7 @@ fn beside_checkpoints(directory: &Path) {
     report("checkpoint beside a drain / without", &unlimited, &without, "at most 1.25");
 }
 
-/// Median seconds of a checkpoint.
+/// Returns the median time of a checkpoint, seconds.
 fn checkpoint_time(options: &[&str]) -> f64 {
     let job = job("beside");
     let options = [options, &["--drain", "none"]].concat();
@@ -234,7 +236,7 @@ fn latency(directory: &Path) {
     );
 }
 
-/// Images of a file that stays open, of which a part changes between them.
+/// Measures images of a file that stays open and partly changes between them.
 fn images(directory: &Path) {
     let job = job("images");
     let outside = directory.join("outside");
@@ -266,7 +268,7 @@ fn idle(directory: &Path) {
         .stderr(Stdio::null())
         .spawn()
         .expect("cairn starts");
-    // Memory is cleared ahead of its use at first.
+    // At first the agent clears memory ahead of its use.
     std::thread::sleep(SETTLE);
     let status = cairn().args(["status", &job, "--json"]).output().expect("cairn starts");
     let status: Value = serde_json::from_slice(&status.stdout).expect("JSON");
@@ -284,7 +286,7 @@ fn idle(directory: &Path) {
 fn processor_ticks(pid: u64) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the agent is there");
     let fields = stat.rsplit_once(") ").expect("a name in parentheses").1;
-    // User and system time are fields 14 and 15, the state is the third.
+    // The state is field 3; user and system time are fields 14 and 15.
     fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("ticks")).sum()
 }
 
@@ -295,7 +297,7 @@ fn private_bytes(pid: u64) -> u64 {
     kilobytes.sum::<u64>() * 1024
 }
 
-/// What runs in the stores.
+/// Work inside the stores, in a process under `cairn run`.
 pub fn part(arguments: &[String]) {
     let mount = PathBuf::from(std::env::var_os("CAIRN_MOUNT").expect("CAIRN_MOUNT"));
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -312,7 +314,7 @@ pub fn part(arguments: &[String]) {
     }
 }
 
-/// Files in directories of a thousand.
+/// Makes `count` files, a thousand per directory.
 fn make_files(directory: &Path, count: usize, bytes: usize) {
     let data: Vec<u8> = (0..bytes.min(4 << 20)).map(|at| (at % 251) as u8).collect();
     for number in 0..count {
@@ -330,8 +332,9 @@ fn make_files(directory: &Path, count: usize, bytes: usize) {
     }
 }
 
-/// Prints the seconds that images took, and what had changed before: 0 all, 1 a hundredth in one
-/// place, 2 one page in each of a hundredth of the blocks.
+/// Takes images and prints two fields per image: the kind of change before it, and its time in
+/// seconds. Kind 0 changes everything, 1 a hundredth in one place, 2 one page in each of a
+/// hundredth of the blocks.
 fn images_of_changes(mount: &Path, job: &str) {
     let options = File::options().read(true).write(true).create(true).truncate(true).clone();
     let file = options.open(mount.join("state")).expect("a file");
@@ -344,7 +347,7 @@ fn images_of_changes(mount: &Path, job: &str) {
     let mut change = |kind: usize| match kind {
         0 => (0..IMAGE_BYTES).step_by(part).for_each(|at| write(at, part)),
         1 => write(IMAGE_BYTES / 3, IMAGE_BYTES / 100),
-        // Far apart, and in no order.
+        // These blocks are far apart and in no order.
         _ => (0..blocks / 100).for_each(|n| write(n * 7919 % blocks * BLOCK_BYTES, 4096)),
     };
     let image = || {
@@ -357,7 +360,7 @@ fn images_of_changes(mount: &Path, job: &str) {
         settle();
         seconds
     };
-    // Each of the two places has a copy of its own from then on.
+    // Afterwards each of the two places has a copy of its own.
     for _ in 0..3 {
         change(0);
         image();
@@ -366,7 +369,7 @@ fn images_of_changes(mount: &Path, job: &str) {
         for number in 0..=IMAGE_ROUNDS {
             change(kind);
             let seconds = image();
-            // The first brings what had changed before, too.
+            // The first image also copies what the previous kind had changed.
             if number > 0 {
                 println!("{kind} {seconds}");
             }
@@ -374,7 +377,7 @@ fn images_of_changes(mount: &Path, job: &str) {
     }
 }
 
-/// Prints the seconds that each took.
+/// Writes checkpoints and prints the time of each, seconds.
 fn checkpoints(mount: &Path) {
     let data: Vec<u8> = (0..4 << 20).map(|at: usize| (at % 251) as u8).collect();
     let name = |number: usize| mount.join(format!("state.{number}"));
@@ -385,7 +388,7 @@ fn checkpoints(mount: &Path) {
             file.write_all(&data).expect("is written");
         }
         drop(file);
-        // The first ones are in new memory.
+        // The first ones use new memory.
         if number >= 2 {
             println!("{}", started.elapsed().as_secs_f64());
             fs::remove_file(name(number - 2)).expect("an old one is removed");
@@ -394,7 +397,7 @@ fn checkpoints(mount: &Path) {
     }
 }
 
-/// Prints how many milliseconds after a close something of the file shows in `outside`.
+/// Prints the time from each close until the file shows in `outside`, milliseconds.
 fn closes(mount: &Path, outside: &Path) {
     let entries = || {
         let entries = fs::read_dir(outside).expect("a directory").flatten();
@@ -411,7 +414,7 @@ fn closes(mount: &Path, outside: &Path) {
             std::thread::sleep(Duration::from_micros(500));
         }
         println!("{}", closed.elapsed().as_secs_f64() * 1e3);
-        // At ever other times between two looks of the agent.
+        // Varies the phase against the agent's polling.
         std::thread::sleep(Duration::from_millis(300 + 7 * number as u64));
     }
 }

@@ -1,12 +1,9 @@
-//! Rows about what the log and snapshots of a durable namespace cost: recovery, records, bytes on
-//! the media.
+//! Rows about the cost of the log and the snapshots of a durable namespace: recovery, records,
+//! bytes on the media.
 //!
-//! The namespaces stand on media in memory and nobody moves the bytes of their files: the core is
-//! what is measured.
+//! The namespaces are on media in memory, and no file data is moved, because these rows measure the
+//! core.
 
-use crate::Places;
-use crate::measure::report_limit;
-use crate::memory_media::MemoryMedia;
 use cairn_core::recover;
 use cairn_core::{
     Caller, Credentials, Durability, HUGEBLOCK_BYTES_DEFAULT, HandleId, MEDIA_BLOCK_BYTES, Media,
@@ -14,11 +11,15 @@ use cairn_core::{
     RenameMode, SlotId, Superblock, Timestamp, WriteKind, format_media, recover_read_only,
 };
 use cairn_device::Workspace;
-use cairn_device::checksum::crc32c;
+use cairn_platform::checksum::crc32c;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+
+use crate::Places;
+use crate::measure::report_limit;
+use crate::memory_media::MemoryMedia;
 
 const OWNER: Credentials = Credentials { uid: 0, gid: 0 };
 const CREATE: OpenOptions = OpenOptions {
@@ -74,7 +75,8 @@ impl Node {
         Process { fs, slot, clock: Cell::new(1) }
     }
 
-    /// Bytes of the newest snapshot: its header says how many words follow (docs/FORMAT.md).
+    /// Returns the size of the newest snapshot, bytes. Its header holds the number of words that
+    /// follow (docs/FORMAT.md).
     fn snapshot_bytes(&self) -> u64 {
         let header = |slot: u64| {
             let mut block = [0; MEDIA_BLOCK_BYTES];
@@ -89,7 +91,7 @@ impl Node {
         header(0).max(header(1)).1 + MEDIA_BLOCK_BYTES as u64
     }
 
-    /// Pages of the meta segment that hold anything.
+    /// Returns the size of all used pages of the meta segment, bytes.
     fn memory_bytes(&self) -> u64 {
         let pages = self.memory.words().chunks(MEDIA_BLOCK_BYTES / 8);
         let used =
@@ -97,7 +99,7 @@ impl Node {
         (used * MEDIA_BLOCK_BYTES) as u64
     }
 
-    /// What a recovery finds, without changing anything, and how long it takes, seconds.
+    /// Recovers without changing anything. Returns the result and the time, seconds.
     fn look(&self) -> (Recovered, f64) {
         let memory = workspace(&self.superblock);
         let start = Instant::now();
@@ -111,7 +113,7 @@ fn workspace(superblock: &Superblock) -> Arc<Workspace> {
     Arc::new(Workspace::new(words).expect("address space"))
 }
 
-/// A process of it.
+/// A process attached to the namespace.
 struct Process {
     fs: Microfs,
     slot: SlotId,
@@ -133,7 +135,7 @@ impl Process {
         opened.expect("create").handle
     }
 
-    /// A write that moves no bytes.
+    /// Plans and commits a write without moving bytes.
     fn write(&self, handle: HandleId, offset: u64, length: u64) {
         let caller = self.caller();
         let at = Position::At(offset);
@@ -164,11 +166,12 @@ impl Process {
     }
 }
 
-/// Seconds to recover from a log of a million records, and from the snapshot that follows it.
+/// Measures recovery from a log of a million records, and from the snapshot that follows it,
+/// seconds.
 pub fn recovery(_places: &Places) {
-    /// Four records each, and one more for those that are deleted.
+    /// Each file makes four records, and one more if it is deleted.
     const FILES_MADE: u64 = 220_000;
-    /// Files that exist at a time.
+    /// Number of files that exist at a time.
     const FILES: u64 = 100_000;
     let node = Node::new(64 * GIBIBYTE);
     let process = node.process(1);
@@ -193,7 +196,7 @@ pub fn recovery(_places: &Places) {
     report_limit(&format!("recovery, snapshot of {records} records"), "s", &seconds(), 1.0);
 }
 
-/// Metadata of 100 000 files and of a file of 1 GiB, on the media and in memory.
+/// Measures the metadata of 100 000 files and of a file of 1 GiB, on the media and in memory.
 pub fn metadata(_places: &Places) {
     const FILES: usize = 100_000;
     let node = Node::new(64 * GIBIBYTE);
@@ -232,11 +235,11 @@ pub fn metadata(_places: &Places) {
 }
 
 const CHECKPOINT: u64 = 10 * GIBIBYTE;
-/// Bytes of a call.
+/// Length of a call, bytes.
 const CALL: u64 = MEBIBYTE;
 
-/// Records that a checkpoint of 10 GiB leaves: of one file, of a file for each process, of files
-/// that a process writes in turn, and of one file of which every process writes each n-th piece.
+/// Counts the records that a checkpoint of 10 GiB leaves: one file, a file per process, files that
+/// one process writes in turn, and one file of which each process writes every n-th piece.
 pub fn records(_places: &Places) {
     let count = records_of((1, 1), false);
     report_limit("records, 10 GiB in sequence", "", &[count], 100.0);

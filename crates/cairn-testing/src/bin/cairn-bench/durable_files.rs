@@ -1,25 +1,27 @@
-//! Rows about what the log costs writers, how fsyncs share flushes, and how long a snapshot makes
-//! anybody wait.
+//! Rows about the cost of the log for writers, flushes shared by fsyncs, and the longest wait
+//! caused by a snapshot.
 //!
 //! They need a store whose tier is a file (`cairn run --tier file:PATH:SIZE`).
 
-use crate::Places;
-use crate::measure::{Row, gigabytes_per_second, report_limit, report_longest};
-use crate::process::in_children;
 use cairn_core::{
     Caller, Credentials, Durability, Geometry, HUGEBLOCK_BYTES_DEFAULT, HandleId, OpenOptions,
     Position, ROOT, SlotId, Timestamp, WriteKind,
 };
-use cairn_device::media_file::Allocation;
-use cairn_device::namespace::{
+use cairn_device::media::media_file::Allocation;
+use cairn_device::store::namespace::{
     Creation, Namespace, create, create_namespace, open_namespace, places,
 };
-use cairn_device::{MediumKind, Store, TierPlace, checksum, process};
+use cairn_device::{MediumKind, Store, TierPlace};
+use cairn_platform::{checksum, process};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use crate::Places;
+use crate::measure::{Row, gigabytes_per_second, report_limit, report_longest};
+use crate::process::in_children;
 
 const OWNER: Credentials = Credentials { uid: 0, gid: 0 };
 const CREATE: OpenOptions = OpenOptions {
@@ -36,7 +38,7 @@ const CREATE: OpenOptions = OpenOptions {
 };
 const BLOCK: u64 = HUGEBLOCK_BYTES_DEFAULT as u64;
 
-/// The store this runs in and its durable file, if it has one.
+/// Returns the store of this process and its durable file, if it has one.
 pub fn durable_store() -> Option<(Store, PathBuf)> {
     let store = Store::open(Path::new(&std::env::var_os("CAIRN_STORE")?)).ok()?;
     match &places(&store, "node").ok()?[..] {
@@ -45,13 +47,13 @@ pub fn durable_store() -> Option<(Store, PathBuf)> {
     }
 }
 
-/// The namespace this runs in, opened once more.
+/// Opens the namespace of this process once more.
 pub fn durable_namespace() -> Namespace {
     let (store, _) = durable_store().expect("checked before any row");
     open_namespace(&store, "node").expect("open the namespace")
 }
 
-/// This process in a namespace, without the preload library.
+/// This process, attached to a namespace without the preload library.
 struct Attached {
     namespace: Namespace,
     slot: SlotId,
@@ -79,7 +81,7 @@ impl Attached {
         self.namespace.fs.release(self.slot, handle, Timestamp(2)).expect("close");
     }
 
-    /// Writes a file as the library does.
+    /// Writes a file as the library does, in calls of `call_bytes` bytes.
     fn write_file(&self, bytes: &[u8], call_bytes: usize) {
         let handle = self.create("file", CREATE);
         for (index, call) in bytes.chunks(call_bytes).enumerate() {
@@ -107,7 +109,7 @@ impl Attached {
             let trailing = BLOCK - u64::from(piece.start + piece.length);
             match piece.kind {
                 WriteKind::Fill => filled = Some((piece, checksum::shift(raw, trailing))),
-                // What was written before has no checksum until somebody seals it.
+                // An overwritten block has no checksum until the file is sealed.
                 WriteKind::Overwrite => {}
                 WriteKind::Fresh => {
                     let sum = checksum::of_sparse_block(raw, trailing, BLOCK);
@@ -122,7 +124,7 @@ impl Attached {
     }
 }
 
-/// A file written to memory with the log, against the same without.
+/// Measures writes of a file to memory with the log, against the same without.
 pub fn log_cost(at: &Places) {
     let store = Store::create(&at.tmpfs, "log").expect("make a store");
     let open = |name: &str| {
@@ -151,13 +153,14 @@ pub fn log_cost(at: &Places) {
     store.remove().expect("remove the store");
 }
 
-/// Writes of 4 KiB, each followed by fsync, to a file per process: against plain files beside the
-/// tier, then by several processes against one, and how many flushes each fsync takes.
+/// Measures writes of 4 KiB, each followed by fsync, to one file per process. The baselines are
+/// plain files beside the tier, then one process against several. Also counts the flushes per
+/// fsync.
 pub fn fsyncs(at: &Places) {
     let (_, tier) = durable_store().expect("checked before any row");
     let plain = tier.with_file_name(format!("cairn-bench.plain.{}", std::process::id()));
     std::fs::create_dir_all(&plain).expect("make a directory");
-    // Disks differ by a factor of a hundred: as many calls as take about a fifth of a second.
+    // Disks differ by a factor of a hundred, so the number of calls fits about a fifth of a second.
     let calls = (200.0 * synced_writes(&at.cairn, 1, 20)).clamp(20.0, 1000.0) as usize;
     Row::compare(
         "write 4 KiB + fsync / plain file",
@@ -166,7 +169,7 @@ pub fn fsyncs(at: &Places) {
         || synced_writes(&at.cairn, 1, calls),
         || synced_writes(&plain, 1, calls),
     );
-    // A leftover directory of a benchmark harms nobody.
+    // A leftover directory of a benchmark does no harm.
     let _ = std::fs::remove_dir_all(&plain);
     for processes in [2, 4, 8] {
         Row::compare(
@@ -191,7 +194,8 @@ pub fn fsyncs(at: &Places) {
     }
 }
 
-/// Thousands a second of writes with an fsync each, by so many processes at once.
+/// Returns the rate of writes with an fsync each, thousands per second, of `processes` processes at
+/// once.
 fn synced_writes(directory: &Path, processes: usize, calls: usize) -> f64 {
     let seconds = in_children(processes, |rank| {
         let file = File::create(directory.join(format!("sync.{rank}"))).expect("create");
@@ -203,8 +207,8 @@ fn synced_writes(directory: &Path, processes: usize, calls: usize) -> f64 {
     (calls * processes) as f64 / seconds / 1e3
 }
 
-/// The longest of many small writes while another process writes snapshots of many files all the
-/// time: on a file in memory, where nothing but Cairn makes anybody wait, and on the disk.
+/// Measures the longest of many small writes while another process writes snapshots of many files
+/// without a pause. Once on a file in memory, where only Cairn causes waits, and once on the disk.
 pub fn waits(at: &Places) {
     let (disk, _) = durable_store().expect("checked before any row");
     let file = File::create(at.cairn.join("written")).expect("create");
@@ -220,7 +224,7 @@ pub fn waits(at: &Places) {
     store.remove().expect("remove the store");
 }
 
-/// A durable namespace on a file at `path`.
+/// Makes a durable namespace on a file at `path`.
 fn on_memory(store: &Store, path: &Path) -> Namespace {
     const TIER_BYTES: u64 = 4 << 30;
     let mut geometry = Geometry::new(b"/bench", [(TIER_BYTES / BLOCK) as u32, 0, 0, 0], 0);
@@ -243,7 +247,7 @@ fn longest_writes(store: &Store, place: &str, bar: Option<f64>, write: &dyn Fn(u
         alone.push(longest_write(write, SLICE));
         let snapshooter = child(store, "snapshots");
         beside.push(longest_write(write, SLICE));
-        // Its standard input ends.
+        // This closes its standard input, which ends it.
         let output = snapshooter.wait_with_output().expect("await the child");
         let count = String::from_utf8_lossy(&output.stdout);
         snapshots += count.trim().parse::<f64>().expect("a number");
@@ -252,7 +256,7 @@ fn longest_writes(store: &Store, place: &str, bar: Option<f64>, write: &dyn Fn(u
     report_longest(&name, "ms", &beside, &alone, bar);
 }
 
-/// A process that works on the store, past the interception, until its standard input ends.
+/// Starts a process that works on the store without interception until its standard input ends.
 fn child(store: &Store, work: &str) -> Child {
     let program = std::env::current_exe().expect("own path");
     let mut command = Command::new(program);
@@ -260,8 +264,8 @@ fn child(store: &Store, work: &str) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start a child")
 }
 
-/// How long the longest write in that time took, milliseconds, without what it waited for a core
-/// that others were using.
+/// Returns the time of the longest write within `time`, milliseconds. Time spent waiting for a
+/// processor that others used does not count.
 fn longest_write(write: &dyn Fn(u64), time: Duration) -> f64 {
     const WRAP: u64 = 16 << 20;
     let schedule = File::open("/proc/thread-self/schedstat").expect("open");
@@ -280,7 +284,7 @@ fn longest_write(write: &dyn Fn(u64), time: Duration) -> f64 {
     longest.as_secs_f64() * 1e3
 }
 
-/// How long this thread could have run and did not: the second number.
+/// Returns how long this thread was runnable but did not run: the second number of the file.
 fn scheduling_delay(schedule: &File) -> Duration {
     let mut text = [0; 96];
     let length = schedule.read_at(&mut text, 0).expect("read");
@@ -289,11 +293,11 @@ fn scheduling_delay(schedule: &File) -> Duration {
     Duration::from_nanos(delay.expect("a number"))
 }
 
-/// The work of a child: makes many files, which need no content to be written into a snapshot.
-/// Returns how many.
+/// Work of a child: makes many files. They need no content to be part of a snapshot. Returns their
+/// number.
 pub fn make_names() -> f64 {
     const FILES: usize = 50_000;
-    // What was not open for writing is not made durable when it is closed.
+    // Closing a file that was not open for writing does not wait for the media.
     let options = OpenOptions { write: false, truncate: false, ..CREATE };
     let process = Attached::new(durable_namespace());
     for file in 0..FILES {
@@ -303,7 +307,7 @@ pub fn make_names() -> f64 {
     FILES as f64
 }
 
-/// The work of a child: snapshots until its standard input ends. Returns how many.
+/// Work of a child: writes snapshots until its standard input ends. Returns their number.
 pub fn write_snapshots() -> f64 {
     let namespace = durable_namespace();
     namespace.fs.introduce(process::identity().expect("own identity")).expect("introduce");

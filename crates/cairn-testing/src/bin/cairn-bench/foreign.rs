@@ -1,8 +1,8 @@
-//! Rows about what Cairn costs where it is not wanted: calls on files that are not ours, the start
-//! of a process.
+//! Rows about the cost of Cairn where it is not needed: calls on foreign files, the start of a
+//! process.
 //!
-//! A process of a job cannot start one that is none, because the library stays in the environment.
-//! So this program runs outside, and `cairn` beside it makes the stores.
+//! A process of a job cannot start a process outside it, because the library stays in the
+//! environment. So this program runs outside, and the `cairn` beside it makes the stores.
 
 use crate::measure::{nanoseconds_each, report_difference};
 use crate::process::{child_command, number_from};
@@ -13,12 +13,12 @@ use std::process::Command;
 const ROUNDS: usize = 15;
 const CALLS: usize = 200_000;
 const STARTS: usize = 100;
-/// What children do.
+/// Works of children.
 pub const WORKS: [&str; 5] = ["write", "stat", "open", "lseek", "start"];
-/// A file of the machine's.
+/// A foreign file, which belongs to the machine.
 const FILE: &CStr = c"/etc/hostname";
 
-/// With and without the library, in turn.
+/// Measures each work with and without the library, in turn.
 pub fn costs() {
     for work in WORKS {
         let (name, bar) = match work {
@@ -42,7 +42,7 @@ fn in_a_job(work: &str) -> f64 {
     number_from(command.args(child.get_args()))
 }
 
-/// The work of a child: nanoseconds each.
+/// Work of a child. Returns nanoseconds per operation.
 pub fn cost(work: &str) -> f64 {
     match work {
         "write" => foreign_writes(),
@@ -66,7 +66,7 @@ fn foreign_stats(path: &CStr) -> f64 {
     nanoseconds_each(CALLS, || {
         for _ in 0..CALLS {
             let mut attributes = std::mem::MaybeUninit::<libc::stat>::uninit();
-            // SAFETY: a zero-terminated string and room for the result.
+            // SAFETY: `path` is zero-terminated, and `attributes` has room for the result.
             unsafe { libc::stat(path.as_ptr(), attributes.as_mut_ptr()) };
         }
     })
@@ -75,24 +75,24 @@ fn foreign_stats(path: &CStr) -> f64 {
 fn foreign_opens(path: &CStr) -> f64 {
     nanoseconds_each(CALLS, || {
         for _ in 0..CALLS {
-            // SAFETY: a zero-terminated string; closes what it opened.
+            // SAFETY: `path` is zero-terminated, and the call closes only what it opened.
             unsafe { libc::close(libc::open(path.as_ptr(), libc::O_RDONLY)) };
         }
     })
 }
 
 fn foreign_seeks(path: &CStr) -> f64 {
-    // SAFETY: a zero-terminated string.
+    // SAFETY: `path` is zero-terminated.
     let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY) };
     nanoseconds_each(CALLS, || {
         for _ in 0..CALLS {
-            // SAFETY: takes no pointers.
+            // SAFETY: lseek takes no pointers.
             unsafe { libc::lseek(file, 0, libc::SEEK_SET) };
         }
     })
 }
 
-/// Nanoseconds to start and await /bin/true.
+/// Starts /bin/true and waits for it. Returns nanoseconds per start.
 fn starts() -> f64 {
     let mut command = Command::new("/bin/true");
     nanoseconds_each(STARTS, || {

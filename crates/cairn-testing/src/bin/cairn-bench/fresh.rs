@@ -1,10 +1,10 @@
-//! Rows of stores that nobody has used: checkpoints that are all kept, small files, and writes to
-//! one file by two ranks; against the same in a new directory on tmpfs.
+//! Rows of new stores: checkpoints that are all kept, small files, and writes to one file by two
+//! ranks, each against the same in a new directory on tmpfs.
 //!
-//! Every slice runs in a store of its own, which `cairn` beside this program makes. Before each,
-//! memory is used and given back: a virtual machine may have to get what was not used for a while
-//! from its host first, ten times slower than it clears it, and which of the two sides meets that
-//! is chance.
+//! Every slice runs in its own store, which the `cairn` beside this program makes. Before each
+//! slice, memory is used and given back. Otherwise a virtual machine may first have to get memory
+//! that was not used for a while from its host, ten times slower than it clears it, and chance
+//! decides which of the two sides pays for that.
 
 use crate::data::{create, write_all};
 use crate::measure::{PAIRS, Row, gigabytes_per_second, thousands_per_second};
@@ -17,16 +17,16 @@ use std::time::Duration;
 
 const KEPT: usize = 4;
 const KEPT_BYTES: usize = 512 << 20;
-/// What a program computes between its checkpoints where it does.
+/// Time that a program computes between checkpoints, in the rows where it computes.
 const COMPUTING: Duration = Duration::from_secs(1);
 const FILES: usize = 20_000;
 const PIECE: usize = 4 << 10;
 const SHARED_BYTES: usize = 256 << 20;
 const RANKS: usize = 2;
-/// More than a slice takes.
+/// More memory than a slice takes, bytes.
 const READY_BYTES: usize = 3 << 30;
 
-/// A row: the child's work, its name, unit and bar.
+/// A row: the child's work, the row's name, its unit and its bar.
 type Part = (&'static str, &'static str, &'static str, f64);
 
 const PARTS: [Part; 5] = [
@@ -37,12 +37,12 @@ const PARTS: [Part; 5] = [
     ("shared-sequence", "4 KiB in sequence, two ranks, one file / tmpfs", "k/s", 3.0),
 ];
 
-/// The names of what children do.
+/// Whether `name` is a work of a child.
 pub fn is_work(name: &str) -> bool {
     PARTS.iter().any(|(work, ..)| *work == name)
 }
 
-/// All rows, or those of a part, with options for `cairn run`.
+/// Prints all rows, or those of a part. Further arguments are options for `cairn run`.
 pub fn rates(arguments: &[String]) {
     let (only, options) =
         arguments.split_first().map_or(("", arguments), |(part, rest)| (part.as_str(), rest));
@@ -53,10 +53,10 @@ pub fn rates(arguments: &[String]) {
     }
 }
 
-/// Has the machine's host provide what the next slice will take.
+/// Makes the machine's host provide the memory that the next slice takes.
 fn ready_memory() {
-    // SAFETY: a new anonymous mapping, which is touched within its length and unmapped before
-    // anybody else knows of it.
+    // SAFETY: a new anonymous mapping, touched only within its length and unmapped before anything
+    // else knows of it.
     unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -85,7 +85,7 @@ fn on_tmpfs(work: &str) -> f64 {
     figure
 }
 
-/// The work of a child, in the directory that is given, or below the mount.
+/// Work of a child, in the given directory or below the mount point. Returns its rate.
 pub fn rate(work: &str, directory: Option<&String>) -> f64 {
     let mount = || std::env::var("CAIRN_MOUNT").expect("CAIRN_MOUNT");
     let directory = PathBuf::from(directory.cloned().unwrap_or_else(mount));
@@ -98,7 +98,7 @@ pub fn rate(work: &str, directory: Option<&String>) -> f64 {
     }
 }
 
-/// The slowest of the checkpoints counts: that is what a user waits for.
+/// Returns the rate of the slowest checkpoint, GB/s, because users wait for that one.
 fn kept(directory: &Path, computing: Duration) -> f64 {
     let state: Vec<u8> = (0..KEPT_BYTES).map(|at| ((at * 31) >> 7) as u8).collect();
     let rates = (0..KEPT).map(|number| {
@@ -118,7 +118,7 @@ fn small_files(directory: &Path) -> f64 {
     })
 }
 
-/// Each rank writes half of the pieces, every second one.
+/// Writes every second piece in each of the ranks. Returns thousands of pieces per second.
 fn shared_writes(directory: &Path, at_random: bool) -> f64 {
     let path = directory.join("shared");
     create(&path);
@@ -128,7 +128,7 @@ fn shared_writes(directory: &Path, at_random: bool) -> f64 {
         let content = [rank as u8; PIECE];
         let mut number = rank;
         for turn in 0..pieces {
-            // Every number below a power of two once.
+            // This visits every number below a power of two once.
             number = (number * 5 + 3) % pieces;
             let piece = RANKS * if at_random { number } else { turn } + rank;
             file.write_all_at(&content, (piece * PIECE) as u64).expect("write");

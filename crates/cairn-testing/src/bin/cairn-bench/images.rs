@@ -1,8 +1,8 @@
-//! Rows about images (`docs/ARCHITECTURE.md`, Images): what a program pays while one is held, and
-//! what it takes to begin one.
+//! Rows about images (`docs/ARCHITECTURE.md`, Images): their cost for a program while one is held,
+//! and the time to begin one.
 //!
-//! The image is held by a process beside, as by an agent, which does not copy it: what copying
-//! costs is `drain`'s to say.
+//! A separate process holds the image, as an agent would, but does not copy it. The rows of `drain`
+//! show the cost of copying.
 
 use crate::Places;
 use crate::data::{application_state, create, write_all};
@@ -24,22 +24,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const CHECKPOINT_BYTES: usize = 256 << 20;
-/// Checkpoints that are there at a time; each was written before, so that memory for the next is
-/// warm.
+/// Number of checkpoints that exist at a time. Each was written before, so the memory for the next
+/// one is warm.
 const GENERATIONS: usize = 4;
 const CALL_BYTES: usize = 1 << 20;
 const SMALL_BYTES: usize = 4096;
 const SMALL_WRITES: usize = 20_000;
 const FILES: usize = 100_000;
 const CUTS: usize = 11;
-/// About what it takes to start the process that holds an image, and to take it.
+/// Approximate time to start the process that holds an image, and to take the image.
 const CUT_TIME: Duration = Duration::from_millis(50);
 
-/// An image that a process beside holds.
+/// An image held by a separate process.
 struct Held(Child);
 
 impl Held {
-    /// What it takes to begin one, too, with the lock and before and after, nanoseconds.
+    /// Takes an image. Returns also the time to begin one, with the lock and the work around it,
+    /// nanoseconds.
     fn take() -> (Held, f64) {
         let mut command = child_command("hold");
         command.env_remove("LD_PRELOAD").stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -59,7 +60,7 @@ impl Drop for Held {
     }
 }
 
-/// The work of the child: holds an image of the store until its input ends.
+/// Work of a child: holds an image of the store until its input ends.
 pub fn hold() -> ! {
     let directory = std::env::var_os("CAIRN_STORE").map(PathBuf::from).expect("CAIRN_STORE");
     let store = Store::open(&directory).expect("opens");
@@ -68,7 +69,7 @@ pub fn hold() -> ! {
     };
     let names = store.namespaces().expect("lists");
     let volumes: Vec<Arc<Volume>> = names.into_iter().map(open).collect();
-    // The first maps what the others need, too.
+    // The first round also maps what later ones need.
     let mut cut_ns = 0;
     for _ in 0..2 {
         let begun = Instant::now();
@@ -83,7 +84,7 @@ pub fn hold() -> ! {
     std::process::exit(0);
 }
 
-/// A program's writing while an image is held, against the same without.
+/// Measures a program that writes while an image is held, against the same without.
 pub fn costs(places: &Places) {
     let state = application_state();
     let state = &state[..CHECKPOINT_BYTES];
@@ -114,7 +115,7 @@ pub fn costs(places: &Places) {
     cuts(&places.cairn);
 }
 
-/// The cut of an image of many files, against renaming one.
+/// Measures the cut of an image of many files, and the longest rename meanwhile.
 fn cuts(directory: &Path) {
     let names = metadata::names(directory, FILES);
     metadata::create(&names);
@@ -134,7 +135,7 @@ fn cuts(directory: &Path) {
     fs::remove_file(from).expect("removes");
 }
 
-/// Microseconds that the longest of many renames took beside `work`.
+/// Returns the time of the longest of many renames beside `work`, microseconds.
 fn longest_rename(from: &Path, to: &Path, work: impl FnOnce() + Send) -> f64 {
     std::thread::scope(|scope| {
         let work = scope.spawn(work);
@@ -171,8 +172,8 @@ fn write_all_at(file: &File, state: &[u8]) {
     }
 }
 
-/// Thousands of small writes a second at places of one order; how long each took, nanoseconds, if
-/// it `notes` them.
+/// Writes small blocks in a fixed scattered order. Returns thousands of writes per second. With
+/// `notes` it adds the time of each write to `waits`, nanoseconds.
 fn small_writes(file: &File, waits: &mut Vec<f64>, notes: bool) -> f64 {
     let data = [7u8; SMALL_BYTES];
     let blocks = CHECKPOINT_BYTES / SMALL_BYTES;

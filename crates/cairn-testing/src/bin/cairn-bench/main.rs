@@ -1,12 +1,14 @@
-//! `cairn-bench`: DESIGN's performance table, measured as docs/BENCHMARKS.md says.
+//! `cairn-bench`: the performance table of DESIGN, measured as docs/BENCHMARKS.md describes.
 //!
-//! Run under `cairn run` by `make bench`: the program calls the C library only, so what is measured
-//! is what an application gets. Every figure comes with a baseline taken in the same run, slice by
-//! slice in turn. The groups named "durable" are measured where the store's tier is a file, the
-//! others where it is memory; `cairn-bench spill PATH`, `cairn-bench remote PATH`, `cairn-bench
-//! progress PATH`, `cairn-bench drain DIR [PART]`, `cairn-bench ranks`, `cairn-bench rotation`,
-//! `cairn-bench fresh PATH [PART [OPTION…]]` and `cairn-bench foreign` make their stores
-//! themselves. Measures; never asserts.
+//! `make bench` runs it under `cairn run`. The program calls only the C library, so it measures
+//! what an application gets. Every figure comes with a baseline from the same run, measured in
+//! alternating slices. The groups named "durable" are measured where the store's tier is a file,
+//! the others where it is memory. These commands make their own stores: `cairn-bench spill PATH`,
+//! `cairn-bench remote PATH`, `cairn-bench progress PATH`, `cairn-bench drain DIR [PART]`,
+//! `cairn-bench ranks`, `cairn-bench rotation`, `cairn-bench fresh PATH [PART [OPTION…]]` and
+//! `cairn-bench foreign`.
+//!
+//! Does not assert; it only measures.
 
 mod calls;
 mod data;
@@ -30,7 +32,7 @@ mod tier;
 use measure::Row;
 use std::path::PathBuf;
 
-/// Where the three media are.
+/// Directories that are compared.
 pub struct Places {
     /// A directory below the mount prefix.
     pub cairn: PathBuf,
@@ -38,7 +40,7 @@ pub struct Places {
     pub tmpfs: PathBuf,
 }
 
-/// Measures and prints some rows.
+/// A group of rows: measures and prints them.
 type Group = fn(&Places);
 
 fn main() {
@@ -80,7 +82,7 @@ fn main() {
         }
     }
     let groups: [(&str, Group); 19] = [
-        // First of all: it needs memory that nobody used.
+        // This comes first, because it needs memory that nobody has used.
         ("first", data::first_checkpoints),
         ("write", data::writes),
         ("read", data::reads),
@@ -110,7 +112,7 @@ fn main() {
     }
     wanted.for_each(|(_, measure)| measure(&places));
     for directory in [&places.cairn, &places.tmpfs] {
-        // A leftover directory of a benchmark harms nobody.
+        // A leftover directory of a benchmark does no harm.
         let _ = std::fs::remove_dir_all(directory);
     }
 }

@@ -1,20 +1,20 @@
-//! Paired measurement: ours and the baseline in turn, the median of the ratios with its confidence
-//! interval.
+//! Paired measurement: ours and the baseline alternate, and the result is the median of the ratios
+//! with its confidence interval.
 
 use std::time::Instant;
 
-/// Pairs per row: the 2nd and 10th of 11 ordered ratios bound the median with 98.8 % confidence.
+/// Number of pairs per row. The 2nd and 10th of 11 ordered ratios bound the median with 98.8 %
+/// confidence.
 pub const PAIRS: usize = 11;
 const INTERVAL: (usize, usize) = (1, PAIRS - 2);
 
-/// What ours over the baseline should be. A bar is missed only if the whole interval lies on the
-/// wrong side.
+/// Target for ours / baseline. A bar is missed only if the whole interval lies on the wrong side.
 enum Bar {
     AtLeast(f64),
     AtMost(f64),
 }
 
-/// One line of the table.
+/// A line of the table.
 pub struct Row {
     name: String,
     unit: &'static str,
@@ -30,7 +30,7 @@ fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// Pairs of ours and the baseline, measured in turn after one that warms both.
+/// Measures pairs of ours and the baseline in turn, after one unmeasured pair that warms both.
 fn measure_pairs(
     mut ours: impl FnMut() -> f64,
     mut baseline: impl FnMut() -> f64,
@@ -41,8 +41,8 @@ fn measure_pairs(
 }
 
 impl Row {
-    /// Measures `ours` against `baseline`, each giving a rate (more is better), A B A B. The bar is
-    /// on ours / baseline, if there is one.
+    /// Measures `ours` against `baseline` in turn (A B A B). Both return a rate; more is better.
+    /// The bar, if any, applies to ours / baseline.
     pub fn compare(
         name: impl Into<String>,
         unit: &'static str,
@@ -53,7 +53,7 @@ impl Row {
         Row::print(name, unit, bar, &measure_pairs(ours, baseline));
     }
 
-    /// The same of times in nanoseconds, where less is better.
+    /// As `compare`, for times in nanoseconds; less is better.
     pub fn compare_times(
         name: impl Into<String>,
         bar: f64,
@@ -64,7 +64,7 @@ impl Row {
         println!("{}", Row::new(name, "ns", Some(Bar::AtMost(bar)), &pairs));
     }
 
-    /// Prints pairs, `PAIRS` of them, of ours and the baseline that were measured in turn.
+    /// Prints a row from `PAIRS` pairs of ours and the baseline, measured in turn.
     pub fn print(
         name: impl Into<String>,
         unit: &'static str,
@@ -90,7 +90,7 @@ impl Row {
         }
     }
 
-    /// The table's first line.
+    /// Returns the first line of the table.
     pub fn header() -> String {
         format!(
             "{:<42} {:>9} {:>9} {:<6} {:>7} {:>15} {:>6}",
@@ -127,28 +127,28 @@ impl std::fmt::Display for Row {
     }
 }
 
-/// Bytes per nanosecond, that is GB/s, of moving `bytes` by `work`.
+/// Returns the rate at which `work` moves `bytes` bytes, GB/s (bytes per nanosecond).
 pub fn gigabytes_per_second(bytes: usize, work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();
     bytes as f64 / start.elapsed().as_nanos() as f64
 }
 
-/// Thousands of operations per second.
+/// Returns the rate of `work`, thousands of operations per second.
 pub fn thousands_per_second(operations: usize, work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();
     operations as f64 * 1e6 / start.elapsed().as_nanos() as f64
 }
 
-/// Nanoseconds per operation.
+/// Returns the time of `work` per operation, nanoseconds.
 pub fn nanoseconds_each(operations: usize, work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();
     start.elapsed().as_nanos() as f64 / operations as f64
 }
 
-/// A difference with its bar, both in the same unit; less is better.
+/// Prints a difference with its bar, both in the same unit; less is better.
 pub fn report_difference(name: &str, unit: &str, with: &[f64], without: &[f64], bar: f64) {
     let mut differences: Vec<f64> = with.iter().zip(without).map(|(a, b)| a - b).collect();
     differences.sort_by(f64::total_cmp);
@@ -163,8 +163,8 @@ pub fn report_difference(name: &str, unit: &str, with: &[f64], without: &[f64], 
     );
 }
 
-/// Repeated measurements of one figure, with the least and the greatest; less is better. The bar,
-/// if there is one, is in the same unit, and missed only if all of them lie above it.
+/// Prints repeated measurements of one figure with minimum and maximum; less is better. The bar, if
+/// any, is in the same unit and is missed only if all values lie above it.
 pub fn report_limit(name: &str, unit: &str, values: &[f64], bar: impl Into<Option<f64>>) {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(0.0, f64::max);
@@ -175,8 +175,7 @@ pub fn report_limit(name: &str, unit: &str, values: &[f64], bar: impl Into<Optio
     print_limit(name, (median(values), None), unit, &spread, bar.into(), low);
 }
 
-/// The longest wait of each slice, beside something and without it: what counts is the longest of
-/// all.
+/// Prints the longest wait of all slices, measured beside some load and alone.
 pub fn report_longest(name: &str, unit: &str, beside: &[f64], alone: &[f64], bar: Option<f64>) {
     let longest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
     let shortest = beside.iter().copied().fold(f64::INFINITY, f64::min);

@@ -1,7 +1,8 @@
-//! Media in memory: what a row needs that measures the core and not a disk.
+//! Media in memory, for rows that measure the core and not a disk.
 //!
-//! Pages exist once they are written, so that it may be as large as a real tier.
-//! Does not lose anything; `faulty.rs` of the library does.
+//! Pages exist only once they are written, so the media may be as large as a real tier.
+//!
+//! Does not lose any data; the media of the library's `faulty.rs` do.
 
 use cairn_core::{Error, Media, Memory, Result};
 use cairn_device::Workspace;
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering;
 pub struct MemoryMedia(Workspace);
 
 impl MemoryMedia {
-    /// Zeroed media of `bytes`.
+    /// Makes zeroed media of `bytes` bytes.
     pub fn new(bytes: u64) -> MemoryMedia {
         MemoryMedia(Workspace::new(bytes as usize / 8).expect("address space"))
     }

@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Files per measured slice, so that a slice stays well below two seconds.
+/// Number of files per measured slice; a slice stays well below two seconds.
 const SLICE: usize = 10_000;
 
 pub fn names(directory: &Path, files: usize) -> Vec<CString> {
@@ -18,10 +18,10 @@ pub fn names(directory: &Path, files: usize) -> Vec<CString> {
 
 pub fn create(names: &[CString]) {
     for name in names {
-        // SAFETY: `name` is a zero-terminated string.
+        // SAFETY: `name` is zero-terminated.
         let file = unsafe { libc::open(name.as_ptr(), libc::O_CREAT | libc::O_WRONLY, 0o644) };
         assert!(file >= 0, "open: {}", std::io::Error::last_os_error());
-        // SAFETY: closes the descriptor just opened.
+        // SAFETY: closes the descriptor opened above.
         unsafe { libc::close(file) };
     }
 }
@@ -29,7 +29,7 @@ pub fn create(names: &[CString]) {
 fn stat(names: &[CString]) {
     for name in names {
         let mut attributes = std::mem::MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: a zero-terminated string and room for the result.
+        // SAFETY: `name` is zero-terminated, and `attributes` has room for the result.
         let failed = unsafe { libc::stat(name.as_ptr(), attributes.as_mut_ptr()) };
         assert_eq!(failed, 0, "stat: {}", std::io::Error::last_os_error());
     }
@@ -37,23 +37,24 @@ fn stat(names: &[CString]) {
 
 pub fn unlink(names: &[CString]) {
     for name in names {
-        // SAFETY: a zero-terminated string.
+        // SAFETY: `name` is zero-terminated.
         let failed = unsafe { libc::unlink(name.as_ptr()) };
         assert_eq!(failed, 0, "unlink: {}", std::io::Error::last_os_error());
     }
 }
 
-/// All three in a directory of 100 000 files.
+/// Measures all three operations in a directory of 100 000 files.
 pub fn rates(places: &Places) {
     rates_of(places, 100_000, "", [4.0, 8.0, 7.0]);
 }
 
-/// The same of 1 000 000 files.
+/// Measures all three operations in a directory of 1 000 000 files.
 pub fn rates_of_a_million(places: &Places) {
     rates_of(places, 1_000_000, ", 1 000 000 files", [2.5, 4.0, 5.0]);
 }
 
-/// All three, with the directory full but for the slice that is made and removed.
+/// Measures all three operations. The directory holds all `files` files except the slice that is
+/// created and removed.
 fn rates_of(places: &Places, files: usize, suffix: &str, bars: [f64; 3]) {
     let ours = names(&places.cairn, files);
     let tmpfs = names(&places.tmpfs, files);
@@ -100,7 +101,7 @@ fn timed_then(names: &[CString], timed: fn(&[CString]), undo: fn(&[CString])) ->
 
 fn unlink_if_there(names: &[CString]) {
     for name in names {
-        // SAFETY: a zero-terminated string; that it is absent is as good.
+        // SAFETY: `name` is zero-terminated. An absent file is fine.
         unsafe { libc::unlink(name.as_ptr()) };
     }
 }

@@ -1,18 +1,19 @@
-//! What a process needs: its first checkpoint, idle memory; and how the benchmark's own processes
-//! are run.
+//! Cost of a process: its first checkpoint, idle memory. Also the ways to run the benchmark's own
+//! processes.
 
-use crate::Places;
-use crate::measure::gigabytes_per_second;
 use cairn_device::Store;
-use cairn_device::namespace::{create_namespace, open_namespace};
+use cairn_device::store::namespace::{create_namespace, open_namespace};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Runs `work(rank)` in `count` forked children at the same time. Seconds from when all are ready
-/// until all have done it: making and ending them does not count.
+use crate::Places;
+use crate::measure::gigabytes_per_second;
+
+/// Runs `work(rank)` in `count` forked children at the same time. Returns the time from when all
+/// are ready until all have finished, seconds; starting and ending them does not count.
 pub fn in_children(count: usize, work: impl Fn(usize)) -> f64 {
     let (mut ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     let children: Vec<libc::pid_t> = (0..count)
@@ -41,7 +42,7 @@ pub fn in_children(count: usize, work: impl Fn(usize)) -> f64 {
     let seconds = start.elapsed().as_secs_f64();
     for child in children {
         let mut status = 0;
-        // SAFETY: waits for a child of this process.
+        // SAFETY: waits for a child of this process; `status` is a valid target.
         unsafe { libc::waitpid(child, &mut status, 0) };
         assert_eq!(status, 0, "a child of the benchmark failed");
     }
@@ -49,7 +50,7 @@ pub fn in_children(count: usize, work: impl Fn(usize)) -> f64 {
     seconds
 }
 
-/// What a process's first checkpoint costs, in a process that has made none.
+/// Measures the first checkpoint of a process.
 pub fn first(_places: &Places) {
     let ratios: Vec<f64> = (0..5).map(|_| number_from(&mut child_command("first"))).collect();
     let mut sorted = ratios.clone();
@@ -60,21 +61,21 @@ pub fn first(_places: &Places) {
     );
 }
 
-/// This program as a child that does `work`.
+/// Returns a command that runs this program as a child with `work`.
 pub fn child_command(work: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("own path"));
     command.args(["child", work]);
     command
 }
 
-/// The number that a child prints.
+/// Runs a child and returns the number it prints.
 pub fn number_from(command: &mut Command) -> f64 {
     let output = command.stdin(Stdio::null()).output().expect("start a child");
     let number = String::from_utf8_lossy(&output.stdout).trim().parse();
     number.unwrap_or_else(|_| panic!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// The work of a child process: prints one number.
+/// Main function of a child: does its work and prints one number.
 pub fn child(arguments: Vec<String>) {
     let figure = match arguments.first().map(String::as_str) {
         Some(work) if crate::foreign::WORKS.contains(&work) => crate::foreign::cost(work),
@@ -96,7 +97,7 @@ pub fn child(arguments: Vec<String>) {
     println!("{figure}");
 }
 
-/// Rate of a process's first checkpoint over that of its fourth.
+/// Returns the rate of a process's first checkpoint divided by that of its fourth.
 fn first_checkpoint() -> f64 {
     const BYTES: usize = 256 << 20;
     let mount = std::env::var("CAIRN_MOUNT").expect("CAIRN_MOUNT");
@@ -113,8 +114,7 @@ fn first_checkpoint() -> f64 {
     rates[0] / rates[3]
 }
 
-/// Shared memory of a namespace with a tier of 8 GiB that holds nothing and to which one process is
-/// attached.
+/// Measures the shared memory of an empty namespace with a tier of 8 GiB and one attached process.
 pub fn idle_memory(places: &Places) {
     const TIER_BYTES: u64 = 8 << 30;
     let blocks = (TIER_BYTES / u64::from(cairn_core::HUGEBLOCK_BYTES_DEFAULT)) as u32;
@@ -122,7 +122,7 @@ pub fn idle_memory(places: &Places) {
     let store = Store::create(&places.tmpfs, "idle").expect("make a store");
     create_namespace(&store, "node", geometry, false).expect("make a namespace");
     let namespace = open_namespace(&store, "node").expect("open the namespace");
-    let identity = cairn_device::process::identity().expect("own identity");
+    let identity = cairn_platform::process::identity().expect("own identity");
     namespace.fs.attach(identity).expect("attach");
     let meta = std::fs::metadata(store.path().join("node.meta")).expect("stat the meta segment");
     let mebibytes = (meta.blocks() * 512) as f64 / 1_048_576.0;

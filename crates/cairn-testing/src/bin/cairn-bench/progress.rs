@@ -1,9 +1,9 @@
-//! How fast a job gets on that writes checkpoints: a loop like CoMD's, with each way to keep them
-//! (NVMe-CR, table II).
+//! Progress of a job that writes checkpoints: a loop like CoMD's, with each way to keep the
+//! checkpoints (NVMe-CR, table II).
 //!
-//! Each rank computes for a while, writes its part of a checkpoint, and keeps the newest two; of
-//! the checkpoints one in ten goes to a slow, safe place in the background. The progress rate is
-//! the time that computing takes alone, by the time until the last rank has ended.
+//! Each rank computes for a while, writes its part of a checkpoint, and keeps the newest two. One
+//! checkpoint in ten is copied in the background to a slow, safe place. The progress rate is the
+//! time that computing alone takes, divided by the time until the last rank has ended.
 
 use std::fs::{self, File};
 use std::hint::black_box;
@@ -17,9 +17,9 @@ const CHECKPOINTS: u32 = 10;
 const COMPUTE: Duration = Duration::from_secs(5);
 const PART_BYTES: usize = 256 << 20;
 const WRITE_BYTES: usize = 4 << 20;
-/// One checkpoint in so many goes to the safe place.
+/// One checkpoint in this many goes to the safe place.
 const SAFE_EVERY: u32 = 10;
-/// Checkpoints that are kept.
+/// Number of checkpoints kept.
 const KEPT: u32 = 2;
 const TIMES: usize = 3;
 
@@ -39,18 +39,18 @@ const WAYS: [(Way, &str); 4] = [
     (Way::Cairn, "cairn run --pfs-every 10"),
 ];
 
-/// What a way took.
+/// Times of a run.
 #[derive(Clone, Copy)]
 struct Taken {
-    /// Until the last rank had ended.
+    /// Time until the last rank ended.
     ranks: Duration,
-    /// Until the safe place had what it was to have.
+    /// Time until the safe place had all its copies.
     safe: Duration,
-    /// Of a rank, for all its checkpoints.
+    /// Time that a rank spent on writing its checkpoints.
     writing: Duration,
 }
 
-/// Prints a table; `safe` is a directory on the slow, safe file system.
+/// Prints a table. `safe` is a directory on the slow, safe file system.
 pub fn rates(safe: &Path) {
     let rounds = calibrate();
     println!(
@@ -81,7 +81,7 @@ pub fn rates(safe: &Path) {
     }
 }
 
-/// Rounds of work in the time of computing, on a processor that has nothing else to do.
+/// Returns the number of rounds that fill the computing time on an otherwise idle processor.
 fn calibrate() -> u64 {
     const PROBE: u64 = 20_000;
     let times = (0..5).map(|_| {
@@ -93,7 +93,7 @@ fn calibrate() -> u64 {
     (COMPUTE.as_secs_f64() / best * PROBE as f64) as u64
 }
 
-/// Work that stays in the processor's registers and first cache.
+/// Works in the processor's registers and first-level cache only.
 fn compute(rounds: u64) {
     let mut forces = [1.0_f64; 512];
     for round in 0..rounds {
@@ -135,7 +135,7 @@ fn run(way: Way, safe: &Path, rounds: u64) -> Taken {
     Taken { ranks: longest(|one| one.0), writing: longest(|one| one.1), safe: safe_after }
 }
 
-/// Seconds that a rank took, and those it was writing.
+/// Parses a rank's output: its total time and its writing time, seconds.
 fn figures(line: &str) -> (f64, f64) {
     let (all, writing) = line.split_once(' ').expect("two figures");
     (all.parse().expect("a figure"), writing.parse().expect("a figure"))
@@ -154,7 +154,7 @@ fn start(way: Way, rank: u32, directory: &Path, outside: &Path, rounds: u64) -> 
     command.arg(directory).arg(copies).arg(sync).stdout(Stdio::piped()).spawn().expect("a rank")
 }
 
-/// All ranks in a store.
+/// Starts all ranks in a store.
 fn under_cairn(outside: &Path, rounds: u64) -> Child {
     let program = itself();
     let rank = |rank: u32| {
@@ -172,7 +172,7 @@ fn under_cairn(outside: &Path, rounds: u64) -> Child {
         .expect("cairn starts")
 }
 
-/// One rank: prints the seconds it took, and those it was writing.
+/// Main function of a rank. Prints its total time and its writing time, seconds.
 pub fn rank(arguments: &[String]) {
     let [word, rank, rounds, directory, copies, sync] = arguments else {
         panic!("started by `cairn-bench progress` only")
@@ -199,7 +199,7 @@ pub fn rank(arguments: &[String]) {
     println!("{} {}", started.elapsed().as_secs_f64(), writing.as_secs_f64());
     for mut copy in copying {
         copy.wait().expect("cp ends");
-        // As safe as a drained file is, apart from being compared.
+        // The copy is then as safe as a drained file, except that nothing has compared it.
         Command::new("sync").arg("-f").arg(copies).status().expect("sync");
     }
 }

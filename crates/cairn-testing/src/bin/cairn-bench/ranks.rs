@@ -1,7 +1,7 @@
-//! Row about ranks that have a namespace each (`--scope rank`): what a rank creates while others do
-//! the same, against one alone.
+//! Row about ranks with one namespace each (`--scope rank`): the rate of creates in a rank while
+//! the others do the same, against one rank alone.
 //!
-//! Every slice runs in a store of its own, which `cairn` beside this program makes.
+//! Every slice runs in its own store, which the `cairn` beside this program makes.
 
 use crate::measure::{PAIRS, Row, thousands_per_second};
 use crate::metadata::{create, names, unlink};
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 const FILES: usize = 20_000;
 const ROUNDS: usize = 5;
 
-/// As many ranks as there are processors, against one.
+/// Measures as many ranks as there are processors, against one.
 pub fn creates() {
     println!("{}", Row::header());
     let ranks = std::thread::available_parallelism().map_or(1, usize::from);
@@ -20,7 +20,7 @@ pub fn creates() {
     Row::print(format!("create+close, each of {ranks} ranks / one"), "k/s", 0.95, &pairs);
 }
 
-/// Thousands a second that each of so many ranks creates, on average.
+/// Returns the average rate of creates per rank, thousands per second.
 fn run(ranks: usize) -> f64 {
     let own = std::env::current_exe().expect("own path");
     let mut command = Command::new(own.with_file_name("cairn"));
@@ -31,8 +31,8 @@ fn run(ranks: usize) -> f64 {
     rate.unwrap_or_else(|_| panic!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// The work of a child: starts ranks as a launcher does, lets them begin together, and gives their
-/// average.
+/// Work of a child: starts ranks as a launcher does and lets them begin together. Returns their
+/// average rate.
 pub fn start(ranks: usize) -> f64 {
     let own = std::env::current_exe().expect("own path");
     let start = |rank: usize| {
@@ -57,7 +57,7 @@ pub fn start(ranks: usize) -> f64 {
     rates.sum::<f64>() / ranks as f64
 }
 
-/// The work of a rank.
+/// Work of a rank. Returns thousands of creates per second.
 pub fn create_files() -> f64 {
     let mount = std::env::var("CAIRN_MOUNT").expect("CAIRN_MOUNT");
     let names = names(Path::new(&mount), FILES);

@@ -1,16 +1,14 @@
-//! Rows about namespaces on another machine, which is `cairn target` in a process of its own here,
-//! against what TCP itself does on this machine in the same run.
+//! Rows about namespaces on another machine, against plain TCP on this machine in the same run. The
+//! other machine is a `cairn target` in a process of its own here.
 //!
-//! Host and target have a processor each: initiator and plain stream send from the first, target
-//! and sink receive on the last. Rows about the whole stack let the kernel place everything.
+//! Host and target have one processor each: the initiator and the plain stream send from the first,
+//! the target and the sink receive on the last. For rows about the whole stack the kernel places
+//! everything.
 
-use crate::data::{CHECKPOINT_BYTES, application_state, create, write_all};
-use crate::measure::{PAIRS, Row, gigabytes_per_second, nanoseconds_each, thousands_per_second};
-use crate::process::number_from;
-use cairn_device::nvme::controller::{Controller, Settings};
-use cairn_device::nvme::queue::Queue;
-use cairn_device::nvme::tcp::{TcpFabric, TcpTransport};
-use cairn_device::nvme::wire::Nqn;
+use cairn_nvme::controller::{Controller, Settings};
+use cairn_nvme::queue::Queue;
+use cairn_nvme::tcp::{TcpFabric, TcpTransport};
+use cairn_nvme::wire::Nqn;
 use serde_json::Value;
 use std::cell::RefCell;
 use std::fs::File;
@@ -23,29 +21,35 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::data::{CHECKPOINT_BYTES, application_state, create, write_all};
+use crate::measure::{PAIRS, Row, gigabytes_per_second, nanoseconds_each, thousands_per_second};
+use crate::process::number_from;
+
 const NAME: &str = "nqn.2026-11.io.cairn:bench";
-/// Room for a checkpoint, and for a store around it.
+/// Size of the exported namespace, bytes: room for a checkpoint and for the store around it.
 const EXPORT_BYTES: usize = CHECKPOINT_BYTES * 2;
-/// Commands under way, of which the bars speak.
+/// Queue depths that the bars assume.
 const DEPTH: usize = 32;
 const DEPTH_OF_SMALL: usize = 64;
 const LARGE: usize = 128 << 10;
 const SMALL: usize = 4 << 10;
-/// Bytes that a slice of a row moves, and commands of one about small ones.
+/// Number of bytes that a slice of a row moves, and number of commands in a slice of small ones.
 const SLICE_BYTES: usize = 512 << 20;
 const SLICE_COMMANDS: usize = 100_000;
 const ROUND_TRIPS: usize = 20_000;
-/// What surrounds data: a command, and the header of what comes back.
+/// Overhead on the wire, bytes: of a command, and of the header of what comes back.
 const COMMAND_BYTES: usize = 72;
 const HEADER_BYTES: usize = 24;
-/// The machine of which the bar for small commands was set: its plain stream, and thousands of
-/// commands a second.
+/// Machine for which the bar of small commands was set: GB/s of its plain stream, and thousands of
+/// commands per second.
 const BAR_STREAM: f64 = 5.3;
 const BAR_COMMANDS: f64 = 350.0;
-/// A checkpoint for which the medium and not its beginning and end count.
+/// Size of a checkpoint that is large enough for the medium to matter, not the beginning and end,
+/// bytes.
 const SYNCED_BYTES: usize = 64 << 20;
 
-/// All rows; those of the last kind alone if `path` is a device, else in a file that is made there.
+/// Prints all rows. If `path` is a block device, prints only those on that device; otherwise the
+/// last rows use a file that is made at `path`.
 pub fn rows(path: &Path) {
     println!("{}", Row::header());
     match is_device(path) {
@@ -58,7 +62,7 @@ pub fn rows(path: &Path) {
     }
 }
 
-/// The initiator alone, against TCP.
+/// Measures the initiator alone against TCP.
 fn bare() {
     let [here, there] = processors();
     pin(here);
@@ -90,7 +94,8 @@ fn bare() {
     pin_to_any();
 }
 
-/// Checkpoints of a program under `cairn run`, against the same bytes by the initiator alone.
+/// Measures checkpoints of a program under `cairn run`, against the same bytes written by the
+/// initiator alone.
 fn whole_stack() {
     let target = Target::start(&format!("ram:{EXPORT_BYTES}"), None);
     let state = application_state();
@@ -106,15 +111,16 @@ fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 
-/// Checkpoints on a device of this machine: exported, and as it is.
+/// Measures checkpoints on a device of this machine: exported, against direct use.
 fn on_device(path: &Path) {
     let device = format!("block:{}", path.display());
     let bar = Some(0.965);
     same_medium("device", bar, |bytes| (exported(&device, bytes), on_tier(&device, bytes)));
 }
 
-/// The same in a file on this machine's disk. No bar: the page cache takes it, so the processors
-/// are compared, of which host and target have one machine's together, and not what they write to.
+/// Measures checkpoints on a file on this machine's disk: exported, against direct use. There is no
+/// bar: the page cache absorbs the writes, so this compares processors, and here host and target
+/// share those of one machine.
 fn in_file(path: &Path) {
     same_medium("file", None, |bytes| {
         take_space(path);
@@ -124,7 +130,7 @@ fn in_file(path: &Path) {
     });
 }
 
-/// Rows that compare a medium on another machine with the same one here.
+/// Prints rows that compare a medium on another machine with the same medium here.
 fn same_medium(medium: &str, bar: Option<f64>, pair: impl Fn(usize) -> (f64, f64)) {
     for bytes in [SYNCED_BYTES, CHECKPOINT_BYTES] {
         let pairs: Vec<_> = (0..PAIRS).map(|_| pair(bytes)).collect();
@@ -142,16 +148,16 @@ fn on_tier(tier: &str, bytes: usize) -> f64 {
     checkpoint_in_store(&["--tier", tier, "--yes"], bytes)
 }
 
-/// Makes a file that has all its space, as a tier does.
+/// Makes a file with all its space allocated, as a tier does.
 fn take_space(path: &Path) {
     let file = File::create(path).expect("makes the file");
-    // SAFETY: no pointers are passed.
+    // SAFETY: posix_fallocate takes no pointers.
     let errno = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, EXPORT_BYTES as libc::off_t) };
     assert_eq!(errno, 0, "{}", path.display());
 }
 
-/// What a program under `cairn run` says of a checkpoint that replaces another: GB/s until it is
-/// durable.
+/// Runs a program under `cairn run` that replaces a checkpoint. Returns its rate until the
+/// checkpoint is durable, GB/s.
 fn checkpoint_in_store(options: &[&str], bytes: usize) -> f64 {
     let own = std::env::current_exe().expect("own path");
     let mut command = cairn();
@@ -159,7 +165,7 @@ fn checkpoint_in_store(options: &[&str], bytes: usize) -> f64 {
     number_from(command.args(["child", "remote", &bytes.to_string()]))
 }
 
-/// The work of such a program.
+/// Work of such a program.
 pub fn checkpoint(bytes: usize) -> f64 {
     let mount = std::env::var("CAIRN_MOUNT").expect("CAIRN_MOUNT");
     let path = Path::new(&mount).join("checkpoint");
@@ -173,7 +179,7 @@ pub fn checkpoint(bytes: usize) -> f64 {
     gigabytes_per_second(bytes, write)
 }
 
-/// `cairn target`, ended with this.
+/// A running `cairn target`; dropping it ends the process.
 struct Target {
     child: Child,
     address: SocketAddr,
@@ -189,7 +195,7 @@ impl Target {
                 pin(processor);
                 Ok(())
             };
-            // SAFETY: one system call, which is all that the child does before it executes.
+            // SAFETY: the child only makes one system call before it executes the program.
             unsafe { command.pre_exec(place) };
         }
         let mut child = command.stdout(Stdio::piped()).spawn().expect("cairn starts");
@@ -208,7 +214,7 @@ impl Drop for Target {
     }
 }
 
-/// Where data go.
+/// Direction of a data transfer.
 #[derive(Clone, Copy)]
 enum Direction {
     Write,
@@ -216,7 +222,7 @@ enum Direction {
 }
 
 impl Direction {
-    /// What a small command is on the wire: bytes to the target, and from it.
+    /// Returns the number of bytes of a small command on the wire: to the target, and from it.
     fn bytes_of_small(self) -> (usize, usize) {
         match self {
             Direction::Write => (COMMAND_BYTES + SMALL, HEADER_BYTES),
@@ -234,7 +240,7 @@ impl std::fmt::Display for Direction {
     }
 }
 
-/// The initiator, with one queue.
+/// The initiator with one queue.
 struct Host {
     queue: Queue<TcpTransport>,
     _controller: Controller<TcpFabric>,
@@ -253,8 +259,8 @@ impl Host {
         Host { queue, _controller: controller, memory: vec![7; DEPTH * LARGE] }
     }
 
-    /// `count` commands of `bytes`, `depth` of them under way: one after the other through the
-    /// namespace, and round again.
+    /// Runs `count` commands of `bytes` bytes with `depth` of them in flight. They go through the
+    /// namespace in order and start over at its end.
     fn transfer(&mut self, direction: Direction, bytes: usize, depth: usize, count: usize) {
         let mut under_way = 0;
         for index in 0..count {
@@ -264,8 +270,8 @@ impl Host {
             }
             let at = (index * bytes % EXPORT_BYTES) as u64;
             let memory = &mut self.memory[index % DEPTH * bytes..][..bytes];
-            // SAFETY: the memory lives until all commands have ended. What several of them have
-            // left in it does not matter.
+            // SAFETY: the memory lives until all commands have completed. It does not matter which
+            // bytes they leave in shared places.
             let submitted = unsafe {
                 match direction {
                     Direction::Write => self.queue.submit_write(at, memory.as_ptr(), bytes),
@@ -286,7 +292,7 @@ impl Host {
     }
 }
 
-/// GB/s of bytes that are sent as they are and read as they come.
+/// Returns the rate of a plain TCP stream, GB/s.
 fn plain_stream(processor: usize) -> f64 {
     let (mut ours, mut theirs) = connection();
     let sink = std::thread::spawn(move || {
@@ -305,8 +311,8 @@ fn plain_stream(processor: usize) -> f64 {
     rate
 }
 
-/// Nanoseconds until so many bytes have gone and so many have come back, where both sides look for
-/// them all the time.
+/// Returns the time of a round trip of `out` bytes there and `back` bytes back, nanoseconds. Both
+/// sides poll.
 fn ping_pong(processor: usize, out: usize, back: usize) -> f64 {
     let (mut ours, mut theirs) = connection();
     for stream in [&ours, &theirs] {
@@ -359,17 +365,17 @@ fn send(stream: &mut TcpStream, mut bytes: &[u8]) {
     }
 }
 
-/// The command beside this program.
+/// Returns the `cairn` command beside this program.
 fn cairn() -> Command {
     Command::new(std::env::current_exe().expect("own path").with_file_name("cairn"))
 }
 
-/// Processors for the host and for the target.
+/// Returns the processors for the host and for the target.
 fn processors() -> [usize; 2] {
     [0, std::thread::available_parallelism().map_or(1, usize::from) - 1]
 }
 
-/// Has this thread run on one processor. Where it may not, it runs anywhere.
+/// Pins this thread to one processor. Where that is not allowed, the thread runs anywhere.
 fn pin(processor: usize) {
     run_on(processor..processor + 1);
 }
@@ -379,10 +385,10 @@ fn pin_to_any() {
 }
 
 fn run_on(processors: std::ops::Range<usize>) {
-    // SAFETY: plain words, for which zero is a value.
+    // SAFETY: `cpu_set_t` consists of plain words, for which zero is valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is ours; numbers beyond its size are ignored.
+    // SAFETY: the set belongs to this function; the macro ignores numbers beyond its size.
     processors.for_each(|processor| unsafe { libc::CPU_SET(processor, &mut set) });
-    // SAFETY: the kernel reads the set, which lives for the call.
+    // SAFETY: the kernel only reads the set, which lives for the call.
     unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
 }

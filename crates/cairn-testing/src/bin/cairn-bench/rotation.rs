@@ -1,11 +1,11 @@
-//! Rows of processes that are not in step: each computes for a while, writes a checkpoint as a new
-//! file in one call, and renames it over the one before the last; against as many that copy to
-//! memory of their own at such times.
+//! Rows of processes that run out of step. Each computes for a while, writes a checkpoint as a new
+//! file in one call, and renames it over the last but one. The baseline is the same number of
+//! processes that copy to their own memory at such times.
 //!
-//! Every slice has processes of its own, in a store of its own, which `cairn` beside this program
-//! makes. What counts are the rounds after the first three, in which each file is made, and of
-//! those the time in calls; rates are added up, so those of more processes than processors say
-//! something beside their baseline only.
+//! Every slice has new processes in its own store, which the `cairn` beside this program makes.
+//! Only the rounds after the first three count, because those create the files, and only the time
+//! in calls. The rates of the processes are added up; with more processes than processors the sum
+//! means something only relative to its baseline.
 
 use crate::data::{SharedMapping, create, write_all};
 use crate::measure::Row;
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 
 const WARM_UP: usize = 3;
 const COUNTED: usize = 6;
-/// The longest a process computes between two checkpoints.
+/// Longest time a process computes between two checkpoints, milliseconds.
 const COMPUTING_MS: u64 = 60;
-/// Processes, and MiB of a checkpoint.
+/// Number of processes, and size of a checkpoint in MiB.
 const SIZES: [(usize, usize); 5] = [(2, 256), (2, 512), (4, 256), (8, 128), (32, 32)];
 
-/// What children do: one process, and all of a slice.
+/// Works of children: one process, and all processes of a slice.
 pub const WORK: &str = "rotate";
 pub const SLICE: &str = "rotate-all";
 
@@ -45,14 +45,14 @@ fn in_store(processes: usize, mebibytes: usize) -> f64 {
     number_from(command.args([processes.to_string(), mebibytes.to_string()]))
 }
 
-/// The work of a child in a store: so many processes, and the MiB of a checkpoint.
+/// Work of a child in a store. Arguments: number of processes, size of a checkpoint in MiB.
 pub fn rotate_all(arguments: &[String]) -> f64 {
     let number = |at: usize| arguments[at].parse().expect("a number");
     let mount = std::env::var("CAIRN_MOUNT").expect("CAIRN_MOUNT");
     in_processes(number(0), number(1), Some(Path::new(&mount)))
 }
 
-/// The sum of the rates of so many processes, in GB/s; without a directory they copy.
+/// Returns the sum of the rates of all processes, GB/s. Without a directory they copy.
 fn in_processes(processes: usize, mebibytes: usize, directory: Option<&Path>) -> f64 {
     let start = |rank: usize| {
         let mut command = child_command(WORK);
@@ -68,13 +68,13 @@ fn in_processes(processes: usize, mebibytes: usize, directory: Option<&Path>) ->
     rates.sum()
 }
 
-/// The checkpoints that a process keeps.
+/// Returns the names of the checkpoints that a process keeps.
 fn names(rank: usize) -> [PathBuf; 2] {
     [0, 1].map(|turn| PathBuf::from(format!("rotation.{rank}.{turn}")))
 }
 
-/// The work of a child: its rank, the MiB of a checkpoint, and the directory, if there is one. Its
-/// rate in GB/s.
+/// Work of a child. Arguments: rank, size of a checkpoint in MiB, and the directory, if any.
+/// Returns its rate, GB/s.
 pub fn rotate(arguments: &[String]) -> f64 {
     let number = |at: usize| arguments[at].parse::<usize>().expect("a number");
     let (rank, bytes) = (number(0), number(1) << 20);

@@ -1,9 +1,9 @@
-//! Rows about checkpoints of which a part does not fit into memory, against what CRUISE's formula
-//! expects of a store that uses one tier after the other: size / (size in memory / rate of memory +
-//! size in the file / rate of the file) (CRUISE, HPDC 2013: "Spill-over to SSD"). And about reading
-//! one that stands in the file again, once it was promoted.
+//! Rows about checkpoints that do not fit completely into memory. They are compared with CRUISE's
+//! formula for a store that uses one tier after the other: size / (size in memory / rate of memory
+//! + size in the file / rate of the file) (CRUISE, HPDC 2013: "Spill-over to SSD"). A further row
+//! reads a checkpoint from the file again, after its promotion.
 //!
-//! Every part is measured in a store of its own, which `cairn` beside this program makes.
+//! Every part is measured in its own store, which the `cairn` beside this program makes.
 
 use crate::data::{CHECKPOINT_BYTES, application_state, create, read_all, write_all};
 use crate::measure::{PAIRS, Row, gigabytes_per_second};
@@ -12,15 +12,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Parts of a checkpoint that spill, one in so many; 0: none. The paper's, and nothing and
-/// everything for the rates.
+/// Share of a checkpoint that spills, as one in this many; 0 for none. The values are those of the
+/// paper, plus nothing and everything for the rates of the tiers.
 const PARTS: [usize; 7] = [0, 32, 16, 8, 4, 2, 1];
-/// Room beside the checkpoint.
+/// Free space beside the checkpoint, bytes.
 const SPARE_BYTES: usize = 16 << 20;
-/// Memory for a checkpoint and what is left to writes.
+/// Memory for a checkpoint and for the reserve kept for writes, bytes.
 const MEMORY_BYTES: usize = CHECKPOINT_BYTES / 2 * 3;
 
-/// Checkpoints with ever more of them in a file that is made at `path`.
+/// Measures checkpoints that spill to an increasing share. The file is made at `path`.
 pub fn rates(path: &Path) {
     println!("{}", Row::header());
     let rounds: Vec<[f64; 7]> = (0..PAIRS).map(|_| PARTS.map(|part| rate(part, path))).collect();
@@ -36,8 +36,8 @@ pub fn rates(path: &Path) {
     Row::print("read again, --promote / without", "GB/s", None, &pairs);
 }
 
-/// GB/s of the second read of a checkpoint that was written when the memory was full and is not any
-/// more.
+/// Returns the rate of the second read of a checkpoint, GB/s. Memory is full when the checkpoint is
+/// written, and has room again when it is read.
 fn second_read(options: &[&str], work: &str, path: &Path) -> f64 {
     let memory = format!("ram:{MEMORY_BYTES}");
     let file = format!("file:{}:{}", path.display(), CHECKPOINT_BYTES + SPARE_BYTES);
@@ -54,7 +54,7 @@ fn expected(part: usize, rates: &[f64; 7]) -> f64 {
     1.0 / ((1.0 - spilled) / memory + spilled / file)
 }
 
-/// GB/s of a checkpoint in a new store whose memory lacks room for a part of it.
+/// Returns the rate of a checkpoint in a new store whose memory has no room for a part of it, GB/s.
 fn rate(part: usize, path: &Path) -> f64 {
     let in_file = CHECKPOINT_BYTES.checked_div(part).unwrap_or(0);
     let in_memory = match part {
@@ -69,7 +69,7 @@ fn rate(part: usize, path: &Path) -> f64 {
     }
 }
 
-/// What a child says about its work in a new store.
+/// Runs a child with `work` in a new store and returns the figure it prints.
 fn in_store(options: &[&str], work: &str) -> f64 {
     let own = std::env::current_exe().expect("own path");
     let mut command = cairn();
@@ -79,7 +79,7 @@ fn in_store(options: &[&str], work: &str) -> f64 {
     rate.unwrap_or_else(|_| panic!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// The work of a child: GB/s of a checkpoint that replaces another.
+/// Work of a child: replaces a checkpoint by another. Returns the rate, GB/s.
 pub fn checkpoint() -> f64 {
     let mount = std::env::var("CAIRN_MOUNT").expect("CAIRN_MOUNT");
     let path = Path::new(&mount).join("checkpoint");
@@ -94,8 +94,8 @@ pub fn checkpoint() -> f64 {
     gigabytes_per_second(state.len(), write)
 }
 
-/// The work of a child: GB/s of the second read of a checkpoint that stood in the file when it was
-/// written. If it is `promoted`, it is in memory by then.
+/// Work of a child: reads a checkpoint that was written to the file twice. Returns the rate of the
+/// second read, GB/s. With `promoted` the checkpoint is in memory by then.
 pub fn read_again(promoted: bool) -> f64 {
     let mount = std::env::var("CAIRN_MOUNT").expect("CAIRN_MOUNT");
     let mut state = application_state();
@@ -114,7 +114,7 @@ pub fn read_again(promoted: bool) -> f64 {
     gigabytes_per_second(state.len(), || read_all(&checkpoint, &mut state, 1 << 20))
 }
 
-/// Bytes of this process's store that stand in its file.
+/// Returns the number of bytes of this process's store that are in its file.
 fn bytes_in_file() -> u64 {
     let store = std::env::var("CAIRN_STORE").expect("CAIRN_STORE");
     let job = Path::new(&store).file_name().expect("a name");
@@ -123,7 +123,7 @@ fn bytes_in_file() -> u64 {
     status[0]["tiers"][1]["used_bytes"].as_u64().expect("a number")
 }
 
-/// The command beside this program.
+/// Returns the `cairn` command beside this program.
 fn cairn() -> Command {
     Command::new(std::env::current_exe().expect("own path").with_file_name("cairn"))
 }

@@ -1,8 +1,8 @@
 //! Rows about the speed of a tier in a file, against fio with direct I/O on the same bytes of the
 //! same file.
 //!
-//! They need a store whose tier is a file, and spoil what that holds: nothing else may be kept in
-//! it.
+//! They need a store whose tier is a file, and destroy its content, so the store must hold nothing
+//! else.
 
 use crate::Places;
 use crate::data::{CHECKPOINT_BYTES, application_state, create, read_all, write_all};
@@ -22,20 +22,20 @@ const TRIALS: usize = 3;
 struct Fio {
     file: PathBuf,
     data_offset: u64,
-    /// Checkpoints that fit into the tier, and the one that is written next: Cairn goes round in
-    /// the tier, so fio does.
+    /// Number of checkpoints that fit into the tier, and the next one to write. Cairn cycles
+    /// through the tier, so fio does the same.
     places: u64,
     next: Cell<u64>,
 }
 
-/// Past Cairn, which would refuse its rings.
+/// Returns fio outside Cairn, which would refuse its rings.
 fn fio_command() -> Command {
     let mut command = Command::new("fio");
     command.env("CAIRN_STORE", "");
     command
 }
 
-/// What fio does: `write` or `read`, in calls of so many bytes, so many of them under way at a time
+/// A job of fio: `write` or `read` in calls of `call_bytes` bytes, with `depth` of them in flight
 /// in each process.
 #[derive(Clone, Copy)]
 struct Job {
@@ -46,7 +46,7 @@ struct Job {
 }
 
 impl Fio {
-    /// None, and said, where fio is missing.
+    /// Returns `None`, and prints a line, where fio is missing.
     fn new() -> Option<Fio> {
         let (_, file) = durable_store().expect("checked before any row");
         let tiers = durable_namespace().tiers;
@@ -61,7 +61,7 @@ impl Fio {
         Some(fio)
     }
 
-    /// GB/s.
+    /// Runs a job and returns its rate, GB/s.
     fn run(&self, job: Job) -> f64 {
         let each = CHECKPOINT_BYTES / job.processes;
         let offset = self.data_offset + self.next.get() * CHECKPOINT_BYTES as u64;
@@ -97,7 +97,7 @@ impl Fio {
         rate.filter(|rate| *rate > 0.0).expect("fio measured") / 1e9
     }
 
-    /// The job with the depth at which fio is fastest.
+    /// Returns the job with the depth at which fio is fastest.
     fn best(&self, direction: &'static str, call_bytes: usize, processes: usize) -> Job {
         let job = |depth| Job { direction, call_bytes, processes, depth };
         let fastest = |depth| (0..TRIALS).map(|_| self.run(job(depth))).fold(0.0, f64::max);
@@ -107,7 +107,8 @@ impl Fio {
     }
 }
 
-/// A checkpoint written and made durable, then one by two processes, a half each.
+/// Measures a checkpoint that is written and made durable, by one process and by two that write a
+/// half each.
 pub fn writes(places: &Places) {
     let Some(fio) = Fio::new() else { return };
     let state = application_state();
@@ -138,7 +139,7 @@ fn write_synced(directory: &Path, state: &[u8], call_bytes: usize, processes: us
     }
 }
 
-/// A file read back by one process.
+/// Measures one process that reads a file back.
 pub fn reads(places: &Places) {
     let Some(fio) = Fio::new() else { return };
     let mut state = application_state();

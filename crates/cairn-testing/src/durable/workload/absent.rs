@@ -1,28 +1,29 @@
-//! Files whose data are elsewhere, among the random operations: made, brought a part at a time with
-//! anything in between, disturbed.
+//! Absent files among the random operations: made, fetched a part at a time with other operations
+//! in between, and disturbed.
 //!
-//! Must stay true: nothing but the end of it changes what is seen of a file that is brought.
+//! Must stay true: fetching changes what programs see of a file only at its end.
+
+use cairn_core::{Error, HandleId, OpenOptions, Position, Result};
+use std::sync::Arc;
 
 use super::super::OPEN;
 use super::super::state::{Node, elsewhere};
 use super::{Act, Workload};
 use crate::tier::CHECKSUM;
-use cairn_core::{Error, HandleId, OpenOptions, Position, Result};
-use std::sync::Arc;
 
-/// A file that a process brings.
+/// A file that a process fetches.
 pub(super) struct Brought {
     pub(super) pid_slot: usize,
     handle: HandleId,
     file: u64,
     content: Arc<Vec<u8>>,
     done: usize,
-    /// The file was emptied since then.
+    /// Whether the file was emptied since fetching began.
     is_emptied: bool,
 }
 
 impl<'w> Workload<'w> {
-    /// Makes a file absent, which is new or is emptied for that.
+    /// Makes a file absent. The file is new, or is emptied first.
     pub(super) fn make_absent(&mut self) -> Act<'w> {
         let (name, file) = match self.file_to_change() {
             Ok(found) => found,
@@ -55,7 +56,7 @@ impl<'w> Workload<'w> {
         state.absent = false;
     }
 
-    /// Empties an absent file, or tries what cannot be done with one.
+    /// Empties an absent file, or tries an operation that must fail on one.
     pub(super) fn disturb_absent(&mut self, name: &'w [u8], file: u64) -> Act<'w> {
         let opens = self.random.one_in(2);
         let empties = self.random.one_in(4);
@@ -82,7 +83,7 @@ impl<'w> Workload<'w> {
         })
     }
 
-    /// Begins to bring a file, or goes on with that.
+    /// Begins to fetch a file, or continues.
     pub(super) fn bring(&mut self) -> Act<'w> {
         let turn = self.turn;
         match self.brought.iter().position(|brought| brought.pid_slot == turn) {
@@ -154,7 +155,7 @@ impl<'w> Workload<'w> {
 
     fn end_absence(&mut self, at: usize) -> Act<'w> {
         let Brought { file, handle, is_emptied, .. } = self.brought[at];
-        // Nobody knows one any more that has no name.
+        // A file without a name is not in the state any more.
         if let Some(state) = self.state.files.get_mut(&file).filter(|_| !is_emptied) {
             state.absent = false;
         }

@@ -1,57 +1,57 @@
-//! A host's end of a connection: it sends anything, and believes nothing of what it gets.
+//! A host's end of a connection. It sends anything and trusts nothing it receives.
 //!
-//! Must stay true: whatever was sent, the target answers with PDUs as they must be, and no command
-//! twice.
+//! Invariant: whatever was sent, the target answers with valid PDUs and completes no command twice.
 
-use crate::random::Random;
-use cairn_device::checksum::crc32c;
-use cairn_device::nvme::wire::command::{Command, DataPointer, Entry};
-use cairn_device::nvme::wire::completion::Completion;
-use cairn_device::nvme::wire::pdu::{
+use cairn_nvme::wire::command::{Command, DataPointer, Entry};
+use cairn_nvme::wire::completion::Completion;
+use cairn_nvme::wire::pdu::{
     COMMON_BYTES, DIGEST_BYTES, Frame, Framing, Header, InitializeRequest, Transfer,
 };
+use cairn_platform::checksum::crc32c;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 
-/// Length of the headers of PDUs without digest: of the first, and of commands.
+use crate::random::Random;
+
+/// Length of PDU headers without digest, bytes: of the first PDU, and of commands.
 const INITIALIZE_BYTES: usize = 128;
 const COMMAND_BYTES: usize = 72;
-/// Of a PDU so much may be damaged: its header, and the beginning of its data.
+/// Only this many bytes of a PDU may be damaged: its header and the beginning of its data.
 const DAMAGED_BYTES_MAX: usize = 192;
-/// Most bytes that are changed in a PDU.
+/// Most bytes changed in a PDU.
 const CHANGES_MAX: u64 = 3;
-/// What is received at a time.
+/// Most bytes received at a time.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// A connection.
+/// A connection to the target.
 pub(super) struct Line {
     stream: UnixStream,
-    /// By which number the target knows it.
+    /// Number of the connection at the target.
     pub(super) number: usize,
-    /// Which of the hosts has it.
+    /// Host that owns the connection.
     pub(super) host: u8,
-    /// The controller that the target has named last.
+    /// Controller that the target named last.
     pub(super) controller: u16,
     unsent: Vec<u8>,
     outgoing: Framing,
     received: Vec<u8>,
     incoming: Framing,
     is_initialized: bool,
-    /// The target says that the connection has ended.
+    /// Whether the target has terminated the connection.
     is_over: bool,
-    /// What was agreed on is known.
+    /// Whether the agreed framing is known.
     is_understood: bool,
-    /// Every command that was sent is known.
+    /// Whether every command sent is known.
     is_exact: bool,
-    /// How often an identifier may still be answered.
+    /// Number of responses still allowed, by command identifier.
     owed: HashMap<u16, u32>,
     next_id: u16,
-    /// What the target has asked for, and was not sent.
+    /// Transfers that the target has asked for and that were not sent.
     pub(super) asked: Vec<Transfer>,
-    /// What was answered last.
+    /// Latest response.
     pub(super) answer: Option<Completion>,
-    /// Which data came last.
+    /// Latest data.
     pub(super) data: Vec<u8>,
 }
 
@@ -79,12 +79,12 @@ impl Line {
         }
     }
 
-    /// Whether nothing was sent on it that was damaged.
+    /// Whether everything sent on the connection was undamaged.
     pub(super) fn is_exact(&self) -> bool {
         self.is_exact
     }
 
-    /// Says how PDUs are to be framed.
+    /// Sends the request that sets the framing of PDUs.
     pub(super) fn initialize(&mut self, request: InitializeRequest, choices: &mut Random) {
         if !self.is_initialized {
             self.incoming.data_alignment = request.data_alignment;
@@ -95,8 +95,8 @@ impl Line {
         self.unsent.extend(bytes);
     }
 
-    /// Sends a command with data in its capsule, or to be sent when they are asked for, or with
-    /// room for what comes back.
+    /// Sends a command. Its data are in the capsule, follow when the target asks for them, or are
+    /// what comes back.
     pub(super) fn command(
         &mut self,
         command: &Command,
@@ -113,23 +113,23 @@ impl Line {
         self.entry(entry, data, choices);
     }
 
-    /// Sends an entry, whatever it says.
+    /// Sends an arbitrary submission queue entry.
     pub(super) fn entry(&mut self, mut entry: Entry, data: &[u8], choices: &mut Random) {
-        // Sometimes the identifier of a command under way.
+        // Sometimes this is the identifier of a command in flight.
         self.next_id += u16::from(choices.below(16) != 15);
         entry.set_command_id(self.next_id);
         *self.owed.entry(self.next_id).or_default() += 1;
         self.pdu(&Header::Command(entry), data, COMMAND_BYTES, choices);
     }
 
-    /// Sends data, asked for or not.
+    /// Sends data, requested or not.
     pub(super) fn host_data(&mut self, transfer: Transfer, is_last: bool, choices: &mut Random) {
         let data = vec![!transfer.tag as u8; transfer.length as usize];
         let header = Header::HostData { transfer, is_last };
         self.pdu(&header, &data, 24, choices);
     }
 
-    /// Sends anything.
+    /// Sends arbitrary bytes.
     pub(super) fn raw(&mut self, bytes: &[u8]) {
         self.spoil();
         self.unsent.extend(bytes);
@@ -146,7 +146,7 @@ impl Line {
         self.unsent.extend(bytes);
     }
 
-    /// Changes a few bytes, if that is chosen, behind which the digest of the header may be right
+    /// Damages a few bytes if the input says so. Afterwards the header digest may be made correct
     /// again.
     fn damage(&mut self, bytes: &mut [u8], header_bytes: usize, choices: &mut Random) {
         if choices.below(8) != 7 {
@@ -166,11 +166,11 @@ impl Line {
 
     fn spoil(&mut self) {
         self.is_exact = false;
-        // What the target has understood of a first PDU that was damaged, nobody knows.
+        // Nobody knows what the target has understood of a damaged first PDU.
         self.is_understood &= self.is_initialized;
     }
 
-    /// Puts at most so many bytes where the target finds them.
+    /// Sends at most `most` of the pending bytes.
     pub(super) fn send(&mut self, most: usize) {
         let most = most.min(self.unsent.len());
         match self.stream.write(&self.unsent[..most]) {
@@ -181,13 +181,13 @@ impl Line {
         }
     }
 
-    /// Hangs up: with the end of what it says, or altogether.
+    /// Hangs up, in one direction or in both.
     pub(super) fn hang_up(&self, how: std::net::Shutdown) {
-        // The target may have done so before.
+        // The target may have hung up before.
         let _ = self.stream.shutdown(how);
     }
 
-    /// Takes what the target has sent; `see` is shown all data.
+    /// Receives what the target has sent, and shows all data to `see`.
     pub(super) fn receive(&mut self, see: impl Fn(&[u8])) {
         let mut piece = [0; PIECE_BYTES];
         while let Ok(count @ 1..) = self.stream.read(&mut piece) {
@@ -205,7 +205,7 @@ impl Line {
         self.received = rest.to_vec();
     }
 
-    /// Takes one PDU if it is whole; what is behind it.
+    /// Takes one PDU if it is complete. Returns the bytes behind it.
     fn take_pdu<'a>(&mut self, bytes: &'a [u8], see: &impl Fn(&[u8])) -> Option<&'a [u8]> {
         let common = bytes.first_chunk::<COMMON_BYTES>()?;
         assert!(!self.is_over, "the target goes on after it has ended the connection");

@@ -1,4 +1,4 @@
-//! Sets that come and go, and what the register makes of them.
+//! Register entries of sets that come and go.
 
 use super::super::policy::{CheckpointPolicy, Every};
 use super::*;
@@ -22,7 +22,7 @@ fn rules(pfs: Every) -> Rules {
     Rules::of(&CheckpointPolicy { pfs, ..CheckpointPolicy::default() })
 }
 
-/// Number, step and wish of each checkpoint.
+/// Returns id, step and wanted level of each checkpoint.
 fn known(register: &Register) -> Vec<(u64, u64, Level)> {
     let plain = |known: &Checkpoint| (known.id, known.name.step.unwrap_or(0), known.wanted);
     register.checkpoints().iter().map(plain).collect()
@@ -77,7 +77,7 @@ fn checkpoint_that_is_adopted_twice_is_one_with_the_number_it_had() {
     register.adopt(&[set], &rules, 1);
     register.adopt(&[set], &rules, 2);
     assert_eq!(known(&register), [(1, 10, Level::Pfs)]);
-    // Somebody looked meanwhile, for whom it was none.
+    // Another process looked meanwhile and found it incomplete.
     let broken = Set { standing: Standing::Broken(Reason::Repair), ..set.clone() };
     register.take(std::slice::from_ref(&broken), &rules, 3);
     assert_eq!(known(&register), []);
@@ -87,9 +87,9 @@ fn checkpoint_that_is_adopted_twice_is_one_with_the_number_it_had() {
     assert_eq!(known(&register), [(1, 10, Level::Pfs)]);
 }
 
-/// Mechanism: a file that is written in two goes was whole in between, and its checkpoint known;
-/// that it had changed was found out once the next one was known. Consequence: it got a new number,
-/// and was the newest. Fix: it has the one that it had.
+/// Mechanism: a file that is written in two passes was complete in between, and its checkpoint was
+/// registered. The register found the change only after it knew the next checkpoint. Consequence:
+/// the checkpoint got a new id and was the newest. Fix: it keeps its id.
 #[test]
 fn checkpoint_that_was_complete_too_early_is_no_newer_than_the_next_one() {
     let mut register = Register::default();
@@ -104,17 +104,15 @@ fn checkpoint_that_was_complete_too_early_is_no_newer_than_the_next_one() {
     register.take(&sets, &rules, 40);
     let expected = [(1, 10, Level::Pfs), (2, 20, Level::Pfs), (3, 30, Level::Pfs)];
     assert_eq!(known(&register), expected);
-    // One that is written again is newer.
+    // A checkpoint that is rewritten is newer.
     sets[0] = Set { newest_ns: 45, ..set(10, 2, Standing::Complete) };
     register.take(&sets, &rules, 50);
     assert_eq!(known(&register), [expected[1], expected[2], (4, 10, Level::Pfs)]);
 }
 
-/// Mechanism: what was left of a checkpoint of which a file was given up was a new one, with the
-/// highest number.
-/// Consequence: it was the newest: drained at the end in place of the newest, and offered for a
-/// restart.
-/// Fix: it is the one that it was.
+/// Mechanism: the remainder of a checkpoint of which a file was dropped was a new checkpoint with
+/// the highest id. Consequence: it was the newest: it was drained at the end in place of the real
+/// newest, and was offered for a restart. Fix: it stays the same checkpoint.
 #[test]
 fn checkpoint_that_loses_a_file_stays_where_it_is_in_the_order() {
     let mut register = Register::default();
@@ -128,7 +126,7 @@ fn checkpoint_that_loses_a_file_stays_where_it_is_in_the_order() {
     register.want_newest();
     assert_eq!(known(&register), [(1, 10, Level::Node), (2, 20, Level::Pfs)]);
     assert_eq!(register.checkpoints()[0].files, sets[0].members);
-    // With a file more it is another one.
+    // With one more file it is another checkpoint.
     sets[0].members.insert(0, lost);
     register.take(&sets, &rules, 3);
     assert_eq!(known(&register), [(2, 20, Level::Pfs), (3, 10, Level::Node)]);
@@ -173,15 +171,16 @@ fn checkpoint_that_is_written_again_is_another_one_in_the_same_place() {
     sets.push(set(20, 2, Standing::Complete));
     register.take(&sets, &rules, 2);
     assert_eq!(known(&register), [(1, 10, Level::Node), (3, 20, Level::Node)]);
-    // One with a file more is counted once.
+    // A checkpoint with one more file is counted once.
     let path = FilePath::parse(b"f.20.index").expect("a path");
     sets[1].members.push(Member { path, inode: 99, version: 1, bytes: 10 });
     register.take(&sets, &rules, 3);
     assert_eq!(known(&register), [(1, 10, Level::Node), (4, 20, Level::Node)]);
 }
 
-/// Mechanism: a checkpoint that was written again kept its number in its family. Consequence: of a
-/// program that writes two names in turn none was ever wanted outside. Fix: each time is one more.
+/// Mechanism: a rewritten checkpoint kept its ordinal in its family. Consequence: of a program that
+/// writes to two names in turn, no checkpoint was ever wanted in the persist directory. Fix: each
+/// rewrite counts.
 #[test]
 fn one_in_so_many_is_wanted_outside_also_where_names_are_used_again() {
     let mut register = Register::default();
@@ -199,9 +198,9 @@ fn one_in_so_many_is_wanted_outside_also_where_names_are_used_again() {
     assert_eq!(wanted, [3, 6, 9]);
 }
 
-/// Mechanism: what was left of a checkpoint that a program was removing was complete. Consequence:
-/// it replaced the whole one outside, and the next one was complete with as few files. Fix: it
-/// waits for the others to go, too.
+/// Mechanism: the remainder of a checkpoint that a program was removing was complete. Consequence:
+/// it replaced the whole one in the persist directory, and the next one was complete with as few
+/// files. Fix: the remainder waits until the other files are gone, too.
 #[test]
 fn rest_of_a_checkpoint_is_none_until_it_stays() {
     let mut register = Register::default();
@@ -248,7 +247,7 @@ fn clock_that_was_set_back_makes_no_checkpoint_older() {
     register.want_newest();
     assert_eq!(known(&register)[2], (3, 3, Level::Pfs));
 
-    // Seen at once for the first time.
+    // All are seen for the first time in the same look.
     let mut register = Register::default();
     sets.iter_mut().zip([2_000, 900, 1_000]).for_each(|(set, second)| {
         set.newest_ns = second * SECOND;
@@ -271,11 +270,9 @@ fn one_in_so_many_seconds_is_wanted_outside() {
     assert_eq!(wanted, [1, 3, 5]);
 }
 
-/// Mechanism: when a checkpoint was last wanted outside was known from the checkpoints that are
-/// there.
-/// Consequence: a program that keeps its newest few had nearly every one drained, and not one in so
-/// many seconds.
-/// Fix: the register notes it.
+/// Mechanism: the time of the last checkpoint wanted in the persist directory came from the
+/// checkpoints that still exist. Consequence: of a program that keeps its newest few, nearly every
+/// checkpoint was drained, instead of one per interval. Fix: the register records the time.
 #[test]
 fn one_in_so_many_seconds_is_wanted_outside_also_after_older_ones_went() {
     let mut register = Register::default();
@@ -335,9 +332,9 @@ fn unfinished_set_of_a_failed_run_is_remembered_until_its_files_change() {
     assert_eq!(known(&register), [(1, 10, Level::Pfs)]);
 }
 
-/// Mechanism: which files were left unfinished was compared with all that are there. Consequence:
-/// what was left of them when one was removed, as restart scripts clear up, was a checkpoint some
-/// seconds later. Fix: a part of them is no more than they were.
+/// Mechanism: the files of an unfinished set were compared with all files that exist. Consequence:
+/// when a restart script removed one of them, the rest was a checkpoint some seconds later. Fix: a
+/// part of an unfinished set is unfinished.
 #[test]
 fn unfinished_set_stays_so_when_files_of_it_are_removed() {
     let unclean = FilePath::parse(b"f.10").expect("a path");
@@ -362,9 +359,9 @@ fn unfinished_set_stays_so_when_files_of_it_are_removed() {
     }
 }
 
-/// Mechanism: a set that was left unfinished was another one when a file of it had changed.
-/// Consequence: with the first file that the next run wrote again it was whole, with files of both.
-/// Fix: all of them have to be written again.
+/// Mechanism: an unfinished set counted as another one when one of its files had changed.
+/// Consequence: with the first file that the next run rewrote, it was complete with files of both
+/// runs. Fix: all of its files must be rewritten.
 #[test]
 fn unfinished_set_stays_so_until_all_of_its_files_are_written_again() {
     let mut register = Register::default();
@@ -382,7 +379,7 @@ fn unfinished_set_stays_so_until_all_of_its_files_are_written_again() {
     // That run fails, too.
     register.abandon(&[with(2, 1)]);
     assert!(has_left(&register, with(2, 2)) && !has_left(&register, with(3, 2)));
-    // A link to a file of a checkpoint is no half-written one.
+    // A link to a file of a checkpoint is not half-written.
     let linked = Member { inode: 10, version: 2, ..with(1, 1).members[1].clone() };
     let whole = Set { members: vec![linked], ..set(20, 1, Standing::Complete) };
     register.take(&[whole, with(2, 2)], &rules(Every::default()), 2);

@@ -1,4 +1,4 @@
-//! A checkpoint that is held, and that the program removes before it is copied.
+//! A held checkpoint that the program removes before it is copied.
 
 use super::*;
 use crate::checkpoint::sets::Member;
@@ -8,7 +8,7 @@ use crate::persist::manifest::Partial;
 
 const NAMES: [&str; 3] = ["step_1/a", "step_1/b", "step_1/c"];
 
-/// A store with a checkpoint of three files in a directory.
+/// Creates a store with a checkpoint of three files in a directory.
 fn world() -> (World, register::Checkpoint) {
     let world = World::new();
     world.make_directory("step_1");
@@ -31,8 +31,9 @@ fn world() -> (World, register::Checkpoint) {
     (world, known)
 }
 
-/// Lets an agent hold the checkpoint, which is removed then, and carry out `count` of the four
-/// steps; what failed after that when the others were tried though nothing was held any more.
+/// Holds the checkpoint, removes it from the store, and carries out `count` of the four steps. Then
+/// releases the hold and tries the other steps. Returns the number of steps that failed after the
+/// release.
 fn copy_held(world: &World, known: &register::Checkpoint, count: usize) -> u64 {
     let tree = world.tree();
     let _holding = hold(&[&world.volume], known).expect("there is room");
@@ -64,14 +65,14 @@ fn held_checkpoint_that_was_removed_is_copied_and_named_only_if_it_is_whole() {
     for count in 0..=4 {
         let (world, known) = world();
         let changed = copy_held(&world, &known, count);
-        // The directory needs nothing of the store.
+        // The directory needs nothing from the store.
         assert_eq!(changed as usize, NAMES.len().min(4 - count), "{count}");
         let found = Manifest::load(&mut world.destination(), "job").expect("loads");
         let found = found.expect("is there");
         let is_whole = count == 4;
         assert_eq!(found.whole().len(), usize::from(is_whole), "{count}");
         assert_eq!(found.partial.len(), usize::from((2..4).contains(&count)), "{count}");
-        // As an agent finds it that comes after the death of the one that copied.
+        // The state that the next agent finds after the copying agent died.
         assert!(world.drain(), "{count}");
         let copies: Vec<_> = world.copies().into_keys().collect();
         let expected = if is_whole { [&["step_1"], &NAMES[..]].concat() } else { Vec::new() };

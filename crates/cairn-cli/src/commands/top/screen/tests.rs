@@ -1,11 +1,11 @@
-//! The screen as text, drawn from answers that were recorded.
+//! Screens as text, drawn from recorded answers.
 
 use super::*;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-/// Two stores, the first of which is draining: `cairn status --json`, with names and figures put
-/// in.
+/// Two stores, the first of which is draining: output of `cairn status --json` with edited names
+/// and figures.
 const RECORDED: &str = include_str!("../recorded.json");
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -13,7 +13,7 @@ fn recorded() -> Answer {
     serde_json::from_str(RECORDED).expect("it is what status prints")
 }
 
-/// The first store with so many bytes copied.
+/// Returns an answer in which the first store has copied this many bytes.
 fn copied(bytes: u64) -> Answer {
     let mut answer = recorded();
     if let Some(agent) = &mut answer[0].agent {

@@ -1,13 +1,9 @@
-//! Content that is to take the place of something damaged, or missing: copies from the persist
-//! directory, compared on their way into the store, where nobody sees them yet.
+//! Builds replacements for damaged or missing files from copies in the persist directory. The
+//! copies are compared while they are copied to a place in the store that no program sees.
 //!
-//! Must stay true: what could not be built for a reason of its own is said, and changes nothing
-//! else; a copy that cannot be read now is not taken for a damaged one.
+//! Must stay true: a file that cannot be built for its own reason is reported and affects no other
+//! file. A copy that cannot be read at the moment does not count as damaged.
 
-use crate::create::staging::is_of_one_file;
-use crate::error::{Error, Result};
-use crate::output::size::human;
-use crate::store::local::{self, Expected};
 use cairn_agent::checkpoint::quarantine::building_place;
 use cairn_agent::model::error::why;
 use cairn_agent::model::path::FilePath;
@@ -18,15 +14,20 @@ use cairn_agent::store::node::Kind;
 use cairn_agent::store::volume::Volume;
 use std::io;
 
-/// Rights of a directory of which nothing is known.
+use crate::create::staging::is_of_one_file;
+use crate::error::{Error, Result};
+use crate::output::size::human;
+use crate::store::local::{self, Expected};
+
+/// Mode of a directory without an entry in the manifest.
 const DIRECTORY_MODE: u32 = 0o755;
 
 /// Why a file was not built.
 #[derive(Debug)]
 pub struct Obstacle {
-    /// For people.
+    /// The reason, for a person.
     pub reason: String,
-    /// The copy is not what it should be, or is not there.
+    /// Whether the copy is damaged or missing.
     pub is_damage: bool,
 }
 
@@ -40,13 +41,13 @@ impl Obstacle {
     }
 }
 
-/// Where what takes the place of `inner` is built.
+/// Returns the path at which the replacement of `inner` is built.
 pub fn place_of(inner: &FilePath) -> FilePath {
     building_place().append(inner)
 }
 
-/// Builds the file that `copy` says, from `path` in the persist directory, for `inner`. Errors:
-/// others could not be built, either.
+/// Builds the file that `copy` describes, from `path` in the persist directory, for `inner`.
+/// Errors: a failure that would hit other files, too.
 pub fn build(
     destination: &Destination,
     path: &FilePath,
@@ -82,7 +83,7 @@ pub fn build(
     }))
 }
 
-/// Whether there is room for files of these lengths. Errors: that cannot be found out.
+/// Checks that the store has space for files of these lengths. Errors: the space is unknown.
 pub fn has_place(
     volume: &Volume,
     files: &[(&FilePath, u64)],
@@ -109,19 +110,17 @@ fn no_room(path: &FilePath, why: &str) -> Obstacle {
     Obstacle::passing(format!("the store has no room for another /{path}: {why}"))
 }
 
-/// Makes the directories that what is built for `inner` lies in, as `manifest` says those are that
-/// it is built for.
+/// Creates the directories above the place where `inner` is built, with the modes in `manifest`.
 pub fn make_directories(volume: &Volume, inner: &FilePath, manifest: &Manifest) -> Result<()> {
     make_parents(volume, &place_of(inner), &|directory| {
         let inner = directory.strip_prefix(&building_place())?;
         let entry = manifest.files.get(&volume.outer_path(&inner))?;
-        // Whoever builds in it writes to it.
+        // The builder must be able to write into the directory.
         (entry.kind == Kind::Directory).then_some(entry.mode | 0o700)
     })
 }
 
-/// Makes the directories that `inner` lies in, as far as they are missing, with the rights that
-/// `mode` says.
+/// Creates the missing directories above `inner`, with the modes that `mode` returns.
 pub fn make_parents(
     volume: &Volume,
     inner: &FilePath,

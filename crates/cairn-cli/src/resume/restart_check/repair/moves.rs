@@ -1,30 +1,32 @@
-//! The moves of a repair: each is one rename, and which are done shows in the store.
+//! Moves of a repair. Each one is a single rename, and the store shows which ones are done.
 //!
-//! Must stay true: they can be carried out, or taken back, by somebody else who finds them done up
-//! to any point; what programs have changed meanwhile stays. Nothing here is removed but what was
-//! built, or was replaced by that.
+//! Invariant: another process that finds the moves done up to any point can complete or undo them.
+//! Files that programs changed meanwhile stay. Nothing is removed except what was built, or what
+//! that replaced.
 
-use crate::error::Result;
-use crate::store::locate;
 use cairn_agent::checkpoint::quarantine::{Move, Repair, building_place};
 use cairn_agent::model::path::ASIDE;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Attributes, Caller, ROOT, RenameMode};
 
-/// Carries out what is not done yet, and makes it durable. Errors: some of it may be done.
+use crate::error::Result;
+use crate::store::locate;
+
+/// Carries out the moves that are not done yet, and makes them durable. Errors: some of them may be
+/// done.
 pub fn carry_out(volumes: &[Volume], repair: &Repair) -> Result<()> {
     repair.moves.iter().try_for_each(|one| carry_out_one(volumes, one))?;
     make_durable(volumes)
 }
 
-/// Takes back what is done, and makes that durable. Errors: some of it may still be done.
+/// Undoes the moves that are done, and makes that durable. Errors: some of them may still be done.
 pub fn take_back(volumes: &[Volume], repair: &Repair) -> Result<()> {
     repair.moves.iter().rev().try_for_each(|one| take_back_one(volumes, one))?;
     make_durable(volumes)
 }
 
-/// Makes what was done in the store durable, where it is.
+/// Makes all changes in the store durable, each volume on its own media.
 pub fn make_durable(volumes: &[Volume]) -> Result<()> {
     for volume in volumes {
         volume.fs().sync().map_err(volume.error("make durable", &FilePath::root()))?;
@@ -42,7 +44,7 @@ fn carry_out_one(volumes: &[Volume], one: &Move) -> Result<()> {
             place.rename(&place.from, &place.to, RenameMode::Exchange)
         }
         (None, None) => place.rename(&place.from, &place.to, RenameMode::NoReplace),
-        // Somebody has written, removed or made something there.
+        // A program has written, removed or created something there.
         _ => Ok(()),
     }
 }
@@ -61,7 +63,7 @@ fn take_back_one(volumes: &[Volume], one: &Move) -> Result<()> {
     }
 }
 
-/// Both places of a move, in the namespace that they lie in.
+/// Both paths of a move in their namespace.
 struct Place<'a> {
     volume: &'a Volume,
     from: FilePath,
@@ -85,21 +87,22 @@ impl<'a> Place<'a> {
     fn rename(&self, from: &FilePath, to: &FilePath, mode: RenameMode) -> Result<()> {
         let (fs, caller) = (self.volume.fs(), self.volume.caller());
         match fs.rename(&caller, (ROOT, from.as_bytes()), (ROOT, to.as_bytes()), mode) {
-            // The directory that it was in is gone.
+            // The parent directory is gone.
             Err(cairn_core::Error::NotFound) => Ok(()),
             renamed => Ok(renamed.map_err(self.volume.error("move", from))?),
         }
     }
 }
 
-/// Removes what was built, or replaced by that, and the directory of what is set aside if that is
-/// empty. What cannot be removed now is later: nobody sees it.
+/// Removes what was built, or was replaced by it; and the directory for checkpoints that are set
+/// aside, if it is empty. Errors are ignored: no program sees these files, and a later call removes
+/// them.
 pub fn clear(volumes: &[Volume]) {
     for volume in volumes {
         remove_all(volume, &building_place());
         let (fs, caller) = (volume.fs(), volume.caller());
         let _ = fs.remove_directory(&caller, ROOT, ASIDE);
-        // Its space is needed for what is built next.
+        // The next build needs the space.
         while matches!(fs.reclaim(None), Ok(true)) {}
     }
 }
@@ -126,8 +129,8 @@ mod tests {
         FilePath::parse(text.as_bytes()).expect("a valid path")
     }
 
-    /// A file of a checkpoint that is put right, one that is set aside by itself, a directory that
-    /// is, and one that is brought.
+    /// Prepares a checkpoint with a repaired file, a file that is set aside by itself, a directory
+    /// that is set aside, and a checkpoint that is brought in.
     fn prepared() -> (Scratch, Repair) {
         let scratch = Scratch::new();
         for (name, content) in [

@@ -1,6 +1,6 @@
-//! What of a store is moved when a checkpoint is set aside, and where to.
+//! Chooses which paths are moved when a checkpoint is set aside, and where to.
 //!
-//! Must stay true: nothing of another checkpoint, and no file of none, goes with it; what was set
+//! Must stay true: no file of another checkpoint, and no file without one, is moved. What was set
 //! aside before is not replaced.
 
 use cairn_agent::checkpoint::quarantine::NEW;
@@ -9,9 +9,9 @@ use cairn_agent::model::path::ASIDE;
 use cairn_agent::model::path::FilePath;
 use std::collections::BTreeSet;
 
-/// The paths that the files of a checkpoint lie at: the directories that are the checkpoint's own,
-/// which have its step in their names, as a whole, and what lies in none of them. `files` and
-/// `others` are all files of a namespace.
+/// Returns the paths that hold a checkpoint: directories that belong to it alone and have its step
+/// in their names, and its files outside of such directories. `files` and `others` are all files of
+/// a namespace.
 pub fn places<'a>(
     step: Option<u64>,
     files: &[FilePath],
@@ -30,7 +30,7 @@ pub fn places<'a>(
     files.iter().map(place).collect()
 }
 
-/// The directories above a file, the topmost first.
+/// Returns the directories above a file, the topmost first.
 fn directories_of(file: &FilePath) -> Vec<FilePath> {
     let names: Vec<&[u8]> = file.components().collect();
     let mut here = FilePath::root();
@@ -42,8 +42,8 @@ fn directories_of(file: &FilePath) -> Vec<FilePath> {
     directories
 }
 
-/// Where what lies at `places` is set aside: below one directory, in which none of these names is
-/// taken.
+/// Returns the directory below which `places` are set aside, such that none of the resulting names
+/// is taken.
 pub fn set_aside(places: &BTreeSet<FilePath>, is_taken: impl Fn(&FilePath) -> bool) -> FilePath {
     let aside = FilePath::root().join(ASIDE);
     let is_free = |base: &FilePath| !places.iter().any(|place| is_taken(&base.append(place)));
@@ -69,10 +69,9 @@ mod tests {
         places.map(|place| place.to_lossy().into_owned()).collect()
     }
 
-    /// Mechanism: files were moved one by one, and directories that were empty then were removed.
-    /// Consequence: a directory with something else in it, a link or an empty one, stayed, and
-    /// looked like the newest checkpoint. Fix: the checkpoint's own directory is moved, with all
-    /// that is in it.
+    /// Mechanism: files were moved one by one, and directories that became empty were removed.
+    /// Consequence: a directory that also held a link or an empty directory stayed, and looked like
+    /// the newest checkpoint. Fix: the checkpoint's own directory is moved with everything in it.
     #[test]
     fn directory_of_the_step_is_moved_as_a_whole() {
         let own = ["out/ckpt-1/a", "out/ckpt-1/b/c"];

@@ -1,0 +1,33 @@
+//! NVMe over Fabrics from user space: an initiator for namespaces that other machines export.
+//!
+//! ```text
+//! remote        one namespace, read and written in calls; opens as many connections as needed
+//! controller    connects, identifies, keeps alive      queue     reads, writes, flushes, discards
+//! shared        one namespace for all threads of a process and its children
+//! away          which of them retry a target that does not answer
+//! auth          mutual authentication with the keys that `secret` reads
+//!      └─────────────── transport: commands and their data ───────────┘
+//!                        tcp: NVMe/TCP      wire: its bytes, shared with the target
+//! ```
+//! Invariant: nothing that a peer sends makes this crate read or write outside of a command's own
+//! memory. A command ends exactly once: when the controller completes it, or with the connection.
+//! The calling thread does the work: no threads of its own, no lock.
+
+mod admin;
+pub mod auth;
+mod away;
+pub mod claim;
+pub mod controller;
+pub mod crypto;
+pub mod error;
+pub mod line;
+pub mod partition;
+pub mod queue;
+pub mod remote;
+pub mod secret;
+pub mod shared;
+pub mod tcp;
+pub mod transport;
+pub mod wire;
+
+pub use error::{Error, Result};

@@ -1,0 +1,433 @@
+//! A thread that serves many connections: each when something has arrived for it, or can be sent,
+//! or was done.
+//!
+//! Must stay true: it waits in one place only, and there no longer than until the next host has
+//! been silent for too long. Whatever a host does ends its own connection at most.
+
+use cairn_platform::looks::Looks;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use std::collections::{HashSet, VecDeque};
+use std::io::{ErrorKind, Result};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::Resources;
+use crate::connection::{Connection, End};
+use crate::directory::Directory;
+use crate::mailbox::Outcome;
+use crate::mailbox::{Hands, Letter, Mailbox};
+use crate::socket::Socket;
+
+/// What is there already.
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// Most events that are looked at in one go.
+const EVENTS_MAX: usize = 128;
+/// How long is waited after a connection could not be accepted, for the cause to pass.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Of the time that hosts may take to send or to be sent something they have so much while others
+/// wait for memory.
+const HASTE: u32 = 6;
+/// How long a guest may stay whoever comes.
+const GUEST_TIME: Duration = Duration::from_secs(1);
+/// What the mailbox is known by.
+const MAILBOX: u64 = u64::MAX;
+/// What the listeners are known by: this and the numbers below it.
+const LISTENER: u64 = u64::MAX - 1;
+const FIRST_LISTENER: u64 = LISTENER - (1 << 16);
+
+/// Hosts that come, and the loops among which they are divided.
+pub(super) struct Entrance {
+    pub(super) listeners: Vec<TcpListener>,
+    pub(super) loops: Vec<Arc<Mailbox>>,
+    pub(super) connections_max: usize,
+}
+
+impl Entrance {
+    fn watch(&self, epoll: &OwnedFd) -> Result<()> {
+        (0..).zip(&self.listeners).try_for_each(|(number, listener)| {
+            let data = EventData::new_u64(LISTENER - number);
+            Ok(epoll::add(epoll, listener, data, EventFlags::IN)?)
+        })
+    }
+
+    fn ignore(&self, epoll: &OwnedFd) {
+        for listener in &self.listeners {
+            // It may be ignored already.
+            let _ = epoll::delete(epoll, listener);
+        }
+    }
+}
+
+/// A connection, and what the kernel watches it for.
+struct Slot {
+    /// None while it is served.
+    connection: Option<Connection>,
+    token: u64,
+    interest: EventFlags,
+    is_queued: bool,
+}
+
+/// A loop.
+pub(super) struct EventLoop {
+    epoll: OwnedFd,
+    entrance: Option<Entrance>,
+    /// When hosts are let in again.
+    closed_until: Option<Instant>,
+    directory: Arc<Directory>,
+    hands: Hands,
+    patience: Duration,
+    /// Most guests that have been here for a while.
+    guests_max: usize,
+    slots: Vec<Option<Slot>>,
+    vacant: Vec<usize>,
+    /// Tells a connection from the one that had its place before.
+    generation: u32,
+    /// Those that wait for memory.
+    hungry: VecDeque<u64>,
+    /// When to look for hosts that are silent.
+    next_check: Option<Instant>,
+    is_draining: bool,
+    looks: Looks,
+}
+
+impl EventLoop {
+    /// A loop that lets hosts in if it has the entrance.
+    pub(super) fn new(
+        directory: Arc<Directory>,
+        hands: Hands,
+        resources: &Resources,
+        entrance: Option<Entrance>,
+    ) -> Result<EventLoop> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = hands.mailbox.bell.as_fd();
+        epoll::add(&epoll, bell, EventData::new_u64(MAILBOX), EventFlags::IN)?;
+        if let Some(entrance) = &entrance {
+            entrance.listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
+            entrance.watch(&epoll)?;
+        }
+        Ok(EventLoop {
+            epoll,
+            entrance,
+            closed_until: None,
+            directory,
+            hands,
+            patience: resources.patience,
+            guests_max: (resources.connections_max / 2 / resources.threads.max(1)).max(1),
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            generation: 0,
+            hungry: VecDeque::new(),
+            next_check: None,
+            is_draining: false,
+            looks: Looks::default(),
+        })
+    }
+
+    /// Serves hosts until it is told to end.
+    pub(super) fn run(mut self) {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        while !self.is_draining || self.slots.iter().any(Option::is_some) {
+            self.wait(&mut events);
+            for event in &events {
+                match event.data.u64() {
+                    MAILBOX => self.read_letters(),
+                    place @ FIRST_LISTENER..=LISTENER => self.let_in((LISTENER - place) as usize),
+                    token => self.serve(token, event.flags),
+                }
+            }
+            self.look_around();
+            self.feed_hungry();
+        }
+        self.hands.mailbox.close();
+    }
+
+    /// Waits for events, for which it looks at first.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) {
+        self.hands.now = Instant::now();
+        let mut wait = self.looks.begin(self.hands.now);
+        let mut is_over = false;
+        while !is_over {
+            let is_last = !self.looks.go_on(&mut wait, self.hands.now);
+            let timeout = if is_last { self.timeout() } else { Some(AT_ONCE) };
+            events.clear();
+            let room = rustix::buffer::spare_capacity(events);
+            // Interrupted, it has brought nothing.
+            let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
+            self.hands.now = Instant::now();
+            is_over = is_last || !events.is_empty();
+        }
+        self.looks.came(&wait, self.hands.now);
+    }
+
+    /// How long nothing will happen by itself.
+    fn timeout(&self) -> Option<Timespec> {
+        let until = [self.next_check, self.closed_until].into_iter().flatten().min()?;
+        let left = until.saturating_duration_since(self.hands.now);
+        // A moment later rather than again and again a moment too early.
+        Timespec::try_from(left + Duration::from_millis(1)).ok()
+    }
+
+    fn read_letters(&mut self) {
+        for letter in self.hands.mailbox.take() {
+            match letter {
+                Letter::Connection(stream) => self.admit(stream),
+                Letter::Done(token, outcome) => self.finish(token, outcome),
+                Letter::Change(change) => self.each(|connection| connection.notice(&change)),
+                Letter::Drain => self.drain(),
+            }
+        }
+    }
+
+    /// Lets nobody in any more, and has those that are here leave as soon as what they wanted is
+    /// done.
+    fn drain(&mut self) {
+        self.is_draining = true;
+        if let Some(entrance) = self.entrance.take() {
+            entrance.ignore(&self.epoll);
+        }
+        self.closed_until = None;
+        self.each(Connection::drain);
+    }
+
+    /// Does something to every connection.
+    fn each(&mut self, act: impl Fn(&mut Connection)) {
+        let tokens: Vec<u64> = self.slots.iter().flatten().map(|slot| slot.token).collect();
+        for token in tokens {
+            self.with(token, |connection, _| {
+                act(connection);
+                Ok(())
+            });
+        }
+    }
+
+    /// Accepts hosts, and gives each to the loop that has the fewest.
+    fn let_in(&mut self, index: usize) {
+        let Some(entrance) = &self.entrance else { return };
+        let Some(listener) = entrance.listeners.get(index) else { return };
+        let mut streams = Vec::new();
+        let is_blocked = loop {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    let all: usize = entrance.loops.iter().map(|one| one.connections()).sum();
+                    let quietest = entrance.loops.iter().min_by_key(|one| one.connections());
+                    let Some(mailbox) = quietest.filter(|_| all < entrance.connections_max) else {
+                        self.directory.totals().refused.add(1);
+                        continue;
+                    };
+                    mailbox.connections.fetch_add(1, Ordering::Relaxed);
+                    match Arc::ptr_eq(mailbox, &self.hands.mailbox) {
+                        true => streams.push(stream),
+                        false => mailbox.post(Letter::Connection(stream)),
+                    }
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => break false,
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
+                    // Out of descriptors, or the like: what ends elsewhere makes room.
+                    _ => break true,
+                },
+            }
+        };
+        if is_blocked {
+            entrance.ignore(&self.epoll);
+            self.closed_until = Some(self.hands.now + PAUSE);
+        }
+        streams.into_iter().for_each(|stream| self.admit(stream));
+    }
+
+    /// Begins to serve a host, which was counted.
+    fn admit(&mut self, stream: TcpStream) {
+        self.directory.totals().accepted.add(1);
+        if self.is_draining {
+            self.directory.totals().ended.add(1);
+            return;
+        }
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.generation = self.generation.wrapping_add(1);
+        let token = u64::from(self.generation) << 32 | index as u64;
+        let interest = EventFlags::IN;
+        let watched = Socket::new(stream).and_then(|socket| {
+            epoll::add(&self.epoll, &socket, EventData::new_u64(token), interest)?;
+            Ok(Arc::new(socket))
+        });
+        let Ok(socket) = watched else {
+            self.directory.totals().ended.add(1);
+            return self.vacate(index);
+        };
+        let directory = Arc::clone(&self.directory);
+        let connection = Connection::new(socket, directory, token, self.hands.now);
+        self.check_by(connection.deadline(self.patience));
+        let connection = Some(connection);
+        self.slots[index] = Some(Slot { connection, token, interest, is_queued: false });
+        self.limit_guests();
+    }
+
+    /// Ends the oldest of those who have not proven who they are, if there are too many, so that
+    /// they do not keep others out.
+    fn limit_guests(&mut self) {
+        if self.slots.len() - self.vacant.len() <= self.guests_max {
+            return;
+        }
+        let guest = |slot: &Slot| Some((slot.connection.as_ref()?.guest_since()?, slot.token));
+        let guests: Vec<_> = self.slots.iter().flatten().filter_map(guest).collect();
+        let oldest = guests.iter().min().filter(|_| guests.len() > self.guests_max);
+        let Some(&(since, token)) = oldest else { return };
+        if since + GUEST_TIME <= self.hands.now {
+            self.with(token, |_, _| Err(End::Gone));
+        }
+    }
+
+    fn vacate(&mut self, index: usize) {
+        self.slots[index] = None;
+        self.vacant.push(index);
+        self.hands.mailbox.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn serve(&mut self, token: u64, flags: EventFlags) {
+        self.with(token, |connection, hands| {
+            if flags.contains(EventFlags::OUT) {
+                connection.flush(hands)?;
+                connection.resume(hands)?;
+            }
+            if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+                connection.receive(hands)?;
+            }
+            Ok(())
+        });
+    }
+
+    /// A worker has ended; who is gone does not hear it.
+    fn finish(&mut self, token: u64, outcome: Outcome) {
+        let mut outcome = Some(outcome);
+        self.with(token, |connection, hands| match outcome.take() {
+            Some(outcome) => connection.finish(outcome, hands),
+            None => Ok(()),
+        });
+        if let Some(buffer) = outcome.and_then(Outcome::into_buffer) {
+            self.hands.pool.give(buffer);
+        }
+    }
+
+    /// Serves those that wait for memory in turn, until there is none. Those are passed over whose
+    /// namespace has all that it may.
+    fn feed_hungry(&mut self) {
+        let (mut unfed, mut sated) = (Vec::new(), HashSet::new());
+        for _ in 0..self.hungry.len() {
+            let Some(token) = self.hungry.pop_front() else { break };
+            let Some(slot) = slot(&mut self.slots, token) else { continue };
+            let awaited = slot.connection.as_ref().and_then(Connection::awaits_share_of);
+            if awaited.is_some_and(|namespace| sated.contains(&namespace)) {
+                unfed.push(token);
+                continue;
+            }
+            slot.is_queued = false;
+            let is_fed = self.with(token, |connection, hands| connection.resume(hands));
+            if is_fed {
+                continue;
+            }
+            unfed.extend(self.hungry.pop_back());
+            let connection = self.slots[token as u32 as usize].as_ref();
+            let connection = connection.and_then(|slot| slot.connection.as_ref());
+            match connection.and_then(Connection::awaits_share_of) {
+                Some(namespace) => drop(sated.insert(namespace)),
+                // Nor is there any for the next ones.
+                None => break,
+            }
+        }
+        unfed.into_iter().rev().for_each(|token| self.hungry.push_front(token));
+    }
+
+    /// Lets a connection do something, sends what it has to say, and ends it if it has to end.
+    /// Whether it needs no memory now.
+    fn with(
+        &mut self,
+        token: u64,
+        act: impl FnOnce(&mut Connection, &mut Hands) -> std::result::Result<(), End>,
+    ) -> bool {
+        let Some(slot) = slot(&mut self.slots, token) else { return true };
+        let Some(mut connection) = slot.connection.take() else { return true };
+        let hands = &mut self.hands;
+        let served = catch_unwind(AssertUnwindSafe(|| {
+            act(&mut connection, hands).and_then(|()| connection.flush(hands))?;
+            if connection.is_drained() { Err(End::Gone) } else { Ok(()) }
+        }));
+        match served.unwrap_or(Err(End::Gone)) {
+            Err(end) => {
+                connection.end(end, hands);
+                self.vacate(token as u32 as usize);
+                true
+            }
+            Ok(()) => self.settle(token, connection),
+        }
+    }
+
+    /// Puts a connection back, and sees to what it waits for.
+    fn settle(&mut self, token: u64, connection: Connection) -> bool {
+        let Some(slot) = slot(&mut self.slots, token) else { return true };
+        let (hears, speaks) = connection.interest();
+        let mut interest = EventFlags::empty();
+        interest.set(EventFlags::IN, hears);
+        interest.set(EventFlags::OUT, speaks);
+        if interest != slot.interest {
+            slot.interest = interest;
+            let data = EventData::new_u64(token);
+            // What cannot be watched is found by its deadline.
+            let _ = epoll::modify(&self.epoll, connection.socket(), data, interest);
+        }
+        let is_hungry = connection.is_hungry();
+        let deadline = connection.deadline(self.patience);
+        slot.connection = Some(connection);
+        if is_hungry && !std::mem::replace(&mut slot.is_queued, true) {
+            self.hungry.push_back(token);
+            let hurried = self.hands.now + self.patience / HASTE;
+            self.check_by(Some(hurried));
+        }
+        self.check_by(deadline);
+        !is_hungry
+    }
+
+    fn check_by(&mut self, deadline: Option<Instant>) {
+        self.next_check = [self.next_check, deadline].into_iter().flatten().min();
+    }
+
+    /// Ends connections whose time is over, and lets hosts in again.
+    fn look_around(&mut self) {
+        let now = self.hands.now;
+        if self.closed_until.is_some_and(|until| until <= now) {
+            self.closed_until = None;
+            if let Some(entrance) = &self.entrance {
+                entrance.ignore(&self.epoll);
+                self.closed_until = entrance.watch(&self.epoll).err().map(|_| now + PAUSE);
+            }
+        }
+        if self.next_check.is_none_or(|check| check > now) {
+            return;
+        }
+        self.next_check = None;
+        let patience = match self.hungry.is_empty() {
+            true => self.patience,
+            false => self.patience / HASTE,
+        };
+        let deadline =
+            |slot: &Slot| Some((slot.token, slot.connection.as_ref()?.deadline(patience)?));
+        let deadlines: Vec<_> = self.slots.iter().flatten().filter_map(deadline).collect();
+        for (token, deadline) in deadlines {
+            match deadline <= now {
+                true => drop(self.with(token, |_, _| Err(End::Gone))),
+                false => self.check_by(Some(deadline)),
+            }
+        }
+    }
+}
+
+fn slot(slots: &mut [Option<Slot>], token: u64) -> Option<&mut Slot> {
+    slots.get_mut(token as u32 as usize)?.as_mut().filter(|slot| slot.token == token)
+}
