@@ -1,5 +1,5 @@
-# What a person does with a checkout. Each target installs what it needs first (scripts/setup.sh);
-# everything else is cargo, demo and tests/apps.
+# Targets for people with a checkout. Each target first installs what it needs (scripts/setup.sh).
+# The work is done by cargo, demo and tests/apps.
 
 PREFIX ?= /usr/local
 CARGO  ?= cargo
@@ -65,7 +65,8 @@ interop: ## The NVMe/TCP initiator, a store, and cairn target against a Linux ke
 	$(CARGO) build --locked -p cairn-preload -p cairn-cli
 	scripts/interop.sh
 
-# The benchmark has a library that calls the kernel by instructions of its own: what that costs is not what a program without pays.
+# The benchmark links a library that issues system calls by its own instructions. Catching these has
+# a cost that a program without such calls does not pay.
 bench: export CAIRN_RAW_CALLS = pass
 bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that group only)
 	@scripts/setup.sh bench
@@ -97,7 +98,7 @@ wrapped  = $(patsubst %,-Wl$(,)--wrap=%,$(file <crates/cairn-preload/wrapped.txt
 version  = $(word 2,$(shell $(program) --version))
 ,       := ,
 
-# What pkg-config is told of one way to link: package NAME,FILE,FLAGS
+# pkg-config file for one way to link: package NAME,FILE,FLAGS
 define package
 sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@NAME@|$(1)|' -e 's|@VERSION@|$(version)|' \
 	-e 's|@DESCRIPTION@|Checkpoints at the speed of memory ($(2))|' -e 's|@LIBS@|$(3)|' scripts/cairn.pc.in

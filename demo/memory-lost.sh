@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# A real simulation on a durable tier when the node loses its memory in the middle of a checkpoint: the store in
-# shared memory is gone, the tier's file is there, and the run resumed from it ends with the result it would have had.
+# A real simulation on a durable tier whose node loses its memory in the middle of a checkpoint. The
+# store in shared memory is gone, and the tier's file is there. The resumed run ends with the result
+# of an undisturbed one.
 #
 #   demo/memory-lost.sh [DIRECTORY]     results go to DIRECTORY (default: target/memory-lost)
 #   CAIRN=PATH                          the command (default: target/release/cairn)
 #
-# What must stay true: nothing of the first store is left but the tier's file, and the comparison is of bytes.
+# Must stay true: nothing of the first store is left but the tier's file, and the comparison is of
+# bytes.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cairn=${CAIRN:-$here/../target/release/cairn}
@@ -19,7 +21,7 @@ die() {
     exit 1
 }
 
-# lammps ARGUMENTS…: leaves the command line of a run in `command`.
+# lammps ARGUMENTS…: sets `command` to the command line of a run.
 lammps() {
     command=(mpirun.openmpi --oversubscribe -np $RANKS lmp -in "$here/in.melt" -log none
         -var cells $CELLS -var every $EVERY -var steps $STEPS "$@")
@@ -39,7 +41,7 @@ lammps -var dir /cairn -var final /cairn/final.dump
 launcher=$!
 "$here/strike.py" "$cairn" "$lost" $launcher $KILL_FROM_STEP >"$results/strike.txt" || die "see $results/killed.log"
 wait $launcher || true
-# What a power failure does: nobody says goodbye, and what was in memory is gone.
+# Simulates a power failure: no process shuts down in order, and the memory is lost.
 read -r agent store < <("$cairn" status --json "$lost" | python3 -c '
 import json, sys
 store = json.load(sys.stdin)[0]

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Cairn's main job on a real simulation: LAMMPS checkpoints into memory, is killed in the middle of a
-# checkpoint, is restarted from what Cairn kept, and ends with the result it would have had.
+# Cairn's main job on a real simulation: LAMMPS checkpoints into memory, is killed in the middle of
+# a checkpoint, restarts from the store, and ends with the result of an undisturbed run.
 #
 #   demo/run.sh [DIRECTORY]     results go to DIRECTORY (default: target/demo)
 #   CAIRN=PATH                  the command (default: target/release/cairn)
 #
-# What must stay true: every comparison is of bytes, and the first one that fails ends the demo with exit
-# code 1. Nothing needs root. Under three minutes on two cores.
+# Must stay true: every comparison is of bytes, and the first one that fails ends the demo with exit
+# code 1. Nothing needs root. It takes under three minutes on two cores.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cairn=${CAIRN:-$here/../target/release/cairn}
@@ -24,7 +24,7 @@ die() {
     exit 1
 }
 
-# lammps RANKS -var …: leaves the command line of a run of $steps steps in `command`.
+# lammps RANKS -var …: sets `command` to the command line of a run of $steps steps.
 lammps() {
     local ranks=$1
     shift
@@ -65,11 +65,12 @@ newest=$("$cairn" ls "$job" --newest '*.restart')
 say "   cairn run ended with exit code $code and kept the store; newest clean checkpoint: $newest"
 
 step "3. Resumed from memory"
-# First the same checkpoint on two ranks, from Cairn and later from its drained copy on the disk.
+# First the same checkpoint on two ranks, from Cairn here and later from its drained copy on the
+# disk.
 "$cairn" exec --job "$job" -- mkdir /cairn/two
 lammps 2 -var dir /cairn/two -var from "$newest" -var final /cairn/two/final.dump
 "$cairn" exec --job "$job" -- "${command[@]}" >"$results/two.log" 2>&1 || die "it failed; see $results/two.log"
-# Then the run itself, to its end; and before the store goes away, checksums of what is in it.
+# Then the run itself to its end, and checksums of the store's files before the store goes away.
 lammps $RANKS -var dir /cairn -var from "$newest" -var final /cairn/final.dump
 "$cairn" run --job "$job" -- bash -ec "$(printf '%q ' "${command[@]}")
     cd /cairn
@@ -87,7 +88,7 @@ same "two ranks restarted from Cairn, and from the drained copy on the disk" "$r
 say "   same: sha256 of $(wc -l <"$results/store.sha256") files in the store, and of their drained copies"
 
 step "4. What a checkpoint costs the ranks, in ms ($TIMED_CHECKPOINTS checkpoints a run, $TIMED_ROUNDS runs of each kind, taking turns)"
-# timed RESULT DIRECTORY NAMES COMMAND…: what LAMMPS itself reports as its time in output, per checkpoint.
+# timed RESULT DIRECTORY NAMES COMMAND…: output time per checkpoint, as LAMMPS reports it.
 timed() {
     local result=$1 directory=$2 names=$3 every=1 steps=$TIMED_CHECKPOINTS
     shift 3

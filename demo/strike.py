@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Kills an MPI job in the middle of a checkpoint: strike.py CAIRN JOB LAUNCHER_PID STEP_MIN
 
-Waits until there is a restart file of step STEP_MIN or later in the store of JOB, then lets the ranks that
-descend from LAUNCHER_PID run for a moment at a time until one is partly written, and sends SIGKILL to them.
+Waits until the store of JOB has a restart file of step STEP_MIN or later. Then it lets the ranks below
+LAUNCHER_PID run for a moment at a time, until a restart file is partly written, and kills them with SIGKILL.
 Prints what it did.
 
-What must stay true: the ranks die while the file is still open, however busy the machine is; so they are
-stopped whenever the store is asked.
+Must stay true: the ranks die while the file is still open, however busy the machine is. For that they are
+stopped during every query of the store.
 """
 
 import json
@@ -19,12 +19,12 @@ import time
 
 RANK_PROGRAM = "lmp"
 SECONDS_MAX = 120
-# A checkpoint takes longer to write.
+# Shorter than a checkpoint takes to write.
 MOMENT_S = 0.002
 
 
 def children(parent):
-    """Process ids of the processes that descend from `parent`."""
+    """Process ids of all descendants of `parent`."""
     try:
         with open(f"/proc/{parent}/task/{parent}/children") as listing:
             direct = [int(word) for word in listing.read().split()]
@@ -46,7 +46,7 @@ def ranks_of(launcher):
 
 
 def checkpoints(cairn, job, step_min):
-    """The restart files of `step_min` or later, as `cairn ls` describes them."""
+    """Entries of `cairn ls` for the restart files of step `step_min` or later."""
     answer = subprocess.run([cairn, "ls", "--json", job], capture_output=True, text=True)
     if answer.returncode != 0:
         return []

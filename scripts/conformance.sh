@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Programs that other people wrote to try file systems, on a Cairn store: fio, which verifies what it wrote, with each
-# of its engines that files are for, and the file stressors of stress-ng, which check what they see.
+# Third-party file system tests on a Cairn store: fio, which verifies what it wrote, with each of
+# its file engines, and the file stressors of stress-ng, which check what they read.
 #
 #   scripts/conformance.sh [NAME…]     only these engines and stressors
 #   CAIRN=PATH                         the command to test (default: target/release/cairn)
 #   CONFORMANCE_SECONDS=n              how long each runs (default: 60)
 #
-# What must stay true: each runs in a store of its own; one that fails or hangs is named with the end of what it said,
-# the others run all the same, and the exit code says whether any failed. Writes below a temporary directory and in
-# shared memory only.
+# Must stay true: each test runs in a store of its own. A test that fails or hangs is named, with
+# the end of its output; the others still run, and the exit code says whether any failed. The script
+# writes only below a temporary directory and in shared memory.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
@@ -23,12 +23,12 @@ readonly STRESSORS=(
 )
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/conformance.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
-# Some stressors leave files where they are started.
+# Some stressors leave files in their current directory.
 cd "$scratch" || exit
 export CAIRN_RUN_TIER=${CAIRN_RUN_TIER:-ram:512M}
 failed=0
 
-# on_cairn NAME COMMAND…: in a store of its own, with as much time again to end.
+# on_cairn NAME COMMAND…: runs the command in a store of its own, with as much time again to end.
 on_cairn() {
     local name=$1
     shift

@@ -1,26 +1,31 @@
 #!/usr/bin/env bash
 # Fuzzes Cairn, guided by coverage, with the stable compiler.
 #
-#   scripts/fuzz.sh [TARGET…]           each target until FUZZ_RUNS inputs were tried or FUZZ_SECONDS are over
-#   scripts/fuzz.sh --canary            only whether the fuzzer finds the planted bugs; the above begins with that
-#   scripts/fuzz.sh --keep [TARGET…]    puts the inputs found so far into fuzz/corpus, the fewest that reach as much
+#   scripts/fuzz.sh [TARGET…]           runs each target for FUZZ_RUNS inputs or FUZZ_SECONDS, after --canary
+#   scripts/fuzz.sh --canary            only checks that the fuzzer finds the planted bugs
+#   scripts/fuzz.sh --keep [TARGET…]    stores inputs found so far in fuzz/corpus: the fewest with the same coverage
 #
-# FUZZ_RUNS (10000000), FUZZ_SECONDS (3600), FUZZ_JOBS (targets at a time; as many as there are processors).
+# FUZZ_RUNS (10000000), FUZZ_SECONDS (3600), FUZZ_JOBS (targets at a time; default: number of
+# processors).
 #
-# What must stay true: it works in target/fuzz and changes the checkout only to add what crashed to
-# fuzz/regressions, and with --keep; an input that crashes makes it fail.
-# What it does not do: replay the inputs below fuzz/; crates/cairn-testing/tests/corpus.rs does, in every test run.
+# Must stay true: it works in target/fuzz. It changes the checkout only with --keep, and to add
+# inputs that crashed to fuzz/regressions. An input that crashes makes it fail.
+#
+# Does not replay the inputs below fuzz/; crates/cairn-testing/tests/corpus.rs does, in every test
+# run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly RUNS=${FUZZ_RUNS:-10000000}
 readonly SECONDS_EACH=${FUZZ_SECONDS:-3600}
 readonly JOBS=${FUZZ_JOBS:-$(nproc)}
-# Within so many inputs the fuzzer has to find each planted bug. It needs about a tenth of that.
+# Number of inputs within which the fuzzer must find each planted bug. It needs about a tenth of
+# that.
 readonly CANARY_RUNS=5000000
-# Longer than so many seconds no input may take, and more than so many MiB none may need.
+# Limits of one input: seconds, and memory in MiB.
 readonly LIMITS=(-timeout=20 -rss_limit_mb=1024)
-# How many inputs of a target are kept, and how many bytes they may have together. The largest reach most.
+# Largest number of inputs kept for a target, and their largest total size. The largest inputs reach
+# most.
 readonly KEPT_MAX=100
 readonly KEPT_BYTES_MAX=200000
 
@@ -28,7 +33,7 @@ readonly WORK=target/fuzz
 HOST=$(rustc --version --verbose | sed -n 's/^host: //p')
 readonly HOST
 readonly PROGRAM=$PWD/$WORK/$HOST/fuzz/cairn-fuzz
-# What `cargo fuzz` passes, without a sanitizer: those need the nightly compiler.
+# The flags of `cargo fuzz`, without a sanitizer, because sanitizers need the nightly compiler.
 readonly COVERAGE='--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
     -Cllvm-args=-sanitizer-coverage-trace-compares'
@@ -39,7 +44,7 @@ build() {
         --bin cairn-fuzz --target "$HOST" --target-dir "$WORK"
 }
 
-# "name bytes_max" of the targets that are planted ("true") or not ("false").
+# Prints "name bytes_max" of the targets that are planted ("true") or not ("false").
 targets() {
     sed -n "s/.*Target { name: \"\([a-z_]*\)\",.*bytes_max: \([0-9]*\), planted: $1 }.*/\1 \2/p" \
         crates/cairn-testing/src/fuzz/mod.rs
@@ -55,7 +60,7 @@ run() {
     CAIRN_FUZZ_TARGET=$target "$PROGRAM" -max_len="$(bytes_max_of "$target")" "${LIMITS[@]}" "$@"
 }
 
-# The fuzzer starts from nothing: what it finds it found by looking at coverage.
+# The fuzzer starts without inputs, so it finds the bug by coverage alone.
 find_planted() {
     local target=$1 directory=$WORK/planted/$1
     rm -rf "$directory"
@@ -80,7 +85,7 @@ canary() {
     done < <(targets true)
 }
 
-# The first crash, as short as a minute makes it, becomes a regression input.
+# Makes the first crash a regression input, shortened for at most a minute.
 keep_crash() {
     local target=$1 directory=$WORK/crashes/$1 crash kept
     crash=$(find "$directory" -type f ! -name shortest | sort | head -n 1)
@@ -89,10 +94,10 @@ keep_crash() {
     cp "$crash" "$kept"
     case $crash in
     */crash-*)
-        # Shortening sets a length of its own, and aborts if one was given.
+        # Minimizing sets a length limit of its own, and aborts if one was given.
         CAIRN_FUZZ_TARGET=$target "$PROGRAM" "${LIMITS[@]}" -minimize_crash=1 -max_total_time=60 \
             -exact_artifact_path="$directory/shortest" "$crash" >"$directory.log" 2>&1 || true
-        # What does not fail any more is not the crash.
+        # An input that does not fail is not the crash.
         if [ -s "$directory/shortest" ] &&
             ! run "$target" "$directory/shortest" >>"$directory.log" 2>&1; then
             cp "$directory/shortest" "$kept"
@@ -121,7 +126,7 @@ fuzz() {
     return 1
 }
 
-# What all these targets together did.
+# Prints totals of all these targets.
 total() {
     cd "$WORK"
     awk '/^stat::number_of_executed_units:/ { inputs += $2 }

@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
-# Runs a script on a machine of its own: two memory nodes, control groups of version 2, nobody else.
+# Runs a script on a virtual machine: two memory nodes, control groups version 2, no other
+# processes.
 #
-#   scripts/guest.sh SCRIPT…    each in a fresh guest; ends with 0 if all do
+#   scripts/guest.sh SCRIPT…    each in a fresh guest; exits with 0 if all succeed
 #
-# A script with a line `# machine: PARAMETERS` gets these kernel parameters, and may reset its machine: then it is started
-# again, on what is left of it.
+# A script with a line `# machine: PARAMETERS` gets these kernel parameters and may reset its
+# machine. Then it is started again, on whatever the reset left.
 #
-# The guest is a Debian kernel under QEMU that sees this machine's files read-only, so it
-# has the same programs at the same paths; /tmp and /dev/shm are its own. The scripts find the command in $CAIRN, this
-# repository in $TOP.
+# The guest is a Debian kernel under QEMU that sees this machine's files read-only, so it has the
+# same programs at the same paths; /tmp and /dev/shm are its own. Scripts find the command in $CAIRN
+# and this repository in $TOP.
 #
-# What must stay true: nothing is written outside target/guest; no kernel is installed; a guest that hangs is ended.
-# What it does not do: build Cairn.
+# Must stay true: nothing is written outside target/guest, no kernel is installed, and a guest that
+# hangs is ended.
+#
+# Does not build Cairn.
 set -eu
 
 readonly GUEST_SECONDS_MAX=${GUEST_SECONDS_MAX:-300}
-# Not KVM where it happens to be allowed: inside another virtual machine that may hang.
+# Not KVM, even where it is allowed: inside another virtual machine it may hang.
 readonly GUEST_ACCELERATOR=${GUEST_ACCELERATOR:-tcg}
-# In the order in which they need each other; what a kernel has built in has no file.
+# In order of dependency; a module that is built into the kernel has no file.
 readonly MODULES=(virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci netfs fscache 9pnet
     9pnet_virtio 9p libnvdimm nd_btt nd_pmem nd_e820 crc32c_generic crc16 mbcache jbd2 ext4)
 
@@ -30,7 +33,7 @@ fail() {
     exit 1
 }
 
-# Fetches kernel and busybox from the distribution, and packs what the guest starts with.
+# Fetches the kernel and busybox from the distribution, and packs the guest's initial file system.
 prepare() {
     [ ! "$work/start.cpio" -nt "$0" ] || return 0
     rm -rf "$work" && mkdir -p "$work/packages" "$work/tree/bin" "$work/tree/modules" "$work/tree/host"
@@ -53,7 +56,7 @@ prepare() {
     (cd "$work/tree" && find . | cpio -o -H newc --quiet >"$work/new.cpio") && mv "$work/new.cpio" "$work/start.cpio"
 }
 
-# The guest's first process. What the script's exit code was is its last line.
+# The guest's first process. Its last line of output is the script's exit code.
 write_init() {
     cat <<'INIT'
 #!/bin/busybox sh
@@ -78,7 +81,7 @@ poweroff -f
 INIT
 }
 
-# Runs one script; its output is shown as it comes.
+# Runs one script and shows its output as it arrives.
 run() {
     local script status parameters resets=-no-reboot log=$work/console.log
     script=$(realpath "$1")

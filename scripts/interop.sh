@@ -1,29 +1,33 @@
 #!/usr/bin/env bash
-# Tries Cairn's NVMe/TCP initiator on the Linux kernel's target, and the kernel's initiator on `cairn target`, on a machine of
-# its own under QEMU.
+# Tests Cairn's NVMe/TCP initiator on the Linux kernel's target, and the kernel's initiator on
+# `cairn target`, in a virtual machine under QEMU.
 #
 #   scripts/interop.sh [TEST…]     those tests of crates/cairn-target/tests/nvme and crates/cairn-cli/tests/remote.rs, or all
 #
-# The target exports two namespaces of 64 MiB under the name that the tests expect: a RAM disk with blocks of 512 bytes, and a
-# file in memory with blocks of 4 KiB. Before that the guest writes to a namespace that this machine exports, reads it back and
-# discards it, with and without digests. It mounts an ext4 from this machine, too, with and without digests and authentication,
-# has fio verify what it writes there, writes files, and finds them when it has mounted it again; e2fsck looks at what it leaves.
-# The guest sees this machine's files read-only, which is where fio is. Under a second name it exports both
-# namespaces to hosts that prove who they are (DH-HMAC-CHAP), one for each hash and group: those of
-# crates/cairn-target/tests/nvme/authentication.rs. The kernel of Debian 12 cannot do that, and so there it is the kernel of its
-# backports.
+# Before it exports anything, the guest uses namespaces that this machine exports, as an initiator.
+# It writes to one, reads it back and discards it, with and without digests. It also mounts an ext4,
+# with and without digests and authentication: fio verifies its writes there, and files written are
+# there after the next mount. e2fsck then checks the file system. fio comes from this machine's
+# files, which the guest sees read-only.
 #
-# What must stay true: nothing is written outside target/interop; the guest ends with this script, whatever happens, and by
-# itself after GUEST_SECONDS_MAX; no kernel is installed.
-# What it does not do: measure. A guest without hardware support moves some 20 MiB/s.
+# The guest's target then exports two namespaces of 64 MiB under the name that the tests expect: a
+# RAM disk with blocks of 512 bytes, and a file in memory with blocks of 4 KiB. Under a second name
+# it exports both to hosts that authenticate (DH-HMAC-CHAP), one host for each hash and group, as
+# crates/cairn-target/tests/nvme/authentication.rs expects. The kernel of Debian 12 cannot
+# authenticate, so there the script uses the kernel of its backports.
+#
+# Must stay true: nothing is written outside target/interop, and no kernel is installed. The guest
+# ends with this script, whatever happens, and by itself after GUEST_SECONDS_MAX.
+#
+# Does not measure: a guest without hardware support moves some 20 MiB/s.
 set -eu
 
 readonly GUEST_SECONDS_MAX=${GUEST_SECONDS_MAX:-600}
-# Not KVM where it happens to be allowed: inside another virtual machine that may hang.
+# Not KVM, even where it is allowed: inside another virtual machine it may hang.
 readonly GUEST_ACCELERATOR=${GUEST_ACCELERATOR:-tcg}
 readonly START_SECONDS_MAX=300
 readonly SUBSYSTEM=nqn.2026-11.io.cairn:interop
-# The guest as a host, and how it and `cairn target` prove who they are.
+# The guest's identity as a host, and the secrets of the guest and of `cairn target`.
 readonly HOST_ID=11111111-2222-3333-4444-555555555555
 readonly HOST=nqn.2014-08.org.nvmexpress:uuid:$HOST_ID
 readonly HOST_SECRET=DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:
@@ -41,7 +45,7 @@ fail() {
     exit 1
 }
 
-# Makes apt look for packages in Debian 12's backports as well, for the rest of this script and nobody else.
+# Adds Debian 12's backports to apt's sources, for the rest of this script only.
 use_backports() {
     local mirror
     mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep -v '^#' | tr ' ' '\n' |
@@ -57,7 +61,7 @@ use_backports() {
     apt-get -qq -o APT::Sandbox::User=root update || fail 'the lists of packages cannot be downloaded; apt-get says why above'
 }
 
-# Fetches kernel and busybox from the distribution, and packs what the guest starts with.
+# Fetches the kernel and busybox from the distribution, and packs the guest's initial file system.
 prepare() {
     [ ! "$work/start.cpio" -nt "$0" ] || return 0
     rm -rf "$work" && mkdir -p "$work/packages" "$work/tree/bin" "$work/tree/modules"
@@ -80,7 +84,7 @@ prepare() {
     (cd "$work/tree" && find . | cpio -o -H newc --quiet >"$work/new.cpio") && mv "$work/new.cpio" "$work/start.cpio"
 }
 
-# Copies the modules below $1 that are wanted, numbered in the order in which they need each other.
+# Copies the wanted modules below $1, numbered in order of dependency.
 pack_modules() {
     local module number=100 file
     depmod -b "${1%/lib/modules/*}" "${1##*/}"
@@ -96,7 +100,8 @@ pack_modules() {
     done <"$work/modules"
 }
 
-# The guest's first process: uses the target that is there, makes one of its own and waits for its end.
+# The guest's first process: uses this machine's target, exports one of its own, and waits for its
+# end.
 write_init() {
     cat <<'INIT'
 #!/bin/busybox sh
@@ -195,12 +200,12 @@ poweroff -f
 INIT
 }
 
-# A port of this machine that nobody uses.
+# Prints an unused port of this machine.
 free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# Starts a target whose arguments follow the port.
+# Starts a target; its arguments follow the port.
 export_at() {
     local port=$1
     shift
@@ -208,8 +213,9 @@ export_at() {
     targets+=($!)
 }
 
-# Starts the guest, whose port 4420 is then $1 here, and which uses the targets at ports $2 (memory), $3 (files) and $4 (files,
-# with authentication), and returns when its own is there.
+# Starts the guest, with its port 4420 as port $1 of this machine. The guest uses the targets at
+# ports $2 (memory), $3 (files) and $4 (files, with authentication). Returns when the guest's own
+# target is there.
 start() {
     timeout -k 5 "$GUEST_SECONDS_MAX" qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none \
         -machine q35 -accel "$GUEST_ACCELERATOR" -cpu max -smp 1 -m 512M -kernel "$work/kernel" -initrd "$work/start.cpio" \
@@ -229,7 +235,7 @@ interop.seconds=$GUEST_SECONDS_MAX" \
     done
 }
 
-# The guest has said so.
+# Fails unless the guest's console has this message.
 expect() {
     tr -d '\r' <"$work/console.log" | grep -q "^interop: $1\$" || fail "this did not happen: $2; see $work/console.log"
     echo "interop: $2"

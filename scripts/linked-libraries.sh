@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Makes what programs are linked with from what cargo built: libcairn.so, another name of the library that is preloaded, and
-# libcairn.a, for programs that are linked statically.
+# Makes the libraries that programs are linked with from cargo's output: libcairn.so, another name
+# of the preload library, and libcairn.a, for statically linked programs.
 #
-#   scripts/linked-libraries.sh DIRECTORY      DIRECTORY: target/release or target/debug, where they come to stand
+#   scripts/linked-libraries.sh DIRECTORY      DIRECTORY: target/release or target/debug, which gets the libraries
 #
 # libcairn.a consists of
-#   cairn.o     everything written in Rust. A hook NAME is __cairn_hook_NAME there; beside these only the functions of
-#               cairn.h are visible, so that another Rust library in the same program meets nothing of ours.
-#   wrap.o      __wrap_NAME for each hook, which goes to it, and the list of the C library's own functions (__real_NAME) that
-#               src/next.rs reads.
-#   NAME.o      the same for one hook, drawn in only by programs that call NAME: functions that this machine's C library does
-#               not have, or for which the linker prints a warning.
-# The hooks are those of crates/cairn-preload/wrapped.txt, which a test compares with the library.
+#   cairn.o     all Rust code. The hook of NAME is __cairn_hook_NAME. Only the hooks and the functions of cairn.h
+#               are visible, so that another Rust library in the same program cannot conflict.
+#   wrap.o      __wrap_NAME for each hook, which jumps to the hook, and the list of the C library's own functions
+#               (__real_NAME) that src/next.rs reads.
+#   NAME.o      the same for one hook, linked only into programs that call NAME: functions that this machine's
+#               C library does not have, or for which the linker prints a warning.
+# The hooks are listed in crates/cairn-preload/wrapped.txt, which a test compares with the library.
 #
-# What must stay true: nothing outside DIRECTORY is written; each file is replaced whole or not at all.
+# Must stay true: nothing outside DIRECTORY is written; each file is replaced whole or not at all.
 set -euo pipefail
 shopt -s inherit_errexit
 
@@ -21,7 +21,7 @@ readonly repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly directory=${1:?the directory of libcairn_preload.a}
 readonly built=$directory/libcairn_preload.a
 readonly hooks=$repository/crates/cairn-preload/wrapped.txt
-# They ask for users' home directories, which static programs are warned of.
+# These look up users' home directories, for which the linker warns in static programs.
 readonly warned='glob glob64'
 
 scratch=$(mktemp -d "$directory/linked-libraries.XXXXXX")
@@ -30,7 +30,8 @@ api=$(sed -n 's/^.*[ *]\(cairn_[a-z_]*\)(.*;$/\1/p' "$repository/include/cairn.h
 readonly api
 trap 'rm -rf "$scratch"' EXIT
 
-# Names the functions that the C library has for programs to be linked with, less those the linker warns of.
+# Prints the names of the C library's functions for static linking, without those the linker warns
+# of.
 plain_functions() {
     local library
     library=$(cc -print-file-name=libc.a)
@@ -46,7 +47,7 @@ plain_functions() {
     sort -u "$scratch/warned" | comm -23 "$scratch/functions" -
 }
 
-# The assembly of one hook.
+# Prints the assembly of one hook.
 entry() {
     case $machine in
     x86_64) printf '.globl __wrap_%s\n.type __wrap_%s, @function\n__wrap_%s: jmp __cairn_hook_%s\n' "$1" "$1" "$1" "$1" ;;
@@ -56,8 +57,9 @@ entry() {
     printf '.pushsection .rodata\n1: .asciz "%s"\n.popsection\n' "$1"
 }
 
-# What is no plain hook. __libc_start_main must not enter code that needs relocations or thread-local storage, which a static
-# program does not have yet; it registers what is to be done at the end.
+# Prints the assembly of special functions. __libc_start_main must not enter code that needs
+# relocations or thread-local storage, which a static program does not have yet. It registers the
+# work for the end of the program.
 beginning() {
     printf '.section .note.GNU-stack, ""\n.text\n.globl __wrap___libc_start_main\n'
     case $machine in
@@ -84,8 +86,9 @@ ASSEMBLY
     esac
 }
 
-# dlsym, which only dynamic programs have, and the functions it is used with; those are not needed, because the list of next
-# functions is asked first, and the linker would print a warning for each static program that has them.
+# Prints the assembly of dlsym, which only dynamic programs have, and of stubs for dlopen and
+# dlclose. These two are not needed, because the list of next functions is asked first. With the
+# real ones, the linker would print a warning for each static program.
 dynamic_linker() {
     printf '.globl __cairn_dlsym, __cairn_dlopen, __cairn_dlclose\n.weak dlsym\n'
     case $machine in
@@ -131,10 +134,11 @@ x86_64 | aarch64) ;;
 *) printf 'linked-libraries: %s is not supported\n' "$machine" >&2 && exit 1 ;;
 esac
 
-# Without what nobody calls: the standard library has more than the hooks and the code that runs before main need.
+# Drops unreachable code: the standard library has more than the hooks and the code before main
+# need.
 printf -- '-u %s\n' $(cat "$hooks") __cairn_start __cairn_finish $api >"$scratch/roots"
 ld -r --strip-debug --gc-sections -o "$scratch/merged.o" "@$scratch/roots" --whole-archive "$built"
-# What the Rust compiler keeps for itself beside the code; nm would try to read it.
+# Removes the Rust compiler's own sections beside the code, which nm would try to read.
 objcopy --remove-section=.llvmbc --remove-section=.llvmcmd "$scratch/merged.o" "$scratch/whole.o"
 nm --defined-only --extern-only "$scratch/whole.o" | awk '{ print $3 }' | sort >"$scratch/defined"
 grep -vx '__libc_start_main' "$hooks" | sort >"$scratch/hooks"

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The page of `cairn report` in a browser without a screen: it is laid out, complains of nothing, and differs in light and dark.
+# The page of `cairn report` in a headless browser: it is laid out, logs no errors, and differs in
+# light and dark.
 #
-#   scripts/pages.sh [DIRECTORY]       keeps the page and its pictures there, to be looked at
+#   scripts/pages.sh [DIRECTORY]       keeps the page and its pictures there, for inspection
 #   CAIRN=PATH                         the command to test (default: target/release/cairn)
 #
-# What must stay true: each check that fails is named, and the exit code says whether any did. Writes below a temporary
-# directory, or the one given, and in shared memory only.
+# Must stay true: each failed check is named, and the exit code says whether any failed. The script
+# writes only below a temporary directory, or the one given, and in shared memory.
 set -uo pipefail
 
 COMMAND=$(realpath "${CAIRN:-$(dirname "${BASH_SOURCE[0]}")/../target/release/cairn}")
@@ -35,7 +36,7 @@ browse() {
         --user-data-dir="$place/browser" --window-size=1040,1900 "$@" "file://$place/page.html" 2>>"$place/browser.log"
 }
 
-# Two ranks' worth of writing in two checkpoints, and reading.
+# Two ranks write two checkpoints, and read.
 write_and_read='
 for step in 1 2; do
     for rank in 0 1; do

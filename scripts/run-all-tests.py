@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Build the workspace, then run its test binaries, and other commands, several at a time.
+"""Builds the workspace, then runs its test binaries and other commands, several at a time.
 
     scripts/run-all-tests.py [--lanes N] [COMMAND…]
 
-`cargo test` runs one binary after the other, and most of ours wait most of the time, for other
-processes or for a disk. So N of them run at once (default: one and a half for each processor).
-Each COMMAND, one argument of words, runs beside them, the first ones first.
+`cargo test` runs one binary after the other, but most of our tests mostly wait for other processes
+or a disk. So N binaries run at once (default: one and a half for each processor). Each COMMAND, one
+argument of words, runs beside them; commands start first, in their order.
 
-What must stay true: each binary runs in its package's directory, as under `cargo test`; what it
-prints appears whole, when it has ended; everything runs, whatever fails; the last lines give the
-totals and name what failed; an interrupted run ends the sessions of all that runs. Tests learn
-from CAIRN_BUILT that the command and the libraries are up to date, and do not ask cargo again.
+Must stay true: each binary runs in its package's directory, as under `cargo test`. Its output
+appears as a whole when it has ended. Everything runs, whatever fails. The last lines give the totals
+and name the failures. An interrupted run ends all sessions. CAIRN_BUILT tells tests that the command
+and the libraries are up to date, so they do not ask cargo again.
 """
 
 import argparse
@@ -31,7 +31,8 @@ COUNTS = re.compile(r"^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignore
 
 def built():
     """Each test binary: (label, words of a command, directory)."""
-    # The programs and libraries that tests start; tests alone do not bring all of them up to date.
+    # Builds the programs and libraries that tests start; building tests alone does not update all
+    # of them.
     made = subprocess.run(["cargo", "build", "--workspace", "--locked"], check=False)
     if made.returncode != 0:
         sys.exit(made.returncode)
@@ -53,7 +54,7 @@ def built():
 
 
 class Sessions:
-    """What was started, each in a session of its own, until no more may be."""
+    """Processes, each in its own session; none can be started after `end`."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -71,17 +72,17 @@ class Sessions:
             return process
 
     def leave(self, process):
-        """It has ended: its number may be somebody else's."""
+        """Forgets a process that has ended, because its number may be reused."""
         with self.lock:
             self.leaders.discard(process.pid)
 
     def end(self):
-        """Kills all that is in them."""
+        """Kills every process in these sessions."""
         with self.lock:
             self.is_over = True
             for directory in Path("/proc").glob("[0-9]*"):
                 try:
-                    # Behind the name in parentheses: state, parent, group, session.
+                    # After the name in parentheses: state, parent, group, session.
                     fields = (directory / "stat").read_text().rpartition(")")[2].split()
                     if int(fields[3]) in self.leaders:
                         os.kill(int(directory.name), signal.SIGKILL)
@@ -90,7 +91,7 @@ class Sessions:
 
 
 def run(label, words, directory, sessions):
-    """Its label, exit status, output, seconds and seconds of processors."""
+    """Runs a command; returns its label, exit status, output, seconds and processor seconds."""
     started = time.monotonic()
     process = sessions.start(words, directory)
     output = process.stdout.read()
@@ -129,7 +130,7 @@ def main():
     signal.signal(signal.SIGINT, interrupted)
     signal.signal(signal.SIGTERM, interrupted)
     with ThreadPoolExecutor(chosen.lanes) as pool:
-        # In this thread, so that what goes wrong here, or with a start, ends the run as a failure.
+        # In this thread, so that an error here, or in a start, ends the run as a failure.
         for future in as_completed([pool.submit(run, *job, sessions) for job in jobs]):
             report(future)
     passed, not_passed, ignored = totals

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# Makes sure that what a make target needs is on this machine, and installs what is missing from the
-# distribution's packages; object stores, which it has not, below target.
+# Makes sure that what a make target needs is on this machine. Installs missing packages from the
+# distribution, and object stores, which the distribution does not have, below target.
 #
 #   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | mpi | slurm | allocators | object-stores |
 #                               bench | guest | interop | conformance | pages | programs | applications
 #
-# What must stay true: silent and done within milliseconds when nothing is missing; nothing is
-# installed that is there already; without the right to install, it changes nothing and prints one
-# message with the packages and the command.
-# What it does not do: install Rust. It checks the version and says what to do.
+# Must stay true: silent and done within milliseconds when nothing is missing. Nothing that is there
+# is installed again. Without permission to install, it changes nothing and prints one message with
+# the packages and the command.
+#
+# Does not install Rust. It checks the version and says what to do.
 set -u
 
 readonly RUST_MINIMUM=1.85
-# A server for the archive, which cargo installs; another one and a client, which pip installs, are in object-stores.txt.
+# A server for the archive, installed by cargo. pip installs another one and a client from
+# object-stores.txt.
 readonly S3S_VERSION=0.11.1
 
 fail() {
@@ -20,7 +22,7 @@ fail() {
     exit 1
 }
 
-# One line per need: package, then what proves that it is there (a command, a path, or a library).
+# One line per need: the package, then the proof that it is there (a command, a path, or a library).
 needs_of() {
     case $1 in
     build) printf '%s\n' 'gcc cc' 'libc6-dev /usr/include/stdio.h' ;;
@@ -78,7 +80,8 @@ is_there() {
     esac
 }
 
-# Prints how a command becomes root here: nothing for root, "sudo -n" where that works without asking.
+# Prints the prefix that makes a command run as root: empty for root, "sudo -n" where that needs no
+# password.
 elevation() {
     if [ "$(id -u)" -eq 0 ]; then
         return 0
@@ -115,7 +118,8 @@ distribution if that is new enough, and run this again."
         fail "cargo is version $version, Cairn needs $RUST_MINIMUM or newer. With rustup: rustup update stable"
 }
 
-# The formatter and the linter come with the distribution's Rust or with rustup's, whichever is in use.
+# The formatter and the linter come with the distribution's Rust or with rustup's, whichever is in
+# use.
 check_rust_tools() {
     cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && return 0
     if command -v rustup >/dev/null 2>&1; then
@@ -125,7 +129,7 @@ check_rust_tools() {
     fi
 }
 
-# Each with the record of its versions, written last: what was cut off is done again.
+# Each with a record of its versions, written last, so an interrupted installation is repeated.
 install_object_stores() {
     local here stores wanted
     here=$(cd "$(dirname "$0")" && pwd)

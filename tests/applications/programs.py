@@ -1,8 +1,9 @@
 """The programs that run.py measures.
 
-`work` is Bash, in an empty directory on the medium; `timed` stands before what writes. `shown` is Bash, too, in what is
-left of that directory, anywhere: what it prints is the result, where files have times or places in them; without it the
-whole tree is. `needs` are commands, paths, and `module:NAME` for modules of the distribution's Python.
+`work` is a Bash script for an empty directory on the medium; it puts `timed` before commands that write. `shown` is a
+Bash script that runs in the resulting directory, at any place: its output is the result, for files that contain times
+or paths. Without it the whole tree is the result. `needs` are commands, paths, and `module:NAME` for modules of the
+distribution's Python.
 """
 
 from collections import namedtuple
@@ -13,7 +14,7 @@ PYTHON = "/usr/bin/python3"
 
 
 def of_python(name, title, done, module, work, shown=""):
-    """A program in Python: what it does is the body of `save()`, which is timed."""
+    """A program in Python whose work is the body of `save()`, which is timed."""
     needs = ["module:" + module] if module else []
     version = f"{PYTHON} -c 'import {module} as m; print(m.__version__)'" if module else f"{PYTHON} --version"
     shown = f"{PYTHON} - <<'END'\n{shown}\nEND\n" if shown else ""

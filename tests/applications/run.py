@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Real applications, unmodified, on Cairn, on tmpfs and on a disk: the same result, and what it took.
+"""Real applications, unmodified, on Cairn, on tmpfs and on a disk: compares results and times.
 
-    tests/applications/run.py                   those that are installed; a line for each
-    tests/applications/run.py --only 'r*'       by name; --list shows them
+    tests/applications/run.py                   all that are installed; a line for each
+    tests/applications/run.py --only 'r*'       by name; --list shows the names
     tests/applications/run.py --rounds 5        how often each is timed; the medians count
-    tests/applications/run.py --table FILE      also as a table of Markdown
+    tests/applications/run.py --table FILE      also as a Markdown table
 
-Each does its work in a new directory on each of the three, in turn. What counts as its result is what its
-own tools read from it afterwards (`shown` in programs.py), or else every byte of the tree it leaves. On Cairn
-that is what was delivered to the persist directory when `cairn run` had ended with exit code 0. The time
-is that of the part that writes (`timed` in programs.py), without the start of `cairn run` and its drain.
+Each application works in a new directory on each of the three media, in turn. Its result is what its own
+tools read there afterwards (`shown` in programs.py), or else every byte of the resulting tree. On Cairn that
+is the persist directory after `cairn run` has ended with exit code 0. The time is that of the part that
+writes (`timed` in programs.py), without the start of `cairn run` and its drain.
 
-CAIRN_BIN has the binaries, or target/release. Exit code: 0, or 1 if a result differs or a run failed. What is
-not installed is named and left out; scripts/setup.sh applications installs it. Shares no code with Cairn.
+The binaries are in CAIRN_BIN, or else in target/release. Exit code: 0, or 1 if a result differs or a run
+failed. Applications that are not installed are named and left out; scripts/setup.sh applications installs
+them. Shares no code with Cairn.
 """
 
 import argparse
@@ -35,7 +36,7 @@ BINARIES = Path(os.environ.get("CAIRN_BIN", ROOT / "target/release")).resolve()
 LIMIT_S = 300  # The slowest takes 20 s by itself.
 MEDIA = ["cairn", "tmpfs", "disk"]
 
-# Before the program's own lines: `timed COMMAND…` adds what the command takes to what is counted.
+# Prologue of each program: `timed COMMAND…` adds the command's duration to the measured time.
 PRELUDE = """
 set -eu
 umask 022
@@ -50,7 +51,7 @@ cd "$HERE"
 
 
 class Failed(Exception):
-    """What went wrong, for people."""
+    """A failure, with a message for people."""
 
 
 def main():
@@ -91,7 +92,7 @@ def main():
 
 
 def is_there(need):
-    """A command, a path, or `module:NAME` of the distribution's Python."""
+    """Whether a command, a path, or `module:NAME` of the distribution's Python exists."""
     if need.startswith("module:"):
         asked = ["/usr/bin/python3", "-c", f"import {need[7:]}"]
         return os.path.exists(asked[0]) and subprocess.run(asked, capture_output=True).returncode == 0
@@ -99,7 +100,7 @@ def is_there(need):
 
 
 def measure(program, disk, memory, rounds):
-    """Times of each medium and the version; Failed if a result is another one than on the disk."""
+    """Returns the time on each medium and the version. Raises Failed if a result differs from the disk's."""
     times = {medium: [] for medium in MEDIA}
     for number in range(rounds):
         results = {}
@@ -120,7 +121,7 @@ def measure(program, disk, memory, rounds):
 
 
 def once(program, medium, box, memory):
-    """The result of one run on a medium, and the seconds that count."""
+    """Runs a program once on a medium; returns its result and the timed seconds."""
     aside, persist = box / "aside", box / "persist"
     aside.mkdir()
     persist.mkdir()
@@ -129,7 +130,7 @@ def once(program, medium, box, memory):
     here = {"cairn": Path("/cairn/work"), "tmpfs": memory / "work", "disk": box / "work"}[medium]
     environment = dict(os.environ, HERE=str(here), ASIDE=str(aside), HOME=str(aside), CAIRN_STORE_ROOT=str(box / "stores"))
     if medium == "cairn":
-        # The store is in memory, as it is without this.
+        # The store is in memory, as it is by default.
         stores = memory / "stores"
         stores.mkdir(exist_ok=True)
         environment["CAIRN_STORE_ROOT"] = str(stores)
@@ -156,7 +157,7 @@ def run(command, environment, where):
 
 
 def shown(program, left, environment, box):
-    """What the application's own tools read from what is left."""
+    """Output of the application's own tools on the resulting directory."""
     script = box / "show"
     script.write_text(PRELUDE + program.shown)
     done = run(["bash", script], dict(environment, HERE=str(left)), box)
@@ -166,7 +167,7 @@ def shown(program, left, environment, box):
 
 
 def tree(root):
-    """Names, kinds, modes, targets and contents."""
+    """Names, kinds, modes, link targets and contents of a tree."""
     found = {}
     for directory, names, files in os.walk(root):
         for name in names + files:
@@ -185,7 +186,7 @@ def difference(one, other):
 
 
 def check(program):
-    """What `cairn check` says of the program's file."""
+    """Verdict of `cairn check` on the program's file."""
     file = shutil.which(program.file)
     if not file:
         return ""

@@ -1,18 +1,20 @@
 # shellcheck shell=bash disable=SC2154 # here, repository, only, list_only, keep: run.sh sets them
-# The machinery of tests/apps: what a family file calls to declare scenarios and programs, how one is
-# run on both media, and how the two runs are compared. Sourced by run.sh.
 #
-# What must stay true: both runs see the same environment, the same user, the same programs and the same
-# path M: first a directory on the disk; then, with nothing there any more, Cairn's mount prefix. So nothing in what they print, write or measure needs to be translated.
+# Machinery of tests/apps: functions by which family files declare scenarios and programs, the run
+# of a scenario on both media, and the comparison of the two runs. Sourced by run.sh.
+#
+# Must stay true: both runs see the same environment, user, programs and path M. M is first a
+# directory on the disk; after that directory is removed, M is Cairn's mount prefix. So nothing in
+# what they print, write or measure needs translation.
 
 readonly UNPRIVILEGED_ID=65534
 readonly SCENARIO_SECONDS_MAX=120
 readonly EXPLANATION_LINES_MAX=60
-# What a scenario's standard error on disk never says unless the scenario is at fault.
+# Messages that a correct scenario never prints to standard error on disk.
 BROKEN_SCENARIO='Traceback|Aborted|Segmentation fault|syntax error|unbound variable'
 readonly BROKEN_SCENARIO+='|command not found|invalid option|unrecognized option|usage:'
 passed=0 failed=0 skipped=0
-# What families leave to be ended, however the run ends.
+# Commands that families want executed at the end, however the run ends.
 at_end=()
 scratch='' disk=''
 
@@ -31,7 +33,7 @@ prepare() {
     }
     # The name must not contain "/cairn", which -c translates.
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/apps.XXXXXX")
-    # Copied, so that the unprivileged share reaches them wherever the checkout lies.
+    # Copies, so that the unprivileged share can read them wherever the checkout is.
     disk=$scratch/m
     mkdir "$scratch/bin" "$scratch/sources"
     install -m 755 "$command" "$here/once.sh" "$scratch/bin/"
@@ -87,10 +89,11 @@ skip() {
 
 # -- What family files call ----------------------------------------------------------------------
 
-# scenario [-l bash|python] [-u] [-c] [-e WRAPPER] NAME [ARGUMENT…]: the script on standard input, run on both media.
+# scenario [-l bash|python] [-u] [-c] [-e WRAPPER] NAME [ARGUMENT…]: runs the script on standard
+# input on both media.
 #   -u  as root: once more as an unprivileged user
-#   -c  below the prefix that Cairn has by default (/cairn), its name translated afterwards
-#   -e  under this function, which runs its arguments somewhere unusual
+#   -c  below Cairn's default prefix (/cairn), whose name is translated afterwards
+#   -e  under this function, which runs its arguments in an unusual environment
 scenario() {
     local language=bash unprivileged='' environment='' prefix=$disk option OPTIND=1
     while getopts l:uce: option; do
@@ -112,8 +115,9 @@ scenario() {
     fi
 }
 
-# expect NAME EXPECTED [WRAPPER…]: the script on standard input, for what a disk has not. Run by bash under WRAPPER, or, if there is none,
-# on the disk, it ends with 0 and prints exactly EXPECTED. $B/cairn is the command, $J a name for a job.
+# expect NAME EXPECTED [WRAPPER…]: runs the script on standard input, for features that a disk does
+# not have. bash runs it under WRAPPER or, without one, on the disk. It must exit with 0 and print
+# exactly EXPECTED. $B/cairn is the command, $J a job name.
 expect() {
     local name=$current_family/$1 expected=$2 script run=$scratch/run job=$job_prefix-$((++jobs))
     shift 2
@@ -134,7 +138,8 @@ $(cat "$run/result/stderr" "$run/result/outer")"
     fi
 }
 
-# expect_on_cairn NAME EXPECTED [OPTION…]: the same in job $J below Cairn's mount prefix; OPTIONs are those of "cairn run".
+# expect_on_cairn NAME EXPECTED [OPTION…]: the same in job $J below Cairn's mount prefix; OPTIONs
+# are those of "cairn run".
 expect_on_cairn() {
     local name=$1 expected=$2
     shift 2
@@ -142,7 +147,8 @@ expect_on_cairn() {
         "$scratch/bin/cairn" run --job "$job_prefix-$((jobs + 1))" --mount "$disk" --discard "$@" --
 }
 
-# Takes the script on standard input into the file $script. Fails if $1 is not to be run now, and lists it if that was asked.
+# Reads the script on standard input into the file $script. Fails if $1 is not to run, and lists it
+# if --list was given.
 take_script() {
     if [ -n "$list_only" ]; then
         cat >/dev/null
@@ -187,7 +193,7 @@ compare() {
     fi
 }
 
-# run_on_both WRAPPERS LANGUAGE SCRIPT ARGUMENT… (and $prefix): leaves what differs in $difference.
+# run_on_both WRAPPERS LANGUAGE SCRIPT ARGUMENT… (and $prefix): sets $difference to the differences.
 run_on_both() {
     local wrappers=$1 language=$2 script=$3
     shift 3
@@ -218,7 +224,7 @@ clean_environment=(PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin HOME=/nonex
 job_prefix=apps-$$
 jobs=0
 
-# Prints what differs between the two runs; nothing when they are equal.
+# Prints the differences between the two runs; nothing when they are equal.
 differences() {
     local run=$1 part
     if [ ! -s "$run/disk/tree" ]; then
@@ -249,7 +255,7 @@ differences() {
 
 # -- Checks of the whole ------------------------------------------------------------------------
 
-# A comparison that cannot fail proves nothing: this one has to.
+# A comparison that cannot fail proves nothing: this one must fail.
 check_that_differences_are_seen() {
     local prefix=$disk
     # shellcheck disable=SC2016

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # One run of one scenario, the same on both media: once.sh RESULTS bash|python SCRIPT ARGUMENT…
-# Leaves stdout, stderr and tree in RESULTS (outside the medium) and ends with the script's exit code.
-# M is the medium's root, D the scenario's directory on it, B holds the compiled programs.
+#
+# Leaves stdout, stderr and tree in RESULTS (outside the medium) and exits with the script's code. M
+# is the medium's root, D the scenario's directory on it, and B holds the compiled programs.
 results=$1 language=$2 script=$3
 shift 3
 case $language in
@@ -15,7 +16,7 @@ cd "$results/../cwd" || exit 125
 "${interpreter[@]}" "$script" "$@" >"$results/stdout" 2>"$results/stderr"
 code=$?
 
-# Sizes and link counts of directories differ between file systems; everything else is told.
+# Sizes and link counts of directories differ between file systems; everything else is printed.
 cd "$D" || exit 125
 {
     find . -type d -printf '%p %y %m\n'

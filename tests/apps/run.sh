@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Unmodified programs on Cairn: every scenario is run twice, once in a directory on a disk and once
-# below Cairn's mount prefix, and must not be able to tell the difference.
+# Unmodified programs on Cairn: every scenario runs twice, once in a directory on a disk and once
+# below Cairn's mount prefix, and must not notice a difference.
 #
 #   tests/apps/run.sh [--list] [--only PATTERN] [--keep] [--long] [FAMILY…]
 #
@@ -8,14 +8,14 @@
 #   --only GLOB   only scenarios whose name matches
 #   --list        name the scenarios and stop
 #   --keep        leave the scratch directory of a failed run in place
-#   --long        also what needs packages that "make apps" installs, and then takes its time
+#   --long        also scenarios that need packages from "make apps", which take longer
 #   CAIRN=PATH    the command to test (default: target/debug/cairn, else target/release/cairn);
 #                 libcairn_preload.so is taken from the same directory
 #
-# What must stay true: standard output, standard error, exit code and the resulting tree (names,
-# types, modes, sizes, link counts, link targets, contents) are compared byte for byte, at the same
-# path on both media. A scenario that would need leniency is a bug of Cairn or of the scenario.
-# No network, no root needed; as root a share runs as an unprivileged user, too.
+# Must stay true: standard output, standard error, exit code and the resulting tree (names, types,
+# modes, sizes, link counts, link targets, contents) are compared byte for byte, at the same path on
+# both media. A scenario that would need leniency is a bug of Cairn or of the scenario. It needs no
+# network and no root; as root, a share of the scenarios also runs as an unprivileged user.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

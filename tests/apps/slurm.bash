@@ -1,16 +1,18 @@
 # shellcheck shell=bash disable=SC2154 # scratch, list_only, long: run.sh sets them
-# A Slurm of its own on this machine, for families slurm and slurm_gres: a controller and two nodes, n1 and n2, each with a /dev/shm of
-# its own, and nothing outside the scratch directory. begin_slurm leaves in $slurm_conf what SLURM_CONF is to be; stop_slurm ends all of it.
-# scripts/setup.sh slurm installs what is needed; it takes root, for a /dev/shm of each node's own.
 #
-# What must stay true: every process that is started here is ended here, by its number.
+# A private Slurm on this machine, for families slurm and slurm_gres: a controller and two nodes, n1
+# and n2, each with its own /dev/shm, and nothing outside the scratch directory. begin_slurm sets
+# $slurm_conf to the value for SLURM_CONF; stop_slurm ends all of it. scripts/setup.sh slurm
+# installs what is needed. It needs root, to give each node its own /dev/shm.
+#
+# Must stay true: every process that is started here is ended here, by its number.
 
 SLURM_SECONDS_MAX=30
 slurm_processes=()
-# What the nodes have besides processors, and further lines of the configuration.
+# Resources of the nodes besides processors, and further lines of the configuration.
 slurm_gres='' slurm_lines=''
 
-# Starts it; or says why it does not, and fails.
+# Starts Slurm, or prints why it does not and fails.
 begin_slurm() {
     if [ -n "$list_only" ]; then
         slurm_conf=none
@@ -61,7 +63,8 @@ start_slurm() {
     unset SLURM_CONF
 }
 
-# in_background NAME COMMAND…: in a session of its own, so that what interrupts this run reaches it by stop_slurm alone.
+# in_background NAME COMMAND…: runs the command in its own session, so that only stop_slurm ends it
+# when this run is interrupted.
 in_background() {
     local name=$1
     shift
@@ -69,7 +72,7 @@ in_background() {
     slurm_processes+=($!)
 }
 
-# What still runs, then the nodes, then the controller, then what they authenticate with.
+# Ends running jobs, then the nodes, then the controller, then the authentication daemon.
 stop_slurm() {
     local index deadline=$((SECONDS + SLURM_SECONDS_MAX))
     [ ${#slurm_processes[@]} -gt 0 ] || return

@@ -3,10 +3,10 @@
     applications.py NAME ROOT ASIDE STEPS
 
 A program does STEPS small steps below ROOT, a store or a plain directory, and knows nothing of
-Cairn. Started again, it goes on from its newest checkpoint. It is deterministic: however often it
-was stopped, in the end ROOT holds what an undisturbed run leaves there. It refuses to go on from
-what its framework would refuse. ASIDE is a plain directory: `pause` there says how many seconds a
-step takes, and `journal` takes a line for each start (the step it found) and each checkpoint.
+Cairn. Started again, it resumes from its newest checkpoint. It is deterministic: however often it
+was stopped, in the end ROOT holds what an undisturbed run leaves there. It refuses to resume from
+files that its framework would refuse. ASIDE is a plain directory. Its file `pause` has the seconds
+per step, and `journal` gets a line for each start (the step it found) and each checkpoint.
 """
 
 import hashlib
@@ -26,21 +26,21 @@ FRAME = struct.Struct("<q32s")
 
 
 class Course:
-    """The steps of one start: where they begin, how long they take, what is said of them."""
+    """The steps of one start: their first number, their duration, and the journal about them."""
 
     def __init__(self, aside, steps):
         self.aside, self.steps = Path(aside), steps
         self.pause = float((self.aside / "pause").read_text())
 
     def begin(self, found):
-        """Says which step was found; gives the steps that are left."""
+        """Records which step was found; yields the remaining steps."""
         self.say("found", found)
         for step in range(found + 1, self.steps + 1):
             time.sleep(self.pause)
             yield step
 
     def safe(self, step):
-        """Says that the checkpoint of `step` is written: a killed process may not lose it."""
+        """Records that the checkpoint of `step` is written: a kill must not lose it."""
         self.say("safe", step)
 
     def say(self, what, step):
@@ -65,10 +65,11 @@ def refuse(why):
     sys.exit("Error: " + why)
 
 
-# Files with a digest: what is torn is told from what is whole, as by the formats of frameworks.
+# Files with a digest, which distinguishes torn files from whole ones, as the formats of frameworks
+# do.
 
 def packed(content, size=20000):
-    """`content` as bytes, filled up to some `size`, with a digest at the end."""
+    """`content` as bytes, padded to about `size` bytes, with a digest at the end."""
     text = json.dumps(content, sort_keys=True).encode()
     body = struct.pack("<q", len(text)) + text
     body += hashlib.shake_128(text).digest(size)
@@ -76,7 +77,7 @@ def packed(content, size=20000):
 
 
 def unpacked(path):
-    """What was packed in the file, or None if it is not there or torn."""
+    """Content of a packed file, or None if it is missing or torn."""
     try:
         found = Path(path).read_bytes()
     except FileNotFoundError:
@@ -118,7 +119,7 @@ def sync_folder(folder):
     os.close(handle)
 
 
-# SQLite: a row and a sum in each transaction; the database may never be damaged or miss a row.
+# SQLite: a row and a sum in each transaction. The database must never be damaged or miss a row.
 
 def sqlite_rollback(root, course):
     sqlite(root, course, "delete")
@@ -165,7 +166,7 @@ def sqlite_found(base):
     return len(rows)
 
 
-# A trainer: a log that stays open and is synced with each checkpoint, as GROMACS does.
+# A trainer: a log that stays open and is synced with each checkpoint, as in GROMACS.
 
 def trainer(root, course):
     latest = root / "latest"
@@ -253,7 +254,7 @@ def tensorflow_save(root, step, state):
         old.unlink(missing_ok=True)
 
 
-# NAMD: three restart files, of which the last ones are renamed; a trajectory that stays open.
+# NAMD: three restart files, whose last versions are renamed; a trajectory that stays open.
 
 KINDS = ("coor", "vel", "xsc")
 DCD_HEADER = struct.Struct("<4sq")
@@ -453,7 +454,7 @@ def torch_step(library, model, optimizer, step):
     return loss.item()
 
 
-# LAMMPS and GROMACS: started by this program, which looks at what they say.
+# LAMMPS and GROMACS: started by this program, which checks their output.
 
 MELT = Path(__file__).resolve().parents[2] / "demo/in.melt"
 LAMMPS_EVERY = 100

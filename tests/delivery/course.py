@@ -60,7 +60,7 @@ def kill_run(box, run):
     """Kills `cairn run` and what it started, but no agent."""
     agents = box.agents()
     box.kill([run.pid, *(pid for pid in box.processes() if pid not in (*agents, run.pid))])
-    # What was just being started was not in the list.
+    # Processes that were just being started were not in the list.
     while late := [pid for pid in box.processes() if pid not in box.agents()]:
         box.kill(late)
     run.wait()

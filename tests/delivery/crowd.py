@@ -83,7 +83,7 @@ class Writer:
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            # Room is made, as a user would.
+            # Makes room, as a user would.
             if os.path.exists(f"{self.folder}/{name}"):
                 os.unlink(f"{self.folder}/{name}")
             self.held.pop(name, None)
@@ -142,7 +142,7 @@ class Writer:
             try:
                 memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
             except OSError as error:
-                # What is mapped has a block of its own, for which there may be no room.
+                # A mapped file needs a block of its own, for which there may be no room.
                 if error.errno != errno.ENOSPC:
                     raise
                 return

@@ -384,7 +384,7 @@ def git(root, course):
         shutil.rmtree(repository, ignore_errors=True)
         git_run(root, "init", "-q", "-b", "main", repository)
         git_run(repository, "commit", "-q", "--allow-empty", "-m", "step 0")
-    # A git that was killed leaves its locks, and says that one is to remove them.
+    # A killed git leaves its locks and asks the user to remove them.
     for lock in (repository / ".git").rglob("*.lock"):
         lock.unlink()
     git_run(repository, "fsck", "--full", "--strict")
@@ -404,7 +404,7 @@ def git_shown(folder):
     return git_run(folder, "log", "--format=%H %T %s") + git_run(folder, "status", "--short")
 
 
-# RocksDB, by its own tool: a process for each batch.
+# RocksDB, by its own tool: one process for each batch.
 
 def ldb(*words):
     done = subprocess.run(["ldb", *map(str, words)], capture_output=True, text=True)

@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 WORKER = str(HERE / "worker.py")
 JOB = "job"
 
-# Time limits, each several times what the slowest machine of ours needed.
+# Time limits, each several times what the slowest of our machines needed.
 RUN_LIMIT_S = 60  # A run ends within 1 s; a checkpoint settles in 5 s; an agent is replaced in 1 s.
 DRAIN_LIMIT_S = 30  # Some hundred KiB are drained, and perhaps an agent started.
 MEET_LIMIT_S = 30  # The worker reaches its meeting point within 0.3 s.

@@ -17,7 +17,7 @@ from histories import FOLDERS, NAMES, STEPS, operation, same_answers
 from matrix import between
 
 IMAGES = 4  # Both places of images have been used then, and both are used again.
-# Of larger files an image has only what changed since the one in its place.
+# An image has only the changes of larger files since the image before it in the same place.
 LARGE = 600_000
 PLACES = (0, 5, 4096, 33_000, 290_000, 400_000, LARGE - 10)
 SIZES = (0, 10, 350_000, LARGE - 7, LARGE + 9000)

@@ -178,7 +178,7 @@ def second_run(box, case, before):
     expect((box.aside("cairn") / "done").exists(), f"the second run failed: {box.blame()}")
     want = box.on_disk()
     same(want, box.report("done"), "in the store at the end")
-    # What stays mapped to be stored to until the process ends has the time of that end.
+    # A file mapped for writing until the process ends has the time of that end.
     seen = box.report("done") if case.how != "mmap" else None
     if check_success(box, result, want, seen, may_keep=case.then == "leave"):
         check_drain(box, want)

@@ -30,9 +30,10 @@ IMAGE_LIMIT_S = 30  # Two images of some hundred KiB, asked for every second.
 PROGRAM_LIMIT_S = 120  # The longest program takes 20 s by itself.
 CLOCK_S = 0.02  # The file system's clock may be a tick behind.
 
-# `every`: steps between checkpoints; `pause`: seconds for a step while the node is to be lost;
-# `small`: the test that `--small` has of it; `views`: what of a file or directory is compared instead
-# of its bytes; `owes`: a kill may lose no checkpoint (what is written in place is its only copy else).
+# `every`: steps between checkpoints; `pause`: seconds per step while the node is to be lost;
+# `small`: the program's test in `--small`; `views`: what is compared of a file or directory instead
+# of its bytes; `owes`: a kill must lose no checkpoint (false where a file written in place is the
+# only copy).
 Program = namedtuple("Program", "name steps every pause small needs views owes",
                      defaults=[{}, True])
 
@@ -168,7 +169,7 @@ def finish(box, program, want, run, *options):
     same(want, result(box.out, program), "outside in the end")
 
 
-# Killed, and gone on with in the kept store.
+# Killed and resumed in the kept store.
 
 def killed(box, program, dice, short):
     want, blows = undisturbed(box, program), 4 if short else 8
@@ -218,7 +219,7 @@ def kill_program(box, run):
         kill_run(box, run)
         return
     box.kill(pids)
-    # What was just being started was not in the list.
+    # Processes that were just being started were not in the list.
     while late := programs_of(box):
         box.kill(late)
     expect(box.finish(run).code != 0, "exit code 0 though the program was killed")
@@ -245,9 +246,9 @@ def starts(lines):
     return ", ".join(str(line.step) for line in lines if line.what == "found")
 
 
-# Lost with the node, and gone on with elsewhere.
+# Lost with the node and resumed elsewhere.
 
-# Lines said before the run and in all; when the last two images were complete.
+# Lines printed before the run and in all; completion times of the last two images.
 Loss = namedtuple("Loss", "first lines before newest")
 
 

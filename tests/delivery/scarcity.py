@@ -14,13 +14,13 @@ from harness import (JOB, RUN_LIMIT_S, Failed, Skipped, delivered, differences, 
                      image, told, unmount_below)
 from worker import tree
 
-# The tracer is a child of what it traces (-D): an agent that goes on keeps nobody waiting.
+# strace is a child of the traced process (-D), so an agent that goes on keeps nobody waiting.
 test, tests = register("scarcity")
 
 FILES = 5
-# As many bytes, so that both small writes and whole blocks are among them.
+# Sizes in bytes, for both small writes and whole blocks.
 SIZES = (700, 5000, 40_000, 90_000, 0)
-# The program says of each file that is closed that it is done.
+# The program reports each file that is closed as done.
 PROGRAM = """
 cd /cairn || exit 3
 for n in 1 2 3 4 5; do
@@ -28,7 +28,7 @@ for n in 1 2 3 4 5; do
     echo d$n/e/f >>"$SCRATCH/told"
 done
 """
-# Calls that need something of the machine, and how they say that it has none.
+# Calls that need a resource of the machine, and the errno for its lack.
 CALLS = (
     ("mmap", "ENOMEM"), ("brk", "ENOMEM"), ("mremap", "ENOMEM"), ("munmap", "ENOMEM"),
     ("madvise", "ENOMEM"), ("memfd_create", "ENFILE"), ("fallocate", "ENOSPC"),
@@ -40,7 +40,7 @@ CALLS = (
     ("fcntl,dup,dup3", "EMFILE"), ("copy_file_range,sendfile", "ENOMEM"), ("mount", "ENOMEM"),
     ("flock", "ENOLCK"),
 )
-# So many calls one after the other fail.
+# Numbers of consecutive calls that fail.
 SPANS = (1, 1000)
 
 
@@ -61,7 +61,7 @@ def run(box, call, error, number, span):
     """One run, whose trace says what failed."""
     trace = box.scratch / "trace"
     when = f"{number}..{number + span - 1}" if span > 1 else number
-    # Compact: what fails is in the trace, and nothing else of interest.
+    # Compact: the trace has only the failed call.
     line = ["strace", "-D", "-f", "-qq", "-o", str(trace), "-e", f"trace={call}", "-e",
             f"inject={call}:error={error}:when={when}", str(box.binaries / "cairn"), "run", "--job", JOB,
             "--tier", box.tier, *box.options, "--", "sh", "-c", PROGRAM]
@@ -69,7 +69,7 @@ def run(box, call, error, number, span):
         run = subprocess.Popen(line, env=box.environment(), cwd=box.scratch, stdout=said,
                                stdin=subprocess.DEVNULL, stderr=said, start_new_session=True)
     result = box.finish(run, RUN_LIMIT_S)
-    # Then there is enough again; an agent that goes on is traced no longer.
+    # From then on resources suffice; an agent that goes on is not traced.
     tracers = [pid for pid, words in box.processes().items() if words[0] == "strace"]
     box.kill(tracers)
     return result
@@ -123,7 +123,7 @@ def every_call(box, call, error, span):
         except Failed as broken:
             found.append(f"call {number}: {broken}")
         fresh(box)
-        # The first calls are those of the start; there are many of some kinds.
+        # The first calls belong to the start; some calls are frequent.
         step = 1 if number < 20 else 1 + number // 10
         number += step
     expect(not found, f"{len(found)} of {number}: " + " | ".join(found[:6]))

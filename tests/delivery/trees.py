@@ -9,7 +9,7 @@ from worker import tree
 test, tests = register("trees")
 
 
-# Names that look like something.
+# Names that look like something else.
 
 @test()
 def names_that_look_like_pointers(box):
@@ -195,7 +195,7 @@ def full_store_delivers_what_it_took(box):
     check_success(box, result, done, done, may_keep=True)
 
 
-# Changes after something has arrived outside.
+# Changes after a file has arrived outside.
 
 @test()
 def folder_renamed_after_it_arrived(box):
@@ -268,7 +268,7 @@ def staged_store_is_changed_and_delivered(box):
     stage(box, want, "--stage=on-demand")
 
 
-# What others have outside, and what is left out on request.
+# Foreign files outside, and files left out on request.
 
 @test()
 def foreign_files_outside_stay(box):

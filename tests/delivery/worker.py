@@ -226,7 +226,7 @@ class Hand:
     def op_unmap(self, file):
         self.maps.pop(file).close()
 
-    # What the harness takes part in.
+    # Steps in which the harness takes part.
 
     def op_durable(self):
         """Marks in the trace that all that was done so far was closed or synced."""

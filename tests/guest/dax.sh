@@ -1,6 +1,9 @@
 # shellcheck shell=bash disable=SC2016
-# Tiers in persistent memory: a part of the machine's memory that the kernel takes for it, with ext4 mounted for direct access.
-# Its bytes survive a reset of the machine, so after that this script is started again, and goes on with what it finds.
+#
+# Tiers in persistent memory: the kernel uses a part of the machine's memory as a persistent memory
+# device, with ext4 mounted for direct access. Its bytes survive a reset of the machine. After the
+# reset this script is started again, and continues with what it finds.
+#
 # machine: memmap=256M!1536M
 . "$TOP/tests/guest/harness.bash"
 readonly PMEM=/dev/pmem0 AT=/mnt
@@ -8,15 +11,16 @@ tier=dax:$AT/tier
 
 mount_pmem() { mount -t ext4 -o dax,"$1" $PMEM $AT; }
 
-# run JOB OPTIONS… -- COMMAND…: what a command prints that runs in a store.
+# run JOB OPTIONS… -- COMMAND…: prints the output of a command in a store.
 run() { "$CAIRN" run --job "$@" 2>errors || { cat errors; exit 1; }; }
 
-# Whether the tier is found intact without being recovered.
+# Prints whether the tier is intact, without recovering it.
 looked_at() {
     if "$CAIRN" fsck $tier >errors 2>&1 && "$CAIRN" verify $tier >>errors 2>&1; then echo intact; else cat errors; fi
 }
 
-# Kills every process of a store and removes what is in memory. Nobody else is on this machine.
+# Kills every process of a store and removes its memory. There are no other processes on this
+# machine.
 lose_memory() {
     pkill -KILL -x 'cairn|python3' || true
     wait 2>/dev/null
@@ -46,7 +50,8 @@ for number in range(last - 2, last + 1):
 print('whole')
 P
 
-# write_until COUNT: has the writer, in a store, write until it has closed so many files more; it goes on.
+# write_until COUNT: starts the writer in a store, and returns once it has closed COUNT more files;
+# it goes on writing.
 write_until() {
     local before
     before=$(tail -n 1 $AT/said 2>/dev/null || echo 0)
@@ -54,7 +59,7 @@ write_until() {
     until [ "$(tail -n 1 $AT/said 2>/dev/null || echo 0)" -ge $((before + $1)) ]; do sleep 0.1; done
 }
 
-# The kernel looks for it while this script starts.
+# The kernel sets up the device while this script starts.
 until [ -e $PMEM ]; do sleep 0.1; done
 if mount_pmem rw 2>errors && [ -e $AT/said ]; then
     expect 'after a reset in the middle of writes the tier is what a crash leaves' intact "$(looked_at)"
@@ -74,7 +79,7 @@ expect 'a store that goes on finds its files' kept "$(run first -- cat /cairn/fi
 lose_memory
 expect 'so does one that is made again' kept "$(run second --tier $tier -- cat /cairn/file)"
 
-# The kernel is asked to write back what a program has stored to a file that it has mapped, and nothing else.
+# The kernel is asked to write back only what a program has stored to a mapped file.
 mount -t tracefs tracefs /sys/kernel/tracing
 echo 1 >/sys/kernel/tracing/events/fs_dax/dax_writeback_range/enable
 cat >stores.py <<'P'
@@ -98,7 +103,8 @@ expect 'only what a program stores by itself is written back by the kernel' '0
 2' "$(run second --tier $tier -- python3 stores.py)"
 lose_memory
 
-# Nothing is left for the tier's first use: neither space nor a change that the file system would have to write.
+# Nothing is left for the tier's first use: neither space nor a change that the file system would
+# have to write.
 dd if=/dev/zero of=$AT/rest bs=1M 2>errors || true
 expect 'there is no space left' 0 "$(df --output=avail $AT | tail -n 1 | tr -d ' ')"
 expect 'all of the tier can be filled all the same' 'ENOSPC whole' "$(run second --tier $tier -- python3 -c '

@@ -1,5 +1,7 @@
 # shellcheck shell=bash
-# What the scripts that run in the guest of scripts/guest.sh share: they run as root, $CAIRN is the command.
+#
+# Shared part of the scripts that run in the guest of scripts/guest.sh: they run as root, and $CAIRN
+# is the command.
 set -eu
 cd /tmp
 export CAIRN_RUN_HUGE_PAGES=never

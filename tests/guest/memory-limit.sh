@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2016
-# What happens when a job reaches its memory limit, in a real control group of 200 MiB.
+#
+# A job that reaches its memory limit, in a real control group of 200 MiB.
 . "$TOP/tests/guest/harness.bash"
 group=/sys/fs/cgroup/job
 echo +memory >/sys/fs/cgroup/cgroup.subtree_control
@@ -54,7 +55,8 @@ expect 'a tier beyond the limit is refused' \
     'cairn: a RAM tier of 300 MiB is larger than the memory limit of this job, 200 MiB; give a smaller --tier ram:SIZE' \
     "$(limited "$CAIRN" run --tier ram:300M -- true 2>&1 || true)"
 
-# A program that takes memory faster than anybody looks is killed; what it had closed is there.
+# A program that takes memory faster than anybody checks is killed; the files it had closed are
+# there.
 cat >greedy.py <<'P'
 with open('/cairn/kept', 'wb') as file: file.write(b'kept')
 greed = bytearray(400 << 20)

@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2016
-# On a machine with two memory nodes: where the pages of what programs write really are, as the kernel tells.
+#
+# Placement of written pages on a machine with two memory nodes, according to the kernel.
 . "$TOP/tests/guest/harness.bash"
 
 cat >write.py <<'P'
@@ -29,7 +30,7 @@ assert answer == 0, os.strerror(ctypes.get_errno())
 print(*(sum(node == number for node in nodes) * PAGE / 2**20 for number in (0, 1)))
 P
 
-# in_store OPTIONS… -- SCRIPT: what a script prints that runs in a new store.
+# in_store OPTIONS… -- SCRIPT: prints the output of a script in a new store.
 in_store() {
     local options=()
     while [ "$1" != -- ]; do options+=("$1"); shift; done

@@ -86,8 +86,8 @@ pub struct PlannedTarget {
     pub offered: usize,
     /// Its processes, in ascending order: the n-th one has the n-th part of the device.
     pub ranks: Vec<u32>,
-    /// Maximum number of links between switches on the path to one of its processes; None if a path
-    /// is unknown.
+    /// Maximum number of links between switches on the path to one of its processes; `None` if a
+    /// path is unknown.
     pub hops: Option<u32>,
 }
 

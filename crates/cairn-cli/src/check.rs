@@ -31,6 +31,7 @@ use crate::check::confined::Failure;
 use crate::check::elf::{Image, Library, RawCalls, Unreadable};
 use crate::check::rights::rights_gained;
 use crate::check::trial::Trial;
+use crate::error::LaunchError;
 use crate::error::{Error, Result};
 use crate::output::{self, count, escaped};
 use crate::report::calls::{CallReport, advice};
@@ -236,7 +237,7 @@ pub fn out_of_reach(name: &OsStr) -> Option<&'static str> {
 fn find_program(name: &OsStr) -> Result<PathBuf> {
     let failed = |errno| {
         let source = io::Error::from_raw_os_error(errno);
-        Error::Execute { command: name.to_string_lossy().into_owned(), source }
+        Error::Launch(LaunchError::Execute { command: name.to_string_lossy().into_owned(), source })
     };
     let candidates: Vec<PathBuf> = match name.as_bytes().contains(&b'/') {
         true => vec![PathBuf::from(name)],

@@ -32,6 +32,7 @@ use crate::Context;
 use crate::create::claim::{Claim, claim_existing};
 use crate::create::request::checked_persist;
 use crate::error::{Error, Result};
+use crate::error::{PersistError, SettingError, StoreError};
 use crate::output::progress::Progress;
 use crate::output::size::human;
 use crate::output::{self, count, quoted};
@@ -118,11 +119,11 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     if let Some(persist) = arguments.persist {
         let persist = checked_persist(&persist)?;
         if persist.starts_with(&store.job.mount) {
-            return Err(Error::Persist {
+            return Err(Error::Setting(SettingError::Persist {
                 path: persist,
                 problem: format!("lies below the mount prefix {}", store.job.mount),
                 advice: "choose another",
-            });
+            }));
         }
         let launch = store.job.launch.as_deref();
         // An unreadable directory is ignored here, because the agent reports it.
@@ -137,7 +138,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
     let persist = store.job.persist.clone();
     if persist.is_none() && store.job.archive.is_none() {
-        return Err(Error::NoPersist { job: store.job.job });
+        return Err(Error::Persist(PersistError::NoPersist { job: store.job.job }));
     }
     persist.as_deref().map(checked_persist).transpose()?;
     if arguments.image {
@@ -204,10 +205,12 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
     match (is_drained, is_archived) {
         (true, true) => Ok(()),
-        (false, _) => Err(Error::NotDrained { summary: left(&drain.outcome) }),
+        (false, _) => {
+            Err(Error::Persist(PersistError::NotDrained { summary: left(&drain.outcome) }))
+        }
         (true, false) => {
             let summary = "the archive is not complete; the store keeps its files".to_string();
-            Err(Error::NotDrained { summary })
+            Err(Error::Persist(PersistError::NotDrained { summary }))
         }
     }
 }
@@ -235,7 +238,8 @@ pub fn unsteady(paths: &[FilePath]) -> Option<String> {
 /// Makes an image of the store.
 fn image(context: &Context, store: &OpenStore) -> Result<()> {
     let persist = store.job.persist.as_ref();
-    let persist = persist.ok_or_else(|| Error::NoPersist { job: store.job.job.clone() })?;
+    let persist = persist
+        .ok_or_else(|| Error::Persist(PersistError::NoPersist { job: store.job.job.clone() }))?;
     let told = Told { delivery: Delivery::Image, ..Told::default() };
     let drain = drain_with(store, None, Duration::ZERO, told, context.json).map_err(no_image)?;
     let newest = cairn_agent::image::newest(persist, &drain.job);
@@ -250,14 +254,14 @@ fn image(context: &Context, store: &OpenStore) -> Result<()> {
     }
     match outcome.complete && outcome.unclean.is_empty() && outcome.unsteady.is_empty() {
         true => Ok(()),
-        false => Err(Error::NotDrained { summary: left(outcome) }),
+        false => Err(Error::Persist(PersistError::NotDrained { summary: left(outcome) })),
     }
 }
 
 /// Takes exclusive use of the store, so that no run changes it. Errors: a run holds it.
 fn claim_at_rest(store: OpenStore) -> Result<Claim> {
     match lock::has_run(store.directory(), RUN_LOCK)? {
-        true => Err(Error::Running { job: store.job.job }),
+        true => Err(Error::Store(StoreError::Running { job: store.job.job })),
         false => claim_existing(store),
     }
 }
@@ -344,9 +348,11 @@ fn no_image(error: Error) -> Error {
 
 fn given_up(what: &str, advice: &str) -> impl FnOnce(Error) -> Error {
     move |error| match error {
-        Error::Agent(cairn_agent::Error::AgentRefused { reason }) => Error::NotDrained {
-            summary: format!("{what}: {reason}; the store keeps its files: {advice}"),
-        },
+        Error::Agent(cairn_agent::Error::AgentRefused { reason }) => {
+            Error::Persist(PersistError::NotDrained {
+                summary: format!("{what}: {reason}; the store keeps its files: {advice}"),
+            })
+        }
         other => other,
     }
 }

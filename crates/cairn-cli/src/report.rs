@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Context;
 use crate::error::{Error, Result};
+use crate::error::{ReportError, SettingError};
 use crate::output;
 use crate::output::size;
 use crate::report::calls::CallReport;
@@ -86,13 +87,15 @@ struct JsonReport<'a> {
 /// Runs the command.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let rate = arguments.device_bandwidth.as_ref();
-    let rate = rate.map(|text| size::parse(text).ok_or(Error::Size { text: text.clone() }));
+    let rate = rate.map(|text| {
+        size::parse(text).ok_or(Error::Setting(SettingError::Size { text: text.clone() }))
+    });
     let device_bytes_per_s = rate.transpose()?;
     let (timeline, calls) = find(context, arguments)?;
     let series = Series::of(&timeline);
     let job = &timeline.header.job;
     if timeline.samples.is_empty() {
-        return Err(Error::NothingRecorded { job: job.clone() });
+        return Err(Error::Report(ReportError::NothingRecorded { job: job.clone() }));
     }
     if context.json {
         return output::json(&JsonReport {
@@ -136,7 +139,10 @@ fn find(context: &Context, arguments: &Arguments) -> Result<(Timeline, Option<Ca
 fn load(path: &Path, job: &str) -> Result<Timeline> {
     match Timeline::load(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(Error::NoTimeline { job: job.to_string(), path: path.to_path_buf() })
+            Err(Error::Report(ReportError::NoTimeline {
+                job: job.to_string(),
+                path: path.to_path_buf(),
+            }))
         }
         loaded => loaded.map_err(Error::file("read", path)),
     }

@@ -42,6 +42,7 @@ use crate::drain::drain_state::Standing;
 use crate::drain::lag;
 use crate::drain::{DrainReport, drain_with};
 use crate::error::{EXIT_DRAIN, Error, Result};
+use crate::error::{LaunchError, PersistError, SettingError};
 use crate::report::calls;
 use crate::resume::earlier;
 use crate::resume::restart_check::Resume;
@@ -228,7 +229,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         && request.archive.is_none()
         && request.job.as_ref().is_none_or(|job| roots.find(job).is_none())
     {
-        return Err(Error::NothingToStage);
+        return Err(Error::Persist(PersistError::NothingToStage));
     }
     if request.map.is_some()
         && request.persist.is_none()
@@ -236,10 +237,13 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     {
         let problem =
             "it says where files land below the persist directory; name that with --persist";
-        return Err(Error::Option { option: "--map", problem: problem.to_string() });
+        return Err(Error::Setting(SettingError::Option {
+            option: "--map",
+            problem: problem.to_string(),
+        }));
     }
     if stage != Stage::Nothing && request.scope == Some(Scope::Rank) {
-        return Err(Error::StageOfRanks);
+        return Err(Error::Persist(PersistError::StageOfRanks));
     }
     let library = launch::find_library()?;
     let words: Vec<String> =
@@ -257,7 +261,10 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let mut company = Company::of_this_process(&request);
     if company.is_some() && resume == Resume::Image {
         let problem = "goes back for all ranks of a node at once; before they start: cairn run --job NAME --resume image -- true";
-        return Err(Error::Option { option: "--resume image", problem: problem.to_string() });
+        return Err(Error::Setting(SettingError::Option {
+            option: "--resume image",
+            problem: problem.to_string(),
+        }));
     }
     let claim = match &mut company {
         Some(company) => company.enter(roots, request, &words)?,
@@ -348,9 +355,14 @@ pub fn execute(
     let mut command = launch::command(&claim.store, library, words, counts_calls);
     signals.unblock_in(&mut command);
     prepare(&mut command);
-    let mut child = command.spawn().map_err(|source| Error::Execute {
-        command: words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default(),
-        source,
+    let mut child = command.spawn().map_err(|source| {
+        Error::Launch(LaunchError::Execute {
+            command: words
+                .first()
+                .map(|word| word.to_string_lossy().into_owned())
+                .unwrap_or_default(),
+            source,
+        })
     })?;
     let mut walltime = Walltime::new(claim.store.job.drain.until);
     let status = wait(&claim.store, &mut child, &mut signals, &mut walltime)?;
@@ -400,8 +412,10 @@ fn wait(
 /// away and kept.
 fn check_discard(persist: Option<&PathBuf>, archive: Option<&ArchivePolicy>) -> Result<()> {
     match (persist, archive) {
-        (Some(path), _) => Err(Error::DiscardPersist { path: path.clone() }),
-        (None, Some(ArchivePolicy { url, .. })) => Err(Error::DiscardArchive { url: url.clone() }),
+        (Some(path), _) => Err(Error::Setting(SettingError::DiscardPersist { path: path.clone() })),
+        (None, Some(ArchivePolicy { url, .. })) => {
+            Err(Error::Setting(SettingError::DiscardArchive { url: url.clone() }))
+        }
         (None, None) => Ok(()),
     }
 }
@@ -412,13 +426,13 @@ fn figures(path: &Path) -> Result<PathBuf> {
     let path = std::path::absolute(path).map_err(Error::file("find", path))?;
     match path.parent().filter(|parent| !parent.is_dir()) {
         None => Ok(path),
-        Some(parent) => Err(Error::Option {
+        Some(parent) => Err(Error::Setting(SettingError::Option {
             option: "--metrics-file",
             problem: format!(
                 "{} is no directory; create it first, with mkdir -p",
                 parent.display()
             ),
-        }),
+        })),
     }
 }
 

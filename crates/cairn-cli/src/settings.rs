@@ -24,6 +24,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::error::SettingError;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::settings::archive::ArchiveSettings;
@@ -163,7 +164,7 @@ impl Settings {
                 let ways =
                     format!("make it yours alone, or say --settings {NONE} or --settings FILE");
                 let problem = format!("is not obeyed, because {why}: {ways}");
-                return Err(Error::Configuration { path, problem });
+                return Err(Error::Setting(SettingError::Configuration { path, problem }));
             }
         }
         let mut text = String::new();
@@ -236,13 +237,16 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
         let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
         let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
         let message = error.message().lines().next().unwrap_or_default();
-        Error::Configuration { path: path.to_path_buf(), problem: format!("{place}{message}") }
+        Error::Setting(SettingError::Configuration {
+            path: path.to_path_buf(),
+            problem: format!("{place}{message}"),
+        })
     })
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Error {
     let problem = format!("cannot be read: {}", cairn_agent::model::error::why(error));
-    Error::Configuration { path: path.to_path_buf(), problem }
+    Error::Setting(SettingError::Configuration { path: path.to_path_buf(), problem })
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::error::{CopyError, ResumeError, SettingError, StoreError};
 use crate::error::{Error, Result};
 use crate::output::quoted;
 use crate::output::size::human;
@@ -81,7 +82,10 @@ impl Roots {
                     "{} is no directory; create it first, or leave the option and CAIRN_STORE_ROOT out",
                     root.display()
                 );
-                return Err(Error::Option { option: "--store-root", problem });
+                return Err(Error::Setting(SettingError::Option {
+                    option: "--store-root",
+                    problem,
+                }));
             }
             return Ok((root.clone(), None));
         }
@@ -173,20 +177,20 @@ impl Roots {
     pub fn choose(&self, job: Option<&str>) -> Result<OpenStore> {
         if let Some(job) = job {
             check_job_name(job)?;
-            let directory = self
-                .find(job)
-                .ok_or_else(|| Error::NoStore { job: job.to_string(), places: self.places() })?;
+            let directory = self.find(job).ok_or_else(|| {
+                Error::Store(StoreError::NoStore { job: job.to_string(), places: self.places() })
+            })?;
             return OpenStore::open(&directory);
         }
         if let Some(directory) = std::env::var_os("CAIRN_STORE").filter(|value| !value.is_empty()) {
             return OpenStore::open(Path::new(&directory));
         }
         match self.all().as_slice() {
-            [] => Err(Error::NoStores { places: self.places() }),
+            [] => Err(Error::Store(StoreError::NoStores { places: self.places() })),
             [(_, directory)] => OpenStore::open(directory),
             several => {
                 let jobs: Vec<&str> = several.iter().map(|(job, _)| job.as_str()).collect();
-                Err(Error::WhichStore { jobs: jobs.join(", ") })
+                Err(Error::Store(StoreError::WhichStore { jobs: jobs.join(", ") }))
             }
         }
     }
@@ -204,7 +208,7 @@ fn moved(small: &Candidate, place: &Candidate) -> String {
 pub fn check_job_name(job: &str) -> Result<()> {
     match is_valid_job_name(job) {
         true => Ok(()),
-        false => Err(Error::JobName { name: job.to_string() }),
+        false => Err(Error::Setting(SettingError::JobName { name: job.to_string() })),
     }
 }
 
@@ -218,7 +222,7 @@ pub fn refuse(source: impl Into<cairn_agent::Error>) -> Error {
         cairn_agent::Error::Held { .. } => "nothing was changed",
         _ => ADVICE,
     };
-    Error::Store { source, advice }
+    Error::Store(StoreError::Store { source, advice })
 }
 
 /// A store that passed the checks.
@@ -234,7 +238,7 @@ impl OpenStore {
     pub fn open(directory: &Path) -> Result<OpenStore> {
         Store::open(directory).map_err(refuse)?;
         if !directory.join(JOB_FILE).exists() {
-            return Err(Error::NotAStore { path: directory.to_path_buf() });
+            return Err(Error::Store(StoreError::NotAStore { path: directory.to_path_buf() }));
         }
         let job = Job::load(directory).map_err(refuse)?;
         Ok(OpenStore { directory: directory.to_path_buf(), job })
@@ -276,11 +280,11 @@ impl OpenStore {
             }
             None => String::new(),
         };
-        Error::Damaged {
+        Error::Resume(ResumeError::Damaged {
             job: self.job.job.clone(),
             found: found.to_string(),
             ways: outside + &media,
-        }
+        })
     }
 
     /// Connects to the store's agent, and starts one if there is none.
@@ -314,7 +318,7 @@ impl OpenStore {
     /// Converts a path that the user wrote, as the program sees it or relative to the mount prefix,
     /// to a path in the store.
     pub fn path(&self, text: &str) -> Result<FilePath> {
-        let bad = || Error::Path { text: text.to_string() };
+        let bad = || Error::Copy(CopyError::Path { text: text.to_string() });
         let path = FilePath::parse(text.as_bytes()).ok_or_else(bad)?;
         let mount = FilePath::parse(self.job.mount.as_bytes()).ok_or_else(bad)?;
         Ok(path.strip_prefix(&mount).unwrap_or(path))

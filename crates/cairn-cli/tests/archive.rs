@@ -318,8 +318,8 @@ fn rate_of_the_drain_holds_for_what_is_archived() {
     Ran::of(command.env("CAIRN_DRAIN_RATE", "4M").output().expect("starts"), "run".into())
         .succeeds();
     assert_archived(&sandbox, &server);
-    // All bytes before the last object are subject to the rate. The limiter may let 0.1 s pass
-    // unused and catch up.
+    // The limit applies to all bytes before the last object, less the 0.1 s of allowance that the
+    // limiter saves up.
     let least = 9_000_000.0 / RATE - 0.1;
     let last = last.lock().expect("whole").as_secs_f64();
     assert!(last >= least, "9 MB at 4 MiB/s came within {last} s");

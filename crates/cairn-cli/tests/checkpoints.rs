@@ -127,8 +127,8 @@ fn parts_of_the_first_step_are_no_checkpoints_that_replace_each_other() {
     assert_eq!(sandbox.drained("st.100.r1"), "1\n");
 }
 
-/// After a period without a change of twelve times `--settle`, the state of the files is still not
-/// known.
+/// After a quiet period of twelve times `--settle`, it is still unknown whether the files are
+/// complete.
 #[test]
 fn part_of_a_checkpoint_is_not_delivered_over_a_whole_one_nor_where_not_all_are_wanted() {
     let sandbox = Sandbox::new();

@@ -56,7 +56,7 @@ impl Place {
     /// Starts a run on the second machine that has written, and writes again when told to.
     fn living(&self, tier: &str) -> Living {
         let [begun, go] = ["begun", "go"].map(|name| self.exporter.work().join(name));
-        // Of the run before.
+        // Left by an earlier run.
         let _ = [&begun, &go].map(fs::remove_file);
         let script = format!(
             "cd /cairn && echo one >f && sync f && touch {} && until [ -e {} ]; do sleep 0.05; done; \

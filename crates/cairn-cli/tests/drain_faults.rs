@@ -324,9 +324,12 @@ fn copies_are_compared_before_the_store_goes_where_that_is_asked_for() {
     }
 }
 
-/// Mechanism: what there was of an image that had no room stayed where it was, and the end was only
-/// in the log. Consequence: files that were closed afterwards had no room outside, and nobody knew
-/// how much was missing. Fix: it is removed, and `cairn status` says so.
+/// Mechanism: the partial copy of an image that had no room stayed, and its failure was only in the
+/// log.
+///
+/// Consequence: files closed later had no room outside, and nobody knew how much was missing.
+///
+/// Fix: the partial copy is removed, and `cairn status` reports the failure.
 #[test]
 fn image_that_has_no_room_leaves_it_to_files_and_says_how_much_it_needs() {
     let sandbox = Sandbox::new();
@@ -368,7 +371,7 @@ fn files_are_drained_to_a_file_system_that_refuses_modes() {
     let arguments = ["run", "--job", "job", "--persist", &out, "--", "bash", "-c", script];
     let mut command = sandbox.command(&arguments);
     command.env("CAIRN", CAIRN);
-    // Segments of a store need those bits.
+    // Mode 0600 stays permitted, because segments of a store need it.
     refuse(&mut command, libc::SYS_fchmod, libc::EPERM, Some(0o600));
     let output = command.output().expect("starts");
     let ran = Ran::of(output, script.to_string()).succeeds();

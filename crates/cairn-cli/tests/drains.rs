@@ -305,9 +305,10 @@ fn evicted_files_keep_their_drained_copy_and_undrained_ones_are_not_evicted() {
     sandbox.cairn(&["rm", "only-here"]).succeeds();
 }
 
-/// Mechanism: what is outside of checkpoints that the program removed was counted as drained files
-/// of the store.
-/// Consequence: a store was removed whose newest checkpoint was nowhere else.
+/// Mechanism: copies outside of checkpoints that the program had removed were counted as drained
+/// files of the store.
+///
+/// Consequence: a store was removed although its newest checkpoint had no other copy.
 #[test]
 fn store_with_a_checkpoint_that_is_nowhere_else_is_not_removed_for_the_copy_of_another() {
     let sandbox = Sandbox::new();
@@ -354,8 +355,11 @@ fn copy_that_somebody_changed_is_not_removed_with_its_file() {
     assert_eq!(sandbox.drained("f"), "edited by hand");
 }
 
-/// Mechanism: a manifest without entries was never written. Consequence: the one on disk still
-/// named the last files, which the program had removed, and `cairn verify` called them missing.
+/// Mechanism: a manifest without entries was never written.
+///
+/// Consequence: the manifest on disk still named the last files, which the program had removed, and
+/// `cairn verify` reported them as missing.
+///
 /// Fix: only the first manifest waits for an entry.
 #[test]
 fn manifest_is_empty_when_the_program_removed_everything() {
@@ -370,9 +374,12 @@ fn manifest_is_empty_when_the_program_removed_everything() {
     sandbox.cairn(&["verify", "--persist", out.to_str().expect("UTF-8")]).succeeds();
 }
 
-/// Mechanism: trouble with the directory as a whole ended `cairn drain` like any other failure.
-/// Consequence: exit code 1, which a script takes for a broken store, where the drain can be
-/// repeated. Fix: 75, and the message says what is safe and what to do.
+/// Mechanism: an error of the directory as a whole ended `cairn drain` like any other failure.
+///
+/// Consequence: exit code 1, which scripts take for a broken store, although the drain can be
+/// repeated.
+///
+/// Fix: the exit code is 75, and the message says what is safe and what to do.
 #[test]
 fn drain_that_the_directory_stops_can_be_repeated() {
     let sandbox = Sandbox::new();
@@ -399,11 +406,13 @@ fn copy_that_somebody_removed_is_made_again_before_the_store_goes() {
     assert_eq!(sandbox.drained("f"), "x\n");
 }
 
-/// Mechanism: a job's files were kept from the name of its own manifest only, and links and
-/// directories from none.
-/// Consequence: one that had the name of another job's manifest replaced that, and the other job
-/// was filled with the wrong files.
-/// Fix: names of files of Cairn's own are nobody's, whatever has them.
+/// Mechanism: a job's files were barred only from the name of its own manifest, and links and
+/// directories from no name.
+///
+/// Consequence: a file with the name of another job's manifest replaced that manifest, and the
+/// other job was staged with the wrong files.
+///
+/// Fix: no file, link or directory of a job is drained under a name that Cairn uses itself.
 #[test]
 fn files_with_names_of_cairns_own_stay_in_the_store_and_the_rest_arrives() {
     let sandbox = Sandbox::new();
@@ -431,7 +440,7 @@ fn files_with_names_of_cairns_own_stay_in_the_store_and_the_rest_arrives() {
         let reason = format!("/{name} has a name that files of Cairn's own have there");
         assert!(drained.stdout.contains(&reason), "{reason} in {}", drained.stdout);
     }
-    // That one may have arrived under its first name.
+    // This file may have arrived under its first name.
     let mut names = sandbox.drained_names();
     names.retain(|name| name != "named");
     assert_eq!(
@@ -451,7 +460,7 @@ fn links_in_the_persist_directory_are_not_followed_out_of_it() {
     fs::write(outside.join("f"), "precious").expect("writes");
     symlink(&outside, sandbox.out().join("d")).expect("links");
     symlink(outside.join("f"), sandbox.out().join("f")).expect("links");
-    // What was there before is set aside.
+    // The links that were there are set aside.
     sandbox.run("links", "mkdir /cairn/d; echo x >/cairn/d/f; echo y >/cairn/f").succeeds();
     assert_eq!(fs::read_to_string(outside.join("f")).expect("reads"), "precious");
     let is_link =
@@ -461,7 +470,7 @@ fn links_in_the_persist_directory_are_not_followed_out_of_it() {
         [false, false, true, true]
     );
     assert_eq!([sandbox.drained("d/f"), sandbox.drained("f")], ["x\n", "y\n"]);
-    // A link that comes while the job runs is not followed, either.
+    // A link made while the job runs is not followed, either.
     let script = format!(
         "mkdir /cairn/d; ln -s {} $OUT/d; echo x >/cairn/d/f; rm $OUT/d 2>/dev/null; true",
         outside.display()
@@ -566,11 +575,13 @@ fn every_rank_drains_to_a_directory_of_its_own() {
     assert_eq!(sandbox.drained("rank-1/mine"), "1\n");
 }
 
-/// Mechanism: a directory in whose place a file came was removed before what lay in it, which did
-/// not succeed, and was forgotten; and the newest checkpoint outside stayed even where a file had
-/// its name. Consequence: the file was never delivered, whatever was tried, or a directory stayed
-/// that the program had removed. Fix: first what lies in it; what has the place of a checkpoint was
-/// meant to.
+/// Mechanism: a directory that a file was to replace was removed before its contents, which failed
+/// and was forgotten. And the newest checkpoint outside stayed even if a file had its name.
+///
+/// Consequence: the file was never drained, whatever was tried, or a directory stayed that the
+/// program had removed.
+///
+/// Fix: the contents are removed first. A file in the place of a checkpoint replaces it.
 #[test]
 fn file_comes_in_the_place_of_a_directory_that_was_drained() {
     for (script, expected) in [
@@ -594,7 +605,7 @@ fn file_comes_in_the_place_of_a_directory_that_was_drained() {
     }
 }
 
-/// Everything that was delivered.
+/// Paths of everything below the persist directory.
 fn all_below(root: &Path) -> Vec<String> {
     let (mut found, mut left) = (Vec::new(), vec![root.to_path_buf()]);
     while let Some(directory) = left.pop() {

@@ -205,7 +205,7 @@ fn store_that_others_can_enter_is_refused() {
 fn store_of_another_user_is_refused() {
     let sandbox = with_kept_store();
     let store = sandbox.store("kept");
-    // Only root can give a directory away; elsewhere the case above stands for this one.
+    // Only root can give a directory away; for other users the test above covers this case.
     if std::os::unix::fs::chown(&store, Some(12345), None).is_ok() {
         all_refused(&sandbox, "belongs to another user");
         std::os::unix::fs::chown(&store, Some(0), None).expect("takes it back");

@@ -23,6 +23,7 @@ pub mod lock_file;
 pub mod namespace;
 pub mod notes;
 pub mod tiers;
+pub mod transfer;
 pub(crate) mod upkeep;
 
 use core::ffi::CStr;

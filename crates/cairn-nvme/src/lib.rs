@@ -1,7 +1,7 @@
 //! NVMe over Fabrics from user space: an initiator for namespaces that other machines export.
 //!
 //! ```text
-//! remote        one namespace, read and written in calls; opens as many connections as needed
+//! remote        one namespace, read and written in calls; reconnects as often as needed
 //! controller    connects, identifies, keeps alive      queue     reads, writes, flushes, discards
 //! shared        one namespace for all threads of a process and its children
 //! away          which of them retry a target that does not answer
@@ -11,7 +11,7 @@
 //! ```
 //! Invariant: nothing that a peer sends makes this crate read or write outside of a command's own
 //! memory. A command ends exactly once: when the controller completes it, or with the connection.
-//! The calling thread does the work: no threads of its own, no lock.
+//! The calling thread does the work; the crate starts no thread.
 
 mod admin;
 pub mod auth;

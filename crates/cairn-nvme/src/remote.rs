@@ -75,7 +75,7 @@ enum Demand {
 struct Connection<F: Fabric> {
     controller: Controller<F>,
     queue: Queue<F::Transport>,
-    /// It is to another start of the target's machine than that for which the namespace is known.
+    /// Whether the target's machine was started again since the namespace became known.
     is_doubted: bool,
     /// Time at which it was made, and at which the controller was last asked for events.
     made: Instant,
@@ -327,7 +327,7 @@ impl<F: Fabric + Clone> Remote<F> {
                 return result;
             }
             self.leave_if_broken(&result);
-            // A sleep that is cut short is as good.
+            // A sleep that is cut short is fine.
             let _ = sys::nanosleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

@@ -549,8 +549,9 @@ impl View<'_> {
 struct Turn<'a>(&'a AtomicU64);
 
 impl Turn<'_> {
-    /// Takes the connection unless a thread of the process with this generation has it. A thread of
-    /// an older generation, that of a process whose child this is, never gives it back here.
+    /// Takes the connection unless a thread of the process with this generation has it. A turn of
+    /// another generation was inherited through `fork` and counts as free: its thread does not
+    /// exist here.
     fn try_take(locked: &AtomicU64, generation: u64) -> Option<Turn<'_>> {
         let found = locked.load(Ordering::Relaxed);
         let (taken, failed) = (Ordering::Acquire, Ordering::Relaxed);

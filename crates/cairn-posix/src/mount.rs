@@ -254,6 +254,12 @@ impl Mount {
         &self.namespace.fs
     }
 
+    /// Returns the namespace that is mounted.
+    #[inline]
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
     /// Returns the device of tier `tier`. Errors: `EIO` if a damaged extent names a missing tier.
     #[inline]
     pub fn tier(&self, tier: u8) -> Result<&dyn Device> {

@@ -1,11 +1,12 @@
-//! One connection of a host, as what its loop calls when something has arrived, can be sent, or was
-//! done.
+//! One connection of a host. Its loop calls it when bytes have arrived, when bytes can be sent, or
+//! when a worker has finished.
 //!
-//! Must stay true: nothing here waits. Of what a connection holds, everything but a few KiB comes
-//! from the pool: a command that needs memory which is not there waits for it, and while it does
-//! the connection goes on; a PDU that does not fit ends the connection and says why (TCP 3.5). A
-//! command whose data came with a wrong digest is not done. Nothing is done, and no data are asked
-//! for, for a host that has yet to prove who it is.
+//! Must stay true: nothing here blocks. Except for a few KiB, all memory of a connection comes from
+//! the pool. A command for which the pool has no memory waits, and the connection goes on
+//! meanwhile. A PDU that violates the protocol ends the connection, with a reason for the host (TCP
+//! 3.5). A command whose data came with a wrong digest is not executed. For a host that still has
+//! to prove who it is, nothing is executed, and no data are requested.
+//!
 //! Does not know commands; `admin` and `io` do.
 
 mod admin;
@@ -38,30 +39,30 @@ use crate::pool::{Buffer, Lack};
 use crate::socket::Socket;
 use crate::subsystem::{Controller, Limits, Subsystem};
 
-/// How long a host may take until it has connected a queue and proven who it is.
+/// Time for a host to connect a queue and prove who it is.
 const GREETING: Duration = Duration::from_secs(30);
-/// How long a host may be silent that asks what there is, unless it has said how long.
+/// Longest silence of a host on a discovery controller, unless it has set a Keep Alive timeout.
 const DISCOVERY_SILENCE: Duration = Duration::from_secs(120);
-/// Beyond the time that a host asked for it is forgiven so much.
+/// Time that a host is granted beyond its Keep Alive timeout.
 const KEEP_ALIVE_GRACE: Duration = Duration::from_secs(1);
 /// SQHD of a queue without flow control.
 const NO_FLOW_CONTROL: u16 = 0xffff;
-/// How often is received before others have their turn.
+/// Most receives before other connections have their turn.
 const RECEIVES_MAX: usize = 16;
-/// What is received behind data that go to their place at once.
+/// Most bytes received behind data that go straight to their buffer.
 const AHEAD_BYTES: usize = 4 << 10;
-/// Data that wait to be sent are sent before more commands are done once they are so many bytes.
+/// Number of bytes waiting to be sent from which they are sent before more commands are executed.
 const FLUSH_BYTES: usize = 256 << 10;
-/// What a host may leave of answers without data before it is heard again, bytes: more than those
-/// to a full queue.
+/// Most bytes of answers without data that a host may leave unread before nothing more is received
+/// from it. More than the answers to a full queue.
 const SMALL_BYTES_MAX: usize = 64 << 10;
 
-/// Why a connection ends.
+/// Reason for which a connection ends.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The host is gone, or was silent for too long.
+    /// The host is gone, or exceeded its time.
     Gone,
-    /// The host does not keep to the protocol.
+    /// The host violates the protocol.
     Malformed(Malformed),
 }
 
@@ -81,37 +82,37 @@ fn malformed(fault: Fault, what: &'static str) -> End {
     End::Malformed(Malformed { fault, what })
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 enum Role {
-    /// Nothing yet.
+    /// Not decided yet.
     New,
-    /// An admin queue; of a discovery controller, too.
+    /// An admin queue, possibly of a discovery controller.
     Admin(Admin),
-    /// An I/O queue of that number.
+    /// An I/O queue with that number.
     Io(Arc<Subsystem>, Arc<Controller>, u16),
 }
 
-/// What the host has to prove before it is served.
+/// Proof that the host owes before it is served.
 enum Proof {
-    /// Nothing, or it has.
+    /// No proof is needed, or the host has given it.
     None,
     Owed(Box<Check>),
-    /// What it has sent is being checked.
+    /// A worker is checking what the host has sent.
     Checking,
 }
 
-/// How far a submission queue is.
+/// State of a submission queue.
 struct Flow {
     entries: u32,
     head: u32,
     is_controlled: bool,
-    /// Commands that were not answered yet.
+    /// Number of commands without an answer.
     under_way: u32,
 }
 
-/// What comes with a command, or room for what goes back.
+/// Data of a command, or room for its answer.
 enum Data<'a> {
-    /// It is in what was just received.
+    /// In the bytes that were just received.
     InCapsule(&'a [u8]),
     /// The first bytes of a buffer.
     Received(Buffer, usize),
@@ -139,7 +140,7 @@ impl Data<'_> {
 pub(super) struct Connection {
     socket: Arc<Socket>,
     directory: Arc<Directory>,
-    /// By which its loop knows it.
+    /// Name of the connection in its loop.
     token: u64,
     is_over: Arc<AtomicBool>,
     incoming: Framing,
@@ -151,20 +152,20 @@ pub(super) struct Connection {
     intake: Intake,
     outbox: Outbox,
     transfers: Transfers,
-    /// Buffers that workers have.
+    /// Size of the buffers that workers have, bytes.
     busy_bytes: usize,
-    /// Those of them that are beside the pool. While there are any the host is not heard: no more
-    /// of it than was received at once.
+    /// Part of `busy_bytes` that is outside of the pool. While it is not 0, nothing is received
+    /// from the host, so it never exceeds what was received at once.
     beside_bytes: usize,
-    /// What it waits for.
+    /// Memory that the connection waits for.
     hunger: Option<Lack>,
-    /// No more commands are begun.
+    /// Whether no more commands are begun.
     is_draining: bool,
-    /// How long the host may be silent, if not for ever.
+    /// Longest silence of the host; `None`: unlimited.
     silence_max: Option<Duration>,
     came: Instant,
     heard: Instant,
-    /// That it takes what there is for it.
+    /// Debt of the host for answers that it has not read.
     untaken: Debt,
 }
 
@@ -204,14 +205,14 @@ impl Connection {
         &self.socket
     }
 
-    /// Whether it is to be heard, and whether it has something to say.
+    /// Whether to receive from the host, and whether there is something to send.
     pub(super) fn interest(&self) -> (bool, bool) {
         let hears = self.outbox.small_bytes() <= SMALL_BYTES_MAX && self.beside_bytes == 0;
         (hears, !self.outbox.is_empty())
     }
 
-    /// When it came, if its host has not proven who it is where it has to, or only asks what there
-    /// is, as anybody may.
+    /// Time at which the connection came, if it is a guest: its host still has to prove who it is,
+    /// or only uses discovery, which is open to everybody.
     pub(super) fn guest_since(&self) -> Option<Instant> {
         let is_guest = match &self.role {
             Role::New => true,
@@ -226,7 +227,7 @@ impl Connection {
         self.hunger.is_some()
     }
 
-    /// Which namespace has all the memory that it may have, so that it waits.
+    /// Namespace whose share of memory is used up, if a command waits for that.
     pub(super) fn awaits_share_of(&self) -> Option<usize> {
         match self.hunger {
             Some(Lack::Share(namespace)) => Some(namespace),
@@ -234,7 +235,7 @@ impl Connection {
         }
     }
 
-    /// Begins no more commands; what waits for events is told that there will be none.
+    /// Begins no more commands. Completes pending event requests, because no events will follow.
     pub(super) fn drain(&mut self) {
         self.is_draining = true;
         let Role::Admin(admin) = &mut self.role else { return };
@@ -245,7 +246,7 @@ impl Connection {
         }
     }
 
-    /// Something has changed, of which the host may want to hear.
+    /// Records a change that may concern the host, and reports it.
     pub(super) fn notice(&mut self, change: &Change) {
         if let Role::Admin(admin) = &mut self.role {
             admin.notice(change);
@@ -253,12 +254,13 @@ impl Connection {
         self.tell_events();
     }
 
-    /// Whether everything that it has begun has ended, and the host has been told.
+    /// Whether all commands have ended and the host has received all answers.
     pub(super) fn is_drained(&self) -> bool {
         self.is_draining && self.flow.under_way == 0 && self.outbox.is_empty()
     }
 
-    /// When it ends if nothing happens, where hosts may be so slow.
+    /// Time at which the connection ends unless something happens. `patience` is the time that slow
+    /// hosts have.
     pub(super) fn deadline(&self, patience: Duration) -> Option<Instant> {
         let silence = self.silence_max.map(|most| self.heard + most);
         let slow = [self.transfers.awaited_since(), self.untaken.since()];
@@ -266,7 +268,7 @@ impl Connection {
         slow.chain(silence).min()
     }
 
-    /// Sends what can be sent now, and goes on with what waited for that.
+    /// Sends what can be sent, and resumes commands that waited for room.
     pub(super) fn flush(&mut self, hands: &mut Hands) -> Result<(), End> {
         while !self.outbox.is_empty() {
             let sent = self.outbox.flush(&self.socket, &mut hands.pool)?;
@@ -285,7 +287,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives what has arrived, and does what it says.
+    /// Receives what has arrived, and acts on it.
     pub(super) fn receive(&mut self, hands: &mut Hands) -> Result<(), End> {
         let mut scratch = std::mem::take(&mut hands.scratch);
         let received = self.receive_by(&mut scratch, hands);
@@ -320,7 +322,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Goes on where memory was lacking.
+    /// Resumes commands that waited for memory.
     pub(super) fn resume(&mut self, hands: &mut Hands) -> Result<(), End> {
         while let Some(next) = self.transfers.waiting.front() {
             let bytes_max = self.limits().awaited_bytes;
@@ -354,7 +356,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Where the namespace stands in memory that a command has to wait for.
+    /// Address of the namespace that a command is for, which identifies its share of memory.
     fn place_of(&self, command: &Command) -> Option<usize> {
         match &self.role {
             Role::Io(subsystem, ..) => crate::subsystem::io::place_of(subsystem, command),
@@ -362,7 +364,7 @@ impl Connection {
         }
     }
 
-    /// Goes on where a worker has ended.
+    /// Handles the outcome of a worker.
     pub(super) fn finish(&mut self, outcome: Outcome, hands: &mut Hands) -> Result<(), End> {
         match outcome {
             Outcome::Io { entry, buffer, result } => {
@@ -378,8 +380,8 @@ impl Connection {
         self.resume(hands)
     }
 
-    /// Ends it: tells the host what it did wrong, with the header that shows it, and gives back
-    /// what it had.
+    /// Ends the connection and gives back its resources. A host that violated the protocol gets a
+    /// C2HTermReq with the offending header.
     pub(super) fn end(mut self, end: End, hands: &mut Hands) {
         self.is_over.store(true, Ordering::Relaxed);
         self.directory.totals().ended.add(1);
@@ -391,7 +393,8 @@ impl Connection {
             self.outbox.push(terminate.encode(header.len(), Framing::PLAIN).bytes());
             self.outbox.push(header);
         }
-        // Who does not listen has lost nothing; and what waits for room is not begun any more.
+        // A host that does not listen loses nothing. Commands that wait for memory are not begun
+        // any more.
         let _ = self.outbox.flush(&self.socket, &mut hands.pool);
         self.outbox.clear(&mut hands.pool);
         self.transfers.abandon().for_each(|buffer| hands.pool.give(buffer));
@@ -411,8 +414,7 @@ impl Connection {
 }
 
 impl Flow {
-    /// An entry of the queue was taken. Errors: the host has sent more commands than its queue
-    /// holds.
+    /// Records a new command. Errors: the host has sent more commands than its queue holds.
     fn advance(&mut self) -> Result<(), End> {
         if self.under_way == self.entries {
             return Err(malformed(Fault::Sequence, "more commands than its queue holds"));
@@ -422,7 +424,7 @@ impl Flow {
         Ok(())
     }
 
-    /// A command was answered; SQHD.
+    /// Records that a command was answered. Returns SQHD.
     fn end(&mut self) -> u16 {
         self.under_way -= 1;
         if self.is_controlled { self.head as u16 } else { NO_FLOW_CONTROL }

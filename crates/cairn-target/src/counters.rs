@@ -5,7 +5,7 @@
 use cairn_nvme::wire::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that grows.
+/// A number that only grows.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -19,7 +19,7 @@ impl Counter {
     }
 }
 
-/// Of a subsystem.
+/// Counters of a subsystem.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) reads: Counter,
@@ -30,18 +30,18 @@ pub(crate) struct Counters {
     pub(crate) written_bytes: Counter,
     /// Commands that were refused or failed.
     pub(crate) errors: Counter,
-    /// Hosts that could not prove who they are.
+    /// Hosts that are not allowed, or could not prove who they are.
     pub(crate) strangers: Counter,
 }
 
 impl Counters {
-    /// Writes that were begun.
+    /// Number of writes that have begun.
     #[cfg(test)]
     pub(crate) fn writes(&self) -> u64 {
         self.writes.get()
     }
 
-    /// A command of an I/O queue with so many bytes.
+    /// Counts a command of an I/O queue with `bytes` of data.
     pub(crate) fn count(&self, command: &Command, bytes: u64) {
         match command {
             Command::Read { .. } => {
@@ -58,12 +58,12 @@ impl Counters {
     }
 }
 
-/// Of all connections.
+/// Counters of all connections.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
-    /// Hosts that were let in.
+    /// Accepted connections.
     pub(crate) accepted: Counter,
-    /// Hosts for which there was no place.
+    /// Connections that were refused because there were too many.
     pub(crate) refused: Counter,
     /// Connections that ended.
     pub(crate) ended: Counter,

@@ -1,4 +1,4 @@
-//! Which subsystems there are, and which of them a host sees.
+//! Subsystems of a target, and which of them a host finds.
 
 use cairn_nvme::wire::Nqn;
 use cairn_nvme::wire::fabrics::DISCOVERY_NQN;
@@ -14,18 +14,18 @@ use crate::subsystem::{Limits, Subsystem};
 #[derive(Debug)]
 pub struct Directory {
     limits: Limits,
-    /// What hosts connect to that want to know the others.
+    /// Discovery subsystem, at which hosts find the others.
     discovery: Arc<Subsystem>,
     subsystems: RwLock<Vec<Arc<Subsystem>>>,
-    /// Changes whenever they do.
+    /// Changes whenever the subsystems change.
     generation: AtomicU64,
     totals: Totals,
-    /// The loops whose hosts are told of changes.
+    /// Event loops that are told of changes.
     loops: Mutex<Vec<Weak<Mailbox>>>,
 }
 
 impl Directory {
-    /// One without subsystems, on whose connections hosts may ask for so much.
+    /// Directory without subsystems. `limits` hold for all connections.
     pub fn new(limits: Limits) -> Directory {
         let name = Nqn::new(DISCOVERY_NQN).expect("it is a name");
         let discovery = Arc::new(Subsystem::new(name, Vec::new(), limits));
@@ -34,7 +34,7 @@ impl Directory {
         Directory { limits, discovery, subsystems, generation, totals, loops }
     }
 
-    /// Adds one. Errors: there is another one of that name, which is left as it is.
+    /// Adds a subsystem. Errors: returns it if there is one with that name already.
     pub fn add(&self, subsystem: Arc<Subsystem>) -> Result<(), Arc<Subsystem>> {
         let mut subsystems = self.subsystems.write().unwrap_or_else(PoisonError::into_inner);
         let is_taken = subsystem.name() == self.discovery.name()
@@ -49,7 +49,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Removes the one of that name, and has everybody who uses it leave; whether there was one.
+    /// Removes the subsystem with that name and disconnects its hosts. Returns whether there was
+    /// one.
     pub fn remove(&self, name: &Nqn) -> bool {
         let mut subsystems = self.subsystems.write().unwrap_or_else(PoisonError::into_inner);
         let place = subsystems.iter().position(|subsystem| subsystem.name() == name);
@@ -63,7 +64,7 @@ impl Directory {
         })
     }
 
-    /// Looks how large files and devices are by now, and tells their hosts where that has changed.
+    /// Checks the sizes of all files and devices, and tells hosts about changes.
     pub fn look_again(&self) {
         for subsystem in self.all() {
             let changed: Vec<u32> = subsystem
@@ -76,7 +77,7 @@ impl Directory {
         }
     }
 
-    /// Has this loop told of changes from now on.
+    /// Tells this loop of changes from now on.
     pub(super) fn inform(&self, mailbox: &Arc<Mailbox>) {
         let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
         loops.push(Arc::downgrade(mailbox));
@@ -90,27 +91,27 @@ impl Directory {
         }
     }
 
-    /// A number that changes whenever the subsystems do.
+    /// Number that changes whenever the subsystems change.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// What was counted of all connections.
+    /// Counters of all connections.
     pub(super) fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// What hosts may ask for.
+    /// Limits for hosts.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The one that hosts ask for others.
+    /// The discovery subsystem.
     pub(super) fn discovery(&self) -> &Arc<Subsystem> {
         &self.discovery
     }
 
-    /// The one of that name.
+    /// Returns the subsystem with that name.
     pub fn find(&self, name: &Nqn) -> Option<Arc<Subsystem>> {
         if name == self.discovery.name() {
             return Some(Arc::clone(&self.discovery));
@@ -119,7 +120,7 @@ impl Directory {
         subsystems.iter().find(|subsystem| subsystem.name() == name).cloned()
     }
 
-    /// All of them.
+    /// All subsystems except the one for discovery.
     pub fn all(&self) -> Vec<Arc<Subsystem>> {
         self.subsystems.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

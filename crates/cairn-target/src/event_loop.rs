@@ -1,8 +1,8 @@
-//! A thread that serves many connections: each when something has arrived for it, or can be sent,
-//! or was done.
+//! A thread that serves many connections. It serves each when bytes have arrived, when bytes can be
+//! sent, or when a worker has finished.
 //!
-//! Must stay true: it waits in one place only, and there no longer than until the next host has
-//! been silent for too long. Whatever a host does ends its own connection at most.
+//! Must stay true: the thread waits in one place only, and there no longer than until the next host
+//! exceeds its time. Whatever a host does ends at most its own connection.
 
 use cairn_platform::looks::Looks;
 use rustix::event::Timespec;
@@ -23,24 +23,23 @@ use crate::mailbox::Outcome;
 use crate::mailbox::{Hands, Letter, Mailbox};
 use crate::socket::Socket;
 
-/// What is there already.
+/// Timeout that returns only events that are there already.
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// Most events that are looked at in one go.
+/// Most events handled per round.
 const EVENTS_MAX: usize = 128;
-/// How long is waited after a connection could not be accepted, for the cause to pass.
+/// Pause after a connection could not be accepted, until the cause may have passed.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Of the time that hosts may take to send or to be sent something they have so much while others
-/// wait for memory.
+/// Hosts have this fraction of their time for sending or taking data while others wait for memory.
 const HASTE: u32 = 6;
-/// How long a guest may stay whoever comes.
+/// Time for which a guest may stay, whoever comes.
 const GUEST_TIME: Duration = Duration::from_secs(1);
-/// What the mailbox is known by.
+/// Token of the mailbox.
 const MAILBOX: u64 = u64::MAX;
-/// What the listeners are known by: this and the numbers below it.
+/// Token of the first listener; the next ones count down from it.
 const LISTENER: u64 = u64::MAX - 1;
 const FIRST_LISTENER: u64 = LISTENER - (1 << 16);
 
-/// Hosts that come, and the loops among which they are divided.
+/// Listening ports, and the loops that share the accepted hosts.
 pub(super) struct Entrance {
     pub(super) listeners: Vec<TcpListener>,
     pub(super) loops: Vec<Arc<Mailbox>>,
@@ -57,46 +56,46 @@ impl Entrance {
 
     fn ignore(&self, epoll: &OwnedFd) {
         for listener in &self.listeners {
-            // It may be ignored already.
+            // The listener may be ignored already.
             let _ = epoll::delete(epoll, listener);
         }
     }
 }
 
-/// A connection, and what the kernel watches it for.
+/// A connection, and the events that the kernel watches it for.
 struct Slot {
-    /// None while it is served.
+    /// `None` while the connection is served.
     connection: Option<Connection>,
     token: u64,
     interest: EventFlags,
     is_queued: bool,
 }
 
-/// A loop.
+/// An event loop.
 pub(super) struct EventLoop {
     epoll: OwnedFd,
     entrance: Option<Entrance>,
-    /// When hosts are let in again.
+    /// Time at which hosts are accepted again; `None`: they are accepted.
     closed_until: Option<Instant>,
     directory: Arc<Directory>,
     hands: Hands,
     patience: Duration,
-    /// Most guests that have been here for a while.
+    /// Most guests, apart from those that have just come.
     guests_max: usize,
     slots: Vec<Option<Slot>>,
     vacant: Vec<usize>,
-    /// Tells a connection from the one that had its place before.
+    /// Part of a token that tells a connection from its predecessor in the same slot.
     generation: u32,
-    /// Those that wait for memory.
+    /// Tokens of the connections that wait for memory.
     hungry: VecDeque<u64>,
-    /// When to look for hosts that are silent.
+    /// Time of the next check for hosts that exceed their time.
     next_check: Option<Instant>,
     is_draining: bool,
     looks: Looks,
 }
 
 impl EventLoop {
-    /// A loop that lets hosts in if it has the entrance.
+    /// Creates a loop. The one with an `entrance` accepts hosts.
     pub(super) fn new(
         directory: Arc<Directory>,
         hands: Hands,
@@ -128,7 +127,7 @@ impl EventLoop {
         })
     }
 
-    /// Serves hosts until it is told to end.
+    /// Serves hosts until it is told to stop and has no connections left.
     pub(super) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         while !self.is_draining || self.slots.iter().any(Option::is_some) {
@@ -146,7 +145,7 @@ impl EventLoop {
         self.hands.mailbox.close();
     }
 
-    /// Waits for events, for which it looks at first.
+    /// Waits for events. Polls for a while first.
     fn wait(&mut self, events: &mut Vec<epoll::Event>) {
         self.hands.now = Instant::now();
         let mut wait = self.looks.begin(self.hands.now);
@@ -156,7 +155,7 @@ impl EventLoop {
             let timeout = if is_last { self.timeout() } else { Some(AT_ONCE) };
             events.clear();
             let room = rustix::buffer::spare_capacity(events);
-            // Interrupted, it has brought nothing.
+            // An interrupted wait returns no events.
             let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
             self.hands.now = Instant::now();
             is_over = is_last || !events.is_empty();
@@ -164,11 +163,11 @@ impl EventLoop {
         self.looks.came(&wait, self.hands.now);
     }
 
-    /// How long nothing will happen by itself.
+    /// Time until something must be done without an event; `None`: no such time.
     fn timeout(&self) -> Option<Timespec> {
         let until = [self.next_check, self.closed_until].into_iter().flatten().min()?;
         let left = until.saturating_duration_since(self.hands.now);
-        // A moment later rather than again and again a moment too early.
+        // Rounding up avoids waking again and again a moment too early.
         Timespec::try_from(left + Duration::from_millis(1)).ok()
     }
 
@@ -183,8 +182,7 @@ impl EventLoop {
         }
     }
 
-    /// Lets nobody in any more, and has those that are here leave as soon as what they wanted is
-    /// done.
+    /// Stops accepting hosts, and ends each connection as soon as its commands have ended.
     fn drain(&mut self) {
         self.is_draining = true;
         if let Some(entrance) = self.entrance.take() {
@@ -194,7 +192,7 @@ impl EventLoop {
         self.each(Connection::drain);
     }
 
-    /// Does something to every connection.
+    /// Runs `act` on every connection.
     fn each(&mut self, act: impl Fn(&mut Connection)) {
         let tokens: Vec<u64> = self.slots.iter().flatten().map(|slot| slot.token).collect();
         for token in tokens {
@@ -228,7 +226,7 @@ impl EventLoop {
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => break false,
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
-                    // Out of descriptors, or the like: what ends elsewhere makes room.
+                    // Out of descriptors, or the like. Connections that end elsewhere make room.
                     _ => break true,
                 },
             }
@@ -240,7 +238,7 @@ impl EventLoop {
         streams.into_iter().for_each(|stream| self.admit(stream));
     }
 
-    /// Begins to serve a host, which was counted.
+    /// Begins to serve a host, which is counted already.
     fn admit(&mut self, stream: TcpStream) {
         self.directory.totals().accepted.add(1);
         if self.is_draining {
@@ -270,8 +268,7 @@ impl EventLoop {
         self.limit_guests();
     }
 
-    /// Ends the oldest of those who have not proven who they are, if there are too many, so that
-    /// they do not keep others out.
+    /// Ends the oldest guest if there are too many, so that guests do not keep other hosts out.
     fn limit_guests(&mut self) {
         if self.slots.len() - self.vacant.len() <= self.guests_max {
             return;
@@ -304,7 +301,7 @@ impl EventLoop {
         });
     }
 
-    /// A worker has ended; who is gone does not hear it.
+    /// Delivers the outcome of a worker. The connection may be gone by now.
     fn finish(&mut self, token: u64, outcome: Outcome) {
         let mut outcome = Some(outcome);
         self.with(token, |connection, hands| match outcome.take() {
@@ -316,8 +313,8 @@ impl EventLoop {
         }
     }
 
-    /// Serves those that wait for memory in turn, until there is none. Those are passed over whose
-    /// namespace has all that it may.
+    /// Serves connections that wait for memory, in turn, until none is left. Skips connections
+    /// whose namespace has used up its share.
     fn feed_hungry(&mut self) {
         let (mut unfed, mut sated) = (Vec::new(), HashSet::new());
         for _ in 0..self.hungry.len() {
@@ -338,15 +335,15 @@ impl EventLoop {
             let connection = connection.and_then(|slot| slot.connection.as_ref());
             match connection.and_then(Connection::awaits_share_of) {
                 Some(namespace) => drop(sated.insert(namespace)),
-                // Nor is there any for the next ones.
+                // The next ones cannot get memory, either.
                 None => break,
             }
         }
         unfed.into_iter().rev().for_each(|token| self.hungry.push_front(token));
     }
 
-    /// Lets a connection do something, sends what it has to say, and ends it if it has to end.
-    /// Whether it needs no memory now.
+    /// Runs `act` on a connection, sends what it has to send, and ends it if it must end. Returns
+    /// whether it needs no memory.
     fn with(
         &mut self,
         token: u64,
@@ -369,7 +366,7 @@ impl EventLoop {
         }
     }
 
-    /// Puts a connection back, and sees to what it waits for.
+    /// Puts a connection back, and arranges for what it waits for.
     fn settle(&mut self, token: u64, connection: Connection) -> bool {
         let Some(slot) = slot(&mut self.slots, token) else { return true };
         let (hears, speaks) = connection.interest();
@@ -379,7 +376,7 @@ impl EventLoop {
         if interest != slot.interest {
             slot.interest = interest;
             let data = EventData::new_u64(token);
-            // What cannot be watched is found by its deadline.
+            // If this fails, the deadline ends the connection.
             let _ = epoll::modify(&self.epoll, connection.socket(), data, interest);
         }
         let is_hungry = connection.is_hungry();
@@ -398,7 +395,7 @@ impl EventLoop {
         self.next_check = [self.next_check, deadline].into_iter().flatten().min();
     }
 
-    /// Ends connections whose time is over, and lets hosts in again.
+    /// Ends connections that have exceeded their time. Accepts hosts again after a pause.
     fn look_around(&mut self) {
         let now = self.hands.now;
         if self.closed_until.is_some_and(|until| until <= now) {

@@ -1,10 +1,10 @@
-//! Namespaces that are made for a job and go with it: one each, in a subsystem of its own, for a
-//! host of its own.
+//! Namespaces that are made for a job and end with it: one per job, in a subsystem of its own, for
+//! a host of its own.
 //!
-//! Must stay true: who was granted one reaches no other; all together never get more room than
-//! there is for them; what is granted reads as zeros at first, and is gone when it is revoked.
-//! Secrets are shown once, to who asked for the grant; where the room is a directory they are kept
-//! in it, and what was granted outlives the target.
+//! Must stay true: the host of a grant reaches no other grant. All grants together never exceed the
+//! room for them. A granted namespace reads as zeros at first, and is gone once it is revoked.
+//! Secrets are shown once, to whoever asked for the grant. If the room is a directory, it keeps
+//! them, and grants outlive the target.
 
 pub mod control;
 mod shelf;
@@ -20,96 +20,96 @@ use crate::{Directory, Guard, Namespace, Subsystem};
 
 use shelf::Shelf;
 
-/// Size of a logical block.
+/// Size of a logical block, bytes.
 const BLOCK_BYTES: u64 = 4096;
-/// Longest name of a job.
+/// Longest name of a job, bytes.
 const JOB_BYTES_MAX: usize = 64;
 
-/// Where the room is.
+/// Location of the room for grants.
 #[derive(Clone, Debug)]
 pub enum Room {
     /// In memory.
     Memory,
-    /// In files of a directory, which keeps what was granted.
+    /// Files in a directory, which keeps the grants.
     Directory(PathBuf),
 }
 
-/// Why something is not granted or revoked.
+/// Reason for which something is not granted or revoked.
 #[derive(Debug, thiserror::Error)]
 pub enum GrantError {
-    /// A name that cannot be part of another one.
+    /// The name of the job cannot be part of an NQN.
     #[error(
         "{job:?} is not the name of a job; it has letters, digits, '.', '_' and '-', at most 64"
     )]
     Job {
-        /// What was given.
+        /// The name that was given.
         job: String,
     },
-    /// There is something for the job.
+    /// The job has a grant already.
     #[error("there is a namespace for job {job:?} already; revoke it first")]
     Taken {
         /// The job.
         job: String,
     },
-    /// There is nothing for the job.
+    /// The job has no grant.
     #[error("nothing was granted to job {job:?}")]
     Unknown {
         /// The job.
         job: String,
     },
-    /// Nothing was asked for.
+    /// No bytes were requested.
     #[error("a namespace has a byte at least")]
     Empty,
-    /// Too much was asked for.
+    /// More bytes were requested than are free.
     #[error("there is no room for {wanted_bytes} bytes; {free_bytes} of {bytes_max} are free")]
     Full {
-        /// So much.
+        /// Requested bytes.
         wanted_bytes: u64,
-        /// So much is left.
+        /// Free bytes.
         free_bytes: u64,
-        /// So much there is.
+        /// All bytes, free or not.
         bytes_max: u64,
     },
-    /// A name of a host that is none.
+    /// The name of the host is not an NQN.
     #[error("{text:?} is not the name of a host; write one like nqn.2014-08.org.nvmexpress:uuid:…")]
     Host {
-        /// What was given.
+        /// The name that was given.
         text: String,
     },
-    /// The system did not give what is needed.
+    /// The system refused something that is needed.
     #[error("cannot make the namespace: {0}")]
     System(#[from] std::io::Error),
 }
 
-/// What was granted, with its secrets.
+/// A grant with its secrets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Grant {
-    /// For which job.
+    /// The job.
     pub job: String,
-    /// The subsystem, whose namespace is 1.
+    /// The subsystem. Its only namespace is number 1.
     pub nqn: String,
-    /// Size of the namespace.
+    /// Size of the namespace, bytes.
     pub bytes: u64,
     /// The host that may use it.
     pub host: String,
-    /// How it proves who it is.
+    /// The host's secret.
     pub secret: String,
-    /// How the target does.
+    /// The target's secret, with which it proves itself to the host.
     pub target_secret: String,
 }
 
-/// What there is, without secrets.
+/// An exported subsystem, without secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exported {
-    /// For which job, if it was granted.
+    /// The job, if it is a grant.
     pub job: Option<String>,
     /// The subsystem.
     pub nqn: String,
-    /// The host that may use it, if it was granted.
+    /// The host that may use it, if it is a grant.
     pub host: Option<String>,
-    /// Sizes of its namespaces.
+    /// Sizes of its namespaces, bytes.
     pub namespace_bytes: Vec<u64>,
-    /// How many controllers it has: hosts, or processes of hosts.
+    /// Number of its controllers. A host has one per process.
     pub controllers: usize,
 }
 
@@ -122,19 +122,19 @@ struct Held {
 /// The grants of a target.
 pub struct Grants {
     directory: Arc<Directory>,
-    /// None: what is granted is in memory.
+    /// Store of the grants; `None`: they are in memory.
     shelf: Option<Shelf>,
     bytes_max: u64,
-    /// What names of subsystems begin with.
+    /// Prefix of the names of subsystems.
     prefix: String,
     held: Mutex<BTreeMap<String, Held>>,
     set_aside: Vec<String>,
 }
 
 impl Grants {
-    /// So much may be granted in that room, on the machine of that name; what was granted there
-    /// before is granted again, even if it is more, and set aside if it is not what it was. Errors:
-    /// the system's; or the room is another target's.
+    /// Manages grants of up to `bytes_max` bytes in `room`, on a machine with the name `machine`.
+    /// Grants that the room has kept are exported again, even if they exceed `bytes_max`; those
+    /// that are damaged are set aside. Errors: the system's; another target uses the room.
     pub fn new(
         directory: Arc<Directory>,
         room: &Room,
@@ -163,13 +163,14 @@ impl Grants {
         Ok(grants)
     }
 
-    /// What was granted before and is not any more, and why; its files are left as they are.
+    /// Earlier grants that were not exported again, and the reasons. Their files are left as they
+    /// are.
     pub fn set_aside(&self) -> &[String] {
         &self.set_aside
     }
 
-    /// Makes a namespace of at least so many bytes for a job and a secret for its host, which gets
-    /// a name if it has none.
+    /// Makes a namespace of at least `bytes` for a job, and a secret for its host. Without `host`,
+    /// the host gets a name.
     pub fn grant(&self, job: &str, bytes: u64, host: Option<&str>) -> Result<Grant, GrantError> {
         check_job(job)?;
         let nqn = format!("{}.job.{job}", self.prefix);
@@ -185,7 +186,8 @@ impl Grants {
         if bytes == 0 {
             return Err(GrantError::Empty);
         }
-        // What is no multiple of a block can be had by nobody.
+        // A size that cannot be rounded up to whole blocks fails below: there is never that much
+        // room.
         let bytes = bytes.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(bytes);
         let held_bytes = held.values().map(|one| one.bytes).sum();
         let free_bytes = self.bytes_max.saturating_sub(held_bytes);
@@ -208,7 +210,7 @@ impl Grants {
         Ok(grant)
     }
 
-    /// Lets the host of a grant use the namespace.
+    /// Exports the namespace of a grant to its host.
     fn export(
         &self,
         held: &mut BTreeMap<String, Held>,
@@ -229,7 +231,7 @@ impl Grants {
         Ok(())
     }
 
-    /// Ends what was granted to a job, with the connections of who uses it.
+    /// Ends a job's grant and the connections of its host.
     pub fn revoke(&self, job: &str) -> Result<(), GrantError> {
         let mut held = self.held();
         let unknown = || GrantError::Unknown { job: job.to_string() };
@@ -245,7 +247,7 @@ impl Grants {
         Ok(())
     }
 
-    /// Everything that is exported: what was not granted, then the rest by job.
+    /// Lists all exported subsystems: those that are not grants first, then the grants by job.
     pub fn list(&self) -> Vec<Exported> {
         let held = self.held();
         let exported = |subsystem: &Arc<Subsystem>| {

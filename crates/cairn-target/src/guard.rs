@@ -1,10 +1,10 @@
-//! Which hosts may use a subsystem, and the controller's side of DH-HMAC-CHAP, by which they prove
+//! Hosts that may use a subsystem, and the controller's side of DH-HMAC-CHAP, with which they prove
 //! who they are (Base 8.13.5).
 //!
-//! Must stay true: a queue whose host has proven nothing does nothing; who fails has lost the
-//! connection. Our own challenge or public value is never accepted from the host.
-//! Does not read secrets; `cairn_nvme::secret` does. Does not do that twice on a
-//! connection.
+//! Must stay true: a queue whose host has proven nothing executes nothing. A host that fails loses
+//! the connection. Our own challenge or public value is never accepted from the host.
+//!
+//! Does not read secrets; `cairn_nvme::secret` does. Does not authenticate a connection twice.
 
 use cairn_nvme::auth::{HASHES, Proof};
 use cairn_nvme::crypto::{Exchange, Group, Hash, Wiped};
@@ -13,7 +13,8 @@ use cairn_nvme::wire::auth::{Content, Failure, Message, group_id, hash_id};
 use cairn_nvme::wire::{Nqn, Status};
 use cairn_platform::sys::Errno;
 
-/// Groups in order of preference: as strong as the shortest hash, stronger, and what is left.
+/// Groups in order of preference: as strong as the shortest hash, then stronger ones, then the
+/// rest.
 const GROUPS: [Option<Group>; 6] = [
     Some(Group::Ffdhe3072),
     Some(Group::Ffdhe4096),
@@ -23,7 +24,7 @@ const GROUPS: [Option<Group>; 6] = [
     None,
 ];
 
-/// What hosts need to use a subsystem.
+/// Hosts that may use a subsystem, and what they must prove.
 #[derive(Debug)]
 pub struct Guard {
     hosts: Hosts,
@@ -33,34 +34,34 @@ pub struct Guard {
 
 #[derive(Debug)]
 enum Hosts {
-    /// They prove who they are.
+    /// Hosts prove who they are.
     Proven(HostSecrets),
-    /// They say who they are.
+    /// Hosts only state who they are.
     Named(Vec<Nqn>),
 }
 
 impl Guard {
-    /// Lets these hosts in.
+    /// Admits these hosts after a proof.
     pub fn new(hosts: HostSecrets) -> Guard {
         Guard { hosts: Hosts::Proven(hosts), hashes: HASHES.into(), groups: GROUPS.into() }
     }
 
-    /// Lets whoever says to have one of these names in.
+    /// Admits hosts that state one of these names.
     pub fn named(hosts: Vec<Nqn>) -> Guard {
         Guard { hosts: Hosts::Named(hosts), hashes: Vec::new(), groups: Vec::new() }
     }
 
-    /// The same, with proofs that no exchange of keys is part of.
+    /// The same guard, with proofs without a key exchange.
     pub(super) fn without_exchange(self) -> Guard {
         Guard { groups: vec![None], ..self }
     }
 
-    /// Whether hosts have to prove who they are.
+    /// Whether hosts must prove who they are.
     pub fn demands_proof(&self) -> bool {
         matches!(self.hosts, Hosts::Proven(_))
     }
 
-    /// Whether the host is none of those that are let in.
+    /// Whether the host is not among those that are admitted.
     pub(super) fn is_stranger(&self, host: &Nqn) -> bool {
         match &self.hosts {
             Hosts::Proven(secrets) => secrets.of(host).is_none(),
@@ -68,7 +69,8 @@ impl Guard {
         }
     }
 
-    /// What a host has to prove on a new queue, if anything. Errors: the host is a stranger.
+    /// Begins the authentication of a new queue; `None`: none is needed. Errors: the host is a
+    /// stranger.
     pub(super) fn check(&self, host: &Nqn, subsystem: &Nqn) -> Result<Option<Check>, Status> {
         let secrets = match &self.hosts {
             _ if self.is_stranger(host) => return Err(Status::HOST_INVALID.for_good()),
@@ -86,31 +88,31 @@ impl Guard {
     }
 }
 
-/// How far a host is.
+/// Progress of an authentication.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
-    /// There is more to be said.
+    /// More messages follow.
     Going,
-    /// It is who it says.
+    /// The host has proven itself.
     Passed,
-    /// It is not, or does not believe us, and both know.
+    /// The host failed, or rejected our proof, and both sides know.
     Failed,
 }
 
 enum State {
-    /// The host is to say what it can.
+    /// Waits for the host's negotiation.
     Asked,
-    /// The message is to be fetched, and then another state begins.
+    /// Waits for the host to fetch this message. The boxed state follows.
     Answering(Content, Box<State>),
-    /// The host is to reply to this.
+    /// Waits for the reply to this challenge.
     Challenged(Challenge),
-    /// The host is to say whether it believes us.
+    /// Waits for the host to accept our proof.
     Proven,
-    /// Nothing follows.
+    /// No more messages follow.
     Ended(Progress),
 }
 
-/// What a host was asked.
+/// A challenge to a host.
 struct Challenge {
     hash: Hash,
     exchange: Option<Exchange>,
@@ -118,7 +120,7 @@ struct Challenge {
     sequence: u32,
 }
 
-/// The authentication of one queue.
+/// Authentication of one queue.
 pub(super) struct Check {
     secrets: Secrets,
     subsystem: Nqn,
@@ -136,7 +138,7 @@ impl Check {
         }
     }
 
-    /// Whether the next message costs arithmetic that takes long.
+    /// Whether the next message needs slow arithmetic.
     pub(super) fn is_costly(&self) -> bool {
         matches!(self.state, State::Asked | State::Challenged(_))
     }
@@ -153,7 +155,7 @@ impl Check {
         };
     }
 
-    /// The message for the host. Errors: there is none, or it has more than so many bytes.
+    /// Returns the message for the host. Errors: there is none, or it is longer than `bytes_max`.
     pub(super) fn answer(&mut self, bytes_max: usize) -> Result<Vec<u8>, Status> {
         let State::Answering(content, _) = &self.state else {
             return Err(Status::SEQUENCE_ERROR.for_good());
@@ -171,7 +173,7 @@ impl Check {
         Ok(bytes)
     }
 
-    /// What follows a message. A state is left for good, whatever comes.
+    /// State that follows a message. The old state is left for good, whatever the message is.
     fn advance(&mut self, message: Message) -> Result<State, Failure> {
         let state = core::mem::replace(&mut self.state, State::Ended(Progress::Failed));
         if matches!(state, State::Asked) {
@@ -214,7 +216,7 @@ impl Check {
         Ok(State::Answering(content, Box::new(State::Challenged(asked))))
     }
 
-    /// Checks a host's proof, and makes ours if it wants one.
+    /// Checks the host's proof. Computes ours if the host wants one.
     fn check(
         &self,
         asked: &Challenge,
@@ -255,7 +257,7 @@ impl Check {
 }
 
 impl Challenge {
-    /// What was agreed on with the host that has sent `public`.
+    /// Value shared with the host that has sent `public`.
     fn agree(&self, public: &[u8]) -> Result<Option<Wiped>, Failure> {
         match &self.exchange {
             None if public.is_empty() => Ok(None),
@@ -267,7 +269,7 @@ impl Challenge {
     }
 }
 
-/// A controller that cannot ask for anything random lets nobody in.
+/// A controller without random numbers admits nobody.
 fn randomless(_: Errno) -> Failure {
     Failure::FAILED
 }

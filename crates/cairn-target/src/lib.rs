@@ -2,13 +2,15 @@
 //! initiator and to any other.
 //!
 //! ```text
-//! Target  one port ─► a few threads: event_loop ─► many connections: guard, then admin │ io ─► namespace
-//!                          pool of buffers │ workers ◄── what takes long       └── directory: subsystems, controllers
+//! Target  ports ─► a few threads: event_loop ─► many connections: guard, then admin │ io ─► namespace
+//!                  pool of buffers │ workers ◄── slow work       └── directory: subsystems, controllers
 //! ```
-//! Must stay true: nothing that a host sends makes it read or write outside of a namespace, or hold
-//! more memory than the named limits; a host that breaks the rules loses its connection, and nobody
-//! else notices. Without a `Guard` whoever reaches the port reads and writes everything. Does not
-//! encrypt.
+//! Must stay true: nothing that a host sends makes the target read or write outside of a namespace,
+//! or hold more memory than the named limits. A host that breaks the rules loses its connection,
+//! and nobody else notices. Without a `Guard`, everybody who reaches the port can read and write
+//! everything.
+//!
+//! Does not encrypt.
 
 mod connection;
 mod counters;
@@ -40,29 +42,30 @@ use std::thread;
 use std::time::Duration;
 use workers::Workers;
 
-/// Most threads that serve connections unless it is said otherwise.
+/// Default limit on the threads that serve connections.
 const THREADS_MAX: usize = 8;
-/// Most threads that wait for disks of all namespaces: as many as several may have whose disks
-/// hang. Where all of them do, each other namespace has one of its own, and one for its flushes.
+/// Most threads that wait for disks, for all namespaces together. Several namespaces whose disks
+/// hang can occupy all of them. Every other namespace then gets a thread of its own, and one for
+/// its flushes.
 const WORKERS_MAX: usize = 128;
 /// Most threads that check proofs.
 const PROVERS_MAX: usize = 8;
 
-/// What a target may use of this machine.
+/// Resources of this machine that a target may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Resources {
-    /// Threads that serve connections.
+    /// Number of threads that serve connections.
     pub threads: usize,
-    /// Most connections at a time, at most half of them of those who have not proven who they are,
-    /// or only ask what there is, apart from those that have just come: each that comes then ends
-    /// the oldest one.
+    /// Most connections at a time. At most half of them may be guests: hosts that have not proven
+    /// who they are, or that only use discovery. One guest more ends the oldest one, except for
+    /// guests that have just come.
     pub connections_max: usize,
-    /// Most memory for data on their way, bytes. Each thread has an equal part of it, and at least
-    /// as much as one command.
+    /// Most memory for data on their way, bytes. Each thread has an equal share, but at least
+    /// enough for one command.
     pub memory_bytes: usize,
-    /// How long a host may take to send data that it was asked for, or to take what it is sent, if
-    /// it does less than 64 KiB a second of that. While others wait for memory it is a sixth of
-    /// that.
+    /// Time that a host has for sending data that it was asked for, or for taking what it is sent,
+    /// if it moves less than 64 KiB per second. While others wait for memory, it has a sixth of
+    /// that time.
     pub patience: Duration,
 }
 
@@ -74,12 +77,12 @@ impl Default for Resources {
     }
 }
 
-/// Has a target end.
+/// Handle that stops a target.
 #[derive(Clone)]
 pub struct Stop(Vec<Arc<Mailbox>>);
 
 impl Stop {
-    /// Lets nobody in any more, finishes what was accepted, and has the target end then.
+    /// Stops accepting hosts, finishes the commands that were accepted, and then ends the target.
     pub fn drain(&self) {
         self.0.iter().for_each(|mailbox| mailbox.post(Letter::Drain));
     }
@@ -94,7 +97,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Listens at `address`, for one subsystem. Errors: the system's.
+    /// Creates a target that listens at `address`, for one subsystem. Errors: the system's.
     pub fn bind(address: SocketAddr, subsystem: Arc<Subsystem>) -> Result<Target> {
         let directory = Directory::new(*subsystem.limits());
         directory.add(subsystem).map_err(|_| std::io::ErrorKind::AlreadyExists)?;
@@ -103,7 +106,7 @@ impl Target {
         Ok(target)
     }
 
-    /// One that does not listen anywhere yet. Errors: the system's.
+    /// Creates a target that does not listen anywhere yet. Errors: the system's.
     pub fn new(directory: Arc<Directory>, resources: Resources) -> Result<Target> {
         let loops = (0..resources.threads.max(1)).map(|_| Mailbox::new());
         let loops = loops.collect::<Result<Vec<_>>>()?;
@@ -111,7 +114,7 @@ impl Target {
         Ok(Target { listeners: Vec::new(), directory, resources, loops })
     }
 
-    /// Listens there, too; where that is. Errors: the system's.
+    /// Listens at one more address. Returns the actual address. Errors: the system's.
     pub fn listen(&mut self, address: SocketAddr) -> Result<SocketAddr> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
@@ -119,17 +122,18 @@ impl Target {
         Ok(address)
     }
 
-    /// Where it listens first.
+    /// First address at which it listens.
     pub fn address(&self) -> Result<SocketAddr> {
         self.listeners.first().ok_or(std::io::ErrorKind::AddrNotAvailable)?.local_addr()
     }
 
-    /// By what it can be ended.
+    /// Returns a handle that stops the target.
     pub fn stop(&self) -> Stop {
         Stop(self.loops.clone())
     }
 
-    /// Serves hosts until it is told to end, and what was written is durable. Errors: the system's.
+    /// Serves hosts until the target is stopped and all written data are durable. Errors: the
+    /// system's.
     pub fn serve(mut self) -> Result<()> {
         let (workers, provers) = (Workers::new(WORKERS_MAX), Workers::new(PROVERS_MAX));
         let memory_bytes = self.memory_bytes_each();
@@ -150,12 +154,12 @@ impl Target {
             connections_max: self.resources.connections_max,
         };
         make(&self.loops[0], Some(entrance))?.run();
-        // One that has panicked serves nobody any more.
+        // A thread that has panicked serves nobody any more.
         others.into_iter().for_each(|thread| drop(thread.join()));
         self.flush()
     }
 
-    /// Makes everything durable that was written and can be. Errors: something is not.
+    /// Makes all written data durable, as far as possible. Errors: some data are not durable.
     fn flush(&self) -> Result<()> {
         let mut flushed = Ok(());
         for subsystem in self.directory.all() {
@@ -168,7 +172,7 @@ impl Target {
         flushed
     }
 
-    /// What each thread has: enough for the largest command at least.
+    /// Memory of each thread, bytes: at least enough for the largest command.
     fn memory_bytes_each(&self) -> usize {
         let command_bytes = self.directory.limits().transfer_bytes() as usize;
         (self.resources.memory_bytes / self.resources.threads.max(1)).max(command_bytes)
@@ -186,9 +190,12 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// Mechanism: bytes that could not be stored stand in memory for a while, and are then read as
-    /// what was there before. Consequence: who did not flush read old bytes as new ones. Fix:
-    /// whoever is connected then connects anew, and is told that something was lost.
+    /// Mechanism: bytes that could not be stored stay in memory for a while; after that, reads
+    /// return the bytes from before.
+    ///
+    /// Consequence: a host that did not flush read old bytes as new ones.
+    ///
+    /// Fix: every connected host must reconnect, and learns that data were lost.
     #[test]
     fn hosts_of_a_namespace_that_has_lost_bytes_believe_nothing_that_they_read_there() {
         let name = Nqn::new("nqn.2026-11.io.cairn:failing").unwrap();
@@ -213,9 +220,12 @@ mod tests {
         served.join().unwrap().expect_err("not all is durable");
     }
 
-    /// Mechanism: data that waited for a disk had their memory until it had taken them.
-    /// Consequence: one that hung, or was slow, took all the memory, and hosts of other namespaces
-    /// waited for it. Fix: a namespace leaves as much as it has.
+    /// Mechanism: data that waited for a disk kept their memory until the disk had taken them.
+    ///
+    /// Consequence: a disk that hung or was slow took all the memory, and hosts of other namespaces
+    /// waited for it.
+    ///
+    /// Fix: a namespace leaves as much memory to others as it has.
     #[test]
     fn namespace_whose_disk_hangs_leaves_memory_to_others() {
         let name = Nqn::new("nqn.2026-11.io.cairn:hanging").unwrap();
@@ -243,7 +253,7 @@ mod tests {
             while subsystem.counters().writes() < 2 {
                 thread::yield_now();
             }
-            // While the others take what they can get.
+            // Meanwhile the other hosts take all the memory that they can get.
             let written: Vec<_> = (3..11).map(|host| write(host, 2, 8)).collect();
             drop(hang);
             let hung = others.into_iter().map(|other| other.join().unwrap());

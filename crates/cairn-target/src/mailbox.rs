@@ -1,5 +1,5 @@
-//! What threads of the target tell one another: new connections and finished work for an event loop,
-//! and what a loop lends to the connection that it serves.
+//! Messages between threads of the target: new connections and finished work for an event loop.
+//! Also the resources that a loop lends to the connection that it serves.
 //!
 //! Does not serve anything.
 
@@ -19,27 +19,27 @@ use crate::notices::Change;
 use crate::pool::{Buffer, Pool};
 use crate::workers::Workers;
 
-/// What is received at a time that is not data with a place of their own.
+/// Most bytes received at a time, apart from data that go straight to their buffer.
 const SCRATCH_BYTES: usize = 64 << 10;
 
-/// What one thread tells another that serves connections.
+/// Message to a thread that serves connections.
 pub(crate) enum Letter {
     /// Serve this host.
     Connection(TcpStream),
-    /// What that connection wanted was done.
+    /// A worker has finished for the connection with that token.
     Done(u64, Outcome),
-    /// Tell hosts of this.
+    /// Tell hosts of this change.
     Change(Change),
-    /// Finish what was begun, and end.
+    /// Finish the commands that were begun, and end.
     Drain,
 }
 
-/// Where a loop is told things.
+/// Mailbox of an event loop.
 pub(crate) struct Mailbox {
-    /// None once nobody reads them any more.
+    /// `None` once the loop has ended.
     letters: Mutex<Option<Vec<Letter>>>,
     pub(crate) bell: OwnedFd,
-    /// How many connections the loop has or will have.
+    /// Number of connections that the loop has or is about to get.
     pub(crate) connections: AtomicUsize,
 }
 
@@ -56,13 +56,14 @@ impl Mailbox {
         Ok(Arc::new(Mailbox { letters, bell, connections }))
     }
 
-    /// Tells the loop. When that has ended, whoever is in the letter is let go.
+    /// Sends a message. If the loop has ended, the message is dropped, and so is a connection in
+    /// it.
     pub(crate) fn post(&self, letter: Letter) {
         match &mut *self.letters() {
             Some(letters) => letters.push(letter),
             None => return,
         }
-        // If the bell cannot be rung any more often, it rings.
+        // If the counter is full, the bell is ringing already.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
@@ -70,13 +71,13 @@ impl Mailbox {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// What the loop was told since the last time.
+    /// Takes all messages since the last call.
     pub(crate) fn take(&self) -> Vec<Letter> {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         self.letters().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The loop has ended.
+    /// Records that the loop has ended.
     pub(crate) fn close(&self) {
         self.letters().take();
     }
@@ -86,17 +87,17 @@ impl Mailbox {
     }
 }
 
-/// What a loop lends to the connection that it serves.
+/// Resources that a loop lends to the connection that it serves.
 pub(crate) struct Hands {
     pub(crate) pool: Pool,
-    /// What was received last.
+    /// Buffer for bytes that were just received.
     pub(crate) scratch: Vec<u8>,
-    /// For what may wait for disks.
+    /// Threads for work that may wait for disks.
     pub(crate) workers: Arc<Workers>,
-    /// For proofs, which no disk holds up.
+    /// Threads for proofs, which do not wait for disks.
     pub(crate) provers: Arc<Workers>,
     pub(crate) mailbox: Arc<Mailbox>,
-    /// When the events came.
+    /// Time at which the current events came.
     pub(crate) now: Instant,
 }
 
@@ -112,16 +113,16 @@ impl Hands {
     }
 }
 
-/// What a worker has done for a connection.
+/// Outcome of work for a connection.
 pub(crate) enum Outcome {
-    /// A command of an I/O queue; how many bytes of the buffer go back.
+    /// A command of an I/O queue. `result` is the number of bytes of the buffer to return.
     Io { entry: Entry, buffer: Buffer, result: std::result::Result<usize, Status> },
-    /// What a host has sent to prove who it is was looked at.
+    /// A message of a host's authentication was checked.
     Checked { entry: Entry, check: Box<Check> },
 }
 
 impl Outcome {
-    /// What is given back if nobody hears of it.
+    /// Returns the buffer, for an outcome whose connection is gone.
     pub(crate) fn into_buffer(self) -> Option<Buffer> {
         match self {
             Outcome::Io { buffer, .. } => Some(buffer),

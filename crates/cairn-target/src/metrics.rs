@@ -1,9 +1,9 @@
-//! What a target counts, and how it tells those who watch it (Prometheus's text format 0.0.4 over
-//! HTTP).
+//! Counters of a target, served in Prometheus's text format 0.0.4 over HTTP.
 //!
-//! Must stay true: counting costs no lock; whoever asks for the counters is answered, slowly or
-//! not, beside the connections.
-//! Does not authenticate: names of subsystems are told to whoever reaches the address.
+//! Must stay true: counting takes no lock. A client of the metrics never delays a connection,
+//! however slow it is.
+//!
+//! Does not authenticate: everybody who reaches the address learns the names of subsystems.
 
 use cairn_platform::prometheus::Exposition;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Write};
@@ -17,12 +17,12 @@ use crate::subsystem::Subsystem;
 
 /// Longest request, bytes.
 const REQUEST_BYTES_MAX: u64 = 8 << 10;
-/// How long whoever asks may take in all.
+/// Time limit of a request, from accepting it to the end of the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// So many are answered at once.
+/// Most requests answered at once.
 const THREADS: usize = 8;
 
-/// An address at which the counters of a target can be asked for.
+/// Address at which the counters of a target are served.
 #[derive(Debug)]
 pub struct Metrics {
     listener: TcpListener,
@@ -31,21 +31,21 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Listens there. Errors: the system's.
+    /// Listens at `address`. Errors: the system's.
     pub fn bind(address: SocketAddr, directory: Arc<Directory>) -> Result<Metrics> {
         Ok(Metrics { listener: TcpListener::bind(address)?, directory, patience: PATIENCE })
     }
 
-    /// Where it listens.
+    /// Address at which it listens.
     pub fn address(&self) -> Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Answers, for as long as the process lives.
+    /// Answers requests for as long as the process lives.
     pub fn serve(&self) {
         thread::scope(|scope| {
             for _ in 1..THREADS {
-                // Without this one fewer are answered at once.
+                // If this fails, one request fewer is answered at once.
                 let _ = thread::Builder::new()
                     .name("metrics".to_string())
                     .spawn_scoped(scope, || self.answer_each());
@@ -57,13 +57,13 @@ impl Metrics {
     fn answer_each(&self) {
         for stream in self.listener.incoming().flatten() {
             let stream = Timed { stream: &stream, until: Instant::now() + self.patience };
-            // Who hangs up has lost interest.
+            // A client that hangs up has lost interest.
             let _ = answer(stream, &self.directory);
         }
     }
 }
 
-/// A stream whose other end has so much time, however often it says a little.
+/// A stream with one deadline for all reads and writes.
 struct Timed<'a> {
     stream: &'a TcpStream,
     until: Instant,
@@ -98,7 +98,7 @@ fn answer(mut stream: Timed<'_>, directory: &Directory) -> Result<()> {
     let mut lines = BufReader::new(Read::take(&mut stream, REQUEST_BYTES_MAX));
     let mut request = String::new();
     lines.read_line(&mut request)?;
-    // The rest of the request says nothing; but what is not read makes closing look like a failure.
+    // The rest of the request does not matter, but closing with unread bytes looks like a failure.
     let mut line = String::new();
     while lines.read_line(&mut line)? > 0 && !line.trim().is_empty() {
         line.clear();
@@ -165,8 +165,12 @@ mod tests {
     use super::*;
     use crate::subsystem::Limits;
 
-    /// Mechanism: one after another was answered. Consequence: whoever connected and said nothing
-    /// made others wait for as long as it may take. Fix: a few are answered at once.
+    /// Mechanism: requests were answered one after another.
+    ///
+    /// Consequence: a client that connected and said nothing made others wait until its time was
+    /// over.
+    ///
+    /// Fix: a few requests are answered at once.
     #[test]
     fn who_says_nothing_keeps_nobody_else_waiting() {
         let directory = Arc::new(Directory::new(Limits::default()));
@@ -183,8 +187,11 @@ mod tests {
         drop(silent);
     }
 
-    /// Mechanism: each read had its own time. Consequence: who sent a byte now and then kept all
-    /// others who watch from being answered for hours. Fix: one time for all of it.
+    /// Mechanism: each read had its own time limit.
+    ///
+    /// Consequence: a client that sent a byte now and then kept all others waiting for hours.
+    ///
+    /// Fix: one deadline for the whole request.
     #[test]
     fn who_has_no_time_left_is_not_heard_although_something_is_there() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

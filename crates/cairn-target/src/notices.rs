@@ -1,9 +1,8 @@
-//! What an admin queue's host is told without having asked at that moment: that namespaces or
-//! subsystems have changed (Base 5.2).
+//! Events for the host of an admin queue: namespaces or subsystems have changed (Base 5.2).
 //!
-//! Must stay true: of each kind one event is told, and the next one after the host has read the log
-//! page that says more. What it has not read of is told until it has, however few event requests
-//! there are.
+//! Must stay true: one event of each kind is reported, and the next one only after the host has
+//! read the log page with the details. Changes that the host has not read are reported until it
+//! has, however few event requests there are.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -15,31 +14,30 @@ use cairn_nvme::wire::identify::{
 /// Log pages.
 pub(super) const LOG_CHANGED_NAMESPACES: u8 = 0x04;
 pub(super) const LOG_DISCOVERY: u8 = 0x70;
-/// What the list of changed namespaces says if there are more than it has room for.
+/// Entry of the list of changed namespaces when there are more than it has room for.
 const ANY_NAMESPACE: u32 = 0xffff_ffff;
 const NUMBER_BYTES: usize = size_of::<u32>();
 /// Asynchronous Event Type: a notice.
 const NOTICE: u64 = 2;
 
-/// What there is to tell.
+/// A change to report.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    /// There are other subsystems.
+    /// Subsystems were added or removed.
     Subsystems,
-    /// Of the subsystem with this name these namespaces have other sizes, or are not there any
-    /// more.
+    /// Namespaces of the subsystem with this name changed their size or disappeared.
     Namespaces(String, Vec<u32>),
 }
 
 /// A kind of event.
 #[derive(Debug)]
 struct Notice {
-    /// The bit by which hosts ask for it.
+    /// Bit with which hosts enable the event.
     event: u32,
     information: u64,
     log_page: u8,
     is_due: bool,
-    /// It was told, and the page was not read yet.
+    /// Whether the event was reported, and the page was not read yet.
     is_told: bool,
 }
 
@@ -49,10 +47,10 @@ impl Notice {
     }
 }
 
-/// Those of an admin queue.
+/// Events of an admin queue.
 #[derive(Debug)]
 pub(super) struct Notices {
-    /// What the host wants to be told.
+    /// Mask of the events that the host has enabled.
     pub(super) wanted: u32,
     namespaces: Notice,
     subsystems: Notice,
@@ -71,18 +69,18 @@ impl Default for Notices {
 }
 
 impl Notices {
-    /// Other subsystems can be found.
+    /// Records that subsystems were added or removed.
     pub(super) fn subsystems_changed(&mut self) {
         self.subsystems.is_due = true;
     }
 
-    /// These namespaces have changed.
+    /// Records that these namespaces have changed.
     pub(super) fn namespaces_changed(&mut self, numbers: &[u32]) {
         self.changed.extend(numbers);
         self.namespaces.is_due = true;
     }
 
-    /// The result of the event request that is answered next, if one is.
+    /// Takes the next event to report. Returns the result of its event request.
     pub(super) fn next(&mut self) -> Option<u64> {
         let wanted = self.wanted;
         let mut all = [&mut self.namespaces, &mut self.subsystems].into_iter();
@@ -91,7 +89,8 @@ impl Notices {
         Some(u64::from(next.log_page) << 16 | next.information << 8 | NOTICE)
     }
 
-    /// The host has read these bytes of that page, and the next event of the kind may come.
+    /// Records that the host has read these bytes of a log page, which permits the next event of
+    /// that kind.
     pub(super) fn acknowledge(&mut self, log_page: u8, read: Range<usize>) {
         for notice in [&mut self.namespaces, &mut self.subsystems] {
             notice.is_told &= notice.log_page != log_page;
@@ -110,7 +109,7 @@ impl Notices {
         }
     }
 
-    /// The list of namespaces that have changed since the host has read of them.
+    /// List of the namespaces that changed since the host last read it.
     pub(super) fn changed(&self) -> Box<Page> {
         Box::new(match self.is_too_long() {
             true => identify::encode_list(core::iter::once(ANY_NAMESPACE)),
@@ -154,9 +153,11 @@ mod tests {
         assert_eq!(notices.next(), CHANGED);
     }
 
-    /// Mechanism: whatever part of the list a host had read, all of it was forgotten. Consequence:
-    /// it never heard of what stood behind.
-    /// Fix: what was not read stays, and is told again.
+    /// Mechanism: the whole list was forgotten, whatever part of it a host had read.
+    ///
+    /// Consequence: the host never learned about the rest.
+    ///
+    /// Fix: what was not read stays, and is reported again.
     #[test]
     fn what_a_host_has_not_read_of_the_list_is_told_again() {
         let mut notices = wanted();
@@ -168,9 +169,11 @@ mod tests {
         assert_eq!(notices.next(), None);
     }
 
-    /// Mechanism: of more namespaces than the list has room for it named the first ones.
-    /// Consequence: hosts of the others did not hear that theirs had changed. Fix: then it says
-    /// that any may have (Base 5.16.1.5).
+    /// Mechanism: a list without room for all namespaces named the first ones.
+    ///
+    /// Consequence: hosts of the others did not learn that theirs had changed.
+    ///
+    /// Fix: such a list says that any namespace may have changed (Base 5.16.1.5).
     #[test]
     fn list_of_more_namespaces_than_it_has_room_for_says_that_any_may_have_changed() {
         let mut notices = wanted();

@@ -1,9 +1,9 @@
-//! Memory for data on their way: so much in all, whatever hosts do, and used again and again.
+//! Memory for data on their way: a fixed amount, whatever hosts do, and reused.
 //!
-//! Must stay true: the buffers that are out and those that are kept for the next one never have
-//! more than the bound together. A namespace leaves as much as it has, so that others find some
-//! however long its disk has what it was given. What a buffer holds is old; who takes one uses only
-//! what it has put there. Each begins where what goes past the page cache may.
+//! Invariant: buffers in use and spare buffers together never exceed the bound. A namespace leaves
+//! as much memory unused as it has, so that others find some however long its disk keeps its
+//! buffers. A buffer holds old bytes; its user reads only what it has written there. Buffers are
+//! aligned for I/O past the page cache.
 
 use cairn_platform::direct::Aligned;
 use std::collections::HashMap;
@@ -12,36 +12,36 @@ use std::ops::{Deref, DerefMut};
 
 /// Size of the smallest buffer, as a power of two.
 const CLASS_SHIFT_MIN: u32 = 12;
-/// Sizes of buffers: each is twice the one before.
+/// Number of buffer sizes. Each is twice the previous one.
 const CLASSES: usize = 20;
 
-/// The memory of one loop.
+/// Memory of one event loop.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// What may still be allocated.
+    /// Number of bytes that may still be allocated.
     free_bytes: usize,
     spare: [Vec<Buffer>; CLASSES],
-    /// What nobody has.
+    /// Number of bytes that are not in use.
     unused_bytes: usize,
-    /// What each namespace has, by where it stands in memory.
+    /// Number of bytes that each namespace has, by its address.
     shares: HashMap<usize, usize>,
 }
 
-/// Why there is no buffer.
+/// Reason for which there is no buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lack {
-    /// There is none until others are given back.
+    /// No memory is left until buffers are given back.
     Memory,
-    /// This namespace has as much as it leaves.
+    /// This namespace has used up its share.
     Share(usize),
 }
 
-/// Some of it; empty for who needs none.
+/// A buffer; empty for users that need none.
 #[derive(Default)]
 pub(crate) struct Buffer {
     bytes: Aligned,
     is_beside: bool,
-    /// Whose it is while it is out.
+    /// Namespace that has the buffer while it is in use.
     namespace: Option<usize>,
 }
 
@@ -57,7 +57,7 @@ impl Pool {
         Pool { free_bytes, spare: Default::default(), unused_bytes, shares: HashMap::new() }
     }
 
-    /// A buffer of at least so many bytes, for what is done with that namespace.
+    /// Takes a buffer of at least `bytes`, on account of `namespace`.
     pub(crate) fn take(&mut self, bytes: usize, namespace: Option<usize>) -> Result<Buffer, Lack> {
         if bytes == 0 {
             return Ok(Buffer::default());
@@ -93,19 +93,19 @@ impl Pool {
         Some(buffer)
     }
 
-    /// A buffer beside the bound, of which who takes it keeps count.
+    /// Allocates a buffer outside of the bound. The caller must limit these.
     pub(crate) fn beside(bytes: usize) -> Buffer {
         let mut buffer = Buffer { is_beside: true, ..Buffer::default() };
         buffer.bytes.grow(bytes);
         buffer
     }
 
-    /// How much nobody has.
+    /// Number of bytes that are not in use.
     pub(crate) fn unused_bytes(&self) -> usize {
         self.unused_bytes
     }
 
-    /// Takes one back.
+    /// Takes a buffer back.
     pub(crate) fn give(&mut self, mut buffer: Buffer) {
         if buffer.is_empty() || buffer.is_beside {
             return;
@@ -123,14 +123,14 @@ impl Pool {
     }
 }
 
-/// The index of the smallest size that is enough.
+/// Index of the smallest size that is large enough.
 fn class_of(bytes: usize) -> Option<usize> {
     let shift = bytes.checked_next_power_of_two()?.trailing_zeros();
     Some(shift.saturating_sub(CLASS_SHIFT_MIN) as usize)
 }
 
 impl Buffer {
-    /// How much of it is beside the bound.
+    /// Number of its bytes outside of the bound.
     pub(crate) fn beside_bytes(&self) -> usize {
         if self.is_beside { self.len() } else { 0 }
     }

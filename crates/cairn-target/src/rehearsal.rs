@@ -1,7 +1,7 @@
-//! A target for whoever tries it out: no port, no thread and no clock, because he plays them.
+//! A target for tests: no port, no thread and no clock. The caller takes their place.
 //!
-//! Must stay true: connections, commands and proofs are those of a `Target`; only its loops are not
-//! there. What a host sends makes no call here wait, and a panic reaches the caller.
+//! Invariant: connections, commands and proofs are those of a `Target`; only its event loops are
+//! missing. Nothing that a host sends makes a call here block. A panic reaches the caller.
 
 use cairn_nvme::secret::HostSecrets;
 use std::io::Result;
@@ -19,7 +19,7 @@ use crate::socket::Socket;
 use crate::subsystem::namespace::Namespace;
 use crate::workers::Workers;
 
-/// How long hosts may take, as with `Resources::default`.
+/// Time that slow hosts have, as with `Resources::default`.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A target and its connections.
@@ -31,7 +31,7 @@ pub struct Rehearsal {
 }
 
 impl Rehearsal {
-    /// Has so much memory for data on their way. Errors: the system's.
+    /// Target with `memory_bytes` for data on their way. Errors: the system's.
     pub fn new(directory: Arc<Directory>, memory_bytes: usize) -> Result<Rehearsal> {
         let workers = Workers::new(0);
         let hands = Hands::new(memory_bytes, Arc::clone(&workers), workers, Mailbox::new()?);
@@ -39,7 +39,7 @@ impl Rehearsal {
         Ok(Rehearsal { directory, hands, connections: Vec::new(), is_draining: false })
     }
 
-    /// Lets in who is at the other end of a socket; by which number.
+    /// Admits the host at the other end of a socket. Returns the connection's number.
     pub fn admit(&mut self, socket: OwnedFd) -> Result<usize> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
         let socket = Arc::new(Socket::over(socket, address)?);
@@ -50,8 +50,8 @@ impl Rehearsal {
         Ok(token)
     }
 
-    /// Takes what has arrived on a connection, does what needs no worker, and sends what can be
-    /// sent; whether it goes on.
+    /// Receives what has arrived on a connection, executes it, and sends what can be sent. Returns
+    /// whether the connection continues.
     pub fn serve(&mut self, number: usize) -> bool {
         self.with(number, |connection, hands| {
             connection.flush(hands)?;
@@ -63,8 +63,7 @@ impl Rehearsal {
         })
     }
 
-    /// Tells connections what workers have done for them, and what has changed, and feeds those
-    /// that wait for memory.
+    /// Delivers outcomes of workers and changes, and serves connections that wait for memory.
     pub fn deliver(&mut self) {
         for letter in self.hands.mailbox.take() {
             match letter {
@@ -80,7 +79,7 @@ impl Rehearsal {
         }
     }
 
-    /// Lets time pass, and ends whoever was silent for too long.
+    /// Advances the clock, and ends connections that have exceeded their time.
     pub fn wait(&mut self, time: Duration) {
         self.hands.now += time;
         let now = self.hands.now;
@@ -98,23 +97,23 @@ impl Rehearsal {
         self.with(number, |_, _| Err(End::Gone));
     }
 
-    /// Finishes what was begun, and lets nobody in any more.
+    /// Admits no more hosts, and ends each connection when its commands have ended.
     pub fn drain(&mut self) {
         self.is_draining = true;
         self.each(Connection::drain);
     }
 
-    /// How much of the memory nobody has.
+    /// Unused memory of the pool, bytes.
     pub fn unused_bytes(&self) -> usize {
         self.hands.pool.unused_bytes()
     }
 
-    /// What a namespace's hosts are told of its reservation.
+    /// Reservation report of a namespace, as its hosts get it.
     pub fn reservations(namespace: &Namespace) -> Vec<u8> {
         namespace.reservations().report()
     }
 
-    /// As `Guard::new`, but keys are not exchanged: that is arithmetic of milliseconds.
+    /// As `Guard::new`, but without a key exchange, which takes milliseconds of arithmetic.
     pub fn guard(hosts: HostSecrets) -> Guard {
         Guard::new(hosts).without_exchange()
     }

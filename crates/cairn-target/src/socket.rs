@@ -1,4 +1,4 @@
-//! A connection's socket, which never waits.
+//! Non-blocking socket of a connection.
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
@@ -8,11 +8,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// A host from which nothing came for so long is asked whether it is there,
+/// Silence after which TCP probes whether the host is there.
 const IDLE: Duration = Duration::from_secs(60);
-/// again after so long,
+/// Time between two probes.
 const IDLE_EVERY: Duration = Duration::from_secs(10);
-/// and is gone if it has not answered so often.
+/// Number of unanswered probes after which the host is gone.
 const IDLE_TIMES: u32 = 6;
 
 /// A socket.
@@ -23,7 +23,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// One of a host.
+    /// Socket of a host.
     pub(super) fn new(stream: TcpStream) -> Result<Socket> {
         stream.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&stream, true)?;
@@ -34,25 +34,25 @@ impl Socket {
         Socket::over(stream.into(), local)
     }
 
-    /// Any other stream, whose host has found us at that address.
+    /// Any other stream, of a host that has reached us at `local`.
     pub(super) fn over(descriptor: OwnedFd, local: SocketAddr) -> Result<Socket> {
         rustix::io::ioctl_fionbio(&descriptor, true)?;
         Ok(Socket { descriptor, local })
     }
 
-    /// The address at which the host has found us.
+    /// Address at which the host has reached us.
     pub(super) fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// Receives into these parts, one after the other: how much, 0 at the end, None if nothing is
-    /// there yet.
+    /// Receives into the parts, in order. Returns the number of bytes; 0 at the end of the stream;
+    /// `None` if there is nothing yet.
     pub(super) fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> Result<Option<usize>> {
         unless_blocked(|| rustix::io::readv(&self.descriptor, parts))
     }
 
-    /// Sends these parts, and says whether more will follow at once: how much was taken, None if
-    /// nothing can be now.
+    /// Sends the parts. `is_more`: more follows at once. Returns the number of bytes taken; `None`
+    /// if nothing can be sent now.
     pub(super) fn send(&self, parts: &[IoSlice<'_>], is_more: bool) -> Result<Option<usize>> {
         let more = if is_more { SendFlags::MORE } else { SendFlags::empty() };
         unless_blocked(|| {
@@ -61,7 +61,7 @@ impl Socket {
         })
     }
 
-    /// Sends bytes of a file, as above; 0 if they are not there.
+    /// Sends bytes of a file, as `send` does; 0 if the file has none there.
     pub(super) fn send_file(
         &self,
         file: &File,
@@ -73,9 +73,9 @@ impl Socket {
         })
     }
 
-    /// Ends the connection for whoever serves it.
+    /// Ends the connection for the thread that serves it.
     pub(super) fn hang_up(&self) {
-        // It may have ended before.
+        // The connection may have ended before.
         let _ = rustix::net::shutdown(&self.descriptor, Shutdown::Both);
     }
 }
@@ -102,8 +102,10 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Mechanism: a host that may be silent for ever, and whose machine had died, was never found
-    /// out. Consequence: its connections stayed.
+    /// Mechanism: a host that may be silent for ever, and whose machine had died, was never
+    /// detected.
+    ///
+    /// Consequence: its connections stayed.
     #[test]
     fn hosts_that_are_silent_are_asked_whether_they_are_there() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

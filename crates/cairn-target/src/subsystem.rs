@@ -1,8 +1,8 @@
-//! What all connections share: the namespaces, and which controllers there are.
+//! A subsystem: state that connections share, such as namespaces and controllers.
 //!
-//! Must stay true: a controller lives exactly as long as its admin connection; when that ends, so
-//! do its I/O connections. No two hosts that were let in have one identifier: reservations know
-//! them by it.
+//! Invariant: a controller lives exactly as long as its admin connection. When that ends, so do its
+//! I/O connections. No two admitted hosts have the same identifier, because reservations identify
+//! hosts by it.
 
 pub(crate) mod flushes;
 pub(crate) mod identity;
@@ -24,24 +24,24 @@ use crate::socket::Socket;
 use crate::subsystem::reservation::{Host, HostId};
 use crate::{Guard, Namespace};
 
-/// Largest controller number that is given.
+/// Largest controller identifier that is given out.
 const CONTROLLERS_MAX: u16 = 0xffef;
 
-/// What hosts may ask for at a time.
+/// Limits for hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Most data in a capsule of an I/O queue, bytes: a multiple of 16.
     pub capsule_data_bytes: u32,
     /// Most data of one PDU from a host (MAXH2CDATA), bytes: a multiple of 4, at least 4096.
     pub host_data_bytes: u32,
-    /// Most data of a command (MDTS): 4 KiB times this power of two.
+    /// Most data of a command (MDTS): 4 KiB times two to this power.
     pub transfer_shift: u8,
     /// Most entries of a queue.
     pub entries: u32,
     /// Most I/O queues of a controller.
     pub queues: u16,
-    /// Most data of a connection that are asked for and did not arrive yet, bytes; a single command
-    /// may have more.
+    /// Most data of a connection that were requested and have not arrived, bytes. A single command
+    /// may exceed it.
     pub awaited_bytes: usize,
 }
 
@@ -65,7 +65,7 @@ impl Limits {
     }
 }
 
-/// Why a host is not connected, and what it is told of that.
+/// Refusal of a connection, as the host is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: Status,
@@ -73,7 +73,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// The identifier that it presents is another host's.
+    /// Refusal of a host whose identifier belongs to another host.
     fn of_impostor() -> Refusal {
         Refusal { status: Status::CONNECT_INVALID.for_good(), result: INVALID_HOST_ID }
     }
@@ -85,7 +85,7 @@ impl From<Status> for Refusal {
     }
 }
 
-/// Namespaces that are exported together, by a name.
+/// Namespaces that are exported under one name.
 #[derive(Debug)]
 pub struct Subsystem {
     name: Nqn,
@@ -93,13 +93,13 @@ pub struct Subsystem {
     limits: Limits,
     guard: Option<Guard>,
     controllers: Mutex<HashMap<u16, Arc<Controller>>>,
-    /// Nobody connects to it any more.
+    /// Whether hosts can no longer connect.
     is_closed: AtomicBool,
     counters: Counters,
 }
 
 impl Subsystem {
-    /// The namespaces get the numbers from 1 on.
+    /// Subsystem with these namespaces, which are numbered from 1.
     pub fn new(name: Nqn, namespaces: Vec<Namespace>, limits: Limits) -> Subsystem {
         let namespaces = namespaces.into_iter().map(Arc::new).collect();
         Subsystem {
@@ -113,17 +113,17 @@ impl Subsystem {
         }
     }
 
-    /// The same for the hosts that the guard lets in, who alone see it.
+    /// Restricts the subsystem to the hosts that `guard` admits. Others do not see it.
     pub fn guarded(self, guard: Guard) -> Subsystem {
         Subsystem { guard: Some(guard), ..self }
     }
 
-    /// Whether the host may use it, as far as its name says that.
+    /// Whether the host may use it, judging by its name.
     pub(crate) fn is_for(&self, host: &Nqn) -> bool {
         self.guard.as_ref().is_none_or(|guard| !guard.is_stranger(host))
     }
 
-    /// Has everybody who uses it leave, and nobody come any more.
+    /// Disconnects all hosts and lets no more connect.
     pub(crate) fn close(&self) {
         let controllers: Vec<_> = {
             let mut controllers = self.controllers();
@@ -135,7 +135,7 @@ impl Subsystem {
         }
     }
 
-    /// A command of an I/O queue begins.
+    /// Counts a command of an I/O queue.
     pub(crate) fn count(&self, command: &Command) {
         let bytes = match *command {
             Command::Read { namespace, blocks } | Command::Write { namespace, blocks, .. } => {
@@ -147,44 +147,44 @@ impl Subsystem {
         self.counters.count(command, bytes);
     }
 
-    /// What was done with it.
+    /// Counters of the subsystem.
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// How many controllers there are.
+    /// Number of controllers.
     pub fn controllers_count(&self) -> usize {
         self.controllers().len()
     }
 
-    /// What hosts need to use it; none if anybody may.
+    /// Guard of the subsystem; `None`: every host may use it.
     pub fn guard(&self) -> Option<&Guard> {
         self.guard.as_ref()
     }
 
-    /// Its name.
+    /// Name of the subsystem.
     pub fn name(&self) -> &Nqn {
         &self.name
     }
 
-    /// What hosts may ask for.
+    /// Limits for hosts.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The namespaces and their numbers.
+    /// Namespaces with their numbers.
     pub fn namespaces(&self) -> impl Iterator<Item = (u32, &Arc<Namespace>)> {
         (1..).zip(&self.namespaces)
     }
 
-    /// The namespace with that number.
+    /// Returns the namespace with that number.
     pub fn namespace(&self, number: u32) -> Result<&Arc<Namespace>, Status> {
         let index = (number as usize).wrapping_sub(1);
         self.namespaces.get(index).ok_or(Status::INVALID_NAMESPACE.for_good())
     }
 
-    /// A new controller for this host, which is let in if it has nothing to prove. Errors: there
-    /// are too many; the host's identifier is another one's.
+    /// Creates a controller for this host. `is_let_in`: the host has nothing to prove. Errors:
+    /// there are too many controllers; the host's identifier belongs to another host.
     pub(crate) fn add_controller(
         &self,
         host: &ConnectData,
@@ -215,8 +215,8 @@ impl Subsystem {
         Ok(controller)
     }
 
-    /// The host of a controller has proven who it is. Errors: its identifier is another host's by
-    /// now.
+    /// Records that the host of a controller has proven who it is. Errors: its identifier belongs
+    /// to another host by now.
     pub(crate) fn let_in(&self, controller: &Controller) -> Result<(), Refusal> {
         let controllers = self.controllers();
         self.check_identifier(&controllers, &controller.host)?;
@@ -224,8 +224,8 @@ impl Subsystem {
         Ok(())
     }
 
-    /// Errors: a host of another name that was let in, or is registered, has the identifier of this
-    /// one. Where there is nothing to reserve anybody may call himself as he likes.
+    /// Errors: the identifier belongs to a host with another name that was admitted or is
+    /// registered. Without namespaces there is nothing to reserve, and identifiers do not matter.
     fn check_identifier(
         &self,
         controllers: &HashMap<u16, Arc<Controller>>,
@@ -246,7 +246,7 @@ impl Subsystem {
         Ok(())
     }
 
-    /// The controller of that number, if it is this host's.
+    /// Returns the controller with the number in `host`, if it belongs to that host.
     pub(crate) fn controller(&self, host: &ConnectData) -> Option<Arc<Controller>> {
         let controllers = self.controllers();
         let controller = controllers.get(&host.controller)?;
@@ -254,33 +254,33 @@ impl Subsystem {
         is_same.then(|| Arc::clone(controller))
     }
 
-    /// The controller's admin connection has ended.
+    /// Removes a controller whose admin connection has ended.
     pub(crate) fn remove_controller(&self, controller: &Controller) {
         self.controllers().remove(&controller.id);
         controller.end();
     }
 
-    /// Ends all that is connected; whoever wants to connects again.
+    /// Ends all controllers. Hosts may connect again.
     pub(crate) fn end_controllers(&self) {
         let all: Vec<_> = self.controllers().values().cloned().collect();
         all.iter().for_each(|controller| controller.end());
     }
 
-    /// Ends the controller of that number, if there is one and it is this host's.
+    /// Ends the controller with that instance number, if there is one and it belongs to `host`.
     pub(crate) fn end_controller(&self, instance: u64, host: &Host) {
         let is_it = |one: &&Arc<Controller>| one.instance == instance && one.host == *host;
         let found = self.controllers().values().find(is_it).cloned();
         found.iter().for_each(|controller| controller.end());
     }
 
-    /// Ends what these hosts have connected: nothing of it is begun any more.
+    /// Ends all controllers of these hosts. None of their commands begins any more.
     pub(crate) fn end_controllers_of(&self, hosts: &[HostId]) {
         if hosts.is_empty() {
             return;
         }
         let is_theirs = |controller: &&Arc<Controller>| hosts.contains(&controller.host.id);
         let theirs: Vec<_> = self.controllers().values().filter(is_theirs).cloned().collect();
-        // They go with their connections.
+        // Their connections remove them.
         theirs.iter().for_each(|controller| controller.end());
     }
 
@@ -289,14 +289,14 @@ impl Subsystem {
     }
 }
 
-/// What a host that connected an admin queue has to itself.
+/// Controller of a host that has connected an admin queue.
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) id: u16,
-    /// That no other one ever has, of any target.
+    /// Number that no other controller of any target ever has.
     pub(crate) instance: u64,
     host: Host,
-    /// It has proven who it is, or need not.
+    /// Whether the host has proven who it is, or need not.
     is_let_in: AtomicBool,
     pub(crate) keep_alive_ms: u32,
     configuration: AtomicU32,
@@ -305,12 +305,12 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// CC.
+    /// Returns CC.
     pub(crate) fn configuration(&self) -> u32 {
         self.configuration.load(Ordering::Relaxed)
     }
 
-    /// Sets CC.
+    /// Sets CC. Disabling ends the I/O queues.
     pub(crate) fn configure(&self, value: u32) {
         self.configuration.store(value, Ordering::Relaxed);
         if value & CONFIGURATION_ENABLE == 0 {
@@ -318,7 +318,7 @@ impl Controller {
         }
     }
 
-    /// CSTS.
+    /// Returns CSTS.
     pub(crate) fn status(&self) -> u32 {
         let configuration = self.configuration();
         let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
@@ -326,7 +326,7 @@ impl Controller {
             | flag(configuration & CONFIGURATION_SHUTDOWN_MASK != 0, STATUS_SHUT_DOWN)
     }
 
-    /// Whose it is.
+    /// Host of the controller.
     pub(crate) fn host(&self) -> &Host {
         &self.host
     }
@@ -335,7 +335,7 @@ impl Controller {
         self.status() == STATUS_READY
     }
 
-    /// Makes a connection the I/O queue of that number. Errors: there is one; or the controller is
+    /// Makes a connection the I/O queue `number`. Errors: there is such a queue; the controller is
     /// not enabled.
     pub(crate) fn add_queue(&self, number: u16, socket: Arc<Socket>) -> Result<(), Status> {
         let mut queues = self.queues();
@@ -349,7 +349,7 @@ impl Controller {
         Ok(())
     }
 
-    /// That connection is not the I/O queue of that number any more; another one may be by now.
+    /// Removes the I/O queue `number`, unless another connection has that number by now.
     pub(crate) fn remove_queue(&self, number: u16, socket: &Arc<Socket>) {
         let mut queues = self.queues();
         if queues.get(&number).is_some_and(|found| Arc::ptr_eq(found, socket)) {
@@ -357,7 +357,7 @@ impl Controller {
         }
     }
 
-    /// Ends it for good.
+    /// Ends the controller for good.
     fn end(&self) {
         self.configure(0);
         self.admin.hang_up();
@@ -365,7 +365,7 @@ impl Controller {
 
     fn end_queues(&self) {
         for (_, socket) in self.queues().drain() {
-            // The loop that serves it finds the end, or has found one before.
+            // The loop that serves the connection notices, unless it has noticed an earlier end.
             socket.hang_up();
         }
     }
@@ -387,7 +387,7 @@ mod tests {
         Arc::new(Socket::over(stream.into(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap())
     }
 
-    /// Two hosts may be proving who they are at the same time, under one identifier.
+    /// Two hosts may authenticate at the same time under one identifier.
     #[test]
     fn identifier_is_of_the_host_that_was_let_in_first() {
         let name = Nqn::new("nqn.2026-11.test:names").unwrap();
@@ -406,9 +406,12 @@ mod tests {
         connect(2, true).expect("another process");
     }
 
-    /// Mechanism: a host resets its controller and connects its queue again before the loop has
-    /// found the end of the old connection, which then removed the number. Consequence: the new
-    /// connection outlived its controller. Fix: only its own entry.
+    /// Mechanism: a host reset its controller and reconnected its queue before the loop noticed the
+    /// end of the old connection. The old connection then removed the number.
+    ///
+    /// Consequence: the new connection outlived its controller.
+    ///
+    /// Fix: a connection removes only its own entry.
     #[test]
     fn queue_that_has_ended_leaves_its_successor_alone() {
         let name = Nqn::new("nqn.2026-11.test:queues").unwrap();

@@ -1,10 +1,10 @@
-//! Threads for what takes its time, so that no connection waits for another one's disk or
-//! arithmetic.
+//! Threads for slow work, so that no connection waits for another one's disk or arithmetic.
 //!
-//! Must stay true: with one namespace never more than some of them are busy, and what may begin
-//! never waits for others alone: where no thread is free its lane gets one of its own. So there are
-//! never more than so many and one for each lane, and however many disks hang, the others are used.
-//! What a connection wanted that is over is not begun any more.
+//! Must stay true: at most `NAMESPACE_MAX` threads work for one namespace, without its flushes. A
+//! job that may begin never waits only for jobs of other lanes: if no thread is free, its lane gets
+//! a thread of its own. There are therefore at most `threads_max` threads plus one per lane, and
+//! disks that hang do not keep the others idle. A job of a connection that is over is not begun any
+//! more.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,28 +12,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// Most threads that are busy with one namespace, without flushes.
+/// Most threads that work for one namespace, without its flushes.
 const NAMESPACE_MAX: usize = 16;
 
-/// Something to do.
+/// A unit of work.
 pub(super) struct Job {
-    /// Whoever wanted it is gone.
+    /// Whether the connection that wanted it is over.
     pub(super) is_over: Arc<AtomicBool>,
-    /// Behind which others it waits.
+    /// Lane in which it waits.
     pub(super) lane: Lane,
-    /// Does it, or, if told so, only lets go of what it has.
+    /// Does the work, or only releases its resources if told so.
     pub(super) work: Box<dyn FnOnce(Begin) + Send>,
 }
 
-/// Jobs of which only so many are under way at a time; those of a namespace by where that stands in
-/// memory.
+/// Group of jobs with a limit on how many are under way. A namespace is identified by its address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Lane {
-    /// As many as there are threads.
+    /// No limit other than the number of threads.
     Any,
-    /// Flushes of a namespace: one of them, which ends many.
+    /// Flushes of a namespace: one at a time, which completes many.
     Flushes(usize),
-    /// Whatever else is done with it.
+    /// Other jobs of a namespace.
     Others(usize),
 }
 
@@ -57,26 +56,27 @@ pub(super) enum Begin {
 /// Jobs of a lane.
 #[derive(Default)]
 struct Queue {
-    /// Those that may begin, and those that have.
+    /// Number of jobs that have begun or may begin.
     under_way: usize,
     waiting: VecDeque<Job>,
-    /// A thread does what may begin of it and nothing else, as long as there is any.
+    /// Whether the lane has a thread of its own. That thread does the lane's jobs only, and ends
+    /// when none may begin.
     has_own: bool,
 }
 
 #[derive(Default)]
 struct State {
-    /// What may begin. Each has an idle thread that takes it, or one of its lane's own.
+    /// Jobs that may begin. Each has an idle thread that takes it, or one of its lane's own.
     jobs: VecDeque<Job>,
-    /// Where something is under way.
+    /// Lanes with jobs under way.
     lanes: HashMap<Lane, Queue>,
-    /// Without those of a lane's own.
+    /// Number of threads, without those that belong to a lane.
     threads: usize,
     idle: usize,
 }
 
 impl State {
-    /// Adds a job; whether it may begin.
+    /// Adds a job. Returns whether it may begin.
     fn add(&mut self, job: Job) -> bool {
         let queue = self.lanes.entry(job.lane).or_default();
         let may_begin = queue.under_way < job.lane.most();
@@ -89,7 +89,7 @@ impl State {
         may_begin
     }
 
-    /// One of that lane has ended: the next one may begin.
+    /// Records that a job of `lane` has ended. The next one may begin.
     fn end(&mut self, lane: Lane) {
         let Some(queue) = self.lanes.get_mut(&lane) else { return };
         match queue.waiting.pop_front() {
@@ -102,7 +102,7 @@ impl State {
     }
 }
 
-/// The threads and what they have to do.
+/// The threads and their jobs.
 pub(super) struct Workers {
     threads_max: usize,
     state: Mutex<State>,
@@ -110,13 +110,13 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// At most so many threads for all lanes, each of which begins when it is needed; without any,
-    /// who submits something does it.
+    /// Starts up to `threads_max` threads for all lanes, each when it is needed. With 0, `submit`
+    /// does the work itself.
     pub(super) fn new(threads_max: usize) -> Arc<Workers> {
         Arc::new(Workers { threads_max, state: Mutex::default(), is_work: Condvar::new() })
     }
 
-    /// Has it done by the next thread that is free.
+    /// Has the next free thread do a job.
     pub(super) fn submit(self: &Arc<Self>, job: Job) {
         let mut state = self.state();
         let lane = job.lane;
@@ -124,7 +124,7 @@ impl Workers {
             return;
         }
         self.provide_for(lane, &mut state);
-        // Without any thread it is done here and now.
+        // Without any thread, do the job here and now.
         let job = if state.threads == 0 { state.jobs.pop_back() } else { None };
         drop(state);
         if let Some(job) = job {
@@ -134,7 +134,7 @@ impl Workers {
         self.is_work.notify_one();
     }
 
-    /// Has a thread for what may begin of a lane, if those that are idle have something to do.
+    /// Starts a thread for a job of `lane` that may begin, unless an idle thread takes it.
     fn provide_for(self: &Arc<Self>, lane: Lane, state: &mut State) {
         if state.jobs.len() <= state.idle {
             return;
@@ -162,14 +162,14 @@ impl Workers {
             state.idle -= 1;
             let lane = job.lane;
             state = self.carry_out(job, state);
-            // If that lets another one begin, this thread looks for what is next now.
+            // If another job may begin now, this thread takes it next: count it as idle.
             state.idle += 1;
             self.provide_for(lane, &mut state);
             state.idle -= 1;
         }
     }
 
-    /// Does what may begin of that lane, until there is nothing.
+    /// Does jobs of `lane` until none may begin.
     fn work_for(&self, lane: Lane) {
         let mut state = self.state();
         while let Some(at) = state.jobs.iter().position(|job| job.lane == lane) {
@@ -184,7 +184,7 @@ impl Workers {
     fn carry_out<'a>(&'a self, job: Job, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         drop(state);
         let lane = job.lane;
-        // Whoever waits for one that panics waits in vain, and nobody else does.
+        // Only the host that waits for a job which panics waits in vain.
         let _ = catch_unwind(AssertUnwindSafe(|| run(job)));
         let mut state = self.state();
         state.end(lane);
@@ -213,10 +213,13 @@ mod tests {
         workers.submit(Job { is_over: Arc::default(), lane, work });
     }
 
-    /// Mechanism: jobs of all namespaces stood in one queue, of which each had a part of the
-    /// threads. Consequence: one whose disk was slow, later some of them, had all threads, and the
-    /// hosts of others waited longer than they do. Fix: a part of the threads for each, and one of
-    /// its own when there is none.
+    /// Mechanism: jobs of all namespaces shared one queue, and each namespace had a share of the
+    /// threads.
+    ///
+    /// Consequence: slow disks of one namespace, or of several, occupied all threads, and hosts of
+    /// other namespaces waited for those disks.
+    ///
+    /// Fix: each namespace has a share of the threads, and a thread of its own if none is free.
     #[test]
     fn namespaces_whose_disks_hang_keep_no_other_waiting_however_many_they_are() {
         const THREADS: usize = NAMESPACE_MAX + 2;
@@ -237,7 +240,7 @@ mod tests {
                 };
                 submit(&workers, lane, Box::new(work));
             }
-            // More than may begin at once, again and again.
+            // More jobs than may begin at once, again and again.
             for round in 0..3 {
                 for _ in 0..JOBS {
                     let other = done.clone();

@@ -526,7 +526,7 @@ impl Model {
         self.nodes.get(&node).is_some_and(|node| node.absent)
     }
 
-    /// Opens an absent file for the process that restores its data.
+    /// Opens an absent file for the process that stages its data in.
     pub fn open_absent(&mut self, caller: &Caller, node: NodeId) -> OpenId {
         self.add_open(caller, node, OpenOptions { write: true, ..OpenOptions::NONE }, false)
     }

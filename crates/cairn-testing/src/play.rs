@@ -173,8 +173,8 @@ pub fn act_on_packs(simulation: &mut Simulation, generator: &mut Generator) {
     }
 }
 
-/// Makes a file absent, truncates an absent file, restores one by one more stage, or ends the
-/// process that restores it.
+/// Makes a file absent, truncates an absent file, stages one in by one more step, or ends the
+/// process that stages it in.
 pub fn act_on_absent(simulation: &mut Simulation, generator: &mut Generator) {
     let index = generator.random.below(simulation.processes.len() as u64) as usize;
     generator.holder = simulation.processes[index].slot.0;

@@ -1,6 +1,8 @@
-//! Files whose data are elsewhere: nobody reads what was brought of them in part, and whatever
-//! programs do to them meanwhile, and wherever the one that brings them dies or the power fails,
-//! they are what they should be, still absent, or what programs made of them.
+//! Absent files: their data are elsewhere until somebody stages them in.
+//!
+//! Must stay true: nobody reads partly staged data. Whatever programs do to the file meanwhile, and
+//! wherever the stager dies or the power fails, the file is complete, still absent, or what
+//! programs made of it.
 
 use cairn_core::{
     Absence, Attributes, Error, HandleId, Hope, InodeId, Moment, OpenOptions, Position, ROOT,
@@ -20,7 +22,7 @@ const WRITE: OpenOptions = OpenOptions { read: false, create: false, ..READ_WRIT
 const NEW: OpenOptions = OpenOptions { read: false, exclusive: true, ..READ_WRITE };
 const NAME_ONLY: OpenOptions = OpenOptions { path_only: true, ..OpenOptions::NONE };
 const MODIFIED: Timestamp = Timestamp(77);
-/// Three blocks, the last of them in part.
+/// Size of a file: three blocks, the last one partly filled.
 const BYTES: usize = 2 * 4096 + 1000;
 
 fn content() -> Vec<u8> {
@@ -36,7 +38,7 @@ fn attributes(process: &Process, name: &[u8]) -> Attributes {
     process.fs.stat(&process.caller(), ROOT, name, false).expect("it is there")
 }
 
-/// Makes a file absent that has this content elsewhere.
+/// Makes an absent file whose data elsewhere are `content`.
 fn make_absent(process: &Process, name: &[u8], content: &[u8]) -> InodeId {
     let handle = open(process, name, NEW).expect("it is new");
     let crc32c = CHECKSUM(0, content);
@@ -264,7 +266,7 @@ fn data_that_cannot_be_had_are_wanted_again_but_not_damaged_ones() {
 #[test]
 fn hope_lasts_as_long_as_somebody_says_that_files_are_brought() {
     const PATIENCE_MS: u32 = 30_000;
-    /// Just before the clock begins anew.
+    /// A moment just before the clock wraps around.
     const START: u32 = u32::MAX - 500;
     let at = |passed_ms: u32| Moment(START.wrapping_add(passed_ms));
     let world = World::new(64, 64);
@@ -277,16 +279,16 @@ fn hope_lasts_as_long_as_somebody_says_that_files_are_brought() {
     assert_eq!(fs.absence_hope(at(2 * PATIENCE_MS), at(2 * PATIENCE_MS + 1)), Hope::Some);
 }
 
-/// What may be found in a file after a crash.
+/// State of a file that may be found after a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     #[default]
     Nothing,
-    /// Made, and not absent yet.
+    /// Created, and not absent yet.
     Empty,
     Absent,
     Here,
-    /// Emptied, and written to anew.
+    /// Emptied and written anew.
     Rewritten,
 }
 
@@ -311,7 +313,7 @@ fn stage_found(process: &Process) -> Result<Stage, String> {
     }
 }
 
-/// Between the two stages that were noted, whatever of what was not flushed is lost.
+/// Checks that the state found is between the two noted stages, whichever unflushed bytes are lost.
 fn judge(
     image: Image,
     superblock: &cairn_core::Superblock,
@@ -327,8 +329,8 @@ fn judge(
     }
 }
 
-/// Makes a file absent, brings a part of it, has a snapshot, dies, brings it, and, if `rewrites`,
-/// empties it meanwhile.
+/// Makes a file absent, stages a part of it in, writes a snapshot, lets the stager die, and stages
+/// the file in. With `rewrites` it empties the file meanwhile.
 fn workload(
     media: &Arc<cairn_testing::faulty::FaultyMedia>,
     superblock: &cairn_core::Superblock,

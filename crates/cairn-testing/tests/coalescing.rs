@@ -1,5 +1,5 @@
-//! Few records for many writes: what is written through one description continues its last record,
-//! whoever writes what in between, and what is recovered is what was written.
+//! Few records for many writes. A write through a description extends the description's last
+//! record, whatever others write in between. What is recovered is what was written.
 
 use cairn_core::{Error, HandleId, Position, ROOT, Superblock, recover_read_only};
 use cairn_testing::driver::Process;
@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 /// Unit of allocation.
 const BLOCK_BYTES: usize = 4096;
-/// What is set apart at a time on media as small as these.
+/// Number of blocks reserved at a time on media as small as these.
 const STRETCH_BLOCKS: u64 = 256;
 const MEDIA_BYTES: u64 = 64 << 20;
 
-/// A namespace that processes share, on media of its own.
+/// A namespace that processes share, on its own media.
 struct Shared {
     media: Arc<Image>,
     superblock: Superblock,
@@ -30,14 +30,14 @@ impl Shared {
         Shared { media, superblock, crew: crew.expect("it was just made") }
     }
 
-    /// Number of records that recovery would replay.
+    /// Returns the number of records that recovery would replay.
     fn records(&self) -> u64 {
         self.crew.processes[0].fs.sync().expect("the media work");
         let found = recover_read_only(self.media.as_ref(), &memory(&self.superblock), CHECKSUM);
         found.expect("the media work").lsn
     }
 
-    /// A process of what is on the media now.
+    /// Returns a process of the namespace recovered from a copy of the media.
     fn recovered(&self) -> Process {
         let media = Arc::new(self.media.as_ref().clone());
         let (process, _) = recover_and_attach(media, &self.superblock).expect("the media work");
@@ -51,7 +51,7 @@ fn open(process: &Process, name: &str) -> HandleId {
     opened.expect("there is space").handle
 }
 
-/// What the block of a file holds.
+/// Returns the content of a block of a file.
 fn block_of(file: usize, block: u64) -> Vec<u8> {
     let seed = (file as u64 + 1) << 32 | block;
     let words =
@@ -59,7 +59,7 @@ fn block_of(file: usize, block: u64) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// Writes one block, and returns which block of the tier it is.
+/// Writes one block and returns its number on the tier.
 fn write_block(process: &Process, handle: HandleId, file: usize, block: u64) -> Result<u32, Error> {
     let (caller, at) = (process.caller(), Position::At(block * BLOCK_BYTES as u64));
     let mut write = process.begin_write(&caller, handle, at, &block_of(file, block))?;
@@ -69,7 +69,7 @@ fn write_block(process: &Process, handle: HandleId, file: usize, block: u64) -> 
     Ok(first.expect("it has a block").block)
 }
 
-/// Each file gets so many blocks, one at a time, each in its turn.
+/// Writes `blocks` blocks to each file, one block at a time, file by file in turn.
 fn write_in_turn(writers: &[(&Process, HandleId)], blocks: u64) {
     for block in 0..blocks {
         for (file, &(process, handle)) in writers.iter().enumerate() {
@@ -78,7 +78,7 @@ fn write_in_turn(writers: &[(&Process, HandleId)], blocks: u64) {
     }
 }
 
-/// The file has these blocks, and nothing else.
+/// Checks that the file consists of exactly these blocks.
 fn expect_blocks(process: &Process, name: &str, blocks: impl Iterator<Item = Vec<u8>>) {
     let handle = open(process, name);
     let inode = process.fs.handle(handle).expect("it is open").inode;
@@ -92,10 +92,13 @@ fn expect_blocks(process: &Process, name: &str, blocks: impl Iterator<Item = Vec
     process.verify_blocks(inode, handle).expect("the checksums are right");
 }
 
-/// Mechanism: free blocks that another process had set apart counted as room in the used part of
-/// the tier, so the cursor circled through them. Consequence: files written in turn were
-/// interleaved block by block, with a record and an extent for every call. Fix: what processes set
-/// apart on a durable tier is not room.
+/// Mechanism: free blocks reserved by another process counted as room in the used part of the tier,
+/// so the cursor circled through them.
+///
+/// Consequence: files written in turn were interleaved block by block, with a record and an extent
+/// for every call.
+///
+/// Fix: blocks that processes have reserved on a durable tier do not count as room.
 #[test]
 fn processes_write_files_in_turn_then_each_leaves_a_record_per_stretch() {
     const PROCESSES: usize = 8;
@@ -103,13 +106,16 @@ fn processes_write_files_in_turn_then_each_leaves_a_record_per_stretch() {
     let open = |(file, process)| (process, open(process, &format!("{file}")));
     let writers: Vec<_> = shared.crew.processes.iter().enumerate().map(open).collect();
     write_in_turn(&writers, 2 * STRETCH_BLOCKS);
-    // Each file is created, and has two stretches.
+    // Each file is created and has two stretches.
     assert_eq!(shared.records(), PROCESSES as u64 * 3);
 }
 
-/// Mechanism: all descriptions of a process took their blocks from the same stretch. Consequence:
-/// of files that one process wrote in turn, none had blocks that follow each other, and every call
-/// left a record and an extent. Fix: streams.
+/// Mechanism: all descriptions of a process took their blocks from the same stretch.
+///
+/// Consequence: no file had consecutive blocks when one process wrote several in turn, and every
+/// call left a record and an extent.
+///
+/// Fix: streams.
 #[test]
 fn one_process_writes_files_in_turn_then_each_leaves_a_record_per_stretch() {
     const FILES: usize = 8;
@@ -118,8 +124,8 @@ fn one_process_writes_files_in_turn_then_each_leaves_a_record_per_stretch() {
     let writers: Vec<_> =
         (0..FILES).map(|file| (process, open(process, &format!("{file}")))).collect();
     write_in_turn(&writers, 2 * STRETCH_BLOCKS);
-    // Each file is created, has a first block in the stretch that all share, and parts of two
-    // others. The last one's stretch follows what it had of the shared one.
+    // Each file has a record of its creation, a first block in the shared stretch, and parts of two
+    // other stretches. The stretch of the last file continues its part of the shared one.
     assert_eq!(shared.records(), FILES as u64 * 4);
     let recovered = shared.recovered();
     for file in 0..FILES {
@@ -159,7 +165,7 @@ fn file_is_closed_then_what_was_set_apart_for_it_goes_to_the_next_one() {
 
 #[test]
 fn one_process_fills_the_tier_with_files_in_turn_then_no_block_is_left_and_all_are_recovered() {
-    // More than a process has streams.
+    // More files than a process has streams.
     const FILES: usize = 20;
     let shared = Shared::new(6 << 20, 1);
     let process = &shared.crew.processes[0];
@@ -182,7 +188,7 @@ fn one_process_fills_the_tier_with_files_in_turn_then_no_block_is_left_and_all_a
     }
 }
 
-/// The processes write every n-th piece each of one file.
+/// Writes every n-th piece of one file in each of n processes.
 fn write_strides(crew: &[Process], piece_blocks: u64, rounds: u64) {
     let handles: Vec<_> = crew.iter().map(|process| open(process, "shared")).collect();
     for piece in 0..rounds * crew.len() as u64 {

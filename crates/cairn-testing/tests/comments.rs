@@ -1,4 +1,4 @@
-//! Comments are at most 100 columns wide, as the code is: rustfmt looks at the code alone.
+//! Comments are at most 100 columns wide, like the code; rustfmt checks only the code.
 //!
 //! Drawings and tables in a code block may be wider.
 
@@ -18,7 +18,7 @@ fn rust_files(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Numbers of the lines that are comments and too wide.
+/// Returns the numbers of comment lines that are too wide.
 fn too_wide(source: &str) -> Vec<usize> {
     let mut is_drawing = false;
     let mut found = Vec::new();

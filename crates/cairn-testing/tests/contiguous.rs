@@ -1,14 +1,14 @@
-//! Files that are written side by side in memory have blocks that follow each other, so that few
-//! mappings show them.
+//! Files written side by side in memory have consecutive blocks, so that few mappings suffice to
+//! map them.
 
 use cairn_core::{HandleId, Position, ROOT};
 use cairn_testing::driver::Process;
 use cairn_testing::world::{READ_WRITE, SUPERUSER, World};
 
 const BLOCK_BYTES: u64 = 4096;
-/// Blocks of each file.
+/// Number of blocks of each file.
 const BLOCKS: u64 = 4096;
-/// What a process takes at a time for all of its files.
+/// Number of blocks that a process reserves at a time for all of its files.
 const STRETCH_BLOCKS: u64 = 256;
 
 fn open(process: &Process, name: &str) -> HandleId {
@@ -23,7 +23,7 @@ fn write_block(process: &Process, handle: HandleId, block: u64) {
     assert_eq!(written.map(|(_, count)| count), Ok(BLOCK_BYTES));
 }
 
-/// How many stretches of blocks that follow each other the file has.
+/// Returns the number of runs of consecutive blocks that the file consists of.
 fn stretches(process: &Process, handle: HandleId) -> usize {
     let inode = process.fs.handle(handle).expect("it is open").inode;
     let (mut offset, mut found, mut end) = (0, 0, None);
@@ -41,9 +41,12 @@ fn stretches(process: &Process, handle: HandleId) -> usize {
 }
 
 /// Mechanism: in memory all descriptions of a process took their blocks one after the other from
-/// the stretch that they share. Consequence: of files written side by side no two blocks followed
-/// each other, and a mapping of one took a mapping of the kernel's for every block, of which a
-/// process has 65 530. Fix: streams, as on media.
+/// the stretch that they share.
+///
+/// Consequence: no two blocks of files written side by side were consecutive. Mapping such a file
+/// took a kernel mapping for every block, and a process may have only 65 530 of them.
+///
+/// Fix: streams, as on media.
 #[test]
 fn files_are_written_side_by_side_then_each_has_few_stretches() {
     for files in [2, 4, 16] {
@@ -55,7 +58,7 @@ fn files_are_written_side_by_side_then_each_has_few_stretches() {
         }
         for &handle in &handles {
             let found = stretches(&process, handle);
-            // Short ones while it is short, and rests of what is taken at a time.
+            // The first stretches of a file are short, and rests of stretches remain.
             let most = 4 * (BLOCKS / STRETCH_BLOCKS) as usize;
             assert!(found <= most, "{files} files: {found} stretches");
         }
@@ -63,7 +66,7 @@ fn files_are_written_side_by_side_then_each_has_few_stretches() {
     }
 }
 
-/// The tier fills up: what is set apart for one file is there for every other.
+/// The tier fills up completely: blocks reserved for one file are available to every other.
 #[test]
 fn files_are_written_side_by_side_until_nothing_is_free_then_all_of_it_was_used() {
     let world = World::new(1000, 64);

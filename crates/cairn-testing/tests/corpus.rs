@@ -1,6 +1,6 @@
-//! Replays every input below `fuzz/`: what fuzzing found to reach most of the code (`corpus`) and
-//! what once made it fail (`regressions`). A planted bug is found again by the input that first
-//! found it.
+//! Replays every input below `fuzz/`: the inputs that reach most of the code (`corpus`) and those
+//! that once made it fail (`regressions`). The input that first found a planted bug must find it
+//! again.
 
 use cairn_testing::fuzz::{TARGETS, Target};
 use std::fs;
@@ -18,7 +18,7 @@ fn inputs(kind: &str, target: &Target) -> Vec<PathBuf> {
 }
 
 fn replay(target: &Target, path: &Path) {
-    // The last one that is said is the one that failed.
+    // The last input printed is the one that failed.
     println!("{}: {}", target.name, path.display());
     (target.run)(&fs::read(path).expect("the input can be read"));
 }

@@ -1,8 +1,8 @@
-//! The crash driver finds each classic mistake of a log, and none in a log without them.
+//! The crash driver finds each classic mistake of a log, and none in a correct log.
 //!
-//! The log is a toy: a block of data and a record of it per append. Full log blocks are immutable,
-//! the partial last one is rewritten to two blocks in turn; order: data, flush, record, flush,
-//! acknowledge.
+//! The log is a toy: a block of data and a record of it per append. Full log blocks are immutable.
+//! The partial last one is rewritten to two blocks in turn. The order of an append is: data, flush,
+//! record, flush, acknowledge.
 
 use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media};
 use cairn_testing::crash::{
@@ -17,14 +17,14 @@ use std::sync::Arc;
 
 const BLOCK: u64 = MEDIA_BLOCK_BYTES as u64;
 const MEDIA_BYTES: u64 = 4 << 20;
-/// The two blocks of the partial last log block are 0 and 1.
+/// First full log block. The partial last one uses blocks 0 and 1.
 const FIRST_LOG_BLOCK: u32 = 2;
 const FIRST_DATA_BLOCK: u32 = 512;
 const HEADER_BYTES: usize = 12;
-/// More than a sector.
+/// Length of a record, bytes; more than a sector.
 const RECORD_BYTES: usize = 600;
 const RECORDS_PER_BLOCK: u32 = 6;
-/// Attempts to write something durably.
+/// Most attempts to write something durably.
 const ATTEMPTS_MAX: u32 = 3;
 const APPENDS: u32 = 20;
 
@@ -38,7 +38,7 @@ enum Mistake {
     FlushedAgainInsteadOfWritten,
 }
 
-/// How many appends were begun and how many were acknowledged.
+/// Number of appends begun and number acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Appends {
     begun: u32,
@@ -53,7 +53,7 @@ fn record(number: u32) -> Vec<u8> {
     vec![0x80 | number as u8; RECORD_BYTES]
 }
 
-/// A log block: checksum, number of the first record, count, records.
+/// Returns a log block: checksum, number of the first record, count, records.
 fn log_block(first: u32, count: u32) -> Vec<u8> {
     let mut block = vec![0; 4];
     block.extend(first.to_le_bytes());
@@ -88,7 +88,7 @@ impl ToyLog<'_> {
         Ok(())
     }
 
-    /// The log block whose last record is this one, and where it goes.
+    /// Returns the log block whose last record is `number`, and its offset.
     fn log_block_with(&self, number: u32) -> (u64, Vec<u8>) {
         let (index, count) = (number / RECORDS_PER_BLOCK, number % RECORDS_PER_BLOCK + 1);
         let place = match count {
@@ -99,7 +99,7 @@ impl ToyLog<'_> {
         (u64::from(place) * BLOCK, log_block(index * RECORDS_PER_BLOCK, count))
     }
 
-    /// Writes durably, again if something fails.
+    /// Writes durably, with more attempts after a failure.
     fn store(&self, place: u64, bytes: &[u8], before_flush: impl Fn()) -> cairn_core::Result<()> {
         let mut is_written = false;
         for _ in 0..ATTEMPTS_MAX {
@@ -114,7 +114,7 @@ impl ToyLog<'_> {
     }
 }
 
-/// How many records a log block holds of those from `first` on.
+/// Returns the number of records in a log block whose first record must be `first`.
 fn count_in(block: &[u8], first: u32, mistake: Mistake) -> u32 {
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| block[at + byte]));
     let is_intact = mistake == Mistake::NoChecksum || word(0) == CHECKSUM(0, &block[4..]);
@@ -127,7 +127,7 @@ fn read(media: &Image, block: u32) -> Vec<u8> {
     bytes
 }
 
-/// Every record there is, one after the other.
+/// Returns all records in order.
 fn recover(media: &Image, mistake: Mistake) -> Vec<u8> {
     let mut records = Vec::new();
     for index in 0.. {
@@ -163,7 +163,7 @@ fn check(image: &Image, appends: &Appends, mistake: Mistake) -> Result<(), Strin
     Ok(())
 }
 
-/// A workload; it gives up when repeating does not help.
+/// Returns a workload that gives up when repeating does not help.
 fn append_all(mistake: Mistake) -> impl Fn(&Arc<FaultyMedia>, &Progress<Appends>) {
     move |media, progress| {
         let log = ToyLog { media, mistake };
@@ -175,7 +175,7 @@ fn base() -> Image {
     Image::filled(MEDIA_BYTES, 0)
 }
 
-/// More than there are.
+/// Returns a budget that allows all crashes.
 fn everything() -> Budget {
     Budget { systematic_per_point: usize::MAX, ..Budget::new(u64::MAX, 1) }
 }
@@ -202,8 +202,8 @@ fn log_without_mistakes_survives_every_crash() {
     let report = crash_everywhere(Mistake::None, &FaultPlan::default(), &everything());
     let report = report.unwrap_or_else(|failure| panic!("{failure}"));
     assert_eq!(report.operations, u64::from(4 * APPENDS));
-    // After a write of eight sectors: as many prefixes and gaps as there are, and random ones; else
-    // one.
+    // After a write of eight sectors every prefix, every gap and the random choices are tried;
+    // after a flush one image.
     let per_write = 2 * 8 + Budget::new(0, 0).random_per_point as u64;
     assert_eq!(report.images, 1 + u64::from(2 * APPENDS) * (per_write + 1));
 }

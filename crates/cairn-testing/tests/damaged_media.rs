@@ -1,5 +1,5 @@
-//! Media that are damaged: recovery goes on from what is there twice, and refuses what would be an
-//! older state.
+//! Damaged media: recovery continues from what exists twice, and refuses what would be an older
+//! state.
 
 use cairn_core::inspect;
 use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, ROOT, Superblock};
@@ -10,8 +10,8 @@ use cairn_testing::faulty::Image;
 use cairn_testing::tier::CHECKSUM;
 use std::sync::Arc;
 
-/// Media on which `names` names were made and synced one after the other, and then the node lost
-/// its memory.
+/// Returns media on which `names` names were created and synced one after the other, before the
+/// node lost its memory.
 fn written(names: usize) -> (Arc<Image>, Superblock) {
     let (image, superblock) = Setting::simple().format();
     let media = Arc::new(image);
@@ -29,9 +29,12 @@ fn names(process: &Process) -> u64 {
     process.fs.check().expect("nothing is damaged").names
 }
 
-/// Mechanism: the newest snapshot is damaged, and recovery used the older one; it wrote the next
-/// one, by its number, into the slot it had just read. Consequence: a crash meanwhile left no
-/// snapshot at all. Fix: the next one goes to the damaged slot.
+/// Mechanism: the newest snapshot is damaged, so recovery used the older one. It wrote the next
+/// snapshot, by its number, into the slot it had just read.
+///
+/// Consequence: a crash meanwhile left no snapshot at all.
+///
+/// Fix: the next snapshot goes to the damaged slot.
 #[test]
 fn crash_during_recovery_from_the_older_snapshot_leaves_what_was_synced() {
     let (media, superblock) = written(20);
@@ -59,14 +62,17 @@ fn crash_during_recovery_from_the_older_snapshot_leaves_what_was_synced() {
     tried.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Mechanism: a block of the log was damaged, and recovery took that for the end of it, as after a
-/// crash. Consequence: an older state came back without a word, with blocks in its files that had
-/// been used for others since. Fix: what was flushed after the damaged block stands behind it, so
-/// recovery refuses.
+/// Mechanism: a block of the log was damaged, and recovery took that for the end of the log, as
+/// after a crash.
+///
+/// Consequence: an older state came back without an error. Blocks of its files had been used for
+/// other files since.
+///
+/// Fix: blocks flushed after the damaged one follow it, so recovery refuses.
 #[test]
 fn log_that_is_damaged_before_its_end_is_refused() {
     let (media, superblock) = written(300);
-    // The log began in the second block of the ring, and goes on for more than these.
+    // The log begins in the second block of the ring and is longer than these blocks.
     for place in 1..4 {
         let offset = (4 + place) * MEDIA_BLOCK_BYTES as u64;
         let mut block = [0; MEDIA_BLOCK_BYTES];

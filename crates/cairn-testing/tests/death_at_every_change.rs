@@ -1,17 +1,18 @@
 //! Whatever a process has changed of a transaction when it dies, the next owner of the lock finds
-//! the namespace as it was before, or as it is after.
+//! the namespace in the state before or after the transaction.
 //!
-//! A child runs one operation and is stopped whenever it has saved another pre-image or taken or
-//! released the lock: the memory between two such moments differs only in what rolling back
+//! A child runs one operation. It stops whenever it has saved another pre-image or has taken or
+//! released the lock. Between two such moments the memory differs only in words that a rollback
 //! restores. At every stop the segment is copied, the lock of the copy reports a dead owner, and
-//! the copy is rolled back, checked and compared: between two moments at which the lock is free
-//! nothing but the first and the second of them may show. `death_in_lock.rs` kills real processes
-//! and uses the real lock, but reaches fewer moments.
+//! the copy is rolled back, checked and compared. Between two moments at which the lock is free,
+//! only the states of these two moments may show. `death_in_lock.rs` kills real processes and uses
+//! the real lock, but reaches fewer moments.
 //!
-//! The same while an image is held: at every stop it is what the namespace was at the cut, too.
+//! The same runs while an image is held: at every stop the image shows the namespace as it was at
+//! the cut, too.
 //!
-//! `CAIRN_SOAK=1` stops at every instruction instead. Without debug registers a sample of the
-//! instructions is used.
+//! `CAIRN_SOAK=1` stops at every instruction instead. Without debug registers, the test stops at a
+//! sample of the instructions.
 #![cfg(target_arch = "x86_64")]
 
 use cairn_core::{
@@ -29,44 +30,44 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 const PAGE_WORDS: usize = 512;
-/// The word that says how many pre-images are saved: the first after page 0 (docs/FORMAT.md).
+/// Word that holds the number of saved pre-images: the first one after page 0 (docs/FORMAT.md).
 const UNDO_LENGTH: usize = PAGE_WORDS;
-/// Hugeblocks of the first tier.
+/// Number of hugeblocks of the first tier.
 const FAST: u32 = 256;
-/// Names that fill a leaf of the tree.
+/// Number of names that fill a leaf of the tree.
 const NAMES: u32 = 130;
-/// Stops after which an operation must be over.
+/// Number of stops by which an operation must be over.
 const STOPS_MAX: u64 = 20_000_000;
-/// Without debug registers, every so many instructions are looked at.
+/// Distance of the instructions examined, without debug registers.
 const STRIDE: u64 = 97;
 
-/// Words of a segment on the heap in which pages are saved while an image is held.
+/// Size of the segment on the heap in which pages are saved while an image is held, words.
 const SHADOW_WORDS: usize = 1 << 19;
 
-/// The process that is dead when it is reaped.
+/// Identity of the process that is reaped as dead.
 const OTHER: ProcessIdentity = ProcessIdentity { pid: 2, pid_namespace: 1, start_time: 1 };
 
-/// What a child does, and how many transactions that takes at least.
+/// An operation of a child, and the least number of transactions it takes.
 struct Operation {
     name: &'static str,
     transactions: usize,
     act: fn(&Stage),
 }
 
-/// What the operations act on.
+/// State that the operations act on.
 struct Stage {
     process: Process,
-    /// The file `a` of two blocks and a bit, open; a write to it is planned and its bytes are
-    /// moved.
+    /// The open file `a` of a little more than two blocks. A write to it is planned and its bytes
+    /// are transferred.
     handle: HandleId,
     inode: InodeId,
     plan: Mutex<Option<WritePlan>>,
-    /// A file that is written under a lease, and the word that says how far.
+    /// A file written under a lease.
     leased: (HandleId, InodeId),
     lease_state: usize,
-    /// A file whose data are elsewhere but for a block.
+    /// An absent file of which one block is staged in.
     absent: InodeId,
-    /// The slot of `OTHER`, with open files, one of them deleted, and a write in flight.
+    /// Slot of `OTHER`, which has open files, one of them deleted, and a write in flight.
     other: SlotId,
 }
 
@@ -131,7 +132,7 @@ const OPERATIONS: [Operation; 28] = [
     },
     Operation {
         name: "overwrite a few bytes",
-        // Two of them are a write that voids the checksum.
+        // Two of them are the write that voids the checksum.
         transactions: 4,
         act: |stage| {
             let caller = stage.caller();
@@ -152,7 +153,7 @@ const OPERATIONS: [Operation; 28] = [
         },
     },
     Operation {
-        // What there is to see is the same before and after.
+        // The visible state is the same before and after.
         name: "recall a lease",
         transactions: 0,
         act: |stage| {
@@ -309,7 +310,8 @@ const OPERATIONS: [Operation; 28] = [
     },
     Operation {
         name: "pack two files",
-        // The block of one is that of a pack; others are in it; the pack is closed.
+        // The block of one file becomes the pack; the other files are put into it; the pack is
+        // closed.
         transactions: 3,
         act: pack_new_files,
     },
@@ -326,7 +328,7 @@ const OPERATIONS: [Operation; 28] = [
     },
 ];
 
-/// What is done otherwise while an image is held.
+/// Operations that take another path while an image is held.
 const IMAGE_OPERATIONS: [Operation; 6] = [
     Operation {
         name: "write over a part of two blocks of the image",
@@ -386,7 +388,7 @@ fn create(process: &Process, path: &[u8], length: usize) -> (HandleId, InodeId) 
     (opened.handle, opened.inode)
 }
 
-/// Packs two files, and perhaps others. Their blocks are in no image.
+/// Packs two new files, and perhaps others. The new files have no block in an image.
 fn pack_new_files(stage: &Stage) {
     for name in [b"e", b"f"] {
         stage.process.close(create(&stage.process, name, 200).0).unwrap();
@@ -401,7 +403,7 @@ fn begin_write(process: &Process, handle: HandleId, at: u64, length: usize) -> W
     write.plan
 }
 
-/// A file whose data are elsewhere; who brought them has given up.
+/// Makes an absent file whose stager has given up.
 fn create_absent(process: &Process) -> InodeId {
     let (fs, caller) = (&process.fs, process.caller());
     let options = OpenOptions { read: false, ..READ_WRITE };
@@ -466,16 +468,16 @@ fn set_stage(memory: &Arc<ForkShared>) -> Stage {
     Stage { process, handle, inode, plan, leased, lease_state, absent, other: other.slot }
 }
 
-/// A page of a segment that nobody changes now: the child that could is stopped or gone.
+/// Returns a page of a segment that nobody changes: the child that could is stopped or gone.
 fn page_of(words: &[AtomicU64], page: usize) -> &[u64] {
     let words = &words[page * PAGE_WORDS..][..PAGE_WORDS];
     // SAFETY: an `AtomicU64` has the layout of a `u64`, and no other thread or process writes these
-    // now.
+    // words while the slice is in use.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), PAGE_WORDS) }
 }
 
-/// The pages in which two states differ, and those that are in use: they may change for a moment
-/// only.
+/// Returns the pages in which two states differ and those in use. The latter may change
+/// temporarily.
 fn pages_in_use(before: &[u64], after: &[AtomicU64]) -> Vec<usize> {
     let unused = [0; PAGE_WORDS];
     let is_used = |page: &usize| {
@@ -491,25 +493,25 @@ fn copy_page(from: &[u64], to: &[AtomicU64], page: usize) {
     }
 }
 
-/// The image that is held at every stop, until it ends.
+/// The image held at every stop, until it ends.
 struct HeldImage {
     view: Arc<HeapMemory>,
-    /// What it is to show.
+    /// State that it must show.
     cut: Portrait,
-    /// The words of the shadow that the operation may change, as they were last looked at.
+    /// Words of the shadow at the last look.
     shadow: Vec<u64>,
 }
 
-/// Looks at what a death would leave, in a copy of the segment.
+/// Examines in a copy of the segment what a death would leave.
 struct Judge {
     copy: Arc<HeapMemory>,
     fs: Microfs,
     image: Option<HeldImage>,
-    /// The pages that the operation changes, as they were last looked at.
+    /// Pages that the operation changes, with their content at the last look.
     pages: Vec<(usize, Vec<u64>)>,
-    /// What was there at the moments at which the lock was free.
+    /// States at the moments at which the lock was free.
     committed: Vec<Portrait>,
-    /// What was seen since the last of them and differs from it.
+    /// State seen since the last of them, if it differs.
     next: Option<Portrait>,
 }
 
@@ -531,7 +533,7 @@ impl Judge {
         judge
     }
 
-    /// True if it is another than it was.
+    /// Copies the shadow. Returns whether it has changed.
     fn copy_shadow(&mut self, shadow: &[AtomicU64]) -> bool {
         let Some(image) = &mut self.image else { return false };
         let now: Vec<u64> = shadow.iter().map(|word| word.load(Relaxed)).collect();
@@ -553,7 +555,8 @@ impl Judge {
         portrait(&Microfs::open_image(memory, CHECKSUM)?)
     }
 
-    /// Whoever comes after a death goes on saving pages, and the image is still what it was.
+    /// Checks that a process that comes after the death continues to save pages and the image stays
+    /// the same.
     fn examine_what_follows(&self, moment: &str) {
         let Some(image) = &self.image else { return };
         let load = |words: &[AtomicU64]| words.iter().map(|word| word.load(Relaxed)).collect();
@@ -582,7 +585,7 @@ impl Judge {
         assert!(seen == image.cut, "{moment}, and what followed: the image has changed");
     }
 
-    /// The image is what it was, as long as it is held.
+    /// Checks that the image is unchanged, as long as it is held.
     fn examine_image(&self, moment: &str) {
         let Some(image) = &self.image else { return };
         match self.portrait_of_image() {
@@ -628,8 +631,8 @@ impl Judge {
     }
 }
 
-/// Whether nothing has happened yet. The version of a file may be ahead: that refuses checksums
-/// which are being computed, and no more.
+/// Whether two states are equal, except that the version of a file may be ahead. A higher version
+/// only invalidates checksums that are being computed.
 fn is_still(before: &Portrait, seen: &Portrait) -> bool {
     let mut before = before.clone();
     for (path, file) in &mut before.tree {
@@ -640,7 +643,8 @@ fn is_still(before: &Portrait, seen: &Portrait) -> bool {
     before == *seen
 }
 
-/// Runs the operation in a child and judges every stop. Returns the stops and the committed states.
+/// Runs the operation in a child and examines every stop. Returns the number of stops and of
+/// committed states.
 fn judge(operation: &Operation, holds_image: bool) -> (u64, usize) {
     let words = geometry().segment_bytes() as usize / 8;
     let memory = Arc::new(ForkShared::with_shadow(words, SHADOW_WORDS));
@@ -650,7 +654,7 @@ fn judge(operation: &Operation, holds_image: bool) -> (u64, usize) {
     }
     let shadow: Vec<u64> = memory.shadow().iter().map(|word| word.load(Relaxed)).collect();
     let before: Vec<u64> = memory.words().iter().map(|word| word.load(Relaxed)).collect();
-    // Once without stopping, to learn which pages it changes.
+    // A run without stops shows which pages the operation changes.
     let rehearsal = Child::fork(false, || (operation.act)(&stage));
     assert_eq!(rehearsal.join(), Stepped::Ended(Some(0)), "{}", operation.name);
     let pages = pages_in_use(&before, memory.words());
@@ -661,7 +665,7 @@ fn judge(operation: &Operation, holds_image: bool) -> (u64, usize) {
     let mut judge = Judge::new(&before, &pages, memory.shadow());
     let mut child = Child::fork(true, || (operation.act)(&stage));
     let words = [0, UNDO_LENGTH, stage.lease_state].map(|at| &memory.words()[at]);
-    // How many pages are saved, and whether the first one is.
+    // Words: the number of saved pages, and whether the first page is saved.
     let saved = [0, PAGE_WORDS].map(|at| &memory.shadow()[at]);
     let watched = match holds_image {
         true => [words[0], words[1], saved[0], saved[1]],
@@ -692,12 +696,13 @@ fn death_at_any_change_leaves_the_state_before_or_after_the_transaction() {
         let (stops, states) = judge(operation, false);
         println!("{}: {stops} stops, {states} states", operation.name);
         assert!(states > operation.transactions, "{}: {states} states", operation.name);
-        // A write under a lease has but two.
+        // A write under a lease has only two stops.
         assert!(stops > 1, "{}: {stops} stops", operation.name);
     }
 }
 
-/// With an image there are no leases, and a few bytes are not written at once into its blocks.
+/// Whether an operation does not occur with an image: then there are no leases, and a few bytes are
+/// not written at once into the image's blocks.
 fn needs_no_image(operation: &Operation) -> bool {
     operation.name.contains("lease") || operation.name.contains("few bytes")
 }

@@ -1,10 +1,10 @@
-//! Proves that a process killed at any instruction inside the lock leaves a namespace that is
-//! whole: the real lock notices the death, the operation happened or did not, and reaping the dead
-//! process leaves nothing behind.
+//! A process killed at any instruction inside the lock leaves a consistent namespace. The real lock
+//! detects the death, the operation happened completely or not at all, and reaping the dead process
+//! leaves nothing behind.
 //!
 //! A child runs one operation under single-stepping and is killed after n instructions, for many n
-//! in and around the part where it holds the lock; for every n if `CAIRN_SOAK` is set (hours).
-//! Skipped, visibly, where ptrace is forbidden.
+//! in and around the part where it holds the lock. With `CAIRN_SOAK` set, every n is tried (hours).
+//! Where ptrace is forbidden, the test prints that it is skipped.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use cairn_core::{
@@ -17,15 +17,15 @@ use cairn_testing::tier::{CHECKSUM, small_geometry};
 use cairn_testing::world::{READ_WRITE, SUPERUSER};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Instructions stepped through per operation, all kills together, unless every instruction is
+/// Number of instructions stepped per operation, over all kills, unless every instruction is
 /// visited.
 const STEPS_PER_OPERATION: u64 = 40_000;
-/// Instructions before and after the critical section that are looked at, too.
+/// Number of instructions before and after the critical section that are included.
 const MARGIN: u64 = 40;
-/// How the child says that it must not be traced.
+/// Exit status of a child that must not be traced.
 const FORBIDDEN: i32 = 77;
 
-/// Words that a forked child shares; never unmapped.
+/// Words shared with a forked child; never unmapped.
 #[derive(Clone, Copy)]
 struct SharedWords(&'static [AtomicU64]);
 
@@ -33,12 +33,13 @@ impl SharedWords {
     fn new(count: usize) -> SharedWords {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice; it replaces
+        // nothing.
         let address =
             unsafe { libc::mmap(std::ptr::null_mut(), count * 8, protection, flags, -1, 0) };
         assert_ne!(address, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-        // SAFETY: the mapping is page-aligned, that long, zeroed, and never unmapped; all access is
-        // atomic.
+        // SAFETY: the mapping is page-aligned, `count` words long, zeroed, and never unmapped. All
+        // access is atomic.
         SharedWords(unsafe { std::slice::from_raw_parts(address.cast(), count) })
     }
 
@@ -48,8 +49,8 @@ impl SharedWords {
 
     fn restore(&self, snapshot: &[u64]) {
         assert_eq!(self.0.len(), snapshot.len());
-        // SAFETY: both areas have that many words and do not overlap; the only process or thread
-        // that uses these words now is this one.
+        // SAFETY: both areas have that many words and do not overlap. Only this thread uses the
+        // shared words during the copy.
         unsafe {
             let target = self.0.as_ptr().cast::<u64>().cast_mut();
             std::ptr::copy_nonoverlapping(snapshot.as_ptr(), target, snapshot.len());
@@ -83,13 +84,13 @@ impl Memory for SharedWords {
     }
 }
 
-/// What the child knows of the namespace it was forked with.
+/// What the child knows of the namespace when it is forked.
 struct Known {
     caller: Caller,
-    /// Open on `h`.
+    /// Handle of the open file `h`.
     handle: HandleId,
     file: InodeId,
-    /// A write of new blocks to `h`, transferred and not committed.
+    /// A write of new blocks to `h`: transferred, not committed.
     plan: WritePlan,
 }
 
@@ -136,7 +137,7 @@ const OPERATIONS: &[Operation] = &[
     ("symlink", |fs, known| fs.symlink(&known.caller, &[b'x'; 100], ROOT, b"s").map(drop)),
 ];
 
-/// Path, kind and permissions, size of everything that has a name.
+/// Path, kind with permissions, and size of every named node.
 type Names = Vec<(Vec<u8>, u32, u64)>;
 
 fn names(fs: &Microfs) -> Result<Names> {
@@ -172,11 +173,11 @@ enum State {
 }
 
 impl Child {
-    /// Forks; the child stops before the operation. `None` where tracing is forbidden.
+    /// Forks a child that stops before the operation. Returns `None` where tracing is forbidden.
     fn start(fs: &Microfs, known: &Known, operation: Operation) -> Option<Child> {
-        // SAFETY: the child only runs the operation, which takes no lock of this process except the
-        // allocator's, which the C library makes usable in the child, and leaves without unwinding
-        // into the harness.
+        // SAFETY: the child runs only the operation and leaves without unwinding into the harness.
+        // The only lock of this process it takes is the allocator's, which the C library makes
+        // usable in the child.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "{}", std::io::Error::last_os_error());
         if pid == 0 {
@@ -188,7 +189,7 @@ impl Child {
                 libc::raise(libc::SIGSTOP);
             }
             let done = (operation.1)(fs, known).is_ok();
-            // SAFETY: ends the child at once, without running what belongs to the parent.
+            // SAFETY: ends the child at once; no destructor or exit handler of the parent runs.
             unsafe { libc::_exit(i32::from(!done)) };
         }
         let child = Child(pid);
@@ -200,7 +201,7 @@ impl Child {
 
     fn wait(&self) -> State {
         let mut status = 0;
-        // SAFETY: `status` outlives the call; the child is ours and was not waited for yet.
+        // SAFETY: `status` outlives the call. The child is ours, and nobody has waited for it yet.
         let waited = unsafe { libc::waitpid(self.0, &mut status, 0) };
         assert_eq!(waited, self.0, "{}", std::io::Error::last_os_error());
         match libc::WIFSTOPPED(status) {
@@ -217,13 +218,13 @@ impl Child {
     }
 
     fn kill(self) {
-        // SAFETY: the child is ours and was not waited for, so its number is not in use again.
+        // SAFETY: the child is ours and nobody has waited for it, so its pid is not reused.
         unsafe { libc::kill(self.0, libc::SIGKILL) };
         while self.wait() == State::Stopped {}
     }
 }
 
-/// Instructions of a whole operation, and those between which the child held the lock.
+/// Number of instructions of an operation, and the range in which the child held the lock.
 struct Length {
     total: u64,
     first_held: u64,
@@ -255,7 +256,7 @@ fn next_prime(from: u64) -> u64 {
     (from.max(2)..).find(|&number| is_prime(number)).unwrap_or(from)
 }
 
-/// The values of n at which to kill.
+/// Returns the values of n at which to kill.
 fn moments(length: &Length) -> Vec<u64> {
     if soaking() {
         return (0..length.total).collect();
@@ -265,12 +266,12 @@ fn moments(length: &Length) -> Vec<u64> {
     let average = (from + to) / 2;
     let kills = (STEPS_PER_OPERATION / average.max(1)).max(8);
     let stride = next_prime((to - from) / kills);
-    // The ends of the critical section are the delicate ones.
+    // The ends of the critical section are the critical moments.
     let ends = [length.first_held, length.last_held, length.last_held + 1];
     (from..to).step_by(stride as usize).chain(ends).collect()
 }
 
-/// Checks what is left, before and after the dead process is reaped.
+/// Checks the remaining state, before and after the dead process is reaped.
 fn verify(words: SharedWords, allowed: [&Names; 2], what: &str) {
     let fs = words.microfs();
     let check = |when: &str| {
@@ -290,14 +291,14 @@ fn verify(words: SharedWords, allowed: [&Names; 2], what: &str) {
     assert_eq!(report.orphaned_blocks, 0, "{what}: left behind");
 }
 
-/// Keeps this process and its children on one processor: then a step is a change of context,
-/// without the time in which the other processor wakes up.
+/// Keeps this process and its children on one processor. Then a step is only a context switch, and
+/// no other processor has to wake up.
 fn stay_on_one_processor() {
-    // SAFETY: a set of processors is plain bits; the kernel reads it.
+    // SAFETY: a `cpu_set_t` is plain bits, for which zero is valid; the kernel only reads it.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
-        // It is only slower if this fails.
+        // If this fails, the test is only slower.
         libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
     }
 }
@@ -314,7 +315,7 @@ fn killed_inside_the_lock_then_operation_happened_or_not() {
     for &operation in OPERATIONS {
         let (name, run) = operation;
         words.restore(&snapshot);
-        // Opened before the fork: the child shall be inside the lock most of its time.
+        // Opened before the fork, so that the child is inside the lock for most of its time.
         let fs = words.microfs();
         let before = names(&fs).expect("the namespace is whole");
         words.restore(&snapshot);

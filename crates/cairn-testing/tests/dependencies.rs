@@ -1,20 +1,22 @@
-//! The crates depend on what docs/ARCHITECTURE.md says and on nothing else, and those that run
-//! inside an application start no thread, print nothing and never end the process.
+//! The crates depend exactly on what docs/ARCHITECTURE.md says. Those that run inside an
+//! application start no thread, print nothing and never end the process.
 //!
-//! Proves it from the resolved graph of cargo (normal dependencies on this system, transitively)
-//! and from the sources. Does not look at development or build dependencies, at those that other
-//! systems would need (a build fetches none of them), nor at what macros expand to.
+//! The tests use cargo's resolved graph (normal dependencies on this system, transitively) and the
+//! sources.
+//!
+//! Does not look at development or build dependencies, at dependencies of other systems (a build
+//! fetches none of them), or at the expansion of macros.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The crates that are loaded into applications.
+/// Crates that are loaded into applications.
 const INSIDE: [&str; 6] =
     ["cairn-core", "cairn-platform", "cairn-nvme", "cairn-device", "cairn-posix", "cairn-preload"];
 
-/// What proves to another machine who we are, with all that these crates need: pure, without
-/// threads, and nothing runs when they are loaded.
+/// Crates for authentication to another machine, with everything they need. They are pure, start no
+/// threads, and run nothing when they are loaded.
 const CRYPTOGRAPHY: [&str; 19] = [
     "base64ct",
     "block-buffer",
@@ -37,7 +39,7 @@ const CRYPTOGRAPHY: [&str; 19] = [
     "zeroize",
 ];
 
-/// What their sources must not contain: a thread, output or an end of the application's process.
+/// Words forbidden in their sources: threads, output, an end of the application's process.
 const FORBIDDEN: [&str; 8] = [
     "thread::spawn",
     "thread::Builder",
@@ -54,7 +56,7 @@ fn workspace() -> PathBuf {
     below.ancestors().nth(2).expect("the crate lies in crates/").to_owned()
 }
 
-/// Names of all packages that `package` is built with, without itself.
+/// Returns the names of all packages that `package` is built with, without itself.
 fn dependencies(package: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--offline", "--locked", "--edges", "normal", "--all-features"])
@@ -86,7 +88,7 @@ fn platform_is_resolved_then_it_depends_on_core_libc_and_a_checksum() {
     depends_exactly_on("cairn-platform", &["cairn-core", "crc", "crc-catalog", "libc"]);
 }
 
-/// All of Cairn's crates that `package` names itself.
+/// Returns all of Cairn's crates that the manifest of `package` names.
 fn own_direct_dependencies(package: &str) -> BTreeSet<String> {
     let manifest = workspace().join("crates").join(package).join("Cargo.toml");
     let text = std::fs::read_to_string(manifest).expect("each crate has a manifest");
@@ -121,8 +123,8 @@ fn posix_is_resolved_then_it_adds_what_switches_stacks() {
 
 #[test]
 fn preload_is_resolved_then_it_depends_on_our_crates_libc_and_a_decoder() {
-    // The decoder of instructions, with what it needs: they allocate nothing, and run nothing
-    // before they are called.
+    // The instruction decoder with what it needs: neither allocates, nor runs anything before it is
+    // called.
     let decoder: &[&str] = match cfg!(target_arch = "x86_64") {
         true => &["yaxpeax-arch", "yaxpeax-x86"],
         false => &[],
@@ -168,13 +170,13 @@ fn rust_files(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether the file is the module of unit tests of another: `tests.rs`, or below `tests/`.
+/// Whether the file is a module of unit tests: `tests.rs`, or below `tests/`.
 fn is_test_module(path: &Path) -> bool {
     path.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests.rs" | "tests")))
 }
 
-/// The source without the inline modules and items that exist only in tests. They are told by the
-/// brace in the column of their attribute, which is where rustfmt puts it.
+/// Returns the source without inline modules and items that exist only in tests. Such an item ends
+/// at the brace in the column of its attribute, where rustfmt puts it.
 fn shipped_lines(source: &str) -> Vec<(usize, &str)> {
     let mut shipped = Vec::new();
     let mut lines = source.lines().enumerate();
@@ -197,7 +199,7 @@ fn shipped_lines(source: &str) -> Vec<(usize, &str)> {
     shipped
 }
 
-/// Whether `word` stands in `code` and is not the end of a longer name.
+/// Whether `word` occurs in `code` other than as the end of a longer name.
 fn mentions(code: &str, word: &str) -> bool {
     code.match_indices(word).any(|(at, _)| {
         let before = code[..at].chars().next_back();
@@ -208,7 +210,7 @@ fn mentions(code: &str, word: &str) -> bool {
 fn offences(source: &str) -> Vec<(usize, &'static str)> {
     let mut found = Vec::new();
     for (number, line) in shipped_lines(source) {
-        // Comments may speak of these things.
+        // Comments may contain these words.
         let code = line.split("//").next().unwrap_or_default();
         let words = FORBIDDEN.into_iter().filter(|word| mentions(code, word));
         found.extend(words.map(|word| (number, word)));

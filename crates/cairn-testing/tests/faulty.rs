@@ -1,4 +1,4 @@
-//! Each fault of the faulty media does what their documentation says, and nothing else does.
+//! Each fault of the faulty media does what its documentation says, and nothing else does.
 
 use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, SECTOR_BYTES};
 use cairn_testing::faulty::{
@@ -12,7 +12,7 @@ use std::sync::Arc;
 const BLOCK: u64 = MEDIA_BLOCK_BYTES as u64;
 const BLOCK_SECTORS: usize = MEDIA_BLOCK_BYTES / SECTOR_BYTES;
 const MEDIA_BYTES: u64 = 64 * BLOCK;
-/// What is there at first.
+/// Initial content of the media.
 const EMPTY: u8 = 0xee;
 
 fn media() -> FaultyMedia {
@@ -39,7 +39,7 @@ fn read(media: &dyn Media, block: u64) -> [u8; MEDIA_BLOCK_BYTES] {
     bytes
 }
 
-/// The first byte of each sector of a block that has only whole sectors of one byte.
+/// Returns the first byte of each sector of a block whose sectors each hold one repeated byte.
 fn sectors(media: &dyn Media, block: u64) -> Vec<u8> {
     let bytes = read(media, block);
     let sectors = bytes.chunks(SECTOR_BYTES);
@@ -50,7 +50,7 @@ fn sectors(media: &dyn Media, block: u64) -> Vec<u8> {
     sectors.map(first).collect()
 }
 
-/// How many bits differ.
+/// Returns the number of bits that differ.
 fn differences(left: &[u8], right: &[u8]) -> u32 {
     left.iter().zip(right).map(|(left, right)| (left ^ right).count_ones()).sum()
 }

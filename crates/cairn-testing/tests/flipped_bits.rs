@@ -1,8 +1,7 @@
-//! Proves that damaged metadata never makes the core panic or loop: every public operation on a
-//! namespace whose words were flipped or overwritten answers with `Ok` or `Err`. A header that was
-//! damaged is refused at open.
+//! Damaged metadata never makes the core panic or loop. Every public operation on a namespace with
+//! flipped or overwritten words returns `Ok` or `Err`. A damaged header is refused at open.
 //!
-//! `CAIRN_TEST_SEEDS` sets the number of seeds, `CAIRN_TEST_SEED` runs one; a failure names its
+//! `CAIRN_TEST_SEEDS` sets the number of seeds, `CAIRN_TEST_SEED` runs one. A failure names its
 //! seed and operation.
 
 use cairn_core::{Error, HeapMemory, Memory, Microfs};
@@ -17,12 +16,12 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Seeds unless the environment says otherwise.
+/// Default number of seeds.
 const SEEDS: u64 = 1500;
-/// Without progress for so long an operation counts as endless.
+/// Time without progress after which an operation counts as endless.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Damages the words as `seed` says.
+/// Damages words; `seed` determines which.
 fn damage(image: &Image, memory: &HeapMemory, seed: u64) {
     let mut random = Random::new(seed);
     let words = memory.words();
@@ -49,7 +48,8 @@ fn damage(image: &Image, memory: &HeapMemory, seed: u64) {
     }
 }
 
-/// Ends the test process if nothing was reported for `PATIENCE`; stops when the sender is gone.
+/// Starts a thread that aborts the test process if nothing is reported for `PATIENCE`. It stops
+/// when the sender is dropped.
 fn start_watchdog() -> Sender<(u64, &'static str)> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -60,7 +60,7 @@ fn start_watchdog() -> Sender<(u64, &'static str)> {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {
                     let (seed, operation) = last;
-                    // Not `eprintln`, whose output the test harness keeps until a test ends.
+                    // The test harness would hold back the output of `eprintln` until a test ends.
                     let said =
                         format!("seed {seed}: {operation} did not end within {PATIENCE:?}\n");
                     let _ = std::io::stderr().write_all(said.as_bytes());
@@ -88,7 +88,7 @@ fn flipped_words_then_every_operation_answers() {
         image.restore(&memory);
         damage(&image, &memory, seed);
         let fs = Microfs::open(Box::new(memory.clone()), CHECKSUM).expect("the header is intact");
-        // Operations change the words, too: each is the first one for some seeds.
+        // Operations change the words, too, so each of them is the first one for some seeds.
         let first = seed as usize % OPERATIONS.len();
         for (name, operation) in OPERATIONS[first..].iter().chain(&OPERATIONS[..first]) {
             progress.send((seed, name)).expect("the watchdog runs");

@@ -1,5 +1,4 @@
-//! What is written to the media of several tiers comes there in an order that a crash cannot turn
-//! round.
+//! Writes to the media of several tiers become durable in an order that no crash can reverse.
 
 use cairn_core::recover;
 use cairn_core::{
@@ -21,7 +20,7 @@ enum Event {
     LogWritten,
 }
 
-/// Media that note what happens to them.
+/// Media that record the events on them.
 struct Noted {
     image: Arc<Image>,
     flush: Event,
@@ -60,11 +59,11 @@ impl Media for Noted {
     }
 }
 
-/// Media of which one flush fails, after what is done meanwhile.
+/// Media of which one flush fails, after it has run `meanwhile`.
 struct Failing {
     image: Arc<Image>,
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    /// Gets word of whoever waits for another.
+    /// Receives a message whenever a process waits for another.
     waits: Mutex<Sender<Met>>,
 }
 
@@ -99,7 +98,7 @@ impl Media for Failing {
     }
 
     fn wait_for(&self, _: ProcessIdentity, _: u32) -> bool {
-        // Nobody may listen any more.
+        // The receiver may be gone.
         let _ = self.waits.lock().unwrap_or_else(PoisonError::into_inner).send(Met::Waits);
         thread::yield_now();
         false
@@ -110,7 +109,7 @@ impl Media for Failing {
     }
 }
 
-/// A process that has written to a file what is not durable.
+/// Returns a process that has written to a file data that are not durable yet.
 fn process_that_wrote(fs: Microfs, tier: Arc<MediaTier>) -> Process {
     let identity = ProcessIdentity { pid: 1, pid_namespace: 1, start_time: 7 };
     let process = Process::attach(fs, identity, SUPERUSER, tier, Clock::default());
@@ -141,10 +140,12 @@ fn data_of_every_tier_are_flushed_before_the_records_that_refer_to_them() {
     assert_eq!(*events, [FlushOfSecond, FlushOfFirst, LogWritten, FlushOfFirst]);
 }
 
-/// Mechanism: a snapshot's flushes were done without the duty of flushing, and that one failed was
-/// noted only after it had returned.
+/// Mechanism: a snapshot's flushes were done without the flush duty, and the failure of one was
+/// recorded only after it had returned.
+///
 /// Consequence: another process's flush could succeed in between, and what it promised was not on
 /// the media.
+///
 /// Fix: `OneFlushAtATime` (`flush.rs`).
 #[test]
 fn nothing_becomes_durable_while_a_flush_of_a_snapshot_fails() {

@@ -1,10 +1,10 @@
-//! A store that is full, of data, of files or of open files, says so, loses nothing, and gives all
-//! of it back.
+//! A store that is full of data, of files or of open files reports it, loses nothing, and gives all
+//! of the space back.
 //!
-//! Proves: a write gives a short count and then ENOSPC; everything written reads back intact; names
-//! can still be removed, changed and made; freed space is usable at once, to the block; no inodes
-//! left is ENOSPC, no open-file descriptions left is ENFILE; and the check of the whole store finds
-//! no leak after any of it.
+//! A write returns a short count and then ENOSPC. Everything written reads back intact. Names can
+//! still be removed, changed and created. Freed space is usable at once, to the last block. Without
+//! free inodes the error is ENOSPC, without free open-file descriptions ENFILE. The check of the
+//! whole store finds no leak after any of it.
 
 mod attached;
 
@@ -26,11 +26,11 @@ const NO_SPACE: Errno = Errno(libc::ENOSPC);
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Waits for this test's turn and gives the state of the empty store.
+/// Waits for this test's turn. Returns the state of the empty store.
 fn turn() -> (MutexGuard<'static, ()>, Report) {
     let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     store(BLOCKS, INODES);
-    // Attached here, so that the first use is no difference.
+    // Attached here, so that the first use does not change the state.
     assert_eq!(mount().fs().orphans(), 0);
     let report = check();
     assert_eq!((report.file_blocks, report.inodes, report.handles), (0, 1, 0), "empty: {report:?}");
@@ -41,7 +41,7 @@ fn create(name: &str) -> i32 {
     open(name, libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC).expect("creates")
 }
 
-/// Writes pieces of random bytes until the store is full; gives what the file holds then.
+/// Writes pieces of random bytes until the store is full. Returns the content of the file.
 fn fill(descriptor: i32, random: &mut Random, piece_max: u64) -> Vec<u8> {
     let mut content = Vec::new();
     loop {
@@ -83,7 +83,7 @@ fn tier_is_filled_by_one_file_then_a_short_count_and_enospc_follow_and_all_reads
         assert_eq!(free_blocks(), 0);
         assert_eq!(content.len(), BLOCKS as usize * HUGEBLOCK, "filled to the last byte");
         assert_eq!(write(file, b"x"), Err(NO_SPACE));
-        // What has blocks can be overwritten in a full store; a hole cannot be filled.
+        // In a full store existing blocks can be overwritten, but a hole cannot be filled.
         assert_eq!(write_at(file, &content[..5000], At::Offset(0)), Ok(5000));
         let beyond = At::Offset((content.len() + 3 * HUGEBLOCK) as u64);
         assert_eq!(write_at(file, b"x", beyond), Err(NO_SPACE));
@@ -97,9 +97,12 @@ fn tier_is_filled_by_one_file_then_a_short_count_and_enospc_follow_and_all_reads
     });
 }
 
-/// Mechanism: nobody knew of a file's write that it had found no room. Consequence: what a program
-/// left that gave up, or went on regardless, was taken for a whole checkpoint, drained, and
-/// preferred to the one before. Fix: `Handle::lack`.
+/// Mechanism: the file did not record that a write had found no room.
+///
+/// Consequence: a program that gave up or carried on left a file that was taken for a whole
+/// checkpoint, drained, and preferred to the previous one.
+///
+/// Fix: `Handle::lack`.
 #[test]
 fn file_that_was_not_written_to_its_end_for_want_of_room_is_unclean() {
     let (_turn, empty) = turn();
@@ -181,7 +184,7 @@ fn tier_is_filled_by_many_files_then_each_is_intact_and_each_removal_frees_its_b
         let mut contents: Vec<(String, Vec<u8>)> = Vec::new();
         while free_blocks() > 0 {
             let name = format!("file-{}", contents.len());
-            // Smaller ones share blocks.
+            // Smaller files share blocks.
             let length = HUGEBLOCK / 2 + 1 + random.below(4 * HUGEBLOCK as u64) as usize;
             let bytes = random.bytes(length);
             let file = create(&name);
@@ -222,18 +225,18 @@ fn store_is_full_then_names_are_made_moved_cut_and_removed() {
     assert_eq!(stat("nothing").expect("there").size, 0);
     assert!(get("link") == content);
     check();
-    // A cut frees exactly what lies behind it, and what is left is untouched.
+    // A truncation frees exactly the blocks behind the new end and leaves the rest untouched.
     let kept = 5 * HUGEBLOCK + 100;
     file::truncate(&at("second"), kept as i64).expect("truncates");
     assert_eq!(free_blocks(), u64::from(BLOCKS) - 6);
     assert!(get("directory/moved") == content[..kept]);
-    // It grows by a hole again, and the space is given to another.
+    // The file grows by a hole again; another file gets the space.
     file::truncate(&at("second"), content.len() as i64).expect("grows without blocks");
     let grown = get("second");
     assert!(grown[..kept] == content[..kept] && grown[kept..].iter().all(|&byte| byte == 0));
     put("other", &content[..(BLOCKS as usize - 6) * HUGEBLOCK]);
     assert_eq!(free_blocks(), 0);
-    // Replacing a file by rename frees the old one.
+    // Replacing a file by a rename frees the old one.
     names::rename(&at("other"), &at("directory/moved"), 0).expect("replaces");
     assert!(get("directory/moved") == content[..(BLOCKS as usize - 6) * HUGEBLOCK]);
     assert_eq!(free_blocks(), 0, "the replaced file has a second name");
@@ -296,7 +299,7 @@ fn inodes_are_used_up_then_making_one_is_enospc_and_removing_one_helps() {
     assert_eq!(errno(names::make_directory(&at("directory"), 0o755)), libc::ENOSPC);
     assert_eq!(errno(names::symlink(b"x", &at("link"))), libc::ENOSPC);
     assert_eq!(check().names, u64::from(made));
-    // What needs no inode works.
+    // Operations that need no inode work.
     names::link(&at("inode-0"), &at("second"), false).expect("links");
     names::rename(&at("inode-1"), &at("renamed"), 0).expect("renames");
     put("inode-2", b"content");
@@ -316,7 +319,7 @@ fn open_file_descriptions_are_used_up_then_open_is_enfile_and_a_close_helps() {
     let (_turn, empty) = turn();
     put("opened", b"content");
     let caller = mount().caller();
-    // By the core: the limit is the store's, and greater than what one process may have of
+    // Through the core, because the limit is the store's and larger than a process's limit of
     // descriptors.
     let options = OpenOptions { read: true, ..OpenOptions::default() };
     let mut handles = Vec::new();

@@ -1,11 +1,14 @@
-//! Media that lie, with checksums that are right: recovery says so and goes no further.
+//! Hostile media with valid checksums: recovery reports them and stops.
 //!
-//! Mechanism: whatever had a right checksum was believed. Consequence: what was recovered had names
-//! like `..`, a name twice, directories that nobody reaches, blocks behind the end of a file, and
-//! failed its own check; a symbolic link without target kept the log from ever being cut; a number
-//! at its limit ended the process. Fix: each record is checked against the namespace that it
-//! changes, those of a snapshot against each other, numbers against what can follow. Found by `make
-//! fuzz`, targets `log` and `media`.
+//! Mechanism: recovery trusted everything with a valid checksum.
+//!
+//! Consequence: a recovered namespace had names like `..`, a name twice, unreachable directories or
+//! blocks behind the end of a file, and failed its own check. A symbolic link without target kept
+//! the log from ever being truncated. A number at its limit ended the process.
+//!
+//! Fix: each record is checked against the namespace it changes, the records of a snapshot against
+//! each other, and numbers against what can follow. Found by `make fuzz`, targets `log` and
+//! `media`.
 
 use cairn_core::{Error, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, Operation, ROOT};
 use cairn_testing::faulty::Image;
@@ -20,7 +23,7 @@ const IN_ROOT: u64 = ROOT.0 as u64;
 const DIRECTORY: u64 = (MODE_DIRECTORY | 0o755) as u64;
 const FILE: u64 = (MODE_REGULAR | 0o644) as u64;
 const LINK: u64 = (MODE_SYMLINK | 0o777) as u64;
-/// One block, the first one.
+/// A run of one block, the first of the tier.
 const RUN: u64 = 1 << 36;
 
 /// A record.
@@ -35,18 +38,18 @@ fn said(operation: Operation, parameters: &[u64], name: &[u8]) -> Said {
     Said { operation, parameters: parameters.to_vec(), name: name.to_vec() }
 }
 
-/// A new inode of that mode in `parent`.
+/// A log record that creates an inode with mode `mode` in `parent`.
 fn created(parent: u64, number: u64, mode: u64, name: &[u8]) -> Said {
     said(Operation::Create, &[parent, number, mode, 0], name)
 }
 
-/// Of a snapshot: an inode.
+/// A snapshot record of an inode.
 fn inode(number: u64, mode: u64, links: u64, parent: u64, size: u64) -> Said {
     let parameters = [number, mode << 32, links, 0, parent, size, 1, 0, 1, 1, 1, 1, 0];
     said(Operation::Inode, &parameters, b"")
 }
 
-/// Of a snapshot: a name of `number` in `parent`.
+/// A snapshot record of a name of inode `number` in `parent`.
 fn named(parent: u64, number: u64, name: &[u8]) -> Said {
     said(Operation::Name, &[parent, number], name)
 }
@@ -65,7 +68,7 @@ fn assert_refused(image: Image, why: &'static str) {
     assert_eq!(recover_and_use(image), Err(Error::Corrupt { what: why }));
 }
 
-/// An empty namespace after which a log says `records` is refused.
+/// Asserts that an empty namespace whose log has `records` is refused.
 #[track_caller]
 fn assert_log_refused(records: &[Said], why: &'static str) {
     let (image, superblock) = sealed::empty(MEDIA_BYTES);
@@ -73,7 +76,8 @@ fn assert_log_refused(records: &[Said], why: &'static str) {
     assert_refused(image, why);
 }
 
-/// A snapshot that says `records` after the root directory with `root_links` links is refused.
+/// Asserts that a snapshot is refused that has `records` behind a root directory with `root_links`
+/// links.
 #[track_caller]
 fn assert_snapshot_refused(root_links: u64, records: &[Said], why: &'static str) {
     let (image, superblock) = sealed::empty(MEDIA_BYTES);
@@ -115,7 +119,7 @@ fn inodes_in_the_log_make_no_sense_then_it_is_refused() {
     let link = said(Operation::Symlink, &[IN_ROOT, 2, 0], b"a");
     let target = |text| said(Operation::Target, &[2], text);
     let becomes_directory = said(Operation::Attributes, &[2, DIRECTORY, 0, 0, 0, 0], b"");
-    // One block for the file block 5, by a write of 100 bytes at 0.
+    // One block for file block 5, by a write of 100 bytes at 0.
     let beyond_its_end = said(Operation::Write, &[2, 0, 100, 5, RUN, 0], b"");
     let of_snapshots = inode(2, DIRECTORY, 2, IN_ROOT, 0);
     assert_log_refused(&[file.clone(), becomes_directory], "kind of an inode");
@@ -154,7 +158,7 @@ fn pieces_of_a_write_in_the_log_make_no_sense_then_it_is_refused() {
         ("pieces of a write", vec![strides(2, [u64::MAX, 40, 3, run(7, 40), 2])]),
         ("run of blocks", vec![strides(2, [4, 40, 3, run(tier_blocks - 39, 40), 2])]),
         ("run of blocks", vec![strides(2, [4, 40, 3, 1 << 60 | run(7, 40), 2])]),
-        // Some are of the file already.
+        // Some of the blocks belong to the file already.
         (
             "block given away twice",
             vec![strides(2, proper), strides(2, [200, 4, 3, run(46, 4), 2])],
@@ -185,7 +189,7 @@ fn blocks_that_are_replaced_in_the_log_make_no_sense_then_it_is_refused() {
     let records = words(&[&[file.clone(), before.clone()], &proper[..2]].concat());
     sealed::put_log(&image, &Places::of(&superblock), EPOCH, &records);
     assert_eq!(recover_and_use(image), Ok(()));
-    // What the first one freed is used again by the last one.
+    // The last record uses a block again that the first one freed.
     let (image, superblock) = sealed::empty(MEDIA_BYTES);
     let records = words(&[&[file.clone(), before.clone()], &proper[..]].concat());
     sealed::put_log(&image, &Places::of(&superblock), EPOCH, &records);
@@ -300,8 +304,8 @@ fn superblock_promises_more_inodes_than_the_media_can_hold_then_it_is_refused() 
     assert_refused(image, "media shorter than its superblock says");
 }
 
-/// Tiers whose blocks nobody has, or none with data, or so many that no memory has room for their
-/// tables.
+/// The superblock lists tiers whose blocks do not exist, no tier with data, or so many blocks that
+/// no memory has room for their tables.
 #[test]
 fn superblock_says_anything_of_its_tiers_then_it_is_refused_or_harmless() {
     const VERSION: u64 = 1;

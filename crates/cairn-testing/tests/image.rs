@@ -1,6 +1,8 @@
-//! Images of a namespace: when they begin, end and are given up, what they hold, and what they say
-//! of mapped files. That an image stays what the namespace was at the cut is tested at random in
-//! `model.rs`, on media in `recovery.rs`.
+//! Images of a namespace: when they begin, end and are given up, what they hold, and what they
+//! report of mapped files.
+//!
+//! Does not test that an image stays as the namespace was at the cut: `model.rs` does at random,
+//! and `recovery.rs` on media.
 
 use cairn_core::{
     Acquired, Caller, Error, HandleId, HeapMemory, ImageLoss, ImageMemory, ImageState, InodeId,
@@ -37,7 +39,7 @@ fn view(world: &World) -> Result<Microfs, Error> {
     Microfs::open_image(memory, CHECKSUM)
 }
 
-/// All bytes of a file of the image.
+/// Returns all bytes of a file of the image.
 fn content(process: &Process, image: &Microfs, inode: InodeId) -> Vec<u8> {
     let size = image.attributes(inode).expect("it is in the image").size;
     let mut bytes = Vec::new();
@@ -68,7 +70,7 @@ fn namespace_holds_one_image_at_a_time_and_numbers_them() {
     assert_eq!(fs.image(), ImageState::Held(1));
     let first = view(&world).expect("it is held");
     assert_eq!(first.require_image(), Ok(()));
-    // Whoever comes after a holder that died ends it.
+    // A process that comes after a dead holder ends the image.
     world.microfs().end_image().unwrap();
     assert_eq!(first.require_image(), Err(Error::ImageLost));
     assert_eq!(first.attributes(ROOT).map(drop), Err(Error::ImageLost));
@@ -103,7 +105,7 @@ fn more_pages_change_than_can_be_saved_then_the_image_is_given_up_and_no_call_fa
     assert_eq!(entries, fs.usage().unwrap().inodes);
 }
 
-/// A process's view of a segment that counts the words of the shadow that it has to back.
+/// A process's view of a segment; it counts the shadow words that the process has to back.
 struct Counted {
     memory: Arc<HeapMemory>,
     backed: Arc<AtomicUsize>,
@@ -179,12 +181,12 @@ fn blocks_that_only_the_image_has_are_counted_and_free_when_it_ends() {
     assert_eq!(process.fs.image_blocks_held(), Ok(0));
     write(&process, &file, 0, &[2; 2 * BLOCK as usize]);
     assert_eq!(process.fs.image_blocks_held(), Ok(2));
-    // Not of the image, so it stays where it is.
+    // This block is not part of the image, so it is written in place.
     write(&process, &file, 0, &[3; BLOCK as usize]);
     let image = view(&world).unwrap();
     assert!(content(&process, &image, file.inode) == [1; 6 * BLOCK as usize]);
     assert_eq!(image.require_image(), Ok(()));
-    // Whoever needs their room has it.
+    // A write that needs the image's blocks gets them.
     write(&process, &file, 6 * BLOCK, &[4; BLOCK as usize]);
     assert_eq!(image.require_image(), Err(Error::ImageLost));
     process.fs.end_image().unwrap();
@@ -231,7 +233,7 @@ fn image_is_given_up_then_nobody_waits_for_writes_from_before_the_cut() {
     let bytes = [3; 100];
     let plan = || other.begin_write(&other.caller(), theirs.handle, Position::At(50), &bytes);
     assert_eq!(plan().map(drop), Err(Error::Busy));
-    // A redirect that is under way comes to nothing with its image.
+    // A redirect in flight fails together with its image.
     let redirected = other.begin_write(&other.caller(), theirs.handle, Position::At(BLOCK), &bytes);
     let mut redirected = redirected.unwrap();
     other.transfer(&mut redirected).unwrap();
@@ -329,7 +331,7 @@ fn fresh_block_is_written_in_place_then_the_image_lacks_nothing_of_its_neighbour
     process.reclaim().unwrap();
     fs.begin_image().unwrap();
     write(&process, &file, 0, &[2; BLOCK as usize]);
-    // What is left of the extent is put back behind the fresh block, with which it makes one run.
+    // The rest of the extent is put back behind the fresh block, and the two form one run.
     write(&process, &file, 2 * BLOCK, &[2; BLOCK as usize]);
     let plan = fs.plan_of(file.inode, 0, 2 * BLOCK).unwrap();
     assert_eq!(plan.runs().len(), 1);
@@ -340,7 +342,7 @@ fn fresh_block_is_written_in_place_then_the_image_lacks_nothing_of_its_neighbour
     fs.end_image().unwrap();
 }
 
-/// What of a file is unchanged since the last cut, by a cut made now.
+/// Makes a cut and returns the blocks of a file that are unchanged since the previous one.
 fn unchanged(world: &World, fs: &Microfs, file: &Open) -> Vec<Range<u32>> {
     fs.begin_image().unwrap();
     let (image, mut found) = (view(world).unwrap(), Vec::new());
@@ -378,10 +380,10 @@ fn blocks_are_unchanged_if_nothing_of_them_changed_since_the_last_cut() {
     write(&process, &file, BLOCK, &[2; BLOCK as usize]);
     write(&process, &file, 3 * BLOCK + 5, &[2; 10]);
     assert_eq!(unchanged(), [0..1, 2..3, 4..8]);
-    // The block is stale since before the cut.
+    // The block has been stale since before the cut.
     write(&process, &file, 3 * BLOCK + 50, &[3; 10]);
     assert_eq!(unchanged(), [0..3, 4..8]);
-    // A cut in between is forgotten, and so is what was written while its image was held.
+    // A cut in between does not count, nor does a write while its image was held.
     fs.begin_image().unwrap();
     write(&process, &file, 5 * BLOCK, &[4; 10]);
     fs.end_image().unwrap();

@@ -1,10 +1,8 @@
 //! The reference model agrees with the kernel: random operations on a directory of a real file
-//! system.
+//! system. So `tests/model.rs` demands of Cairn what Linux does, including errors and their order.
 //!
-//! So that what `tests/model.rs` demands of Cairn is what Linux does, errors and their order
-//! included.
-//! Does not compare times (the kernel's clock is coarse) and sizes of directories (each file system
-//! has its own).
+//! Does not compare times, because the kernel's clock is coarse, nor sizes of directories, because
+//! they depend on the file system.
 
 use cairn_core::{Caller, Credentials, Error, OpenOptions, RenameMode, SlotId, Timestamp};
 use cairn_testing::model::Facts;
@@ -19,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 const STEPS: usize = 400;
 
-/// A scratch directory, removed at the end.
+/// A scratch directory; dropping it removes the directory.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -50,7 +48,7 @@ fn c(path: &[u8]) -> CString {
     CString::new(path).expect("generated paths contain no NUL")
 }
 
-/// Success of a system call, or errno.
+/// Converts the result of a system call. Errors: errno.
 fn check(result: i64) -> Result<i64, i32> {
     match result {
         -1 => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)),
@@ -61,7 +59,7 @@ fn check(result: i64) -> Result<i64, i32> {
 impl Kernel {
     fn open(root: &Path) -> Kernel {
         let path = c(root.as_os_str().as_encoded_bytes());
-        // SAFETY: the path is NUL-terminated and the descriptor returned is owned by nobody else.
+        // SAFETY: the path is NUL-terminated, and nothing else owns the returned descriptor.
         let root = unsafe {
             OwnedFd::from_raw_fd(
                 check(i64::from(libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY)))
@@ -71,7 +69,7 @@ impl Kernel {
         Kernel { root, opens: Vec::new() }
     }
 
-    /// Whether the file system of the scratch directory keeps extended attributes; some do not.
+    /// Whether the file system of the scratch directory supports extended attributes; some do not.
     fn has_extended(&self) -> bool {
         // SAFETY: the name is NUL-terminated, there is no buffer, and the descriptor is open.
         let found = unsafe {
@@ -93,13 +91,13 @@ impl Kernel {
             Step::Open { base, path, options, mode } => {
                 let flags = open_flags(options);
                 let path = c(path);
-                // SAFETY: NUL-terminated path, valid directory descriptor.
+                // SAFETY: the path is NUL-terminated, and the directory descriptor is valid.
                 let opened = unsafe { libc::openat(self.base(*base), path.as_ptr(), flags, *mode) };
                 let descriptor = check(i64::from(opened))? as i32;
                 if place == self.opens.len() {
                     self.opens.push(None);
                 }
-                // SAFETY: the descriptor was just opened and is owned by nobody else.
+                // SAFETY: the descriptor was just opened, and nothing else owns it.
                 self.opens[place] = Some(unsafe { OwnedFd::from_raw_fd(descriptor) });
                 Ok(Outcome::Opened(place))
             }
@@ -113,8 +111,8 @@ impl Kernel {
 
     fn take_with_open_files(&self, step: &Step) -> Result<Outcome, i32> {
         let done = |result: i32| check(i64::from(result)).map(|_| Outcome::Done);
-        // SAFETY: every path is NUL-terminated and lives until the end of its arm, every buffer is
-        // as long as the length passed with it, and descriptors are open or -1.
+        // SAFETY: every path is NUL-terminated and lives until the end of its arm. Every buffer is
+        // as long as the length passed with it. Descriptors are open or -1.
         unsafe {
             match step {
                 Step::Open { .. } | Step::Close { .. } => unreachable!("taken by `take`"),
@@ -239,12 +237,12 @@ impl Kernel {
     }
 
     fn list(&self, base: Base) -> Result<Outcome, i32> {
-        // Opened anew, because the model checks the right to read at every listing.
-        // SAFETY: a NUL-terminated path; the descriptor returned is closed below.
+        // SAFETY: the path is NUL-terminated, and `directory` below owns the returned descriptor.
+        // It is opened anew, because the model checks the right to read at every listing.
         let descriptor = check(i64::from(unsafe {
             libc::openat(self.base(base), c".".as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY)
         }))? as i32;
-        // SAFETY: the descriptor was just opened and is owned by nobody else.
+        // SAFETY: the descriptor was just opened, and nothing else owns it.
         let directory = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
         let failed = |error: std::io::Error| error.raw_os_error().unwrap_or(0);
@@ -294,7 +292,7 @@ fn facts(stat: &libc::stat) -> Facts {
     }
 }
 
-/// Whether the step is one of extended attributes.
+/// Whether the step operates on extended attributes.
 fn is_extended(step: &Step) -> bool {
     matches!(
         step,
@@ -305,7 +303,7 @@ fn is_extended(step: &Step) -> bool {
     )
 }
 
-/// What both sides can be compared by.
+/// Returns the part of a result that can be compared.
 fn comparable(result: Result<Outcome, i32>) -> Result<Outcome, i32> {
     result.map(|outcome| match outcome {
         Outcome::Facts(facts) => Outcome::Facts(Facts { modified: 0, changed: 0, ..facts }),
@@ -333,10 +331,10 @@ fn run(seed: u64) {
     for number in 0..STEPS {
         let mut step = generator.step(&mut reference);
         if let Step::Open { options, .. } = &mut step {
-            // Neither readable nor writable is not something `open` can ask for.
+            // `open` cannot ask for neither reading nor writing.
             options.read |= !options.write;
         }
-        // Seeking in a directory means something else on every file system.
+        // Seeking in a directory means something different on every file system.
         if let Step::Seek { open, .. } = step {
             if reference.node(open).is_ok_and(|node| reference.model.node(node).is_directory()) {
                 continue;

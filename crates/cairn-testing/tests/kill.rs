@@ -1,13 +1,14 @@
-//! Writers killed by SIGKILL at random points leave a store that is whole, in one store over all
-//! rounds.
+//! Writers killed by SIGKILL at random points leave a consistent store. All rounds use the same
+//! store.
 //!
-//! Proves, after each death and reaping: every file that is not marked unclean is one of the
-//! versions that were ever completely written, namely the last one if nothing was under way on it;
-//! what was under way is old, new, or unclean; an append never harms what was there before;
-//! checksums fit; no block, handle, pin, name or slot is lost; a second writer goes on beside the
-//! corpse; and the store serves the next round. The writers note in shared memory what they are
-//! about to do, and tell progress by a pipe.
-//! Does not test the death of the node, nor durability.
+//! Checked after each death and reaping: A file that is not marked unclean is one of the versions
+//! that were completely written, and the last one if no operation on it was in progress. A file
+//! with an operation in progress is old, new, or unclean. An append never damages older bytes.
+//! Checksums match. No block, handle, pin, name or slot is lost. A second writer continues beside
+//! the dead one. The store works in the next round. The writers record in shared memory what they
+//! are about to do, and report progress through a pipe.
+//!
+//! Does not test the death of the node or durability.
 
 mod attached;
 
@@ -25,21 +26,21 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 const ROUNDS: u64 = 500;
 const SOAK_ROUNDS: u64 = 5000;
 const WRITERS: usize = 2;
-/// Files of each writer, besides its temporary one and the one that both publish.
+/// Number of files of each writer, without its temporary one and the one that both publish.
 const FILES: usize = 6;
 const BLOCKS: u32 = 512;
-/// A file is not appended to beyond this.
+/// Size beyond which a file is not appended to, bytes.
 const FILE_BYTES_MAX: u64 = 400 << 10;
-/// So long may a living writer be silent.
+/// Longest time that a living writer may be silent, milliseconds.
 const PATIENCE_MS: i32 = 60_000;
 const SHARED: &str = "shared";
-/// All that the writers give one file or directory must fit.
+/// Most bytes in an attribute: all attributes that the writers give one file or directory must fit.
 const ATTRIBUTE_BYTES_MAX: u64 = 900;
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Waits for this test's turn. The mount is attached before the first fork, so that children
-/// inherit it.
+/// Waits for this test's turn. Attaches the mount before the first fork, so that children inherit
+/// it.
 fn turn() -> MutexGuard<'static, ()> {
     let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     store(BLOCKS, 4096);
@@ -51,12 +52,12 @@ fn turn() -> MutexGuard<'static, ()> {
 // ---- Files that describe themselves: a sequence of records.
 
 const MAGIC: u64 = 0x4341_4952_4e4b_494c;
-/// Header and trailer.
+/// Length of header and trailer, bytes.
 const RECORD_BYTES_MIN: u64 = 40;
 const NOISE_BYTES: u64 = 1 << 20;
 
-/// Random bytes, of which every record's content is a piece: the writers are to spend their time in
-/// the store.
+/// Returns random bytes from which every record takes its content, so that the writers spend their
+/// time in the store.
 fn noise() -> &'static [u8] {
     static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
     NOISE.get_or_init(|| {
@@ -65,7 +66,8 @@ fn noise() -> &'static [u8] {
     })
 }
 
-/// A header (magic, length, seed, check), content that the seed gives, and a trailer.
+/// Returns a record: a header (magic, length, seed, check), content chosen by the seed, and a
+/// trailer.
 fn record(seed: u64, length: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length as usize);
     for word in [MAGIC, length, seed, MAGIC ^ length ^ seed] {
@@ -78,7 +80,7 @@ fn record(seed: u64, length: u64) -> Vec<u8> {
     bytes
 }
 
-/// Seeds and lengths of the records that make up `bytes`, or where they end to.
+/// Returns seeds and lengths of the records in `bytes`. Errors: where the records stop being valid.
 fn parse(bytes: &[u8]) -> Result<Vec<(u64, u64)>, String> {
     let mut records = Vec::new();
     let mut start = 0;
@@ -110,7 +112,7 @@ fn parse(bytes: &[u8]) -> Result<Vec<(u64, u64)>, String> {
     Ok(records)
 }
 
-/// What tells one content of a file from every other.
+/// Identity of a file's content: different contents have different versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     length: u64,
@@ -151,7 +153,7 @@ const OPERATIONS: [Operation; 8] =
     [Overwrite, Replace, Append, Cut, AppendAndCut, Patch, Rewrite, Unlink];
 
 impl Operation {
-    /// Whether the file is open for writing meanwhile.
+    /// Whether the file is open for writing during the operation.
     fn may_leave_unclean(self) -> bool {
         !matches!(self, Replace | Cut | Unlink)
     }
@@ -161,9 +163,9 @@ impl Operation {
     }
 }
 
-/// One file's entry: one word says which of two states is the present one, and what is under way
-/// towards the other. Only that word's change counts, so death at any point leaves the entry
-/// meaningful.
+/// Entry of one file. One word says which of two states is the present one and which operation is
+/// in progress towards the other. Only a change of that word counts, so a death at any point leaves
+/// a meaningful entry.
 #[derive(Clone, Copy)]
 struct Entry(&'static [AtomicU64; 8]);
 
@@ -221,14 +223,14 @@ fn ledger() -> Ledger {
     let length = WRITERS * FILES * 64;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping, anywhere; the result is checked.
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice; the result is checked.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
     assert_ne!(address, libc::MAP_FAILED);
     let entries = address.cast::<[AtomicU64; 8]>();
     std::array::from_fn(|writer| {
         std::array::from_fn(|file| {
-            // SAFETY: inside the mapping, which is zeroed, aligned, shared with children only, and
-            // never unmapped.
+            // SAFETY: the entry lies inside the mapping, which is zeroed, aligned, shared only with
+            // children, and never unmapped.
             Entry(unsafe { &*entries.add(writer * FILES + file) })
         })
     })
@@ -242,7 +244,7 @@ struct Writer {
     entries: [Entry; FILES],
     /// Records of the files, where this process knows them.
     known: [Option<Vec<(u64, u64)>>; FILES],
-    /// Records are this long at most.
+    /// Largest length of a record's variable part, bytes.
     record_bytes_max: u64,
     progress: i32,
 }
@@ -259,7 +261,7 @@ impl Writer {
     fn run(mut self) -> ! {
         loop {
             self.step();
-            // SAFETY: one byte of a constant. The parent kills us before the pipe is full.
+            // SAFETY: writes one byte of a constant. The parent kills us before the pipe is full.
             let told = unsafe { libc::write(self.progress, c"!".as_ptr().cast(), 1) };
             assert_eq!(told, 1);
         }
@@ -295,7 +297,7 @@ impl Writer {
         self.known[number] = self.perform(entry, &name, operation, &old.unwrap_or_default());
     }
 
-    /// Gives the records that the file has afterwards, if it did anything.
+    /// Performs an operation. Returns the records of the file afterwards, if it did anything.
     fn perform(
         &mut self,
         entry: Entry,
@@ -372,7 +374,7 @@ impl Writer {
         Some(records)
     }
 
-    /// Gives what `name` names an extended attribute that is a record, or takes it away.
+    /// Sets an extended attribute of `name` to a record, or removes the attribute.
     fn describe(&mut self, name: &str) {
         let Ok(inode) = file::resolve(&at(name), true) else { return };
         let attribute = format!("user.{}.{}", self.number, self.random.below(2)).into_bytes();
@@ -387,7 +389,7 @@ impl Writer {
         assert_eq!(extended::get(inode, &attribute).as_ref(), Ok(&value));
     }
 
-    /// Adds one to three records to `old`; also gives the bytes of the new ones.
+    /// Adds one to three records to `old`. Returns also the bytes of the new ones.
     fn new_records(&mut self, old: &[(u64, u64)]) -> (Vec<(u64, u64)>, Vec<u8>) {
         let mut records = old.to_vec();
         let mut bytes = Vec::new();
@@ -400,7 +402,7 @@ impl Writer {
         (records, bytes)
     }
 
-    /// Writes a temporary file and renames it.
+    /// Writes a temporary file and renames it to `name`.
     fn publish(&mut self, name: &str, bytes: &[u8]) {
         let temporary = temporary_name(self.number);
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
@@ -432,15 +434,15 @@ fn cut_open(descriptor: i32, size: u64) {
     file::truncate_handle(handle, size as i64).expect("truncates");
 }
 
-/// A writer that runs.
+/// A running writer.
 struct Child {
     pid: i32,
     progress: i32,
 }
 
 impl Child {
-    /// Forks a writer; `introduced` says whether the fork is announced to the store, as an
-    /// intercepted one is.
+    /// Forks a writer. `introduced` says whether the fork is announced to the store, as an
+    /// intercepted fork is.
     fn start(number: usize, seed: u64, ledger: &Ledger, introduced: bool) -> Child {
         let mut random = Random::new(seed);
         let record_bytes_max = *random.pick(&[60, 3000, 60_000, 120_000]);
@@ -462,12 +464,12 @@ impl Child {
             let writer = Writer { number, random, entries, known, record_bytes_max, progress };
             let panicked =
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| -> () { writer.run() }));
-            // The harness captures what the panic printed, and dies with this process.
+            // The harness captures the output of the panic and dies with this process.
             if let Err(payload) = panicked {
                 let text = payload.downcast_ref::<String>().cloned();
                 let text = text.or(payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
                 let text = format!("writer {number}: {}\n", text.unwrap_or_default());
-                // SAFETY: the text is alive and as long as is said.
+                // SAFETY: `text` is alive and has the given length.
                 unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
             }
             // SAFETY: ends this process.
@@ -476,32 +478,33 @@ impl Child {
         if let Some(spawn) = spawn {
             spawn.parent(pid);
         }
-        // SAFETY: our copy of the child's end, used by nobody else.
+        // SAFETY: this copy of the child's end is ours, and nobody else uses it.
         unsafe { libc::close(theirs) };
         Child { pid, progress }
     }
 
-    /// Waits until the writer has told `steps` more steps.
+    /// Waits until the writer has reported `steps` more steps.
     fn await_steps(&self, steps: u64) {
         let mut bytes = [0_u8; 64];
         let mut left = steps as usize;
         while left > 0 {
             let mut poll = libc::pollfd { fd: self.progress, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one entry, as is said.
+            // SAFETY: `poll` is one entry, as the count says.
             let ready = unsafe { libc::poll(&raw mut poll, 1, PATIENCE_MS) };
             assert_eq!(ready, 1, "writer {} hangs", self.pid);
             let wanted = left.min(bytes.len());
-            // SAFETY: the buffer is at least as long as is said.
+            // SAFETY: the buffer has at least `wanted` bytes.
             let got = unsafe { libc::read(self.progress, bytes.as_mut_ptr().cast(), wanted) };
             assert!(got > 0, "writer {} ended by itself; it says why on stderr", self.pid);
             left -= got as usize;
         }
     }
 
-    /// Kills it and waits for its end.
+    /// Kills the writer and waits for its end.
     fn kill(self) {
         let mut status = 0;
-        // SAFETY: our own child, not waited for yet; the status is a local; the descriptor is ours.
+        // SAFETY: the child is ours and nobody has waited for it; `status` is a local; the
+        // descriptor is ours.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             assert_eq!(libc::waitpid(self.pid, &raw mut status, 0), self.pid);
@@ -512,7 +515,7 @@ impl Child {
     }
 }
 
-/// Passes a random time without giving up the processor: a sleep would favour points at which the
+/// Passes a random time without giving up the processor. A sleep would favour points at which the
 /// writer waits.
 fn spin(random: &mut Random) {
     let most = *random.pick(&[100, 2000, 20_000, 80_000]);
@@ -534,7 +537,7 @@ struct Tally {
     absent: u64,
 }
 
-/// What is found under a name. Panics if it is damaged without being marked.
+/// Returns the state of the file with that name. Panics if it is damaged and not marked.
 fn examine(name: &str) -> State {
     let Some(attributes) = stat(name) else { return State::Absent };
     assert_eq!((attributes.writers, attributes.opens), (0, 0), "{name} is open nowhere");
@@ -548,8 +551,8 @@ fn examine(name: &str) -> State {
     State::Whole(version(&records))
 }
 
-/// Every extended attribute of what `name` names is one record: no part of a value was ever there
-/// alone.
+/// Checks that every extended attribute of `name` is one record, so that no attribute ever held a
+/// part of a value.
 fn examine_attributes(name: &str) {
     let Ok(inode) = file::resolve(&at(name), true) else { return };
     let attributes = mount().fs().all_extended(inode).expect("can be read");
@@ -560,7 +563,7 @@ fn examine_attributes(name: &str) {
     }
 }
 
-/// Compares a file with its entry, and makes the entry say what was found.
+/// Compares a file with its entry, and updates the entry to what was found.
 fn verify(entry: Entry, name: &str, tally: &mut Tally) {
     let (old, found) = (entry.present(), examine(name));
     if let Some((operation, new)) = entry.under_way() {
@@ -598,7 +601,7 @@ fn verify_store(ledger: &Ledger, tally: &mut Tally) {
             examine_attributes(&file_name(writer, number));
             present += u64::from(entry.present() != State::Absent);
         }
-        // Unclean, or whole.
+        // It may be unclean or whole.
         present += u64::from(examine(&temporary_name(writer)) != State::Absent);
     }
     examine_attributes(".");
@@ -637,7 +640,7 @@ fn kill_in_round(round: u64, random: &mut Random, ledger: &Ledger, tally: &mut T
     };
     let first = start(order[0], random);
     let second = pair.then(|| start(order[1], random));
-    // Some die before they have taken their first step, or have even told who they are.
+    // Some die before their first step, or even before they are attached.
     let most = *random.pick(&[2, 20, 100]);
     first.await_steps(random.below(most));
     spin(random);
@@ -647,7 +650,7 @@ fn kill_in_round(round: u64, random: &mut Random, ledger: &Ledger, tally: &mut T
         if reaped_early {
             reap();
         }
-        // The living one is not held up by the dead one, reaped or not.
+        // The dead writer does not block the living one, reaped or not.
         second.await_steps(1 + random.below(most));
         spin(random);
         second.kill();
@@ -667,7 +670,7 @@ fn killed_after(child: impl FnOnce()) {
         spawn.child();
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).is_err();
         let signal = if panicked { libc::SIGABRT } else { libc::SIGKILL };
-        // SAFETY: both end this process.
+        // SAFETY: both calls end this process.
         unsafe {
             libc::kill(libc::getpid(), signal);
             libc::_exit(1)
@@ -675,7 +678,7 @@ fn killed_after(child: impl FnOnce()) {
     }
     spawn.parent(pid);
     let mut status = 0;
-    // SAFETY: our own child, not waited for yet; the status is a local.
+    // SAFETY: the child is ours and nobody has waited for it; `status` is a local.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "{status:#x}");
     assert_eq!(reap(), 1);
@@ -697,7 +700,7 @@ fn writer_dies_between_emptying_an_open_file_and_writing_it_then_the_file_is_unc
         allocate::allocate(handle, 0, 5000).expect("allocates");
     });
     assert_eq!(examine("reserved"), State::Unclean);
-    // Who only looks, leaves the file as it is.
+    // A process that only opens the file leaves it as it is.
     killed_after(|| assert!(open("rewritten", libc::O_RDWR).expect("opens") > 2));
     assert!(matches!(examine("rewritten"), State::Whole(_)));
     ["rewritten", "reserved"].into_iter().for_each(remove);
@@ -719,7 +722,7 @@ fn writers_are_killed_at_random_points_then_no_clean_file_is_damaged_and_nothing
         kill_in_round(round, &mut random, &ledger, &mut tally);
     }
     println!("{tally:?}");
-    // The test means something only if deaths hit work in progress, and in different stages of it.
+    // The test is meaningful only if deaths hit work in progress, at different stages of it.
     assert!(tally.under_way > rounds / 10, "{tally:?}");
     assert!(tally.old > 0 && tally.unclean > 0, "{tally:?}");
     for (writer, entries) in ledger.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Leases: what others see of a file that is written without the lock, and what becomes of a lease
-//! that they recall.
+//! Leases: what others see of a file that is written without the lock, and what a recall does to a
+//! lease.
 
 use cairn_core::{Error, HandleId, InodeId, Position, ROOT};
 use cairn_testing::driver::{Process, WriteInFlight};
@@ -8,7 +8,7 @@ use cairn_testing::world::{READ_WRITE, SUPERUSER, World};
 const BLOCK: usize = 4096;
 const RECORD: usize = 300;
 
-/// A writer that has a lease on its file `a` after two records, and somebody else.
+/// A writer that has a lease on its file `a` after two records, and another process.
 struct Scene {
     world: World,
     writer: Process,
@@ -40,7 +40,7 @@ impl Scene {
         self.writer.finish_write(&self.writer.caller(), self.handle, write).unwrap().0
     }
 
-    /// Writes a record, and whether that was under a lease.
+    /// Writes a record. Returns whether it was written under a lease.
     fn writes_leased(&self, fill: u8) -> bool {
         if let Some(write) = self.begin(fill) {
             self.finish(write);
@@ -55,7 +55,7 @@ impl Scene {
         self.other.fs.attributes(self.inode).unwrap().size
     }
 
-    /// The records that somebody else reads, and their checksums are right.
+    /// Returns the records that another process reads, after it has verified their checksums.
     fn records(&self) -> Vec<u8> {
         let caller = self.other.caller();
         let opened = self.other.fs.open_file(&caller, ROOT, b"a", READ_WRITE, 0).unwrap();
@@ -118,7 +118,7 @@ fn lease_is_recalled_during_a_write_that_fails_then_the_file_is_as_before() {
 fn two_write_at_one_cursor_then_neither_takes_the_place_of_the_other() {
     let scene = Scene::new();
     let first = scene.begin(3).expect("there is a lease");
-    // Another thread of the process, through the same description.
+    // Another thread of the process uses the same description.
     assert!(scene.begin(4).is_none(), "the lease is in use");
     let (caller, bytes) = (scene.writer.caller(), [4; RECORD]);
     let begin = || scene.writer.begin_write(&caller, scene.handle, Position::Cursor, &bytes);
@@ -151,7 +151,7 @@ fn recall_is_undone_then_the_next_one_finds_the_same() {
         let scene = Scene::new();
         assert!(scene.writes_leased(3));
         let under_way = is_under_way.then(|| scene.begin(4).expect("there is a lease"));
-        // The transaction fails, but it has recalled the lease by then.
+        // The transaction fails after it has recalled the lease.
         let caller = scene.other.caller();
         let failed = scene.other.fs.truncate(&caller, scene.inode, u64::MAX);
         assert_eq!(failed.err(), Some(Error::FileTooLarge));
@@ -183,7 +183,7 @@ fn child_inherits_the_description_then_the_lease_stays_with_its_holder() {
     let fs = &scene.writer.fs;
     let slot = fs.spawn_begin(scene.writer.slot).unwrap();
     fs.spawn_child(slot, scene.world.identity()).unwrap();
-    // As after fork(2): with all that the parent had in its memory.
+    // As after fork(2): the child has everything that the parent had in memory.
     let mut caller = scene.writer.caller();
     caller.slot = slot;
     assert!(fs.begin_leased(&caller, scene.handle, 10).is_none());

@@ -1,5 +1,5 @@
-//! A durable namespace with a tier in memory: what stood there is lost with the node's memory, and
-//! said to be; all else is as it was.
+//! A durable namespace with a tier in memory. Its data on that tier are lost with the node's memory
+//! and reported as lost; everything else is unchanged.
 
 use cairn_core::inspect;
 use cairn_core::{
@@ -26,7 +26,7 @@ const OPTIONS: OpenOptions = OpenOptions {
     ..OpenOptions::NONE
 };
 
-/// Media whose second tier is memory.
+/// Media whose second tier is in memory.
 struct Node {
     media: Arc<Image>,
     superblock: Superblock,
@@ -43,7 +43,7 @@ impl Node {
         recover_and_attach(self.media.clone(), &self.superblock).expect("it can be recovered").0
     }
 
-    /// The same where the second tier is divided among memory nodes 0 and 3.
+    /// As `start`, with the second tier divided among memory nodes 0 and 3.
     fn start_divided(&self) -> Process {
         let placement = Placement { policy: NumaPolicy::Local, nodes: 0b1001, tier: 1 };
         let memory = memory(&self.superblock);
@@ -51,7 +51,7 @@ impl Node {
         attach(memory, self.media.clone(), &self.superblock, 1).expect("it is sound")
     }
 
-    /// Nothing runs any more, and the second tier holds garbage.
+    /// Ends the only process and fills the second tier with garbage.
     fn lose_memory(&self, process: Process) {
         drop(process);
         let [first, second, ..] = self.superblock.geometry.tier_blocks;
@@ -71,7 +71,7 @@ fn open(process: &Process, name: &[u8]) -> (InodeId, HandleId) {
     (opened.inode, opened.handle)
 }
 
-/// Writes a file, closes it, and has that on the media.
+/// Writes and closes a file and makes it durable.
 fn put(process: &Process, name: &[u8], bytes: &[u8]) {
     let (inode, handle) = open(process, name);
     let written = process.write(&process.caller(), handle, Position::At(0), bytes);
@@ -97,7 +97,7 @@ fn used_blocks(process: &Process) -> [u64; 2] {
     [usage.used_blocks[0], usage.used_blocks[1]]
 }
 
-/// `name` is there, was `length` bytes long, and cannot be taken for whole.
+/// Checks that `name` exists with `length` bytes and is marked as lost and unclean.
 fn expect_lost(process: &Process, name: &[u8], length: usize) {
     let found = attributes(process, name);
     assert!(found.lost && found.unclean && found.size == length as u64, "{found:?}");
@@ -142,9 +142,12 @@ fn what_stood_in_memory_is_an_error_and_what_stood_on_the_media_is_there() {
     assert_eq!(used_blocks(&process), [u64::from(first_blocks), 0], "what is lost takes no room");
 }
 
-/// Mechanism: that a part of a file was lost was an error for who asked where its blocks are.
-/// Consequence: the agent gave back no memory of mapped files as long as somebody had such a file
-/// mapped, and fsync of what is left of it failed. Fix: what is lost is nowhere.
+/// Mechanism: a query for the blocks of a file failed if part of the file was lost.
+///
+/// Consequence: the agent gave back no memory of mapped files while such a file was mapped, and
+/// fsync of the rest of it failed.
+///
+/// Fix: the lost part has no place.
 #[test]
 fn what_is_left_of_a_file_is_found_beside_what_is_lost() {
     let node = Node::new(Tiers::Spilling);
@@ -242,19 +245,19 @@ fn empty_files_holes_and_names_are_not_lost() {
     expect_lost(&process, b"file", 4);
 }
 
-/// The records of the newest snapshot are damaged: what recovery did before it wrote that is done
-/// again, in the same place.
+/// The records of the newest snapshot are damaged. Recovery repeats in the same place what it did
+/// before it wrote that snapshot.
 #[test]
 fn recovery_from_the_older_snapshot_loses_what_the_one_before_lost() {
     let node = Node::new(Tiers::Apart);
     let bytes = content(5, 20 * BLOCK);
     let process = node.start();
     put(&process, b"old", &bytes);
-    // A second flush: the next epoch begins with the other place of the log's tail.
+    // After a second flush the next epoch begins with the other place of the log's tail.
     put(&process, b"older", b"");
     node.lose_memory(process);
     let process = node.start();
-    // In the blocks that the lost file had.
+    // This file gets the blocks that the lost file had.
     put(&process, b"new", &bytes);
     node.lose_memory(process);
     let inspection = inspect(node.media.as_ref(), CHECKSUM).expect("media without faults");

@@ -1,5 +1,5 @@
-//! Flips every bit of the metadata of a small namespace that nobody uses: the checksum says so, or
-//! what is seen stays as it was.
+//! Flips every bit of the metadata of a small namespace at rest. Either the checksum detects it, or
+//! everything visible is unchanged.
 
 use cairn_core::{Error, Geometry, HeapMemory, Memory, Microfs, OpenOptions, Position, ROOT};
 use cairn_testing::driver::Process;
@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 
 const BLOCK: usize = 4096;
 
-/// A namespace with files, directories, links and attributes, which nobody uses, and whose metadata
-/// have a checksum.
+/// A namespace at rest with files, directories, links and attributes, whose metadata have a
+/// checksum.
 struct Rest {
     words: Vec<u64>,
     tier: Arc<dyn Tier>,
@@ -57,7 +57,8 @@ impl Rest {
         Arc::new(HeapMemory::from_words(&self.words))
     }
 
-    /// What a command finds in `memory`. Errors: it opens nothing.
+    /// Describes the namespace in `memory`. Errors: it cannot be opened, or its checksum does not
+    /// match.
     fn looks(&self, memory: Arc<HeapMemory>) -> Result<String, Error> {
         let fs = Microfs::open(Box::new(memory.clone()), CHECKSUM)?;
         fs.check_metadata()?;
@@ -80,13 +81,13 @@ fn bit_of_the_metadata_changes_then_the_checksum_says_so_or_all_is_seen_as_it_wa
         words[at].fetch_xor(1 << bit, Ordering::Relaxed);
         told
     };
-    // The lock comes before the rest; words that were never used are zeros.
+    // The lock stands in front of these words. Words that were never used are zeros.
     let used = |at: &usize| *at > 8 && rest.words[at - 1..rest.words.len().min(at + 2)] != [0; 3];
     let (mut told, mut harmless) = (0, 0);
     for at in (9..rest.words.len()).filter(used) {
         let untold: Vec<u32> = (0..64).filter(|&bit| !is_told(at, bit)).collect();
         told += 64 - untold.len();
-        // A word that is not covered is not for one of its bits.
+        // A word without a checksum has none for all its bits, so a sample suffices.
         for bit in untold.into_iter().step_by(21) {
             let flipped = rest.copy();
             Memory::words(&flipped)[at].fetch_xor(1 << bit, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! Random operations by several processes, on one tier or several, give what the reference model
-//! gives, whatever comes between the steps of a write: overlapping writes, truncation, unlink,
-//! close, fork, death.
+//! Random operations by several processes, on one or several tiers, give the results of the
+//! reference model, whatever happens between the stages of a write: overlapping writes, truncation,
+//! unlink, close, fork, death.
 //!
 //! `CAIRN_TEST_SEEDS=n` runs n seeds, `CAIRN_TEST_SEED=s` repeats one.
 
@@ -25,7 +25,7 @@ fn run(seed: u64, names_only: bool) {
     let tiers = *random.pick(&[[1, 0, 0, 0], [4, 4, 0, 0], [2, 2, 4, 0]]);
     let parts: u32 = tiers.iter().sum();
     let world = match tiers {
-        // Divided among three memory nodes, if that is possible: the only tier, or the second one.
+        // Divides the only tier or the second one among three memory nodes, if possible.
         [1, ..] | [4, ..] if random.one_in(2) => {
             let tier = u8::from(parts > 1);
             World::divided(tier, tiers.map(|part| blocks / parts * part), 0b1101, inodes)
@@ -53,8 +53,8 @@ fn run(seed: u64, names_only: bool) {
     simulation.finish();
 }
 
-/// Blocks of files are promoted while everything else goes on, and most writes are kept from the
-/// first tier. How many were.
+/// Promotes blocks of files during other operations. Most writes are kept off the first tier.
+/// Returns the number of promotions.
 fn run_with_promotions(seed: u64) -> u64 {
     const FAST: u32 = 256;
     let mut random = Random::new(seed);
@@ -83,8 +83,8 @@ fn run_with_promotions(seed: u64) -> u64 {
     promoted
 }
 
-/// Cuts are made at any moment, and their images are compared with what was there then while
-/// everything else goes on.
+/// Makes cuts at random moments, and compares their images with the state at the cut during other
+/// operations.
 fn run_with_images(seed: u64) {
     let mut random = Random::new(seed);
     let blocks = *random.pick(&[64, 200, 512, 2000]);
@@ -122,7 +122,7 @@ fn run_with_images(seed: u64) {
     simulation.finish();
 }
 
-/// Files are made absent and brought while everything else goes on. How many were brought.
+/// Makes files absent and stages them in during other operations. Returns the number staged in.
 fn run_with_absent(seed: u64) -> u64 {
     let mut random = Random::new(seed);
     let blocks = *random.pick(&[40, 200, 512]);
@@ -147,7 +147,7 @@ fn run_with_absent(seed: u64) -> u64 {
     brought
 }
 
-/// Small files are packed and unpacked while everything else goes on. How many were packed.
+/// Packs and unpacks small files during other operations. Returns the number packed.
 fn run_with_packs(seed: u64) -> u64 {
     let mut random = Random::new(seed);
     let blocks = *random.pick(&[40, 200, 512]);
@@ -178,7 +178,7 @@ fn run_with_packs(seed: u64) -> u64 {
     packed
 }
 
-/// A directory of `names` entries is listed a few at a time while others come and go.
+/// Lists a directory a few entries at a time, while other names come and go.
 fn list_while_names_change(seed: u64) {
     const STAYING: usize = 150;
     const CHANGES_PER_STEP: u64 = 6;

@@ -1,5 +1,7 @@
-//! Packing, one step at a time: what shares a block and what does not, and what a reader and a
-//! packer hear of each other. That nothing can be seen of it at all is shown by `model.rs`.
+//! Packing step by step: which files share a block, and how a reader and a packer notice each
+//! other.
+//!
+//! Does not test that packing is invisible otherwise; `model.rs` does.
 
 use cairn_core::{Error, HandleId, InodeId, OpenOptions, Position, ROOT};
 use cairn_testing::driver::Process;
@@ -17,7 +19,7 @@ fn name(index: usize) -> Vec<u8> {
 }
 
 impl Stage {
-    /// With closed files of so many bytes each.
+    /// Makes one closed file of each length.
     fn new(blocks: u32, lengths: &[usize]) -> Stage {
         let process = World::new(blocks, 128).process(SUPERUSER);
         let mut stage = Stage { process, files: Vec::new() };
@@ -62,7 +64,7 @@ fn small_files_take_what_they_hold_and_all_else_stays_as_it_is() {
         stage.files.iter().map(|(inode, _)| stage.process.fs.attributes(*inode)).collect();
     assert_eq!(stage.used(), 40);
     while stage.process.pack().expect("is intact") > 0 {}
-    // Five of 700 bytes fit into 4096.
+    // Five files of 700 bytes fit into 4096.
     assert_eq!(stage.used(), 8);
     for (index, before) in before.into_iter().enumerate() {
         let before = before.expect("is there");
@@ -131,8 +133,8 @@ fn who_changes_or_maps_a_packed_file_has_it_unpacked_before() {
     stage.holds(1);
 }
 
-/// That of a file whose last write was in the middle of a block is not known before somebody seals
-/// it.
+/// If the last write of a file was in the middle of a block, its checksum is unknown until it is
+/// sealed.
 #[test]
 fn checksum_of_what_is_packed_is_found_on_the_way() {
     let stage = Stage::new(64, &[700, 600]);
@@ -150,10 +152,12 @@ fn checksum_of_what_is_packed_is_found_on_the_way() {
     stage.process.verify_blocks(inode, handle).expect("it is right");
 }
 
-/// Mechanism: a file whose bytes are not what its checksum says was left where it is, and found
-/// again as the next one to pack.
-/// Consequence: packing had no end. Fix: it is packed as any other, and keeps the checksum that its
-/// bytes should have.
+/// Mechanism: a file that did not match its checksum stayed where it was, and was found again as
+/// the next one to pack.
+///
+/// Consequence: packing never ended.
+///
+/// Fix: it is packed like any other file, and keeps the checksum that its bytes should have.
 #[test]
 fn damaged_file_is_packed_and_stays_damaged() {
     let stage = Stage::new(64, &[700, 600]);
@@ -187,7 +191,7 @@ fn pack_is_filled_further_by_whoever_comes_next_and_by_one_at_a_time() {
     assert!(!fs.is_packing().expect("is intact"));
     assert_eq!(stage.process.pack(), Ok(1));
     assert_eq!(stage.used(), 1);
-    // Who gave up may still be storing into it.
+    // A packer that gave up may still be storing into the pack.
     stage.add(800);
     let (fs, caller) = (&stage.process.fs, stage.process.caller());
     let (pack, _) = fs.begin_pack(&caller).expect("is intact").expect("the pack has room");
@@ -208,15 +212,17 @@ fn what_is_left_of_packs_is_packed_again() {
     assert_eq!(stage.used(), 8);
     while stage.process.pack().expect("is intact") > 0 {}
     assert_eq!(stage.used(), 2, "of eight files of 700 bytes five fit into one");
-    // A file with a block of its own fits where one was.
+    // A file with a block of its own fits into the space of a former one.
     stage.add(700);
     assert_eq!((stage.process.pack(), stage.used()), (Ok(1), 2));
     (0..40).filter(|index| index % 5 == 2).chain([40]).for_each(|index| stage.holds(index));
 }
 
-/// Mechanism: others' bytes were put behind the end of a file that an image has with more bytes.
-/// Consequence: the image had these in the place of its own. Fix: the block of such a file becomes
-/// no pack before the image has ended.
+/// Mechanism: bytes of other files were put behind the end of a file that was longer in an image.
+///
+/// Consequence: the image showed them instead of its own bytes.
+///
+/// Fix: the block of such a file does not become a pack until the image has ended.
 #[test]
 fn block_of_a_file_that_was_longer_in_an_image_becomes_no_pack() {
     let mut stage = Stage::new(64, &[2000]);
@@ -226,7 +232,7 @@ fn block_of_a_file_that_was_longer_in_an_image_becomes_no_pack() {
     stage.files[0].1.truncate(100);
     assert!(stage.process.seal(stage.files[0].0).is_ok());
     stage.add(1900);
-    // Of the two that is new one may be the first.
+    // Of the two files only the new one may be the first in a pack.
     assert_eq!(stage.process.pack(), Ok(1));
     stage.process.fs.end_image().expect("it is held");
     (0..2).for_each(|index| stage.holds(index));
@@ -256,7 +262,7 @@ fn last_file_of_a_pack_that_was_its_first_has_its_block_again() {
     fs.unlink(&caller, ROOT, &name(1)).expect("is there");
     stage.process.unpack(stage.files[0].0).expect("it needs no other block");
     stage.holds(0);
-    // What was behind it in the pack is not seen when it grows.
+    // When the file grows, bytes that followed it in the pack do not show.
     stage.process.truncate(&caller, stage.files[0].0, 2000).expect("it has a block");
     let (reader, inode) = stage.open(0, READ).expect("is there");
     let read = stage.process.read(&caller, reader, Position::At(0), 4096).expect("is open").1;

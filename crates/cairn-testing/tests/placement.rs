@@ -1,20 +1,22 @@
-//! Where blocks come from on a machine with several memory nodes, as seen by threads that only
-//! believe to run on them.
+//! Origin of blocks on a machine with several memory nodes. The threads only pretend to run on
+//! them.
 //!
-//! Proves: blocks are those of the writing thread's node as long as it has any, also after others
-//! had and freed them; then they are the siblings', then everybody's; a full tier is full to the
-//! last block. With one node nothing is divided. Blocks that are barred are not handed out, and the
-//! next tier or an error takes their place. That every order of operations keeps the files intact
-//! on such a tier is shown by `model.rs`.
+//! A thread gets blocks of its own node while there are any, even after others had them and freed
+//! them; then those of the sibling node, then any. A full tier is full to the last block. With one
+//! node the tier is not divided. Barred blocks are not handed out; the next tier serves instead, or
+//! the call fails.
+//!
+//! Does not test that files stay intact under every order of operations on such a tier; `model.rs`
+//! does.
 
 use cairn_core::{Error, HandleId, OpenOptions, Position, ROOT};
 use cairn_testing::driver::Process;
 use cairn_testing::world::{SUPERUSER, World, move_to_node};
 
 const BLOCK_BYTES: usize = 4096;
-/// Nodes 1, 2, 5 and 6.
+/// Mask of nodes 1, 2, 5 and 6.
 const NODES: u64 = 0b110_0110;
-/// Blocks of each, and a few more of the last.
+/// Number of blocks of each node, and the additional ones of the last node.
 const PART: usize = 640;
 const REST: usize = 7;
 const BLOCKS: u32 = (4 * PART + REST) as u32;
@@ -33,7 +35,8 @@ impl<'a> File<'a> {
         File { process, handle: opened.expect("there is space").handle }
     }
 
-    /// Appends so many blocks, one at a time, as a thread of `node`; how many there was space for.
+    /// Appends `blocks` blocks, one at a time, as a thread of `node`. Returns the number that had
+    /// space.
     fn append(&self, node: u32, blocks: usize) -> usize {
         move_to_node(node);
         let bytes = [7; BLOCK_BYTES];
@@ -50,7 +53,7 @@ impl<'a> File<'a> {
         (0..blocks).take_while(write).count()
     }
 
-    /// Places on the tier at which the file goes on.
+    /// Returns the number of separate runs of blocks of the file.
     fn runs(&self) -> usize {
         let (caller, at) = (self.process.caller(), Position::At(0));
         let plan = self.process.fs.plan_read(&caller, self.handle, at, 1 << 30);
@@ -78,7 +81,7 @@ fn bar(process: &Process, blocks: &[u32]) {
     process.fs.bar(blocks).expect("is intact");
 }
 
-/// Blocks in use on each node.
+/// Returns the number of used blocks of each node.
 fn used(process: &Process) -> Vec<u64> {
     process.fs.check().expect("is intact");
     process.fs.usage().expect("is intact").parts.iter().map(|part| part.used_blocks).collect()
@@ -127,7 +130,7 @@ fn blocks_are_of_the_node_that_the_writing_thread_runs_on() {
         write(&process, node, &format!("of {node}"), blocks);
     }
     assert_eq!(used(&process), [10, 20, 30, 40]);
-    // A node without a part has that of the next one that has, the last the first.
+    // A node without a part uses that of the next node with one; behind the last it uses the first.
     write(&process, 3, "of 3", 100);
     write(&process, 63, "of 63", 200);
     write(&process, 64, "of 64", 300);
@@ -150,7 +153,7 @@ fn what_others_had_and_freed_is_not_taken_before_blocks_of_the_own_node() {
     let world = world();
     let (first, second) = (world.process(SUPERUSER), world.process(SUPERUSER));
     write(&first, 1, "of 1", 100);
-    // It remembers what it freed, and has none of its own node.
+    // This process remembers the blocks it freed, and none of them is of its own node.
     remove(&second, "of 1");
     write(&second, 5, "of 5", 50);
     assert_eq!(used(&second), [0, 0, 50, 0]);

@@ -1,18 +1,19 @@
-//! Promotions, one at a time: what moves and what does not, and every change of a file that may
-//! come between the plan of a promotion and its commit. That nothing can be seen of them at all is
-//! shown by `model.rs`.
+//! Promotions one at a time: which blocks move, and every change of a file that may come between
+//! the plan of a promotion and its commit.
+//!
+//! Does not test that promotions are invisible otherwise; `model.rs` does.
 
 use cairn_core::{Error, HandleId, InodeId, OpenOptions, Position, Promotion, ROOT, TIERS_MAX};
 use cairn_testing::driver::Process;
 use cairn_testing::world::{SUPERUSER, World};
 
 const BLOCK_BYTES: usize = 4096;
-/// The first tier, a quarter of which is kept for writes, and the second.
+/// Size of the first tier, a quarter of which is kept for writes, and of the second, blocks.
 const FAST: u32 = 8;
 const SLOW: u32 = 64;
 const PROMOTED_MAX: u64 = 6;
 
-/// A file on the second tier, and the process that wrote it.
+/// A file on the second tier, with the process that wrote it.
 struct Stage {
     world: World,
     process: Process,
@@ -26,7 +27,7 @@ fn sample(length: usize, salt: usize) -> Vec<u8> {
 }
 
 impl Stage {
-    /// With a file of so many bytes.
+    /// Makes a file of `length` bytes.
     fn new(length: usize) -> Stage {
         Stage::tiered([FAST, SLOW, 0, 0], length)
     }
@@ -64,7 +65,7 @@ impl Stage {
         fs.commit_promotion(&caller, promotion).expect("is in flight")
     }
 
-    /// The tiers of the file's runs.
+    /// Returns the tier of each run of the file.
     fn tiers(&self) -> Vec<u8> {
         let (caller, at) = (self.process.caller(), Position::At(0));
         let plan = self.process.fs.plan_read(&caller, self.handle, at, 1 << 30).expect("is open");
@@ -80,7 +81,8 @@ impl Stage {
         self.process.fs.usage().expect("is intact").promoted_blocks
     }
 
-    /// The file is what it should be, with checksums to match, and no block is lost.
+    /// Checks that the file has the expected bytes with matching checksums, and that no block is
+    /// lost.
     fn holds(&self, expected: &[u8]) {
         let process = &self.process;
         let read = process.read(&process.caller(), self.handle, Position::At(0), 1 << 30);
@@ -128,7 +130,7 @@ fn faster_tier_that_is_full_gives_way_to_the_next_one_that_is_not() {
     stage.process.promote(stage.inode, 0..1).expect("there is room");
     assert_eq!(stage.tiers(), [0]);
     let stage = Stage::tiered([1, FAST, SLOW, 0], 10 * BLOCK_BYTES);
-    // The first 8 blocks are on the second tier, and the first has none to spare.
+    // The first 8 blocks are on the second tier, and the first tier has none to spare.
     assert_eq!(stage.process.promote(stage.inode, 0..u32::MAX), Err(Error::NoSpace));
     assert_eq!(stage.used(), [0, 8, 2, 0]);
     let size = 6 * BLOCK_BYTES;
@@ -169,7 +171,7 @@ fn file_that_is_written_to_stays() {
     process.abort(&caller, &write).expect("is in flight");
 }
 
-/// A mapping shows the blocks where they were when it was made.
+/// A mapping shows the blocks at the places they had when it was made.
 #[test]
 fn file_that_is_mapped_stays() {
     let stage = Stage::new(2 * BLOCK_BYTES);

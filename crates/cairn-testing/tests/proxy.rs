@@ -1,5 +1,4 @@
-//! The job that computes, writes checkpoints and fails ends with the state of one that does not
-//! fail.
+//! A job that computes, writes checkpoints and fails ends in the state of one that does not fail.
 
 use serde_json::Value;
 use std::path::Path;

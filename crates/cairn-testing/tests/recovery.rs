@@ -1,8 +1,9 @@
-//! A durable namespace after every crash, and after crashes of what was recovered: what was synced
-//! is there, what is there was written.
+//! A durable namespace after every crash, and after crashes of what was recovered. Everything
+//! synced exists, and everything that exists was written.
 //!
-//! `CAIRN_TEST_SEEDS` sets the number of workloads, `CAIRN_TEST_SEED` runs one; with
-//! `CAIRN_CRASH_ROUND`, `CAIRN_CRASH_POINT` as a failure prints them, it tries one crash of it.
+//! `CAIRN_TEST_SEEDS` sets the number of workloads, `CAIRN_TEST_SEED` runs one. With
+//! `CAIRN_CRASH_ROUND` and `CAIRN_CRASH_POINT` set to the values that a failure printed, only one
+//! crash is tried.
 
 use cairn_core::{
     Error, ExtendedUpdate, HandleId, InodeId, MEDIA_BLOCK_BYTES, Media, Memory, OpenOptions,
@@ -25,18 +26,18 @@ use std::sync::{Arc, Mutex};
 
 const STEPS: usize = 50;
 const SEEDS: u64 = 16;
-/// Crashes in a row, each of what the one before it left.
+/// Number of crashes in a row, each on the media that the previous one left.
 const ROUNDS: u64 = 4;
-/// Crashes of one round that are tried.
+/// Number of crashes tried in one round.
 const IMAGES: u64 = 60;
 const SOAK_IMAGES: u64 = 150;
 
-/// One round: a workload on what the crash before left.
+/// One round: a workload on the media that the previous crash left.
 struct Round<'a> {
     setting: &'a Setting,
     superblock: &'a Superblock,
     base: Image,
-    /// What recovery makes of `base`.
+    /// State that recovery makes of `base`.
     state: State,
     seed: u64,
 }
@@ -52,7 +53,7 @@ impl<'a> Round<'a> {
         Ok(Round { setting, superblock, base, state, seed })
     }
 
-    /// Recovery, then random operations until the media fail or all are done.
+    /// Recovers, then does random operations until the media fail or all are done.
     fn run(&self, media: Arc<dyn ByteMedia>, note: &mut dyn FnMut(Window)) {
         note(vec![Arc::new(self.state.clone())]);
         let Ok(crew) = Crew::recover(media, self.superblock, self.setting.processes) else {
@@ -68,7 +69,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Every crash of the round, as far as the budget goes, recovery at its beginning included.
+    /// Tries every crash of the round that the budget allows, including those during its recovery.
     fn crash(&self, images: u64, wrap: Wrap<'_>) -> Result<Report, String> {
         self.crash_on(&Budget::new(images, self.seed), wrap)
     }
@@ -83,7 +84,7 @@ impl<'a> Round<'a> {
         .map_err(|failure| failure.to_string())
     }
 
-    /// What one random crash leaves.
+    /// Returns the media that one random crash leaves.
     fn crashed_base(&self, operations: u64) -> Image {
         let random = &mut Random::new(self.seed ^ 0xc4a5);
         let operation = random.below(operations + 1);
@@ -100,14 +101,14 @@ fn recovered_state(image: &Image, superblock: &Superblock) -> Result<State, Stri
     Ok(look(&process).map_err(said)?.state())
 }
 
-/// What is left on `image` must be one of the states of `window`.
+/// Checks that the state on `image` is one of `window`.
 fn judge(image: Image, superblock: &Superblock, window: &Window) -> Result<(), String> {
     let recovered = recover_and_attach(Arc::new(image), superblock);
     let (process, _) = recovered.map_err(|error| format!("recovery: {error:?}"))?;
     check(&process, window)
 }
 
-/// Crash after crash; returns how many were tried.
+/// Runs several rounds of crashes. Returns the number of crashes tried.
 fn rounds(seed: u64) -> Result<u64, String> {
     let setting = Setting::draw(seed);
     let (mut base, superblock) = setting.format();
@@ -135,7 +136,7 @@ fn crash_after_crash_leaves_what_was_synced() {
     println!("{images} crashes");
 }
 
-/// Of what a processor stores it keeps words whole, of 64 bits, and nothing larger.
+/// A crash leaves whole words of 64 bits of what a processor stored, and nothing larger.
 #[test]
 fn crash_in_persistent_memory_leaves_what_was_synced() {
     const WORD_BYTES: usize = 8;
@@ -152,8 +153,8 @@ fn crash_in_persistent_memory_leaves_what_was_synced() {
     println!("{} crashes", images.into_inner());
 }
 
-/// Names, and files without a part in memory, are as after any crash; which ones these are
-/// `lost_memory.rs` says.
+/// Names, and files without a part in memory, are as after any other crash. `lost_memory.rs` tests
+/// which files these are.
 #[test]
 fn crash_that_takes_a_tier_in_memory_leaves_what_was_synced_elsewhere() {
     let images = AtomicU64::new(0);
@@ -170,11 +171,12 @@ fn crash_that_takes_a_tier_in_memory_leaves_what_was_synced_elsewhere() {
     println!("{} crashes", images.into_inner());
 }
 
-/// A bug of media access, planted to see that it is found.
+/// A bug of media access, planted to check that it is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mistake {
     FlushDoesNothing,
-    /// Of the two flushes of each commit the first, so that records overtake what they refer to.
+    /// Omits the first of the two flushes of each commit, so that records overtake what they refer
+    /// to.
     NoFlushBeforeRecords,
     TailInOnePlace,
     OldSnapshotGoesBeforeTheNewOneIsDurable,
@@ -192,7 +194,7 @@ struct Mistaken {
     media: Arc<FaultyMedia>,
     mistake: Mistake,
     flushes: AtomicU64,
-    /// Where the first block of the kind concerned went, and where the last one.
+    /// Offsets of the first and the last block of the kind that the mistake is about.
     places: Mutex<Option<(u64, u64)>>,
 }
 
@@ -201,7 +203,8 @@ impl Mistaken {
         Arc::new(Mistaken { media, mistake, flushes: AtomicU64::new(0), places: Mutex::default() })
     }
 
-    /// Remembers that such a block goes to `offset`; gives the first and the last place before.
+    /// Records `offset` as the last place of such a block. Returns the first and the last place
+    /// before.
     fn exchange_places(&self, offset: u64) -> Option<(u64, u64)> {
         let mut places = self.places.lock().expect("nobody panics");
         let before = *places;
@@ -284,9 +287,10 @@ fn each_planted_mistake_is_found() {
     }
 }
 
-/// A round in which one access goes wrong, and what is owed after it.
+/// Runs a round in which one access fails or lies, and checks what must hold after it. Returns the
+/// number of crashes tried.
 fn round_with_fault(seed: u64, worst: Outcome) -> Result<u64, String> {
-    // Without a history: what was there before would have to be known, too.
+    // Without a history, because earlier states would have to be known, too.
     let setting = Setting { mortal: false, crowd: 0, history_blocks: 0, ..Setting::draw(seed) };
     let (base, superblock) = setting.format();
     let round = Round::new(&setting, &superblock, base, seed)?;
@@ -314,8 +318,8 @@ fn round_with_fault(seed: u64, worst: Outcome) -> Result<u64, String> {
 }
 
 impl Round<'_> {
-    /// As `run`, on media that may lie once recovery is done: any operation may fail. Collects all
-    /// that may be seen.
+    /// As `run`, on media that may lie after recovery, so any operation may fail. Collects all
+    /// states that may be seen.
     fn run_with(&self, media: &Arc<FaultyMedia>, plan: &FaultPlan, history: &mut Window) {
         let crew = Crew::recover(media.clone(), self.superblock, self.setting.processes);
         media.follow(plan.clone());
@@ -334,7 +338,7 @@ impl Round<'_> {
     }
 }
 
-/// What is left is refused, or said to be damaged, or was there at some time.
+/// Checks that what is left is refused, reported as damaged, or a former state.
 fn judge_damage(image: Image, superblock: &Superblock, history: &Window) -> Result<(), String> {
     match recover_and_attach(Arc::new(image), superblock) {
         Ok((process, _)) => look(&process).map_or(Ok(()), |seen| seen.check_proven(history)),
@@ -362,10 +366,12 @@ fn media_lie_then_nothing_is_seen_that_was_never_there() {
     println!("{images} crashes after a lie");
 }
 
-/// Mechanism: making a symbolic link appends two records, and a torn write of the log could leave
+/// Mechanism: creating a symbolic link appends two records, and a torn write of the log could leave
 /// the first without the second.
-/// Consequence: recovery took it for a link without a target, and the snapshot of that failed:
+///
+/// Consequence: recovery took it for a link without a target, and the snapshot of that failed, so
 /// nothing was recovered.
+///
 /// Fix: replay stops before a link whose target does not follow.
 #[test]
 fn torn_symbolic_link_is_there_with_its_target_or_not_at_all() {
@@ -398,12 +404,14 @@ fn torn_symbolic_link_is_there_with_its_target_or_not_at_all() {
     println!("{:?}", tried.unwrap_or_else(|failure| panic!("{failure}")));
 }
 
-/// Mechanism: after a recovery that did not know the checksum of a file's last block, as when the
-/// file had been made longer within it, the block was stale in memory only. The table of checksums
-/// may be ahead of the log; appends went on from what stood there. Once the file grew past the
-/// block, the next recovery took it for a block like any other.
-/// Consequence: it trusted a wrong checksum: bytes that were right were reported as damaged.
-/// Fix: before a file grows whose last block is stale the log says that it is open.
+/// Mechanism: a recovery may not know the checksum of a file's last block, for example if the file
+/// was extended within it. The block was then stale in memory only. The table of checksums may be
+/// ahead of the log, and appends continued from its content. When the file grew past the block, the
+/// next recovery treated it like any other block.
+///
+/// Consequence: recovery trusted a wrong checksum, and correct bytes were reported as damaged.
+///
+/// Fix: before a file with a stale last block grows, the log records that it is open.
 #[test]
 fn block_that_was_last_without_a_checksum_is_not_trusted_once_the_file_grew() {
     let (image, superblock) = Setting::simple().format();
@@ -434,7 +442,7 @@ fn block_that_was_last_without_a_checksum_is_not_trusted_once_the_file_grew() {
     }
 }
 
-/// Writes so many bytes behind the end of a file.
+/// Appends `count` bytes to a file.
 fn append(process: &Process, count: usize) -> Result<InodeId, Error> {
     let options = OpenOptions { write: true, append: true, create: true, ..Default::default() };
     let caller = process.caller();
@@ -443,16 +451,17 @@ fn append(process: &Process, count: usize) -> Result<InodeId, Error> {
     Ok(opened.inode)
 }
 
-/// Mechanism: a flush took its turn between the two places of the log's tail when it began. If its
-/// process died before it wrote, the flush that followed had the other turn, which is the place of
-/// the tail that was durable.
-/// Consequence: a crash that tore that write lost operations that were synced.
-/// Fix: the turn passes when a flush is done.
+/// Mechanism: a flush chose between the two places of the log's tail when it began. If its process
+/// died before it wrote, the next flush used the other place, which held the durable tail.
+///
+/// Consequence: a crash that tore that write lost synced operations.
+///
+/// Fix: the turn passes to the other place when a flush is done.
 #[test]
 fn flush_after_a_flush_that_died_spares_the_durable_tail() {
     let setting = Setting::simple();
     let (base, superblock) = setting.format();
-    // So long that each changes more than one sector of the tail: a sector is not torn.
+    // Each name changes more than one sector of the tail, because a single sector is not torn.
     let names = [b'1', b'2', b'3', b'4'].map(|byte| [byte; 200]);
     for life in 1..8 {
         let tried = for_every_crash(
@@ -489,10 +498,11 @@ fn flush_after_a_flush_that_died_spares_the_durable_tail() {
     }
 }
 
-/// Mechanism: recovery took a snapshot header or a tail of the log that it could not read for one
-/// that is not there.
-/// Consequence: one failed read made it go on from the older snapshot or tail, write that as the
-/// newest state, and so lose for good what had been synced.
+/// Mechanism: recovery treated a snapshot header or log tail that it could not read as missing.
+///
+/// Consequence: after one failed read it continued from the older snapshot or tail, wrote that as
+/// the newest state, and so lost synced data for good.
+///
 /// Fix: recovery fails with `Io`, changes nothing, and works when the media can be read again.
 #[test]
 fn read_fails_in_recovery_then_nothing_is_lost_when_it_works_again() {
@@ -516,8 +526,8 @@ fn read_fails_in_recovery_then_nothing_is_lost_when_it_works_again() {
     }
 }
 
-/// A slot is laid out for the most that a namespace can hold, so the log can be cut and names
-/// removed however full it is.
+/// A snapshot slot has room for the most that a namespace can hold. So the log can be truncated and
+/// names can be removed, however full the namespace is.
 #[test]
 fn namespace_is_full_of_names_then_its_snapshot_fits() {
     for (length, tiers) in [
@@ -537,7 +547,7 @@ fn namespace_is_full_of_names_then_its_snapshot_fits() {
             [text.as_bytes(), &vec![b'x'; length]].concat()
         };
         let make = |number: usize| match number % 3 {
-            // Every third is another name of the one before.
+            // Every third name is a hard link to the one before.
             2 => {
                 let caller = process.caller();
                 let (old, new) = (name(number - 1), name(number));
@@ -555,16 +565,19 @@ fn namespace_is_full_of_names_then_its_snapshot_fits() {
 }
 
 /// Mechanism: a write that needs several runs of new blocks leaves a record for each, and the first
-/// one said the whole range. Consequence: a log that broke off behind it gave the file its full
-/// size, with zeros in place of what followed.
-/// Fix: each record says only what it and those before it give blocks for.
+/// record named the whole range.
+///
+/// Consequence: a log that ended behind the first record gave the file its full size, with zeros
+/// for the rest.
+///
+/// Fix: each record names only the range for which it and those before it give blocks.
 #[test]
 fn torn_write_to_several_runs_leaves_a_first_part_of_it() {
     let setting = Setting::simple();
     let block = setting.hugeblock_bytes as usize;
     let (base, superblock) = setting.format();
     let whole = AtomicU64::new(0);
-    // Its records stand across the end of a block of the log, wherever between them that is.
+    // The end of a log block falls between the records of the write, at every possible place.
     for padding in (3456..3712).step_by(64) {
         let tried = for_every_crash(
             &base,
@@ -582,7 +595,7 @@ fn torn_write_to_several_runs_leaves_a_first_part_of_it() {
                 process.fs.sync().expect("syncs");
                 let target = vec![b't'; padding];
                 process.fs.symlink(&process.caller(), &target, ROOT, b"link").expect("links");
-                // New blocks before and behind the one that is there.
+                // The new blocks are before and behind the existing one.
                 write(0, 3);
                 process.fs.sync().expect("syncs");
             },
@@ -602,10 +615,13 @@ fn torn_write_to_several_runs_leaves_a_first_part_of_it() {
     assert_ne!(whole.into_inner(), 0, "some crashes come after it");
 }
 
-/// Mechanism: a process that wrote a snapshot died between its first block and the flush. Whoever
-/// came next found that snapshot, took it for the newest, and wrote over the other one.
-/// Consequence: a crash that lost the first block then left two damaged snapshots: nothing was
+/// Mechanism: a process that wrote a snapshot died between the write of its first block and the
+/// flush. The next process found that snapshot, took it for the newest, and wrote over the other
+/// one.
+///
+/// Consequence: a crash that lost the first block then left two damaged snapshots, and nothing was
 /// recovered.
+///
 /// Fix: what a snapshot relies on is flushed before it is begun.
 #[test]
 fn snapshot_after_one_whose_writer_died_leaves_one_to_recover_from() {
@@ -638,9 +654,12 @@ fn snapshot_after_one_whose_writer_died_leaves_one_to_recover_from() {
     }
 }
 
-/// Mechanism: every end of a process made all that others had logged durable. Consequence: `cairn
-/// ls` on a store whose ranks were stopped in the middle of a flush waited for them. Fix: only the
-/// end of a process that changed something does.
+/// Mechanism: every end of a process made durable everything that others had logged.
+///
+/// Consequence: `cairn ls` on a store whose ranks were stopped in the middle of a flush waited for
+/// them.
+///
+/// Fix: only the end of a process that changed something does so.
 #[test]
 fn process_ends_then_what_it_changed_is_durable_and_it_waits_for_nothing_else() {
     let setting = Setting::simple();
@@ -657,11 +676,12 @@ fn process_ends_then_what_it_changed_is_durable_and_it_waits_for_nothing_else() 
     assert_eq!(commits(), before + 1);
 }
 
-/// Mechanism: attributes of an open file that has no name any more were logged; replay forgets a
-/// file with its last name, and refused the record.
-/// Consequence: after `fchmod` of a removed file neither a snapshot was written nor anything
-/// recovered.
-/// Fix: what is logged of such a file is ignored, as its data are.
+/// Mechanism: changed attributes of an open file without a name were logged. Replay drops a file
+/// with its last name, and refused the record.
+///
+/// Consequence: after `fchmod` of a removed file no snapshot was written and nothing was recovered.
+///
+/// Fix: replay ignores records of such a file's attributes, as it does those of its data.
 #[test]
 fn attributes_of_a_file_without_a_name_are_changed_then_the_namespace_is_recovered() {
     let setting = Setting::simple();
@@ -683,11 +703,13 @@ fn attributes_of_a_file_without_a_name_are_changed_then_the_namespace_is_recover
     recovered.fs.resolve(&recovered.caller(), ROOT, b"later", false).expect("is there");
 }
 
-/// Mechanism: the drain said of an inode by its number that it is drained, with no open file to
-/// keep it. The file was gone by then, and a directory had its number.
-/// Consequence: neither a snapshot was written nor anything recovered.
-/// Fix: it is said of a file in the version that was drained, and replay forgives what was said
-/// before.
+/// Mechanism: the drain marked an inode as drained by its number, without an open file that kept
+/// the inode. By then the file was gone and a directory had its number.
+///
+/// Consequence: no snapshot was written and nothing was recovered.
+///
+/// Fix: the mark names the drained version of the file, and replay tolerates such records in older
+/// logs.
 #[test]
 fn file_is_drained_that_is_a_directory_by_then_and_the_namespace_is_recovered() {
     let setting = Setting::simple();

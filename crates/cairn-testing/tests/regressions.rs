@@ -1,6 +1,6 @@
 //! Bugs that the other tests of this crate found, each in the fewest steps that show it.
 //!
-//! The comment of a test says the mechanism, the consequence, and the fix.
+//! The comment of a test names the mechanism, the consequence, and the fix.
 
 use cairn_core::Memory;
 use cairn_core::{
@@ -28,7 +28,7 @@ fn write(process: &Process, handle: HandleId, at: u64, bytes: &[u8]) -> u64 {
     offset
 }
 
-/// A write that is planned and whose bytes are moved.
+/// Plans a write and transfers its bytes.
 fn begin(process: &Process, handle: HandleId, at: u64, bytes: &[u8]) -> WriteInFlight {
     let begun = process.begin_write(&process.caller(), handle, Position::At(at), bytes);
     let mut write = begun.expect("there is space");
@@ -49,7 +49,7 @@ fn contents(process: &Process, handle: HandleId) -> Vec<u8> {
     read.expect("it can be read").1
 }
 
-/// The process that is shown to have `slot`.
+/// Returns the process that is shown as the owner of `slot`.
 fn shown_in(process: &Process, slot: SlotId) -> ProcessIdentity {
     let found = process.fs.processes().unwrap().into_iter().find(|(other, _)| *other == slot);
     found.expect("the slot is in use").1
@@ -59,9 +59,13 @@ fn read_plan(process: &Process, handle: HandleId) -> Result<ReadPlan> {
     process.fs.plan_read(&process.caller(), handle, Position::At(0), 1 << 20)
 }
 
-/// Mechanism: the walk followed a last symbolic link with a slash behind it for every operation.
+/// Mechanism: path resolution followed a last symbolic link with a slash behind it for every
+/// operation.
+///
 /// Consequence: `rmdir link/` removed the directory behind the link, and `rename("link/", ..)`
-/// moved it. Fix: operations that make, move or remove a name never follow it.
+/// moved it.
+///
+/// Fix: operations that create, move or remove a name never follow it.
 #[test]
 fn removing_a_link_with_a_slash_is_refused_and_keeps_its_target() {
     let world = World::new(64, 64);
@@ -77,9 +81,13 @@ fn removing_a_link_with_a_slash_is_refused_and_keeps_its_target() {
     assert!(fs.stat(&caller, ROOT, b"target", false).unwrap().is_directory());
 }
 
-/// Mechanism: a removed directory that is still open kept the number of its parent, which was freed
-/// and given to another file. Consequence: `..` led to an unrelated file or directory. Fix: the
-/// removed directory remembers the version of its parent, which no later user of the number has.
+/// Mechanism: a removed directory that is still open kept the inode number of its parent. That
+/// number was freed and given to another file.
+///
+/// Consequence: `..` led to an unrelated file or directory.
+///
+/// Fix: the removed directory remembers the version of its parent, which no later user of the
+/// number has.
 #[test]
 fn parent_of_a_removed_directory_is_gone_when_its_number_is_used_again() {
     let world = World::new(64, 64);
@@ -97,9 +105,12 @@ fn parent_of_a_removed_directory_is_gone_when_its_number_is_used_again() {
     assert_eq!(fs.resolve(&caller, inner, b"..", true), Err(Error::NotFound));
 }
 
-/// Mechanism: an append that is committed before an earlier one is invisible; a truncation looked
-/// at the visible size only. Consequence: blocks past the end of the file, whose old bytes came
-/// back when it grew. Fix: what is appended counts as part of the file when it is cut.
+/// Mechanism: an append committed before an earlier one is invisible, and a truncation considered
+/// only the visible size.
+///
+/// Consequence: blocks stayed past the end of the file, and their old bytes came back when it grew.
+///
+/// Fix: a truncation treats invisible appends as part of the file.
 #[test]
 fn truncation_cuts_appends_that_wait_for_an_earlier_one() {
     let world = World::new(64, 64);
@@ -116,9 +127,11 @@ fn truncation_cuts_appends_that_wait_for_an_earlier_one() {
     assert_eq!(contents(&process, handle), vec![0; 8192]);
 }
 
-/// Mechanism: a truncation lowered the end that appends in flight had pushed up. Consequence: the
-/// next append was put on top of one in flight, and one of the two was lost. Fix: an append goes
-/// behind all places that appends have.
+/// Mechanism: a truncation lowered the end that appends in flight had raised.
+///
+/// Consequence: the next append was placed over one in flight, and one of the two was lost.
+///
+/// Fix: an append goes behind the places of all other appends.
 #[test]
 fn append_after_a_truncation_goes_behind_the_append_in_flight() {
     let world = World::new(64, 64);
@@ -135,9 +148,12 @@ fn append_after_a_truncation_goes_behind_the_append_in_flight() {
 }
 
 /// Mechanism: a plan that could not be committed gave up its pin, and with it the place of its
-/// append. Consequence: an append by somebody else was put there and then overwritten; and what was
-/// appended behind became visible with a gap.
-/// Fix: the pin stays and waits, without blocks, until the append is planned again or given up.
+/// append.
+///
+/// Consequence: another process's append was placed there and then overwritten, and appends behind
+/// it became visible with a gap.
+///
+/// Fix: the pin stays, without blocks, until the append is replanned or given up.
 #[test]
 fn append_that_is_planned_again_keeps_its_place() {
     let world = World::new(64, 64);
@@ -156,9 +172,11 @@ fn append_that_is_planned_again_keeps_its_place() {
     assert_eq!(contents(&third, c), [vec![1; 100], vec![3; 50]].concat());
 }
 
-/// Mechanism: as above, but the process dies before it plans again. Consequence: what others had
-/// appended behind would stay invisible although their writes returned. Fix: reaping gives up the
-/// place.
+/// Mechanism: as above, but the process dies before it replans.
+///
+/// Consequence: later appends of others would stay invisible although their writes returned.
+///
+/// Fix: reaping gives up the place.
 #[test]
 fn death_before_an_append_is_planned_again_shows_what_is_behind() {
     let world = World::new(64, 64);
@@ -173,10 +191,12 @@ fn death_before_an_append_is_planned_again_shows_what_is_behind() {
     assert_eq!(contents(&second, b), [vec![0; 100], vec![2; 50]].concat());
 }
 
-/// Mechanism: giving up a plan looked only whether its pin is in use, and by then it belonged to a
-/// later write.
-/// Consequence: that write failed with `EINVAL`. Fix: a pin has a ticket that tells its plans
-/// apart.
+/// Mechanism: giving up a plan checked only whether its pin is in use. By then the pin belonged to
+/// a later write.
+///
+/// Consequence: that write failed with `EINVAL`.
+///
+/// Fix: a pin has a ticket that distinguishes its plans.
 #[test]
 fn giving_up_a_plan_twice_leaves_the_next_write_alone() {
     let world = World::new(64, 64);
@@ -190,9 +210,12 @@ fn giving_up_a_plan_twice_leaves_the_next_write_alone() {
     assert_eq!(contents(&process, handle), vec![2; 100]);
 }
 
-/// Mechanism: a write that continues the file in a fresh block leaves the rest of it as it is,
-/// relying on nobody being beyond; a truncation to a larger size was not counted. Consequence:
-/// bytes of deleted files became readable. Fix: the commit compares with the size, too.
+/// Mechanism: a write that continues the file in a fresh block does not zero the rest of the block,
+/// because nothing exists beyond. A truncation to a larger size was not considered.
+///
+/// Consequence: bytes of deleted files became readable.
+///
+/// Fix: the commit compares with the size, too.
 #[test]
 fn file_that_grows_during_a_write_shows_no_old_bytes() {
     let world = World::new(64, 64);
@@ -206,10 +229,12 @@ fn file_that_grows_during_a_write_shows_no_old_bytes() {
     assert_eq!(contents(&process, handle), [vec![1; 50], vec![0; 4046]].concat());
 }
 
-/// Mechanism: a write in flight across a truncation to within its last block was committed in
-/// place, although its bytes there had been overwritten by a third write before the cut.
-/// Consequence: bytes that were cut off came back. Fix: a write that reaches over the cut is
-/// planned and moved again.
+/// Mechanism: a write was in flight while a truncation cut within its last block. It was committed
+/// in place, although a third write had overwritten its bytes there before the truncation.
+///
+/// Consequence: bytes that were cut off came back.
+///
+/// Fix: a write that extends over the cut is planned and transferred again.
 #[test]
 fn bytes_cut_off_stay_away_when_an_older_write_is_committed() {
     let world = World::new(64, 64);
@@ -225,9 +250,12 @@ fn bytes_cut_off_stay_away_when_an_older_write_is_committed() {
     assert_eq!(contents(&process, handle)[1500..], [1; 500]);
 }
 
-/// Mechanism: the word that links deleted files which wait to be freed also holds the tail of a
-/// file, and a write that outlived its file's deletion set the tail. Consequence: the list was cut,
-/// blocks leaked, and freeing failed for good. Fix: a deleted file has no tail.
+/// Mechanism: the word that links deleted files awaiting reclaim also holds the tail of a file. A
+/// write that outlived its file's deletion set the tail.
+///
+/// Consequence: the list was cut, blocks leaked, and reclaiming failed for good.
+///
+/// Fix: a deleted file has no tail.
 #[test]
 fn write_that_outlives_its_file_leaves_the_list_of_deleted_files_intact() {
     let world = World::new(64, 64);
@@ -252,10 +280,13 @@ fn write_that_outlives_its_file_leaves_the_list_of_deleted_files_intact() {
     assert_eq!(report.free_blocks, report.capacity_blocks);
 }
 
-/// Mechanism: a removed file's blocks waited for every write in flight, of whatever file, and
-/// behind those of any other removed file. Consequence: of two processes that replace large
-/// checkpoints one got the other's blocks, and its own place in memory that neither had touched.
-/// Fix: they wait for the writes to that file.
+/// Mechanism: the blocks of a removed file waited for every write in flight on any file, and behind
+/// those of other removed files.
+///
+/// Consequence: of two processes that replace large checkpoints, one got the other's blocks instead
+/// of its own, in memory that neither had touched.
+///
+/// Fix: the blocks wait only for writes to that file.
 #[test]
 fn blocks_of_a_removed_file_wait_for_writes_to_no_other() {
     let world = World::new(64, 64);
@@ -266,7 +297,7 @@ fn blocks_of_a_removed_file_wait_for_writes_to_no_other() {
     let mut in_flight = begin(&process, other, 0, &[2; 100]);
     let remove_one = || {
         let (handle, _) = open(&process, b"removed", READ_WRITE);
-        // Too many pieces to be freed at once.
+        // The file has too many extents to be freed at once.
         for piece in 0..10 {
             write(&process, handle, piece * 2 * (32 << 10), &[3]);
         }
@@ -287,10 +318,13 @@ fn blocks_of_a_removed_file_wait_for_writes_to_no_other() {
     assert_eq!(process.fs.orphans(), 0);
 }
 
-/// Mechanism: a write that was given up did not change the version of the data although it had
-/// changed bytes.
-/// Consequence: a checksum computed while it was running was accepted, and the drain found the file
-/// damaged. Fix: it changes the version.
+/// Mechanism: an aborted write did not change the version of the data although it had changed
+/// bytes.
+///
+/// Consequence: a checksum computed during the write was accepted, and the drain found the file
+/// damaged.
+///
+/// Fix: an aborted write changes the version.
 #[test]
 fn checksum_computed_during_an_aborted_write_is_refused() {
     let world = World::new(64, 64);
@@ -307,8 +341,10 @@ fn checksum_computed_during_an_aborted_write_is_refused() {
 }
 
 /// Mechanism: a file whose appends wait for an earlier one looked idle, with its visible size.
-/// Consequence: its blocks were sealed as if what waits were zeros. Fix: such a file counts as
-/// being written.
+///
+/// Consequence: its blocks were sealed as if the waiting bytes were zeros.
+///
+/// Fix: such a file counts as being written.
 #[test]
 fn file_with_appends_that_wait_is_not_sealed() {
     let world = World::new(64, 64);
@@ -326,8 +362,10 @@ fn file_with_appends_that_wait_is_not_sealed() {
 }
 
 /// Mechanism: freeing the blocks of a deleted file did not tell readers that they moved.
-/// Consequence: a read that another thread's close overtook returned another file's bytes. Fix:
-/// deleting counts as a move.
+///
+/// Consequence: a read overtaken by a close in another thread returned another file's bytes.
+///
+/// Fix: deleting counts as a move.
 #[test]
 fn read_that_a_deletion_overtakes_is_not_valid() {
     let world = World::new(64, 64);
@@ -343,8 +381,11 @@ fn read_that_a_deletion_overtakes_is_not_valid() {
     assert!(!process.fs.read_is_valid(&plan));
 }
 
-/// Mechanism: the list of processes was cut to what fitted into a buffer of 64. Consequence: the
-/// agent never reaped a dead process in a later slot. Fix: the buffer holds every slot.
+/// Mechanism: the list of processes was cut to a buffer of 64 entries.
+///
+/// Consequence: the agent never reaped a dead process in a later slot.
+///
+/// Fix: the buffer holds every slot.
 #[test]
 fn more_than_64_processes_are_all_listed() {
     let world = World::new(64, 64);
@@ -352,10 +393,13 @@ fn more_than_64_processes_are_all_listed() {
     assert_eq!(processes[0].fs.processes().unwrap().len(), 100);
 }
 
-/// Mechanism: reaping took whatever process had the slot by then for the one that had been found
-/// dead. Consequence: if somebody else had reaped it and its slot was taken again, the handles and
-/// writes in flight of a living process were gone. Fix: reaping says who died and looks, under the
-/// lock, whether the slot is still its.
+/// Mechanism: reaping treated the current process of a slot as the one that had been found dead.
+///
+/// Consequence: if another process had reaped it and its slot was taken again, a living process
+/// lost its handles and writes in flight.
+///
+/// Fix: the caller names the dead process, and reaping checks under the lock that it still owns the
+/// slot.
 #[test]
 fn slot_that_was_taken_again_is_not_reaped_for_its_dead_owner() {
     let world = World::new(64, 64);
@@ -372,9 +416,12 @@ fn slot_that_was_taken_again_is_not_reaped_for_its_dead_owner() {
     assert_eq!(contents(&process, handle), [1; 100]);
 }
 
-/// Mechanism: as above; a slot whose process is not known yet shows the spawner. Consequence: a
-/// child that introduced itself while its dead spawner's slots were looked through lost what it had
-/// inherited. Fix: as above.
+/// Mechanism: as above; a slot whose process is not known yet shows the spawner.
+///
+/// Consequence: a child lost what it had inherited if it introduced itself while the slots of its
+/// dead spawner were examined.
+///
+/// Fix: as above.
 #[test]
 fn child_that_introduces_itself_is_not_reaped_for_its_dead_spawner() {
     let world = World::new(64, 64);
@@ -388,10 +435,13 @@ fn child_that_introduces_itself_is_not_reaped_for_its_dead_spawner() {
     assert_eq!(contents(&spawner.with_slot(world.microfs(), child), handle), b"");
 }
 
-/// Mechanism: a spawner told its child's number to whatever waited in the slot by then.
-/// Consequence: if the child had ended already and its slot was taken for another child, by a
-/// thread of the same process or by another, that one counted as dead and was reaped. Fix: the id
-/// of a slot says which use of its number it is.
+/// Mechanism: a spawner reported its child's pid to whatever process was expected in the slot by
+/// then.
+///
+/// Consequence: if the child had ended and a thread of the same or another process had taken its
+/// slot for another child, that child counted as dead and was reaped.
+///
+/// Fix: the id of a slot distinguishes the uses of its number.
 #[test]
 fn late_word_of_a_spawner_does_not_reach_another_child() {
     let world = World::new(64, 64);
@@ -409,10 +459,12 @@ fn late_word_of_a_spawner_does_not_reach_another_child() {
     fs.spawn_cancel(next, world.clock.tick()).unwrap();
 }
 
-/// Mechanism: a child took up the slot made for it although it was somebody else's by then.
+/// Mechanism: a child took the slot made for it although the slot had a new owner by then.
+///
 /// Consequence: after its spawner's death and a reaping, or if a child of its own had been faster,
-/// two processes shared a slot, and the end of one closed the files of the other. Fix: as above,
-/// and only a slot that waits for its process is taken up.
+/// two processes shared a slot, and the end of one closed the files of the other.
+///
+/// Fix: as above; in addition a child takes only a slot that waits for its process.
 #[test]
 fn child_does_not_take_up_a_slot_that_is_taken() {
     let world = World::new(64, 64);
@@ -428,10 +480,12 @@ fn child_does_not_take_up_a_slot_that_is_taken() {
     assert_eq!(shown_in(&agent, next), first);
 }
 
-/// Mechanism: the checksums of two neighbouring blocks share a word; one is stored without the
-/// lock, the other was changed under it by reading and storing the whole word. Consequence: the one
-/// stored without the lock was lost, and its block counted as damaged. Fix: each half of the word
-/// is changed alone.
+/// Mechanism: the checksums of two neighbouring blocks share a word. One is stored without the
+/// lock; the other was changed under the lock by reading and storing the whole word.
+///
+/// Consequence: the checksum stored without the lock was lost, and its block counted as damaged.
+///
+/// Fix: each half of the word is changed alone.
 #[test]
 fn checksums_of_neighbouring_blocks_do_not_overwrite_each_other() {
     const APPENDS: usize = 100_000;
@@ -469,9 +523,11 @@ fn checksums_of_neighbouring_blocks_do_not_overwrite_each_other() {
     process.verify_blocks(inode, appended).unwrap();
 }
 
-/// Mechanism: giving up a write took back the cursor of whatever description has its number now.
-/// Consequence: after a close in another thread, the cursor of another open file jumped. Fix:
-/// openings that had the same number are told apart.
+/// Mechanism: giving up a write restored the cursor of whatever description had its number by then.
+///
+/// Consequence: after a close in another thread, the cursor of another open file jumped.
+///
+/// Fix: handles distinguish openings with the same number.
 #[test]
 fn giving_up_a_write_after_its_close_leaves_other_cursors_alone() {
     let world = World::new(64, 64);
@@ -486,11 +542,13 @@ fn giving_up_a_write_after_its_close_leaves_other_cursors_alone() {
     assert_eq!(process.fs.handle(again).unwrap().cursor, 100);
 }
 
-/// Mechanism: what a call plans again, or plans next, it planned through whatever description has
-/// its number now.
+/// Mechanism: a call replanned, or planned its next part, through whatever description had its
+/// number by then.
+///
 /// Consequence: after a close in another thread, the rest of a write landed in another open file,
-/// and the rest of a read came from there. Fix: the id of a handle says which opening of its number
-/// it is.
+/// and the rest of a read came from there.
+///
+/// Fix: the id of a handle distinguishes the openings of its number.
 #[test]
 fn rest_of_a_call_after_its_close_leaves_other_files_alone() {
     let world = World::new(64, 64);
@@ -514,9 +572,13 @@ fn rest_of_a_call_after_its_close_leaves_other_files_alone() {
     process.fs.check().unwrap();
 }
 
-/// Mechanism: an open that only names a file needs no permission, but emptied it if that was asked
-/// for, too. Consequence: whoever could reach a file could empty it (not through the POSIX layer,
-/// which drops the option). Fix: such an open does nothing but name.
+/// Mechanism: an open that only names a file needs no permission, but it emptied the file if that
+/// was requested, too.
+///
+/// Consequence: anybody who could reach a file could empty it (not through the POSIX layer, which
+/// drops the option).
+///
+/// Fix: such an open only names the file.
 #[test]
 fn opening_a_file_only_to_name_it_changes_nothing() {
     let world = World::new(64, 64);
@@ -533,9 +595,12 @@ fn opening_a_file_only_to_name_it_changes_nothing() {
     assert_eq!(missing.map(|opened| opened.created), Err(Error::NotFound));
 }
 
-/// Mechanism: emptying a file that is empty already was taken for growing it. Consequence: a file
-/// whose writer had died stayed unclean although it was started anew, and was never drained. Fix:
-/// size 0 is always emptying.
+/// Mechanism: emptying an empty file counted as growing it.
+///
+/// Consequence: a file whose writer had died stayed unclean although it was started anew, and was
+/// never drained.
+///
+/// Fix: size 0 always means emptying.
 #[test]
 fn emptying_an_empty_file_makes_it_clean() {
     let world = World::new(64, 64);
@@ -547,16 +612,18 @@ fn emptying_an_empty_file_makes_it_clean() {
     assert!(!process.fs.attributes(inode).unwrap().unclean);
 }
 
-/// Mechanism: a small write is stored under the lock, and undone if its process dies there; its
-/// bytes stayed past the end of a file whose last block counted as zeroed. Consequence: they showed
-/// up when the file grew. Fix: only a file with a tail, which is zeroed before the file grows, is
-/// written to under the lock.
+/// Mechanism: a small write is stored under the lock, and undone if its process dies there. Its
+/// bytes stayed past the end of a file whose last block counted as zeroed.
+///
+/// Consequence: they appeared when the file grew.
+///
+/// Fix: only a file with a tail, which is zeroed before the file grows, is written under the lock.
 #[test]
 fn death_in_a_small_write_leaves_nothing_to_show_up_later() {
     let world = World::new(64, 64);
     let process = world.process(SUPERUSER);
     let (handle, inode) = open(&process, b"file", READ_WRITE);
-    // Written behind a hole: the rest of the block is zeroed.
+    // The write lies behind a hole, so the rest of the block is zeroed.
     write(&process, handle, 100, &[1; 100]);
     let caller = process.caller();
     let dying = AssertUnwindSafe(|| {
@@ -571,10 +638,12 @@ fn death_in_a_small_write_leaves_nothing_to_show_up_later() {
     assert_eq!(contents(&process, handle)[200..], [0; 200]);
 }
 
-/// Mechanism: bytes that a small write has put over others stay when its process dies, and its
+/// Mechanism: bytes that a small write has stored over others stay when its process dies, but its
 /// transaction is undone.
-/// Consequence: a checksum computed before was accepted after it. Fix: the version changes for good
-/// before the bytes do.
+///
+/// Consequence: a checksum computed before was accepted after it.
+///
+/// Fix: the version changes permanently before the bytes do.
 #[test]
 fn checksum_computed_before_a_death_in_a_small_overwrite_is_refused() {
     let world = World::new(64, 64);
@@ -597,9 +666,9 @@ fn checksum_computed_before_a_death_in_a_small_overwrite_is_refused() {
     process.verify_blocks(inode, handle).unwrap();
 }
 
-/// What a small overwrite leaves to a plan: the first write to a block, which makes its checksum
-/// void; one while others are in flight, whose end must not take that back; and what is not wholly
-/// over bytes of one block.
+/// A small overwrite leaves three cases to a plan: the first write to a block, which voids its
+/// checksum; a write while others are in flight, whose end must not undo that; and a write that
+/// does not lie completely over bytes of one block.
 #[test]
 fn small_overwrites_are_made_only_where_nothing_counts_on_the_old_bytes() {
     let world = World::new(64, 64);
@@ -631,7 +700,7 @@ fn small_overwrites_are_made_only_where_nothing_counts_on_the_old_bytes() {
     assert_eq!(over(handle, 15, &[3; 10]), None, "the checksum is valid again");
 }
 
-/// A commit says whether the plan has to be made again; both are results, not errors.
+/// A commit reports whether the plan must be made again; both are results, not errors.
 #[test]
 fn write_into_a_hole_that_another_filled_is_planned_again() {
     let world = World::new(64, 64);
@@ -649,10 +718,12 @@ fn write_into_a_hole_that_another_filled_is_planned_again() {
 
 /// Mechanism: a process that has freed nothing took its blocks from a cursor that circled through
 /// the whole tier.
+///
 /// Consequence: programs that run one after another made the kernel allocate and clear the whole
-/// tier, at a sixth of the speed of memory that is there already, while most of what they had used
-/// lay free. Fix: the cursor circles in the part that was used before as long as enough of it is
+/// tier, at a sixth of the speed of existing memory, while most of the blocks used before were
 /// free.
+///
+/// Fix: the cursor circles in the part used before, as long as enough of it is free.
 #[test]
 fn processes_that_follow_each_other_use_the_same_part_of_a_tier() {
     const BLOCKS: u32 = 4096;
@@ -674,9 +745,12 @@ fn processes_that_follow_each_other_use_the_same_part_of_a_tier() {
 }
 
 /// Mechanism: a process that executes another program keeps its slot, and in it the writes that its
-/// threads were in the middle of.
-/// Consequence: nobody could lengthen those files as long as it lived (`EDEADLK`), and their blocks
-/// stayed reserved. Fix: the image that comes next gives them up.
+/// threads had in progress.
+///
+/// Consequence: nobody could extend those files while it lived (`EDEADLK`), and their blocks stayed
+/// reserved.
+///
+/// Fix: the next program image gives these writes up.
 #[test]
 fn writes_of_threads_that_an_exec_ended_are_given_up_by_the_next_image() {
     let world = World::new(64, 64);
@@ -690,10 +764,13 @@ fn writes_of_threads_that_an_exec_ended_are_given_up_by_the_next_image() {
     assert_eq!(process.fs.check().unwrap().reserved_blocks, 0);
 }
 
-/// Mechanism: a disk gives the inode number of a removed directory again, so two processes could
-/// have recorded the same number for different working directories. Consequence: an executed
-/// program took over that of a dead process: its files went elsewhere, or `ENOENT`. Fix: what the
-/// process itself recorded counts first, and the number alone is not what is recorded.
+/// Mechanism: a disk reuses the inode number of a removed directory, so two processes could have
+/// recorded the same number for different working directories.
+///
+/// Consequence: an executed program took over that of a dead process, and its files went elsewhere,
+/// or it got `ENOENT`.
+///
+/// Fix: the record of the process itself counts first, and a record is more than the number.
 #[test]
 fn executed_program_finds_the_working_directory_that_its_own_process_recorded() {
     let world = World::new(64, 64);

@@ -1,7 +1,6 @@
-//! Simulated nodes: what was promised to programs is kept, whoever dies and whenever the power
-//! fails.
+//! Simulated nodes keep their promises to programs, whoever dies and whenever the power fails.
 //!
-//! `make sim SEED=n` replays a seed with its whole trace; `CAIRN_TEST_SEEDS=n` runs so many.
+//! `make sim SEED=n` replays a seed with its whole trace; `CAIRN_TEST_SEEDS=n` runs n seeds.
 
 use cairn_core::{Media, Memory, ProcessIdentity, Result};
 use cairn_testing::faulty::ByteMedia;
@@ -10,11 +9,11 @@ use cairn_testing::sim::{Failure, Wrap, run};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Variable that, if set, prints every event.
+/// Environment variable that, if set, prints every event.
 const TRACE_VARIABLE: &str = "CAIRN_SIM_TRACE";
-/// Seeds unless the environment says otherwise.
+/// Default number of seeds.
 const SEEDS: u64 = 16;
-/// Seeds within which a planted bug has to be found.
+/// Number of seeds within which a planted bug must be found.
 const CANARY_SEEDS: u64 = 40;
 
 #[test]
@@ -35,15 +34,14 @@ fn same_seed_takes_the_same_steps() {
     }
 }
 
-/// What is planted.
+/// A planted bug.
 #[derive(Clone, Copy, PartialEq)]
 enum Bug {
     /// One flush in four does nothing.
     FlushLies,
-    /// A flush that begins while another is under way ends with it, without what was written
-    /// meanwhile.
+    /// A flush that begins during another one ends with it, without the bytes written meanwhile.
     FlushJoinsAnother,
-    /// A process that waits for another is told that it is dead.
+    /// A process that waits for another is told that the other is dead.
     LivingAreTakenForDead,
 }
 
@@ -96,7 +94,7 @@ impl ByteMedia for Buggy {
     }
 }
 
-/// Finds a planted bug, and again when its seed is replayed.
+/// Finds a planted bug, and checks that replaying its seed finds it again.
 fn find(bug: Bug) -> Failure {
     let wrap: Wrap<'_> = &|media| {
         let (flushes, is_flushing) = (AtomicU64::new(0), AtomicBool::new(false));

@@ -1,12 +1,15 @@
-//! Programs that write checkpoints, made up and killed at random: what is said to be whole is.
+//! Programs that write checkpoints, invented and killed at random. Every checkpoint that the
+//! register reports as whole must be whole.
 //!
 //! The register gets the tree of a store, on a virtual clock, as the agent does: after changes, and
-//! again when nothing has changed for a while. The programs, and what is true of their steps, are
-//! in `writers.rs` of this crate.
-//! Torn: a set is said to be whole and is not. Split: its step is whole, and the set lacks files of
-//! it. Missed: a step is whole, and no set with files of it is said to be.
-//! A seed is a life of one style: `CAIRN_TEST_SEEDS=n` runs n, `CAIRN_TEST_SEED=s` repeats one and
-//! shows what happened.
+//! again after a while without changes. `writers.rs` of this crate has the programs and the ground
+//! truth about their steps.
+//!
+//! Torn: a set is reported as whole and is not. Split: its step is whole, and the set lacks files
+//! of it. Missed: a step is whole, and no set with files of it is reported.
+//!
+//! A seed is one life of one style. `CAIRN_TEST_SEEDS=n` runs n, `CAIRN_TEST_SEED=s` repeats one
+//! and prints its events.
 
 use cairn_agent::checkpoint::sets::policy::{CheckpointPolicy, Rules};
 use cairn_agent::checkpoint::sets::register::{Moment, Register};
@@ -22,11 +25,11 @@ const SECOND: i64 = 1_000_000_000;
 const SETTLE: Duration = Duration::from_secs(5);
 const RUNS: u64 = 2;
 const SEEDS: u64 = 250;
-/// Of so many whole steps of certain styles one may be missed. Those that are: a first checkpoint
-/// that no other has followed, for nothing else says that it is all; and the other slot where the
-/// node is lost.
+/// One in this many whole steps of certain styles may be missed. Two kinds are missed. One is a
+/// first checkpoint that no other has followed, because nothing else shows that it is complete. The
+/// other is the second slot where the node is lost.
 const MISSED_ONE_IN: u64 = 20;
-/// The same after a run that ended well: what an earlier one had left so stays so.
+/// The same limit after a run that ended well. What an earlier run left as missed stays missed.
 const MISSED_AT_END_ONE_IN: u64 = 50;
 
 const ONE: Style = Style {
@@ -51,8 +54,8 @@ const DIRECTORY: Style =
 const PROCESSES: Style =
     Style { name: "processes", path: in_directory, ranks: 4, files: |_| 2, ..ONE };
 
-/// What the numbers mean only the launcher says. Not known, where that is lost with the node:
-/// whether the files of a first checkpoint are parts or steps.
+/// Only the launcher knows the meaning of the numbers. If its information is lost with the node, it
+/// is unknown whether the files of a first checkpoint are parts or steps.
 const RANKS: Style = Style {
     name: "ranks",
     path: |step, rank, _| format!("s.{step}.{rank}"),
@@ -119,8 +122,8 @@ const STYLES: &[Style] = &[
         path: |step, rank, _| format!("slot{}/state.{rank}", step / STRIDE % 2),
         ..RANKS
     },
-    // Not known: that a rank writes more parts, where others have as many files of a later step by
-    // then as there were before.
+    // Unknowable: that a rank writes more parts. By then others have as many files of a later step
+    // as there were before.
     Style {
         name: "ranks, overlapping and late",
         waits: false,
@@ -131,10 +134,10 @@ const STYLES: &[Style] = &[
     Style { name: "ranks, same names", path: |_, rank, _| format!("state.{rank}"), ..RANKS },
     Style { name: "processes, late", late_ms: 400_000, ..PROCESSES },
     Style { name: "directory, slow", pause_ms: 30_000, ..DIRECTORY },
-    // Not known: that there are more processes than those that have written their first files when
-    // others begin the next step.
+    // Unknowable: that there are more processes than have written their first files when others
+    // begin the next step.
     Style { name: "processes, overlapping", waits: false, is_certain: false, ..PROCESSES },
-    // Not known: that a checkpoint is to have more files than the one before.
+    // Unknowable: that a checkpoint will have more files than the one before.
     Style {
         name: "directory, fewer and more",
         files: |step| [5, 3, 4][(step / STRIDE % 3) as usize],
@@ -149,16 +152,16 @@ const STYLES: &[Style] = &[
     },
 ];
 
-/// What was found of a style.
+/// Results for a style.
 #[derive(Clone, Copy, Default)]
 struct Tally {
     lives: u64,
     torn_lives: u64,
     split_lives: u64,
-    /// Steps that are whole after a kill, and of these those that are not said to be.
+    /// Number of steps that are whole after a kill, and number of these that are not reported.
     whole: u64,
     missed: u64,
-    /// The same after a run that went well.
+    /// The same after a run that ended well.
     whole_at_end: u64,
     missed_at_end: u64,
 }
@@ -194,9 +197,9 @@ struct Life<'a> {
     register: Register,
     ranks: Option<Ranks>,
     alive_ns: i64,
-    /// What happened, if that is asked for.
+    /// Events, if they are to be printed.
     history: Option<Vec<String>>,
-    /// The first checkpoint that was said to be whole and was not.
+    /// Name of the first checkpoint reported as whole that was not.
     torn: Option<String>,
     tally: Tally,
 }
@@ -244,7 +247,7 @@ impl Life<'_> {
         }
     }
 
-    /// How many steps are whole, and how many of them are not said to be.
+    /// Returns the number of whole steps, and how many of them are not reported.
     fn missed(&self) -> (u64, u64) {
         let said = self.register.checkpoints().iter();
         let said: BTreeSet<u64> = said.flat_map(|it| self.world.steps_of(&it.files)).collect();
@@ -253,7 +256,7 @@ impl Life<'_> {
         (whole.len() as u64, missed as u64)
     }
 
-    /// The run with that number, which goes on after the last step that is whole.
+    /// Plays run number `run`, which continues after the last whole step.
     fn run(&mut self, run: u64) {
         let first = self.world.whole().pop().unwrap_or(0) + STRIDE;
         let events = script(self.style, &mut self.random, self.now_ns, first);
@@ -300,16 +303,17 @@ impl Life<'_> {
         self.now_ns += 100 * SECOND;
     }
 
-    /// All processes die, and somebody looks: at first perhaps before their files are found.
+    /// Kills all processes and surveys the store, at first perhaps before their files are marked
+    /// unclean.
     fn die(&mut self) {
         let later_ns = self.random.below(4000) as i64 * SECOND;
         if self.random.one_in(2) {
             self.world.die(|_| true);
         }
         match self.random.below(if self.style.loses_memory { 3 } else { 2 }) {
-            // Somebody says so at once.
+            // The death is noticed at once.
             0 => self.alive_ns = self.now_ns,
-            // Nobody does.
+            // The death is noticed later.
             1 => self.now_ns += later_ns,
             // The node is lost.
             _ => {
@@ -326,7 +330,7 @@ impl Life<'_> {
     }
 }
 
-/// A life of a style: what was found, and the first checkpoint that was torn.
+/// Plays a life of a style. Returns the results and the name of the first torn checkpoint.
 fn live(style: &Style, rules: &Rules, seed: u64) -> (Tally, Option<String>) {
     let mut life = Life {
         style,

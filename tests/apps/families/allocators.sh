@@ -1,8 +1,10 @@
 # shellcheck shell=bash disable=SC2016,SC2154
-# Memory allocators that programs are given in the place of the C library's: jemalloc, tcmalloc and mimalloc, preloaded before and
-# behind Cairn's library, and linked into programs. Those that are installed; with --long all (scripts/setup.sh allocators).
+#
+# Memory allocators in place of the C library's: jemalloc, tcmalloc and mimalloc, preloaded before
+# and after Cairn's library, and linked into programs. Runs those that are installed; with --long
+# all (scripts/setup.sh allocators).
 
-# with_allocator NAME LIBRARY: each script says first that it has it.
+# with_allocator NAME LIBRARY: each script first proves that it uses the allocator.
 with_allocator() {
     local name=$1 library=$2 order
     begin_family "allocators_$name"

@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2016
 # tar, gzip and their relatives.
 
-# A tree with what archives have to keep: modes, links, times, an empty directory, a large file.
+# A tree with everything that archives must keep: modes, links, times, an empty directory, a large
+# file.
 read -r -d '' tree <<'E'
 cd "$D" && mkdir -p t/a/b t/empty
 echo one >t/one; seq 1 100000 >t/a/numbers; : >t/a/b/nothing; ln -s ../one t/a/soft
@@ -74,8 +75,9 @@ fi
 true
 E
 
-# What programs that copy do with extended attributes: set by Python, listed after each copy, within and across. The disk
-# must keep some, too; a tmpfs does since Linux 6.6.
+# Extended attributes under copying programs: Python sets them, and they are listed after each copy,
+# within the medium and across to another one. The disk must keep some, too; a tmpfs does since
+# Linux 6.6.
 if python3 -c 'import os, sys; os.setxattr(sys.argv[1], "user.a", b"")' "${scratch:-/tmp}" 2>/dev/null; then
 scenario -u extended_attributes <<'E'
 cd "$D"

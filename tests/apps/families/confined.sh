@@ -2,7 +2,7 @@
 # Machines that are not like a developer's: a tiny, a read-only and a missing /dev/shm, few descriptors, a
 # limited file size. Cairn then keeps its segments elsewhere.
 
-# Runs its arguments in a mount namespace of their own after a preparation; needs root or user namespaces.
+# Runs its arguments in a mount namespace after a preparation; needs root or user namespaces.
 in_mount_namespace() {
     local preparation=$1
     shift

@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2016
-# What people do all day in a directory: version control, parallel builds, databases, jobs of a shell.
+#
+# Everyday work in a directory: version control, parallel builds, databases, shell jobs.
 
 scenario -u git_commits_merges_and_collects <<'E'
 command -v git >/dev/null || exit 0

@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2016,SC2154
-# Programs that work on files in memory: fio's mmap engine, Python's mmap, numpy's memmap, sqlite's shared memory.
+#
+# Programs that map files: fio's mmap engine, Python's mmap, numpy's memmap, sqlite's shared memory.
 
-# Leaves a command that runs fio and prints nothing that depends on time.
+# Sets `quiet_fio` to a function that runs fio and prints nothing that depends on time.
 read -r -d '' quiet_fio <<'E'
 quiet_fio() {
     fio --output=/dev/null --verify_state_save=0 --ioengine=mmap --directory="$D" "$@"

@@ -1,8 +1,10 @@
 # shellcheck shell=bash disable=SC2016,SC2154
-# MPI: files that ranks share through MPI-IO, and the life of ranks as Cairn sees it. With Open MPI, where it is installed; with --long
-# also with MPICH, and parallel HDF5, PnetCDF and mpi4py (scripts/setup.sh mpi installs them all).
+#
+# MPI: files that ranks share through MPI-IO, and the life of ranks as Cairn sees it. Uses Open MPI,
+# where it is installed; with --long also MPICH, parallel HDF5, PnetCDF and mpi4py (scripts/setup.sh
+# mpi installs them all).
 
-# Leaves in $prologue how a script runs N ranks: ranks N COMMAND…
+# Sets $prologue to the script text that defines `ranks N COMMAND…`.
 prologue_of() {
     prologue="export TAG=${scratch##*.}"'
 export HOME=$PWD OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -15,7 +17,8 @@ ranks() { mpiexec.mpich -np "$@"; }' ;;
     esac
 }
 
-# life_under MPI LAUNCHER: what holds of ranks under each MPI; LAUNCHER is what Cairn calls its launcher.
+# life_under MPI LAUNCHER: properties of ranks under each MPI; LAUNCHER is Cairn's name for its
+# launcher.
 life_under() {
     local mpi=$1 launcher=$2 prologue
     prologue_of "$mpi"
@@ -45,7 +48,7 @@ $prologue
 ranks 2 "\$B/life.$mpi" "\$M" asks 'ls "\$M"'
 \$launches
 E
-    # Each rank is started by "cairn exec", and the launcher knows nothing of Cairn.
+    # "cairn exec" starts each rank, and the launcher does not know Cairn.
     expect ranks_join_a_job_one_by_one "$launcher 3 3 3 3 0 finished
 kept rank.0 rank.1 rank.2" <<E
 $prologue
@@ -56,7 +59,8 @@ ranks 3 "\$B/cairn" exec --job "\$J" -- "\$B/life.$mpi" "\$M/mount"
 "\$B/cairn" exec --job "\$J" -- bash -c 'cd "\$M/mount" && echo *'
 "\$B/cairn" rm "\$J" --discard >&2
 E
-    # What the tier's file holds when a rank has finalised MPI, its file open, is what a crash of the node would leave.
+    # After a rank has finalised MPI with its file open, the tier's file holds what a crash of the
+    # node would leave.
     expect files_of_a_finalised_rank_are_durable '100001 bytes' <<E
 $prologue
 export -f ranks
@@ -66,7 +70,8 @@ export D M
 "\$B/cairn" run --job "\$J-found" --discard --mount "\$M/mount" --tier "file:\$D/crash:64M" -- \
     stat -c '%s bytes' "\$M/mount/rank.0"
 E
-    # On a durable tier, where blocks that ranks write to in turn are summed, written behind and read ahead.
+    # On a durable tier, blocks that ranks write to in turn are checksummed, written behind and read
+    # ahead.
     expect shared_files_on_a_tier_in_a_file 'the same files' <<E
 $prologue
 export -f ranks
@@ -88,7 +93,7 @@ cd "\$D" && ranks 2 touch here && ls
 E
 }
 
-# fortran_under MPI LAUNCHER: the same for both modules of Fortran.
+# fortran_under MPI LAUNCHER: the same for both Fortran modules.
 fortran_under() {
     local mpi=$1 launcher=$2 prologue
     prologue_of "$mpi"
@@ -113,7 +118,8 @@ ranks 2 "\$B/fortran.$mpi" "\$D" && ranks 2 "\$B/fortran_08.$mpi" "\$D"
 E
 }
 
-# shared_file [-u] NAME MPI RANKS PROGRAM [OPTION…] [-- ARGUMENT…]: a program of MPI-IO, the same files and output as on a disk.
+# shared_file [-u] NAME MPI RANKS PROGRAM [OPTION…] [-- ARGUMENT…]: an MPI-IO program; the files and
+# output must be the same as on a disk.
 shared_file() {
     local unprivileged='' prologue
     [ "$1" != -u ] || { unprivileged=-u && shift; }
@@ -128,7 +134,7 @@ shared_file() {
 ranks $count ${options[*]} \"\$B/$program\" \"\$D\" ${*:2}"
 }
 
-# The compiler's command comes with mpirun, what it compiles with does not.
+# The compiler's command comes with mpirun; the files it needs to compile do not.
 if command -v mpirun.openmpi >/dev/null && echo '#include <mpi.h>' | mpicc.openmpi -x c -c -o /dev/null - 2>/dev/null; then
     life_under openmpi openmpi
     fortran_under openmpi openmpi
@@ -146,7 +152,7 @@ fi
 
 life_under mpich pmi
 fortran_under mpich pmi
-# Ranks of MPICH wait by spinning: no more than a small machine has processors.
+# Ranks of MPICH wait by spinning, so use no more of them than a small machine has processors.
 shared_file -u romio mpich 2 io.mpich
 
 begin_family mpi_libraries

@@ -1,6 +1,8 @@
 # shellcheck shell=bash disable=SC2016,SC2154
-# The archive on object stores that others have written, with --long: s3s-fs, which looks at every signature and compares
-# checksums, and moto. What they have is read by boto3. scripts/setup.sh object-stores installs all three below target.
+#
+# The archive on third-party object stores, with --long: s3s-fs, which checks every signature and
+# compares checksums, and moto. boto3 reads their content. scripts/setup.sh object-stores installs
+# all three below target.
 
 stores=$repository/target/object-stores
 if [ -n "$list_only" ]; then
@@ -18,7 +20,8 @@ identity=(AWS_ACCESS_KEY_ID=someone AWS_SECRET_ACCESS_KEY=very-secret AWS_EC2_ME
 stop_servers() { kill "${servers[@]}" 2>/dev/null; }
 at_end+=(stop_servers)
 
-# start_server NAME COMMAND…: sets $url when it answers. In COMMAND, PORT is one that nobody uses.
+# start_server NAME COMMAND…: starts a server and sets $url once it answers. PORT in COMMAND is an
+# unused port.
 start_server() {
     local name=$1 port waited=0
     shift
@@ -42,7 +45,7 @@ start_server() {
     }
 }
 
-# What every scenario begins with.
+# Prints the beginning of every scenario.
 prologue() {
     cat <<E
 export ${identity[*]} HOME=\$PWD
@@ -58,8 +61,8 @@ archive="run --job $J --persist $D/out --archive s3://runs/deep/er"
 E
 }
 
-# checkpoints_on NAME: a program's checkpoints go to the server at $url and come back. Names of objects are no names of files: some
-# characters have to be written otherwise in a URL.
+# checkpoints_on NAME: a program's checkpoints go to the server at $url and come back. Names of
+# objects are not names of files: a URL must escape some characters.
 checkpoints_on() {
     expect "checkpoints_are_in_$1_as_they_were" "from step 0
 sum 749775.523
@@ -120,7 +123,7 @@ cairn \$archive -- \$heat 2 >said 2>&1 || cat said
 objects unfinished
 E
 
-# It tells parts apart by their MD5. Its log has a line for each request that it answered.
+# The server distinguishes parts by their MD5. Its log has a line for each answered request.
 expect what_an_agent_that_was_killed_had_sent_is_not_sent_again '1 of part 1
 1 of part 2
 state.1 is equal

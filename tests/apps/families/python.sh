@@ -300,7 +300,8 @@ f.close()
 print(open("buffered").read())
 E
 
-# The way checkpoints are committed by careful programs: temporary name, fsync, rename, fsync of the directory.
+# The way careful programs commit checkpoints: temporary name, fsync, rename, fsync of the
+# directory.
 scenario -l python sparse_files_and_large_offsets <<'E'
 import os
 

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2016
 # bash: redirections of every kind, inherited descriptors, working directories, tests and globs.
 
-# The command line that Cairn's goal names, to the letter but for the directory.
+# The command line in Cairn's goal, verbatim except for the directory.
 scenario -u -c echo_cat_tar_ls <<'E'
 bash -c "echo a >$D/x; cat $D/x; tar cf $D/t.tar /etc/hostname; ls -l $D"
 E
@@ -116,7 +116,7 @@ echo "$lost lost"
 cat f
 E
 
-# The cursor of a file is shared by all that inherited it: bash, a subshell and head take turns.
+# Processes that inherited a file share its cursor: bash, a subshell and head take turns.
 scenario one_cursor_in_several_processes <<'E'
 printf '%s\n' 1 2 3 4 5 6 7 8 9 >"$D/f"
 { read -r a; (read -r b; echo "subshell: $b"); read -r c; echo "$a $c"; sed -n '2p'; cat; } <"$D/f"

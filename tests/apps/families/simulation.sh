@@ -7,7 +7,7 @@ if ! command -v lmp >/dev/null || ! command -v mpirun.openmpi >/dev/null; then
 fi
 [ -n "$list_only" ] || cp "$repository/demo/in.melt" "$scratch/bin/"
 
-# Leaves a command that runs N ranks; as root, OpenMPI wants to be asked twice.
+# Sets `launcher` to a function that runs N ranks. As root, OpenMPI needs two confirmations.
 read -r -d '' launcher <<'E'
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 HOME=$PWD
 melt() {

@@ -1,5 +1,7 @@
 # shellcheck shell=bash disable=SC2016,SC2154
-# Cairn under Slurm's launchers, with --long: srun, sbatch, PMIx and PMI2, on two nodes that are played by this machine (slurm.bash).
+#
+# Cairn under Slurm's launchers, with --long: srun, sbatch, PMIx and PMI2, on two nodes that this
+# machine simulates (slurm.bash).
 
 # shellcheck source=tests/apps/slurm.bash
 . "$here/slurm.bash"
@@ -40,7 +42,7 @@ four "\$B/cairn" run --mount "\$mount" --persist "\$D/out" -- sh look >&2
 echo "kept: \$(srun --nodes=2 --ntasks-per-node=1 "\$B/cairn" status --json | grep -c '"job"')"
 E
 
-# mpi_under PLUGIN MPI LAUNCHER: LAUNCHER is what Cairn calls it.
+# mpi_under PLUGIN MPI LAUNCHER: LAUNCHER is Cairn's name for it.
 mpi_under() {
     local plugin=$1 mpi=$2 launcher=$3
     expect "ranks_by_${plugin}_in_a_store_of_their_node" "$launcher 4 2 2 0 0" <<E

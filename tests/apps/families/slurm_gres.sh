@@ -1,6 +1,8 @@
 # shellcheck shell=bash disable=SC2016,SC2034,SC2154
-# Namespaces of a target as a resource of Slurm's jobs, with --long: examples/slurm-gres as it stands there, on a Slurm of two nodes that
-# are played by this machine (slurm.bash). The target has room for 3 units, and each node says that it may give away 4: one more than there is.
+#
+# Namespaces of a target as a resource of Slurm's jobs, with --long: examples/slurm-gres,
+# unmodified, on a Slurm of two nodes that this machine simulates (slurm.bash). The target has room
+# for 3 units, and each node is configured with 4: one more than there is.
 
 gres=$scratch/slurm-gres
 if [ -z "$list_only" ]; then
@@ -27,7 +29,7 @@ fi
 
 prologue="export SLURM_CONF=$slurm_conf HOME=\$PWD M gres=$gres; log=$scratch/slurm/log"'
 target() { "$B/cairn" target "$1" --control "$gres/control" "${@:2}"; }
-# What is granted to whom, without the numbers of jobs.
+# Prints who holds which grants, without job numbers.
 granted() { target list | sed -n "s/.* job \([^:]*\): \(.*\),.*/\1 has \2/p" | sed "s/slurm\.[0-9]*/slurm.N/" | sort | grep . || echo nothing is granted; }
 all_idle() { until [ "$(sinfo --noheader --states=idle --format=%D)" = 2 ]; do sleep 0.05; done; }
 settled() { until [ -z "$(squeue --noheader)" ]; do sleep 0.05; done; }
@@ -35,7 +37,7 @@ as() { setpriv --reuid "$1" --regid "$(id -g "$1")" --clear-groups "${@:2}"; }
 until_there() { until [ -e "$1" ]; do sleep 0.05; done; }
 submit() { sbatch --parsable --output="$PWD/said.%j" "$@"; }
 run="\"$B/cairn\" run --mount \"$M/mount\""
-# Ends what outlives the commands of a job, as a Slurm does that knows processes by control groups.
+# Ends processes that outlive a job's commands, as a Slurm with control groups does.
 end_agents() {
     local process
     for process in /proc/[0-9]*; do

@@ -1,6 +1,6 @@
 """Heat that spreads over a plate, with checkpoints by NumPy: heat.py DIR STEPS.
 
-Writes DIR/heat.STEP.npy, 12 MB each, and goes on from the newest that is there.
+Writes DIR/heat.STEP.npy, 12 MB each, and resumes from the newest one.
 """
 import glob
 import os

@@ -1,5 +1,5 @@
-"""What `cairn status` says of the MPI programs of job $J, a line each: launcher, size, known, initialised, finalised, died, and
-whether it is finished."""
+"""Prints what `cairn status` reports of the MPI programs of job $J. A line for each: launcher, size, known, initialised,
+finalised, died, and whether it is finished."""
 import json
 import os
 import subprocess

@@ -1,10 +1,10 @@
-"""Looks at an object store as Amazon's own library does: objects.py SERVER BUCKET COMMAND ARGUMENT...
+"""Uses an object store through Amazon's own library: objects.py SERVER BUCKET COMMAND ARGUMENT...
 
   make                     makes the bucket
-  compare PREFIX DIR       compares the object PREFIX + name with each file below DIR, and counts what else is there
-  begin KEY                begins an object in parts, and leaves it so
-  unfinished               counts objects that were begun and are neither complete nor given up
-  damage KEY               changes a bit in the middle of an object, and nothing that is said of it
+  compare PREFIX DIR       compares the object PREFIX + name with each file below DIR, and counts other objects
+  begin KEY                begins an upload in parts and leaves it unfinished
+  unfinished               counts uploads that are neither complete nor aborted
+  damage KEY               flips a bit in the middle of an object, and leaves its metadata unchanged
 """
 import os
 import sys
@@ -22,7 +22,7 @@ client = boto3.client(
 
 
 def compare(prefix, directory):
-    """Says of each file whether the object of its name is what it is."""
+    """Prints for each file whether the object of its name is equal to it."""
     paths = [os.path.join(at, name) for at, _, names in os.walk(directory) for name in names]
     names = [os.path.relpath(path, directory) for path in paths]
     names = sorted(name for name in names if not name.startswith("cairn-manifest."))
@@ -31,13 +31,13 @@ def compare(prefix, directory):
         is_equal = content == open(os.path.join(directory, name), "rb").read()
         print(name, "is equal" if is_equal else "DIFFERS")
     listed = client.list_objects_v2(Bucket=bucket, Prefix=prefix)["Contents"]
-    # There is one more where a file was sent in parts.
+    # A file sent in parts has one more object.
     others = [one["Key"] for one in listed if one["Key"] != prefix + "cairn-archive"]
     print(len(others) - len(names), "objects say that a checkpoint is there")
 
 
 def damage(key):
-    """The rest of what the server has of it stays: the metadata, among them the checksum."""
+    """Flips a bit of an object. Its metadata on the server, including the checksum, are unchanged."""
     found = client.get_object(Bucket=bucket, Key=key)
     content = bytearray(found["Body"].read())
     content[len(content) // 2] ^= 4

@@ -163,10 +163,14 @@ impl Volume {
         self.namespace.tiers.len() as u8
     }
 
+    /// Returns the namespace.
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
     /// Returns the device of a tier.
     pub fn tier(&self, tier: u8) -> cairn_core::Result<&dyn Device> {
-        let device = self.namespace.tiers.get(usize::from(tier));
-        device.map(Box::as_ref).ok_or(cairn_core::Error::Io)
+        self.namespace.tier(tier)
     }
 
     /// Returns the name of a tier for messages.

@@ -8,10 +8,7 @@
 
 use cairn_core::{
     Committed, HandleId, InodeId, OpenOptions, Position, ROOT, RenameMode, TimeUpdate, Timestamp,
-    WriteKind, WritePiece, WritePlan,
 };
-use cairn_device::device;
-use cairn_platform::checksum;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::model::error::Result;
@@ -57,7 +54,7 @@ impl Writer<'_> {
                 fs.abort_write(&caller, &plan).map_err(failed())?;
                 return Ok(false);
             }
-            if let Err(error) = transfer(volume, &mut plan, bytes) {
+            if let Err(error) = volume.namespace().store(&mut plan, &mut { bytes }) {
                 fs.abort_write(&caller, &plan).map_err(failed())?;
                 return Err(failed()(error));
             }
@@ -250,57 +247,4 @@ impl Drop for AbsentFile<'_> {
 pub fn set_mtime(volume: &Volume, inode: InodeId, mtime_ns: i64) -> cairn_core::Result<()> {
     let time = TimeUpdate::At(Timestamp(mtime_ns));
     volume.fs().set_times(&volume.caller(), inode, TimeUpdate::Omit, time)
-}
-
-/// Carries out a write plan with the first bytes of `source`.
-fn transfer(volume: &Volume, plan: &mut WritePlan, source: &[u8]) -> cairn_core::Result<()> {
-    let block_bytes = volume.hugeblock_bytes();
-    let mut rest = source;
-    let mut filled = None;
-    for piece in plan.pieces() {
-        let (part, tail) = rest.split_at(piece.length as usize);
-        rest = tail;
-        let raw = transfer_piece(volume, &piece, part)?;
-        let end = piece.start + piece.length + piece.copy_after;
-        let trailing = block_bytes - u64::from(end);
-        let is_whole = u64::from(piece.length) == block_bytes;
-        match piece.kind {
-            WriteKind::Fill => filled = Some((piece, checksum::shift(raw, trailing))),
-            WriteKind::Overwrite if !is_whole => {}
-            WriteKind::Fresh | WriteKind::Overwrite => {
-                let sum = checksum::of_sparse_block(raw, trailing, block_bytes);
-                volume.fs().store_checksum(piece.tier, piece.block, sum)?;
-            }
-        }
-    }
-    if let Some((piece, term)) = filled {
-        plan.fold(&piece, term);
-    }
-    Ok(())
-}
-
-/// Stores one piece and what is copied around it; returns the raw checksum of all of that.
-fn transfer_piece(volume: &Volume, piece: &WritePiece, part: &[u8]) -> cairn_core::Result<u32> {
-    let block_bytes = volume.hugeblock_bytes();
-    let device = volume.tier(piece.tier)?;
-    let block_offset = u64::from(piece.block) * block_bytes;
-    let end = u64::from(piece.start) + u64::from(piece.length);
-    let copy = |from: u64, length: u32| match piece.copy_from {
-        None => Ok(0),
-        Some((tier, block)) => {
-            let source = (volume.tier(tier)?, u64::from(block) * block_bytes + from);
-            device::copy(source, (device, block_offset + from), length as usize)
-        }
-    };
-    let before = copy(0, piece.start)?;
-    let after = copy(end, piece.copy_after)?;
-    device.zero(block_offset, piece.zero_before as usize)?;
-    let behind = end + u64::from(piece.copy_after);
-    device.zero(block_offset + behind, piece.zero_after as usize)?;
-    // SAFETY: `part` is readable for its whole length. It is ordinary memory of this process, not
-    // part of the device.
-    let raw =
-        unsafe { device.write(block_offset + u64::from(piece.start), part.as_ptr(), part.len()) }?;
-    let raw = checksum::join(before, raw, u64::from(piece.length));
-    Ok(checksum::join(raw, after, u64::from(piece.copy_after)))
 }

@@ -40,7 +40,7 @@ pub struct Component {
     pub name: String,
 }
 
-/// What a machine depends on.
+/// Switch and components that a machine depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// Switch that it is connected to.
@@ -362,8 +362,7 @@ impl Topology {
         Some((index, TopologyError::Undefined { name: switch.name.clone() }))
     }
 
-    /// Does the same as `finish` for a text that describes only the topology, so that an empty one
-    /// is an error.
+    /// As `finish`, for a text that describes only the topology: an empty one is an error.
     fn finish_named(self) -> Result<Topology, TopologyError> {
         match self.switches.is_empty() {
             true => Err(TopologyError::Empty),
@@ -418,7 +417,7 @@ impl Topology {
     }
 
     /// Returns the number of links between switches on the path from one leaf to another, 0 for the
-    /// same leaf; None if no path is known.
+    /// same leaf; `None` if no path is known.
     pub fn hops(&self, from: Option<SwitchIndex>, to: Option<SwitchIndex>) -> Option<u32> {
         let (from, to) = (from?, to?);
         self.above(from).enumerate().find_map(|(up, switch)| {

@@ -11,6 +11,7 @@ use crate::Context;
 use crate::check::trial;
 use crate::commands::config::WRAPPED;
 use crate::create::claim::Claim;
+use crate::error::LaunchError;
 use crate::error::{Error, Result};
 use crate::output::{self, count, escaped};
 use crate::run::launch;
@@ -91,9 +92,11 @@ fn ask(claim: &Claim, library: &Path) -> Result<Found> {
     let mount = OsString::from(&claim.store.job.mount);
     let words: [OsString; 4] = [program.into(), "probe".into(), "--report".into(), mount];
     let mut command = launch::command(&claim.store, library, &words, false);
-    let output = command.stdin(Stdio::null()).output().map_err(|source| Error::Execute {
-        command: words[0].to_string_lossy().into_owned(),
-        source,
+    let output = command.stdin(Stdio::null()).output().map_err(|source| {
+        Error::Launch(LaunchError::Execute {
+            command: words[0].to_string_lossy().into_owned(),
+            source,
+        })
     })?;
     let mut found = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| Found {
         trouble: Some(format!("a program with the library ends with {}", output.status)),

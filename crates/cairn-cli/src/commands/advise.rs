@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::Context;
 use crate::drain::notes::{Checkpoint, Notes};
+use crate::error::ReportError;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::output::duration::{self, human};
@@ -131,7 +132,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let cost_s = measured.as_ref().map(|measured| measured.cost_s);
     let checkpoint_s = arguments.checkpoint_cost.or(cost_s).unwrap_or_default();
     let model = model(arguments, checkpoint_s);
-    model.check().map_err(Error::Advice)?;
+    model.check().map_err(ReportError::Advice)?;
     let report = report(&model, arguments, measured.as_ref());
     if context.json {
         return output::json(&report);
@@ -159,7 +160,7 @@ fn model(arguments: &Arguments, checkpoint_s: f64) -> Model {
 fn measure(context: &Context, job: Option<&str>) -> Result<Measured> {
     let store = context.roots.choose(job)?;
     let checkpoints = Notes::of(&store)?.checkpoints();
-    measured(&checkpoints).ok_or(Error::NotMeasured { job: store.job.job })
+    measured(&checkpoints).ok_or(Error::Report(ReportError::NotMeasured { job: store.job.job }))
 }
 
 /// Returns the medians over checkpoints that all processes completed that began them; None if there

@@ -3,6 +3,7 @@
 //! Must stay true: the functions that `--static` diverts are exactly the hooks of the archive; a
 //! test of cairn-preload compares the list with the library.
 
+use crate::error::LaunchError;
 use crate::error::{Error, Result};
 use crate::output::{self, quoted};
 use clap::Args;
@@ -75,7 +76,10 @@ fn find(beside: &Path, file: &'static str, places: &[&str]) -> Result<PathBuf> {
         None => {
             let looked_for: Vec<String> =
                 candidates.iter().map(|place| place.join(file).display().to_string()).collect();
-            Err(Error::NotInstalled { file, looked_for: looked_for.join(", ") })
+            Err(Error::Launch(LaunchError::NotInstalled {
+                file,
+                looked_for: looked_for.join(", "),
+            }))
         }
     }
 }

@@ -16,6 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::Context;
+use crate::error::{CopyError, SettingError};
 use crate::error::{Error, Result};
 use crate::output::progress::Progress;
 use crate::output::size::human;
@@ -77,7 +78,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             if found.len() > 1 {
                 if !target.is_dir() {
                     let path = target.display().to_string();
-                    return Err(Error::Target { path, problem: SEVERAL });
+                    return Err(Error::Copy(CopyError::Target { path, problem: SEVERAL }));
                 }
                 differ(found.iter().map(|(_, path)| path.split().map(|(_, name)| name.to_vec())))?;
             }
@@ -100,7 +101,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
                 copy_in(context, Path::new(source), &place, recursive, &mut report)?;
             }
         }
-        _ => return Err(Error::CopySides),
+        _ => return Err(Error::Copy(CopyError::CopySides)),
     }
     if context.json {
         return output::json(&report);
@@ -119,7 +120,7 @@ fn differ(names: impl Iterator<Item = Option<Vec<u8>>>) -> Result<()> {
         if let Some(twice) = seen.replace(name) {
             let path = String::from_utf8_lossy(&twice).into_owned();
             let problem = "two sources have this name, and one would replace the other";
-            return Err(Error::Target { path, problem });
+            return Err(Error::Copy(CopyError::Target { path, problem }));
         }
     }
     Ok(())
@@ -139,8 +140,9 @@ fn expand(context: &Context, place: &Place) -> Result<Vec<Source>> {
         return Ok(vec![named(path)]);
     }
     let pattern = String::from_utf8_lossy(path.as_bytes()).into_owned();
-    let glob = Pattern::new(&pattern)
-        .map_err(|error| Error::Pattern { pattern, problem: error.msg.to_string() })?;
+    let glob = Pattern::new(&pattern).map_err(|error| {
+        Error::Setting(SettingError::Pattern { pattern, problem: error.msg.to_string() })
+    })?;
     // Wildcards match as in a shell.
     let options = MatchOptions {
         require_literal_separator: true,
@@ -155,7 +157,7 @@ fn expand(context: &Context, place: &Place) -> Result<Vec<Source>> {
     }
     if found.is_empty() {
         let problem = "nothing in the store matches";
-        return Err(Error::Target { path: store.shown(&path), problem });
+        return Err(Error::Copy(CopyError::Target { path: store.shown(&path), problem }));
     }
     Ok(found)
 }
@@ -178,7 +180,7 @@ fn copy_out(
     let (volume, inner) = find(&store, &volumes, path)?;
     let attributes = volume.attributes(&inner)?;
     if attributes.is_directory() && !recursive {
-        return Err(Error::IsDirectory { path: store.shown(path) });
+        return Err(Error::Copy(CopyError::IsDirectory { path: store.shown(path) }));
     }
     let (directory, name) = match target.is_dir() {
         true => (target.to_path_buf(), inner.split().map(|(_, name)| name.to_vec())),
@@ -186,7 +188,8 @@ fn copy_out(
             let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
             let name = target.file_name().map(|name| name.as_bytes().to_vec());
             let problem = "its name is missing";
-            let bad = || Error::Target { path: target.display().to_string(), problem };
+            let bad =
+                || Error::Copy(CopyError::Target { path: target.display().to_string(), problem });
             (parent.unwrap_or(Path::new(".")).to_path_buf(), Some(name.ok_or_else(bad)?))
         }
     };
@@ -250,7 +253,7 @@ impl Out<'_> {
             Some(_) => {
                 let path = self.destination.full_path(outer).display().to_string();
                 let problem = "a symbolic link replaces nothing but a file or a link";
-                Err(Error::Target { path, problem })
+                Err(Error::Copy(CopyError::Target { path, problem }))
             }
         }
     }
@@ -292,7 +295,7 @@ fn copy_in(
 ) -> Result<()> {
     let metadata = fs::metadata(source).map_err(Error::file("look at", source))?;
     if metadata.is_dir() && !recursive {
-        return Err(Error::IsDirectory { path: source.display().to_string() });
+        return Err(Error::Copy(CopyError::IsDirectory { path: source.display().to_string() }));
     }
     let store = context.roots.choose(place.job.as_deref())?;
     let mut path = store.path(&place.path)?;
@@ -304,7 +307,8 @@ fn copy_in(
         let problem = "the source has no name; give the target one";
         let name = source.canonicalize().map_err(Error::file("look at", source))?;
         let name = name.file_name().map(|name| name.as_bytes().to_vec());
-        let name = name.ok_or_else(|| Error::Target { path: store.shown(&path), problem })?;
+        let name = name
+            .ok_or_else(|| Error::Copy(CopyError::Target { path: store.shown(&path), problem }))?;
         path = path.join(&name);
     }
     let (volume, inner) = find(&store, &volumes, &path)?;
@@ -366,8 +370,8 @@ fn find<'a>(
     volumes: &'a [Volume],
     path: &FilePath,
 ) -> Result<(&'a Volume, FilePath)> {
-    locate(volumes, path).ok_or_else(|| Error::Target {
+    locate(volumes, path).ok_or_else(|| Error::Copy(CopyError::Target {
         path: store.shown(path),
         problem: "with --scope rank a path begins with the name of a namespace, as in /rank-0/file",
-    })
+    }))
 }

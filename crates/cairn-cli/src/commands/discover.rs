@@ -9,6 +9,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use crate::Context;
+use crate::error::TargetError;
 use crate::error::{Error, Result};
 use crate::output::{self, escaped};
 
@@ -46,7 +47,7 @@ pub struct Found {
 /// Runs the command.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let address = resolve(&arguments.address)?;
-    let refused = |source| Error::Remote { address, source };
+    let refused = |source| Error::Target(TargetError::Remote { address, source });
     let identity = cairn_platform::sys::random()
         .map_err(|errno| refused(cairn_nvme::Error::System { action: "get a name", errno }))?;
     let fabric = TcpFabric::new(address);
@@ -82,7 +83,8 @@ fn found(entry: &DiscoveryEntry) -> Found {
 pub fn resolve(text: &str) -> Result<SocketAddr> {
     let with_port = text.to_socket_addrs();
     let addresses = with_port.or_else(|_| (text, DEFAULT_PORT).to_socket_addrs());
-    let refused = |source: io::Error| Error::Address { text: text.to_string(), source };
+    let refused =
+        |source: io::Error| Error::Target(TargetError::Address { text: text.to_string(), source });
     let nobody = || refused(io::ErrorKind::NotFound.into());
     addresses.map_err(refused)?.next().ok_or_else(nobody)
 }

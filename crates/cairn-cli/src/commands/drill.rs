@@ -24,6 +24,7 @@ use crate::Context;
 use crate::create::claim::claim_existing;
 use crate::create::request::checked_persist;
 use crate::drain::checkpoints::Found;
+use crate::error::{DrillError, SettingError, StoreError, TierError};
 use crate::error::{Error, Result};
 use crate::output::duration;
 use crate::output::{self, count};
@@ -140,13 +141,13 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     check_tiers(&context.settings.run)?;
     if context.roots.find(&drill.job).is_some() {
         // A store of a failed drill whose process had the same id.
-        return Err(Error::StoreExists { job: drill.job });
+        return Err(Error::Store(StoreError::StoreExists { job: drill.job }));
     }
     // Must come before anything starts a thread, because it forks the witness.
     let mut signals =
         Signals::block().map_err(Error::file("block signals for", Path::new(&drill.job)))?;
     let report = match drill.hold(seed, &mut signals) {
-        Err(error @ Error::DrillEnded { .. }) => {
+        Err(error @ Error::Drill(DrillError::DrillEnded { .. })) => {
             if let Some(directory) = context.roots.find(&drill.job) {
                 bury(&OpenStore::open(&directory)?)?;
             }
@@ -157,15 +158,18 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     };
     say(context, &report);
     if !report.ended_well {
-        return Err(Error::Drill { job: report.job, code: report.exit_code });
+        return Err(Error::Drill(DrillError::NotRecovered {
+            job: report.job,
+            code: report.exit_code,
+        }));
     }
     drill.clear()?;
     match report.kills.len() as u32 {
         kills if kills < arguments.kills => {
-            Err(Error::TooFewKills { kills, wanted: arguments.kills })
+            Err(Error::Drill(DrillError::TooFewKills { kills, wanted: arguments.kills }))
         }
         kills if report.kills.iter().all(|kill| kill.files == 0) => {
-            Err(Error::NothingAtStake { kills })
+            Err(Error::Drill(DrillError::NothingAtStake { kills }))
         }
         _ => Ok(()),
     }
@@ -174,10 +178,12 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
 /// Returns the directory of the drill. Errors: it is not empty; or none was given, and the drill
 /// would drain to that of real runs.
 fn persist(context: &Context, arguments: &Arguments) -> Result<Option<PathBuf>> {
-    let refused = |path: &Path, problem: &str| Error::Persist {
-        path: path.to_path_buf(),
-        problem: problem.to_string(),
-        advice: "give the drill an empty directory of its own, with --persist",
+    let refused = |path: &Path, problem: &str| {
+        Error::Setting(SettingError::Persist {
+            path: path.to_path_buf(),
+            problem: problem.to_string(),
+            advice: "give the drill an empty directory of its own, with --persist",
+        })
     };
     let Some(path) = &arguments.persist else {
         let of_runs = std::env::var_os("CAIRN_RUN_PERSIST").map(PathBuf::from);
@@ -210,7 +216,7 @@ fn check_tiers(of_runs: &RunSettings) -> Result<()> {
             let advice = "give the drill one in memory, or a file that is not there yet, with CAIRN_RUN_TIER \
                           and CAIRN_RUN_META_TIER"
                 .into();
-            return Err(Error::TierFile { path: text.into(), problem, advice });
+            return Err(Error::Tier(TierError::TierFile { path: text.into(), problem, advice }));
         }
     }
     Ok(())
@@ -361,7 +367,7 @@ fn wait(
         // The program is in another process group, so no signal to ours has reached it.
         if let Event::Forward(signal) | Event::Shared(signal) = signals.wait(LOOK_EVERY) {
             kill(child)?;
-            return Err(Error::DrillEnded { signal });
+            return Err(Error::Drill(DrillError::DrillEnded { signal }));
         }
     }
 }
@@ -384,7 +390,7 @@ fn bury(store: &OpenStore) -> Result<()> {
             return Ok(());
         }
         if started.elapsed() > DEATH_PATIENCE {
-            return Err(Error::Undead { processes: living });
+            return Err(Error::Drill(DrillError::ProcessesSurvived { processes: living }));
         }
         thread::sleep(LOOK_EVERY);
     }

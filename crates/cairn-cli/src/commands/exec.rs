@@ -1,6 +1,7 @@
 //! `cairn exec`: runs another command in the existing store of a job.
 
 use crate::Context;
+use crate::error::LaunchError;
 use crate::error::{Error, Result};
 use crate::report::calls;
 use crate::run::launch;
@@ -41,5 +42,5 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let source = command.exec();
     let command = arguments.command.first();
     let command = command.map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    Err(Error::Execute { command, source })
+    Err(Error::Launch(LaunchError::Execute { command, source }))
 }

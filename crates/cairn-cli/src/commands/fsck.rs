@@ -27,6 +27,7 @@ use std::path::Path;
 use crate::Context;
 use crate::create::claimed_tiers::ClaimedTiers;
 use crate::error::{EXIT_NOT_REPAIRED, Error, Result};
+use crate::error::{FsckError, TierError};
 use crate::output::size::human;
 use crate::output::{self, count};
 use crate::store::offline::{self, TierFile};
@@ -198,12 +199,12 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
         true => output::json(&report)?,
         false => print(&report),
     }
-    repaired.map_err(|error| Error::NotRepaired { source: Box::new(error) })?;
+    repaired.map_err(|error| Error::Fsck(FsckError::NotRepaired { source: Box::new(error) }))?;
     match report.state {
         State::Clean => Ok(0),
         State::Repaired => Ok(EXIT_REPAIRED),
         State::Repairable => Ok(EXIT_NOT_REPAIRED),
-        State::Damaged => Err(Error::BeyondRepair { path, advice: ADVICE }),
+        State::Damaged => Err(Error::Fsck(FsckError::BeyondRepair { path, advice: ADVICE })),
     }
 }
 
@@ -226,11 +227,11 @@ fn examine(path: &Path, tier: &TierFile) -> Result<FsckReport> {
         }
         Ok(None) => {
             let problem = "has no superblock: its metadata are elsewhere, or it was overwritten";
-            return Err(Error::TierFile {
+            return Err(Error::Tier(TierError::TierFile {
                 path: path.to_path_buf(),
                 problem: problem.to_string(),
                 advice: "name the file with the metadata of its store".into(),
-            });
+            }));
         }
         Err(error @ cairn_core::Error::UnsupportedVersion { .. }) => {
             return Err(offline::unusable(path)(error));

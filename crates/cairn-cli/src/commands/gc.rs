@@ -16,6 +16,7 @@ use crate::Context;
 use crate::commands::rm::take_for_removal;
 use crate::create::claim;
 use crate::drain::checkpoints::Found;
+use crate::error::StoreError;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::output::duration;
@@ -117,7 +118,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
     say(context, &report)?;
     match (arguments.job, report.kept.into_iter().next()) {
-        (Some(job), Some(Kept { why, .. })) => Err(Error::NotFreed { job, why }),
+        (Some(job), Some(Kept { why, .. })) => Err(Error::Store(StoreError::NotFreed { job, why })),
         _ => Ok(()),
     }
 }
@@ -204,7 +205,7 @@ fn remove(row: &StoreRow, force: bool) -> Result<(), String> {
     }
     let store = OpenStore::open(&row.store).map_err(text)?;
     let (claim, files) = take_for_removal(store, force, false).map_err(|error| match error {
-        Error::Running { .. } => "it is in use".to_string(),
+        Error::Store(StoreError::Running { .. }) => "it is in use".to_string(),
         other => other.to_string(),
     })?;
     if Look::at(&claim.store).map_err(text)?.living > 0 {

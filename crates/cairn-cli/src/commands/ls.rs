@@ -17,6 +17,7 @@ use crate::Context;
 use crate::commands::jobs;
 use crate::drain::checkpoints::{self, Found};
 use crate::drain::notes::Notes;
+use crate::error::{CopyError, SettingError};
 use crate::error::{Error, Result};
 use crate::output::{self, escaped, group_name, local_time, mode_letters, user_name};
 use crate::store::{OpenStore, Place, locate};
@@ -115,7 +116,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     if let Some(job) = arguments.job {
         if place.job.is_some() {
             let problem = "the job is named twice: with it, and before the path".to_string();
-            return Err(Error::Option { option: "--job", problem });
+            return Err(Error::Setting(SettingError::Option { option: "--job", problem }));
         }
         place.job = Some(job);
     }
@@ -317,9 +318,11 @@ fn newest(
     pattern: &str,
 ) -> Result<Row> {
     let relative = pattern.strip_prefix(&format!("{}/", store.job.mount)).unwrap_or(pattern);
-    let bad = |error: glob::PatternError| Error::Pattern {
-        pattern: pattern.to_string(),
-        problem: error.msg.to_string(),
+    let bad = |error: glob::PatternError| {
+        Error::Setting(SettingError::Pattern {
+            pattern: pattern.to_string(),
+            problem: error.msg.to_string(),
+        })
     };
     let compiled = Pattern::new(relative.trim_start_matches('/')).map_err(bad)?;
     let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
@@ -356,5 +359,8 @@ fn newest(
             Err(error) => return Err(error.into()),
         }
     }
-    Err(Error::NoMatch { pattern: pattern.to_string(), job: store.job.job.clone() })
+    Err(Error::Copy(CopyError::NoMatch {
+        pattern: pattern.to_string(),
+        job: store.job.job.clone(),
+    }))
 }

@@ -14,6 +14,7 @@ use crate::balancer::{
     self, Kind, Partition, Plan, PlannedTarget, RANKS_PER_TARGET, Request, Target,
 };
 use crate::error::{Error, Result};
+use crate::error::{ReportError, SettingError};
 use crate::output::size::{self, human};
 use crate::output::{self, count};
 use clap::Args;
@@ -156,10 +157,10 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let rank_nodes = rank_nodes(arguments, nodes.len())?;
     let available = cluster.targets.len();
     if let Some(wanted) = arguments.targets.filter(|&n| !(1..=available).contains(&(n as usize))) {
-        return Err(Error::Plan {
+        return Err(Error::Report(ReportError::Plan {
             problem: format!("--targets {wanted}: there are {}", count(available as u64, "target")),
             advice: "give a number from one to that, or leave it out",
-        });
+        }));
     }
     let request = Request {
         nodes: &nodes,
@@ -168,13 +169,16 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
         ranks_per_target: arguments.ranks_per_target.0.clone(),
         target_count: arguments.targets,
         bytes_per_rank: match &arguments.bytes_per_rank {
-            Some(text) => size::parse(text).ok_or_else(|| Error::Size { text: text.clone() })?,
+            Some(text) => size::parse(text)
+                .ok_or_else(|| Error::Setting(SettingError::Size { text: text.clone() }))?,
             None => 0,
         },
     };
-    let plan = balancer::plan(&mut cluster.topology, &request).map_err(|error| Error::Plan {
-        problem: error.to_string(),
-        advice: "name more or larger targets, or fewer ranks",
+    let plan = balancer::plan(&mut cluster.topology, &request).map_err(|error| {
+        Error::Report(ReportError::Plan {
+            problem: error.to_string(),
+            advice: "name more or larger targets, or fewer ranks",
+        })
     })?;
     if let Some(path) = &arguments.svg {
         let picture = picture::draw(&plan);
@@ -190,10 +194,10 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
 }
 
 fn wrong_list(option: &str, error: &ListError) -> Error {
-    Error::Plan {
+    Error::Report(ReportError::Plan {
         problem: format!("{option}: {error}"),
         advice: "write a list like n[1-16],login or 4(x2),3",
-    }
+    })
 }
 
 /// Returns the index of each rank's node, in rank order; consecutive ranks share a node.
@@ -207,30 +211,30 @@ fn rank_nodes(arguments: &Arguments, nodes: usize) -> Result<Vec<u32>> {
             hostlist::repeated(list).map_err(|error| wrong_list("--tasks-per-node", &error))?
         }
         (None, None) => {
-            return Err(Error::Plan {
+            return Err(Error::Report(ReportError::Plan {
                 problem: "the number of processes is not known".to_string(),
                 advice: "add --ranks COUNT",
-            });
+            }));
         }
     };
     if per_node.len() != nodes {
-        return Err(Error::Plan {
+        return Err(Error::Report(ReportError::Plan {
             problem: format!("there are {nodes} nodes, but tasks of {}", per_node.len()),
             advice: "give as many numbers in --tasks-per-node as there are nodes, or --ranks COUNT",
-        });
+        }));
     }
     let ranks: u64 = per_node.iter().copied().map(u64::from).sum();
     if ranks == 0 {
-        return Err(Error::Plan {
+        return Err(Error::Report(ReportError::Plan {
             problem: "there are no ranks".to_string(),
             advice: "give one at least, with --ranks or --tasks-per-node",
-        });
+        }));
     }
     if ranks > u64::from(u32::MAX) {
-        return Err(Error::Plan {
+        return Err(Error::Report(ReportError::Plan {
             problem: format!("{ranks} ranks are more than can be planned"),
             advice: "check --tasks-per-node",
-        });
+        }));
     }
     let of_node = |(node, &ranks): (usize, &u32)| std::iter::repeat_n(node as u32, ranks as usize);
     Ok(per_node.iter().enumerate().flat_map(of_node).collect())

@@ -19,6 +19,7 @@ use crate::create::request::{Request, StoreArguments, checked_persist};
 use crate::create::staging::archived::Archived;
 use crate::create::staging::{self, Extent, Origin, Source, Stage, Staged};
 use crate::error::{Error, Result};
+use crate::error::{PersistError, SettingError, StoreError};
 use crate::output::size::human;
 use crate::output::{self, count};
 use crate::settings::archive::{self, ServerArguments};
@@ -130,7 +131,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     };
     let job = manifest.job.clone();
     if context.roots.find(&job).is_some() {
-        return Err(Error::StoreExists { job });
+        return Err(Error::Store(StoreError::StoreExists { job }));
     }
     request.job = Some(job.clone());
     request.persist = request.persist.or(persist);
@@ -145,7 +146,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     };
     if !patterns.is_empty() && unreadable.is_empty() && !manifest.files.keys().any(wanted) {
         let problem = format!("no file of job {job} matches; its manifest names them");
-        return Err(Error::Option { option: "--only", problem });
+        return Err(Error::Setting(SettingError::Option { option: "--only", problem }));
     }
     let claim = Claim::create(&context.roots, &request, &[])?;
     let mut report = RestoreReport {
@@ -171,7 +172,11 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         0 => Ok(()),
         damaged => {
             let advice = "they were left out; restore from another copy";
-            Err(Error::Damage { damaged, checked: report.files + damaged, advice })
+            Err(Error::Persist(PersistError::Damage {
+                damaged,
+                checked: report.files + damaged,
+                advice,
+            }))
         }
     }
 }
@@ -199,14 +204,18 @@ fn in_archive(policy: &ArchivePolicy, job: Option<&str>) -> Result<Found> {
         Some(job) => job.to_string(),
         None => match Archive::open(policy)?.jobs()?.as_slice() {
             [job] => job.clone(),
-            [] => return Err(Error::NothingArchived { url }),
-            several => return Err(Error::WhichManifest { jobs: several.join(", ") }),
+            [] => return Err(Error::Persist(PersistError::NothingArchived { url })),
+            several => {
+                return Err(Error::Persist(PersistError::WhichManifest {
+                    jobs: several.join(", "),
+                }));
+            }
         },
     };
     let archived = Archived::open(policy, &job)?;
     let (manifest, unreadable) = (archived.manifest.clone(), archived.unreadable.clone());
     match manifest.checkpoints.is_empty() && unreadable.is_empty() {
-        true => Err(Error::NothingArchived { url: format!("{url}/{job}") }),
+        true => Err(Error::Persist(PersistError::NothingArchived { url: format!("{url}/{job}") })),
         false => Ok(Found { origin: Box::new(archived), manifest, unreadable, persist: None }),
     }
 }
@@ -215,15 +224,19 @@ fn in_archive(policy: &ArchivePolicy, job: Option<&str>) -> Result<Found> {
 fn elsewhere(error: Error) -> Error {
     let advice = "name a directory that the new store drains to, with --persist";
     match error {
-        Error::Persist { path, problem, .. } => Error::Persist { path, problem, advice },
+        Error::Setting(SettingError::Persist { path, problem, .. }) => {
+            Error::Setting(SettingError::Persist { path, problem, advice })
+        }
         other => other,
     }
 }
 
 fn compiled(pattern: &str) -> Result<Pattern> {
-    Pattern::new(pattern).map_err(|error| Error::Pattern {
-        pattern: pattern.to_string(),
-        problem: error.msg.to_string(),
+    Pattern::new(pattern).map_err(|error| {
+        Error::Setting(SettingError::Pattern {
+            pattern: pattern.to_string(),
+            problem: error.msg.to_string(),
+        })
     })
 }
 
@@ -235,8 +248,11 @@ fn which_job(directory: &Path, named: Option<&str>) -> Result<String> {
     let jobs = jobs_in(directory)?;
     match jobs.as_slice() {
         [job] => Ok(job.clone()),
-        [] => Err(Error::NoManifest { path: directory.to_path_buf(), name: manifest_name("*") }),
-        several => Err(Error::WhichManifest { jobs: several.join(", ") }),
+        [] => Err(Error::Persist(PersistError::NoManifest {
+            path: directory.to_path_buf(),
+            name: manifest_name("*"),
+        })),
+        several => Err(Error::Persist(PersistError::WhichManifest { jobs: several.join(", ") })),
     }
 }
 

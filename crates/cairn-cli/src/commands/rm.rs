@@ -19,6 +19,7 @@ use crate::Context;
 use crate::create::claim::{self, Claim, claim_existing};
 use crate::drain::drain_state::Standing;
 use crate::drain::drain_with;
+use crate::error::{CopyError, StoreError};
 use crate::error::{Error, Result};
 use crate::output::{self, count};
 use crate::settings::archive::{self, archive_with};
@@ -81,13 +82,13 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
     for (job, paths) in by_job {
         let store = match context.roots.choose(job.as_deref()) {
-            Err(Error::NotAStore { path })
+            Err(Error::Store(StoreError::NotAStore { path }))
                 if paths.is_empty() && claim::remove_unbegun(&path, &name_of(&path))? =>
             {
                 report.removed_stores.push(name_of(&path));
                 continue;
             }
-            Err(Error::NoStore { job, .. })
+            Err(Error::Store(StoreError::NoStore { job, .. }))
                 if paths.is_empty() && removal::finish_earlier(&context.roots, &job)? =>
             {
                 report.removed_stores.push(job);
@@ -121,15 +122,19 @@ fn remove_store(store: OpenStore, arguments: &Arguments, report: &mut RemoveRepo
     let job = store.job.job.clone();
     let Arguments { discard, verify, .. } = *arguments;
     let (claim, files) = take_for_removal(store, discard, verify).map_err(|error| match error {
-        Error::Running { job } => Error::InUse { job },
+        Error::Store(StoreError::Running { job }) => Error::Store(StoreError::InUse { job }),
         other => other,
     })?;
     let unclean = Standing::of(&claim.store).map_or(0, |standing| standing.unclean_files);
     if files > 0 && unclean > 0 {
-        return Err(Error::WouldLoseUnclean { job, files: files as usize, unclean });
+        return Err(Error::Store(StoreError::WouldLoseUnclean {
+            job,
+            files: files as usize,
+            unclean,
+        }));
     }
     if files > 0 {
-        return Err(Error::WouldLose { job, files: files as usize });
+        return Err(Error::Store(StoreError::WouldLose { job, files: files as usize }));
     }
     let processes = match survey::programs(&claim.store) {
         // A store that cannot be opened any more can be discarded, but not one that a stopped
@@ -138,7 +143,10 @@ fn remove_store(store: OpenStore, arguments: &Arguments, report: &mut RemoveRepo
         processes => processes?,
     };
     if !processes.is_empty() {
-        return Err(Error::Inhabited { job, users: output::still_use(&processes) });
+        return Err(Error::Store(StoreError::StoreInUse {
+            job,
+            users: output::still_use(&processes),
+        }));
     }
     claim.remove()?;
     report.removed_stores.push(job);
@@ -153,7 +161,7 @@ pub fn take_for_removal(store: OpenStore, discard: bool, verify: bool) -> Result
         return Ok((claim_existing(store)?, 0));
     }
     if lock::has_run(store.directory(), RUN_LOCK)? {
-        return Err(Error::Running { job: store.job.job });
+        return Err(Error::Store(StoreError::Running { job: store.job.job }));
     }
     // Runs before the claim because it may take long: a run may still take over the store
     // meanwhile.
@@ -180,11 +188,11 @@ fn files_at_risk(store: &OpenStore, verify: bool) -> Result<u64> {
     }
     match archive_with(store, true)?.filter(|status| files == 0 && !status.is_complete()) {
         None => Ok(files),
-        Some(status) => Err(Error::NotArchived {
+        Some(status) => Err(Error::Store(StoreError::NotArchived {
             job: store.job.job.clone(),
             reason: archive::missing(&status),
             url: status.url,
-        }),
+        })),
     }
 }
 
@@ -217,14 +225,14 @@ fn remove_files(
         for text in paths {
             let path = store.path(text)?;
             let problem = "it is not a file of the store";
-            let bad = || Error::Target { path: store.shown(&path), problem };
+            let bad = || Error::Copy(CopyError::Target { path: store.shown(&path), problem });
             let (volume, inner) = locate(&volumes, &path).ok_or_else(bad)?;
             if !volume.attributes(&inner)?.is_directory() {
                 chosen.push(path);
                 continue;
             }
             if !arguments.recursive {
-                return Err(Error::IsDirectory { path: store.shown(&path) });
+                return Err(Error::Copy(CopyError::IsDirectory { path: store.shown(&path) }));
             }
             let tree = volume.tree()?;
             let below = tree.into_keys().filter(|candidate| {

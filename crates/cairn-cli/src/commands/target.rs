@@ -24,6 +24,7 @@ use std::thread::Builder;
 
 use crate::Context;
 use crate::error::{Error, Result};
+use crate::error::{SettingError, TargetError};
 use crate::output;
 use crate::output::size;
 
@@ -157,7 +158,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     };
     let directory = Arc::new(Directory::new(Limits::default()));
     for subsystem in &configuration.subsystems {
-        let taken = |_| Error::NqnTaken { text: subsystem.name().to_string() };
+        let taken = |_| Error::Target(TargetError::NqnTaken { text: subsystem.name().to_string() });
         directory.add(Arc::clone(subsystem)).map_err(taken)?;
     }
     let control = control(arguments, &configuration)?;
@@ -205,7 +206,7 @@ fn metrics(
 }
 
 fn cannot_listen(option: &'static str, address: SocketAddr) -> impl FnOnce(io::Error) -> Error {
-    move |source| Error::Listen { option, address, source }
+    move |source| Error::Target(TargetError::Listen { option, address, source })
 }
 
 fn control_path<'a>(
@@ -227,10 +228,10 @@ fn grants(
     configuration: &Configuration,
     directory: &Arc<Directory>,
 ) -> Result<Grants> {
-    let given = arguments
-        .grants
-        .as_ref()
-        .map(|text| grant::parse_room(text).ok_or_else(|| Error::Room { text: text.clone() }));
+    let given = arguments.grants.as_ref().map(|text| {
+        grant::parse_room(text)
+            .ok_or_else(|| Error::Target(TargetError::GrantSpace { text: text.clone() }))
+    });
     let room = given.transpose()?.or(configuration.grants.clone());
     let (room, bytes_max) = room.unwrap_or((Room::Memory, 0));
     let system = rustix::system::uname();
@@ -250,9 +251,12 @@ fn of_command_line(arguments: &Arguments) -> Result<Configuration> {
     if arguments.exports.is_empty() {
         return Ok(Configuration::default());
     }
-    let name = Nqn::new(&arguments.nqn).ok_or(Error::Nqn { text: arguments.nqn.clone() })?;
+    let name = Nqn::new(&arguments.nqn)
+        .ok_or(Error::Target(TargetError::Nqn { text: arguments.nqn.clone() }))?;
     let open = |export: &String| {
-        let refused = |source: io::Error| Error::Export { export: export.clone(), source };
+        let refused = |source: io::Error| {
+            Error::Target(TargetError::Export { export: export.clone(), source })
+        };
         Place::parse(export)?.open(arguments.block_size).map_err(refused)
     };
     let namespaces = arguments.exports.iter().map(open).collect::<Result<Vec<_>>>()?;
@@ -271,7 +275,7 @@ fn resources(arguments: &Arguments, configuration: &Configuration) -> Result<Res
     let Configuration { file, memory_bytes, .. } = configuration;
     let given = arguments.memory.as_ref().map(|text| {
         let bytes = size::parse(text).and_then(|bytes| usize::try_from(bytes).ok());
-        bytes.ok_or_else(|| Error::Size { text: text.clone() })
+        bytes.ok_or_else(|| Error::Setting(SettingError::Size { text: text.clone() }))
     });
     daemon::allow_many_files();
     let default = Resources::default();
@@ -289,7 +293,7 @@ fn resources(arguments: &Arguments, configuration: &Configuration) -> Result<Res
 /// Returns the hosts that may connect; None if everybody may.
 fn guard(arguments: &Arguments) -> Result<Option<Guard>> {
     let Some(path) = &arguments.auth else { return Ok(None) };
-    let refused = |source| Error::Secrets { path: path.clone(), source };
+    let refused = |source| Error::Target(TargetError::Secrets { path: path.clone(), source });
     HostSecrets::read(path).map(Guard::new).map(Some).map_err(refused)
 }
 

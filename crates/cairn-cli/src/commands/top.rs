@@ -10,6 +10,7 @@ mod screen;
 
 use crate::Context;
 use crate::commands::status;
+use crate::error::ReportError;
 use crate::error::{Error, Result};
 use crate::output::duration;
 use crate::store::Roots;
@@ -50,7 +51,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     if context.json || !io::stdout().is_terminal() {
-        return Err(Error::NoTerminal);
+        return Err(Error::Report(ReportError::NoTerminal));
     }
     // An unknown job is reported as an ordinary error, before the screen is set up.
     let first = ask(&context.roots, arguments.job.as_deref())?;

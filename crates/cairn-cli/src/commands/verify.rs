@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use crate::Context;
 use crate::commands::verify_tier;
 use crate::error::{Error, Result};
+use crate::error::{PersistError, SettingError};
 use crate::output::progress::Progress;
 use crate::output::size::human;
 use crate::output::{self, count};
@@ -120,7 +121,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
     match report.damaged_files() {
         0 => Ok(()),
-        damaged => Err(Error::Damage { damaged, checked: report.files, advice }),
+        damaged => {
+            Err(Error::Persist(PersistError::Damage { damaged, checked: report.files, advice }))
+        }
     }
 }
 
@@ -305,7 +308,7 @@ pub fn check_drained(path: &Path) -> Result<()> {
         Err(error) => format!("cannot be used: {}", why(&error)),
     };
     let advice = "name the directory that was drained to";
-    Err(Error::Persist { path: path.to_path_buf(), problem, advice })
+    Err(Error::Setting(SettingError::Persist { path: path.to_path_buf(), problem, advice }))
 }
 
 /// Returns the error for a directory without the manifest of `job`; it names the manifests that are
@@ -313,7 +316,9 @@ pub fn check_drained(path: &Path) -> Result<()> {
 pub fn missing_manifest(directory: &Path, job: &str) -> Error {
     let path = directory.to_path_buf();
     match jobs_in(directory).unwrap_or_default().join(", ") {
-        jobs if jobs.is_empty() => Error::NoManifest { path, name: manifest_name(job) },
-        jobs => Error::OtherManifests { path, job: job.to_string(), jobs },
+        jobs if jobs.is_empty() => {
+            Error::Persist(PersistError::NoManifest { path, name: manifest_name(job) })
+        }
+        jobs => Error::Persist(PersistError::OtherManifests { path, job: job.to_string(), jobs }),
     }
 }

@@ -19,6 +19,7 @@ use std::path::Path;
 
 use crate::Context;
 use crate::commands::verify::{Damaged, VerifyReport};
+use crate::error::TierError;
 use crate::error::{Error, Result};
 use crate::output::progress::Progress;
 use crate::store::offline::{self, TierFile};
@@ -94,10 +95,12 @@ fn open_further(
     superblock: &Superblock,
     paths: &[String],
 ) -> Result<Vec<Option<MediaFile>>> {
-    let refused = |path: &Path, problem: &str, advice| Error::TierFile {
-        path: path.to_path_buf(),
-        problem: problem.to_string(),
-        advice: Cow::Borrowed(advice),
+    let refused = |path: &Path, problem: &str, advice| {
+        Error::Tier(TierError::TierFile {
+            path: path.to_path_buf(),
+            problem: problem.to_string(),
+            advice: Cow::Borrowed(advice),
+        })
     };
     let mut files: Vec<Option<MediaFile>> = superblock.further.iter().map(|_| None).collect();
     for path in paths.iter().map(|text| offline::path_of(text)) {

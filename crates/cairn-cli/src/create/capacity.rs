@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::error::TierError;
 use crate::error::{Error, Result};
 use crate::output::size;
 use crate::store::refuse;
@@ -108,7 +109,7 @@ fn check_memory(bytes: u64, free: u64, root: &Path, memory: &Memory) -> Result<(
     for (limit, of_what) in limits {
         if let Some(limit) = limit.filter(|&limit| bytes > limit) {
             let (wanted, available) = (size::human(bytes), size::human(limit));
-            return Err(Error::TierTooLarge { wanted, of_what, available });
+            return Err(Error::Tier(TierError::TierTooLarge { wanted, of_what, available }));
         }
     }
     Ok(())
@@ -122,11 +123,11 @@ fn check_addresses(bytes: u64, addresses: Option<u64>) -> Result<()> {
         addresses - addresses / ADDRESSES_PROGRAM_SHARE - addresses / ADDRESSES_SEGMENT_SHARE;
     match bytes <= limit {
         true => Ok(()),
-        false => Err(Error::TierTooLarge {
+        false => Err(Error::Tier(TierError::TierTooLarge {
             wanted: size::human(bytes),
             of_what: "what the limit on address space (ulimit -v) leaves for it".to_string(),
             available: size::human(limit),
-        }),
+        })),
     }
 }
 

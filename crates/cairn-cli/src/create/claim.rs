@@ -37,6 +37,7 @@ use crate::create::request::{
 use crate::create::staging::{self, Stage};
 use crate::drain::checkpoints;
 use crate::error::{Error, Result};
+use crate::error::{PersistError, SettingError, StoreError, TierError};
 use crate::output::size;
 use crate::resume::media_rebuild::{self, Failed};
 use crate::resume::ownership;
@@ -148,7 +149,7 @@ impl Claim {
                 let description = Description::of_again(directory, &store.job, command);
                 return Claim::create_described(roots, (request, command), description, entrance);
             }
-            return Err(Error::NotAStore { path: directory.to_path_buf() });
+            return Err(Error::Store(StoreError::NotAStore { path: directory.to_path_buf() }));
         }
         store.job.tiers.iter().try_for_each(tier::check_kept_device)?;
         request.check_against(&store.job)?;
@@ -309,7 +310,7 @@ impl Claim {
     ) -> Result<Claim> {
         let has_source = job.persist.is_some() || job.archive.is_some();
         if request.stage.fills() && !has_source {
-            return Err(Error::NothingToStage);
+            return Err(Error::Persist(PersistError::NothingToStage));
         }
         let device_store = Store::create(&root, &job.job).map_err(refuse)?;
         let directory = device_store.path().to_path_buf();
@@ -319,7 +320,7 @@ impl Claim {
             return Claim::resume(roots, &directory, (request, command), lock, entrance);
         }
         if !is_blank(&directory)? {
-            return Err(Error::NotAStore { path: directory });
+            return Err(Error::Store(StoreError::NotAStore { path: directory }));
         }
         let announced = staging::announce(&directory, request.stage);
         let made = announced.and_then(|()| Ok(job.save(&directory)?)).and_then(|()| {
@@ -346,7 +347,7 @@ impl Claim {
             if !claim.is_new && request.resume == Resume::Image {
                 let directory = claim.store.directory().to_path_buf();
                 if goes_on {
-                    return Err(Error::NotAStore { path: directory });
+                    return Err(Error::Store(StoreError::NotAStore { path: directory }));
                 }
                 return Claim::resume(roots, &directory, (request, command), claim.lock, entrance);
             }
@@ -429,10 +430,12 @@ impl Claim {
         let first_with_data = usize::from(job.metadata_tier().is_some());
         for (blocks, tier) in tier_blocks[first_with_data..].iter_mut().zip(&job.tiers) {
             let count = tier.bytes / u64::from(block_bytes);
-            *blocks = u32::try_from(count).map_err(|_| Error::Value {
-                option: "--block-size",
-                value: size::exact(block_bytes.into()),
-                expected: "larger: a tier has 4294967295 blocks at most",
+            *blocks = u32::try_from(count).map_err(|_| {
+                Error::Setting(SettingError::Value {
+                    option: "--block-size",
+                    value: size::exact(block_bytes.into()),
+                    expected: "larger: a tier has 4294967295 blocks at most",
+                })
             })?;
         }
         let mut geometry = Geometry {
@@ -471,7 +474,12 @@ impl Claim {
             ("--tier", tier::list(&job.tiers), tier::list(&tiers)),
         ] {
             if given != stored {
-                return Err(Error::Contradiction { option, given, stored, job: job.job.clone() });
+                return Err(Error::Setting(SettingError::Contradiction {
+                    option,
+                    given,
+                    stored,
+                    job: job.job.clone(),
+                }));
             }
         }
         Ok(Some(Kept { path, block_bytes: superblock.geometry.hugeblock_bytes }))
@@ -601,11 +609,11 @@ impl Description {
 /// Checks that the directory that a store drains to is still the same one.
 fn check_persist(persist: &Path, job: &Job) -> Result<()> {
     Ledger::check(persist, job).map_err(|error| match error {
-        error @ cairn_agent::Error::AnotherDirectory { .. } => Error::Persist {
+        error @ cairn_agent::Error::AnotherDirectory { .. } => Error::Setting(SettingError::Persist {
             path: persist.to_path_buf(),
             problem: format!("cannot be used: {error}"),
             advice: "mount it again, or say that it is to be this one with: cairn drain JOB --persist DIR",
-        },
+        }),
         other => other.into(),
     })
 }
@@ -625,7 +633,7 @@ fn place(store: &Store, tier: &TierSpec, is_kept: bool) -> Result<TierPlace> {
 
 fn too_small(tier: &TierSpec, least_bytes: u64) -> Error {
     let least = least_bytes.next_multiple_of(u64::from(HUGEBLOCK_BYTES_DEFAULT));
-    Error::MetaTooSmall { given: tier::shown(tier), least: size::exact(least) }
+    Error::Tier(TierError::MetaTooSmall { given: tier::shown(tier), least: size::exact(least) })
 }
 
 /// Returns the metadata tier and the data tiers that the superblock in `media` describes. The
@@ -670,7 +678,7 @@ pub fn remove_unbegun(directory: &Path, job: &str) -> Result<bool> {
         return Ok(false);
     }
     let _lock = match take_lock(directory, job) {
-        Err(Error::Running { .. }) => return Ok(false),
+        Err(Error::Store(StoreError::Running { .. })) => return Ok(false),
         lock => lock?,
     };
     let is_one = is_unbegun(directory)?;
@@ -712,7 +720,7 @@ fn take_lock(directory: &Path, job: &str) -> Result<File> {
         }
         let waited = started.elapsed();
         if waited > LOCK_PATIENCE && lock::has_run(directory, RUN_LOCK)? {
-            return Err(Error::Running { job: job.to_string() });
+            return Err(Error::Store(StoreError::Running { job: job.to_string() }));
         }
         if waited > SAID_AFTER && !is_said {
             is_said = true;
@@ -777,11 +785,13 @@ fn mapping(request: &Request, job: &str) -> Result<Mapping> {
     });
     let found = found.filter(|found| !found.files.is_empty()).map(|found| found.map);
     match (&request.map, found) {
-        (Some(given), Some(found)) if *given != found => Err(Error::MappedOtherwise {
-            given: shown_mapping(given),
-            stored: shown_mapping(&found),
-            job: job.to_string(),
-        }),
+        (Some(given), Some(found)) if *given != found => {
+            Err(Error::Setting(SettingError::MappedOtherwise {
+                given: shown_mapping(given),
+                stored: shown_mapping(&found),
+                job: job.to_string(),
+            }))
+        }
         (given, found) => Ok(given.clone().or(found).unwrap_or_default()),
     }
 }

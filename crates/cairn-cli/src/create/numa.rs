@@ -8,6 +8,7 @@ use cairn_device::memory::numa::Topology;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+use crate::error::{SettingError, TierError};
 use crate::output::size::human;
 
 /// Returns the placement for a policy on this machine; the default if `policy` is None. Errors: an
@@ -19,13 +20,19 @@ pub fn placement(policy: Option<String>, machine: &Topology) -> Result<Placement
         Some(text) => {
             let node = text.strip_prefix("node:").and_then(|number| number.parse().ok());
             let expected = "local, interleave or node:N";
-            let refused = || Error::Value { option: "--numa", value: text.to_string(), expected };
+            let refused = || {
+                Error::Setting(SettingError::Value {
+                    option: "--numa",
+                    value: text.to_string(),
+                    expected,
+                })
+            };
             (NumaPolicy::Node, node.ok_or_else(refused)?)
         }
     };
     machine.placement(policy, node).ok_or_else(|| {
         let nodes: Vec<String> = machine.node_numbers().map(|node| node.to_string()).collect();
-        Error::NoSuchNode { node, nodes: nodes.join(", ") }
+        Error::Tier(TierError::NoSuchNode { node, nodes: nodes.join(", ") })
     })
 }
 

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use crate::balancer::{self, RANKS_PER_TARGET, Request, hostlist};
 use crate::commands::plan::description::Cluster;
+use crate::error::ReportError;
 use crate::error::{Error, Result};
 
 /// Nodes of a job, as the launcher describes them to the command that it starts once per node.
@@ -46,9 +47,11 @@ pub fn planned_tier(path: &Path) -> Result<String> {
         )),
         bytes_per_rank: 0,
     };
-    let plan = balancer::plan(&mut cluster.topology, &request).map_err(|error| Error::Plan {
-        problem: format!("{}: {error}", path.display()),
-        advice: "name targets in the file: see cairn plan --help",
+    let plan = balancer::plan(&mut cluster.topology, &request).map_err(|error| {
+        Error::Report(ReportError::Plan {
+            problem: format!("{}: {error}", path.display()),
+            advice: "name targets in the file: see cairn plan --help",
+        })
     })?;
     let planned = &plan.targets[plan.target_of[nodes.own] as usize];
     let own = planned.ranks.iter().position(|&node| node as usize == nodes.own);
@@ -67,9 +70,11 @@ pub fn with_part(text: &str, part: Part) -> String {
 impl Nodes {
     fn of_launcher() -> Result<Nodes> {
         let Some(list) = variable("SLURM_STEP_NODELIST") else { return Nodes::alone() };
-        let wrong = |problem: String| Error::Plan {
-            problem,
-            advice: "start one cairn run per node by srun, or name the target itself",
+        let wrong = |problem: String| {
+            Error::Report(ReportError::Plan {
+                problem,
+                advice: "start one cairn run per node by srun, or name the target itself",
+            })
         };
         let names = hostlist::expand(&list)
             .map_err(|error| wrong(format!("SLURM_STEP_NODELIST: {error}")))?;

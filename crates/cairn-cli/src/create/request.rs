@@ -33,6 +33,7 @@ use crate::create::capacity::{ADDRESSES_SEGMENT_SHARE, Room};
 use crate::create::numa;
 use crate::create::staging::Stage;
 use crate::error::{Error, Result};
+use crate::error::{SettingError, TierError};
 use crate::output::size;
 use crate::resume::restart_check::Resume;
 use crate::settings::RunSettings;
@@ -271,7 +272,7 @@ impl Request {
         }
         if request.scope == Some(Scope::Rank) && request.map.is_some() {
             let problem = "each rank has a directory of its own with --scope rank".to_string();
-            return Err(Error::Map { value: map.join(","), problem });
+            return Err(Error::Setting(SettingError::Map { value: map.join(","), problem }));
         }
         if request.scope == Some(Scope::Rank) {
             let checked = request.meta.iter().try_for_each(tier::check_divisible);
@@ -286,7 +287,7 @@ impl Request {
         match media.filter(|media| request.promote && media.path.is_some()) {
             Some(media) => {
                 let tier = TierSpec { bytes: 0, ..media.or_of(0) };
-                Err(Error::Promote { tier: tier::shown(&tier) })
+                Err(Error::Tier(TierError::Promote { tier: tier::shown(&tier) }))
             }
             None => Ok(request),
         }
@@ -296,14 +297,14 @@ impl Request {
     /// directory.
     pub fn check_places(&self, mount: &str, persist: Option<&Path>) -> Result<()> {
         if !self.force && Path::new(mount).symlink_metadata().is_ok() {
-            return Err(Error::MountHides { mount: mount.to_string() });
+            return Err(Error::Setting(SettingError::MountHides { mount: mount.to_string() }));
         }
         if let Some(persist) = persist.filter(|persist| persist.starts_with(mount)) {
-            return Err(Error::of("--persist")(Error::Persist {
+            return Err(Error::of("--persist")(Error::Setting(SettingError::Persist {
                 path: persist.to_path_buf(),
                 problem: format!("lies below the mount prefix {mount}"),
                 advice: "choose another with --persist or --mount",
-            }));
+            })));
         }
         Ok(())
     }
@@ -378,7 +379,7 @@ impl Request {
         };
         let tiers: Result<Vec<TierSpec>> = wanted.iter().map(limited).collect();
         let tiers = tiers.map_err(|error| match error {
-            Error::Quota { .. } => error,
+            Error::Tier(TierError::Quota { .. }) => error,
             _ => Error::of("--tier")(error),
         })?;
         let unsaid = wanted.iter().zip(&tiers).filter(|(wanted, _)| wanted.bytes.is_none());
@@ -415,9 +416,12 @@ impl Request {
     /// Refuses options that contradict the store that is resumed.
     pub fn check_against(&self, job: &Job) -> Result<()> {
         let differ = |option, given: Option<String>, stored: String| match given {
-            Some(given) if given != stored => {
-                Err(Error::Contradiction { option, given, stored, job: job.job.clone() })
-            }
+            Some(given) if given != stored => Err(Error::Setting(SettingError::Contradiction {
+                option,
+                given,
+                stored,
+                job: job.job.clone(),
+            })),
             _ => Ok(()),
         };
         differ("--mount", self.mount.clone(), job.mount.clone())?;
@@ -444,7 +448,9 @@ impl Request {
 /// may begin.
 fn mapping(values: &[String], mount: &str) -> Result<Option<Mapping>> {
     let rule = |value: &String| {
-        let refuse = |problem: &str| Error::Map { value: value.clone(), problem: problem.into() };
+        let refuse = |problem: &str| {
+            Error::Setting(SettingError::Map { value: value.clone(), problem: problem.into() })
+        };
         let (from, to) = value.split_once('=').ok_or_else(|| refuse("write FROM=TO"))?;
         let inner = match Path::new(from).strip_prefix(mount) {
             Ok(inner) => inner,
@@ -470,7 +476,9 @@ fn mapping(values: &[String], mount: &str) -> Result<Option<Mapping>> {
         return Ok(None);
     }
     let mapping = Mapping::new(values.iter().map(rule).collect::<Result<_>>()?);
-    mapping.map(Some).map_err(|problem| Error::Map { value: values.join(","), problem })
+    mapping
+        .map(Some)
+        .map_err(|problem| Error::Setting(SettingError::Map { value: values.join(","), problem }))
 }
 
 /// Returns a mapping in the syntax of `--map`.
@@ -493,7 +501,7 @@ fn checked_mount(mount: String) -> Result<String> {
         Some(_) => None,
     };
     match problem {
-        Some(problem) => Err(Error::Mount { mount, problem }),
+        Some(problem) => Err(Error::Setting(SettingError::Mount { mount, problem })),
         None => Ok(trimmed.to_string()),
     }
 }
@@ -530,8 +538,9 @@ pub fn make_persist(path: &Path) {
 }
 
 fn check_persist(path: &Path) -> Result<PathBuf> {
-    let refused =
-        |problem: String, advice| Error::Persist { path: path.to_path_buf(), problem, advice };
+    let refused = |problem: String, advice| {
+        Error::Setting(SettingError::Persist { path: path.to_path_buf(), problem, advice })
+    };
     let absolute = path.canonicalize().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
             refused("does not exist".to_string(), "create it first, with mkdir -p")
@@ -602,11 +611,11 @@ fn scope(argument: Option<ScopeArgument>, setting: Option<String>) -> Result<Opt
         (Some(ScopeArgument::Node), _) | (None, Some("node")) => Ok(Some(Scope::Node)),
         (Some(ScopeArgument::Rank), _) | (None, Some("rank")) => Ok(Some(Scope::Rank)),
         (None, None) => Ok(None),
-        (None, Some(value)) => Err(Error::Value {
+        (None, Some(value)) => Err(Error::Setting(SettingError::Value {
             option: "--scope",
             value: value.to_string(),
             expected: "node or rank",
-        }),
+        })),
     }
 }
 
@@ -614,11 +623,11 @@ fn durability(argument: Option<DurabilityArgument>, setting: Option<String>) -> 
     match (argument, setting.as_deref()) {
         (Some(DurabilityArgument::Op), _) | (None, Some("op")) => Ok(Durability::Operation),
         (Some(DurabilityArgument::Fsync), _) | (None, None | Some("fsync")) => Ok(Durability::Sync),
-        (None, Some(value)) => Err(Error::Value {
+        (None, Some(value)) => Err(Error::Setting(SettingError::Value {
             option: "--durability",
             value: value.to_string(),
             expected: "fsync or op",
-        }),
+        })),
     }
 }
 
@@ -627,10 +636,12 @@ fn block_bytes(value: &str) -> Result<u32> {
         bytes.is_power_of_two() && (HUGEBLOCK_BYTES_MIN..=HUGEBLOCK_BYTES_DEFAULT).contains(&bytes)
     };
     let bytes = size::parse(value).and_then(|bytes| u32::try_from(bytes).ok()).filter(fits);
-    bytes.ok_or_else(|| Error::Value {
-        option: "--block-size",
-        value: value.to_string(),
-        expected: "4K, 8K, 16K or 32K",
+    bytes.ok_or_else(|| {
+        Error::Setting(SettingError::Value {
+            option: "--block-size",
+            value: value.to_string(),
+            expected: "4K, 8K, 16K or 32K",
+        })
     })
 }
 
@@ -638,11 +649,11 @@ fn huge_pages(argument: Option<HugePages>, setting: Option<String>) -> Result<bo
     match (argument, setting.as_deref()) {
         (Some(HugePages::Never), _) | (None, Some("never")) => Ok(false),
         (Some(HugePages::Auto), _) | (None, None | Some("auto")) => Ok(true),
-        (None, Some(value)) => Err(Error::Value {
+        (None, Some(value)) => Err(Error::Setting(SettingError::Value {
             option: "--huge-pages",
             value: value.to_string(),
             expected: "auto or never",
-        }),
+        })),
     }
 }
 

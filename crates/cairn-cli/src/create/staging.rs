@@ -38,6 +38,7 @@ use std::time::SystemTime;
 use crate::create::claim::Claim;
 use crate::drain::checkpoints;
 use crate::error::{Error, Result};
+use crate::error::{PersistError, ResumeError};
 use crate::output::count;
 use crate::output::progress::Progress;
 use crate::output::size::human;
@@ -312,7 +313,9 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
 /// has drained something.
 fn bring_last_image(claim: &Claim) -> Result<()> {
     let job = &claim.store.job;
-    let Some(persist) = &job.persist else { return Err(Error::NothingToStage) };
+    let Some(persist) = &job.persist else {
+        return Err(Error::Persist(PersistError::NothingToStage));
+    };
     let (_, manifest) = in_places(persist, job)?;
     match newest_image(persist, job)? {
         Some(newest) => bring_image(claim, newest, manifest),
@@ -320,9 +323,10 @@ fn bring_last_image(claim: &Claim) -> Result<()> {
             say(job, &format!("nothing to bring in from {}", persist.display()));
             Ok(())
         }
-        None => {
-            Err(Error::NoImage { job: job.job.clone(), persist: persist.display().to_string() })
-        }
+        None => Err(Error::Resume(ResumeError::NoImage {
+            job: job.job.clone(),
+            persist: persist.display().to_string(),
+        })),
     }
 }
 

@@ -23,6 +23,7 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use crate::Context;
+use crate::error::{CopyError, SettingError};
 use crate::error::{Error, Result};
 use crate::output;
 use crate::output::duration;
@@ -310,7 +311,10 @@ fn newest_files(
 ) -> Result<Vec<FilePath>> {
     let relative = pattern.strip_prefix(&format!("{}/", store.job.mount)).unwrap_or(pattern);
     let compiled = Pattern::new(relative.trim_start_matches('/')).map_err(|error| {
-        Error::Pattern { pattern: pattern.to_string(), problem: error.msg.to_string() }
+        Error::Setting(SettingError::Pattern {
+            pattern: pattern.to_string(),
+            problem: error.msg.to_string(),
+        })
     })?;
     complete.sort_by_key(|known| Reverse(known.id));
     let mut buffer = Buffer::default();
@@ -337,7 +341,10 @@ fn newest_files(
             Err(error) => return Err(error.into()),
         }
     }
-    Err(Error::NoMatch { pattern: pattern.to_string(), job: store.job.job.clone() })
+    Err(Error::Copy(CopyError::NoMatch {
+        pattern: pattern.to_string(),
+        job: store.job.job.clone(),
+    }))
 }
 
 /// Compares the data of a file with their checksums.

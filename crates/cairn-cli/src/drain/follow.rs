@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::drain::drain_state::Standing;
 use crate::drain::left;
+use crate::error::PersistError;
 use crate::error::{Error, Result};
 use crate::output::duration;
 use crate::output::progress::Progress;
@@ -26,7 +27,9 @@ pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
     let label = match (&store.job.persist, &store.job.archive) {
         (Some(persist), _) => format!("draining to {}", persist.display()),
         (None, Some(policy)) => format!("archiving in {}", policy.url),
-        (None, None) => return Err(Error::NoPersist { job: store.job.job.clone() }),
+        (None, None) => {
+            return Err(Error::Persist(PersistError::NoPersist { job: store.job.job.clone() }));
+        }
     };
     let mut progress = Progress::new(&label, 0, quiet);
     let mut agent = store.agent()?;
@@ -101,7 +104,7 @@ fn judge_drain(store: &OpenStore, status: &Status) -> Result<()> {
         }
         None => Standing::of(store)?.lines(&persist.display().to_string(), "the store").join("; "),
     };
-    Err(Error::NotDrained { summary })
+    Err(Error::Persist(PersistError::NotDrained { summary }))
 }
 
 fn judge_archive(store: &OpenStore, status: &Status) -> Result<()> {
@@ -111,5 +114,5 @@ fn judge_archive(store: &OpenStore, status: &Status) -> Result<()> {
         (Some(_), Some(archive)) => format!("archive not complete: {}", archive::missing(archive)),
         (Some(_), None) => format!("not archived; do it with: cairn drain {}", store.job.job),
     };
-    Err(Error::NotDrained { summary })
+    Err(Error::Persist(PersistError::NotDrained { summary }))
 }

@@ -18,6 +18,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use crate::Context;
+use crate::error::ReportError;
 use crate::error::{Error, Result};
 use crate::output::{self, count, escaped};
 use crate::store::OpenStore;
@@ -152,7 +153,7 @@ fn file_of(store: &OpenStore) -> PathBuf {
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let store = context.roots.choose(arguments.job.as_deref())?;
     let Some(report) = load(&store)? else {
-        return Err(Error::NotCounted { job: store.job.job });
+        return Err(Error::Report(ReportError::NotCounted { job: store.job.job }));
     };
     if context.json {
         return output::json(&report);

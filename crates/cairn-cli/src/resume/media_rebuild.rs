@@ -26,6 +26,7 @@ use std::time::Duration;
 use crate::create::claim::random_hex;
 use crate::create::request::Request;
 use crate::drain::drain_with;
+use crate::error::ResumeError;
 use crate::error::{Error, Result};
 use crate::output::{self, count};
 use crate::store::OpenStore;
@@ -71,7 +72,7 @@ impl Failed {
         let processes = survey::programs(store)?;
         if !processes.is_empty() {
             let users = output::still_use(&processes);
-            return Err(Error::RenewedUnderPrograms { job: job.clone(), users });
+            return Err(Error::Resume(ResumeError::MediaInUse { job: job.clone(), users }));
         }
         let tier = tier::shown(media);
         let mut missing = Missing::look(store, &volumes)?;
@@ -80,7 +81,7 @@ impl Failed {
             missing = Missing::look(store, &volumes)?;
         }
         if !missing.complete.is_empty() && !request.may_overwrite {
-            return Err(Error::NotOnMedia {
+            return Err(Error::Resume(ResumeError::NotOnMedia {
                 tier,
                 files: count(missing.complete.len() as u64, "file"),
                 names: named(&missing.complete),
@@ -88,7 +89,7 @@ impl Failed {
                     Some(_) => format!("cairn drain {job}"),
                     None => format!("cairn drain {job} --persist DIR"),
                 },
-            });
+            }));
         }
         Ok(Some(Failed { tier, missing }))
     }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use crate::create::request::{Request, waited_for};
 use crate::create::staging::Stage;
+use crate::error::PersistError;
 use crate::error::{Error, Result};
 
 /// Checks the persist directory before a new store of `job` is used. With `--fresh`, moves existing
@@ -32,7 +33,7 @@ pub fn settle(job: &Job, request: &Request) -> Result<()> {
         if is_own && goes_on {
             return Ok(());
         }
-        return Err(Error::Owned { path: persist.clone(), owner, is_own });
+        return Err(Error::Persist(PersistError::Owned { path: persist.clone(), owner, is_own }));
     }
     Ok(())
 }

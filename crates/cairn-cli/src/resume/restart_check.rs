@@ -28,6 +28,7 @@ use std::collections::BTreeMap;
 use crate::create::claim::Claim;
 use crate::drain::checkpoints;
 use crate::error::{Error, Result};
+use crate::error::{ResumeError, SettingError};
 use crate::output;
 use crate::output::duration;
 use crate::output::progress::Progress;
@@ -51,10 +52,12 @@ impl Resume {
     /// the settings file.
     pub fn of(argument: Option<Resume>, setting: Option<String>) -> Result<Resume> {
         let set = setting.map(|text| {
-            Resume::from_str(&text, true).map_err(|_| Error::Value {
-                option: "--resume",
-                value: text,
-                expected: "checked, as-is or image",
+            Resume::from_str(&text, true).map_err(|_| {
+                Error::Setting(SettingError::Value {
+                    option: "--resume",
+                    value: text,
+                    expected: "checked, as-is or image",
+                })
             })
         });
         Ok(argument.or(set.transpose()?).unwrap_or_default())
@@ -75,9 +78,11 @@ struct Damage {
 /// Finishes a repair that a killed run has begun. Precondition: nobody else uses the store. Errors:
 /// the repair cannot be finished; then everything is as it was found.
 pub fn settle(claim: &Claim, volumes: &[Volume]) -> Result<()> {
-    let not_settled = |error: Error| Error::NotSettled {
-        job: claim.store.job.job.clone(),
-        reason: error.to_string(),
+    let not_settled = |error: Error| {
+        Error::Resume(ResumeError::NotSettled {
+            job: claim.store.job.job.clone(),
+            reason: error.to_string(),
+        })
     };
     let Some(note) =
         Note::load(claim.store.directory()).map_err(Error::from).map_err(not_settled)?
@@ -152,9 +157,11 @@ fn few(all: impl ExactSizeIterator<Item = String>) -> Option<String> {
 /// Checks the newest checkpoints; repairs or sets aside damaged ones. Errors: `NotCompared`; then
 /// nothing was changed, or the next run finishes the repair.
 pub fn verify(claim: &Claim, quiet: bool) -> Result<()> {
-    compare(claim, quiet).map_err(|error| Error::NotCompared {
-        job: claim.store.job.job.clone(),
-        reason: error.to_string(),
+    compare(claim, quiet).map_err(|error| {
+        Error::Resume(ResumeError::NotCompared {
+            job: claim.store.job.job.clone(),
+            reason: error.to_string(),
+        })
     })
 }
 

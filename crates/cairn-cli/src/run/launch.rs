@@ -9,6 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::error::LaunchError;
 use crate::error::{Error, Result};
 use crate::store::OpenStore;
 
@@ -36,10 +37,10 @@ pub fn find_library() -> Result<PathBuf> {
     let Some(found) = candidates.iter().find_map(|path| path.canonicalize().ok()) else {
         let places: Vec<String> =
             candidates.iter().map(|path| path.display().to_string()).collect();
-        return Err(Error::NoPreload { looked_for: places.join(", ") });
+        return Err(Error::Launch(LaunchError::NoPreload { looked_for: places.join(", ") }));
     };
     match found.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
-        true => Err(Error::PreloadPath { path: found }),
+        true => Err(Error::Launch(LaunchError::PreloadPath { path: found })),
         false => Ok(found),
     }
 }

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use crate::create::claim::{Claim, Entrance};
 use crate::create::request::Request;
+use crate::error::StoreError;
 use crate::error::{Error, Result};
 use crate::output::count;
 use crate::store::Roots;
@@ -113,7 +114,7 @@ impl Company {
             let claim = Claim::obtain_by(roots, &request, command, &entrance);
             let is_patient = self.since.elapsed() < LOCK_PATIENCE;
             let claim = match claim {
-                Err(error @ Error::NotFilled { .. }) => return Err(error),
+                Err(error @ Error::Store(StoreError::NotFilled { .. })) => return Err(error),
                 // Its last holder has removed it meanwhile.
                 Err(_) if was_there && roots.find(job).is_none() && is_patient => {
                     thread::sleep(LOOK_EVERY);
@@ -126,7 +127,7 @@ impl Company {
             let known = Members::load(&directory).filter(|_| goes_on);
             let mut members = match known {
                 Some(members) if members.launch != self.seat.launch => {
-                    return Err(Error::Running { job: job.clone() });
+                    return Err(Error::Store(StoreError::Running { job: job.clone() }));
                 }
                 // The other ranks have not ended the run that this rank has left.
                 Some(members) if self.is_in(&members) => {
@@ -135,7 +136,9 @@ impl Company {
                     continue;
                 }
                 Some(members) => members,
-                None if goes_on => return Err(Error::Running { job: job.clone() }),
+                None if goes_on => {
+                    return Err(Error::Store(StoreError::Running { job: job.clone() }));
+                }
                 None => Members { is_new: claim.is_new, ..members() },
             };
             members.came.insert(self.seat.local_rank);
@@ -188,7 +191,7 @@ impl Company {
                 break;
             }
             if started.elapsed() > ROUND_PATIENCE {
-                return Err(Error::Running { job: self.job.clone() });
+                return Err(Error::Store(StoreError::Running { job: self.job.clone() }));
             }
             thread::sleep(LOOK_EVERY);
         }
@@ -245,7 +248,7 @@ fn take_lock(directory: &Path, job: &str, launch: &str) -> Result<File> {
     // Kept open, so that it stays readable after the store is removed or replaced.
     let mut members: Option<File> = None;
     let check = |members: &Option<File>| match members.as_ref().and_then(|it| failure(it, launch)) {
-        Some(reason) => Err(Error::NotFilled { job: job.to_string(), reason }),
+        Some(reason) => Err(Error::Store(StoreError::NotFilled { job: job.to_string(), reason })),
         None => Ok(()),
     };
     loop {
@@ -269,7 +272,7 @@ fn take_lock(directory: &Path, job: &str, launch: &str) -> Result<File> {
             is_said = true;
             started = Instant::now();
         } else if waited > LOCK_PATIENCE {
-            return Err(Error::Running { job: job.to_string() });
+            return Err(Error::Store(StoreError::Running { job: job.to_string() }));
         }
         thread::sleep(LOOK_EVERY);
     }

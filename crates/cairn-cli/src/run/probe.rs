@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use crate::check::self_test;
+use crate::error::LaunchError;
 use crate::error::{Error, Result};
 use crate::run::launch;
 use crate::store::OpenStore;
@@ -43,9 +44,11 @@ pub fn check(store: &OpenStore, library: &Path) -> Result<()> {
     let mut command = launch::command(store, library, &words, false);
     // The probe needs no redirection of raw system calls.
     command.env("CAIRN_RAW_CALLS", "pass");
-    let output = command.stdin(Stdio::null()).output().map_err(|source| Error::Execute {
-        command: words[0].to_string_lossy().into_owned(),
-        source,
+    let output = command.stdin(Stdio::null()).output().map_err(|source| {
+        Error::Launch(LaunchError::Execute {
+            command: words[0].to_string_lossy().into_owned(),
+            source,
+        })
     })?;
     if output.status.success() {
         return Ok(());
@@ -58,7 +61,7 @@ pub fn check(store: &OpenStore, library: &Path) -> Result<()> {
         }
         (None, found) => found,
     };
-    Err(Error::Unserved { library: library.to_path_buf(), reason })
+    Err(Error::Launch(LaunchError::Unserved { library: library.to_path_buf(), reason }))
 }
 
 /// Returns why the dynamic linker could not load the library, from the linker's message on standard

@@ -10,6 +10,7 @@ use cairn_agent::model::job::Job;
 use clap::Args;
 use serde::Deserialize;
 
+use crate::error::SettingError;
 use crate::error::{Error, Result};
 use crate::output::progress::Progress;
 use crate::output::size::human;
@@ -108,7 +109,7 @@ pub fn place(
 }
 
 fn refused(option: &'static str, problem: &str) -> Error {
-    Error::Option { option, problem: problem.to_string() }
+    Error::Setting(SettingError::Option { option, problem: problem.to_string() })
 }
 
 /// Whether `endpoint` is the address of a server. A password is refused, and so is a path, which

@@ -8,6 +8,7 @@ use cairn_agent::checkpoint::sets::policy::{CheckpointPolicy, Every, Purpose, Ta
 use clap::Args;
 use serde::Deserialize;
 
+use crate::error::SettingError;
 use crate::error::{Error, Result};
 use crate::output::duration;
 use crate::settings::OneOrMore;
@@ -161,14 +162,17 @@ fn tagged((option, globs, purpose): (&'static str, Vec<String>, Purpose)) -> Res
         Ok(_) => Ok(Tag { files, purpose }),
         Err(error) => {
             let problem = error.msg.to_string();
-            Err(Error::of(option)(Error::Pattern { pattern: files, problem }))
+            Err(Error::of(option)(Error::Setting(SettingError::Pattern {
+                pattern: files,
+                problem,
+            })))
         }
     };
     globs.into_iter().map(tag).collect()
 }
 
 fn refused(option: &'static str, problem: &str) -> Error {
-    Error::Option { option, problem: problem.to_string() }
+    Error::Setting(SettingError::Option { option, problem: problem.to_string() })
 }
 
 #[cfg(test)]

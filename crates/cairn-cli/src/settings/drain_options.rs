@@ -7,6 +7,7 @@ use cairn_agent::model::policy::{AtEnd, DrainPolicy, Images, Priority, Verify};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
+use crate::error::SettingError;
 use crate::error::{Error, Result};
 use crate::output::duration;
 use crate::output::size;
@@ -163,7 +164,7 @@ impl DrainRequest {
 }
 
 fn refused(option: &'static str, value: String, expected: &'static str) -> Error {
-    Error::Value { option, value, expected }
+    Error::Setting(SettingError::Value { option, value, expected })
 }
 
 fn rate(value: String) -> Result<Option<u64>> {

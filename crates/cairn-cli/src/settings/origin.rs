@@ -45,7 +45,7 @@ impl fmt::Display for Origin {
 /// Returns the message of an error, with the origin of the value if the error is about one.
 pub fn told(error: &Error, command: &Command, given: &ArgMatches) -> String {
     let text = error.to_string();
-    match error.setting().and_then(|setting| of(setting, command, given)) {
+    match error.option().and_then(|setting| of(setting, command, given)) {
         Some(Origin::Option(name)) if text.contains(&name) => text,
         Some(origin) => format!("{origin}: {text}"),
         None => text,

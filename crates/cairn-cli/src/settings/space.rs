@@ -9,6 +9,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
+use crate::error::{SettingError, TierError};
 use crate::output::duration;
 use crate::output::size;
 use crate::store::tier::{TIER_BYTES_MIN, TierRequest};
@@ -101,8 +102,13 @@ pub fn without_effect(policy: &SpacePolicy, drains: bool) -> Option<&'static str
 fn retain(parts: &[String]) -> Result<RetainSettings> {
     let mut retain = RetainSettings::default();
     for part in parts {
-        let bad =
-            || Error::Value { option: "--retain", value: part.clone(), expected: RETAIN_SHAPE };
+        let bad = || {
+            Error::Setting(SettingError::Value {
+                option: "--retain",
+                value: part.clone(),
+                expected: RETAIN_SHAPE,
+            })
+        };
         match part.split_once('=').ok_or_else(bad)? {
             ("count", count) => retain.count = Some(count.parse().map_err(|_| bad())?),
             ("bytes", bytes) => retain.bytes = Some(bytes.to_string()),
@@ -114,12 +120,13 @@ fn retain(parts: &[String]) -> Result<RetainSettings> {
 }
 
 fn seconds(text: &str) -> Result<u64> {
-    let bad = |expected| Error::Length { text: text.to_string(), expected };
+    let bad =
+        |expected| Error::Setting(SettingError::Duration { text: text.to_string(), expected });
     duration::argument(text).map(|seconds| seconds.ceil() as u64).map_err(bad)
 }
 
 fn bytes(text: &str) -> Result<u64> {
-    size::parse(text).ok_or_else(|| Error::Size { text: text.to_string() })
+    size::parse(text).ok_or_else(|| Error::Setting(SettingError::Size { text: text.to_string() }))
 }
 
 /// What is left of the quota while tiers get their sizes.
@@ -165,7 +172,7 @@ pub fn check_quota(policy: &SpacePolicy, tiers: &[TierSpec]) -> Result<()> {
 }
 
 fn exceeded(bytes: u64, quota_bytes: u64) -> Error {
-    Error::Quota { tiers: size::human(bytes), quota: size::human(quota_bytes) }
+    Error::Tier(TierError::Quota { tiers: size::human(bytes), quota: size::human(quota_bytes) })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `--stage`: when a new store receives the files that the job drained earlier.
 
 use crate::create::staging::{Extent, Stage};
+use crate::error::SettingError;
 use crate::error::{Error, Result};
 use clap::ValueEnum;
 use serde::Deserialize;
@@ -38,13 +39,13 @@ pub fn stage(
     let set = match setting {
         None | Some(StageSetting::Whether(false)) => StageArgument::None,
         Some(StageSetting::Whether(true)) => StageArgument::Whole,
-        Some(StageSetting::When(text)) => {
-            StageArgument::from_str(&text, true).map_err(|_| Error::Value {
+        Some(StageSetting::When(text)) => StageArgument::from_str(&text, true).map_err(|_| {
+            Error::Setting(SettingError::Value {
                 option: "--stage",
                 value: text,
                 expected: "true, false, \"whole\" or \"on-demand\"",
-            })?
-        }
+            })
+        })?,
     };
     Ok(match argument.unwrap_or(set) {
         StageArgument::Whole => Stage::Whole(extent),

@@ -8,6 +8,7 @@ use cairn_agent::drain::forecast::Forecast;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::error::SettingError;
 use crate::error::{Error, Result};
 use crate::output::duration;
 use crate::output::size::human;
@@ -36,11 +37,11 @@ pub fn until(said: Option<String>) -> Result<Option<u64>> {
     }
     match parse(&text, now_s() as i64, &local) {
         Some(until) => Ok(Some(until as u64)),
-        None => Err(Error::Value {
+        None => Err(Error::Setting(SettingError::Value {
             option: "--until",
             value: text,
             expected: "a time as in 14:30, +2h or 2026-05-01T14:30:00Z, or none",
-        }),
+        })),
     }
 }
 

@@ -21,6 +21,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::error::{FsckError, TierError};
 use crate::output::size;
 use crate::store::Roots;
 use crate::store::tier::remote_path;
@@ -106,7 +107,7 @@ pub fn unusable(path: &Path) -> impl Fn(cairn_core::Error) -> Error + Copy {
             let problem = format!("has format {found}, this version knows {supported}");
             refused(path, problem, "use the version of cairn that made it")
         }
-        source => Error::TierDamaged { path: path.to_path_buf(), source },
+        source => Error::Fsck(FsckError::TierDamaged { path: path.to_path_buf(), source }),
     }
 }
 
@@ -181,7 +182,7 @@ fn checked_size(path: &Path) -> Result<Option<Superblock>> {
 }
 
 fn refused(path: &Path, problem: String, advice: impl Into<Cow<'static, str>>) -> Error {
-    Error::TierFile { path: path.to_path_buf(), problem, advice: advice.into() }
+    Error::Tier(TierError::TierFile { path: path.to_path_buf(), problem, advice: advice.into() })
 }
 
 /// A file that may be shorter than its superblock says.

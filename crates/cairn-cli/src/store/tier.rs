@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use crate::commands::discover::resolve;
 use crate::create::placement;
 use crate::error::{Error, Result};
+use crate::error::{SettingError, TierError};
 use crate::output::size;
 use crate::store::{Roots, refuse};
 
@@ -70,13 +71,13 @@ pub struct Licence {
 /// Parses a list of tiers, in order of preference; empty if none is given.
 pub fn parse_all(texts: &[String]) -> Result<Vec<TierRequest>> {
     if texts.len() > TIERS_MAX {
-        return Err(Error::TooManyTiers { count: texts.len(), most: TIERS_MAX });
+        return Err(Error::Tier(TierError::TooManyTiers { count: texts.len(), most: TIERS_MAX }));
     }
     let mut tiers: Vec<TierRequest> = Vec::new();
     for text in texts {
         let tier = parse(text)?;
         if tiers.iter().any(|other| other.path == tier.path) {
-            return Err(Error::TierTwice { text: text.clone() });
+            return Err(Error::Tier(TierError::TierTwice { text: text.clone() }));
         }
         tiers.push(tier);
     }
@@ -87,7 +88,7 @@ pub fn parse_all(texts: &[String]) -> Result<Vec<TierRequest>> {
 pub fn parse_meta(text: &str) -> Result<TierRequest> {
     let meta = parse(text)?;
     match (&meta.path, meta.bytes) {
-        (Some(_), None) => Err(Error::MetaWithoutSize { text: text.to_string() }),
+        (Some(_), None) => Err(Error::Tier(TierError::MetaWithoutSize { text: text.to_string() })),
         _ => Ok(meta),
     }
 }
@@ -100,10 +101,10 @@ pub fn check_beside(meta: &TierRequest, tiers: &[TierRequest]) -> Result<()> {
     }
     let (count, most) = (tiers.len() + 1, TIERS_MAX);
     if count > most {
-        return Err(Error::TooManyTiers { count, most });
+        return Err(Error::Tier(TierError::TooManyTiers { count, most }));
     }
     match tiers.iter().find(|tier| tier.path == meta.path) {
-        Some(tier) => Err(Error::TierTwice { text: shown(&tier.or_of(0)) }),
+        Some(tier) => Err(Error::Tier(TierError::TierTwice { text: shown(&tier.or_of(0)) })),
         None => Ok(()),
     }
 }
@@ -125,7 +126,7 @@ pub fn parse(text: &str) -> Result<TierRequest> {
             remote(&placement::planned_tier(Path::new(path))?)
         }
         ("nvme-tcp", Some(_)) => remote(text),
-        _ => Err(Error::Tier { text: text.to_string() }),
+        _ => Err(Error::Tier(TierError::Tier { text: text.to_string() })),
     }
 }
 
@@ -205,7 +206,7 @@ struct RemoteTier {
 }
 
 fn remote_tier(text: &str) -> Result<RemoteTier> {
-    let wrong = || Error::Tier { text: text.to_string() };
+    let wrong = || Error::Tier(TierError::Tier { text: text.to_string() });
     let rest = text.strip_prefix("nvme-tcp://").ok_or_else(wrong)?;
     let (host, rest) = rest.split_once('/').ok_or_else(wrong)?;
     let (name, options) = rest.split_once('?').unwrap_or((rest, ""));
@@ -234,10 +235,11 @@ fn remote_tier(text: &str) -> Result<RemoteTier> {
 
 /// Parses the size of a tier, rounded down to whole hugeblocks.
 fn bytes(text: &str) -> Result<u64> {
-    let bytes = size::parse(text).ok_or_else(|| Error::Size { text: text.to_string() })?;
+    let bytes = size::parse(text)
+        .ok_or_else(|| Error::Setting(SettingError::Size { text: text.to_string() }))?;
     match bytes >= TIER_BYTES_MIN {
         true => Ok(whole_blocks(bytes)),
-        false => Err(Error::TierTooSmall { bytes, least_bytes: TIER_BYTES_MIN }),
+        false => Err(Error::Tier(TierError::TierTooSmall { bytes, least_bytes: TIER_BYTES_MIN })),
     }
 }
 
@@ -339,7 +341,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 fn refused(path: &Path, problem: String, advice: impl Into<Cow<'static, str>>) -> Error {
-    Error::TierFile { path: path.to_path_buf(), problem, advice: advice.into() }
+    Error::Tier(TierError::TierFile { path: path.to_path_buf(), problem, advice: advice.into() })
 }
 
 /// Returns the directory of a tier's file.

@@ -25,7 +25,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Exports the file of the sandbox at an address, any port of it if that is 0.
+    /// Exports the file of the sandbox at an address; port 0 means any port.
     pub fn start(sandbox: &Sandbox, address: &str) -> Target {
         Target::start_with(sandbox, address, &[])
     }

@@ -297,7 +297,7 @@ pub enum Command {
     EndController {
         /// NSID.
         namespace: u32,
-        /// Which: `identify::Controller::instance`. One that is not there has ended.
+        /// Its `identify::Controller::instance`. A controller that does not exist counts as ended.
         instance: u64,
     },
 }

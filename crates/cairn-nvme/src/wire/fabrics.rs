@@ -167,7 +167,7 @@ pub const DISCOVERY_ENTRIES_MAX: u64 = 1024;
 /// The head of the discovery log (Base 5.16.1.23).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiscoveryHead {
-    /// GENCTR: changes whenever the log does.
+    /// GENCTR: changes whenever the log changes.
     pub generation: u64,
     /// NUMREC.
     pub entries: u64,

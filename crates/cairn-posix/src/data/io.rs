@@ -398,7 +398,7 @@ impl Request<'_> {
     fn write_leased(&self, write: LeasedWrite, buffers: &mut Buffers) -> Result<usize> {
         let fs = self.mount.fs();
         let piece = write.piece();
-        let moved = transfer::write_leased(self.mount, &piece, *buffers);
+        let moved = self.mount.namespace().store_leased(&piece, &mut { *buffers });
         match moved {
             Ok(term) if fs.publish_leased(self.caller, &write, term) => Ok(piece.length as usize),
             Ok(_) => self.write_planned(write.into_plan(), buffers),
@@ -407,7 +407,7 @@ impl Request<'_> {
                     // The plan is abandoned at the latest when the process ends.
                     let _ = fs.abort_write(self.caller, &write.into_plan());
                 }
-                Err(errno)
+                Err(errno.into())
             }
         }
     }
@@ -458,7 +458,7 @@ impl Request<'_> {
     /// Moves and commits one plan. `buffers` advance only if it became part of the file.
     fn transfer(&self, plan: &mut WritePlan, buffers: &mut Buffers) -> Result<Committed> {
         let mut source = *buffers;
-        let moved = transfer::write(self.mount, plan, &mut source);
+        let moved = self.mount.namespace().store(plan, &mut source);
         let fs = self.mount.fs();
         let overwrote = moved.inspect_err(|_| {
             // The plan is abandoned at the latest when the process ends.

@@ -1,19 +1,15 @@
-//! Moves bytes between the application's memory and the tiers, as a plan of the core says.
+//! The application's memory in a call, and what moves between it and the tiers: reads as a plan
+//! says, and small writes under one lock. `Namespace::store` executes plans of writes.
 //!
-//! Invariant: before a plan is committed, every byte of its fresh blocks is written, except those
-//! that the plan leaves to the file's tail. The stored checksum covers the bytes that were stored.
+//! Invariant: an address of the application that cannot be accessed is `EFAULT`, never a signal.
 //!
 //! Does not take the lock and does not allocate.
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
-use core::ops::Range;
 
-use cairn_core::{
-    Caller, HandleId, Position, ReadPlan, SMALL_BYTES_MAX, WriteKind, WritePiece, WritePlan,
-};
-use cairn_device::Device;
-use cairn_device::device::copy;
+use cairn_core::{Caller, HandleId, Position, ReadPlan, SMALL_BYTES_MAX, WritePiece};
+use cairn_device::store::transfer::Source;
 use cairn_platform::checksum;
 use cairn_platform::copy::{copy_crc, prefetch};
 
@@ -122,11 +118,6 @@ impl<'a> Buffers<'a> {
         good
     }
 
-    /// Number of contiguous bytes that come next.
-    fn at_hand(&self) -> usize {
-        { *self }.take(usize::MAX).1
-    }
-
     /// Consumes up to `most` contiguous bytes; a length of 0 means that none are left.
     fn take(&mut self, most: usize) -> (*mut u8, usize) {
         while self.count > 0 {
@@ -163,6 +154,20 @@ impl<'a> Buffers<'a> {
     }
 }
 
+// SAFETY: the constructors were promised memory of the application, whose faults are forgiven.
+unsafe impl Source for Buffers<'_> {
+    #[inline]
+    fn take(&mut self, most: usize) -> (*const u8, usize) {
+        let (start, length) = Buffers::take(self, most);
+        (start, length)
+    }
+
+    #[inline]
+    fn at_hand(&self) -> usize {
+        Buffers::take(&mut { *self }, usize::MAX).1
+    }
+}
+
 /// Carries out a read plan.
 pub fn read(mount: &Mount, plan: &ReadPlan, target: &mut Buffers) -> Result<()> {
     for run in plan.runs() {
@@ -185,61 +190,6 @@ pub fn read(mount: &Mount, plan: &ReadPlan, target: &mut Buffers) -> Result<()> 
         })?;
     }
     Ok(())
-}
-
-/// Carries out a write plan. Returns true if bytes of a block were overwritten, so that its
-/// checksum may be void.
-pub fn write(mount: &Mount, plan: &mut WritePlan, source: &mut Buffers) -> Result<bool> {
-    let block_bytes = mount.fs().geometry().hugeblock_bytes;
-    let mut overwrote = false;
-    let mut filled = None;
-    let mut pieces = plan.pieces().peekable();
-    while let Some(piece) = pieces.next() {
-        overwrote |= piece.kind == WriteKind::Overwrite;
-        let most = source.at_hand() / block_bytes as usize;
-        if most > 1 && is_whole(&piece, block_bytes) && !plan.is_stored_to() {
-            let mut count = 1;
-            let mut follows = |count| {
-                let next = pieces.next_if(|next| continues(&piece, count, next, block_bytes));
-                next.is_some()
-            };
-            while (count as usize) < most && follows(count) {
-                count += 1;
-            }
-            write_blocks(mount, &piece, count, source)?;
-            continue;
-        }
-        let device = mount.tier(piece.tier)?;
-        let before = copy_before(mount, device, &piece)?;
-        let raw = write_piece(device, &piece, block_bytes, plan.is_stored_to(), source)?;
-        let raw = checksum::join(before, raw, u64::from(piece.length));
-        let raw = copy_after(mount, device, &piece, raw)?;
-        let trailing = u64::from(block_bytes - piece.start - piece.length - piece.copy_after);
-        match piece.kind {
-            WriteKind::Fill => filled = Some((piece, checksum::shift(raw, trailing))),
-            WriteKind::Overwrite if piece.length < block_bytes => {}
-            WriteKind::Fresh | WriteKind::Overwrite => {
-                let sum = checksum::of_sparse_block(raw, trailing, u64::from(block_bytes));
-                mount.fs().store_checksum(piece.tier, piece.block, sum)?;
-            }
-        }
-    }
-    drop(pieces);
-    if let Some((piece, term)) = filled {
-        plan.fold(&piece, term);
-    }
-    Ok(overwrote)
-}
-
-/// Whether a piece replaces the content of a whole block.
-fn is_whole(piece: &WritePiece, block_bytes: u32) -> bool {
-    piece.length == block_bytes && piece.kind != WriteKind::Fill
-}
-
-/// Whether `next` is the block after `count` whole ones that begin with `first`.
-fn continues(first: &WritePiece, count: u32, next: &WritePiece, block_bytes: u32) -> bool {
-    is_whole(next, block_bytes)
-        && (next.tier, next.block, next.kind) == (first.tier, first.block + count, first.kind)
 }
 
 /// Writes all of `source`, at most `SMALL_BYTES_MAX`, at the cursor under one lock. Returns false,
@@ -276,24 +226,6 @@ pub fn write_small(
     Ok(written.is_some())
 }
 
-/// Moves the bytes of a write under a lease; returns their checksum term.
-pub fn write_leased(mount: &Mount, piece: &WritePiece, mut source: Buffers) -> Result<u32> {
-    let block_bytes = mount.fs().geometry().hugeblock_bytes;
-    let device = mount.tier(piece.tier)?;
-    let raw = match write_piece(device, piece, block_bytes, false, &mut source) {
-        Ok(raw) => raw,
-        Err(errno) => return zero_again(device, piece, block_bytes).and(Err(errno)),
-    };
-    Ok(checksum::shift(raw, u64::from(block_bytes - piece.start - piece.length)))
-}
-
-/// Zeroes what was stored under a lease before it failed: the next write there relies on zeros.
-#[cold]
-fn zero_again(device: &dyn Device, piece: &WritePiece, block_bytes: u32) -> Result<()> {
-    let start = u64::from(piece.block) * u64::from(block_bytes) + u64::from(piece.start);
-    Ok(device.zero(start, piece.length as usize)?)
-}
-
 /// Writes all of `source`, at most `SMALL_BYTES_MAX`, at an offset under one lock. Returns false,
 /// with nothing done, unless the bytes are in a block that was already overwritten since it was
 /// sealed.
@@ -322,94 +254,6 @@ pub fn overwrite_small(
         mount.tier(piece.tier).is_ok_and(|device| device.write_warm(at, bytes))
     };
     Ok(mount.fs().overwrite_small(caller, handle, offset, copied as u32, store)?)
-}
-
-/// Writes `count` whole blocks, beginning with that of `first`, whose bytes are contiguous in one
-/// buffer.
-fn write_blocks(mount: &Mount, first: &WritePiece, count: u32, source: &mut Buffers) -> Result<()> {
-    let block_bytes = mount.fs().geometry().hugeblock_bytes;
-    let (start, _) = source.take(count as usize * block_bytes as usize);
-    let offset = u64::from(first.block) * u64::from(block_bytes);
-    let mut block = first.block;
-    let mut store = |raw| {
-        let sum = checksum::of_sparse_block(raw, 0, u64::from(block_bytes));
-        mount.fs().store_checksum(first.tier, block, sum)?;
-        block += 1;
-        Ok(())
-    };
-    let device = mount.tier(first.tier)?;
-    // SAFETY: the application passed the buffer to be read by this call, and at least so many
-    // contiguous bytes are left in it.
-    let written = unsafe {
-        device.write_blocks(offset, start, block_bytes as usize, count as usize, &mut store)
-    };
-    Ok(written?)
-}
-
-/// Copies the bytes before a piece from the block that it replaces, and returns their raw checksum.
-#[inline]
-fn copy_before(mount: &Mount, device: &dyn Device, piece: &WritePiece) -> Result<u32> {
-    match piece.copy_from {
-        None => Ok(0),
-        Some(source) => copy_part(mount, device, piece, source, 0..piece.start),
-    }
-}
-
-/// Copies the bytes after a piece in the same way. `raw` is the checksum of everything before them.
-#[inline]
-fn copy_after(mount: &Mount, device: &dyn Device, piece: &WritePiece, raw: u32) -> Result<u32> {
-    let Some(source) = piece.copy_from else { return Ok(raw) };
-    let end = piece.start + piece.length;
-    let after = copy_part(mount, device, piece, source, end..end + piece.copy_after)?;
-    Ok(checksum::join(raw, after, u64::from(piece.copy_after)))
-}
-
-#[cold]
-fn copy_part(
-    mount: &Mount,
-    device: &dyn Device,
-    piece: &WritePiece,
-    (tier, block): (u8, u32),
-    bytes: Range<u32>,
-) -> Result<u32> {
-    let block_bytes = u64::from(mount.fs().geometry().hugeblock_bytes);
-    let place = |block: u32| u64::from(block) * block_bytes + u64::from(bytes.start);
-    let source = (mount.tier(tier)?, place(block));
-    Ok(copy(source, (device, place(piece.block)), bytes.len())?)
-}
-
-/// Writes one piece and returns the raw checksum of its bytes.
-fn write_piece(
-    device: &dyn Device,
-    piece: &WritePiece,
-    block_bytes: u32,
-    is_mapped: bool,
-    source: &mut Buffers,
-) -> Result<u32> {
-    let block_offset = u64::from(piece.block) * u64::from(block_bytes);
-    let end = piece.start + piece.length;
-    if piece.zero_before > 0 {
-        device.zero(block_offset, piece.zero_before as usize)?;
-    }
-    if piece.zero_after > 0 {
-        let behind = u64::from(end + piece.copy_after);
-        device.zero(block_offset + behind, piece.zero_after as usize)?;
-    }
-    let mut at = block_offset + u64::from(piece.start);
-    let mut raw = 0;
-    source.for_each(piece.length as usize, |start, length| {
-        // SAFETY: the application passed the buffer to be read by this call.
-        let sum = unsafe {
-            match is_mapped {
-                true => device.write_mapped(at, start, length),
-                false => device.write(at, start, length),
-            }
-        }?;
-        raw = checksum::join(raw, sum, length as u64);
-        at += length as u64;
-        Ok(())
-    })?;
-    Ok(raw)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! The commands of admin queues: properties, identities, features, log pages.
+//! Commands of admin queues: properties, Identify, features, log pages.
 //!
-//! Does not send events; says which one is to be sent.
+//! Does not send events; decides which event is sent next.
 
 use cairn_nvme::wire::fabrics::{
     Capabilities, DiscoveryEntry, DiscoveryHead, FAMILY_IPV4, FAMILY_IPV6, PROPERTY_CAPABILITIES,
@@ -19,13 +19,13 @@ use crate::directory::Directory;
 use crate::notices::{Change, LOG_CHANGED_NAMESPACES, LOG_DISCOVERY, Notices};
 use crate::subsystem::{Controller, Subsystem};
 
-/// Event requests that may wait at a time, as the controller's page says.
+/// Most pending event requests, as the controller's page says.
 const EVENT_REQUESTS_MAX: usize = 4;
-/// The namespace that stands for all.
+/// Namespace number that stands for all namespaces.
 const ALL_NAMESPACES: u32 = 0xffff_ffff;
-/// How long enabling takes at most, milliseconds.
+/// Longest time that enabling takes, milliseconds.
 const ENABLE_MS: u64 = 500;
-/// Granularity of the keep-alive timer, milliseconds.
+/// Granularity of the Keep Alive timer, milliseconds.
 const KEEP_ALIVE_MS: u32 = 1000;
 
 // Features.
@@ -35,7 +35,7 @@ const FEATURE_KEEP_ALIVE: u8 = 0x0f;
 
 /// An admin queue.
 pub(crate) struct Admin {
-    /// Of a discovery controller: what there is.
+    /// On a discovery controller: the subsystems to report.
     directory: Option<Arc<Directory>>,
     subsystem: Arc<Subsystem>,
     controller: Arc<Controller>,
@@ -55,7 +55,7 @@ impl Admin {
         Admin { directory, subsystem, controller, event_requests, notices }
     }
 
-    /// Whether it is for those who want to know what there is.
+    /// Whether it belongs to a discovery controller.
     pub(crate) fn is_discovery(&self) -> bool {
         self.directory.is_some()
     }
@@ -64,17 +64,17 @@ impl Admin {
         &self.controller
     }
 
-    /// Where that controller is.
+    /// Subsystem of the controller.
     pub(crate) fn subsystem(&self) -> &Subsystem {
         &self.subsystem
     }
 
-    /// The numbers of the commands that wait for something to happen, which will not.
+    /// Takes the identifiers of the pending event requests, which will not get an event.
     pub(crate) fn take_event_requests(&mut self) -> VecDeque<u16> {
         std::mem::take(&mut self.event_requests)
     }
 
-    /// Something has changed, which may be the host's concern.
+    /// Records a change, if it concerns the host.
     pub(crate) fn notice(&mut self, change: &Change) {
         match change {
             Change::Subsystems if self.directory.is_some() => self.notices.subsystems_changed(),
@@ -85,7 +85,8 @@ impl Admin {
         }
     }
 
-    /// The number and the result of a command that waited for something that has happened.
+    /// Returns the identifier and the result of the event request to complete next, if there is
+    /// one.
     pub(crate) fn next_event(&mut self) -> Option<(u16, u64)> {
         let id = *self.event_requests.front()?;
         let event = self.notices.next()?;
@@ -93,8 +94,8 @@ impl Admin {
         Some((id, event))
     }
 
-    /// Does a command; what it returns besides its result is put into the empty `answer`. None: it
-    /// is answered later.
+    /// Executes a command. Writes the data that it returns to `answer`, which must be empty.
+    /// Returns its result; `None`: it completes later.
     pub(crate) fn execute(
         &mut self,
         id: u16,
@@ -110,7 +111,7 @@ impl Admin {
                 self.controller.configure(value);
                 Ok(Some(0))
             }
-            // Before it is enabled a controller does nothing else.
+            // A controller that is not enabled accepts nothing else.
             Command::PropertySet { .. } => Err(Status::INVALID_FIELD.for_good()),
             _ if self.controller.configuration() == 0 => Err(Status::SEQUENCE_ERROR.for_good()),
             Command::Identify { page, namespace } => {
@@ -125,7 +126,7 @@ impl Admin {
                     self.notices.acknowledge(page, start..start + length);
                 }
                 answer.extend_from_slice(&log[start..start + length]);
-                // What is behind the end of a page is zero.
+                // Zeros follow the end of the page.
                 answer.resize(bytes as usize, 0);
                 Ok(Some(0))
             }
@@ -162,9 +163,9 @@ impl Admin {
         Ok(Box::new(match page {
             CNS_CONTROLLER => self.identity().encode(),
             _ if self.directory.is_some() => return Err(Status::INVALID_FIELD.for_good()),
-            // What all namespaces have in common: nothing that anybody asks for.
+            // Capabilities common to all namespaces. No host needs any of them.
             CNS_NAMESPACE if number == ALL_NAMESPACES => [0; PAGE_BYTES],
-            // So it looks if there is none.
+            // The page of a namespace that does not exist is all zeros.
             CNS_NAMESPACE if !namespace()?.is_there() => [0; PAGE_BYTES],
             CNS_NAMESPACE => namespace()?.shape().encode(),
             CNS_ACTIVE_NAMESPACES => identify::encode_list(numbers.filter(|&other| other > number)),
@@ -208,7 +209,7 @@ impl Admin {
                 self.notices.wanted = value;
                 Ok(0)
             }
-            // It was said when the queue was connected.
+            // Connect has set the timeout.
             FEATURE_KEEP_ALIVE if value == self.controller.keep_alive_ms => Ok(0),
             _ => Err(Status::INVALID_FIELD.for_good()),
         }
@@ -237,7 +238,7 @@ impl Admin {
     }
 }
 
-/// The subsystems that the host may use, at the address at which it has found us.
+/// Log of the subsystems that the host may use, at the address at which it has reached us.
 fn discovery_log(directory: &Directory, host: &Nqn, local: SocketAddr) -> Vec<u8> {
     let entry = |subsystem: &Arc<Subsystem>| DiscoveryEntry {
         transport: TRANSPORT_TCP,

@@ -1,4 +1,4 @@
-//! What a host is answered, which is sent when it can be.
+//! Answers to a host, queued until they can be sent.
 
 use cairn_nvme::wire::command::Blocks;
 use cairn_nvme::wire::pdu::{Header, Transfer};
@@ -13,7 +13,7 @@ use crate::pool::Buffer;
 use crate::subsystem::{Refusal, Subsystem};
 
 impl Connection {
-    /// Counts something of the subsystem that the connection is for.
+    /// Updates the counters of the connection's subsystem.
     pub(super) fn counted(&self, count: impl FnOnce(&Counters)) {
         match &self.role {
             Role::New => {}
@@ -22,12 +22,12 @@ impl Connection {
         }
     }
 
-    /// Ends a command that returns no data.
+    /// Completes a command that returns no data.
     pub(super) fn answer(&mut self, entry: &Entry, result: Result<u64, Status>) {
         self.answer_connect(entry, result.map_err(Refusal::from));
     }
 
-    /// Ends a command that, if it fails, may say more than that.
+    /// As `answer`. A failed Connect may have a result as well.
     pub(super) fn answer_connect(&mut self, entry: &Entry, result: Result<u64, Refusal>) {
         let (result, status) = match result {
             Ok(result) => (result, Status::SUCCESS),
@@ -41,7 +41,7 @@ impl Connection {
         self.say(&Header::Response(Completion { result, queue_head, command_id, status }));
     }
 
-    /// Answers commands that waited for something that has happened.
+    /// Completes event requests for which there is an event.
     pub(super) fn tell_events(&mut self) {
         while let Role::Admin(admin) = &mut self.role {
             let Some((id, event)) = admin.next_event() else { break };
@@ -51,7 +51,8 @@ impl Connection {
         }
     }
 
-    /// Ends a command of an I/O queue, which returns so much of the buffer.
+    /// Completes a command of an I/O queue. Returns the first bytes of the buffer, as many as
+    /// `result` says.
     pub(super) fn answer_io(
         &mut self,
         entry: &Entry,
@@ -68,7 +69,7 @@ impl Connection {
         }
     }
 
-    /// Ends a command that returns the first bytes of a buffer.
+    /// Completes a command that returns the first `length` bytes of a buffer.
     pub(super) fn answer_with(
         &mut self,
         entry: &Entry,
@@ -85,7 +86,7 @@ impl Connection {
         self.end_data(entry, result);
     }
 
-    /// Ends a command that returns these blocks of a namespace in memory.
+    /// Completes a read of a namespace in memory; its bytes are sent without a copy.
     pub(super) fn answer_as_stored(
         &mut self,
         entry: &Entry,
@@ -105,8 +106,8 @@ impl Connection {
         }
     }
 
-    /// Says that so many bytes follow, and that they are all, and, if that is agreed on, that with
-    /// them the command has ended.
+    /// Queues the header of a C2HData PDU that carries all the data of the command. Without flow
+    /// control it also completes the command.
     fn say_data_follow(&mut self, entry: &Entry, length: usize) {
         let command_id = entry.command_id();
         let transfer = Transfer { command_id, tag: 0, offset: 0, length: length as u32 };
@@ -122,7 +123,7 @@ impl Connection {
         }
     }
 
-    /// Has a PDU without data sent.
+    /// Queues a PDU without data.
     pub(super) fn say(&mut self, header: &Header) {
         self.outbox.push(header.encode(0, self.outgoing).bytes());
     }

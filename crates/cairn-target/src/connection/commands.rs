@@ -1,7 +1,7 @@
-//! Commands: what each needs before it is done, and who does it.
+//! Commands: what each needs before it is executed, and who executes it.
 //!
-//! Must stay true: before the host has proven who it is, nothing is done for it, and it is asked
-//! for no data.
+//! Must stay true: before the host has proven who it is, none of its commands is executed, and no
+//! data are requested from it.
 
 use cairn_nvme::wire::auth::MESSAGE_BYTES_MAX;
 use cairn_nvme::wire::command::{QueueKind, RANGE_BYTES, RANGES_MAX};
@@ -18,13 +18,13 @@ use crate::subsystem::io;
 use crate::subsystem::{Controller, Subsystem};
 use crate::workers::{Begin, Job, Lane, Workers};
 
-/// Most data of a command that deallocates.
+/// Most data of a command that deallocates, bytes.
 const RANGES_BYTES_MAX: u64 = (RANGES_MAX * RANGE_BYTES) as u64;
-/// Data of namespaces in memory are sent without a copy, from so many bytes on.
+/// Size from which data of a namespace in memory are sent without a copy, bytes.
 const STORED_BYTES_MIN: u64 = 32 << 10;
 
 impl Connection {
-    /// Does a command that came with these data, or sees to what it needs.
+    /// Executes a command that came with `data`, or arranges for the memory or data that it needs.
     pub(super) fn begin(
         &mut self,
         entry: &Entry,
@@ -33,7 +33,7 @@ impl Connection {
         hands: &mut Hands,
     ) -> Result<(), End> {
         if self.is_draining {
-            // The host will repeat it when it has connected again.
+            // The host repeats the command on its next connection.
             return Ok(());
         }
         self.flow.advance()?;
@@ -51,7 +51,8 @@ impl Connection {
         Ok(())
     }
 
-    /// What a command with so many bytes of data needs yet. Errors: it cannot be done, or not now.
+    /// Memory and data that a command still needs. `in_capsule` is the number of bytes that came
+    /// with it. Errors: the status of a command that cannot be executed, or not now.
     fn needs(&self, entry: &Entry, in_capsule: usize) -> Result<Waiting, Status> {
         let kind = match self.role {
             Role::Io(..) => QueueKind::Io,
@@ -67,7 +68,7 @@ impl Connection {
         Ok(Waiting { entry, command, ask_bytes, answer_bytes })
     }
 
-    /// Errors: the host has to prove who it is before it may send that.
+    /// Errors: the host must prove who it is before it may send this command.
     fn admit(&self, command: &Command) -> Result<(), Status> {
         match (command, &self.proof) {
             (_, Proof::None) => Ok(()),
@@ -82,8 +83,8 @@ impl Connection {
         }
     }
 
-    /// How many bytes of data the host must be asked for, and how many it is sent. Errors: what the
-    /// entry says of its data is not what the command has.
+    /// Number of bytes to request from the host, and to send to it. Errors: the data descriptor
+    /// does not match the command.
     fn placement(
         &self,
         entry: &Entry,
@@ -101,7 +102,7 @@ impl Connection {
         if bytes_out.max(bytes_in) > self.limits().transfer_bytes() {
             return Err(Status::INVALID_FIELD.for_good());
         }
-        // Linux sends room for the most ranges that there can be, however few it means.
+        // Linux sends room for the largest number of ranges, however few it uses.
         let room = match command {
             Command::Deallocate { .. } => RANGES_BYTES_MAX,
             _ => bytes_out.max(bytes_in),
@@ -115,13 +116,13 @@ impl Connection {
             DataPointer::Transport { length } if fits(length) => {
                 Ok(if bytes_out > 0 { (length as usize, 0) } else { (0, bytes_in) })
             }
-            // What has no data need not say so.
+            // A command without data may have any descriptor.
             _ if bytes_out == 0 && bytes_in == 0 => Ok((0, 0)),
             _ => Err(Status::DATA_LENGTH_INVALID.for_good()),
         }
     }
 
-    /// Whether what a command returns goes from where it stands right to the host.
+    /// Whether the answer to a command is sent straight from the namespace's memory.
     fn is_sent_as_stored(&self, command: &Command, bytes: u64) -> bool {
         let (Command::Read { namespace, .. }, Role::Io(subsystem, ..)) = (command, &self.role)
         else {
@@ -132,7 +133,7 @@ impl Connection {
             && subsystem.namespace(*namespace).is_ok_and(|namespace| namespace.is_memory())
     }
 
-    /// Does a command all of whose data are here, or for whose answer there is room.
+    /// Executes a command whose data, or room for whose answer, are in `data`.
     pub(super) fn execute(
         &mut self,
         entry: &Entry,
@@ -183,7 +184,7 @@ impl Connection {
         let Role::Admin(admin) = &mut self.role else { return };
         let mut page = Vec::new();
         match admin.execute(entry.command_id(), command, self.socket.local(), &mut page) {
-            // It is answered when something happens.
+            // It completes when an event occurs.
             Ok(None) => hands.pool.give(buffer),
             Ok(Some(result)) if !page.is_empty() => {
                 buffer[..page.len()].copy_from_slice(&page);
@@ -207,7 +208,7 @@ impl Connection {
     ) {
         subsystem.count(command);
         if let (Command::Read { namespace, blocks }, Data::InCapsule(_)) = (*command, &data) {
-            // It has no buffer because it needs none.
+            // Such a read has no buffer, because it is sent without a copy.
             return self.answer_as_stored(entry, &subsystem, namespace, blocks);
         }
         let is_over = Arc::clone(&self.is_over);
@@ -230,7 +231,7 @@ impl Connection {
         }
     }
 
-    /// Has a command done by a worker.
+    /// Has a worker execute a command.
     fn have_done(&mut self, entry: &Entry, task: io::Task, data: Data<'_>, hands: &mut Hands) {
         let length = data.bytes().len();
         let (entry, mut buffer) = (*entry, data.into_buffer());
@@ -261,7 +262,7 @@ impl Connection {
 }
 
 impl Data<'_> {
-    /// The same, in a buffer: what may wait for a disk is not done here.
+    /// Copies data to a buffer that outlives this call, because workers wait for disks.
     fn kept(self, hands: &mut Hands, place: Option<usize>) -> Self {
         let Data::InCapsule(bytes) = self else { return self };
         let taken = hands.pool.take(bytes.len(), place);
@@ -275,9 +276,12 @@ impl Data<'_> {
 mod tests {
     use super::*;
 
-    /// Mechanism: data that came with a command, and found no buffer free, were written by the loop
-    /// itself. Consequence: a slow disk stopped all hosts of the loop. Fix: a buffer beside the
-    /// pool, and the host is not heard until it is free.
+    /// Mechanism: the loop itself wrote data that came in a capsule if no buffer was free.
+    ///
+    /// Consequence: a slow disk stopped all hosts of the loop.
+    ///
+    /// Fix: such data get a buffer outside of the pool, and nothing is received from the host until
+    /// it is free.
     #[test]
     fn data_of_a_capsule_leave_the_loop_even_when_the_pool_is_empty() {
         let (workers, mailbox) = (Workers::new(0), Mailbox::new().unwrap());

@@ -1,36 +1,37 @@
-//! What a host owes: data that it was asked for, or room for what it is sent.
+//! Debt of a host: data that it was asked for and has not sent, or answers that it has not taken.
 //!
-//! Must stay true: who pays at the least rate may take as long as that takes; who pays less has
-//! only the time that everybody has, and a little more for what it pays. Nobody saves up more than
-//! that.
+//! Invariant: a host that pays at the least rate may take as long as that takes. A slower one has
+//! the same time as everybody, plus the time that its bytes pay for. A host cannot save up time for
+//! later.
 
 use std::time::{Duration, Instant};
 
-/// What is enough for a host not to be called slow, bytes a second.
+/// Rate from which a host does not count as slow, bytes per second.
 const LEAST_RATE: u64 = 64 << 10;
 
-/// Since when a host owes something, less the time that it has paid for.
+/// Time since which a host owes something, plus the time that it has paid for; `None`: it owes
+/// nothing.
 #[derive(Default)]
 pub(crate) struct Debt(Option<Instant>);
 
 impl Debt {
-    /// It owes something, if it did not already.
+    /// Begins the debt, unless there is one.
     pub(crate) fn begin(&mut self, now: Instant) {
         self.0.get_or_insert(now);
     }
 
-    /// It has paid so many bytes.
+    /// Pays with a number of bytes.
     pub(crate) fn pay(&mut self, bytes: usize, now: Instant) {
         let time = Duration::from_nanos((bytes as u64).saturating_mul(1_000_000_000) / LEAST_RATE);
         self.0 = self.0.map(|since| (since + time).min(now));
     }
 
-    /// It owes nothing.
+    /// Ends the debt.
     pub(crate) fn end(&mut self) {
         self.0 = None;
     }
 
-    /// From when on its time counts.
+    /// Time from which the host's time counts.
     pub(crate) fn since(&self) -> Option<Instant> {
         self.0
     }
@@ -40,8 +41,7 @@ impl Debt {
 mod tests {
     use super::*;
 
-    /// How much of its time a host has used up after 100 s in each of which it has paid so many
-    /// bytes.
+    /// Time that a host has used up after 100 s, if it pays `bytes` in each second.
     fn used(bytes: usize) -> Duration {
         let (begun, mut debt) = (Instant::now(), Debt::default());
         debt.begin(begun);
@@ -53,9 +53,13 @@ mod tests {
         now - debt.since().expect("it owes")
     }
 
-    /// Mechanism: time counted from when the data were asked for, and anew with every byte that was
-    /// taken. Consequence: a host that was sending steadily lost its connection, and one that took
-    /// a byte now and then held memory for ever. Fix: bytes pay for time.
+    /// Mechanism: time counted from the request for the data, and started anew with every byte that
+    /// was taken.
+    ///
+    /// Consequence: a host that sent steadily lost its connection, and a host that took a byte now
+    /// and then held memory for ever.
+    ///
+    /// Fix: bytes pay for time.
     #[test]
     fn who_pays_at_the_least_rate_has_time_and_who_pays_little_has_not() {
         assert_eq!(used(LEAST_RATE as usize), Duration::ZERO);

@@ -1,7 +1,7 @@
-//! PDUs, put together from whatever arrives of them.
+//! PDUs, assembled from the bytes that arrive.
 //!
-//! Must stay true: of a PDU no more is kept than its header and what its header says, which whoever
-//! makes a `Body` has checked.
+//! Invariant: no more of a PDU is stored than its header and as much as its header says. Whoever
+//! creates a `Body` has checked that length.
 
 use cairn_nvme::wire::Entry;
 use cairn_nvme::wire::pdu::{COMMON_BYTES, DIGEST_BYTES, Frame, Framing, Header, Malformed};
@@ -12,7 +12,7 @@ use crate::connection::transfer::Awaited;
 /// The PDU that is arriving.
 #[derive(Default)]
 pub(crate) struct Intake {
-    /// Of this one, or of the last.
+    /// Header of the current PDU, or of the last one.
     header: Vec<u8>,
     is_header_whole: bool,
     body: Option<Body>,
@@ -20,17 +20,17 @@ pub(crate) struct Intake {
 
 /// Where the data of a PDU go.
 pub(crate) enum Place {
-    /// With a command.
+    /// Into the capsule of a command.
     Capsule(Entry, Vec<u8>),
-    /// To those of a command that were asked for.
+    /// To the requested data of a command.
     Transfer(Awaited),
 }
 
-/// What follows a header.
+/// The bytes behind a header.
 pub(crate) struct Body {
     padding: usize,
     place: Place,
-    /// Where it begins in its place.
+    /// Offset of the data in their place.
     start: usize,
     length: usize,
     arrived: usize,
@@ -40,12 +40,12 @@ pub(crate) struct Body {
 }
 
 impl Intake {
-    /// The header of the PDU that is arriving, or of the last one.
+    /// Header of the current PDU, or of the last one.
     pub(crate) fn header(&self) -> &[u8] {
         &self.header
     }
 
-    /// Takes the rest of a header from `bytes`; what it says, once it is whole.
+    /// Takes the rest of a header from `bytes`. Returns the header once it is complete.
     pub(crate) fn take_header(
         &mut self,
         bytes: &mut &[u8],
@@ -73,12 +73,13 @@ impl Intake {
         *bytes = rest;
     }
 
-    /// What follows will arrive by and by.
+    /// Sets the body that arrives next.
     pub(crate) fn expect(&mut self, body: Body) {
         self.body = Some(body);
     }
 
-    /// Where what arrives next can be put at once; empty if it has to be looked at first.
+    /// Memory into which the next bytes can be received directly; empty if they must be examined
+    /// first.
     pub(crate) fn target(&mut self) -> &mut [u8] {
         match &mut self.body {
             Some(body) if body.padding == 0 => body.target(),
@@ -86,26 +87,26 @@ impl Intake {
         }
     }
 
-    /// So much was put there.
+    /// Records that `count` bytes were received into the target.
     pub(crate) fn advance(&mut self, count: usize) {
         if let Some(body) = &mut self.body {
             body.arrived += count;
         }
     }
 
-    /// Takes more of what follows a header. Some once it is whole.
+    /// Takes more bytes of the body. Returns the body once it is complete.
     pub(crate) fn take_body(&mut self, bytes: &mut &[u8]) -> Option<Body> {
         let body = self.body.as_mut()?;
         body.take(bytes);
         if body.is_whole() { self.body.take() } else { None }
     }
 
-    /// Whether the rest of something is to come before the next header.
+    /// Whether the rest of a body comes before the next header.
     pub(crate) fn is_in_body(&self) -> bool {
         self.body.is_some()
     }
 
-    /// What was arriving when the connection ended.
+    /// Returns the requested data that were arriving when the connection ended.
     pub(crate) fn abandon(&mut self) -> Option<Awaited> {
         match self.body.take()?.place {
             Place::Transfer(awaited) => Some(awaited),
@@ -115,8 +116,8 @@ impl Intake {
 }
 
 impl Body {
-    /// What follows the header of `frame` goes to this place, from `start` on, where there is room
-    /// for it.
+    /// Body of the PDU with that frame. Its data go to `place` at offset `start`, where there must
+    /// be room for them.
     pub(crate) fn new(frame: &Frame, place: Place, start: usize) -> Body {
         Body {
             padding: frame.data_at - frame.header_bytes,
@@ -130,7 +131,7 @@ impl Body {
         }
     }
 
-    /// The place, and whether the data are what their digest says.
+    /// Returns the place, and whether the data match their digest.
     pub(crate) fn end(self) -> (Place, bool) {
         let data = &self.place.bytes()[self.start..self.start + self.length];
         let is_intact =
@@ -175,15 +176,15 @@ impl Place {
     }
 }
 
-/// Takes at most so many bytes from the beginning.
+/// Takes up to `most` bytes from the beginning.
 fn split<'a>(bytes: &mut &'a [u8], most: usize) -> &'a [u8] {
     let (first, rest) = bytes.split_at(most.min(bytes.len()));
     *bytes = rest;
     first
 }
 
-/// What follows a header, if all of it is there: the data, whether they are what their digest says,
-/// and what is behind them.
+/// Splits off a whole body: returns the data, whether they match their digest, and the bytes
+/// behind. `None`: the body is not complete.
 pub(crate) fn whole<'a>(frame: &Frame, bytes: &'a [u8]) -> Option<(&'a [u8], bool, &'a [u8])> {
     let data_at = frame.data_at - frame.header_bytes;
     let (data, rest) = bytes.get(data_at..)?.split_at_checked(frame.data_bytes)?;

@@ -1,7 +1,7 @@
-//! What a connection has to send and could not yet.
+//! Bytes that a connection has to send.
 //!
-//! Must stay true: pieces leave in their order and each once; buffers go back to the pool as soon
-//! as they were sent.
+//! Invariant: pieces leave in order, each exactly once. Buffers go back to the pool as soon as they
+//! were sent.
 
 use crate::pool::{Buffer, Pool};
 use crate::socket::Socket;
@@ -10,15 +10,15 @@ use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::sync::Arc;
 
-/// Most pieces that are sent in one call.
+/// Most pieces per system call.
 const PIECES_MAX: usize = 64;
 
 enum Piece {
-    /// Headers, and data of a few bytes.
+    /// Headers, and small data.
     Bytes(Vec<u8>),
     /// The first bytes of a buffer.
     Data(Buffer, usize),
-    /// Bytes of a namespace, from an offset on.
+    /// A range of a namespace: offset and length.
     Stored(Arc<Namespace>, u64, usize),
 }
 
@@ -31,11 +31,11 @@ impl Piece {
     }
 }
 
-/// The pieces.
+/// Queue of pieces to send.
 #[derive(Default)]
 pub(crate) struct Outbox {
     pieces: VecDeque<Piece>,
-    /// How much of the first one was sent.
+    /// Number of bytes of the first piece that were sent.
     sent: usize,
     small_bytes: usize,
     buffer_bytes: usize,
@@ -46,17 +46,17 @@ impl Outbox {
         self.pieces.is_empty()
     }
 
-    /// How much there is that stands in no buffer and no namespace, bytes.
+    /// Number of bytes that are in neither a buffer nor a namespace.
     pub(crate) fn small_bytes(&self) -> usize {
         self.small_bytes
     }
 
-    /// How large the buffers are together, bytes.
+    /// Size of the buffers, bytes.
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.buffer_bytes
     }
 
-    /// Adds a few bytes.
+    /// Appends a few bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.small_bytes += bytes.len();
         match self.pieces.back_mut() {
@@ -65,19 +65,19 @@ impl Outbox {
         }
     }
 
-    /// Adds the first bytes of a buffer.
+    /// Appends the first `length` bytes of a buffer.
     pub(crate) fn push_buffer(&mut self, buffer: Buffer, length: usize) {
         assert!(length > 0 && length <= buffer.len(), "it is in the buffer");
         self.buffer_bytes += buffer.len();
         self.pieces.push_back(Piece::Data(buffer, length));
     }
 
-    /// Adds what stands in a namespace; what stands there when it is sent.
+    /// Appends a range of a namespace. The bytes are read when they are sent.
     pub(crate) fn push_stored(&mut self, namespace: Arc<Namespace>, offset: u64, length: usize) {
         self.pieces.push_back(Piece::Stored(namespace, offset, length));
     }
 
-    /// Sends as much as can be now; how much that was, bytes. Errors: the connection is over.
+    /// Sends as much as possible. Returns the number of bytes. Errors: the connection is over.
     pub(crate) fn flush(&mut self, socket: &Socket, pool: &mut Pool) -> Result<usize> {
         let mut all = 0;
         while let Some(piece) = self.pieces.front() {
@@ -98,7 +98,7 @@ impl Outbox {
         Ok(all)
     }
 
-    /// Sends the first pieces that are in memory.
+    /// Sends leading pieces that are in memory.
     fn send_bytes(&self, socket: &Socket) -> Result<Option<usize>> {
         let mut parts = [IoSlice::new(&[]); PIECES_MAX];
         let mut count = 0;
@@ -137,7 +137,7 @@ impl Outbox {
         }
     }
 
-    /// Gives back what will not be sent any more.
+    /// Drops everything and gives the buffers back.
     pub(crate) fn clear(&mut self, pool: &mut Pool) {
         while !self.pieces.is_empty() {
             self.remove_first(pool);

@@ -1,4 +1,4 @@
-//! PDUs of a host, one after the other: what each of them may be now, and what it begins.
+//! PDUs of a host: which ones are valid at this point, and what each begins.
 
 use cairn_nvme::wire::pdu::{
     ADMIN_CAPSULE_DATA_BYTES, Fault, Frame, Framing, Header, InitializeRequest, InitializeResponse,
@@ -10,7 +10,7 @@ use crate::connection::intake::{Body, Place, whole};
 use crate::mailbox::Hands;
 
 impl Connection {
-    /// Takes what was received, PDU after PDU.
+    /// Handles received bytes, PDU after PDU.
     pub(super) fn take(&mut self, mut bytes: &[u8], hands: &mut Hands) -> Result<(), End> {
         loop {
             let before = bytes.len();
@@ -28,7 +28,7 @@ impl Connection {
         }
     }
 
-    /// Begins a PDU with that header; what is behind it in `bytes`.
+    /// Handles the PDU with that header. Returns the bytes behind it.
     fn take_pdu<'a>(
         &mut self,
         frame: &Frame,

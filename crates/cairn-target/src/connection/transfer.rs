@@ -1,7 +1,7 @@
-//! Data of commands that the host was asked for (R2T), and the commands that wait for memory.
+//! Data that the host was asked for (R2T), and commands that wait for memory.
 //!
-//! Must stay true: what was asked for has its place in a buffer, and arrives in order, in time and
-//! once; a command waits only for memory that others will give back.
+//! Invariant: requested data have their place in a buffer, and arrive in order, in time and once. A
+//! command waits only for memory that others will give back.
 
 use cairn_nvme::wire::pdu::{Fault, Malformed, Transfer};
 use cairn_nvme::wire::{Command, Entry};
@@ -11,7 +11,7 @@ use std::time::Instant;
 use crate::connection::debt::Debt;
 use crate::pool::Buffer;
 
-/// A command whose data were asked for.
+/// A command whose data were requested.
 pub(crate) struct Awaited {
     pub(crate) entry: Entry,
     pub(crate) command: Command,
@@ -22,40 +22,40 @@ pub(crate) struct Awaited {
     is_damaged: bool,
 }
 
-/// A command that needs memory before it is done, or its data are asked for.
+/// A command that needs memory before it is executed, or before its data are requested.
 pub(crate) struct Waiting {
     pub(crate) entry: Entry,
     pub(crate) command: Command,
-    /// What the host has to send yet, bytes.
+    /// Number of bytes that the host still has to send.
     pub(crate) ask_bytes: usize,
-    /// What the host is sent from a buffer, bytes.
+    /// Number of bytes of the answer that need a buffer.
     pub(crate) answer_bytes: usize,
 }
 
-/// Those of a connection.
+/// Transfers of a connection.
 #[derive(Default)]
 pub(crate) struct Transfers {
     pub(crate) waiting: VecDeque<Waiting>,
-    /// By the tag of their R2T.
+    /// Commands whose data were requested, by the tag of their R2T.
     awaited: HashMap<u16, Awaited>,
     awaited_bytes: usize,
-    /// All of those.
+    /// Debt of the host for all requested data.
     debt: Debt,
     next_tag: u16,
 }
 
 impl Transfers {
-    /// Whether the host is to send something.
+    /// Whether the host has data to send.
     pub(crate) fn is_awaiting(&self) -> bool {
         !self.awaited.is_empty()
     }
 
-    /// Whether so much more may be asked for. A single command may have more than the bound.
+    /// Whether `bytes` more may be requested. A single command may exceed the limit.
     pub(crate) fn has_room(&self, bytes: usize, bytes_max: usize) -> bool {
         self.awaited_bytes == 0 || self.awaited_bytes + bytes <= bytes_max
     }
 
-    /// The host will be asked for the data of a command; what it is told.
+    /// Records that the data of a command are requested. Returns the content of the R2T.
     pub(crate) fn ask(&mut self, waiting: &Waiting, buffer: Buffer, now: Instant) -> Transfer {
         while self.awaited.contains_key(&self.next_tag) {
             self.next_tag = self.next_tag.wrapping_add(1);
@@ -71,7 +71,8 @@ impl Transfers {
         Transfer { command_id: entry.command_id(), tag, offset: 0, length: length as u32 }
     }
 
-    /// Data arrive: what they belong to, and where in its buffer they go.
+    /// Accepts a data PDU. Returns the command, and the offset of the data in its buffer. Errors:
+    /// these data were not asked for, or are not next.
     pub(crate) fn begin(
         &mut self,
         transfer: &Transfer,
@@ -102,7 +103,8 @@ impl Transfers {
         Ok((awaited, start))
     }
 
-    /// Data have arrived: the command if they were the last, and whether all were intact.
+    /// Records that a data PDU is complete. Returns the command if it was the last one, and whether
+    /// all its data were intact.
     pub(crate) fn end(&mut self, mut awaited: Awaited, is_intact: bool) -> Option<(Awaited, bool)> {
         awaited.is_damaged |= !is_intact;
         if awaited.arrived < awaited.length {
@@ -117,17 +119,17 @@ impl Transfers {
         Some((awaited, is_intact))
     }
 
-    /// So much has arrived of what follows a header.
+    /// Records that `bytes` of a body have arrived.
     pub(crate) fn arrived(&mut self, bytes: usize, now: Instant) {
         self.debt.pay(bytes, now);
     }
 
-    /// From when on the host's time counts that has to send something.
+    /// Time from which the time of a host counts that has data to send.
     pub(crate) fn awaited_since(&self) -> Option<Instant> {
         self.debt.since()
     }
 
-    /// The buffers, when nothing will arrive any more.
+    /// Drops all commands and returns their buffers.
     pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Buffer> {
         self.waiting.clear();
         self.awaited.drain().map(|(_, awaited)| awaited.buffer)

@@ -1,4 +1,4 @@
-//! How a connection becomes a queue: the host says what it wants, and proves who it is.
+//! How a connection becomes a queue: Connect and authentication.
 
 use cairn_nvme::wire::fabrics::{
     ANY_CONTROLLER, AUTHENTICATION_ALONE, CONNECT_DATA_BYTES, ConnectData,
@@ -20,7 +20,7 @@ use crate::workers::{Begin, Lane};
 const ADMIN_ENTRIES_MAX: u32 = 128;
 
 impl Connection {
-    /// Carries a message of the authentication.
+    /// Handles a message of the authentication.
     pub(super) fn authenticate(
         &mut self,
         entry: &Entry,
@@ -71,7 +71,7 @@ impl Connection {
         }
     }
 
-    /// Sees how far the host is, after which it may be served, or has lost the connection.
+    /// Checks the progress of the authentication: serves the host, or ends its connection.
     pub(super) fn conclude(&mut self, check: Box<Check>) -> Result<(), End> {
         match check.progress() {
             Progress::Going => self.proof = Proof::Owed(check),
@@ -84,7 +84,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes the connection a queue.
+    /// Executes Connect: makes the connection a queue.
     pub(super) fn connect(
         &mut self,
         command: &Command,
@@ -160,7 +160,8 @@ impl Connection {
         Ok(id)
     }
 
-    /// The host has proven who it is. Errors: its identifier became another one's meanwhile.
+    /// Serves a host that has proven who it is. Errors: another host has got its identifier
+    /// meanwhile.
     fn let_in(&mut self) -> Result<(), End> {
         if let Role::Admin(admin) = &self.role {
             admin.subsystem().let_in(admin.controller()).map_err(|_| End::Gone)?;
@@ -169,8 +170,8 @@ impl Connection {
         Ok(())
     }
 
-    /// From now on the host may be silent as long as it said, which is for ever on I/O queues; not
-    /// where anybody may be.
+    /// Sets the longest silence to the host's Keep Alive timeout. I/O queues may be silent for
+    /// ever. A discovery controller, which is open to everybody, always has a limit.
     fn settle(&mut self) {
         let keep_alive_ms = match &self.role {
             Role::Admin(admin) => admin.controller().keep_alive_ms,

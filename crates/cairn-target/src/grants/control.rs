@@ -1,7 +1,8 @@
-//! A socket by which its owner tells a running target what to grant and to revoke.
+//! Control socket, over which the owner tells a running target what to grant and to revoke.
 //!
-//! Must stay true: nobody but the target's user and root is heard; requests are bounded in length
-//! and time.
+//! Must stay true: only the target's user and root are heard. Requests are limited in length and
+//! time.
+//!
 //! Does not grant; `grants` does.
 
 use crate::grants::{Exported, Grant, GrantError, Grants};
@@ -16,62 +17,62 @@ use std::time::Duration;
 
 /// Longest request or answer, bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
-/// How long a peer may take to send a request or to take an answer.
+/// Time for a peer to send a request or to take an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long an answer may take.
+/// Longest time for an answer to come.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What can be asked for.
+/// A request to a target.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "lowercase")]
 pub enum Request {
-    /// A namespace for a job.
+    /// Make a namespace for a job.
     Grant {
-        /// Which.
+        /// The job.
         job: String,
-        /// How large.
+        /// Least size of the namespace, bytes.
         bytes: u64,
-        /// Its host; a name is made if there is none.
+        /// The host that may use it. Without one the target makes a name.
         host: Option<String>,
     },
-    /// No namespace for the job any more.
+    /// End a job's grant.
     Revoke {
-        /// Which.
+        /// The job.
         job: String,
-        /// It is no error if there is none.
+        /// Whether it is no error if the job has no grant.
         #[serde(default)]
         if_granted: bool,
     },
-    /// What there is.
+    /// List all exported subsystems.
     List,
 }
 
-/// What is answered.
+/// An answer of a target.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "lowercase")]
 pub enum Answer {
-    /// There is a namespace, at these addresses.
+    /// The namespace exists.
     Granted {
-        /// It, with its secrets.
+        /// The grant with its secrets.
         grant: Grant,
-        /// Where the target listens.
+        /// Addresses at which the target listens.
         addresses: Vec<SocketAddr>,
     },
-    /// There is none any more.
+    /// The grant has ended.
     Revoked,
-    /// What there is.
+    /// All exported subsystems.
     Listed {
-        /// All of it.
+        /// The subsystems.
         exported: Vec<Exported>,
     },
-    /// It was not done.
+    /// The request was refused.
     Refused {
-        /// Why not.
+        /// Reason.
         reason: String,
     },
 }
 
-/// The socket.
+/// The control socket.
 #[derive(Debug)]
 pub struct Control {
     listener: UnixListener,
@@ -79,28 +80,28 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens at `path`, which is made, for this user alone. Errors: the system's; or another
-    /// target listens there.
+    /// Creates a socket at `path` for this user alone, and listens there. Errors: the system's;
+    /// another target listens there.
     pub fn bind(path: &Path) -> Result<Control> {
         if UnixStream::connect(path).is_ok() {
             return Err(ErrorKind::AddrInUse.into());
         }
         match fs::symlink_metadata(path) {
-            // Of a target that was killed.
+            // Left behind by a target that was killed.
             Ok(found) if is_socket(&found) => fs::remove_file(path)?,
             Ok(_) => return Err(ErrorKind::AlreadyExists.into()),
             Err(_) => {}
         }
-        // Nobody connects before the mode is right: whoever does is asked who he is.
+        // A client that connects before the mode is set is rejected by its credentials.
         let listener = UnixListener::bind(path)?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
         Ok(Control { listener, path: path.to_path_buf() })
     }
 
-    /// Does what is asked, for as long as the process lives.
+    /// Serves requests for as long as the process lives.
     pub fn serve(&self, grants: &Grants, addresses: &[SocketAddr]) {
         for stream in self.listener.incoming().flatten() {
-            // Who hangs up has lost interest.
+            // A client that hangs up has lost interest.
             let _ = talk(&stream, grants, addresses);
         }
     }
@@ -108,7 +109,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // One that stays behind is removed by the next target.
+        // The next target removes a socket that stays behind.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -131,7 +132,7 @@ fn talk(stream: &UnixStream, grants: &Grants, addresses: &[SocketAddr]) -> Resul
     };
     send(stream, &answer).inspect_err(|_| {
         if let Answer::Granted { grant, .. } = &answer {
-            // Nobody knows its secrets. What cannot be revoked now is in the list of what there is.
+            // Nobody knows its secrets. If this fails, the grant still appears in the list.
             let _ = grants.revoke(&grant.job);
         }
     })
@@ -151,7 +152,7 @@ fn act(request: Request, grants: &Grants, addresses: &[SocketAddr]) -> Answer {
     done.unwrap_or_else(|error| Answer::Refused { reason: error.to_string() })
 }
 
-/// Asks the target that listens at `path`.
+/// Sends a request to the target that listens at `path`. Returns its answer.
 pub fn ask(path: &Path, request: &Request) -> Result<Answer> {
     let stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
@@ -166,7 +167,7 @@ fn send<T: Serialize>(mut stream: &UnixStream, what: &T) -> Result<()> {
     stream.write_all(&line)
 }
 
-/// The next line; none at the end.
+/// Reads the next line; `None` at the end of the stream.
 fn receive<T: for<'a> Deserialize<'a>>(stream: &UnixStream) -> Result<Option<T>> {
     let mut line = Vec::new();
     BufReader::new(stream.take(LINE_BYTES_MAX)).read_until(b'\n', &mut line)?;

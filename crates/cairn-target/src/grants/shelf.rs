@@ -1,11 +1,11 @@
-//! A directory that keeps what was granted, for a target that is started again.
+//! Directory that keeps grants for a target that is started again.
 //!
 //! ```text
-//! cairn-JOB.namespace   the bytes            cairn-JOB.grant   who may use them, with the secrets (JSON)
+//! cairn-JOB.namespace   the bytes            cairn-JOB.grant   the grant with its secrets (JSON)
 //! ```
-//! Must stay true: something is granted if and only if its second file is there, which appears
-//! whole and durable, after the first one, and goes before it. Both have mode 0600, and one target
-//! at a time has the directory.
+//! Invariant: a grant exists if and only if its second file exists. That file appears whole and
+//! durable, after the first one, and is removed before it. Both have mode 0600. One target at a
+//! time has the directory.
 
 use super::{BLOCK_BYTES, Grant};
 use crate::Namespace;
@@ -20,29 +20,29 @@ use std::path::{Path, PathBuf};
 const PREFIX: &str = "cairn-";
 const NAMESPACE: &str = ".namespace";
 const GRANT: &str = ".grant";
-/// What is being written, and is nothing yet.
+/// Suffix of a file that is still being written and does not count yet.
 const NEW: &str = ".new";
 
-/// What stands in the second file.
+/// Content of the second file.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     grant: Grant,
-    /// By which hosts know that it is the same namespace.
+    /// NGUID by which hosts recognize the namespace.
     guid: [u8; 16],
 }
 
-/// A job, and what was granted to it.
+/// A job, and its grant.
 type Restored = (String, Result<(Grant, Namespace)>);
 
 /// The directory.
 pub(super) struct Shelf {
     path: PathBuf,
-    /// Locked for as long as this lives.
+    /// Locked for as long as this object lives.
     directory: File,
 }
 
 impl Shelf {
-    /// Takes the directory, which must be there. Errors: the system's; or another target has it.
+    /// Locks the directory, which must exist. Errors: the system's; another target has it.
     pub(super) fn take(path: &Path) -> Result<Shelf> {
         let directory = File::open(path)?;
         match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
@@ -52,8 +52,7 @@ impl Shelf {
         Ok(Shelf { path: path.to_path_buf(), directory })
     }
 
-    /// What was granted, and to which jobs; what was not granted to its end, or not revoked to its
-    /// end, is removed.
+    /// Returns all grants by job. Removes what was granted or revoked only in part.
     pub(super) fn restore(&self) -> Result<Vec<Restored>> {
         let mut restored = Vec::new();
         for entry in fs::read_dir(&self.path)? {
@@ -74,7 +73,7 @@ impl Shelf {
 
     fn read(&self, job: &str) -> Result<(Grant, Namespace)> {
         let path = self.file(job, GRANT);
-        // What the file says is not told: it has secrets.
+        // The content of the file must not be shown: it has secrets.
         let refused = |why: &str| Error::other(format!("{}: {why}", path.display()));
         let kept: Kept =
             serde_json::from_slice(&fs::read(&path)?).map_err(|_| refused("it is no grant"))?;
@@ -87,15 +86,15 @@ impl Shelf {
         }
     }
 
-    /// Room for a job, which reads as zeros.
+    /// Creates the namespace of a job. It reads as zeros.
     pub(super) fn make(&self, job: &str, bytes: u64) -> Result<Namespace> {
         let file = private().read(true).open(self.file(job, NAMESPACE))?;
         Namespace::allocated(file, bytes, BLOCK_BYTES).inspect_err(|_| self.remove(job))
     }
 
-    /// From now on it is granted, durably.
+    /// Makes the grant exist, durably.
     pub(super) fn keep(&self, grant: &Grant, namespace: &Namespace) -> Result<()> {
-        // Its room has to be there when the grant is.
+        // The space must be durable before the grant is.
         namespace.file().sync_all()?;
         let job = grant.job.clone();
         let kept = Kept { grant: grant.clone(), guid: namespace.shape().guid };
@@ -106,7 +105,7 @@ impl Shelf {
         self.directory.sync_all()
     }
 
-    /// From now on it is not granted any more, durably. If that fails it can be done again.
+    /// Makes the grant cease to exist, durably. Can be repeated after an error.
     pub(super) fn revoke(&self, job: &str) -> Result<()> {
         match fs::remove_file(self.file(job, GRANT)) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -115,10 +114,10 @@ impl Shelf {
         self.directory.sync_all()
     }
 
-    /// Gives the room of what is not granted back, or could not be granted.
+    /// Removes the files of a job without a grant.
     pub(super) fn remove(&self, job: &str) {
         for kind in [NEW, GRANT, NAMESPACE] {
-            // What stays of a grant that is none is removed when the target is started again.
+            // The next start of the target removes files that stay behind.
             let _ = fs::remove_file(self.file(job, kind));
         }
     }
@@ -128,7 +127,7 @@ impl Shelf {
     }
 }
 
-/// For a file that is new, and nobody else's.
+/// Options for a new file that only this user may access.
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);

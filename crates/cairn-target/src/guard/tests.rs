@@ -1,4 +1,4 @@
-//! Our host against our controller, message by message, and hosts that try something else.
+//! Our host against our controller, message by message, and hosts that attack it.
 
 use cairn_nvme::auth::{Host, Refusal};
 
@@ -16,7 +16,7 @@ fn secrets(lines: &[&str]) -> Secrets {
     Secrets::parse([&[HOST], lines].concat().join("\n").as_bytes()).unwrap()
 }
 
-/// A controller that knows both secrets, and chooses these.
+/// Controller that knows both secrets, and chooses this hash and group.
 fn check(hash: Hash, group: Option<Group>) -> Check {
     let hosts = HostSecrets::parse(format!("{HOST} {SECRET} {OTHER}").as_bytes()).unwrap();
     let guard = Guard { hashes: vec![hash], groups: vec![group], ..Guard::new(hosts) };
@@ -27,19 +27,19 @@ fn plain() -> Check {
     check(Hash::Sha256, None)
 }
 
-/// What the controller answers to a message.
+/// The controller's answer to a message.
 fn answered(check: &mut Check, message: &[u8]) -> Vec<u8> {
     check.take(message);
     check.answer(4096).expect("there is an answer")
 }
 
-/// Lets both talk up to the host's reply.
+/// Exchanges messages up to the host's reply.
 fn up_to_reply(check: &mut Check, host: &mut Host<'_>) -> Result<Vec<u8>, Refusal> {
     let challenge = answered(check, &host.negotiate().encode());
     host.reply(&challenge).map(|message| message.encode())
 }
 
-/// Whether the controller refuses what it is sent, for this reason, and for good.
+/// Asserts that the controller refuses a message for this reason, and for good.
 fn assert_refused(check: &mut Check, message: &[u8], failure: Failure) {
     let answer = Message::decode(&answered(check, message)).unwrap();
     assert_eq!(answer.content, Content::Failure1(failure));
@@ -80,7 +80,7 @@ fn wrong_and_old_proofs_are_refused() {
     let mut check = plain();
     let reply = up_to_reply(&mut check, &mut host).unwrap();
     assert_refused(&mut check, &reply, Failure::FAILED);
-    // What somebody has overheard, sent again in a transaction of the same number.
+    // An overheard reply, sent again in a transaction with the same number.
     let mut host = Host::new(&subsystem, &good).unwrap();
     let overheard = up_to_reply(&mut plain(), &mut host).unwrap();
     let mut check = plain();
@@ -101,7 +101,7 @@ fn what_we_have_sent_is_refused_when_it_comes_back() {
         Content::Reply { response: challenge.clone(), challenge: Some((challenge, 1)), public };
     let reply = Message { transaction: asked.transaction, content }.encode();
     assert_refused(&mut check, &reply, Failure::PAYLOAD);
-    // A host that knows its secret, but asks what it was asked.
+    // A host that knows its secret, but returns the controller's own challenge.
     let mut check = plain();
     let mut host = Host::new(&subsystem, &both).unwrap();
     let challenge = answered(&mut check, &host.negotiate().encode());

@@ -1,9 +1,8 @@
-//! What makes the bytes of a namespace durable: one call for all who wait for it, and none that
+//! Makes the bytes of a namespace durable: one sync for all flushes that wait, and none that
 //! succeeds after one has failed.
 //!
-//! Must stay true: who is told that bytes are durable has asked before the call began that made
-//! them so. The kernel tells of bytes that it could not write only once, and forgets them: after
-//! that nobody is told that anything is durable.
+//! Invariant: a flush succeeds only if it was requested before a successful sync began. The kernel
+//! reports bytes that it could not write only once, and forgets them. After that every flush fails.
 
 use cairn_nvme::wire::Status;
 use std::io::Result as IoResult;
@@ -13,21 +12,21 @@ use std::sync::{Mutex, PoisonError};
 /// Flushes of a namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Flushes {
-    /// How many were asked for.
+    /// Number of flushes that were requested.
     asked: AtomicU64,
-    /// How many of those have ended; locked while one is under way.
+    /// Number of flushes that have ended. Locked while a sync is under way.
     ended: Mutex<u64>,
     has_failed: AtomicBool,
 }
 
 impl Flushes {
-    /// What was stored before this is to be durable; the number of the flush.
+    /// Requests a flush of everything stored so far. Returns its number.
     pub(crate) fn ask(&self) -> u64 {
         self.asked.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Ends the flush of that number, with `sync` unless one that began later has done so. Errors:
-    /// not all is durable, and never will be.
+    /// Completes flush `number`. Calls `sync`, unless a sync that began after the request has
+    /// covered it. Errors: some bytes are not durable, and never will be.
     pub(crate) fn end(
         &self,
         number: u64,
@@ -44,7 +43,7 @@ impl Flushes {
         if self.has_failed() { Err(Status::INTERNAL_ERROR.for_good()) } else { Ok(()) }
     }
 
-    /// Something was lost.
+    /// Records that bytes were lost.
     pub(crate) fn fail(&self) {
         self.has_failed.store(true, Ordering::SeqCst);
     }

@@ -1,9 +1,8 @@
-//! By what hosts know that a namespace is the same one, or another: its NGUID; and that what was
-//! written there may be gone, because the machine was started again.
+//! Identity of a namespace: the NGUID by which hosts recognize it, and the start of the machine by
+//! which they learn that written bytes may be lost.
 //!
-//! Must stay true: a file or device keeps its identity when its target is started again, and by
-//! whatever name it is exported; on another machine, where the same numbers stand for other files,
-//! it is another one.
+//! Invariant: a file or device keeps its identity when its target is started again, and under every
+//! name. On another machine, where the same numbers denote other files, the identity differs.
 
 use cairn_nvme::crypto::Hash;
 use rustix::fs::OFlags;
@@ -12,21 +11,22 @@ use std::io::{Result, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What tells machines apart, of which each may be missing, or be the same on machines that were
-/// made from one image.
+/// Identity of the machine. Either file may be missing, or be the same on machines made from one
+/// image.
 const MACHINE: [&str; 2] = ["/etc/machine-id", "/proc/sys/kernel/hostname"];
-/// So that nobody else arrives at the same bytes, nor finds out from them what the machine's are.
+/// Prefix of the hashed bytes. It keeps others from computing the same hash, or from finding out
+/// the machine's identifiers.
 const PURPOSE: &[u8] = b"cairn namespace";
 
-/// What is another one whenever the machine is started.
+/// Differs after every start of the machine.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-/// What is written there is gone when the machine is started again.
+/// Directory whose contents are gone after a restart of the machine.
 const NOTES: &str = "/dev/shm";
 const STARTED: &[u8] = b"cairn target's start";
 
-/// Which start of the machine this is, of the namespace with that identity: it has what was written
-/// since, whichever target wrote it, unless one has lost some of that. Where that cannot be found
-/// out each target is a start of its own.
+/// Identifies the start of the machine for the namespace `guid`. All bytes written during one start
+/// are there, whichever target wrote them, unless a target has lost some. If the kernel does not
+/// identify the start, every target gets one of its own.
 pub(crate) fn start(guid: &[u8; 16]) -> Result<[u8; 16]> {
     let Some(boot) = std::fs::read(BOOT).ok().filter(|boot| !boot.is_empty()) else {
         return new();
@@ -36,8 +36,8 @@ pub(crate) fn start(guid: &[u8; 16]) -> Result<[u8; 16]> {
     Ok(*hash.first_chunk().expect("it has 32 bytes"))
 }
 
-/// Notes, until the machine is started again, that bytes of a namespace were lost; a start that it
-/// never had. Where that cannot be noted the next target does not know.
+/// Records that bytes of a namespace were lost, until the machine is started again. Returns a start
+/// that the namespace never had. If this cannot be recorded, the next target does not know.
 pub(crate) fn lose(guid: &[u8; 16]) -> [u8; 16] {
     let loss = new().unwrap_or_else(|_| guid.map(|byte| !byte));
     let flags = OFlags::NOFOLLOW.bits() as i32;
@@ -51,27 +51,27 @@ fn note_of_loss(guid: &[u8; 16]) -> PathBuf {
     Path::new(NOTES).join(format!("cairn-lost-{:032x}", u128::from_be_bytes(*guid)))
 }
 
-/// Removes what `lose` has noted.
+/// Removes the record of `lose`.
 #[cfg(test)]
 pub(crate) fn forget_loss(guid: &[u8; 16]) {
     let _ = std::fs::remove_file(note_of_loss(guid));
 }
 
-/// A number that nothing else has, not 0.
+/// Random number that nothing else has, never 0.
 pub(crate) fn number() -> Result<u64> {
     let bytes = new()?;
     let number = bytes.first_chunk().copied().map_or(0, u64::from_le_bytes);
     Ok(number | 1)
 }
 
-/// That of nothing that was there before.
+/// Identity of a new namespace.
 pub(crate) fn new() -> Result<[u8; 16]> {
     let mut guid = [0; 16];
     rustix::rand::getrandom(&mut guid, rustix::rand::GetRandomFlags::empty())?;
     Ok(guid)
 }
 
-/// That of a file or device of this machine.
+/// Identity of a file or device of this machine.
 pub(crate) fn of(file: &Metadata) -> [u8; 16] {
     let machine = MACHINE.map(|path| std::fs::read(path).unwrap_or_default());
     on(&machine.each_ref().map(Vec::as_slice), file)
@@ -95,10 +95,12 @@ mod tests {
     use super::*;
     use crate::Namespace;
 
-    /// Mechanism: the identity of a file was its device's and inode's numbers. Consequence: two
-    /// machines that were set up alike exported namespaces of one identity, and a host that saw
-    /// both refused one, or took them for two ways to the same bytes.
-    /// Fix: the machine's identity is a part of it.
+    /// Mechanism: the identity of a file consisted of its device and inode numbers.
+    ///
+    /// Consequence: two machines set up alike exported namespaces with one identity. A host that
+    /// saw both refused one, or took them for two paths to the same bytes.
+    ///
+    /// Fix: the identity includes the machine's.
     #[test]
     fn file_is_the_same_by_whatever_name_and_another_one_on_another_machine() {
         let directory = std::env::temp_dir().join(format!("cairn-identity-{}", std::process::id()));

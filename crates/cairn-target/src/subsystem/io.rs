@@ -1,7 +1,7 @@
-//! The commands of I/O queues.
+//! Commands of I/O queues.
 //!
-//! Must stay true: what changes a namespace is done while the host has a permit for it, and has not
-//! been put out.
+//! Invariant: a command changes a namespace only while its host has a permit and has not been
+//! preempted.
 
 use cairn_nvme::wire::command::{RANGE_BYTES, decode_range};
 use cairn_nvme::wire::reservation::decode_keys;
@@ -12,18 +12,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::subsystem::{Controller, Subsystem};
 use crate::workers::Lane;
 
-/// What a host wants.
+/// A command to execute.
 pub(crate) struct Task {
-    /// Of which subsystem.
+    /// Subsystem of the command.
     pub(crate) subsystem: Arc<Subsystem>,
-    /// Whose it is.
+    /// Controller that received it.
     pub(crate) controller: Arc<Controller>,
-    /// What.
+    /// The command.
     pub(crate) command: Command,
-    /// Nobody hears any more what was done.
+    /// Whether the connection is over, so that nobody waits for the result.
     is_over: Arc<AtomicBool>,
-    /// Of a flush: what is to be durable was stored before it was asked for, however late it is
-    /// done.
+    /// Number of a flush. It covers what was stored before the command came, however late the
+    /// command is executed.
     flush: u64,
 }
 
@@ -43,16 +43,16 @@ impl Task {
         Task { subsystem, controller, command, is_over, flush }
     }
 
-    /// Whether it never waits for anything.
+    /// Whether it never blocks.
     pub(crate) fn is_quick(&self) -> bool {
         let named =
             namespace_of(&self.command).and_then(|named| self.subsystem.namespace(named).ok());
         named.is_none_or(|namespace| namespace.is_memory())
     }
 
-    /// Behind which others it waits.
+    /// Lane of the command.
     pub(crate) fn lane(&self) -> Lane {
-        // The task keeps it where it is.
+        // The task keeps the namespace alive, and so its address.
         let Some(place) = place_of(&self.subsystem, &self.command) else { return Lane::Any };
         match self.command {
             Command::Flush { .. } => Lane::Flushes(place),
@@ -60,8 +60,8 @@ impl Task {
         }
     }
 
-    /// Does it with the data that came with it; what it returns is put at the beginning of
-    /// `answer`, which has room for it, and so many bytes they are.
+    /// Executes the command with its data. Writes what it returns to the beginning of `answer`,
+    /// which must have room for it. Returns the number of those bytes.
     pub(crate) fn execute(&self, data: &[u8], answer: &mut [u8]) -> Result<usize, Status> {
         let subsystem = &self.subsystem;
         match self.command {
@@ -87,7 +87,7 @@ impl Task {
             Command::EndController { namespace, instance } => {
                 let namespace = subsystem.namespace(namespace)?;
                 subsystem.end_controller(instance, self.controller.host());
-                // Who gets a permit from now on finds that its controller has ended.
+                // Whoever gets a permit from now on finds that its controller has ended.
                 namespace.reservations().settle();
                 Ok(0)
             }
@@ -95,7 +95,7 @@ impl Task {
         }
     }
 
-    /// Does a command that only those may give who may write.
+    /// Executes a command that needs permission to write.
     fn change(&self, data: &[u8]) -> Result<(), Status> {
         let named = match self.command {
             Command::Flush { namespace }
@@ -106,7 +106,7 @@ impl Task {
         };
         let _permit = named.reservations().permit(self.controller.host())?;
         if !self.controller.is_enabled() {
-            // Its host was put out, perhaps by one that has given the namespace back since.
+            // The host was preempted, perhaps by a host that has given the namespace back since.
             return Err(Status::RESERVATION_CONFLICT.for_good());
         }
         let is_over = || self.is_over.load(Ordering::Relaxed);
@@ -124,20 +124,20 @@ impl Task {
             _ => named.end_flush(self.flush),
         };
         if named.takes_note_of_loss() {
-            // Who connects again is told.
+            // Hosts learn of the loss when they connect again.
             self.subsystem.end_controllers();
         }
         done
     }
 }
 
-/// Where the namespace stands in memory that a command has to wait for.
+/// Address of a command's namespace, if the command may block on it.
 pub(crate) fn place_of(subsystem: &Subsystem, command: &Command) -> Option<usize> {
     let namespace = subsystem.namespace(namespace_of(command)?).ok()?;
     (!namespace.is_memory()).then_some(Arc::as_ptr(namespace).addr())
 }
 
-/// The namespace that a command of an I/O queue is about.
+/// Namespace of an I/O command.
 fn namespace_of(command: &Command) -> Option<u32> {
     match *command {
         Command::Flush { namespace }

@@ -1,7 +1,7 @@
-//! What a namespace's blocks lie in: a file, or memory that looks like one.
+//! Storage of a namespace's blocks: a file or device, or memory behind a file descriptor.
 //!
-//! Must stay true: ranges are checked against the size before anything is touched, which changes
-//! only when that is asked for.
+//! Invariant: ranges are checked against the size before anything is accessed. The size changes
+//! only on request.
 
 use cairn_nvme::wire::command::Blocks;
 use cairn_nvme::wire::{Status, identify};
@@ -19,34 +19,34 @@ use crate::subsystem::flushes::Flushes;
 use crate::subsystem::identity;
 use crate::subsystem::reservation::Reservations;
 
-/// So much is zeroed or given back at a time, bytes: nobody waits much longer for what is not
-/// wanted any more to end.
+/// Most bytes zeroed or deallocated at a time. It bounds the wait for a command that is not wanted
+/// any more.
 const PIECE_BYTES: u64 = 64 << 20;
 
 /// A namespace.
 #[derive(Debug)]
 pub struct Namespace {
     file: File,
-    /// The same device past the page cache, which would have everything twice on its way, and
-    /// nothing on the device before a flush.
+    /// The same device, opened past the page cache. The page cache would hold all data twice on
+    /// their way, and would write nothing to the device before a flush.
     direct: Option<File>,
-    /// As it was at first.
+    /// Shape when the namespace was opened.
     shape: identify::Namespace,
     blocks: AtomicU64,
     is_memory: bool,
-    /// Its room was promised, and stays its own whatever hosts do.
+    /// Whether the space was promised, and stays allocated whatever hosts do.
     keeps_room: bool,
     reservations: Reservations,
     flushes: Flushes,
-    /// What hosts are told of its start once bytes were lost, and whether those have yet to be told
-    /// who are connected.
+    /// Start that hosts are told once bytes were lost, and whether the connected hosts still have
+    /// to be told.
     loss: OnceLock<[u8; 16]>,
     is_news: AtomicBool,
 }
 
 impl Namespace {
-    /// Memory of this process, zeros at first. `bytes` is a positive number of blocks of 512 to
-    /// 65536 bytes.
+    /// Namespace in memory of this process, zeroed. `bytes` is a positive number of blocks of 512
+    /// to 65536 bytes.
     pub fn in_memory(bytes: u64, block_bytes: u64) -> io::Result<Namespace> {
         let file = File::from(rustix::fs::memfd_create("cairn-namespace", MemfdFlags::CLOEXEC)?);
         file.set_len(bytes)?;
@@ -54,8 +54,8 @@ impl Namespace {
         Ok(Namespace { is_memory: true, ..namespace })
     }
 
-    /// A file without a name in that directory, which has all its room, and reads as zeros at
-    /// first. It is gone with the namespace.
+    /// Namespace in an unnamed file in that directory, fully allocated and zeroed. The file is gone
+    /// with the namespace.
     pub fn in_unnamed_file(
         directory: &Path,
         bytes: u64,
@@ -67,7 +67,7 @@ impl Namespace {
         Namespace::allocated(file, bytes, block_bytes)
     }
 
-    /// An empty file, which gets all its room.
+    /// Namespace in an empty file, which is fully allocated.
     pub(crate) fn allocated(file: File, bytes: u64, block_bytes: u64) -> io::Result<Namespace> {
         match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
             Err(Errno::OPNOTSUPP) => file.set_len(bytes)?,
@@ -77,16 +77,16 @@ impl Namespace {
         Ok(Namespace { keeps_room: true, ..namespace })
     }
 
-    /// One that was made so before, and was then known by `guid`.
+    /// Namespace in a file that `allocated` has filled before, with its former `guid`.
     pub(crate) fn of(mut file: File, block_bytes: u64, guid: [u8; 16]) -> io::Result<Namespace> {
         let bytes = file.seek(SeekFrom::End(0))?;
         let namespace = Namespace::new(file, bytes, block_bytes, guid)?;
         Ok(Namespace { keeps_room: true, ..namespace })
     }
 
-    /// The file or block device at `path`, which there must be; its end is that of its last whole
-    /// block. Nobody else can have the device mounted, export it, or use it as a tier. Errors:
-    /// somebody does; or the system's.
+    /// Namespace in the existing file or block device at `path`. It ends with the last whole block.
+    /// While it is exported, nobody else can export it or use it as a tier, nor mount a device.
+    /// Errors: it is in use in one of these ways; the system's.
     pub fn in_file(path: &Path, block_bytes: u64) -> io::Result<Namespace> {
         let is_device = std::fs::metadata(path)?.file_type().is_block_device();
         let exclusive = if is_device { OFlags::EXCL.bits() as i32 } else { 0 };
@@ -100,7 +100,7 @@ impl Namespace {
         let namespace = Namespace::new(file, bytes, block_bytes, guid)?;
         let goes_direct = is_device
             && block_bytes % u64::from(rustix::fs::ioctl_blksszget(&namespace.file)?) == 0;
-        // The claim above is for this one, too.
+        // The claim above also covers this descriptor.
         let direct = OFlags::DIRECT.bits() as i32;
         let mut options = OpenOptions::new();
         let open = || options.read(true).write(true).custom_flags(direct).open(path);
@@ -143,54 +143,54 @@ impl Namespace {
         }
     }
 
-    /// The same, as on a machine that was started so.
+    /// Sets the start of the machine that hosts are told.
     pub fn since(mut self, start: [u8; 16]) -> Namespace {
         self.shape.start = start;
         self
     }
 
-    /// What hosts are told of it.
+    /// Shape that hosts are told.
     pub fn shape(&self) -> identify::Namespace {
         let blocks = self.blocks.load(Ordering::Relaxed);
         let start = self.loss.get().copied().unwrap_or(self.shape.start);
         identify::Namespace { blocks, start, ..self.shape }
     }
 
-    /// Whether it has any block.
+    /// Whether it has at least one block.
     pub(crate) fn is_there(&self) -> bool {
         self.shape().blocks > 0
     }
 
-    /// Takes the size that its file or device has by now; whether that is another one than before.
+    /// Takes over the current size of its file or device. Returns whether it has changed.
     pub(crate) fn look_again(&self) -> bool {
-        // One whose size cannot be found out has none.
+        // If the size cannot be determined, it counts as 0.
         let bytes = (&self.file).seek(SeekFrom::End(0)).unwrap_or(0);
         let blocks = bytes >> self.shape.block_shift;
         self.blocks.swap(blocks, Ordering::Relaxed) != blocks
     }
 
-    /// Who may write to it.
+    /// Registrations and reservation.
     pub(crate) fn reservations(&self) -> &Reservations {
         &self.reservations
     }
 
-    /// Whether nothing that is done with it ever waits.
+    /// Whether it is in memory, so that no operation blocks.
     pub(crate) fn is_memory(&self) -> bool {
         self.is_memory
     }
 
-    /// What its blocks lie in, one after the other.
+    /// File that holds its blocks in order.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Fetches the first bytes of a range.
+    /// Reads the first bytes of a range.
     pub fn read(&self, blocks: Blocks, target: &mut [u8]) -> Result<(), Status> {
         let (offset, _) = self.range(blocks)?;
         self.way_of(target).read_exact_at(target, offset).map_err(status)
     }
 
-    /// Stores the blocks of a range.
+    /// Writes the blocks of a range.
     pub fn write(&self, blocks: Blocks, source: &[u8], is_durable: bool) -> Result<(), Status> {
         let (offset, _) = self.range(blocks)?;
         let written = self.way_of(source).write_all_at(source, offset);
@@ -198,8 +198,8 @@ impl Namespace {
         if is_durable { self.flush() } else { Ok(()) }
     }
 
-    /// Makes a range read as zeros, and may give its space back. Ends early, with an error, once
-    /// that is over.
+    /// Zeroes a range. Deallocates it if that is permitted. Ends early, with an error, once
+    /// `is_over` says so.
     pub fn zero(
         &self,
         blocks: Blocks,
@@ -216,8 +216,8 @@ impl Namespace {
         })
     }
 
-    /// The bytes of a range are not needed any more: it reads as zeros, where that is cheap. Ends
-    /// early, as `zero` does.
+    /// Deallocates a range. It reads as zeros afterwards where that is cheap. Ends early, as `zero`
+    /// does.
     pub fn deallocate(&self, blocks: Blocks, is_over: &dyn Fn() -> bool) -> Result<(), Status> {
         self.each_piece(blocks, is_over, |offset, bytes| {
             match self.clear(!self.keeps_room, offset, bytes) {
@@ -227,7 +227,7 @@ impl Namespace {
         })
     }
 
-    /// Does something to a range, piece after piece.
+    /// Calls `act` for each piece of a range.
     fn each_piece(
         &self,
         blocks: Blocks,
@@ -251,7 +251,7 @@ impl Namespace {
         rustix::fs::fallocate(&self.file, way, offset, bytes)
     }
 
-    /// Where whole blocks go to or come from that stand there in memory.
+    /// Descriptor for I/O with these bytes: the direct one if they are aligned for it.
     fn way_of(&self, bytes: &[u8]) -> &File {
         self.direct.as_ref().filter(|_| direct::is_aligned(bytes)).unwrap_or(&self.file)
     }
@@ -265,24 +265,24 @@ impl Namespace {
         })
     }
 
-    /// Makes durable what was stored. Errors: not all is, now or earlier.
+    /// Makes written bytes durable. Errors: some bytes were lost, in this flush or earlier.
     pub fn flush(&self) -> Result<(), Status> {
         self.end_flush(self.ask_flush())
     }
 
-    /// What was stored before this is to be durable; by which number `end_flush` knows it.
+    /// Requests a flush of everything written so far. Returns its number for `end_flush`.
     pub(crate) fn ask_flush(&self) -> u64 {
         self.flushes.ask()
     }
 
-    /// Waits until that is so. Errors: as those of `flush`.
+    /// Waits until that flush is complete. Errors: as `flush`.
     pub(crate) fn end_flush(&self, number: u64) -> Result<(), Status> {
         let ended = self.flushes.end(number, || self.file.sync_data());
         ended.inspect_err(|_| self.lose())
     }
 
-    /// What a host is told when bytes could not be stored, which others who flush would not hear
-    /// of.
+    /// Status for bytes that could not be stored. Also makes all flushes fail: other hosts would
+    /// not learn of the loss otherwise.
     fn failed(&self, error: Error) -> Status {
         let status = status(error);
         if status == Status::INTERNAL_ERROR {
@@ -292,8 +292,8 @@ impl Namespace {
         status
     }
 
-    /// Bytes are lost: from now on, and when another target exports it, hosts are told another
-    /// start than those who may have written them know.
+    /// Records that bytes are lost. This target and the next one then report another start than the
+    /// one known to hosts that may have written those bytes.
     fn lose(&self) {
         self.loss.get_or_init(|| {
             self.is_news.store(true, Ordering::SeqCst);
@@ -310,7 +310,7 @@ impl Namespace {
         self.is_news.swap(false, Ordering::SeqCst)
     }
 
-    /// Zeros in a file that cannot be written to.
+    /// Zeroed namespace in a file that cannot be written to.
     #[cfg(test)]
     pub(crate) fn that_loses(bytes: u64) -> Namespace {
         let mut namespace = Namespace::in_memory(bytes, 4096).expect("there is memory");
@@ -320,8 +320,8 @@ impl Namespace {
         namespace
     }
 
-    /// Where a range stands in the file, and its length, bytes. Errors: not all of it is in the
-    /// namespace.
+    /// Returns offset and length of a range in the file, bytes. Errors: the range does not lie in
+    /// the namespace.
     pub(crate) fn range(&self, blocks: Blocks) -> Result<(u64, u64), Status> {
         let end = blocks.first.checked_add(blocks.count.into());
         match end.is_some_and(|end| end <= self.shape().blocks) {
@@ -334,7 +334,7 @@ impl Namespace {
     }
 }
 
-/// Has a file for as long as it is open, by the lock that stores take of their tiers.
+/// Locks a file for as long as it is open, as stores lock their tiers.
 fn claim(file: &File) -> io::Result<()> {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
         Errno::WOULDBLOCK => Error::other("it is exported already, or the tier of a store"),
@@ -378,12 +378,15 @@ mod tests {
         }
     }
 
-    /// Mechanism: after bytes could not be written the kernel lets `fdatasync` fail once, and
-    /// forgets them. Consequence: the next flush said that they are durable. Fix: who has failed
-    /// once never says so again.
+    /// Mechanism: if bytes could not be written, the kernel lets `fdatasync` fail once and forgets
+    /// them.
+    ///
+    /// Consequence: the next flush reported them as durable.
+    ///
+    /// Fix: after one failure, every flush fails.
     #[test]
     fn flush_that_failed_fails_for_good() {
-        // Nothing there can be made durable.
+        // Nothing written to this file can be made durable.
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
         let mut namespace = Namespace::new(null, 1 << 16, 4096, [0; 16]).unwrap();
         let failed = Err(Status::INTERNAL_ERROR.for_good());
@@ -396,10 +399,12 @@ mod tests {
         identity::forget_loss(&namespace.shape.guid);
     }
 
-    /// Mechanism: a target that was started again did not know that bytes had been lost before, of
-    /// which the system tells only once.
-    /// Consequence: it made durable what hosts had written before, as far as it was there. Fix: it
-    /// is another start to them, as is this one from then on.
+    /// Mechanism: a target that was started again did not know that bytes had been lost before; the
+    /// system reports that only once.
+    ///
+    /// Consequence: it made durable only what was left of the bytes that hosts had written before.
+    ///
+    /// Fix: it reports another start to hosts, and so does this target from the loss on.
     #[test]
     fn who_has_used_what_was_lost_is_told_so_by_this_target_and_the_next_one() {
         let path = std::env::temp_dir().join(format!("cairn-test-lost-{}", std::process::id()));
@@ -433,9 +438,9 @@ mod tests {
         assert_eq!(namespace.flush(), Err(Status::INTERNAL_ERROR.for_good()));
     }
 
-    /// Mechanism: a command that was given up because it took too long went on, and zeroed what the
-    /// host had stored since; and what was only a hint became zeros that were written where the
-    /// file system cannot give room back.
+    /// Mechanism: a command that had been given up continued, and zeroed what the host had stored
+    /// since. A deallocation, which is only a hint, wrote zeros where the file system cannot
+    /// deallocate.
     #[test]
     fn what_is_over_is_zeroed_no_further_and_a_hint_is_not_worth_writing_zeros() {
         let piece = (PIECE_BYTES / 4096) as u32;
@@ -454,7 +459,7 @@ mod tests {
         let is_over = || asked.replace(asked.get() + 1) == 1;
         namespace.zero(blocks(0, 3 * piece), true, &is_over).expect_err("it was over");
         assert_eq!(found(&namespace), [0, 7, 7]);
-        // Memory cannot be zeroed without giving it back.
+        // Memory cannot be zeroed without deallocating it.
         (namespace.is_memory, namespace.keeps_room) = (false, true);
         assert_eq!(namespace.deallocate(blocks(0, 3 * piece), &|| false), Ok(()));
         assert_eq!(found(&namespace), [0, 7, 7]);

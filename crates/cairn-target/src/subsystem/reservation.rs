@@ -1,9 +1,11 @@
-//! Who may write to a namespace (Base 8.19): hosts register keys, and one of them may reserve it.
+//! Permission to write to a namespace (Base 8.19): hosts register keys, and one of them may reserve
+//! it.
 //!
-//! Must stay true: when a host has lost the reservation, nothing that it sent is done any more:
-//! what was being done has ended before the command that took it is answered. What a host has
-//! registered is its own under the name that it had then.
-//! Does not outlive the target; and knows one type, Write Exclusive: the holder writes, everybody
+//! Must stay true: once a host has lost the reservation, none of its commands is executed any more.
+//! Those that were under way have ended before the command that took the reservation is answered. A
+//! registration belongs to the host with the name that it had then.
+//!
+//! Does not outlive the target. Knows only the type Write Exclusive: the holder writes, everybody
 //! reads.
 
 use cairn_nvme::wire::reservation::{
@@ -16,32 +18,33 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 /// HOSTID.
 pub(crate) type HostId = [u8; 16];
 
-/// By what a host is known.
+/// Identity of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Host {
-    /// HOSTID: what everybody is told who asks for reservations.
+    /// HOSTID, which every host sees in reservation reports.
     pub(crate) id: HostId,
-    /// HOSTNQN, which it has proven where that is demanded.
+    /// HOSTNQN. The host has proven it, where that is demanded.
     pub(crate) name: Nqn,
 }
 
 const CONFLICT: Status = Status::RESERVATION_CONFLICT;
 
-/// The hosts of a namespace.
+/// Registrations and reservation of a namespace.
 #[derive(Debug, Default)]
 pub struct Reservations {
     table: RwLock<Report>,
-    /// Those who are registered there. Never locked for long, as the table is while a disk hangs.
+    /// Names of the registered hosts. Never locked for long, unlike the table, which is locked
+    /// while a disk hangs.
     names: Mutex<HashMap<HostId, Nqn>>,
 }
 
-/// As long as it lives nobody loses the reservation.
+/// Permission to write. While it lives, nobody loses the reservation.
 pub(crate) struct Permit<'a> {
     _table: RwLockReadGuard<'a, Report>,
 }
 
 impl Reservations {
-    /// Lets this host write. Errors: the namespace is another one's.
+    /// Permits this host to write. Errors: another host holds the reservation.
     pub(crate) fn permit(&self, host: &Host) -> Result<Permit<'_>, Status> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let is_its = |holder: &Registrant| holder.host == host.id && !self.is_anothers(host);
@@ -51,8 +54,8 @@ impl Reservations {
         }
     }
 
-    /// Does a command of a host, if that may still have one done, with the keys that came with it.
-    /// The hosts that it has put out, whose commands are to be aborted.
+    /// Executes a command of a host with its keys, if `may` still allows it. Returns the preempted
+    /// hosts whose commands must be aborted.
     pub(crate) fn execute(
         &self,
         host: &Host,
@@ -87,17 +90,17 @@ impl Reservations {
         })
     }
 
-    /// Returns when everything has ended for which there was a permit.
+    /// Waits until everything has ended for which there was a permit.
     pub(crate) fn settle(&self) {
         drop(self.table.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The name of the host that has registered under that identifier. Does not wait for a disk.
+    /// Name of the host that has registered under that identifier. Does not wait for a disk.
     pub(crate) fn name_of(&self, id: &HostId) -> Option<Nqn> {
         self.names().get(id).cloned()
     }
 
-    /// Whether a host of another name has registered under this one's identifier.
+    /// Whether a host with another name has registered under this host's identifier.
     fn is_anothers(&self, host: &Host) -> bool {
         self.names().get(&host.id).is_some_and(|name| *name != host.name)
     }
@@ -106,13 +109,13 @@ impl Reservations {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As long as this lives nobody's command goes on, as on a disk that hangs.
+    /// While this lives, no command proceeds, as on a disk that hangs.
     #[cfg(test)]
     pub(crate) fn hang(&self) -> impl Drop {
         self.table.write().expect("nobody has panicked")
     }
 
-    /// What everybody may know.
+    /// Reservation report for hosts.
     pub(crate) fn report(&self) -> Vec<u8> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).encode()
     }
@@ -125,7 +128,7 @@ fn register(
     [before, key]: [u64; 2],
 ) -> Result<(), Status> {
     if action & KEEP == KEEP {
-        // What is kept here ends with the target.
+        // Registrations do not outlive the target, so they cannot persist.
         return Err(Status::INVALID_FIELD);
     }
     let place = table.hosts.iter().position(|registrant| registrant.host == *host);
@@ -287,9 +290,12 @@ mod tests {
         assert!(all.table.try_write().is_ok());
     }
 
-    /// Mechanism: a command of a host that is gone registers it when another one has its identifier
-    /// by then. Consequence: that one had what was reserved. Fix: it is who has registered under
-    /// the name that it had then, and nobody else.
+    /// Mechanism: a late command of a host that is gone registers it under an identifier that
+    /// another host has by then.
+    ///
+    /// Consequence: that other host got what was reserved.
+    ///
+    /// Fix: a registration belongs only to the host with the name that it had then.
     #[test]
     fn what_a_host_has_registered_is_of_no_other_with_its_identifier() {
         let all = both_registered();

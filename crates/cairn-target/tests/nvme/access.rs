@@ -1,5 +1,5 @@
-//! All operations of a queue, with and without digests and flow control, at the sizes at which the
-//! transfer of data changes its form.
+//! All operations of a queue, with and without digests and flow control, at the sizes at which data
+//! transfer changes its form.
 
 use cairn_nvme::Error;
 use cairn_nvme::controller::{Controller, Settings, discover};

@@ -86,8 +86,8 @@ fn target_that_goes_silent_is_given_up_in_the_time_that_was_granted_and_a_comman
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
-/// Leads a host to the target `other` from its next connection on; returns the result of its next
-/// call.
+/// Redirects a host to the target `other` from its next connection on. Returns the result of its
+/// next call.
 fn find_instead(other: Subsystem) -> Result<(), Error> {
     let old = Peer::of_one(open(Limits::default()));
     let new = Peer::of_one(other);
@@ -252,7 +252,7 @@ fn write_that_is_tried_once_is_not_done_on_another_connection_or_too_late() {
     assert_eq!(read(&mut remote), Ok(new));
 }
 
-/// A proxy that forwards everything, but once `wanted` is set holds back the answers of I/O queues
+/// A proxy that forwards everything. Once `wanted` is set, it holds back the answers of I/O queues
 /// until hosts have sent that many PDUs on admin queues.
 struct Withholding {
     address: SocketAddr,

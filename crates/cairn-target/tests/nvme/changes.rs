@@ -1,4 +1,4 @@
-//! Namespaces and subsystems that change while hosts use them: hosts are notified and look again.
+//! Namespaces and subsystems that change while hosts use them. Hosts are notified and check again.
 //! Only Cairn's target.
 
 use cairn_nvme::Error;
@@ -151,7 +151,8 @@ fn host_that_asks_for_it_is_told_when_other_subsystems_can_be_found() {
     assert_eq!(told.result, changed);
     request_event(&mut transport);
     grants.revoke("one").expect("granted");
-    // There is no other event before the log was read: the first completion is the answer to this.
+    // No further event comes before the log was read, so the first completion belongs to this
+    // command.
     let mut log = [0; 1024];
     let read = Command::GetLogPage { page: 0x70, bytes: 1024, offset: 0, retains_event: false };
     assert!(execute(&mut transport, &read, Data::into(&mut log)).result != changed);

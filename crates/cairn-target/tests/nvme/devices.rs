@@ -1,4 +1,4 @@
-//! Namespaces on block devices, tested on loop devices. Where there are none, each test says so and
+//! Namespaces on block devices, tested on loop devices. A test without loop devices says so and
 //! passes.
 
 use cairn_nvme::remote::Remote;

@@ -81,8 +81,8 @@ fn job_reaches_its_own_namespace_and_that_of_no_other() {
     assert!(is_unauthenticated(connect(peer.address, &other.nqn, &nameless)), "without a secret");
 }
 
-/// Mechanism: grants were listed in the order of granting, and in that of the directory's names
-/// after the target was restarted.
+/// Mechanism: grants were listed in the order of granting, but after a restart of the target in the
+/// order of the directory's entries.
 #[test]
 fn what_was_granted_is_listed_by_job() {
     let directory = Arc::new(Directory::new(Limits::default()));
@@ -176,7 +176,7 @@ fn overhear(target: SocketAddr) -> (SocketAddr, Sent) {
     (address, sent)
 }
 
-/// Receives one PDU; None at the end of the connection.
+/// Receives one PDU; `None` at the end of the connection.
 fn receive(stream: &mut impl Read) -> Option<Vec<u8>> {
     let mut bytes = vec![0; 8];
     stream.read_exact(&mut bytes).ok()?;
@@ -196,7 +196,7 @@ fn repeat(address: SocketAddr, mut overheard: &[u8]) {
         loop {
             match receive(&mut stream) {
                 None => return,
-                // The response to a connection, to a command, or to one that returns data.
+                // The response to ICReq, to a command, or to a command that returns data.
                 Some(answer) if matches!(answer[0], 1 | 5) => break,
                 Some(answer) if answer[0] == 7 && answer[1] & IS_SUCCESS != 0 => break,
                 Some(_) => {}

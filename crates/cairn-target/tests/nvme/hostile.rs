@@ -111,10 +111,13 @@ fn host_that_breaks_the_rules_is_told_which_field_and_loses_its_connection() {
     peer.controller().keep_alive().unwrap();
 }
 
-/// Mechanism: before a connection ended, its pending output was sent, and commands that got memory
-/// by that were started. Consequence: answers and requests for data followed the final PDU, and
-/// commands were carried out for a host that had lost its connection. Fix: the output is sent, and
-/// nothing is started.
+/// Mechanism: before a connection ended, its pending output was sent, and that gave memory to
+/// waiting commands, which then began.
+///
+/// Consequence: answers and requests for data followed the final PDU, and commands were executed
+/// for a host that had lost its connection.
+///
+/// Fix: the output is sent, and no command begins.
 #[test]
 fn commands_that_wait_when_their_connection_ends_are_not_done() {
     let limits = Limits { awaited_bytes: 4096, ..Limits::default() };
@@ -187,9 +190,12 @@ fn commands_before_a_queue_is_connected_are_refused_and_the_connection_goes_on()
     }
 }
 
-/// Mechanism: a host that only asked for the subsystems, which anybody may, and gave no keep-alive
-/// timeout, could stay connected for ever. Consequence: a host without a secret took all
-/// connections of a target. Fix: such a connection ends after two minutes of silence.
+/// Mechanism: a host that only used discovery, which is open to everybody, and gave no Keep Alive
+/// timeout could stay connected for ever.
+///
+/// Consequence: a host without a secret took all connections of a target.
+///
+/// Fix: such a connection ends after two minutes of silence.
 #[test]
 fn who_only_asks_what_there_is_cannot_stay_for_ever_in_silence() {
     let directory = Arc::new(Directory::new(Limits::default()));
@@ -242,11 +248,11 @@ fn who_has_proven_nothing_for_a_while_gives_way_to_who_comes() {
     peer.controller().keep_alive().expect("there is room");
 }
 
-/// What a controller does with the entry of a host's first command, after the initialisation.
+/// What a controller does with the entry of a host's first command.
 type Trick = fn(&mut TcpStream, Entry);
 
-/// Connects to a controller that plays a trick. Returns the host's error, and what the controller
-/// is told.
+/// Connects to a controller that plays a trick. Returns the host's error, and the reason that the
+/// host sends to the controller.
 fn be_tricked(trick: Trick) -> (Error, Option<Terminate>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();

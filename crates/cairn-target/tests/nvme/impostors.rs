@@ -112,7 +112,7 @@ fn identifier_that_is_another_hosts_is_named_as_what_is_wrong() {
     assert!(asked.iter().all(|(told, _)| told.status.is_success()));
 }
 
-/// Otherwise a host without a secret could keep others out.
+/// Otherwise a host without a secret could keep other hosts out.
 #[test]
 fn identifier_belongs_to_nobody_who_has_not_proven_who_he_is() {
     if !Peer::is_ours() {

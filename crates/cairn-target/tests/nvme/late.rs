@@ -19,8 +19,8 @@ const PAGE: usize = 4096;
 const ADMIN: usize = 0;
 const IO: usize = 1;
 
-/// A proxy that forwards everything, but what a host sends on its first two connections only while
-/// the lock of that connection is free.
+/// A proxy that forwards everything. What a host sends on its first two connections passes only
+/// while the lock of that connection is free.
 struct Delay {
     address: SocketAddr,
     locks: Arc<[Mutex<()>; 2]>,
@@ -67,7 +67,7 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, each: impl Fn()) {
 }
 
 /// Holds back a host's write until the host has given up its connection and has written other bytes
-/// on another one. Returns what is there after the target got the late write.
+/// on another one. Returns the content after the target has received the late write.
 fn what_is_there_after_a_late_write(target: Subsystem, namespace: u32) -> Vec<u8> {
     let peer = Peer::of_one(target);
     let delay = Delay::start(peer.address);
@@ -93,10 +93,13 @@ fn what_is_there_after_a_late_write(target: Subsystem, namespace: u32) -> Vec<u8
     found
 }
 
-/// Mechanism: a host that gave up a connection repeated its write on another one, and went on; the
-/// first copy of the write could still be on its way. Consequence: the target carried it out when
-/// it arrived, over later writes. Fix: on its next connection a host has its last controller ended,
-/// and goes on when nothing of that is in progress any more.
+/// Mechanism: a host that gave up a connection repeated its write on another one and continued,
+/// while the first copy of the write could still be on its way.
+///
+/// Consequence: the target executed that copy when it arrived, over later writes.
+///
+/// Fix: on its next connection the host has its previous controller ended, and continues when none
+/// of its commands is in progress any more.
 #[test]
 fn write_that_was_given_up_with_its_connection_is_not_done_over_later_ones() {
     if !Peer::is_ours() {

@@ -1,7 +1,8 @@
 //! The NVMe/TCP initiator against a target: that of `cairn target`, or another one with the same
 //! subsystem at the address in `CAIRN_NVME_PEER` (`make interop`: the Linux kernel's).
 //!
-//! The peer exports two namespaces of 64 MiB: 1 with blocks of 512 bytes, 2 with blocks of 4 KiB.
+//! The peer exports two namespaces of 64 MiB: number 1 with blocks of 512 bytes, number 2 with
+//! blocks of 4 KiB.
 
 mod access;
 mod ailing;

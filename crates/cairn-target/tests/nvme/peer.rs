@@ -16,13 +16,13 @@ use std::thread::{self, JoinHandle};
 const PEER_VARIABLE: &str = "CAIRN_NVME_PEER";
 /// Subsystem that every peer exports.
 pub const SUBSYSTEM: &str = "nqn.2026-11.io.cairn:interop";
-/// Name of the subsystem for authenticated hosts.
+/// Subsystem for authenticated hosts.
 const GUARDED: &str = "nqn.2026-11.io.cairn:guarded";
-/// Its namespaces: number and block size in bytes.
+/// Namespaces of both subsystems: number and block size in bytes.
 pub const NAMESPACES: [(u32, u64); 2] = [(1, 512), (2, 4096)];
-/// Size of each namespace.
+/// Size of each namespace, bytes.
 pub const NAMESPACE_BYTES: u64 = 64 << 20;
-/// Size of the part that a test has for itself.
+/// Size of the part that a test has for itself, bytes.
 pub const PART_BYTES: u64 = 8 << 20;
 
 /// Any free port of this machine.
@@ -52,12 +52,12 @@ impl Peer {
         Peer { address: export(subsystem.guarded(Guard::new(hosts))) }
     }
 
-    /// Starts Cairn's target with these limits; None if another target is tested.
+    /// Starts Cairn's target with these limits; `None` if another target is tested.
     pub fn limited(limits: Limits) -> Option<Peer> {
         Peer::is_ours().then(|| Peer { address: export(open(limits)) })
     }
 
-    /// Starts Cairn's target with these resources; None if another target is tested.
+    /// Starts Cairn's target with these resources; `None` if another target is tested.
     pub fn with(resources: Resources) -> Option<Peer> {
         let directory = Directory::new(Limits::default());
         directory.add(Arc::new(open(Limits::default()))).expect("the only one");

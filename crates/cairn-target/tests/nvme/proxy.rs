@@ -1,4 +1,4 @@
-//! Proxy between a host and its target that injects faults.
+//! Fault-injecting proxy between a host and its target.
 
 use cairn_nvme::wire::pdu::COMMON_BYTES;
 use std::io::{Read, Result, Write};
@@ -47,7 +47,7 @@ const READY_TO_TRANSFER: u8 = 9;
 /// More bytes than ever pass.
 const NEVER: i64 = i64::MAX / 2;
 
-/// Forwards bytes, injects its fault, and forwards everything after that.
+/// Forwards bytes, injects its fault, and then forwards everything again.
 pub struct Proxy {
     pub address: SocketAddr,
     state: Arc<State>,

@@ -123,16 +123,18 @@ fn what_a_target_had_in_memory_is_believed_when_it_was_started_again_on_the_same
     assert_eq!(read_anyway(&mut host), (false, bytes));
 }
 
-/// Mechanism: a target that is told to end completes the requests for events, and that completion
-/// was taken for a refusal of the command at hand. Consequence: programs got EIO for good whenever
-/// a target was ended in an orderly way, but not when it was killed.
+/// Mechanism: a target that is told to end completes its event requests. The host took that
+/// completion for a refusal of its current command.
+///
+/// Consequence: programs got EIO for good whenever a target was ended in an orderly way, but not
+/// when it was killed.
 #[test]
 fn target_that_says_that_it_ends_is_waited_for() {
     let mut machine = Machine::new("ends");
     let mut host = connect(machine.proxy.address, &settings());
     host.write(0, &pattern(1, PIECE)).unwrap();
     machine.has_its_target_replaced();
-    // From then on the host looks for messages of the target.
+    // By then the host polls for messages of the target again.
     std::thread::sleep(Duration::from_millis(101));
     host.write(0, &pattern(2, PIECE)).unwrap();
     host.flush().unwrap();

@@ -1,5 +1,5 @@
-//! Hosts that claim one namespace. Only Cairn's target: other tests use the namespace of another
-//! peer at the same time.
+//! Hosts that claim the same namespace. Only Cairn's target: with another peer, other tests use the
+//! namespace at the same time.
 
 use cairn_nvme::Error;
 use cairn_nvme::claim::{self, Claim};
@@ -266,7 +266,7 @@ fn host_that_has_lost_the_race_for_a_namespace_does_not_stay_registered() {
     let Some(peer) = Peer::limited(Limits::default()) else { return };
     let winner = wanting(Claim::Exclusive);
     let (address, faster) = (peer.address, winner.clone());
-    // Between the registration of the slower host and its reservation.
+    // The faster host connects between the slower host's registration and its reservation.
     let watched = Watched::new(peer.fabric(), move |command| {
         if let Command::Reserve { step: Step::Acquire(_), .. } = command {
             connect(address, &faster).expect("claimed");

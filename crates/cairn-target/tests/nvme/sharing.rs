@@ -1,4 +1,4 @@
-//! One namespace used by the threads of a process, and by its children.
+//! One namespace used by the threads of a process and by its children.
 
 use cairn_nvme::Error;
 use cairn_nvme::claim::Claim;
@@ -65,7 +65,7 @@ fn ports(remote: &SharedRemote) -> Vec<u16> {
     let mut numbers = Vec::new();
     remote.descriptors(&mut |number| numbers.push(number));
     let port = |number| {
-        // SAFETY: plain integers, for which zero is a value.
+        // SAFETY: the fields are plain integers, for which zero is a valid value.
         let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
         let mut length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
         // SAFETY: the kernel writes at most `length` bytes to the address, and their number to
@@ -109,9 +109,12 @@ fn children_have_connections_of_their_own_and_leave_that_of_their_parent_alone()
     assert_eq!(ports(&remote), before, "the parent's connection was never broken");
 }
 
-/// Mechanism: a process kept its connection until its end. Consequence: where the target accepts no
-/// more connections, another process failed after half a minute, however little it wanted. Fix: a
-/// process that has had a connection for a while gives it up to those who wait in line.
+/// Mechanism: a process kept its connection until its end.
+///
+/// Consequence: if the target accepted no more connections, another process failed after half a
+/// minute, however little it wanted.
+///
+/// Fix: a process that has had a connection for a while gives it up to those who wait in line.
 #[test]
 fn connection_is_given_up_to_who_waits_for_one_and_made_again() {
     // Room for the two connections of one host.

@@ -28,7 +28,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// None if another target than ours is tested: it has no room for a store.
+    /// `None` if another target is tested: it has no room for a store.
     fn new() -> Option<Shared> {
         Some(Shared::at(Peer::limited(Limits::default())?.address))
     }
@@ -165,7 +165,7 @@ fn write_leaves_what_was_stored_around_it_and_is_shown() {
     let mapped = shared.map(0, PAGE..3 * PAGE);
     mapped.store(100, b"stored");
     assert_eq!(shared.read(1, PAGE + 99..PAGE + 107), b".stored.");
-    // From a page that is not shown into one that is, and from there into the next.
+    // From a page that is not shown into one that is, and from a shown page into the next one.
     shared.write(1, PAGE - 3, b"over the border");
     shared.write(1, 3 * PAGE - 2, b"over");
     assert_eq!([mapped.load(0), mapped.load(2 * PAGE - 1)], [b'r', b'v']);
@@ -206,9 +206,12 @@ fn what_was_stored_reaches_the_namespace_when_it_is_written_back_or_goes() {
     assert_eq!(shared.read(0, 0..4), b"one\0");
 }
 
-/// Mechanism: a tier without mapped blocks was taken for a tier without mapped files. Consequence:
-/// pages that arrived late, of a file that had been emptied meanwhile, stayed unnoticed and became
-/// part of the file that got their blocks. Fix: files decide, not blocks.
+/// Mechanism: a tier without mapped blocks was taken for a tier without mapped files.
+///
+/// Consequence: pages shown late, of a file that had been emptied meanwhile, went unnoticed and
+/// became part of the file that got their blocks.
+///
+/// Fix: files decide, not blocks.
 #[test]
 fn file_without_blocks_is_mapped_as_long_as_somebody_has_it_mapped() {
     let Some(shared) = Shared::new() else { return };
@@ -283,8 +286,12 @@ fn what_was_brought_back_is_flushed_before_nothing_counts_as_mapped() {
 }
 
 /// Mechanism: putting pages away ended at the first page that could not be written back.
-/// Consequence: no memory behind it was freed, and the work went on even when the agent was to end.
-/// Fix: it goes on past the page, reports the error at its end, and stops when the agent ends.
+///
+/// Consequence: no memory behind it was freed, and the work continued even when the agent was told
+/// to end.
+///
+/// Fix: the work continues past such a page, reports the error at its end, and stops when the agent
+/// ends.
 #[test]
 fn pages_that_cannot_be_brought_back_keep_no_others_and_nothing_goes_when_it_is_to_end() {
     const LARGE: usize = 1 << 20;

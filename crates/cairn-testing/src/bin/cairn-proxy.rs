@@ -90,7 +90,7 @@ struct Report {
     recovery_s: f64,
     /// Number of steps that were computed again.
     steps_lost: u64,
-    /// Checksums of the ranks' last states.
+    /// Checksums of the final states of the ranks.
     states: Vec<String>,
 }
 

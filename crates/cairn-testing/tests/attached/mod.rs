@@ -1,9 +1,10 @@
-//! A store of its own for a test program, under a temporary root, attached in this process as the
+//! A separate store for a test program, under a temporary root, attached in this process as the
 //! mount `/cairn`.
 //!
-//! A process has one mount, so a test program has one store; the root goes when the program ends.
+//! A process has one mount, so a test program has one store. The root is removed when the program
+//! ends.
 
-// Each test file is a program of its own and uses a part of this.
+// Each test file is a program of its own and uses only a part of this.
 #![allow(dead_code)]
 
 use cairn_core::{Attributes, Geometry, Report, Usage};
@@ -25,7 +26,8 @@ pub const HUGEBLOCK: usize = 32 << 10;
 
 static ROOT: OnceLock<PathBuf> = OnceLock::new();
 
-/// Makes the store of this program, if there is none yet, with so many hugeblocks and inodes.
+/// Makes the store of this program, if it does not exist, with `blocks` hugeblocks and
+/// `inode_capacity` inodes.
 pub fn store(blocks: u32, inode_capacity: u32) {
     ROOT.get_or_init(|| {
         let root = PathBuf::from(format!("/dev/shm/cairn-testing-{}", std::process::id()));
@@ -39,7 +41,8 @@ pub fn store(blocks: u32, inode_capacity: u32) {
         create_namespace(&store, "node", geometry, false).expect("a namespace");
         let path = store.path().as_os_str().as_encoded_bytes();
         configuration::set(path, b"/cairn", Scope::Node).expect("a configuration");
-        // SAFETY: the function only removes the directory made above; children leave by `_exit`.
+        // SAFETY: the function only removes the directory made above, and does not run in children,
+        // which end with `_exit`.
         unsafe { libc::atexit(remove_root) };
         root
     });
@@ -59,7 +62,7 @@ pub fn usage() -> Usage {
     mount().fs().usage().expect("usage")
 }
 
-/// The place of a name below the mount's root.
+/// Returns the place of a name below the mount's root.
 pub fn at(name: &str) -> Place<'_> {
     Place { base: cairn_core::ROOT, path: name.as_bytes() }
 }
@@ -87,20 +90,20 @@ pub fn read(descriptor: i32, length: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0xee; length];
     let entry = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: length };
     let handle = table::lookup(descriptor).expect("ours");
-    // SAFETY: the entry describes `bytes`, which is not looked at during the call.
+    // SAFETY: the entry describes `bytes`, which nothing else accesses during the call.
     let got = io::read(handle, unsafe { Buffers::one(&entry) }, At::Cursor)?;
     bytes.truncate(got);
     Ok(bytes)
 }
 
-/// Creates a file with these bytes.
+/// Creates or replaces a file with these bytes.
 pub fn put(name: &str, bytes: &[u8]) {
     let descriptor = open(name, libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC).expect("opens");
     assert_eq!(write(descriptor, bytes), Ok(bytes.len()), "{name}");
     close(descriptor);
 }
 
-/// All bytes of a file.
+/// Returns all bytes of a file.
 pub fn get(name: &str) -> Vec<u8> {
     let descriptor = open(name, libc::O_RDONLY).expect("opens");
     let size = file::stat(&at(name), true).expect("stat").size as usize;
@@ -109,7 +112,7 @@ pub fn get(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Attributes of a file, if it is there.
+/// Returns the attributes of a file, if it exists.
 pub fn stat(name: &str) -> Option<Attributes> {
     match file::stat(&at(name), true) {
         Ok(attributes) => Some(attributes),
@@ -128,14 +131,14 @@ pub fn errno<T>(result: PathResult<T>) -> i32 {
     result.err().map_or(0, |error| error.errno().0)
 }
 
-/// What the agent does: cleans up after processes that are dead; says how many.
+/// Cleans up after dead processes, as the agent does. Returns their number.
 pub fn reap() -> usize {
     let found = mount().fs().processes().expect("processes").into_iter();
     let dead = found.filter(|&(_, identity)| !process::is_alive(identity));
     dead.filter(|&(slot, dead)| mount().fs().reap(slot, dead, sys::now()).expect("reaps")).count()
 }
 
-/// Frees all orphans, checks every invariant, and that no block is lost.
+/// Frees all orphans, checks every invariant, and checks that no block is lost.
 pub fn check() -> Report {
     while mount().fs().orphans() > 0 {
         let more = mount().fs().reclaim(Some(mount().slot())).expect("reclaims");

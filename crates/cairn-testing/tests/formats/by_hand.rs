@@ -1,8 +1,7 @@
-//! Media formats 1 to 5 read by their description alone (docs/FORMAT.md), without the code that
-//! reads and writes it.
+//! Reads media formats 1 to 5 from their description (docs/FORMAT.md), without the code that reads
+//! and writes them.
 //!
-//! Must stay true: nothing here uses a constant or function of `cairn-core` that is part of the
-//! format.
+//! Invariant: nothing here uses a constant or function of `cairn-core` that is part of the format.
 
 use cairn_core::Media;
 use cairn_testing::faulty::Image;
@@ -11,7 +10,7 @@ use std::collections::BTreeMap;
 
 const BLOCK: u64 = 4096;
 const PAYLOAD_WORDS: u64 = 508;
-/// Numbers of parameters of the records 1 to 23.
+/// Number of parameters of record types 1 to 23.
 const PARAMETERS: [usize; 23] =
     [3, 4, 2, 4, 2, 3, 1, 2, 6, 6, 2, 2, 4, 1, 2, 13, 2, 3, 6, 1, 4, 1, 6];
 const EXTENDED: u16 = 20;
@@ -32,15 +31,15 @@ fn sum(words: &[u64]) -> u64 {
     u64::from(CHECKSUM(0, &bytes))
 }
 
-/// CRC32C of a block, of which the word that holds it is left out.
+/// Returns the CRC32C of a block without the word `at` that holds it.
 fn sum_without(block: &[u64], at: usize) -> u64 {
     sum(&[&block[..at], &block[at + 1..]].concat())
 }
 
-/// Of each operation, the parameters of its last record.
+/// Parameters of the last record of each operation.
 type Operations = BTreeMap<u16, Vec<u64>>;
 
-/// The superblock's words.
+/// Words of the superblock.
 pub struct Superblock(Vec<u64>);
 
 impl Superblock {
@@ -53,28 +52,28 @@ impl Superblock {
         Superblock(block)
     }
 
-    /// Version of the format.
+    /// Returns the version of the format.
     pub fn version(&self) -> u64 {
         self.0[1]
     }
 
-    /// Of each further tier its hugeblocks and its identity.
+    /// Returns hugeblocks and identity of each further tier.
     pub fn further(&self) -> &[u64] {
         &self.0[48..57]
     }
 
-    /// Identity, media bytes, hugeblock bytes, inodes, data blocks, durability.
+    /// Returns identity, media bytes, hugeblock bytes, inodes, data blocks, durability.
     pub fn shape(&self) -> [u64; 7] {
         [3, 4, 5, 6, 7, 46, 47].map(|at| self.0[at])
     }
 
-    /// The mount prefix.
+    /// Returns the mount prefix.
     pub fn mount(&self) -> Vec<u8> {
         let bytes = self.0[11..43].iter().flat_map(|word| word.to_le_bytes());
         bytes.take(self.0[10] as usize).collect()
     }
 
-    /// Where the first hugeblock stands.
+    /// Returns the offset of the first hugeblock.
     pub fn data(&self) -> u64 {
         self.0[45]
     }
@@ -83,7 +82,7 @@ impl Superblock {
         (4 + self.0[43] + number * self.0[44]) * BLOCK
     }
 
-    /// Where the first table of checksums stands.
+    /// Returns the offset of the first table of checksums.
     pub fn checksums(&self) -> u64 {
         self.slot(2)
     }
@@ -92,7 +91,7 @@ impl Superblock {
         self.0[3] ^ self.0[4].rotate_left(32) ^ epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Words of the log from `position` on, as far as it goes.
+    /// Returns the words of the log from `position` to its end.
     fn log(&self, image: &Image, position: u64, epoch: u64) -> Vec<u64> {
         let valid = |block: &[u64], sequence: u64| {
             let mut summed = block.to_vec();
@@ -127,11 +126,11 @@ pub struct Snapshot {
     pub position: u64,
     pub lsn: u64,
     pub epoch: u64,
-    /// Its records' operations.
+    /// Operations of its records.
     pub operations: Operations,
 }
 
-/// The snapshots in both slots, the older one first.
+/// Returns the snapshots in both slots, the older one first.
 pub fn snapshots(image: &Image, superblock: &Superblock) -> [Snapshot; 2] {
     let mut snapshots = [0, 1].map(|slot| {
         let block = words(image, superblock.slot(slot), 512);
@@ -148,7 +147,7 @@ pub fn snapshots(image: &Image, superblock: &Superblock) -> [Snapshot; 2] {
     snapshots
 }
 
-/// Operations in the log after a snapshot.
+/// Returns the operations in the log after a snapshot.
 pub fn log(image: &Image, superblock: &Superblock, snapshot: &Snapshot) -> Operations {
     let log = superblock.log(image, snapshot.position, snapshot.epoch);
     let (operations, rest) = read_records(&log, Some(snapshot.lsn));
@@ -156,8 +155,8 @@ pub fn log(image: &Image, superblock: &Superblock, snapshot: &Snapshot) -> Opera
     operations
 }
 
-/// The operations of the records in `words`, and how many words are left. LSNs follow `lsn`, or are
-/// 0.
+/// Returns the operations of the records in `words` and the number of words left. LSNs follow
+/// `lsn`; without it they are 0.
 fn read_records(words: &[u64], mut lsn: Option<u64>) -> (Operations, usize) {
     let mut operations = Operations::new();
     let mut rest = words;
@@ -184,7 +183,7 @@ fn read_records(words: &[u64], mut lsn: Option<u64>) -> (Operations, usize) {
     (operations, rest.len())
 }
 
-/// Extended attributes: names of the namespace, ascending, each with its value.
+/// Checks extended attributes: names of the namespace in ascending order, each with its value.
 fn check_extended(text: &[u8]) {
     let (mut last, mut rest): (&[u8], _) = (b"", text);
     while let [name_bytes, low, high, behind @ ..] = rest {

@@ -1,9 +1,9 @@
-//! Images of the formats that were released: each opens with the code of today, and today's are of
-//! the newest one.
+//! Images of all released media formats. This build opens each of them, and writes the newest
+//! format.
 //!
 //! An image holds names of every kind, a log after a snapshot, and a file that was open when the
-//! node's memory was lost. `CAIRN_WRITE_IMAGES=1` writes the image of the current format again; one
-//! of an older format is never touched. A change of the format raises its version, and adds an
+//! node lost its memory. `CAIRN_WRITE_IMAGES=1` writes the image of the current format again. An
+//! image of an older format never changes. A change of the format raises its version and adds an
 //! image here.
 
 mod by_hand;
@@ -23,35 +23,34 @@ use cairn_testing::tier::CHECKSUM;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-/// Format 1 has one tier, format 2 further ones, format 3 either and extended attributes, too,
-/// format 4 also files whose data are elsewhere, format 5 also blocks that took the places of
-/// others.
+/// Media formats. Format 1 has one tier, format 2 has further tiers. Format 3 has either, and
+/// extended attributes. Format 4 adds absent files. Format 5 adds blocks that replace others.
 const VERSIONS: [usize; 5] = [1, 2, 3, 4, 5];
-/// What this build writes.
+/// Format that this build writes.
 const NEWEST: usize = 5;
 const FIRST_WITH_EXTENDED: usize = 3;
 const FIRST_WITH_ABSENT: usize = 4;
 const FIRST_WITH_REPLACED: usize = 5;
 /// Unit of allocation.
 const BLOCK_BYTES: u32 = 4096;
-/// What stands at the beginning of the image's file.
+/// Returns the first lines of the image's file.
 fn about(version: usize) -> String {
     format!(
         "Media of Cairn, media format {version}. Sectors that are not zeros: offset, length, bytes.
 Made by: CAIRN_WRITE_IMAGES=1 cargo test -p cairn-testing --test formats"
     )
 }
-/// Every operation of a log but strides.
+/// All operations of a log except strides.
 const LOG_OPERATIONS: std::ops::RangeInclusive<u16> = 1..=15;
-/// Every operation of a snapshot with files, directories and symbolic links.
+/// All operations of a snapshot with files, directories and symbolic links.
 const SNAPSHOT_OPERATIONS: [u16; 4] = [7, 16, 17, 18];
-/// From format 3 on both have it.
+/// From format 3 on, log and snapshot have this operation.
 const EXTENDED: u16 = 20;
-/// From format 4 on the log has them.
+/// From format 4 on, the log has these operations.
 const ABSENT: [u16; 2] = [21, 22];
-/// From format 5 on the log has it.
+/// From format 5 on, the log has this operation.
 const REPLACED: u16 = 23;
-/// Bytes of a file whose data are elsewhere.
+/// Size of an absent file, bytes.
 const ABSENT_BYTES: u64 = 5_000;
 const READ: OpenOptions = OpenOptions {
     read: true,
@@ -68,7 +67,7 @@ const READ: OpenOptions = OpenOptions {
 const SOMEBODY: Credentials = Credentials { uid: 5, gid: 6 };
 const WRITE: OpenOptions = OpenOptions { write: true, create: true, ..READ };
 
-/// What was written to the file `salt`.
+/// Returns the content written to the file `salt`.
 fn content(salt: u8, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at / 3 + at * at / 7) as u8 ^ salt).collect()
 }
@@ -80,7 +79,7 @@ struct Store {
 }
 
 impl Store {
-    /// Recovers what `image` holds.
+    /// Recovers the namespace on `image`.
     fn recovered(image: &Image) -> Store {
         let media = Arc::new(image.clone());
         let superblock = Superblock::read(media.as_ref(), CHECKSUM).expect("it has a superblock");
@@ -94,7 +93,7 @@ impl Store {
         &self.process.fs
     }
 
-    /// Writes `bytes` at `at` and leaves the file open.
+    /// Writes `bytes` at offset `at` and leaves the file open.
     fn write(&self, path: &[u8], at: u64, bytes: &[u8]) -> (InodeId, cairn_core::HandleId) {
         let caller = self.process.caller();
         let opened = self.fs().open_file(&caller, ROOT, path, WRITE, 0o640).unwrap();
@@ -103,7 +102,7 @@ impl Store {
         (opened.inode, opened.handle)
     }
 
-    /// Writes `bytes` at `at`, seals the blocks and closes the file.
+    /// Writes `bytes` at offset `at`, seals the blocks and closes the file.
     fn put(&self, path: &[u8], at: u64, bytes: &[u8]) -> InodeId {
         let (inode, handle) = self.write(path, at, bytes);
         assert!(self.process.seal(inode).unwrap());
@@ -126,18 +125,18 @@ impl Store {
     }
 }
 
-/// Of one tier, or of two: metadata apart from data.
+/// Size of the media, bytes: of one tier, or of two with metadata apart from data.
 fn media_bytes(tiers: Tiers) -> u64 {
     if tiers == Tiers::One { 2 << 20 } else { 6 << 20 }
 }
 
-/// Of the image that is kept.
+/// Tiers of the kept image of a format.
 fn tiers_of(version: usize) -> Tiers {
     if version == 1 { Tiers::One } else { Tiers::Apart }
 }
 
-/// Media as this build makes them: operations of every kind, a snapshot, and again operations of
-/// every kind.
+/// Returns media as this build writes them: operations of every kind, a snapshot, and again
+/// operations of every kind.
 fn written_today(tiers: Tiers) -> Image {
     let image = Image::filled(media_bytes(tiers), 0);
     Setting { tiers, ..Setting::simple() }.make_on(&image);
@@ -145,13 +144,13 @@ fn written_today(tiers: Tiers) -> Image {
     operations_of_every_kind(&store, b"before", 1);
     store.fs().write_snapshot().unwrap();
     operations_of_every_kind(&store, b"after", 2);
-    // More than a block of the log.
+    // The log must fill more than one block.
     let file = store.fs().resolve(&store.process.caller(), ROOT, b"after/kept", true).unwrap();
     for time in 5_941..=6_000 {
         let (caller, modified) = (store.process.caller(), TimeUpdate::At(Timestamp(time)));
         store.fs().set_times(&caller, file, TimeUpdate::Omit, modified).unwrap();
     }
-    // Not closed when the memory is lost; its first block was being overwritten.
+    // This file is open when the memory is lost; its first block was being overwritten.
     let (_, handle) = store.write(b"open", 0, &content(9, 4_200));
     store.fs().sync().unwrap();
     let caller = store.process.caller();
@@ -160,7 +159,7 @@ fn written_today(tiers: Tiers) -> Image {
     store.media.as_ref().clone()
 }
 
-/// Makes a directory `under` with files, and logs every operation there is.
+/// Makes a directory `under` with files, and logs every operation.
 fn operations_of_every_kind(store: &Store, under: &[u8], salt: u8) {
     let fs = store.fs();
     let path = |name: &str| [under, b"/", name.as_bytes()].concat();
@@ -233,7 +232,8 @@ fn operations_of_every_kind(store: &Store, under: &[u8], salt: u8) {
     fs.sync().unwrap();
 }
 
-/// Content of the files below `under` that `operations_of_every_kind` leaves in media of a format.
+/// Returns the content of the files below `under` that `operations_of_every_kind` leaves on media
+/// of a format.
 fn files(version: usize, salt: u8) -> Vec<(&'static str, Vec<u8>)> {
     let mut overwritten = content(salt, 4_500);
     overwritten[4_000..4_200].copy_from_slice(&content(salt + 100, 200));
@@ -258,7 +258,7 @@ fn files(version: usize, salt: u8) -> Vec<(&'static str, Vec<u8>)> {
     others.into_iter().chain(brought).chain(redirected).collect()
 }
 
-/// Checksums of a file's blocks; `None` for holes.
+/// Returns the checksums of a file's blocks; `None` for holes.
 fn checksums(content: &[u8]) -> Vec<Option<u32>> {
     let block = |bytes: &[u8]| {
         let mut block = bytes.to_vec();
@@ -268,7 +268,7 @@ fn checksums(content: &[u8]) -> Vec<Option<u32>> {
     content.chunks(BLOCK_BYTES as usize).map(block).collect()
 }
 
-/// Extended attributes of `name`.
+/// Returns the extended attributes of `name`.
 fn extended(name: &str, salt: u8) -> Vec<(Vec<u8>, Vec<u8>)> {
     let with_lengths: &[(&[u8], usize)] = match name {
         "kept" | "second name" => &[(b"user.first", 0), (b"user.second", 1_000)],
@@ -278,7 +278,7 @@ fn extended(name: &str, salt: u8) -> Vec<(Vec<u8>, Vec<u8>)> {
     with_lengths.iter().map(|(name, length)| (name.to_vec(), content(salt, *length))).collect()
 }
 
-/// Everything that was written is there, and nothing else.
+/// Checks that everything written exists, and nothing else.
 fn expect_everything(image: &Image, version: usize) {
     let store = Store::recovered(image);
     assert_eq!(store.fs().geometry().mount, cairn_testing::path::MOUNT);
@@ -314,7 +314,7 @@ fn expect_everything(image: &Image, version: usize) {
         assert_eq!((kept.mode, kept.links), (0o100_604, 2));
         assert_eq!((kept.uid, kept.gid), (SOMEBODY.uid, SOMEBODY.gid));
         assert_eq!((kept.accessed, kept.modified), (Timestamp(7_000), Timestamp(6_000)));
-        // By a clock that starts with 1.
+        // These times come from a clock that starts at 1.
         assert!(kept.born < kept.changed && kept.changed < kept.modified, "{kept:?}");
         assert_ne!(kept.born, Timestamp(0));
         let theirs = entry("theirs").attributes;
@@ -334,7 +334,7 @@ fn expect_everything(image: &Image, version: usize) {
     assert!(seen.tree[&b"/open"[..]].checksums.iter().all(Option::is_none), "none is trusted");
 }
 
-/// The image is what docs/FORMAT.md says.
+/// Checks that the image matches docs/FORMAT.md.
 fn expect_described_format(image: &Image, version: usize, tiers: Tiers) {
     let superblock = by_hand::Superblock::read(image);
     assert_eq!(superblock.version(), version as u64);
@@ -368,11 +368,12 @@ fn expect_described_format(image: &Image, version: usize, tiers: Tiers) {
     image.read(superblock.data(), &mut block).unwrap();
     let mut table = [0; 4096];
     image.read(superblock.checksums(), &mut table).unwrap();
-    // Block 0 was written once, whole.
+    // Block 0 was written once, as a whole.
     assert_eq!(table[..4], CHECKSUM(0, &block).to_le_bytes());
 }
 
-/// The image of a media format, written again first if that is asked for.
+/// Returns the kept image of a media format. If the environment asks for it, writes the image
+/// first.
 fn kept(version: usize) -> Image {
     static IMAGES: LazyLock<[Image; 5]> = LazyLock::new(|| VERSIONS.map(read_image));
     IMAGES[version - 1].clone()
@@ -419,7 +420,7 @@ fn write_of_pieces_stands_in_the_log_as_the_page_on_formats_says() {
     let image = Image::filled(media_bytes(Tiers::One), 0);
     Setting::simple().make_on(&image);
     let store = Store::recovered(&image);
-    // Two pieces of two blocks, and one of one.
+    // Two pieces of two blocks, and one of one block.
     let pieces = [(0, 2), (1, 2), (2, 1)]
         .map(|(index, blocks)| (FIRST + index * STRIDE, content(index as u8, blocks * BLOCK)));
     let (shared, handle) =

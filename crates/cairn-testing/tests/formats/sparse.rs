@@ -1,7 +1,8 @@
-//! Images of media as files: a text that says what it is, then the sectors that are not all zeros.
+//! Images of media as files: a text that describes the image, then the sectors that are not all
+//! zeros.
 //!
 //! ```text
-//! text, an empty line    then per piece: offset (8 bytes), length (8 bytes), bytes
+//! text, an empty line  then per piece: offset (8 bytes), length (8 bytes), bytes
 //! ```
 
 use cairn_core::{MEDIA_BLOCK_BYTES, Media, SECTOR_BYTES};
@@ -9,7 +10,7 @@ use cairn_testing::faulty::{ByteMedia, Image};
 
 const SIZE: &str = "Bytes: ";
 
-/// The file of `image`; `about` is one paragraph.
+/// Returns the file of `image`. `about` is one paragraph.
 pub fn pack(image: &Image, about: &str) -> Vec<u8> {
     let mut file = format!("{about}\n{SIZE}{}\n\n", image.bytes()).into_bytes();
     let bytes = image.to_vec();
@@ -30,7 +31,7 @@ pub fn pack(image: &Image, about: &str) -> Vec<u8> {
     file
 }
 
-/// The image in a file.
+/// Returns the image in a file.
 pub fn unpack(file: &[u8]) -> Image {
     let text_bytes = file.windows(2).position(|two| two == b"\n\n").expect("there is a text") + 2;
     let text = std::str::from_utf8(&file[..text_bytes]).expect("the text is one");

@@ -1,8 +1,7 @@
-//! The table of descriptors that are ours, shared by the threads of one process, over a kernel that
-//! is a list.
+//! The table of Cairn's descriptors, shared by the threads of one process. The simulated kernel is
+//! a list of numbers.
 //!
-//! Each call on the table is one step: what happens between the instructions of one call is not
-//! explored.
+//! Does not explore interleavings inside a call: each call on the table is one step.
 
 use crate::stage::moment;
 use crate::{explore, find};
@@ -10,12 +9,12 @@ use cairn_posix::HandleId;
 use cairn_posix::descriptors::table;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// First number the simulated kernel gives; those of the test itself are below.
+/// First number that the simulated kernel returns; those of the test itself are lower.
 const FIRST: i32 = 500;
 /// A file that several threads have open.
 const SHARED: HandleId = HandleId(9);
 
-/// Gives the lowest number that is free, as the kernel does.
+/// Kernel that returns the lowest free number.
 #[derive(Default)]
 struct Kernel(Mutex<Vec<bool>>);
 
@@ -36,7 +35,7 @@ impl Kernel {
     }
 }
 
-/// Which handle was left, and whether it was the last number of it.
+/// Returns the handle that was left, and whether this was its last number.
 fn told(left: Option<table::Left>) -> Option<(HandleId, bool)> {
     left.map(|left| (left.handle, left.last))
 }
@@ -60,7 +59,7 @@ fn close(kernel: &Kernel, number: i32) -> Option<table::Left> {
     left
 }
 
-/// Frees the number before it is taken out of the table.
+/// Frees the number before the table entry is removed.
 fn close_too_early(kernel: &Kernel, number: i32) -> Option<table::Left> {
     kernel.close(number);
     moment();
@@ -70,7 +69,7 @@ fn close_too_early(kernel: &Kernel, number: i32) -> Option<table::Left> {
     left
 }
 
-/// Opens a file of its own and the shared one, and closes both, twice.
+/// Opens a private file and the shared one, and closes both, twice.
 fn use_descriptors(kernel: &Kernel, own: HandleId, close: Close) {
     for _ in 0..2 {
         let (mine, shared) = (open(kernel, own), open(kernel, SHARED));
@@ -105,7 +104,7 @@ fn descriptors(close: Close) {
     assert!(!table::holds(SHARED) && table::range(FIRST, FIRST + 20).next().is_none());
 }
 
-// One test: the table is one per process.
+// This is one test, because the table is one per process.
 #[test]
 fn numbers_are_used_again_then_each_leads_to_its_file_and_closing_too_early_is_found() {
     explore(|| descriptors(close));

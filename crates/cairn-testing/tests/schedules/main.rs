@@ -1,11 +1,12 @@
-//! Explores interleavings of a few processes at the moments that matter: around and inside
-//! transactions, and in the middle of transfers; processes die there, too.
+//! Explores interleavings of a few processes at the critical moments: around and inside
+//! transactions, and in the middle of transfers. Processes also die there.
 //!
 //! A failure prints its schedule: `CAIRN_TEST_SCHEDULE=<schedule> cargo test -p cairn-testing
 //! --test schedules NAME` replays it, as long as the code takes the same steps.
-//! `CAIRN_TEST_SEEDS=n` explores n times 100 schedules, half of them chosen at random, half by
-//! random priorities (PCT); `CAIRN_TEST_SEED=s` repeats one seed.
-//! Does not explore what the hardware reorders, nor deaths between two changes of a transaction;
+//! `CAIRN_TEST_SEEDS=n` explores n times 100 schedules, half of them random, half by random
+//! priorities (PCT); `CAIRN_TEST_SEED=s` repeats one seed.
+//!
+//! Does not explore reordering by the hardware, nor deaths between two changes of a transaction;
 //! `death_at_every_change.rs` does the latter.
 
 mod descriptors;
@@ -23,31 +24,31 @@ use stage::{Defect, Stage, check, wait};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Variable that replays one schedule.
+/// Environment variable that replays one schedule.
 const SCHEDULE_VARIABLE: &str = "CAIRN_TEST_SCHEDULE";
-/// Seeds unless the environment says otherwise.
+/// Default number of seeds.
 const SEEDS: u64 = 3;
-/// Schedules that one seed gives, for each way to choose them.
+/// Number of schedules per seed, for each way to choose them.
 const SCHEDULES: usize = 50;
-/// Switches that a priority schedule places at random.
+/// Number of switches that a priority schedule places at random.
 const DEPTH: usize = 4;
-/// Schedules within which a planted defect has to be found.
+/// Number of schedules within which a planted defect must be found.
 const CANARY_SCHEDULES: usize = 2000;
-/// Attempts at something that others keep busy.
+/// Most attempts at an operation that others keep busy.
 const PATIENCE: usize = 500;
 
 const BLOCK: usize = 4096;
 
 fn run(scheduler: impl Scheduler + 'static, play: fn()) {
     let mut config = Config::new();
-    // Frames of unoptimised code are large.
+    // Stack frames of unoptimised code are large.
     config.stack_size = 1 << 20;
-    // For planted defects, too: whoever runs first decides for all tests of the program.
+    // This applies to planted defects, too: the first runner decides for all tests of the program.
     config.failure_persistence = FailurePersistence::Print;
     Runner::new(scheduler, config).run(play);
 }
 
-/// Plays many schedules, or the one that the environment gives.
+/// Plays many schedules, or the one that the environment names.
 fn explore(play: fn()) {
     if let Ok(schedule) = std::env::var(SCHEDULE_VARIABLE) {
         return run(ReplayScheduler::new_from_encoded(&schedule), play);
@@ -58,7 +59,7 @@ fn explore(play: fn()) {
     });
 }
 
-/// Passes a scheduler's choices on and remembers those of the last schedule.
+/// Forwards a scheduler's choices and remembers those of the last schedule.
 struct Recorded<S> {
     scheduler: S,
     last: Arc<Mutex<Schedule>>,
@@ -94,7 +95,7 @@ impl<S: Scheduler> Scheduler for Recorded<S> {
     }
 }
 
-/// Plays until something fails; returns what was said then.
+/// Plays until something fails. Returns the message of the failure.
 fn failure_of(scheduler: impl Scheduler + 'static, play: fn()) -> Option<String> {
     let played = AssertUnwindSafe(|| run(scheduler, play));
     let said = catch_unwind(played).err()?;
@@ -102,7 +103,7 @@ fn failure_of(scheduler: impl Scheduler + 'static, play: fn()) -> Option<String>
     text.or_else(|| said.downcast_ref::<&str>().map(ToString::to_string))
 }
 
-/// Finds a planted defect, and again when the schedule that showed it is replayed.
+/// Finds a planted defect, and checks that replaying its schedule finds it again.
 fn find(play: fn()) {
     let last = Arc::new(Mutex::new(Schedule::new(0)));
     let scheduler = PctScheduler::new_from_seed(1, DEPTH, CANARY_SCHEDULES);
@@ -113,7 +114,7 @@ fn find(play: fn()) {
     assert_eq!(found, again, "the schedule that showed the defect shows it again");
 }
 
-/// Repeats what fails only because others are in the way, or because there is no space yet.
+/// Repeats an operation that fails only because others are in the way or there is no space yet.
 fn patiently<R>(mut act: impl FnMut() -> Result<R>) -> Option<R> {
     for _ in 0..PATIENCE {
         match act() {
@@ -125,8 +126,8 @@ fn patiently<R>(mut act: impl FnMut() -> Result<R>) -> Option<R> {
     None
 }
 
-/// Writes as the POSIX layer does: whoever finds others in the way waits, and keeps the place of an
-/// append meanwhile. Returns how much of it found space.
+/// Writes as the POSIX layer does: it waits while others are in the way, and keeps the place of an
+/// append meanwhile. Returns the number of bytes that found space.
 fn write(process: &Process, handle: HandleId, at: Position, bytes: &[u8]) -> usize {
     let caller = process.caller();
     let mut begun = process.begin_leased(&caller, handle, at, bytes);
@@ -151,7 +152,7 @@ fn open(process: &Process, path: &[u8], options: OpenOptions) -> HandleId {
     process.fs.open_file(&process.caller(), ROOT, path, options, 0o644).expect("it opens").handle
 }
 
-/// Makes a file of these bytes and leaves it open.
+/// Creates a file of these bytes and leaves it open.
 fn create(process: &Process, path: &[u8], bytes: &[u8]) -> HandleId {
     let handle = open(process, path, READ_WRITE);
     let written = process.write(&process.caller(), handle, Position::At(0), bytes);
@@ -169,7 +170,8 @@ fn truncate(process: &Process, path: &[u8], size: u64) {
     patiently(|| process.truncate(&process.caller(), inode, size));
 }
 
-/// One process renames to and fro, one makes and removes names, both mortal; one looks.
+/// One process renames to and fro, one creates and removes names; both are mortal. A third one
+/// looks.
 fn names(defect: Defect) {
     let stage = Stage::new(8, defect);
     let agent = stage.process();
@@ -218,7 +220,7 @@ fn death_in_the_lock_that_nobody_sees_is_found() {
     find(|| names(Defect::DeathUnseen));
 }
 
-/// Reads as a reader would that does not look whether what it read is still the file's.
+/// Reads like a reader that does not check whether the blocks still belong to the file.
 fn read_carelessly(process: &Process, handle: HandleId) -> Vec<u8> {
     let caller = process.caller();
     let plan = process.fs.plan_read(&caller, handle, Position::At(0), 1 << 20).expect("it is open");
@@ -233,7 +235,8 @@ fn read_carelessly(process: &Process, handle: HandleId) -> Vec<u8> {
     bytes
 }
 
-/// A file is read while a mortal empties it and another fills a new file with the blocks it frees.
+/// Reads a file while a mortal process empties it and another fills a new file with the freed
+/// blocks.
 fn reading(read: fn(&Process, HandleId) -> Vec<u8>) {
     let stage = Stage::new(4, Defect::None);
     let agent = stage.process();
@@ -271,7 +274,7 @@ fn reader_that_does_not_look_back_is_found() {
     find(|| reading(read_carelessly));
 }
 
-/// An open file is read to its end although it was unlinked and blocks are wanted.
+/// Reads an open file to its end, although it was unlinked and its blocks are wanted.
 fn unlinking() {
     let stage = Stage::new(5, Defect::None);
     let agent = stage.process();
@@ -304,7 +307,7 @@ fn open_file_is_unlinked_then_its_reader_keeps_its_bytes() {
     explore(unlinking);
 }
 
-/// A mortal overwrites a file while another process empties it and a third fills a new file.
+/// A mortal process overwrites a file while another one empties it and a third fills a new file.
 fn overwriting(defect: Defect) {
     let stage = Stage::new(4, defect);
     let agent = stage.process();
@@ -338,7 +341,7 @@ fn overwriting(defect: Defect) {
     stage.end();
 }
 
-/// Every byte of a file is one that may be there, and the checksums are right.
+/// Checks that every byte of a file is a possible one, and that the checksums match.
 fn verify(process: &Process, path: &[u8], may_be: &dyn Fn(usize, u8) -> bool) {
     let opened = process.fs.open_file(&process.caller(), ROOT, path, READ_WRITE, 0o644);
     let opened = opened.expect("it opens");
@@ -360,12 +363,12 @@ fn freeing_of_blocks_that_are_being_written_is_found() {
     find(|| overwriting(Defect::PinsUnseen));
 }
 
-/// Bytes that follow each other, and how often.
+/// Returns the runs of equal bytes with their lengths.
 fn lengths(bytes: &[u8]) -> Vec<(u8, usize)> {
     bytes.chunk_by(|one, next| one == next).map(|run| (run[0], run.len())).collect()
 }
 
-/// Two processes append records while a third reads what is there.
+/// Two processes append records while a third one reads them.
 fn appending(first_is_mortal: bool) {
     const RECORD: [usize; 2] = [3000, 700];
     const RECORDS: usize = 3;
@@ -389,7 +392,7 @@ fn appending(first_is_mortal: bool) {
     }
     stage.start(writer(1));
     let length_of = |fill: u8| RECORD[usize::from(fill >> 4) - 1];
-    // The fills of the records in a log, in order. What a writer left that died is some of its
+    // Returns the fills of the records in a log, in order. A writer that died leaves some of its
     // bytes, then zeros.
     let records = move |mut log: &[u8]| {
         let mut fills = Vec::new();
@@ -444,8 +447,8 @@ fn appender_dies_then_the_records_of_the_other_are_there() {
     explore(|| appending(true));
 }
 
-/// A mortal goes on appending records under leases, which others recall: one that appends now and
-/// then, and a reader.
+/// A mortal process appends records under leases. Others recall them: a process that appends
+/// sometimes, and a reader.
 fn continuing(defect: Defect) {
     const RECORD: usize = 600;
     const RECORDS: u8 = 7;
@@ -474,7 +477,7 @@ fn continuing(defect: Defect) {
             let length = if fill == RARE[0] { RARE.len() } else { RECORD };
             let (record, rest) = log.split_at_checked(length).expect("no record is cut");
             match lengths(record)[..] {
-                // What was left by the death of its writer.
+                // The death of its writer left this record incomplete.
                 [(0, _)] | [_, (0, _)] if fill != RARE[0] => {}
                 [_] => fills.push(fill),
                 _ => panic!("record {fill:#x} is not whole: {:x?}", lengths(record)),
@@ -516,8 +519,8 @@ fn recall_that_overlooks_a_write_under_way_is_found() {
     find(|| continuing(Defect::BusyUnseen));
 }
 
-/// A file that a mortal goes on writing under leases is cut and grown, and its blocks are wanted
-/// for another.
+/// A file that a mortal process writes under leases is truncated and extended, and its blocks are
+/// wanted for another file.
 fn cutting() {
     let stage = Stage::new(5, Defect::None);
     let agent = stage.process();
@@ -555,7 +558,8 @@ fn file_is_cut_while_it_is_written_under_leases_then_writes_reach_no_other_file(
     explore(cutting);
 }
 
-/// A file is cut, grown and written behind its old end while it is read: what is between is zeros.
+/// A file is truncated, extended and written behind its old end while it is read. The bytes between
+/// are zeros.
 fn growing() {
     const CUT: usize = 100;
     const GROWN: usize = 6000;
@@ -599,7 +603,7 @@ fn file_is_cut_and_grown_then_what_is_between_is_zeros() {
     explore(growing);
 }
 
-/// A process ends in an orderly way while another thread of it goes on writing.
+/// A process ends in an orderly way while another of its threads writes.
 fn ending() {
     let stage = Stage::new(8, Defect::None);
     let agent = stage.process();
@@ -612,7 +616,7 @@ fn ending() {
             let at = Position::At(at * BLOCK as u64);
             let Ok(mut write) = thread.begin_write(&caller, handle, at, &[1; BLOCK]) else { break };
             thread.transfer(&mut write).expect("the tier takes bytes");
-            // Its process may have ended.
+            // The process may have ended.
             let _ = thread.commit(&caller, &mut write);
         }
     });
@@ -624,10 +628,13 @@ fn ending() {
     stage.end();
 }
 
-/// Mechanism: the writes of a process that ends were given up before the files it had open, in
-/// transactions of their own, so that another thread could begin a write between. Consequence: it
-/// was never given up: its blocks were lost, and nothing that was freed since was used again. Fix:
-/// they are given up in the transaction that frees the slot.
+/// Mechanism: the writes of an ending process were given up before its open files, in separate
+/// transactions. Another thread could begin a write between them.
+///
+/// Consequence: that write was never given up. Its blocks were lost, and blocks freed since were
+/// not used again.
+///
+/// Fix: the writes are given up in the transaction that frees the slot.
 #[test]
 fn process_ends_while_its_threads_write_then_nothing_of_them_is_left() {
     explore(ending);

@@ -1,11 +1,12 @@
-//! A namespace whose processes take turns as a scheduler says, and die where it says.
+//! A namespace whose processes take turns and die as a scheduler decides.
 //!
 //! The scheduler may switch before the lock is taken, while it is held (whenever the core computes
 //! the checksum of a log record), before it is released, and before and in the middle of every
-//! transfer. At the same moments a mortal process may die. The kernel then does to the lock what it
-//! does to a robust one: the next owner learns of it.
-//! Must stay true: nothing of `std` that blocks is held where the scheduler may switch; every
-//! choice is the scheduler's, so that a schedule can be replayed.
+//! transfer. At the same moments a mortal process may die. The simulated kernel then treats the
+//! lock like a robust one: the next owner learns of the death.
+//!
+//! Must stay true: no blocking primitive of `std` is held where the scheduler may switch. The
+//! scheduler makes every choice, so that a schedule can be replayed.
 
 use cairn_core::{Acquired, HeapMemory, Memory, Microfs, ProcessIdentity, Result, SlotId};
 use cairn_testing::driver::{Clock, Process};
@@ -19,50 +20,50 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-/// Inodes of the namespace.
+/// Number of inodes of the namespace.
 const INODES: u32 = 16;
 /// Word that counts the writes in flight (docs/FORMAT.md).
 const PIN_COUNT: usize = 103;
-/// First word of the process slots, where every tier table fits a page; words of a slot; first word
-/// and length of its leases; the bit of a lease's state that says that a write is under way
-/// (docs/FORMAT.md).
+/// Layout (docs/FORMAT.md): first word of the process slots, where every tier table fits a page;
+/// words of a slot; first word and length of its leases; the bit of a lease's state that marks a
+/// write in progress.
 const SLOTS: usize = 512 + (16 << 10) + (32 << 10) + 6 * 512 + (32 << 10) * 8;
 const SLOT_WORDS: usize = 1024;
 const LEASES: usize = 872;
 const LEASE_WORDS: usize = 8;
 const LEASE_BUSY: u64 = 1 << 62;
-/// Processes of a stage at most.
+/// Most processes of a stage.
 const PROCESSES: usize = 8;
-/// A mortal process dies at one of so many moments, or not at all.
+/// Number of moments at one of which a mortal process dies, unless it ends before.
 const MOMENTS: u32 = 60;
 
-/// What is planted to be found.
+/// A planted defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// Nothing.
+    /// No defect.
     None,
-    /// The lock lets everybody in.
+    /// The lock does not exclude anybody.
     LockLetsIn,
-    /// Whoever frees blocks does not see the writes in flight.
+    /// A process that frees blocks does not see the writes in flight.
     PinsUnseen,
-    /// A dead owner's changes are not undone.
+    /// The changes of a dead owner are not undone.
     DeathUnseen,
-    /// Whoever recalls a lease does not see that a write under it is under way.
+    /// A process that recalls a lease does not see a write in progress under it.
     BusyUnseen,
 }
 
-/// How a process dies: it unwinds to the end of its thread, once nobody looks any more.
+/// Panic payload of a dead process, which unwinds to the end of its thread when the run is over.
 struct Dead;
 
-/// A process, as the scheduler sees it.
+/// A process as the scheduler sees it.
 struct Life {
     number: u32,
-    /// Moments it has left, if it is mortal.
+    /// Number of moments until it dies; `None` if it is not mortal.
     left: Option<AtomicU32>,
     is_dead: AtomicBool,
 }
 
-/// A process that acts in a thread of its own.
+/// A process that acts in its own thread.
 #[derive(Clone)]
 struct Actor {
     life: Arc<Life>,
@@ -86,12 +87,12 @@ impl Actor {
 }
 
 shuttle::thread_local! {
-    /// The process whose thread this is.
+    /// Process of the current thread.
     static ACTOR: RefCell<Option<Actor>> = RefCell::new(None);
 }
 
 thread_local! {
-    /// Used again by every schedule that this thread explores.
+    /// Segment shared by all schedules that this thread explores.
     static SEGMENT: OnceCell<Arc<HeapMemory>> = const { OnceCell::new() };
 }
 
@@ -99,13 +100,13 @@ thread_local! {
 struct State {
     holder: Option<u32>,
     owner_died: bool,
-    /// Processes that ended, or died.
+    /// Slots of the processes that ended, and whether each died.
     departed: Vec<(SlotId, bool)>,
-    /// The dead may go: nobody looks any more.
+    /// Whether the run is over, so that the dead threads may unwind.
     is_over: bool,
 }
 
-/// What the processes share besides the words.
+/// State that the processes share besides the words.
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
@@ -129,7 +130,7 @@ impl Shared {
 /// A moment at which the scheduler may switch and the process may die.
 pub fn moment() {
     let actor = ACTOR.with(|actor| actor.borrow().clone());
-    // Any access to a word of the scheduler's lets it switch; yielding would ask it to.
+    // Any access to one of the scheduler's words lets it switch; yielding would force a switch.
     shuttle::sync::atomic::AtomicBool::new(false).load(SeqCst);
     let Some(actor) = actor.filter(|actor| !actor.life.is_dead.load(Relaxed)) else { return };
     if actor.life.left.as_ref().is_some_and(|left| left.fetch_sub(1, Relaxed) == 1) {
@@ -137,13 +138,13 @@ pub fn moment() {
     }
 }
 
-/// Lets the others go first.
+/// Lets the other processes go first.
 pub fn wait() {
     shuttle::thread::yield_now();
     moment();
 }
 
-/// The checksum routine that the core gets: it is called in the middle of transactions.
+/// Checksum routine for the core, which calls it in the middle of transactions.
 fn checksum(start: u32, bytes: &[u8]) -> u32 {
     moment();
     CHECKSUM(start, bytes)
@@ -241,7 +242,7 @@ impl Tier for InterruptedTier {
     }
 }
 
-/// A namespace and the processes on it.
+/// A namespace and its processes.
 pub struct Stage {
     words: Arc<HeapMemory>,
     shared: Arc<Shared>,
@@ -253,7 +254,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// An empty namespace of `blocks` hugeblocks of 4 KiB.
+    /// Makes an empty namespace of `blocks` hugeblocks of 4 KiB.
     pub fn new(blocks: u32, defect: Defect) -> Stage {
         let geometry = small_geometry(blocks, INODES);
         let words = geometry.segment_bytes() as usize / 8;
@@ -278,7 +279,7 @@ impl Stage {
         }
     }
 
-    /// A process of the stage itself, which never dies.
+    /// Attaches a process that belongs to the stage and never dies.
     pub fn process(&self) -> Process {
         self.attach(None).1
     }
@@ -301,7 +302,7 @@ impl Stage {
         (life, process.expect("there are free slots"))
     }
 
-    /// Starts a process that lives until `act` is over.
+    /// Starts a process that lives until `act` returns.
     pub fn start(&self, act: impl FnOnce(&Process) + Send + 'static) {
         self.start_process(None, act);
     }
@@ -328,8 +329,8 @@ impl Stage {
         self.running.borrow_mut().push(thread);
     }
 
-    /// Cleans up after processes as they end or die, as the agent does, until none is left; then
-    /// checks the namespace. Returns how many died.
+    /// Cleans up after processes as they end or die, as the agent does, until none is left. Then
+    /// checks the namespace. Returns the number of deaths.
     pub fn settle(&self, agent: &Process) -> usize {
         let started = self.running.borrow().len();
         let (mut gone, mut died) = (0, 0);
@@ -350,7 +351,7 @@ impl Stage {
         died
     }
 
-    /// Lets the threads of the dead go.
+    /// Lets the threads of dead processes end, and joins all threads.
     pub fn end(self) {
         self.shared.update(|state| state.is_over = true);
         for thread in self.running.into_inner() {

@@ -4,6 +4,7 @@
 use crate::balancer::{
     Description, GroupDescription, SwitchDescription, Target, Topology, TopologyError, hostlist,
 };
+use crate::error::SettingError;
 use crate::error::{Error, Result};
 use crate::output::size;
 use crate::settings;
@@ -72,16 +73,19 @@ fn read_slurm(path: &Path) -> Result<Topology> {
 
 fn wrong(path: &Path) -> impl FnOnce(TopologyError) -> Error {
     let path = path.to_path_buf();
-    move |error| Error::Configuration { path, problem: error.to_string() }
+    move |error| Error::Setting(SettingError::Configuration { path, problem: error.to_string() })
 }
 
 impl TargetDescription {
     fn expand(&self, path: &Path) -> Result<Vec<Target>> {
-        let wrong = |problem| Error::Configuration { path: path.to_path_buf(), problem };
+        let wrong = |problem| {
+            Error::Setting(SettingError::Configuration { path: path.to_path_buf(), problem })
+        };
         let nodes = hostlist::expand(&self.nodes)
             .map_err(|error| wrong(format!("target {}: {error}", self.address)))?;
         let capacity_bytes = match &self.capacity {
-            Some(text) => size::parse(text).ok_or_else(|| Error::Size { text: text.clone() })?,
+            Some(text) => size::parse(text)
+                .ok_or_else(|| Error::Setting(SettingError::Size { text: text.clone() }))?,
             None => 0,
         };
         if nodes.len() > 1 && !self.address.contains(NODE) {

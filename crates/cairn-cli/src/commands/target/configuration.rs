@@ -16,6 +16,7 @@ use toml::Spanned;
 
 use super::export::{self, Place};
 use super::grant::parse_room;
+use crate::error::SettingError;
 use crate::error::{Error, Result};
 use crate::output::size;
 use crate::settings;
@@ -127,7 +128,7 @@ impl Text<'_> {
     fn wrong<T>(&self, value: &Spanned<T>, key: &str, problem: &str) -> Error {
         let line = self.text[..value.span().start].matches('\n').count() + 1;
         let problem = format!("line {line}: {key}: {problem}");
-        Error::Configuration { path: self.path.to_path_buf(), problem }
+        Error::Setting(SettingError::Configuration { path: self.path.to_path_buf(), problem })
     }
 
     fn address(&self, key: &str, value: &Spanned<String>) -> Result<SocketAddr> {

@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use crate::error::Error;
+use crate::error::{SettingError, TargetError};
 use crate::output::size;
 
 /// Default size of a logical block.
@@ -50,11 +51,11 @@ impl Place {
         match text.split_once(':') {
             Some(("ram", size)) => match size::parse(size) {
                 Some(bytes) => Ok(Place::Memory(bytes)),
-                None => Err(Error::Size { text: size.to_string() }),
+                None => Err(Error::Setting(SettingError::Size { text: size.to_string() })),
             },
             Some(("file", path)) => Ok(Place::File(path.into(), None)),
             Some(("block", path)) => Ok(Place::Device(path.into())),
-            _ => Err(Error::ExportKind { text: text.to_string() }),
+            _ => Err(Error::Target(TargetError::ExportKind { text: text.to_string() })),
         }
     }
 

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Context;
 use crate::error::{Error, Result};
+use crate::error::{SettingError, TargetError};
 use crate::output;
 use crate::output::size;
 
@@ -140,7 +141,8 @@ pub fn parse_room(text: &str) -> Option<(Room, u64)> {
 
 fn grant(context: &Context, arguments: &GrantArguments) -> Result<()> {
     let bytes = size::parse(&arguments.size);
-    let bytes = bytes.ok_or_else(|| Error::Size { text: arguments.size.clone() })?;
+    let bytes =
+        bytes.ok_or_else(|| Error::Setting(SettingError::Size { text: arguments.size.clone() }))?;
     // Created before the grant, so that no grant is made whose secrets cannot be stored.
     let file = arguments.auth.as_deref().map(SecretFile::make).transpose()?;
     let (job, host) = (arguments.job.clone(), arguments.host.clone());
@@ -190,16 +192,17 @@ fn list(context: &Context, exported: &[Exported]) -> Result<()> {
 impl Socket {
     /// Sends a request to the target. Errors: it does not answer, or refuses.
     fn ask(&self, request: &Request) -> Result<Answer> {
-        let failed = |source| Error::Control { path: self.control.clone(), source };
+        let failed =
+            |source| Error::Target(TargetError::Control { path: self.control.clone(), source });
         match ask(&self.control, request).map_err(failed)? {
-            Answer::Refused { reason } => Err(Error::TargetRefused { reason }),
+            Answer::Refused { reason } => Err(Error::Target(TargetError::TargetRefused { reason })),
             answer => Ok(answer),
         }
     }
 
     fn nonsense(&self) -> Error {
         let source = std::io::ErrorKind::InvalidData.into();
-        Error::Control { path: self.control.clone(), source }
+        Error::Target(TargetError::Control { path: self.control.clone(), source })
     }
 }
 

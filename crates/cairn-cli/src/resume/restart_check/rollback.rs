@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::create::claim::Claim;
 use crate::drain::drain_with;
 use crate::error::{Error, Result};
+use crate::error::{PersistError, ResumeError};
 use crate::output::{self, count};
 use crate::store::survey;
 
@@ -20,11 +21,18 @@ use crate::store::survey;
 pub fn set_aside(claim: &Claim, quiet: bool) -> Result<()> {
     let job = &claim.store.job;
     let name = job.job.clone();
-    let persist = job.persist.as_ref().ok_or_else(|| Error::NoPersist { job: name.clone() })?;
+    let persist = job
+        .persist
+        .as_ref()
+        .ok_or_else(|| Error::Persist(PersistError::NoPersist { job: name.clone() }))?;
     if image::newest(persist, &name).is_none() {
-        return Err(Error::NoImage { job: name, persist: persist.display().to_string() });
+        return Err(Error::Resume(ResumeError::NoImage {
+            job: name,
+            persist: persist.display().to_string(),
+        }));
     }
-    let not_left = |reason: String| Error::NotLeft { job: name.clone(), reason };
+    let not_left =
+        |reason: String| Error::Resume(ResumeError::NotSetAside { job: name.clone(), reason });
     let nobody_uses_it = || match survey::programs(&claim.store)? {
         processes if processes.is_empty() => Ok(()),
         processes => Err(not_left(output::still_use(&processes))),
@@ -39,7 +47,10 @@ pub fn set_aside(claim: &Claim, quiet: bool) -> Result<()> {
     // A program may have entered the store meanwhile.
     nobody_uses_it()?;
     if image::newest(persist, &name).is_none() {
-        return Err(Error::NoImage { job: name, persist: persist.display().to_string() });
+        return Err(Error::Resume(ResumeError::NoImage {
+            job: name,
+            persist: persist.display().to_string(),
+        }));
     }
     if !quiet {
         let (files, place) = (count(left.files, "file"), persist.join(left_name(&name)));
