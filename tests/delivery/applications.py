@@ -107,7 +107,7 @@ def replace(path, data, sync=True):
 
 
 def keep_only(folder, pattern, names):
-    """Removes what a save that was cut off has left, as managers of checkpoints do."""
+    """Removes leftovers of an interrupted save, as checkpoint managers do."""
     for path in folder.glob(pattern):
         if path.name not in names:
             path.unlink()
@@ -156,7 +156,7 @@ def sqlite(root, course, journal):
 
 
 def sqlite_found(base):
-    """The number of rows, which have to be consecutive and to agree with the other table."""
+    """Number of rows, which must be consecutive and agree with the other table."""
     rows = base.execute("SELECT step, state FROM row ORDER BY step").fetchall()
     if rows != list(enumerate(states(len(rows))))[1:]:
         refuse("rows are missing or not those that were written")
@@ -191,7 +191,7 @@ def trainer(root, course):
 
 
 def open_log(path, length):
-    """A log opened to be gone on with at `length`; refuses one that is shorter, or another one."""
+    """Opens a log to continue at `length`; refuses one that is shorter or has other content."""
     log = open(path, "ab", buffering=0)
     if os.path.getsize(path) < length:
         refuse(f"{path.name} has {os.path.getsize(path)} bytes, the checkpoint says {length}")
@@ -254,7 +254,8 @@ def tensorflow_save(root, step, state):
         old.unlink(missing_ok=True)
 
 
-# NAMD: three restart files, whose last versions are renamed; a trajectory that stays open.
+# NAMD: three restart files, whose previous versions are renamed to .old; a trajectory that stays
+# open.
 
 KINDS = ("coor", "vel", "xsc")
 DCD_HEADER = struct.Struct("<4sq")
@@ -284,9 +285,9 @@ def namd_save(root, step, state):
 
 
 def namd_found(root):
-    """The newest step of which all three files are there, under the new or the old name.
+    """The newest step for which all three files exist, under the new or the old name.
 
-    What is newer, or torn, goes: an older one would be renamed over in its place.
+    Removes newer and torn files, because the next save would rename them over an older whole one.
     """
     found = {kind: {} for kind in KINDS}
     for kind in KINDS:
@@ -303,7 +304,7 @@ def namd_found(root):
 
 
 def open_dcd(path, frames):
-    """The trajectory, cut after `frames`; refuses one with fewer or other frames."""
+    """Opens the trajectory and truncates it after `frames`; refuses fewer or other frames."""
     dcd = open(path, "r+b" if path.exists() else "w+b", buffering=0)
     content, start = dcd.read(), DCD_HEADER.size
     length = start + frames * FRAME.size
@@ -332,7 +333,7 @@ def lightning(root, course):
 
 
 def lightning_found(root):
-    """What last.ckpt holds; if it is torn, the newest of the epochs' own."""
+    """Content of last.ckpt or, if it is torn, of the newest epoch's own checkpoint."""
     found = unpacked(root / "last.ckpt")
     whole = [unpacked(path) for path in root.glob("epoch=*.ckpt")] if found is None else [found]
     whole = [content for content in whole if content is not None]
@@ -346,7 +347,7 @@ def lightning_found(root):
 
 
 def lightning_save(root, step, state, best):
-    """`best` has a file's name for each score. The worst goes when the new ones are written."""
+    """Writes the new files, then removes the worst. `best` maps scores to file names."""
     name = f"epoch={step // 5}-step={step}.ckpt"
     kept = dict(sorted({**best, state[:8]: name}.items())[:2])
     content = packed({"step": step, "state": state, "best": kept})
@@ -362,7 +363,7 @@ def lightning_save(root, step, state, best):
 # Formats of the distribution's libraries, and PyTorch.
 
 def hdf5(root, course):
-    """A growing dataset, flushed from time to time, whose file could be read at any time."""
+    """A growing dataset, flushed from time to time, whose file is readable at any time."""
     import h5py
     path, state = root / "run.h5", "begin"
     if path.exists():
@@ -391,7 +392,8 @@ def hdf5(root, course):
 def netcdf(root, course):
     """Records of the classic format, synced in each step.
 
-    The library writes the number of records before the last of them: a text says how many are sure.
+    The library writes the number of records before the last record, so a text file has the number
+    of records that are safe.
     """
     import netCDF4
     path, flushed = root / "run.nc", root / "run.flushed"
@@ -461,12 +463,12 @@ LAMMPS_EVERY = 100
 
 
 def lammps_one(root, course):
-    """One restart file, overwritten in place; where it is torn, all begins anew."""
+    """One restart file, overwritten in place; if it is torn, the run starts from the beginning."""
     lammps(root, course, ["melt.restart"])
 
 
 def lammps_two(root, course):
-    """Two restart files in turn: one of them is always whole."""
+    """Two alternating restart files, one of which is always whole."""
     lammps(root, course, ["melt.a", "melt.b"])
 
 
@@ -483,7 +485,7 @@ def lammps(root, course, names):
 
 
 def lammps_run(root, course, names, begin):
-    """Runs from one restart file to the end; False if LAMMPS could not begin from it."""
+    """Runs from one restart file to the end; returns False if LAMMPS could not read the file."""
     turns = " ".join(str(root / names[turn % len(names)]) for turn in range(2))
     melt = course.aside / "in.melt"
     melt.write_text(MELT.read_text().replace("\nrun ", "\nthermo_modify flush yes\nrun "))
@@ -562,7 +564,7 @@ def gromacs_input(folder, steps):
 
 
 def gromacs_watch(root, course, mdrun):
-    """Says which step mdrun begins with, and of which it has written a checkpoint."""
+    """Records the step that mdrun begins with, and each step with a written checkpoint."""
     said, checkpoint = False, inode(root / "md.cpt")
     while mdrun.poll() is None:
         time.sleep(0.02)

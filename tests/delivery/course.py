@@ -1,6 +1,6 @@
 """The course of a test of a whole tree: a run that succeeds or is killed, and a store staged anew.
 
-`register` makes the two decorators that enter a test: its tiers, and whether `--small` has it.
+`register` makes the decorator that registers a test with its tiers and whether `--small` has it.
 """
 
 from harness import check_success, delivered, expect, same
@@ -9,14 +9,14 @@ WITH_TIMES = ("kind", "mode", "size", "sha", "target", "xattrs", "mtime")
 
 
 def register(room):
-    """A decorator for the tests of `room`, and the function that gives (name, function, tier)."""
+    """Returns a decorator for the tests of `room`, and a function that lists (name, function, tier)."""
     entered = []
 
     def enter(small=True, tiers=("ram", "file")):
         return lambda function: entered.append((function, small, tiers)) or function
 
     def tests(small_only):
-        """A small selection has each cheap test on its first tier."""
+        """Returns the tests; a small selection has each cheap test on its first tier."""
         return [(f"{room}/{function.__name__}/{tier}", function, tier)
                 for function, small, tiers in entered if small or not small_only
                 for tier in (tiers[:1] if small_only else tiers)]
@@ -25,7 +25,7 @@ def register(room):
 
 
 def start(box, steps, *options, outside={}):
-    """Starts the worker; at each meeting `outside` names what is to arrive before it goes on."""
+    """Starts the worker. At each meeting it waits for the files that `outside` names to be drained."""
     box.plan(steps)
     run = box.start(box.worker(), *options)
     for marker, names in outside.items():
@@ -36,7 +36,7 @@ def start(box, steps, *options, outside={}):
 
 
 def succeed(box, steps, *options, outside={}, may_keep=False, without=lambda path: False):
-    """A run that succeeds; what the disk has is outside, but for `without`. Gives that tree."""
+    """Does a run that succeeds, and checks that the disk's tree, less `without`, is outside. Returns it."""
     result = box.finish(start(box, [*steps, ["look", "done"]], *options, outside=outside))
     expect((box.aside("cairn") / "done").exists(), f"the worker failed: {box.blame()}")
     want = box.on_disk()
@@ -47,7 +47,7 @@ def succeed(box, steps, *options, outside={}, may_keep=False, without=lambda pat
 
 
 def crash(box, steps, *options, outside={}, agent=False):
-    """Carries out `steps`, kills run and worker, and the `agent` too; gives the disk's tree."""
+    """Does `steps`, then kills run, worker and, on request, the `agent`. Returns the disk's tree."""
     run = start(box, [*steps, ["meet", "ready"]], *options, outside=outside)
     box.meet(run, "ready")
     if agent:
@@ -57,7 +57,7 @@ def crash(box, steps, *options, outside={}, agent=False):
 
 
 def kill_run(box, run):
-    """Kills `cairn run` and what it started, but no agent."""
+    """Kills `cairn run` and its processes, except agents."""
     agents = box.agents()
     box.kill([run.pid, *(pid for pid in box.processes() if pid not in (*agents, run.pid))])
     # Processes that were just being started were not in the list.
@@ -67,7 +67,7 @@ def kill_run(box, run):
 
 
 def stage(box, want, *options):
-    """Fills a new store from outside: it has all, with the times that are outside."""
+    """Stages a new store, and checks that it has all files, with their times outside."""
     times = {path: entry for path, entry in delivered(box.out).items() if path in want}
     box.plan([["look", "staged"]])
     result = box.run(box.worker(), *(options or ["--stage"]))

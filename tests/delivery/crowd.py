@@ -1,11 +1,11 @@
-"""The program of crowded.py: two processes with many small files each, in a store that has no room for a block for each.
+"""The program of crowded.py: two processes with many small files each, in a store without room for one block per file.
 
     crowd.py ROOT NOTES SEED FILES [FROM]
 
-Each does random things to files of its own and checks what it reads. Before and after each
-change a line goes to NOTES/notes.N, a file outside: the name and, after it, the SHA-256 of what
-the file holds then ("-": there is none, "?": under way). A run with FROM goes on with the files that
-notes of that name say are there.
+Each process does random operations on its own files and checks what it reads. Before and after
+each change it appends a line to NOTES/notes.N, a file outside: the file's name and the SHA-256 of
+its content ("-": no such file, "?": change under way). A run with FROM resumes with the files in the
+notes of that name.
 """
 
 import errno
@@ -42,7 +42,7 @@ class Writer:
         self.number, self.dice, self.held, self.next = number, random.Random(seed), {}, 0
 
     def take_over(self, earlier):
-        """What a killed run left: what was under way may be anything."""
+        """Takes over the files of a killed run; a file under change may have any content."""
         for name, digest in states(earlier).items():
             path = f"{self.folder}/{name}"
             self.next = max(self.next, int(name) + 1)
@@ -163,7 +163,7 @@ def sha(data):
 
 
 def states(path):
-    """name -> the last that notes say of it; a line that is not whole was not written."""
+    """name -> its last digest in the notes; an incomplete line does not count."""
     with open(path) as file:
         lines = file.read().split("\n")[:-1]
     return dict(line.split(" ") for line in lines)

@@ -1,7 +1,7 @@
-"""A store that is crowded with small files, which share blocks there: what crowd.py noted is what is delivered.
+"""A store full of small files, which share blocks: the drained files are those in the notes of crowd.py.
 
-One seed decides what is done, when it is killed, and whether the agent is killed, too. A run that was
-killed goes on from what it left, and ends; or its store is drained.
+One seed decides the operations, the moment of the kill, and whether the agent is killed, too. A killed
+run is resumed and ends; or its store is drained.
 """
 
 import random
@@ -64,7 +64,7 @@ def noted(notes):
 
 
 def check(got, want, what):
-    """Each file is what was noted of it last; what was under way may be anything."""
+    """Fails unless each file has its last noted digest; a file under change may have any content."""
     wrong = []
     for path in sorted(want.keys() | {path for path in got if path.count("/") == 1}):
         digest, entry = want.get(path, "-"), got.get(path)

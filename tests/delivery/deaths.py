@@ -1,4 +1,4 @@
-"""Runs that fail or are killed, writers that die within a run, memory that is lost, daemons."""
+"""Failed and killed runs, writers that die within a run, loss of memory, and daemons."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def killed_writer_is_followed_in_the_same_run(box):
 
 @test()
 def one_of_two_writers_is_killed(box):
-    """The other one goes on and ends in order."""
+    """The other writer continues and ends in order."""
     succeed(box, [["on", 0, ["open", "f", "log", "a"]], ["on", 1, ["open", "f", "log", "a"]],
                   ["on", 0, ["write", "f", 1, 700]], ["on", 1, ["write", "f", 2, 700]], ["die", 0],
                   ["on", 1, ["write", "f", 3, 700]], ["finish"]])
@@ -44,7 +44,7 @@ def one_of_two_writers_is_killed_last(box):
 
 @test()
 def reader_is_killed(box):
-    """A file that the killed process had open, but not for writing, is whole."""
+    """A file that the killed process had open for reading only is whole."""
     succeed(box, [["put", "a", 1, 700], ["on", 0, ["open", "f", "a", "r"]], ["die", 0]])
 
 
@@ -146,7 +146,7 @@ def store_of_a_failed_job_outlives_other_programs(box):
 
 @test()
 def store_of_a_job_that_failed_in_order_outlives_other_programs(box):
-    """Nothing is unclean, all has arrived; still another program's success is not the job's."""
+    """Nothing is unclean and all is drained. Even so, another program's success is not the job's."""
     box.plan([["put", "a", 1, 90], ["put", "step.1", 3, 90], ["exit", 3]])
     box.run(box.worker())
     box.run(["ls", "/cairn"])
@@ -155,7 +155,7 @@ def store_of_a_job_that_failed_in_order_outlives_other_programs(box):
 
 @test()
 def unfinished_checkpoint_is_not_taken_for_whole(box):
-    """Two killed runs leave one file each; another program removes one and ends well."""
+    """Two killed runs leave one file each. Another program removes one of them and succeeds."""
     crash(box, [["mkdir", "ckpt-1"], ["put", "ckpt-1/a", 1, 20]], agent=True)
     box.cairn("drain", JOB)
     crash(box, [["put", "ckpt-1/b", 2, 20]])
@@ -198,7 +198,7 @@ def unlinked_open_file_leaves_nothing(box):
 
 @test()
 def late_removal_in_a_killed_run(box):
-    """Removed after it arrived; then the run is killed, and a second one ends well."""
+    """A drained file is removed, then the run is killed, and a second run succeeds."""
     steps = [["put", "a", 1, 90], ["put", "b", 2, 90], ["put", "step.1", 3, 90],
              ["meet", "await-1"], ["unlink", "a"], ["rename", "b", "c"], ["unlink", "step.1"],
              ["put", "step.2", 4, 90]]
@@ -208,7 +208,7 @@ def late_removal_in_a_killed_run(box):
 
 @test()
 def killed_in_the_drain(box):
-    """A large file is under way: under its name there is nothing, or all of it, at any time."""
+    """While a large file is drained, its name outside has nothing or all of it, at any time."""
     run = start(box, [["put", "big", 1, BIG], ["put", "step.1", 2, 90]], "--drain-rate", "4M")
     wait_until(lambda: copy_under_way(box) or run.poll() is not None, 30, "no copy under way")
     if run.poll() is not None:
@@ -253,7 +253,7 @@ def memory_lost_after_sync(box):
 
 @test()
 def daemon_that_outlives_the_run(box):
-    """Its open file may not be missing at exit code 0; when it has ended, a drain brings all."""
+    """Exit code 0 requires the daemon's open file outside. After the daemon's end a drain has all."""
     box.plan([["put", "a", 1, 90], ["open", "f", "daemon.log", "a"], ["write", "f", 1, 400],
               ["meet", "await-2"], ["write", "f", 2, 400], ["fsync", "f"]])
     marker = box.aside("cairn") / "await-2"

@@ -1,9 +1,9 @@
 """Programs in other languages, databases and tools that checkpoint and resume, for applications.py.
 
-Each is a step at a time: a state that follows from the step, a log that grows, a checkpoint by the
-language's own means. Started again it goes on from what it finds, and refuses what its own tools or
-its own reading of its log do not bear out. Those in other languages are whole programs: they print
-`found N` once and `safe N` for each checkpoint, and `relay` says that to the course.
+Each works in steps: a state that follows from the step, a log that grows, and a checkpoint by the
+language's own means. Started again it resumes from what it finds, and refuses files that its tools
+or its log contradict. Those in other languages are whole programs: they print `found N` once and
+`safe N` for each checkpoint, and `relay` passes these lines to the course.
 """
 
 import os
@@ -23,7 +23,7 @@ def refuse(why):
 
 
 def state_after(steps):
-    """The state that all programs of this file compute: exact in a double, too."""
+    """The state that all programs of this file compute; a double holds it exactly."""
     state = 1
     for step in range(1, steps + 1):
         state = (state * 16807 + step) % 2147483647
@@ -31,7 +31,7 @@ def state_after(steps):
 
 
 def relay(root, course, *command):
-    """Runs a program in `root`, with the number of steps and their pause; says what it prints."""
+    """Runs a program in `root` with the number of steps and their pause; passes on its output."""
     line = [*map(str, command), str(course.steps), str(course.pause)]
     program = subprocess.Popen(line, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for text in program.stdout:
@@ -43,7 +43,7 @@ def relay(root, course, *command):
 
 
 def source(course, name, text):
-    """The program's text, outside the store."""
+    """Writes the program's source outside the store; returns its path."""
     path = course.aside / name
     path.write_text(text)
     return path
@@ -274,7 +274,7 @@ end program
 
 
 def fortran(root, course):
-    """Unformatted files in two places in turn, and a file of records by number."""
+    """Unformatted files in two alternating places, and a direct-access file of records."""
     program = course.aside / "program"
     if not program.exists():
         part = course.aside / "program.part"
@@ -288,7 +288,7 @@ def fortran(root, course):
 
 @contextmanager
 def redis_server(folder):
-    """A connection to a server of the files below `folder`, which ends with it."""
+    """Yields a connection to a server of the files below `folder`; the server ends with it."""
     for left in folder.glob("temp-*"):
         left.unlink()  # Of a rewrite that was killed; the server does not look at it.
     with tempfile.TemporaryDirectory() as aside:
@@ -321,7 +321,7 @@ def redis_connection(server, place, log):
 
 
 def redis(connection, *words):
-    """One command: its answer, of the kinds that are used here."""
+    """Sends one command and returns its answer; parses only the kinds used here."""
     words = [str(word).encode() for word in words]
     sent = b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
     connection.write(b"*%d\r\n" % len(words) + sent)
@@ -336,7 +336,7 @@ def redis(connection, *words):
 
 
 def redis_rows(connection):
-    """How many keys there are: each has to have the state of its step."""
+    """Number of keys; refuses a key without the state of its step."""
     count = int(redis(connection, "DBSIZE"))
     for step in range(1, count + 1):
         if redis(connection, "GET", f"step {step}") != redis_value(step):
@@ -349,7 +349,7 @@ def redis_value(step):
 
 
 def redis_appends(root, course):
-    """A key in each step; what the server said that it has may not be missing."""
+    """One key in each step; a key that the server has confirmed must not be missing."""
     with redis_server(root) as connection:
         for step in course.begin(redis_rows(connection)):
             redis(connection, "SET", f"step {step}", redis_value(step).decode())
@@ -357,7 +357,7 @@ def redis_appends(root, course):
 
 
 def redis_shown(folder):
-    """What a server reads from a copy of the files."""
+    """Content as a server reads it from a copy of the files."""
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(folder, Path(copy, folder.name))
         with redis_server(Path(copy)) as connection:
@@ -430,7 +430,7 @@ def rocksdb_rows(base):
 
 
 def rocksdb_shown(folder):
-    """From a copy: to read a base is to change it."""
+    """Content as read from a copy, because reading a database changes it."""
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(folder, copy, dirs_exist_ok=True)
         return rocksdb_rows(Path(copy))

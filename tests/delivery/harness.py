@@ -1,7 +1,7 @@
-"""One test's surroundings: a store root, a scratch folder, `cairn` as a user calls it, comparisons.
+"""Environment of one test: a store root, a scratch folder, `cairn` as a user calls it, comparisons.
 
 Shares no code with Cairn. Processes are found by the store root in their environment or arguments,
-so that only this test's own processes are ever signalled.
+so only this test's own processes are ever signalled.
 """
 
 import json
@@ -32,7 +32,7 @@ class Failed(Exception):
 
 
 class Skipped(Exception):
-    """This system or store does not offer what the test is about."""
+    """This system or store lacks the feature under test."""
 
 
 class Result:
@@ -45,7 +45,7 @@ class Result:
 
 
 def wait_until(condition, limit_s, what, reason=""):
-    """Polls; Failed after `limit_s`, which `reason` explains."""
+    """Polls a condition. Raises Failed with `reason` after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -105,7 +105,7 @@ class Box:
         return found
 
     def agents(self):
-        """The processes `cairn` of this root that are no `cairn run`: they outlive it."""
+        """Processes of `cairn` with this root, other than `cairn run`; they outlive it."""
         return [pid for pid, arguments in self.processes().items()
                 if os.path.basename(arguments[0]) == "cairn" and arguments[1:2] != ["run"]]
 
@@ -120,7 +120,7 @@ class Box:
                    f"processes {pids} still there after signal {number}")
 
     def kill_all(self):
-        """Kills what has this store root until nothing has: an agent may just start another."""
+        """Kills all processes with this store root, repeatedly: an agent may be starting another."""
         for _ in range(100):
             pids = list(self.processes())
             if not pids:
@@ -143,7 +143,7 @@ class Box:
         return Result(done.returncode, said.read_text(errors="replace"))
 
     def start(self, command, *options):
-        """Starts `cairn run`; its words go to a file, which processes that outlive it may hold."""
+        """Starts `cairn run`. Its output goes to a file, because surviving processes may hold it open."""
         line = [str(self.binaries / "cairn"), "run", "--job", JOB, "--tier", self.tier,
                 *self.options, *options, "--", *map(str, command)]
         with open(self.scratch / "said", "wb") as said:
@@ -175,12 +175,12 @@ class Box:
             (self.aside(side) / "plan.json").write_text(json.dumps(steps))
 
     def worker(self, side="cairn"):
-        """The worker's command: always the same, so that a second run is the same command."""
+        """The worker's command line; always the same, so a second run counts as the same command."""
         root = "/cairn" if side == "cairn" else self.disk
         return [sys.executable, WORKER, str(root), str(self.aside(side))]
 
     def on_disk(self, trace=False):
-        """The reference: the planned steps on a plain directory, killed where they meet `ready`."""
+        """Does the planned steps on a plain directory, as the reference, and kills them at `ready`."""
         said = self.scratch / "said-disk"
         with open(said, "wb") as file:
             worker = subprocess.Popen(self.worker("disk") + ["--trace"] * trace, stderr=file,
@@ -197,7 +197,7 @@ class Box:
         return tree(self.disk)
 
     def trace(self):
-        """Each step of the reference, and the tree after it; nothing if it was not traced."""
+        """Yields each step of the reference with the tree after it; nothing without --trace."""
         aside, contents = self.aside("disk"), {}
         path = aside / "trace"
         lines = path.read_text().splitlines() if path.exists() else []
@@ -211,7 +211,7 @@ class Box:
             yield line["step"], line["tree"]
 
     def meet(self, run, marker):
-        """Waits until the worker below `run` is at `marker`; gives the pids that it reports."""
+        """Waits until the worker below `run` is at `marker`; returns the pids that it reports."""
         path = self.aside("cairn") / marker
         wait_until(lambda: path.exists() or run.poll() is not None, MEET_LIMIT_S,
                    f"the worker did not reach {marker}")
@@ -221,7 +221,7 @@ class Box:
         return json.loads(path.read_text())
 
     def blame(self):
-        """Of what the run said, the error of a Python program, else Cairn's first lines."""
+        """The error of a Python program in the run's output, else Cairn's first lines."""
         lines = (self.scratch / "said").read_text(errors="replace").splitlines()
         errors = [line for line in lines if "Error" in line]
         return (errors[-1] if errors else " / ".join(lines) or "nothing said")[:300]
@@ -230,7 +230,7 @@ class Box:
         (self.aside("cairn") / (marker + ".go")).touch()
 
     def await_outside(self, *names):
-        """Gives the agent time to drain `names`; tells whether they arrived."""
+        """Gives the agent time to drain `names`; returns whether they arrived."""
         try:
             wait_until(lambda: all(os.path.lexists(self.out / name) for name in names),
                        ARRIVE_LIMIT_S, "")
@@ -243,7 +243,7 @@ class Box:
 
 
 def lose_memory(box):
-    """What a crash of the node does: no process is left, nor what the store has in memory."""
+    """Simulates a crash of the node: kills all processes and removes the store's memory."""
     box.kill_all()
     unmount_below(box.root)
     for store in box.root.glob(f"*/{JOB}"):
@@ -251,9 +251,9 @@ def lose_memory(box):
 
 
 def unmount_below(folder):
-    """As root Cairn mounts memory with huge pages in a store; a killed one leaves it mounted.
+    """Unmounts huge-page memory. As root Cairn mounts it in a store; a killed run leaves it mounted.
 
-    Lazily: the memory of a process that was just killed may still be on its way out.
+    The unmount is lazy, because a process that was just killed may not have freed its memory yet.
     """
     for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
         place = line.split()[1]
@@ -282,7 +282,7 @@ def is_cairns(path):
 
 
 def differences(want, got, keys=("kind", "mode", "size", "sha", "target", "xattrs")):
-    """How `got` differs from `want`, a list of (path, how)."""
+    """Differences of `got` from `want`, as a list of (path, difference)."""
     found = []
     for path in sorted(want.keys() | got.keys()):
         if path not in got:
@@ -307,7 +307,7 @@ def told(found, most=3):
 
 
 def same(want, got, what, keys=None):
-    """Failed unless the trees are the same."""
+    """Raises Failed unless the trees are the same."""
     found = differences(want, got, keys) if keys else differences(want, got)
     if found:
         raise Failed(f"{what}: {told(found)}")
@@ -319,9 +319,9 @@ def expect(condition, what):
 
 
 def check_success(box, result, want, seen=None, may_keep=False):
-    """Contract 1: all is outside, or (if `may_keep`) 75, the store kept, what is missing named.
+    """Contract 1: all is outside; or, if `may_keep`, exit code 75, a kept store, and missing files named.
 
-    `seen` is the store's own tree at the end, for the times. Tells whether the store was kept.
+    `seen` is the store's own tree at the end, for the times. Returns whether the store was kept.
     """
     if result.code == 75 and may_keep:
         check_kept(box, result, want)
@@ -343,7 +343,7 @@ def check_kept(box, result, want):
 
 
 def check_drain(box, want, same_tree=same):
-    """Contract 4: a drain of a kept store puts all below cairn-left, as-is in place; then rm."""
+    """Contract 4: a drain of a kept store puts all below cairn-left, --as-is in place; then rm works."""
     expect(box.store_is_kept(), "the store was not kept")
     result = box.cairn("drain", JOB)
     expect(result.code == 0, f"drain ended with {result.code}: {result.last_line()}")
@@ -357,7 +357,7 @@ def check_drain(box, want, same_tree=same):
 
 
 def image(box, want):
-    """What a user has after a drain: cairn-left.JOB, and for the rest what is in place."""
+    """The user's files after a drain: those in cairn-left.JOB, and the others from their places."""
     left = box.out / f"cairn-left.{JOB}"
     in_place = {path: entry for path, entry in delivered(box.out).items() if path in want}
     return {**in_place, **(delivered(left) if left.exists() else {})}

@@ -1,9 +1,9 @@
-"""Random histories: three processes do random file operations in lockstep, some are killed.
+"""Random histories: three processes do random file operations in lockstep, and some are killed.
 
-One seed decides all: operations, deaths of single processes, and how the run ends: well (calm: no
-process died), by a kill between two steps, or by a kill at any moment. The same history on a plain
-directory is the expectation; for a kill at any moment, the tree before or after the step that was
-under way.
+One seed decides all: the operations, the deaths of single processes, and the end of the run. The run
+succeeds (calm: no process died), is killed between two steps, or is killed at any moment. The
+expected result is that of the same history on a plain directory. After a kill at any moment it is the
+tree before or after the step that was under way.
 """
 
 import json
@@ -75,7 +75,7 @@ def lines(path):
 
 
 def same_answers(box):
-    """Each operation was answered as on the disk; otherwise the trees cannot be compared."""
+    """Fails unless each operation had the same result as on the disk; else trees are not comparable."""
     cairn, disk = ((box.aside(side) / "journal").read_text().splitlines()
                    for side in ("cairn", "disk"))
     for number, (ours, disks) in enumerate(zip(cairn, disk)):

@@ -1,10 +1,10 @@
-"""Random histories of a node that is lost: what goes on elsewhere is an image of one moment.
+"""Random histories of a node that is lost: the next run resumes from an image of one moment.
 
-Three processes do random file operations in lockstep (histories.py). Where all of them stand still,
-an image is asked for: it is exactly the tree of that moment. Then they go on, another image is asked
-for, and at a random moment every process is killed, the agent in the midst of the image too, and
-the memory is gone. A store that is staged has the last image that was whole: the exact one, or the
-one that was under way, which may have a step that was under way in part, and no later one.
+Three processes do random file operations in lockstep (histories.py). While all of them stand still,
+an image is requested: it is exactly the tree of that moment. Then they go on, and another image is
+requested. At a random moment every process is killed, including the agent in the middle of the
+image, and the memory is lost. A staged store then has the last whole image: the exact one, or the
+one that was under way. The latter may have a part of the step that was under way, and no later step.
 """
 
 import random
@@ -61,7 +61,7 @@ def history(dice):
 
 
 def lose(box, dice):
-    """The node goes while an image is under way."""
+    """Loses the node while an image is under way."""
     command = [str(box.binaries / "cairn"), "drain", "job", "--image"]
     with open(box.scratch / "said-image", "wb") as said:
         drain = subprocess.Popen(command, env=box.environment(), cwd=box.scratch, stdout=said,
@@ -72,14 +72,14 @@ def lose(box, dice):
 
 
 def states(box):
-    """The steps since the last image that was asked for while all stood still, with their trees, oldest first."""
+    """Steps since the last image requested while all stood still, with their trees, oldest first."""
     trace = list(box.trace())
     last = [step for step, _ in trace].index(["meet", f"await-{IMAGES - 1}"])
     return trace[last:]
 
 
 def is_of_the_past(states, staged):
-    """It is one of the trees, or, but for the first, one and parts of the next step."""
+    """Fails unless `staged` is the first tree, or lies between two successive trees."""
     first = states[0][1]
     try:
         same(first, staged, "the image of the moment in which all stood still", WITH_TIMES)
@@ -96,7 +96,7 @@ def is_of_the_past(states, staged):
 
 
 def parts(before, step, after):
-    """The trees between which `step` may stop: `put` empties a file before it writes it."""
+    """States between which `step` may stop: `put` truncates a file to zero before it writes it."""
     if "put" not in step[-1]:
         return [before, after]
     emptied = dict(before)

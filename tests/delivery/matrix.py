@@ -1,9 +1,8 @@
-"""The matrix: how a file is open, whether it was synced, what blow falls, and what comes then.
+"""The matrix: how a file is open, whether it was synced, the blow that stops the run, and what follows.
 
-A test is a run that is stopped by a blow while `run/traj.dat` is open, and what comes then. The
-same worker does the same steps on a plain directory, is killed at the same step, and goes on
-likewise.
-In every second test the first state of the file has arrived outside before it is opened again.
+A test is a run that a blow stops while `run/traj.dat` is open, and what follows. The same worker does
+the same steps on a plain directory, is killed at the same step, and continues in the same way. In
+every second test the first state of the file is drained before the file is opened again.
 """
 
 import itertools
@@ -42,7 +41,7 @@ def name(case):
 
 
 def small(seed):
-    """Few cases in which every two values of two axes meet: greedy, ties by `seed`."""
+    """A small set of cases that covers every pair of values of two axes: greedy, ties by `seed`."""
     left = list(cases())
     random.Random(seed).shuffle(left)
     pairs = {case: set(itertools.combinations(enumerate(case), 2)) for case in left}
@@ -126,7 +125,7 @@ Before = namedtuple("Before", "want states kept")
 
 
 def first_run(box, case):
-    """Runs up to the blow and past it; gives the disk's tree and whether the store was kept."""
+    """Runs up to the blow and past it; returns the disk's tree and whether the store was kept."""
     box.plan(opening(case))
     command = box.worker()
     if case.blow == "writer":
@@ -185,7 +184,7 @@ def second_run(box, case, before):
 
 
 def after_memory_loss(box, case, before):
-    """What is recovered lies between what was durable and what was written; then it is as ever."""
+    """Checks that the recovered tree lies between the durable and the written state, then the rest."""
     box.plan(closing(case))
     result = box.run(box.worker())
     expect((box.aside("cairn") / "begun").exists(), f"no recovery ({result.code}): {box.blame()}")
@@ -202,7 +201,7 @@ def after_memory_loss(box, case, before):
 
 
 def between(states, got, what):
-    """Failed unless each path is as in one of `states`, or part of each, as a disk may show it."""
+    """Raises Failed unless each path is as in one of `states`, or a mix that a disk may show."""
     found = []
     for path in sorted(set(got).union(*states)):
         entries = [state.get(path) for state in states]
@@ -220,7 +219,7 @@ def between(states, got, what):
 
 
 def not_between(entries, data):
-    """None if `data` may be on a disk between the states `entries`, else how it differs."""
+    """Returns None if a disk may hold `data` between the states `entries`, else the difference."""
     versions = [entry["data"] for entry in entries]
     shortest, longest = min(map(len, versions)), max(map(len, versions))
     if not shortest <= len(data) <= longest:

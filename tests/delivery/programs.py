@@ -1,11 +1,11 @@
 """Applications that are killed, or whose node is lost, end with the results of an undisturbed run.
 
 Names are programs/APPLICATION_killed/TIER and programs/APPLICATION_lost/TIER. `killed`: program and
-`cairn run` are killed at random moments, and the same command goes on in the kept store; nothing of
-which the program knew that it was written may be missing. `lost`: the node is lost some time after
-images of the store were taken, and the program goes on elsewhere from the newest image: it finds
-what was there when that was taken, and nothing later. In the end the persist directory holds what
-the same program (applications.py), undisturbed, leaves on a disk. The seed decides the moments.
+`cairn run` are killed at random moments, and the same command resumes in the kept store. Nothing
+that the program knew to be written may be missing. `lost`: the node is lost some time after images
+of the store were taken, and the program resumes elsewhere from the newest image. It finds the state
+of that image, and nothing later. In the end the persist directory holds what the same program
+(applications.py), undisturbed, leaves on a disk. The seed decides the moments.
 """
 
 import itertools
@@ -56,7 +56,7 @@ def hdf5_rows(path):
 
 
 def only_there(_):
-    """It has times of day, or says where it was written."""
+    """View of a file that contains times of day or paths: only its existence is compared."""
 
 
 PROGRAMS = [
@@ -82,7 +82,7 @@ PROGRAMS = [
 
 
 def tests(small_only, seed):
-    """Gives (name, function, tier), as `register` of course.py."""
+    """Lists (name, function, tier), as `register` of course.py does."""
     for program, (blow, tier) in itertools.product(PROGRAMS, BLOWS):
         if not small_only or (tier == "ram" and program.small == blow.__name__):
             name = f"programs/{program.name}_{blow.__name__}/{tier}"
@@ -121,7 +121,7 @@ def command(box, program, side="cairn"):
 
 
 def undisturbed(box, program):
-    """What the program leaves on a disk if nothing happens to it."""
+    """Result of an undisturbed run of the program on a disk."""
     pause(box, "disk", 0)
     line = list(map(str, command(box, program, "disk")))
     done = subprocess.run(line, env=box.environment(), capture_output=True, text=True,
@@ -155,14 +155,14 @@ def journal(box):
 
 
 def await_lines(box, run, count):
-    """Waits until the program has said `count` lines; False if the run ended before."""
+    """Waits until the journal has `count` lines; returns False if the run ended before."""
     wait_until(lambda: len(journal(box)) >= count or run.poll() is not None, STEP_LIMIT_S,
                "the program says nothing more")
     return run.poll() is None
 
 
 def finish(box, program, want, run, *options):
-    """The last run, which may have ended: to the end; all is outside, and nothing else."""
+    """Finishes `run`, or a new run if there is none. Fails unless all is outside, and nothing else."""
     pause(box, "cairn", 0)
     done = box.finish(run or box.start(command(box, program), *options), PROGRAM_LIMIT_S)
     expect(done.code == 0, f"the last run ended with {done.code}: {box.blame()}")
@@ -185,13 +185,13 @@ def killed(box, program, dice, short):
 
 
 def near_end(box, program):
-    """A run that ends just when it is killed may have ended the job."""
+    """Whether the program is near its end, where a run that is killed may already have ended the job."""
     return max((line.step for line in journal(box)), default=0) > program.steps * 0.8
 
 
 def kill_once(box, program, dice, most):
-    """Kills one run at a random moment, `most` checkpoints after it began; or gives the run that
-    has come to its end by then."""
+    """Kills one run at a random moment, at most `most` checkpoints after its start. Returns the run
+    if it has ended by then."""
     before = len(journal(box))
     run = box.start(command(box, program))
     if dice.random() < 0.8:
@@ -213,7 +213,7 @@ def kill_with_agent(box, run):
 
 
 def kill_program(box, run):
-    """`cairn run` ends by itself, if it has a program already."""
+    """Kills the program; `cairn run` then ends by itself. Kills the run if it has no program yet."""
     pids = programs_of(box)
     if not pids:
         kill_run(box, run)
@@ -231,7 +231,7 @@ def programs_of(box):
 
 
 def check_after_kills(program, lines):
-    """Each start found the last checkpoint that was safe, or the one that was just written."""
+    """Fails unless each start found the last safe checkpoint, or the one that was being written."""
     safe, most = 0, program.every
     for line in lines:
         if line.what == "found":
@@ -267,8 +267,8 @@ def lost(box, program, dice, short):
 
 
 def lose_once(box, program, dice, options):
-    """Loses the node at a random moment after two images of this run: the loss, or the run if it has
-    come to its end by then."""
+    """Loses the node at a random moment after two images of this run. Returns (loss, None), or
+    (None, run) if the run has ended by then."""
     seen, began, first = set(), time.time(), len(journal(box))
     run = box.start(command(box, program), "--image-every", "1s", *options)
 
@@ -292,7 +292,7 @@ def lose_once(box, program, dice, options):
 
 
 def images(box):
-    """When each whole image was complete, as its manifest says, which is replaced then."""
+    """Completion time of each whole image: the time of its manifest, which is replaced then."""
     found = []
     for slot in range(2):
         try:
@@ -306,10 +306,10 @@ def images(box):
 
 
 def check_after_loss(program, lines, loss):
-    """The start after the loss found what the newest image has.
+    """Fails unless the start after the loss found the state of the newest image.
 
-    That has all of what was safe when the image before it was complete, and nothing of later than
-    it was complete itself. Gives how far back that is.
+    That image has everything that was safe when the image before it was complete, and nothing later
+    than its own completion. Returns how far back that is.
     """
     began = lines[loss.first]
     found = next(line for line in lines[loss.lines:] if line.what == "found")

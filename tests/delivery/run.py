@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""Black-box tests of what Cairn delivers: never worse than a disk.
+"""Black-box tests of Cairn's deliveries: never worse than a disk.
 
-    tests/delivery/run.py --small            some 60 s: every two values of two axes meet, and trees
+    tests/delivery/run.py --small            some 60 s: every pair of values of two axes, and trees
     tests/delivery/run.py                    all of it, ten minutes on two cores
     tests/delivery/run.py --only 'trees/*'   or --only 'create/*/memory/*'; --list shows the names
     tests/delivery/run.py --random 50 --seed 7   only random histories; a failure names its seed
 
-Names of the matrix are how/sync/blow/agent/then/tier (matrix.py); trees/NAME and deaths/NAME are
-functions of trees.py and deaths.py, programs/NAME applications that are killed or lose their node,
-of programs.py, random/SEED histories of histories.py, lost/SEED those of a node that is lost, of
-losses.py, crowded/SEED runs with small files in little room, of crowded.py. worker.py and applications.py are the programs under test, harness.py holds store root,
-commands and comparisons, course.py what tests of whole trees share. The binaries are those of
-CAIRN_BIN, or of target/release; they are copied first.
+Names of tests:
+    how/sync/blow/agent/then/tier   the matrix (matrix.py)
+    trees/NAME, deaths/NAME         functions of trees.py and deaths.py
+    programs/NAME                   applications that are killed or lose their node (programs.py)
+    random/SEED                     random histories (histories.py)
+    lost/SEED                       random histories of a node that is lost (losses.py)
+    crowded/SEED                    runs with small files in little room (crowded.py)
+
+worker.py and applications.py are the programs under test. harness.py has the store root, commands
+and comparisons; course.py has what tests of whole trees share. The binaries are copied first, from
+CAIRN_BIN or else from target/release.
 """
 
 import argparse
@@ -71,7 +76,7 @@ def tests(chosen):
 
 
 def binaries(scratch):
-    """A copy of the programs: a build may replace them during the tests."""
+    """Copies the programs, because a build may replace them during the tests."""
     built = Path(os.environ.get("CAIRN_BIN", HERE.parents[1] / "target/release"))
     copies = Path(scratch) / "bin"
     copies.mkdir()

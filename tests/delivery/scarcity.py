@@ -1,9 +1,9 @@
-"""The machine has nothing left: one call of the kernel fails, in whichever process makes it.
+"""A machine out of resources: one system call fails, in whichever process makes it.
 
-Every process of a run, the agent included, is traced, and its call number N of some kind fails as
-on a machine without memory, room, descriptors or processes. A run that ends with 0 has delivered all;
-after any other end what the program was told is done can be had. N goes on until nobody makes so
-many calls, by one at first and by a tenth later.
+Every process of a run, including the agent, is traced. Its call number N of one kind fails, as on a
+machine without memory, room, descriptors or processes. A run that ends with 0 has delivered all.
+After any other end, every file that the program was told is done can be recovered. N rises by one at
+first and by a tenth later, until no process makes so many calls.
 """
 
 import shutil
@@ -49,7 +49,7 @@ def names(call, error, span):
 
 
 def fill(box):
-    """What the program copies; gives the tree that it makes."""
+    """Makes the files that the program copies; returns their tree."""
     for number, size in enumerate(SIZES, 1):
         folder = box.scratch / "from" / f"d{number}" / "e"
         folder.mkdir(parents=True)
@@ -58,7 +58,7 @@ def fill(box):
 
 
 def run(box, call, error, number, span):
-    """One run, whose trace says what failed."""
+    """Does one run; its trace has the failed calls."""
     trace = box.scratch / "trace"
     when = f"{number}..{number + span - 1}" if span > 1 else number
     # Compact: the trace has only the failed call.
@@ -76,7 +76,7 @@ def run(box, call, error, number, span):
 
 
 def check(box, want, result):
-    """What is told is there; all of it, if the run says so."""
+    """Fails unless every file reported as done is there, or all files after exit code 0."""
     expect(result.code not in (101, 134) and "panicked" not in result.said,
            f"the run broke off: {result.code}, {result.said[:200]}")
     done = box.scratch / "told"

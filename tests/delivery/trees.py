@@ -1,4 +1,4 @@
-"""Runs that succeed: trees as programs are known to write, and unusual names, kinds and changes."""
+"""Runs that succeed: trees that real programs write, and unusual names, kinds and changes."""
 
 import os
 
@@ -24,7 +24,7 @@ def names_that_look_like_pointers(box):
 
 @test()
 def links_that_look_like_pointers(box):
-    """They lead to a step that is not there, or to themselves: a disk has them."""
+    """The links lead to a missing step, or to themselves, as they may on a disk."""
     links = {"latest": "step.9", "last": "step.1", "step.2": "step.2", "d/log": "step.7",
              "d/step.1": "step.2", "best.ckpt": "ckpt-12", "current": "/scratch/ckpt-3"}
     steps = [["mkdir", "d"], ["put", "step.1", 1, 90]]
@@ -45,7 +45,7 @@ def names_of_many_bytes(box):
 
 @test()
 def names_as_cairns_own(box):
-    """A disk takes these names. Here they may be withheld, but not by a run that says 0."""
+    """A disk takes these names. Cairn may refuse to drain them, but not in a run that ends with 0."""
     names = ["cairn-manifest.mine.json", ".cairn-mine", "d/cairn-manifest.x.json", "d/.x.cairn-y"]
     box.plan([["mkdir", "d"], *(["put", name, 3, 30] for name in names)])
     result = box.run(box.worker())
@@ -69,7 +69,7 @@ def slots_and_latest(box):
 
 @test()
 def text_that_names_a_lower_slot(box):
-    """The newest slot is 1, a text of another meaning says 0: it is nobody's to change."""
+    """The newest slot is 1, and a text with another meaning says 0: nobody may change it."""
     steps = [["put", "state.0", 1, 300], ["put", "state.1", 2, 300],
              ["text", "latest.other", "0\n"]]
     stage(box, succeed(box, steps))
@@ -94,7 +94,7 @@ def tensorflow_checkpoints(box):
 
 @test(small=False)
 def retained_few_in_the_store_but_all_outside(box):
-    """What --retain takes from the store the program has not removed."""
+    """Files that --retain removes from the store count as existing, since the program kept them."""
     steps = [*tensorflow(4, True), ["meet", "await-all"]]
     arrived = {"await-all": ["tf/checkpoint", "tf/ckpt-4.index"]}
     run = start(box, steps, "--retain", "count=1", "--settle", "300ms", outside=arrived)
@@ -133,7 +133,7 @@ def links_modes_and_times(box):
 
 @test()
 def folders_with_modes(box):
-    """A folder may be closed after its files were made."""
+    """A folder may lose its permissions after its files were made."""
     steps = []
     for mode in (0o500, 0o000, 0o1777, 0o2775, 0o711):
         steps += [["mkdir", f"rights {mode:o}"], ["put", f"rights {mode:o}/x", mode, 10]]
@@ -160,7 +160,7 @@ def extended_attributes(box):
 
 @test()
 def sparse_files(box):
-    """The larger one is longer than the tier is large."""
+    """The larger file is longer than the tier."""
     steps = [["open", "f", "sparse", "x"], ["cut", "f", 200 << 20],
              ["pwrite", "f", 90 << 20, 1, 100],
              ["open", "g", "hole", "x"], ["cut", "g", 100001], ["put", "cut", 3, 70000],
@@ -186,7 +186,7 @@ def many_numbered_files(box):
 
 @test(small=False)
 def full_store_delivers_what_it_took(box):
-    """The program goes on after ENOSPC and ends well: what it could write is a file like any."""
+    """The program goes on after ENOSPC and succeeds: the part it could write is an ordinary file."""
     box.plan([["put", "a", 1, 90], ["on", 0, ["open", "f", "big", "x"]],
               ["on", 0, ["write", "f", 2, 80 << 20]], ["finish"], ["look", "done"]])
     result = box.run(box.worker())
@@ -214,7 +214,7 @@ def folder_renamed_over_an_empty_one_after_it_arrived(box):
 
 @test()
 def folders_renamed_and_removed_while_they_are_drained(box):
-    """The agent makes a folder outside just when the program gives it another name."""
+    """The agent makes a folder outside at the moment when the program renames it."""
     steps = [["mkdir", "x"]]
     for number in range(150):
         name = f"f{number:x}g"
@@ -227,7 +227,7 @@ def folders_renamed_and_removed_while_they_are_drained(box):
 
 @test()
 def files_changed_late(box):
-    """Removed, renamed, swapped, cut, and changed in their attributes only: at the very end."""
+    """At the very end, files are removed, renamed, swapped, truncated, or change only attributes."""
     names = ["gone", "old", "swap-a", "swap-b", "cut", "mode", "time", "middle", "step.1", "link"]
     steps = [["put", name, number, 800] for number, name in enumerate(names)]
     steps += [["link", "link", "link2"], ["meet", "await-1"],
@@ -272,7 +272,7 @@ def staged_store_is_changed_and_delivered(box):
 
 @test()
 def foreign_files_outside_stay(box):
-    """What was in the persist directory before, and the program never had, is not Cairn's."""
+    """Existing files of the persist directory that the program never had do not belong to Cairn."""
     (box.out / "latest").write_text("12\n")
     (box.out / "d").mkdir()
     (box.out / "d" / "step.5").write_bytes(b"foreign")
@@ -285,7 +285,7 @@ def foreign_files_outside_stay(box):
 
 @test()
 def folder_outside_has_the_name_of_a_file(box):
-    """What was there before is set aside, whole; the file is delivered."""
+    """The folder is set aside as a whole, and the file is drained."""
     (box.out / "taken").mkdir()
     (box.out / "taken" / "foreign").write_text("x")
     box.plan([["put", "taken", 1, 60], ["put", "free", 2, 60]])
@@ -299,7 +299,7 @@ def folder_outside_has_the_name_of_a_file(box):
 
 @test()
 def folder_outside_cannot_be_set_aside(box):
-    """The drain cannot put a file there: 75, store kept, named; nothing foreign is removed."""
+    """The drain cannot put a file there: exit code 75, the store kept, the file named, nothing foreign removed."""
     (box.out / "taken").mkdir()
     (box.out / "cairn-before.job").write_text("in the way")
     foreign = box.out / "taken" / "foreign"
@@ -324,6 +324,6 @@ def only_tagged_files_are_left_out(box):
 
 @test()
 def folder_of_left_out_files_is_delivered(box):
-    """The pattern is of the files: the folder itself is not tagged."""
+    """The pattern matches the files but not the folder itself."""
     succeed(box, [["mkdir", "cache"], ["put", "cache/a.tmp", 1, 900]], "--temporary", "*/*.tmp",
             without=lambda path: path.endswith(".tmp"))

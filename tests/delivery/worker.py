@@ -1,9 +1,9 @@
-"""The program under test: carries out a plan of file operations below a directory.
+"""The program under test: executes a plan of file operations below a directory.
 
     worker.py ROOT ASIDE [--trace]
 
 It runs identically on a plain directory and on a store; it knows nothing of Cairn. ASIDE is a plain
-directory. It holds plan.json, a list of steps [operation, argument...], and takes what the worker
+directory. It holds plan.json, a list of steps [operation, argument...], and receives the worker's
 reports: markers of `meet`, trees of `look`, the journal of steps, and with --trace the tree after
 each step. Exit codes: 0 all steps done, 1 a forked child failed, 77 skipped (ASIDE/skip says why).
 """
@@ -30,7 +30,7 @@ def data(seed, length):
 
 
 def tree(root):
-    """All that is below `root`: path -> what a disk shows of it, with the bytes of small files."""
+    """Everything below `root`: path -> its attributes, with the bytes of small files."""
     found = {}
     folders = [b""]
     while folders:
@@ -105,7 +105,7 @@ class Hand:
             file.write(json.dumps(line) + "\n")
 
     def keep_apart(self, digest, data):
-        """What many lines of the trace have is written once."""
+        """Writes content that many lines of the trace share once, to a file of its own."""
         path = os.path.join(self.aside, "data-" + digest)
         if not os.path.exists(path):
             with open(path, "wb") as file:
@@ -229,10 +229,10 @@ class Hand:
     # Steps in which the harness takes part.
 
     def op_durable(self):
-        """Marks in the trace that all that was done so far was closed or synced."""
+        """Marks in the trace that everything so far was closed or synced."""
 
     def op_meet(self, marker):
-        """Says that this step is reached, and waits for the harness's word, or to be killed."""
+        """Reports that this step is reached, and waits until the harness continues or kills it."""
         self.report(marker, [os.getpid()])
         deadline = time.monotonic() + MEET_LIMIT_S
         while not os.path.exists(os.path.join(self.aside, marker + ".go")):
@@ -268,7 +268,7 @@ class Hand:
     # Several processes in lockstep: one step at a time, each answered before the next begins.
 
     def op_on(self, number, step):
-        """Process `number`, forked when first used, does `step`; what fails is journalled."""
+        """Process `number`, forked on first use, does `step`; the journal records failures."""
         self.journal("begin", step)
         ask, answer = self.others.get(number) or self.fork_other(number)
         ask.write(json.dumps(step) + "\n")
@@ -276,7 +276,7 @@ class Hand:
         self.journal("end", answer.readline().strip())
 
     def op_die(self, number):
-        """Process `number` is killed with its files open."""
+        """Kills process `number` with its files open."""
         self.journal("begin", ["die", number])
         if number in self.others:
             ask, answer, child = *self.others.pop(number), self.children.pop(number)
@@ -287,7 +287,7 @@ class Hand:
         self.journal("end", "ok")
 
     def op_finish(self):
-        """The other processes end in order, with their files open."""
+        """Ends the other processes in order, with their files open."""
         for number in list(self.others):
             ask, answer, child = *self.others.pop(number), self.children.pop(number)
             ask.close()

@@ -59,8 +59,8 @@ fn rate_is_asked_for_every_byte_and_waited_for_as_long_as_it_says() {
     let pace = pace(&sandbox, "rated");
     assert_eq!(pace["rate_bytes"], 8 * MIB);
     assert_eq!(pace["admitted_bytes"], 12 * MIB, "every byte asked");
-    // The limit covers at least the span between the last two parts, less 0.1 s that the limiter
-    // may save. Before that, the program had priority.
+    // The limit covers at least the span between the last two parts, less the 0.1 s of allowance
+    // that the limiter saves up. Before that, the program had priority.
     let span_ms = pace["span_ms"].as_u64().expect("a number");
     assert!(span_ms >= 400, "leave for 8 MiB at 8 MiB/s came within {span_ms} ms");
 }

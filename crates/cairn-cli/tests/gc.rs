@@ -242,8 +242,8 @@ fn what_a_removal_that_was_cut_off_left_is_removed() {
 /// Mechanism: `gc` takes the run lock and removes the store after `run` has found the store or
 /// opened its lock file.
 ///
-/// Consequence: `run` failed because a file was missing, held a lock that excluded nobody, or was
-/// refused as if the job were running.
+/// Consequence: `run` failed because a file was missing. Or it held a lock that excluded nobody, or
+/// was refused as if the job were running.
 ///
 /// Fix: removal first takes the store's name away, a lock on a removed file is taken again, and
 /// `run` looks again for a store that vanished.

@@ -220,7 +220,7 @@ fn restore_brings_back_everything_or_the_newest_but_no_part_of_a_damaged_checkpo
 
 /// Mechanism: a directory was known to belong to a checkpoint only if it contained a drained file.
 ///
-/// Consequence: the empty directory of a checkpoint of which nothing else was drained came back.
+/// Consequence: if nothing else of a checkpoint was drained, its empty directory came back.
 /// Programs that take the highest number for their newest checkpoint failed there at every start.
 ///
 /// Fix: the name of the directory decides.

@@ -26,43 +26,24 @@
 //! Does not copy anything, does not decide when an image is taken or how long it is held, and does
 //! not outlive the segment.
 
-mod shadow;
 mod view;
 
 pub use view::{ImageMemory, PrivateWords};
 
-pub use shadow::shadow_words;
-pub(crate) use shadow::{Held, Shadow, ShadowHere};
-
 use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{CHANGED_LATER, Inode, MAPPED, MAPPED_LATER, MAPPED_TO_STORE};
+use crate::engine::run::BlockRun;
+use crate::engine::shadow::{Held, ImageLoss, LOSS_BITS, Shadow};
+use crate::engine::slot::PINS_PER_SLOT;
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::layout::{
     IMAGE, IMAGE_BARRIERS, IMAGE_COUNT, IMAGE_LOST, IMAGE_PINS, SYNCS, SlabKind,
 };
 use crate::format::types::InodeId;
-use crate::process::pin::{PIN_ACTIVE, PIN_LEASED, PIN_WAITS, PINS_PER_SLOT, Pin, RUNS_MAX};
-use crate::space::pool::BlockRun;
+use crate::process::pin::{PIN_ACTIVE, PIN_LEASED, PIN_WAITS, Pin, RUNS_MAX};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-/// Why an image was given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum ImageLoss {
-    /// There was no memory for a page that had to be saved.
-    NoSpace = 1,
-    /// More pages changed than can be saved, or than one transaction may save.
-    TooManyPages = 2,
-    /// The namespace had no record left for blocks that were replaced.
-    NoRecords = 3,
-    /// A program waited too long for a write that was planned before the cut and may still store
-    /// into a block of the image.
-    Awaited = 4,
-    /// The holder asked for it.
-    Wanted = 5,
-}
 
 /// Whether a namespace holds an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -454,9 +435,6 @@ impl Microfs {
         self.memory().words()[SYNCS].fetch_add(1, Ordering::AcqRel);
     }
 }
-
-/// Bits of the reason in `IMAGE_LOST`; the number of the image is above them.
-pub(crate) const LOSS_BITS: u32 = 8;
 
 fn loss(word: u64) -> ImageLoss {
     match word & ((1 << LOSS_BITS) - 1) {

@@ -19,28 +19,29 @@ mod space;
 
 pub use data::mapped::MappedState;
 pub use data::pack::{Pack, SmallFile, Unpacking};
-pub use data::parts::{NumaPolicy, PartUsage, Placement};
 pub use data::promote::Promotion;
 pub use data::read::{ReadPlan, ReadRun};
 pub use data::regions::{Look, Region, Survey};
 pub use data::settle::SettlePlan;
 pub use data::small::SMALL_BYTES_MAX;
 pub use data::truncate::Truncation;
+pub use data::upkeep::{StaleBlock, Usage};
 pub use data::write::{Committed, LeasedWrite, WRITE_BYTES_MAX, WriteKind, WritePiece, WritePlan};
-pub use engine::fs::{MediaCheck, Microfs};
+pub use engine::fs::Microfs;
+pub use engine::shadow::ImageLoss;
 pub use format::error::{Error, Result};
+pub use format::layout::shadow_words;
 pub use format::layout::{
     Checksum, Durability, FORMAT_VERSION, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MAX,
     HUGEBLOCK_BYTES_MIN, MAGIC, MOUNT_BYTES_MAX,
 };
 pub use format::media::{MEDIA_BLOCK_BYTES, Media, SECTOR_BYTES};
 pub use format::memory::{Acquired, HeapMemory, LOCK_WORDS, Memory};
+pub use format::placement::{NumaPolicy, Placement};
 pub use format::record::Operation;
 pub use format::superblock::{FurtherTier, MEDIA_MAGIC, MEDIA_VERSION, MediaOptions, Superblock};
 pub use format::types::*;
-pub use image::{
-    Barriers, ImageLoss, ImageMemory, ImageState, PrivateWords, Rendezvous, shadow_words,
-};
+pub use image::{Barriers, ImageMemory, ImageState, PrivateWords, Rendezvous};
 pub use namespace::extended::{
     EXTENDED_NAME_BYTES_MAX, EXTENDED_VALUE_BYTES_MAX, ExtendedAttributes,
 };
@@ -49,7 +50,8 @@ pub use recovery::flush::LogUsage;
 pub use recovery::inspect::{
     Condition, Inspection, LogEnd, LogState, SlotState, SnapshotState, inspect, repair_superblock,
 };
+pub use recovery::media_check::MediaCheck;
 pub use recovery::oplog::{LogRead, LogRecord};
 pub use recovery::recover::{Recovered, format_media, recover, recover_placed, recover_read_only};
-pub use space::upkeep::{StaleBlock, Usage};
+pub use space::parts::PartUsage;
 pub use space::{Hope, Moment, SpaceWaiter, SpaceWaiters};

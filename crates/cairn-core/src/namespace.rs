@@ -3,7 +3,6 @@
 pub(crate) mod attributes;
 pub(crate) mod directory;
 pub(crate) mod extended;
-pub(crate) mod name_cache;
 pub(crate) mod namei;
 pub(crate) mod names;
 pub(crate) mod open;

@@ -16,20 +16,20 @@ pub(crate) mod claim;
 pub(crate) mod fd_passing;
 pub(crate) mod handle;
 pub(crate) mod pin;
-use crate::data::parts::Part;
-use crate::data::streams::{STREAM_WORDS, STREAMS_PER_SLOT};
-use crate::data::write::lease::{LEASE_WORDS, LEASES_PER_SLOT};
-use crate::engine::fields::fields;
 use crate::engine::fs::Microfs;
+use crate::engine::run::BlockRun;
+use crate::engine::slot::{
+    BITS_FIRST, BITS_WORDS, PIN_WORDS, PINS_PER_SLOT, STREAMS_END, STREAMS_FIRST, Slot, WARM_FIRST,
+    WARM_RUNS,
+};
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
-use crate::format::layout::{ATTACH_COUNT, HANDLES_MAX, SLOTS_MAX, SlabKind};
+use crate::format::layout::{ATTACH_COUNT, HANDLES_MAX, SlabKind};
 use crate::format::types::{
     Attached, HandleId, Holding, InodeId, ProcessIdentity, SlotId, Timestamp,
 };
 use crate::process::handle::MAPPED;
-use crate::process::pin::{PIN_WORDS, PINS_PER_SLOT};
-use crate::space::pool::{BlockRun, WARM_RUNS};
+use crate::space::parts::Part;
 
 const ACTIVE: u32 = 1;
 /// Made by a spawner; its process does not exist yet or has not attached.
@@ -40,13 +40,6 @@ const ENDS_CLEAN: u32 = 1;
 /// The process serves the store and is not a program of the job.
 const LOOKS_AFTER: u32 = 2;
 
-const WARM_FIRST: usize = 8;
-const PINS_FIRST: usize = WARM_FIRST + WARM_RUNS;
-const BITS_FIRST: usize = PINS_FIRST + PINS_PER_SLOT * PIN_WORDS;
-const BITS_WORDS: usize = HANDLES_MAX as usize / 64;
-const STREAMS_FIRST: usize = BITS_FIRST + BITS_WORDS;
-const STREAMS_END: usize = STREAMS_FIRST + STREAMS_PER_SLOT * STREAM_WORDS;
-const LEASES_FIRST: usize = STREAMS_END;
 /// Bitmap words handled in one transaction: at most 4096 handles.
 const BATCH_WORDS: usize = 64;
 /// Slots examined, and handles found, under one lock by `holdings`.
@@ -55,50 +48,7 @@ const HOLDINGS_BATCH: usize = 256;
 /// Handles released in one transaction.
 const RELEASE_BATCH: usize = 32;
 
-const _: () =
-    assert!(LEASES_FIRST + LEASES_PER_SLOT * LEASE_WORDS <= crate::format::layout::SLOT_WORDS);
-// A lease is one cache line, which its holder changes with every write.
-const _: () = assert!(LEASES_FIRST % LEASE_WORDS == 0 && LEASE_WORDS * size_of::<u64>() == 64);
-// The number of a slot takes half of its id.
-const _: () = assert!(SLOTS_MAX <= 1 << 16);
-
-/// A process slot.
-#[derive(Clone, Copy)]
-pub(crate) struct Slot {
-    pub id: SlotId,
-    pub at: usize,
-}
-
-fields!(Slot {
-    state, set_state: high 0;
-    flags, set_flags: low 0;
-    pid, set_pid: high 1;
-    parent, set_parent: low 1;
-    start_time, set_start_time: word 2;
-    pid_namespace, set_pid_namespace: word 3;
-    directory, set_directory: word 4;
-    stand_in, set_stand_in: word 5;
-    // Number of uses of this slot; it survives while the slot is free, see `SlotId`.
-    uses, set_uses: low 6;
-    warm_top, set_warm_top: word 7;
-});
-
 impl Slot {
-    /// First word of pin `index`.
-    pub(crate) fn pin_at(self, index: usize) -> usize {
-        self.at + PINS_FIRST + index * PIN_WORDS
-    }
-
-    /// First word of stream `index`.
-    pub(crate) fn stream_at(self, index: usize) -> usize {
-        self.at + STREAMS_FIRST + index * STREAM_WORDS
-    }
-
-    /// First word of lease `index`.
-    pub(crate) fn lease_at(self, index: usize) -> usize {
-        self.at + LEASES_FIRST + index * LEASE_WORDS
-    }
-
     /// Returns the warm run that was remembered last.
     pub(crate) fn newest_warm(self, tx: &Transaction) -> Option<BlockRun> {
         let at = self.at + WARM_FIRST + self.warm_top(tx) as usize % WARM_RUNS;
@@ -134,7 +84,7 @@ impl Slot {
         let joined_count = newest.count + run.count;
         let joinable = newest.count > 0
             && newest.tier == run.tier
-            && joined_count <= crate::space::pool::RUN_BLOCKS_MAX;
+            && joined_count <= crate::engine::run::RUN_BLOCKS_MAX;
         if joinable && newest.end() == run.first {
             return tx.set(newest_at, BlockRun { count: joined_count, ..newest }.pack());
         }

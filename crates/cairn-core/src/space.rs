@@ -12,9 +12,8 @@
 //! Has no clock: times are milliseconds of a clock that all processes of the node share. They wrap
 //! after 49 days.
 
+pub(crate) mod parts;
 pub(crate) mod pool;
-pub(crate) mod slab;
-pub(crate) mod upkeep;
 use crate::engine::fs::Microfs;
 use crate::format::layout::{
     SPACE_BEAT, SPACE_IN_VAIN, SPACE_PATIENCE, SPACE_PLACES, SPACE_WAITERS,

@@ -7,4 +7,3 @@ pub(crate) mod read_ahead;
 pub mod regions;
 pub mod space;
 pub mod transfer;
-pub(crate) mod upkeep;

@@ -4,6 +4,7 @@ pub mod allocate;
 pub mod attributes;
 pub mod cwd;
 pub mod directory;
+mod escape;
 pub mod extended;
 pub mod file;
 pub mod names;

@@ -5,9 +5,11 @@
 //! included, may be Cairn's own hooks.
 
 pub mod address;
+pub mod calls;
 pub mod configuration;
 pub mod gate;
 pub mod latch;
+pub(crate) mod launcher;
 pub mod stack;
 use core::ffi::{CStr, c_void};
 use std::ffi::CString;

@@ -28,7 +28,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use cairn_core::{HandleId, InodeId, SlotId};
 
-use crate::data::upkeep;
+use crate::descriptors::upkeep;
 use crate::error::{Errno, Result};
 use crate::kernel;
 use crate::kernel::latch::Latch;

@@ -17,26 +17,22 @@ use cairn_core::{
     Caller, Credentials, HandleId, InodeId, MEDIA_BLOCK_BYTES, Microfs, SlotId, StaleBlock,
     Timestamp,
 };
-use cairn_device::TierPlace;
 use cairn_device::media::media_file::Allocation;
 use cairn_device::memory::huge;
 use cairn_device::store::namespace::{self, Creation, open_namespace};
-use cairn_device::{Device, Namespace, Store, StoreError};
+use cairn_device::{Device, Namespace, Store, StoreError, TierPlace};
 use cairn_platform::descriptor::Descriptor;
 use cairn_platform::{process, sys};
 
 use crate::descriptors::{placeholder, table};
-use crate::error::{Errno, PathError, PathResult, Result};
+use crate::error::{Errno, Result};
 use crate::files::cwd;
-use crate::files::path::{self, Place};
 use crate::kernel::configuration::{self, Configuration, Scope};
 use crate::kernel::latch::Latch;
 use crate::mapping;
 
 /// Name of the namespace that all processes of the node share.
 const NODE: &str = "node";
-/// Most times that one path may leave the mount and come back.
-const SYMLINKS_MAX: usize = 40;
 /// Smallest share of a tier for a rank's own namespace, in hugeblocks.
 const RANK_BLOCKS_MIN: u32 = 64;
 
@@ -544,44 +540,6 @@ impl Mount {
         Ok(self.fs().handle(handle)?.inode)
     }
 
-    /// Converts the result of an operation on `place`. If the path left the namespace, the error
-    /// says where it leads.
-    pub fn at<T>(
-        &self,
-        place: &Place,
-        follow: bool,
-        result: cairn_core::Result<T>,
-    ) -> PathResult<T> {
-        match result {
-            Ok(value) => Ok(value),
-            Err(cairn_core::Error::Escapes) => Err(self.elsewhere(place, follow)),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Finds where a path that left the mount leads: outside, or, if it came back, to a place below
-    /// the mount that the caller's own call then finds.
-    #[cold]
-    fn elsewhere(&self, place: &Place, follow: bool) -> PathError {
-        let caller = self.caller();
-        let mut outside = match self.fs().escape_path(&caller, place.base, place.path, follow) {
-            Ok(outside) => outside,
-            Err(error) => return error.into(),
-        };
-        for _ in 0..=SYMLINKS_MAX {
-            let Some(rest) = path::inside(configuration::get(), &outside) else { break };
-            match self.fs().escape_path(&caller, cairn_core::ROOT, rest, follow) {
-                Ok(next) => outside = next,
-                // The path stays inside or fails; the caller's next call finds out which.
-                Err(_) => return terminated(outside),
-            }
-        }
-        match path::inside(configuration::get(), &outside) {
-            None => terminated(outside),
-            Some(_) => Errno(libc::ELOOP).into(),
-        }
-    }
-
     /// Frees the blocks of deleted files.
     pub(crate) fn reclaim(&self) {
         let mut batches = 0;
@@ -593,13 +551,6 @@ impl Mount {
             }
             batches += 1;
         }
-    }
-}
-
-fn terminated(outside: Vec<u8>) -> PathError {
-    match std::ffi::CString::new(outside) {
-        Ok(outside) => PathError::Elsewhere(outside),
-        Err(_) => Errno(libc::EINVAL).into(),
     }
 }
 

@@ -5,7 +5,6 @@
 //!
 //! Does not call fork or exec itself.
 
-pub mod calls;
 pub mod decisions;
 pub mod job;
 pub mod rank;
@@ -15,8 +14,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use cairn_core::{HandleId, SlotId};
 use cairn_platform::{sys, unlocked};
 
-use crate::data::upkeep;
-use crate::descriptors::{fd_passing, locks, placeholder, readers, table};
+use crate::descriptors::{fd_passing, locks, placeholder, readers, table, upkeep};
 use crate::error::{Errno, Result};
 use crate::files::{cwd, file};
 use crate::kernel::configuration;

@@ -4,6 +4,7 @@ mod common;
 
 use cairn_posix::Errno;
 use cairn_posix::data::io::At;
+use cairn_posix::descriptors::description;
 use cairn_posix::descriptors::descriptor;
 use cairn_posix::files::{file, names};
 use cairn_posix::mount::Rights;
@@ -160,7 +161,7 @@ fn descriptor_numbers_are_the_lowest_and_flags_belong_to_each() {
     assert_eq!(descriptor::duplicate_to(second, 200, libc::O_CLOEXEC), Ok(200));
     assert_eq!(flags(200), libc::FD_CLOEXEC);
     [second, third, 100, 200].into_iter().for_each(close);
-    assert_eq!(file::close(200), Err(EBADF));
+    assert_eq!(description::close(200), Err(EBADF));
     remove("a");
 }
 

@@ -3,6 +3,7 @@
 mod common;
 
 use cairn_posix::Errno;
+use cairn_posix::descriptors::description;
 use cairn_posix::descriptors::locks;
 use cairn_posix::files::file;
 use common::*;
@@ -112,7 +113,7 @@ fn lock_needs_the_right_direction() {
 fn lock_does_not_outlive_its_file() {
     let _turn = turn();
     let exclusive = libc::LOCK_EX | libc::LOCK_NB;
-    let inode = |number| file::opened(handle(number)).unwrap().inode;
+    let inode = |number| description::opened(handle(number)).unwrap().inode;
     put("locked", b"0123456789");
     let old = open("locked", libc::O_RDWR).unwrap();
     let was = inode(old);

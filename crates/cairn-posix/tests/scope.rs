@@ -2,6 +2,7 @@
 
 mod common;
 
+use cairn_posix::descriptors::description;
 use std::os::unix::fs::MetadataExt;
 
 use cairn_core::Geometry;
@@ -35,7 +36,7 @@ fn rank_gets_its_share_and_does_not_touch_the_nodes_namespace() {
     let scope = Scope::Rank { rank: 3, local_size: 4 };
     configuration::set(path.as_os_str().as_encoded_bytes(), b"/cairn", scope).unwrap();
     let file = create("mine");
-    file::close(file).unwrap();
+    description::close(file).unwrap();
     assert_eq!(store.namespaces().unwrap(), ["node", "rank-3"]);
     assert_eq!(mount::current().unwrap().fs().geometry().tier_blocks, [256, 128, 0, 0]);
     let file = root.join("tier.rank-3").metadata().unwrap();

@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use cairn_posix::descriptors::{placeholder, table};
 use cairn_posix::files::path::Place;
+use cairn_posix::kernel::calls::{self, Outcome};
 use cairn_posix::kernel::{address, configuration, gate, stack};
-use cairn_posix::process::calls::{self, Outcome};
 use cairn_posix::{Errno, PathError, PathResult, Result, mount};
 
 /// Type that C functions return, with its value for failure.

@@ -1,5 +1,6 @@
 //! Changing attributes: mode, owner, times.
 
+use cairn_posix::descriptors::description;
 use core::ffi::{c_char, c_int};
 
 use cairn_posix::files::file;
@@ -47,7 +48,7 @@ fn set_times(handle: HandleId, times: Result<Times>) -> Result<()> {
     let times = times?;
     match is_omitted(times) {
         true => Ok(()),
-        false => file::set_times(file::opened(handle)?.inode, times),
+        false => file::set_times(description::opened(handle)?.inode, times),
     }
 }
 
@@ -105,9 +106,9 @@ path_hooks! {
 
 descriptor_hooks! {
     fn fchmod(descriptor: c_int, mode: mode_t) -> c_int
-        = |handle| file::set_mode(file::opened(handle)?.inode, mode);
+        = |handle| file::set_mode(description::opened(handle)?.inode, mode);
     fn fchown(descriptor: c_int, uid: uid_t, gid: gid_t) -> c_int
-        = |handle| file::set_owner(file::opened(handle)?.inode, uid, gid);
+        = |handle| file::set_owner(description::opened(handle)?.inode, uid, gid);
     fn futimens(descriptor: c_int, times: *const timespec) -> c_int
         // SAFETY: the caller passes null or two structures.
         = |handle| set_times(handle, unsafe { exact(times) });

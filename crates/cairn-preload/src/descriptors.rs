@@ -1,12 +1,12 @@
 //! Descriptors: closing, duplicating, flags, locks, device control.
 
+use cairn_posix::descriptors::description;
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
 
-use cairn_posix::HandleId;
 use cairn_posix::descriptors::{descriptor, locks, placeholder, table};
 use cairn_posix::files::file;
 use cairn_posix::kernel::configuration;
-use cairn_posix::{Errno, Result, kernel};
+use cairn_posix::{Errno, HandleId, Result, kernel};
 use libc::off_t;
 
 use crate::answer::{answer, answer_as, deliver, given, set_errno};
@@ -15,7 +15,7 @@ use crate::streams;
 fn close_number(symbol: &'static str, number: c_int, real: impl FnOnce(c_int) -> c_int) -> c_int {
     if table::is_ours(number) {
         streams::about_to_change(number);
-        let result = answer_as(|| symbol, || file::close(number));
+        let result = answer_as(|| symbol, || description::close(number));
         streams::descriptor_changed(number);
         return result;
     }
@@ -175,7 +175,7 @@ unsafe fn control(
         | libc::F_OFD_GETLK
         | libc::F_OFD_SETLK
         | libc::F_OFD_SETLKW => {
-            file::opened(handle)?;
+            description::opened(handle)?;
             // SAFETY: these commands take a pointer to a lock; null gives EFAULT.
             let lock = unsafe { given(argument as *const libc::flock) }?;
             let mut lock = lock.ok_or(Errno(libc::EFAULT))?;
@@ -186,7 +186,7 @@ unsafe fn control(
             }
             Ok(0)
         }
-        _ => file::opened(handle).and(Err(Errno(libc::EINVAL))),
+        _ => description::opened(handle).and(Err(Errno(libc::EINVAL))),
     }
 }
 
@@ -254,10 +254,10 @@ unsafe fn device_control(
     request: c_ulong,
     argument: *mut c_void,
 ) -> Result<()> {
-    file::opened(handle)?;
+    description::opened(handle)?;
     match request {
         libc::FIONREAD => {
-            let ahead = file::bytes_ahead(handle)? as c_int;
+            let ahead = description::bytes_ahead(handle)? as c_int;
             // SAFETY: the request demands room for an int.
             unsafe { deliver(argument.cast::<c_int>(), ahead) }
         }
@@ -290,7 +290,7 @@ pub unsafe extern "C-unwind" fn isatty(number: c_int) -> c_int {
         }
     }
     let _: c_int = answer(|| {
-        file::opened(table::lookup(number).ok_or(Errno(libc::EBADF))?)?;
+        description::opened(table::lookup(number).ok_or(Errno(libc::EBADF))?)?;
         Err::<(), _>(Errno(libc::ENOTTY))
     });
     0

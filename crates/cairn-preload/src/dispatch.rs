@@ -32,9 +32,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::collections::BTreeSet;
 
 use cairn_posix::kernel;
+use cairn_posix::kernel::calls::{BY_INSTRUCTION, Outcome};
 use cairn_posix::kernel::configuration::{self, Configuration};
 use cairn_posix::kernel::gate;
-use cairn_posix::process::calls::{BY_INSTRUCTION, Outcome};
 use cairn_posix::process::unserved;
 use cairn_posix::selector::{self, ALLOW};
 use libc::{c_char, c_long, dl_phdr_info, siginfo_t, size_t, ucontext_t};

@@ -2,6 +2,7 @@
 //! and a program stored below the mount runs from an anonymous copy in memory. `scripts.rs` handles
 //! scripts.
 
+use cairn_posix::descriptors::description;
 use core::ffi::{CStr, c_char, c_int};
 
 use cairn_posix::data::copy;
@@ -9,8 +10,7 @@ use cairn_posix::descriptors::table;
 use cairn_posix::files::path::{self, Place, Route};
 use cairn_posix::files::{file, names};
 use cairn_posix::kernel::{address, configuration};
-use cairn_posix::process::Exec;
-use cairn_posix::process::unserved;
+use cairn_posix::process::{Exec, unserved};
 use cairn_posix::{Errno, PathResult};
 
 use crate::answer::{
@@ -60,7 +60,7 @@ fn executing(execute: impl FnOnce() -> c_int) -> c_int {
 fn into_memory(place: &Place) -> PathResult<c_int> {
     let number = file::open(place, libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
     let copied = table::lookup(number).ok_or(Errno(libc::EBADF)).and_then(copy::to_memory);
-    file::close(number)?;
+    description::close(number)?;
     Ok(copied?)
 }
 

@@ -4,6 +4,7 @@
 //! to be set are copied first, because code that holds the store's lock never touches the
 //! application's memory.
 
+use cairn_posix::descriptors::description;
 use core::ffi::{c_char, c_int, c_void};
 
 use cairn_posix::files::extended::{EXTENDED_NAME_BYTES_MAX, EXTENDED_VALUE_BYTES_MAX, InodeId};
@@ -129,7 +130,7 @@ unsafe fn hand_out(found: &[u8], target: *mut c_void, room: size_t) -> Result<us
 }
 
 fn opened(handle: HandleId) -> Result<InodeId> {
-    Ok(file::opened(handle)?.inode)
+    Ok(description::opened(handle)?.inode)
 }
 
 path_hooks! {

@@ -1,5 +1,6 @@
 //! Reading, writing, seeking.
 
+use cairn_posix::descriptors::description;
 use core::ffi::{c_int, c_void};
 
 use cairn_posix::data::io::{self, At};
@@ -65,7 +66,7 @@ enum Direction {
 
 #[cold]
 fn may_be_used(handle: HandleId, direction: Direction) -> Result<()> {
-    let info = file::opened(handle)?;
+    let info = description::opened(handle)?;
     match if direction == Direction::Read { info.read } else { info.write } {
         true => Ok(()),
         false => Err(Errno(libc::EBADF)),
@@ -190,7 +191,7 @@ fn flagged(of: (HandleId, Direction), offset: i64, flags: c_int) -> Result<At> {
     let at = if offset == -1 { At::Cursor } else { At::offset(offset)? };
     if flags & !libc::RWF_HIPRI != 0 {
         may_be_used(of.0, of.1)?;
-        if flags & !HARMLESS_FLAGS != 0 || file::opened(of.0)?.is_directory {
+        if flags & !HARMLESS_FLAGS != 0 || description::opened(of.0)?.is_directory {
             return Err(Errno(libc::EOPNOTSUPP));
         }
     }
@@ -219,7 +220,7 @@ descriptor_hooks! {
     fn fsync(descriptor: c_int) -> c_int, cancellation_point = |handle| file::sync(handle);
     fn fdatasync(descriptor: c_int) -> c_int, cancellation_point = |handle| file::sync(handle);
     fn syncfs(descriptor: c_int) -> c_int
-        = |handle| file::opened(handle).and_then(|_| file::sync_all());
+        = |handle| description::opened(handle).and_then(|_| file::sync_all());
     fn sync_file_range(descriptor: c_int, offset: i64, length: i64, flags: u32) -> c_int
         = |handle| file::sync_range(handle, offset, length, flags);
     fn ftruncate(descriptor: c_int, size: i64) -> c_int

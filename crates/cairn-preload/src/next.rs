@@ -8,7 +8,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use cairn_posix::process::calls::{self, Outcome};
+use cairn_posix::kernel::calls::{self, Outcome};
 
 /// A function of the C library, or of another preloaded library behind this one.
 ///

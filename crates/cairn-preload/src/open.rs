@@ -8,8 +8,7 @@ use cairn_posix::files::{file, names};
 use cairn_posix::{Errno, PathBounds, PathResult};
 
 use crate::answer::{answer_path, answer_path_as, set_errno};
-use crate::hooks;
-use crate::streams;
+use crate::{hooks, streams};
 
 /// Updates the table and streams after a new descriptor was opened, by us or by the C library for a
 /// foreign file. Returns `number`.

@@ -1,11 +1,11 @@
 //! Waiting for descriptors. A Cairn descriptor is always ready, like a regular file.
 
+use cairn_posix::descriptors::description;
 use core::ffi::{c_int, c_void};
 
 use cairn_posix::descriptors::table;
-use cairn_posix::files::file;
+use cairn_posix::kernel::calls::Outcome;
 use cairn_posix::kernel::{address, configuration};
-use cairn_posix::process::calls::Outcome;
 use cairn_posix::{Errno, kernel};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
@@ -30,7 +30,7 @@ fn events(number: c_int, asked: i16) -> i16 {
 /// Whether a Cairn descriptor was opened for more than its name (without `O_PATH`).
 fn is_opened(number: c_int) -> bool {
     let handle = table::lookup(number).ok_or(Errno(libc::EBADF));
-    guarded(|| handle.and_then(file::opened)).is_ok()
+    guarded(|| handle.and_then(description::opened)).is_ok()
 }
 
 /// Whether a descriptor, Cairn's or not, is open and not `O_PATH`.

@@ -5,6 +5,7 @@
 //! that the interpreter gets the script under its own name. Allocates by mmap only, because a
 //! forked child of a threaded program may not call malloc.
 
+use cairn_posix::descriptors::description;
 use core::ffi::{CStr, c_char, c_int};
 
 use cairn_posix::data::io::{self, At};
@@ -45,7 +46,7 @@ impl Interpreter {
             // SAFETY: the entry describes all of `line` except its last byte.
             io::read(handle, unsafe { Buffers::one(&entry) }, At::Cursor)
         });
-        file::close(number)?;
+        description::close(number)?;
         match line[..read?].starts_with(b"#!") {
             true => Ok(Some(Interpreter::parse(line)?)),
             false => Ok(None),

@@ -1,15 +1,15 @@
 //! Socket calls. They fail on a Cairn file, although its placeholder may be a socket. Calls that
 //! can pass descriptors are in `passing.rs`.
 
+use cairn_posix::descriptors::description;
 use core::ffi::{c_int, c_void};
 
-use cairn_posix::files::file;
 use cairn_posix::{Errno, HandleId, Result};
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
 
 /// Error of a socket call on a Cairn file: `ENOTSOCK`, or `EBADF` for an `O_PATH` descriptor.
 pub fn refused<T>(handle: HandleId) -> Result<T> {
-    file::opened(handle).and(Err(Errno(libc::ENOTSOCK)))
+    description::opened(handle).and(Err(Errno(libc::ENOTSOCK)))
 }
 
 descriptor_hooks! {
@@ -45,7 +45,7 @@ descriptor_hooks! {
         = |handle| refused::<usize>(handle);
     // As in the C library: by the mode bits that `fstat` reports.
     fn isfdtype(descriptor: c_int, kind: c_int) -> c_int = |handle| {
-        let directory = file::is_directory(handle)?;
+        let directory = description::is_directory(handle)?;
         let is = if directory { libc::S_IFDIR } else { libc::S_IFREG };
         Ok(c_int::from(kind as u32 == is))
     };

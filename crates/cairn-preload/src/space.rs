@@ -1,6 +1,7 @@
 //! Size, space and copies inside the kernel: truncate, fallocate, advice, `copy_file_range`,
 //! `sendfile`, `splice`.
 
+use cairn_posix::descriptors::description;
 use core::ffi::{c_char, c_int, c_uint};
 
 use cairn_posix::Errno;
@@ -101,7 +102,7 @@ pub unsafe extern "C-unwind" fn copy_file_range(
         }
         // The kernel checks the descriptors before the offsets.
         for handle in [source, target].into_iter().filter_map(table::lookup) {
-            file::opened(handle)?;
+            description::opened(handle)?;
         }
         // SAFETY: the caller passes null or a valid offset for each.
         let mut offsets = unsafe { (given(source_offset)?, given(target_offset)?) };

@@ -9,10 +9,10 @@
 //! error to the program. So setting up a ring fails with ENOSYS, and programs fall back to ordinary
 //! calls.
 
+use cairn_posix::descriptors::description;
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use cairn_posix::descriptors::table;
-use cairn_posix::files::file;
 use cairn_posix::kernel::configuration;
 use cairn_posix::{Errno, HandleInfo, Result, kernel};
 use libc::{iovec, ssize_t};
@@ -84,7 +84,7 @@ fn may_begin(request: &Request, file: HandleInfo) -> Result<()> {
 unsafe fn perform(request: &Request) -> Result<usize> {
     let Request { descriptor, operation, buffer, length, offset, transfer_flags, .. } = *request;
     let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
-    may_begin(request, file::opened(handle)?)?;
+    may_begin(request, description::opened(handle)?)?;
     let one = iovec { iov_base: buffer as *mut c_void, iov_len: length as usize };
     let (list, count) = match operation {
         READ_LIST | WRITE_LIST => (buffer as *const iovec, length as c_int),

@@ -1,8 +1,8 @@
 //! Terminal calls, which fail on a Cairn file.
 
+use cairn_posix::descriptors::description;
 use core::ffi::{c_char, c_int, c_void};
 
-use cairn_posix::files::file;
 use cairn_posix::{Errno, HandleId, Result};
 use libc::{pid_t, size_t};
 
@@ -10,7 +10,7 @@ use crate::answer::{answer, number};
 use crate::{hooks, streams};
 
 fn refused<T>(handle: HandleId) -> Result<T> {
-    file::opened(handle).and(Err(Errno(libc::ENOTTY)))
+    description::opened(handle).and(Err(Errno(libc::ENOTTY)))
 }
 
 descriptor_hooks! {

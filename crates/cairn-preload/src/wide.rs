@@ -12,8 +12,7 @@ use core::ffi::{c_int, c_void};
 use libc::{FILE, size_t, wchar_t};
 
 use crate::answer::{count_refusal, set_errno};
-use crate::stdio;
-use crate::streams;
+use crate::{stdio, streams};
 
 /// `wint_t`.
 type Wide = u32;

@@ -1,4 +1,4 @@
-//! Checks that the tests named in the rows of docs/SEMANTICS.md exist.
+//! Checks that the tests named in the rows of docs/semantics exist.
 //!
 //! Searches the sources for definitions: a function, a scenario of `tests/apps`, a line of a macro
 //! that makes tests, a module, a file; `conformance` stands for a row of
@@ -7,8 +7,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Parts of the page whose tables have tests in the last column.
-const PARTS: [&str; 3] = ["Kept", "Weakened", "Refused"];
+/// Sections whose rows say where their tests are.
+const SECTIONS: [&str; 3] = ["kept", "weakened", "refused"];
 /// Words before a colon in that column, each with the directory where its tests are defined.
 const PLACES: [(&str, &str); 8] = [
     ("apps", "tests/apps/families"),
@@ -85,27 +85,30 @@ fn is_definition(line: &str, name: &str) -> bool {
     }
 }
 
-/// A row of a table.
-struct Row<'a> {
-    part: &'a str,
-    what: &'a str,
-    tests: &'a str,
+/// A row of the page: a file of its section.
+struct Row {
+    section: String,
+    /// Name of the file without number and ending.
+    name: String,
+    tests: String,
 }
 
-impl Row<'_> {
-    /// All rows of a part. The part begins with its title.
-    fn all(part: &str) -> impl Iterator<Item = Row<'_>> {
-        let title = part.lines().next().unwrap_or_default();
-        let lines = part.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
-        lines.filter_map(move |line| {
-            let (what, tests) = (line.split(" | ").next()?, line.rsplit(" | ").next()?);
-            (tests != "test").then_some(Row { part: title, what, tests })
-        })
+impl Row {
+    /// All rows of a section's directory.
+    fn all(section: &str, directory: &Path) -> Vec<Row> {
+        let row = |entry: fs::DirEntry| {
+            let file = entry.file_name().to_string_lossy().into_owned();
+            let name = file.split_once('-')?.1.strip_suffix(".md")?.to_owned();
+            let text = fs::read_to_string(entry.path()).expect("UTF-8");
+            let tests = text.lines().find_map(|line| line.strip_prefix("test: "))?.to_owned();
+            Some(Row { section: section.to_owned(), name, tests })
+        };
+        fs::read_dir(directory).expect("a section").flatten().filter_map(row).collect()
     }
 
     /// Whether the conformance test must list a difference for the row.
     fn differs(&self) -> bool {
-        self.part != "Kept"
+        self.section != "kept"
     }
 }
 
@@ -125,7 +128,7 @@ fn plain(cell: &str) -> String {
 
 /// Errors in a row's list of tests.
 fn complaints(row: &Row, places: &[Place], differences: &str) -> Vec<String> {
-    let (first, cell) = (row.what, plain(row.tests));
+    let (first, cell) = (&row.name, plain(&row.tests));
     let mut wrong = Vec::new();
     let mut place = None;
     for part in cell.split("; ") {
@@ -151,10 +154,14 @@ fn complaints(row: &Row, places: &[Place], differences: &str) -> Vec<String> {
 
 #[test]
 fn every_row_of_the_page_names_tests_that_exist() {
-    let page = fs::read_to_string(workspace().join("docs/SEMANTICS.md")).expect("the page");
     let differences = include_str!("conformance/differences.txt");
-    let parts = page.split("\n## ").filter(|part| PARTS.iter().any(|name| part.starts_with(name)));
-    let (places, rows): (_, Vec<Row>) = (Place::all(), parts.flat_map(Row::all).collect());
+    let mut rows = Vec::new();
+    for entry in fs::read_dir(workspace().join("docs/semantics")).expect("sections").flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let section = SECTIONS.iter().find(|section| name.ends_with(&format!("-{section}")));
+        rows.extend(section.iter().flat_map(|section| Row::all(section, &entry.path())));
+    }
+    let places = Place::all();
     assert!(rows.len() > 80, "{} rows were found", rows.len());
     let wrong: Vec<String> =
         rows.iter().flat_map(|row| complaints(row, &places, differences)).collect();
@@ -165,14 +172,15 @@ fn every_row_of_the_page_names_tests_that_exist() {
 fn test_that_is_missing_is_planted_then_the_page_is_wrong() {
     let text = "mod slow {\nfn first(\n    second: \"x\";\nfn thirdly(\n";
     let places = [Place { name: "cli", sources: vec![("a/b.rs".into(), text.to_owned())] }];
-    let found = |part, tests, differences| {
-        complaints(&Row { part, what: "row", tests }, &places, differences).len()
+    let found = |section: &str, tests: &str, differences| {
+        let (section, tests) = (section.to_owned(), tests.to_owned());
+        complaints(&Row { section, name: "row".to_owned(), tests }, &places, differences).len()
     };
     let right = "cli: `first`, `second` (`none`), tests of `b.rs`, `slow::*` of `b.rs`";
-    assert_eq!(found("Weakened", right, ""), 0);
-    assert_eq!(found("Weakened", "cli: conformance; cli: the same", "\n[row]\n"), 0);
-    assert_eq!(found("Kept", "cli: conformance", ""), 0);
+    assert_eq!(found("weakened", right, ""), 0);
+    assert_eq!(found("weakened", "cli: conformance; cli: the same", "\n[row]\n"), 0);
+    assert_eq!(found("kept", "cli: conformance", ""), 0);
     for wrong in ["cli: `third`", "`first`", "cli: tests", "cli: conformance", "cli: `c.rs`"] {
-        assert_eq!(found("Weakened", wrong, ""), 1, "{wrong}");
+        assert_eq!(found("weakened", wrong, ""), 1, "{wrong}");
     }
 }

@@ -21,26 +21,7 @@ const HOUSES: [House; 6] = [
     House {
         name: "cairn-core",
         rooms: &["recovery", "image", "data", "namespace", "process", "space", "engine", "format"],
-        // The engine keeps what a transaction needs at hand: caches, leases, the shadow of an
-        // image; and slots have room for all that a process does.
-        up: &[
-            "engine/fs -> image",
-            "engine/fs -> recovery",
-            "engine/inode -> data",
-            "engine/inode -> process",
-            "engine/transaction -> data",
-            "engine/transaction -> image",
-            "engine/transaction -> namespace",
-            "engine/transaction -> space",
-            "format/layout -> data",
-            "format/layout -> image",
-            "format/memory -> image",
-            "process/pin -> data",
-            "process/process -> data",
-            "space/pool -> data",
-            "space/pool -> process",
-            "space/upkeep -> data",
-        ],
+        up: &[],
     },
     House {
         name: "cairn-device",
@@ -71,20 +52,12 @@ const HOUSES: [House; 6] = [
     House {
         name: "cairn-posix",
         rooms: &["process", "files", "data", "mapping", "descriptors", "mount", "kernel", "error"],
-        // The mount is where a process has everything of its own; a descriptor is closed, and a
-        // mapping made, with all that hangs on it.
+        // The mount attaches at its first use, with everything that the process has by then. Locks
+        // bring mappings up to date. A mapping is made and changed with data of its file.
         up: &[
-            "data/copy -> files",
-            "data/io -> files",
-            "descriptors/descriptor -> data",
-            "descriptors/descriptor -> files",
-            "descriptors/descriptor -> process",
-            "descriptors/locks -> files",
             "descriptors/locks -> mapping",
-            "kernel/configuration -> process",
             "mapping/change -> files",
             "mapping/create -> data",
-            "mapping/mapping -> data",
             "mount/mount -> descriptors",
             "mount/mount -> files",
             "mount/mount -> mapping",

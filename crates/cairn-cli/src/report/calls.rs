@@ -7,7 +7,7 @@
 //! such as ENOENT, is an ordinary failure.
 
 use cairn_agent::model::store_file;
-use cairn_posix::process::calls::{self, Outcome, Row};
+use cairn_posix::kernel::calls::{self, Outcome, Row};
 use cairn_posix::process::decisions;
 use clap::Args;
 use serde::Serialize;

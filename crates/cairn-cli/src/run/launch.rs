@@ -1,7 +1,7 @@
 //! Starts a program inside a job: the interposer library and the environment it needs.
 
 use cairn_posix::files::cwd;
-use cairn_posix::process::calls;
+use cairn_posix::kernel::calls;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

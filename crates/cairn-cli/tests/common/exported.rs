@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 pub const NAME: &str = "nqn.2026-11.test:remote";
 
 /// Variable with the address of another target. That target has a namespace 2 under the name that
-/// the tests of `cairn-agent` expect; its content does not matter.
+/// the tests of `cairn-target` expect; its content does not matter.
 const PEER_VARIABLE: &str = "CAIRN_NVME_PEER";
 
 /// A target that ends with the test.

@@ -12,12 +12,12 @@ use crate::engine::fs::Microfs;
 use crate::engine::inode::{
     ABSENT, ASKED, DAMAGED, Inode, LOST, TORN, UNAVAILABLE, UNCLEAN, WANTED,
 };
+use crate::engine::slot::Slot;
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::layout::{ABSENCE_BEAT, ABSENCE_WISHES, SlabKind};
 use crate::format::record::Operation;
 use crate::format::types::{Absence, Caller, HandleId, InodeId};
-use crate::process::Slot;
 use crate::process::handle::{Handle, MAY_READ, MAY_WRITE, PATH_ONLY};
 use crate::space::{Hope, Moment};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -20,22 +20,17 @@
 
 use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
+use crate::engine::run::BlockRun;
 use crate::engine::transaction::Transaction;
 use crate::format::error::Result;
-use crate::format::layout::{IMAGE_COUNT, PAGE_WORDS, TierRegion};
+use crate::format::layout::{BLOCKS_PER_PAGE, IMAGE_COUNT, PAGE_WORDS, TierRegion};
 use crate::format::types::InodeId;
-use crate::space::pool::{BlockRun, for_words};
+use crate::space::pool::for_words;
 use std::ops::Range;
 
-const BLOCKS_PER_PAGE: u32 = (PAGE_WORDS as u32 - 1) * u64::BITS;
 /// Extents and blocks examined under one lock.
 const EXTENT_BATCH: usize = 256;
 const BLOCK_BATCH: u32 = 1 << 13;
-
-/// Number of words for the change bits of `blocks` blocks.
-pub(crate) fn changed_words(blocks: u32) -> usize {
-    blocks.div_ceil(BLOCKS_PER_PAGE) as usize * PAGE_WORDS
-}
 
 /// Splits a run of blocks by page of bits. Yields the first word of the page, the first bit in it
 /// and the number of bits.

@@ -10,8 +10,8 @@
 //! Does not know where a record is, or whether it may still be changed; `oplog.rs` does.
 
 use crate::data::map::Extent;
+use crate::engine::run::{BlockRun, RUN_BLOCKS_MAX};
 use crate::format::record::Operation;
-use crate::space::pool::{BlockRun, RUN_BLOCKS_MAX};
 
 /// Parameters of either kind of record. Inode, offset, length and packed run have the same
 /// positions in both.

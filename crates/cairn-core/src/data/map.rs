@@ -6,6 +6,8 @@
 //! hold.
 
 use crate::engine::inode::{Inode, LOST, MAPPED, MAYBE_STALE};
+use crate::engine::run::{BlockRun, RUN_BLOCKS_MAX};
+use crate::engine::slot::Slot;
 use crate::engine::transaction::Transaction;
 use crate::engine::tree::{Key, Tree, high, key, low};
 use crate::format::error::Result;
@@ -13,8 +15,6 @@ use crate::format::layout::{
     EXTENTS_ROOT, LOG_DURABLE, LOG_HEAD, ORPHAN_COUNT, ORPHAN_FIRST, PIN_COUNT, SlabKind,
 };
 use crate::format::types::{Caller, InodeId, MODE_REGULAR};
-use crate::process::Slot;
-use crate::space::pool::{BlockRun, RUN_BLOCKS_MAX};
 
 const EXTENTS: Tree = Tree { root_word: EXTENTS_ROOT };
 /// Maximum number of extents changed in one transaction.

@@ -15,13 +15,13 @@ use crate::data::map::Stretch;
 use crate::data::read::{Lost, ReadPlan};
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{self, Inode, MAPPED_TO_STORE};
+use crate::engine::run::{BlockRun, RUN_BLOCKS_MAX};
+use crate::engine::slot::Slot;
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::layout::{LIMBO_FIRST, SlabKind};
 use crate::format::types::{Caller, HandleId, InodeId, SlotId, Timestamp};
-use crate::process::Slot;
 use crate::process::handle::{Handle, MAPPED, MAY_READ, MAY_WRITE, WROTE};
-use crate::space::pool::{BlockRun, RUN_BLOCKS_MAX};
 
 /// Maximum number of blocks in one plan; each changes a bit that goes to the transaction's undo
 /// area.

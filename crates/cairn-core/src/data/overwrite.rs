@@ -20,10 +20,10 @@ use crate::data::small::SMALL_BYTES_MAX;
 use crate::data::write::{PIECE_IN_PLACE, WriteKind, WritePiece};
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{HAS_WAITING, SETTLING, WANTS_SETTLE};
+use crate::engine::run::BlockRun;
 use crate::format::error::Result;
 use crate::format::types::{Caller, HandleId};
 use crate::process::handle::{APPEND, MAY_WRITE, WROTE};
-use crate::space::pool::BlockRun;
 
 impl Microfs {
     /// Writes `length` bytes, at most [`SMALL_BYTES_MAX`], at `offset` under one lock. Requires

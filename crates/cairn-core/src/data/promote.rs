@@ -18,13 +18,14 @@ use crate::data::quiet::Quiet;
 use crate::data::read::ReadPlan;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::Inode;
+use crate::engine::run::BlockRun;
+use crate::engine::slot::Slot;
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::layout::{PROMOTED, PROMOTES, READ_NOTES, READ_PLACES, READS_NOTED};
 use crate::format::types::{Caller, InodeId};
-use crate::process::Slot;
 use crate::process::pin::Reservation;
-use crate::space::pool::{BARRED, BlockRun};
+use crate::space::pool::BARRED;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -8,12 +8,12 @@
 use crate::data::map::{Extent, Replaced, Stretch};
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, ORPHAN, SETTLING, WANTS_SETTLE};
+use crate::engine::run::{BlockRun, PinnedRun, Replaces};
+use crate::engine::slot::Slot;
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::types::{Caller, InodeId};
-use crate::process::Slot;
-use crate::process::pin::{PIN_SETTLES, Pin, PinRequest, PinnedRun, Replaces};
-use crate::space::pool::BlockRun;
+use crate::process::pin::{PIN_SETTLES, Pin, PinRequest};
 
 /// Bytes to zero so that a file can grow over its tail.
 #[derive(Debug)]

@@ -8,10 +8,10 @@
 //! file without a tail, whose last block is zeroed to its end.
 
 use crate::data::map::Stretch;
-use crate::data::write::lease::keep_lease;
 use crate::data::write::{PIECE_IN_PLACE, WritePiece};
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{HAS_WAITING, SETTLING, WANTS_SETTLE};
+use crate::engine::lease::keep_lease;
 use crate::format::error::Result;
 use crate::format::types::{Caller, HandleId, Position};
 use crate::process::handle::{APPEND, MAY_WRITE, WROTE};

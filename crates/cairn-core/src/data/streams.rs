@@ -11,15 +11,12 @@
 
 use crate::engine::fields::fields;
 use crate::engine::inode::Inode;
+use crate::engine::run::BlockRun;
+use crate::engine::slot::{STREAMS_PER_SLOT, Slot};
 use crate::engine::transaction::Transaction;
 use crate::format::layout::TierRegion;
 use crate::format::types::HandleId;
-use crate::process::Slot;
-use crate::space::pool::{BlockRun, STRETCH_BLOCKS};
-
-/// Streams of one process.
-pub(crate) const STREAMS_PER_SLOT: usize = 16;
-pub(crate) const STREAM_WORDS: usize = 2;
+use crate::space::pool::STRETCH_BLOCKS;
 
 /// Shortest stretch in memory, where a stretch costs a mapping but no record.
 const STRETCH_BLOCKS_IN_MEMORY: u32 = 32;

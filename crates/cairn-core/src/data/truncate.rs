@@ -7,12 +7,12 @@
 use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{ABSENT, Inode, LOST, OPENED, ORPHAN, TORN, UNCLEAN};
+use crate::engine::run::BlockRun;
+use crate::engine::slot::Slot;
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::record::Operation;
 use crate::format::types::{Caller, InodeId};
-use crate::process::Slot;
-use crate::space::pool::BlockRun;
 
 /// Outcome of one step of a truncation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

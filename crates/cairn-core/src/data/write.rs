@@ -18,13 +18,13 @@
 use crate::data::map::Stretch;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{ABSENT, Inode, MAPPED_TO_STORE, SETTLING, WANTS_SETTLE};
+use crate::engine::run::{BlockRun, PinnedRun, Replaces};
+use crate::engine::slot::Slot;
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::types::{Caller, HandleId, InodeId, Position};
-use crate::process::Slot;
 use crate::process::handle::{APPEND, Handle, MAY_WRITE, WROTE};
-use crate::process::pin::{PIN_APPEND, PIN_CONTESTED, PinRequest, PinnedRun, RUNS_MAX, Replaces};
-use crate::space::pool::BlockRun;
+use crate::process::pin::{PIN_APPEND, PIN_CONTESTED, PinRequest, RUNS_MAX};
 
 mod commit;
 pub(crate) mod lease;

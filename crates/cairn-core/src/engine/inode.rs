@@ -8,15 +8,14 @@
 //! Invariant: `moves` never decreases, even across reuse of the record. Of the files that use a
 //! record, each is born later than the one before.
 
-use crate::data::write::lease::LEASES_PER_SLOT;
 use crate::engine::fields::fields;
+use crate::engine::slot::{LEASES_PER_SLOT, PINS_PER_SLOT};
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::layout::{ORPHAN_COUNT, ORPHAN_FIRST, SLOTS_MAX, SlabKind};
 use crate::format::types::{
     Attributes, Caller, Credentials, InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, MODE_TYPE,
 };
-use crate::process::pin::PINS_PER_SLOT;
 
 /// The last writer died by a signal, or left out bytes that there was no room for. Ends when the
 /// file is emptied, or a later writer closes it in order.

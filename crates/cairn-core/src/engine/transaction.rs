@@ -9,17 +9,17 @@
 //! anything: reads outside the segment give 0, writes do nothing, and both mark the transaction
 //! corrupt, so that it is rolled back and reported instead of committed.
 
-use crate::data::write::lease::Leases;
+use crate::engine::lease::Leases;
+use crate::engine::name_cache::NameCache;
+use crate::engine::shadow::{Held, ShadowHere};
+use crate::engine::slab;
+use crate::engine::tree::Absent;
 use crate::format::error::{Error, Result};
 use crate::format::layout::{
     self, Checksum, IMAGE, Layout, META_SUM, SLAB_HEADER_WORDS, SLAB_HEADERS, SLAB_KINDS,
     SlabRegion, UNDO_WORDS,
 };
 use crate::format::memory::Memory;
-use crate::image::{Held, ShadowHere};
-use crate::namespace::name_cache::NameCache;
-use crate::namespace::names::Absent;
-use crate::space::slab;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 

@@ -15,6 +15,7 @@
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::layout::SlabKind;
+use crate::format::types::InodeId;
 
 /// A tree, identified by the word that holds its root node (0 = empty).
 #[derive(Clone, Copy)]
@@ -109,6 +110,16 @@ impl Node {
 pub(crate) struct Gap {
     leaf: u32,
     position: usize,
+}
+
+/// Result of a search for a name that does not exist.
+#[derive(Clone, Copy)]
+pub(crate) struct Absent {
+    pub(crate) directory: InodeId,
+    /// Hash of the name; no other name of the directory has it.
+    pub(crate) hash: u64,
+    /// Place of the name in the tree.
+    pub(crate) gap: Option<Gap>,
 }
 
 /// The nodes from the root to a leaf, with the position taken in each.

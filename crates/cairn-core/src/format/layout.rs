@@ -11,12 +11,10 @@
 //! Invariant: every region starts on a page and follows from the static header alone. The header is
 //! checked against its CRC and the segment's length before anything else is read.
 
-use crate::data::changes::changed_words;
-use crate::data::parts::{self, Placement};
 use crate::format::error::{Error, Result};
 use crate::format::memory::{LOCK_WORDS, Memory};
+use crate::format::placement::{Placement, part_blocks};
 use crate::format::types::TIERS_MAX;
-use crate::image::shadow_words;
 use std::sync::atomic::Ordering;
 
 /// Version of the meta segment written by this build.
@@ -355,7 +353,7 @@ impl Layout {
             log,
             tiers,
             placement: geometry.placement,
-            part_blocks: parts::part_blocks(geometry),
+            part_blocks: part_blocks(geometry),
             slabs,
             segment_words: next,
         }
@@ -463,4 +461,22 @@ pub(crate) fn read_header(memory: &dyn Memory, checksum: Checksum) -> Result<Geo
         return Err(Error::Corrupt { what: "segment shorter than its geometry" });
     }
     Ok(geometry)
+}
+
+/// Places beyond one per page: for pages that were saved twice because their process died.
+pub(crate) const SPARE_PLACES: usize = 1024;
+
+/// Returns the number of words in the shadow of a segment of `segment_words` words.
+pub fn shadow_words(segment_words: usize) -> usize {
+    let pages = segment_words / PAGE_WORDS;
+    let places = pages + SPARE_PLACES;
+    let tables = pages.next_multiple_of(PAGE_WORDS) + places.next_multiple_of(PAGE_WORDS);
+    PAGE_WORDS + tables + places * PAGE_WORDS
+}
+
+pub(crate) const BLOCKS_PER_PAGE: u32 = (PAGE_WORDS as u32 - 1) * u64::BITS;
+
+/// Number of words for the change bits of `blocks` blocks.
+pub(crate) fn changed_words(blocks: u32) -> usize {
+    blocks.div_ceil(BLOCKS_PER_PAGE) as usize * PAGE_WORDS
 }

@@ -8,7 +8,7 @@
 //! does.
 
 use crate::format::error::{Error, Result};
-use crate::image::{PrivateWords, shadow_words};
+use crate::format::layout::shadow_words;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -170,15 +170,5 @@ impl Memory for HeapMemory {
             Some(end) if end <= self.shadow().len() => Ok(()),
             _ => Err(Error::NoSpace),
         }
-    }
-}
-
-impl PrivateWords for HeapMemory {
-    fn words(&self) -> &[AtomicU64] {
-        &self.words
-    }
-
-    fn shows_segment(&self) -> bool {
-        false
     }
 }

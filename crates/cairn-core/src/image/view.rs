@@ -6,12 +6,13 @@
 //! result belongs to the image if the image is still held. A change in the view is private to the
 //! process that makes it.
 
-use super::shadow::Shadow;
+use crate::engine::fs::Microfs;
+use crate::engine::shadow::Shadow;
+use crate::engine::slab;
 use crate::engine::transaction::{Local, Transaction};
 use crate::format::error::{Error, Result};
 use crate::format::layout::{self, Checksum, IMAGE, Layout, PAGE_WORDS, SLAB_KINDS};
-use crate::format::memory::{Acquired, Memory};
-use crate::space::slab;
+use crate::format::memory::{Acquired, HeapMemory, Memory};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -179,5 +180,27 @@ impl Memory for ImageMemory {
 
     fn back(&self, _first_word: usize, _word_count: usize) -> Result<()> {
         Ok(())
+    }
+}
+
+impl PrivateWords for HeapMemory {
+    fn words(&self) -> &[AtomicU64] {
+        Memory::words(self)
+    }
+
+    fn shows_segment(&self) -> bool {
+        false
+    }
+}
+
+impl Microfs {
+    /// Opens the image that a namespace holds for reading. Changes affect this memory only, and
+    /// tiers must not be written to. Errors: as `open`; every operation fails with `ImageLost` once
+    /// the image has ended or was given up.
+    pub fn open_image(memory: ImageMemory, checksum: Checksum) -> Result<Microfs> {
+        let geometry = layout::read_header(&memory, checksum)?;
+        let fs = Microfs::over(Box::new(memory), checksum, geometry, None)?;
+        fs.require_image()?;
+        Ok(fs)
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{EXECUTE, Inode, NAMELESS, RENAMED, WRITE};
+use crate::engine::slot::Slot;
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::record::Operation;
@@ -14,7 +15,6 @@ use crate::format::types::{
 };
 use crate::namespace::names::Entry;
 use crate::namespace::walk::{Last, Spare, Walked, last};
-use crate::process::Slot;
 
 const STICKY: u32 = 0o1000;
 

@@ -14,13 +14,13 @@
 //! Invariant: a record in use as a name has its directory and an inode; any other record lacks one
 //! of them. So a record itself says whether it still is what a cache remembers (name_cache.rs).
 
+use crate::engine::name_cache::Place;
 use crate::engine::transaction::Transaction;
-use crate::engine::tree::{Gap, Key, Tree, high, key, low};
+use crate::engine::tree::{Absent, Key, Tree, high, key, low};
 use crate::format::error::{Error, Result};
 use crate::format::layout::{NAMES_ROOT, SlabKind};
 use crate::format::text;
 use crate::format::types::{InodeId, PATH_BYTES_MAX};
-use crate::namespace::name_cache::Place;
 
 const NAMES: Tree = Tree { root_word: NAMES_ROOT };
 const HASH_BITS: u32 = 62;
@@ -35,16 +35,6 @@ pub(crate) struct Entry {
     /// Position in the directory; never 0.
     pub hash: u64,
     record: u32,
-}
-
-/// Result of a search for a name that does not exist.
-#[derive(Clone, Copy)]
-pub(crate) struct Absent {
-    directory: InodeId,
-    /// Hash of the name; no other name of the directory has it.
-    hash: u64,
-    /// Place of the name in the tree.
-    gap: Option<Gap>,
 }
 
 /// Returns the 62-bit hash of a name, never 0 and far enough from the end to probe. On media: do

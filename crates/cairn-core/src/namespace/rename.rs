@@ -4,13 +4,13 @@
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, RENAMED, WRITE};
+use crate::engine::slot::Slot;
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::record::Operation;
 use crate::format::types::{Caller, InodeId, NAME_BYTES_MAX, RenameMode, Timestamp};
 use crate::namespace::namei::{permit_creation, touch_directory};
 use crate::namespace::walk::{Last, Spare, Walked};
-use crate::process::Slot;
 
 impl Transaction<'_> {
     /// Updates a file or directory whose name a rename has taken over.

@@ -9,6 +9,7 @@
 use crate::engine::fields::fields;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{Inode, LOST, UNCLEAN};
+use crate::engine::slot::Slot;
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::layout::{HANDLES_MAX, SlabKind};
@@ -16,7 +17,6 @@ use crate::format::record::Operation;
 use crate::format::types::{
     HandleId, HandleInfo, Holding, InodeId, ProcessIdentity, SlotId, Timestamp,
 };
-use crate::process::Slot;
 
 pub(crate) const MAY_READ: u32 = 1;
 pub(crate) const MAY_WRITE: u32 = 2;

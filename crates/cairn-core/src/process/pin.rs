@@ -11,30 +11,20 @@
 //! file. So no other append is put there, and bytes appended behind it stay invisible until the
 //! place is filled or given up.
 
-use crate::data::write::lease::LEASES_PER_SLOT;
 use crate::engine::fields::fields;
 use crate::engine::inode::{ABSENT, HAS_WAITING, Inode, MAYBE_STALE, ORPHAN, SETTLING};
+use crate::engine::run::{BlockRun, PinnedRun, Replaces};
+use crate::engine::slot::{LEASED_FIRST, Slot, WRITES_PER_SLOT};
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::layout::{PIN_COUNT, PIN_EPOCH};
 use crate::format::types::InodeId;
-use crate::process::Slot;
-use crate::space::pool::BlockRun;
+use crate::process::{PIN_WORDS, PINS_PER_SLOT};
 use std::ops::Range;
 
-/// Concurrent writes of one process that were planned under the lock.
-const WRITES_PER_SLOT: usize = 7;
-/// One more pin for zeroing a tail: appends that keep their places may need that before they can go
-/// on.
-const SETTLING_PER_SLOT: usize = 1;
-/// Index of the first pin of a lease; the later ones are of leases, too.
-const LEASED_FIRST: usize = WRITES_PER_SLOT + SETTLING_PER_SLOT;
-const _: () = assert!(LEASED_FIRST % LEASES_PER_SLOT == 0);
-/// Number of pins of one process.
-pub(crate) const PINS_PER_SLOT: usize = LEASED_FIRST + LEASES_PER_SLOT;
 /// Maximum number of runs in one plan.
 pub(crate) const RUNS_MAX: usize = 4;
-pub(crate) const PIN_WORDS: usize = 16;
+
 const RUNS_FIRST: usize = 8;
 const _: () = assert!(RUNS_FIRST + 2 * RUNS_MAX <= PIN_WORDS);
 
@@ -70,39 +60,6 @@ fields!(Pin {
     // Count of the uses of this pin: tells the plan it was made for from earlier ones.
     ticket, set_ticket: word 7;
 });
-
-/// Blocks of a file that a plan writes to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PinnedRun {
-    pub file_block: u32,
-    pub blocks: BlockRun,
-    /// Whether this plan reserved the blocks, so that they are not part of the file yet.
-    pub fresh: bool,
-    /// Blocks in the image that the fresh ones replace. Known to the plan only.
-    pub replaces: Replaces,
-}
-
-/// Blocks that are to be replaced: their tier and the first of them, if there are any. Small,
-/// because plans are copied.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Replaces {
-    tier: [u8; 1],
-    first: [u8; 4],
-}
-
-impl Replaces {
-    pub(crate) const NOTHING: Replaces = Replaces { tier: [u8::MAX], first: [0; 4] };
-
-    pub(crate) fn blocks(tier: u8, first: u32) -> Replaces {
-        Replaces { tier: [tier], first: first.to_le_bytes() }
-    }
-
-    #[inline]
-    pub(crate) fn first(self) -> Option<(u8, u32)> {
-        let tier = self.tier[0];
-        (tier != u8::MAX).then(|| (tier, u32::from_le_bytes(self.first)))
-    }
-}
 
 impl Pin {
     pub(crate) fn is_active(self, tx: &Transaction) -> bool {

@@ -6,6 +6,8 @@
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{MAPPED, MAPPED_TO_STORE, ORPHAN};
+use crate::engine::run::BlockRun;
+use crate::engine::slot::PINS_PER_SLOT;
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::layout::{
@@ -14,8 +16,7 @@ use crate::format::layout::{
 use crate::format::types::{InodeId, ROOT, TIERS_MAX};
 use crate::namespace::extended::ExtendedAttributes;
 use crate::process::handle::{self, IN_FLIGHT, MAY_WRITE};
-use crate::process::pin::{PIN_LEASED, PINS_PER_SLOT};
-use crate::space::pool::BlockRun;
+use crate::process::pin::PIN_LEASED;
 
 /// Counts of a check. The blocks add up: free + in files + orphaned + reserved = capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,41 +12,25 @@
 //! durable, and every later call says so. So nothing may become durable between a failed flush and
 //! the note of it: whoever flushes, for whatever purpose, holds the duty of flushing.
 
+use crate::engine::durable::Durable;
 use crate::engine::fs::Microfs;
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::layout::{
-    Durability, LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_START, LOG_TAILS, LOG_WORDS, MEDIA_EPOCH,
-    MEDIA_FAILED, PAGE_WORDS, SNAPSHOT_NUMBER,
+    LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_START, LOG_TAILS, LOG_WORDS, MEDIA_EPOCH, MEDIA_FAILED,
+    PAGE_WORDS, SNAPSHOT_NUMBER,
 };
 use crate::format::log_media::{self, PAYLOAD_WORDS, block_of};
 use crate::format::media::{MEDIA_BLOCK_BYTES, Media, write_words};
 use crate::format::memory::Memory;
-use crate::format::superblock::Superblock;
 use crate::format::types::ProcessIdentity;
 use crate::process::claim::{Claim, FLUSH, SNAPSHOT};
 use crate::recovery::snapshot;
 use std::cell::Cell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Log blocks that are kept free, so that a flush in progress always finds room.
 pub(crate) const BLOCKS_SPARE: u64 = (LOG_WORDS as u64).div_ceil(PAYLOAD_WORDS) + 2;
-
-/// The media of a durable namespace, as one process uses them.
-pub(crate) struct Durable {
-    pub media: Arc<dyn Media>,
-    /// Media of the tiers behind the first one that survive the loss of memory. Only flushed here.
-    further: Vec<Arc<dyn Media>>,
-    pub superblock: Superblock,
-    /// Every operation is durable when it returns (NVMe-CR), not only those before a `sync`.
-    pub each_operation: bool,
-    /// This process, or the one it was forked from, has logged something.
-    pub logged: AtomicBool,
-    /// Identity of this process, for its duties. Not under a lock: a forked child would inherit it
-    /// taken.
-    identity: [AtomicU64; 3],
-}
 
 /// Usage of the log on the media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,37 +61,6 @@ struct Batch {
     from: u64,
     to: u64,
     turn: u64,
-}
-
-impl Durable {
-    pub(crate) fn new(
-        media: Arc<dyn Media>,
-        further: Vec<Arc<dyn Media>>,
-        superblock: Superblock,
-    ) -> Durable {
-        let each_operation = superblock.geometry.durability == Some(Durability::Operation);
-        Durable {
-            media,
-            further,
-            superblock,
-            each_operation,
-            logged: AtomicBool::new(false),
-            identity: [AtomicU64::new(u64::from(u32::MAX)), AtomicU64::new(0), AtomicU64::new(0)],
-        }
-    }
-
-    fn identity(&self) -> ProcessIdentity {
-        let [pid, pid_namespace, start_time] =
-            [0, 1, 2].map(|word| self.identity[word].load(Ordering::Relaxed));
-        ProcessIdentity { pid: pid as u32, pid_namespace, start_time }
-    }
-
-    fn set_identity(&self, identity: ProcessIdentity) {
-        let words = [u64::from(identity.pid), identity.pid_namespace, identity.start_time];
-        for (own, word) in self.identity.iter().zip(words) {
-            own.store(word, Ordering::Relaxed);
-        }
-    }
 }
 
 impl Microfs {

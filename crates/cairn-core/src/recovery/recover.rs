@@ -8,7 +8,7 @@
 //! Invariant: until that snapshot is durable, recovery changes nothing that another attempt would
 //! read.
 
-use crate::data::parts::Placement;
+use crate::engine::run::BlockRun;
 use crate::engine::transaction::store_half;
 use crate::format::error::Result;
 use crate::format::layout::{
@@ -18,12 +18,12 @@ use crate::format::layout::{
 use crate::format::log_media::{PAYLOAD_WORDS, block_of};
 use crate::format::media::{MEDIA_BLOCK_BYTES, Media, read_words};
 use crate::format::memory::Memory;
+use crate::format::placement::Placement;
 use crate::format::superblock::{MediaOptions, Superblock};
 use crate::format::types::{Caller, Credentials, MODE_DIRECTORY, ROOT, SlotId, TIERS_MAX};
 use crate::recovery::inspect::refuse_loss;
 use crate::recovery::replay::{Image, Seal};
 use crate::recovery::snapshot::{self, Header, Rebuilt};
-use crate::space::pool::BlockRun;
 use std::sync::atomic::Ordering;
 
 /// Outcome of recovery.

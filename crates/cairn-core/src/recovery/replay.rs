@@ -20,6 +20,7 @@ mod restore;
 use crate::data::coalesce::Strides;
 use crate::engine::fields::fields;
 use crate::engine::inode::{ABSENT, Inode, LOST, OPENED, TORN, UNCLEAN};
+use crate::engine::run::BlockRun;
 use crate::engine::transaction::{Local, Transaction};
 use crate::format::error::{Error, Result};
 use crate::format::layout::{self, Checksum, Geometry, Layout, SlabKind};
@@ -29,7 +30,6 @@ use crate::format::types::{
     Caller, Credentials, InodeId, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, MODE_TYPE,
     PATH_BYTES_MAX, SlotId, Timestamp,
 };
-use crate::space::pool::BlockRun;
 
 /// In an image: somebody may have had the file open for writing.
 const WRITING: u32 = 1 << 16;

@@ -8,15 +8,14 @@
 //! (streams.rs). On a tier with several parts, each part has a cursor (parts.rs). While an image is
 //! held, blocks that are in it are not handed out, free or not (image.rs).
 
-use crate::data::parts::Part;
 use crate::engine::inode::Inode;
+use crate::engine::run::{BlockRun, RUN_BLOCKS_MAX};
+use crate::engine::slot::{Slot, WARM_RUNS};
 use crate::engine::transaction::Transaction;
 use crate::format::layout::{CHECKSUMS_PER_PAGE, SlabKind, TierRegion};
 use crate::format::types::{HandleId, TIERS_MAX};
-use crate::process::Slot;
+use crate::space::parts::Part;
 
-/// Number of runs a slot remembers: a file of a GiB that was written beside others has so many.
-pub(crate) const WARM_RUNS: usize = 128;
 /// Number of blocks taken from the circular cursor at a time.
 pub(crate) const STRETCH_BLOCKS: u32 = 256;
 /// The same on a durable tier, where each stretch costs a record; but at most this share of the
@@ -30,41 +29,6 @@ pub(crate) const TOUCHED: usize = 2;
 pub(crate) const BARRED: usize = 3;
 /// Bitmap words examined for one hint before it is dropped.
 const HINT_SCAN_WORDS: u32 = 64;
-
-/// Consecutive blocks of one tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BlockRun {
-    pub tier: u8,
-    pub first: u32,
-    pub count: u32,
-}
-
-const COUNT_SHIFT: u32 = 36;
-const TIER_SHIFT: u32 = 60;
-const COUNT_MASK: u32 = (1 << (TIER_SHIFT - COUNT_SHIFT)) - 1;
-/// Longest run; freeing one stays well within the undo area.
-pub(crate) const RUN_BLOCKS_MAX: u32 = 1 << 16;
-
-impl BlockRun {
-    /// Encodes as tier (4 bits), count (24 bits), first block (36 bits).
-    pub(crate) fn pack(self) -> u64 {
-        u64::from(self.tier) << TIER_SHIFT
-            | u64::from(self.count) << COUNT_SHIFT
-            | u64::from(self.first)
-    }
-
-    pub(crate) fn unpack(word: u64) -> BlockRun {
-        BlockRun {
-            tier: (word >> TIER_SHIFT) as u8,
-            first: (word & ((1 << COUNT_SHIFT) - 1)) as u32,
-            count: (word >> COUNT_SHIFT) as u32 & COUNT_MASK,
-        }
-    }
-
-    pub(crate) fn end(self) -> u32 {
-        self.first.saturating_add(self.count)
-    }
-}
 
 /// Calls `visit(word index in bitmap, mask)` for the words that `first..first + count` touches.
 pub(crate) fn for_words(first: u32, count: u32, mut visit: impl FnMut(usize, u64)) {

@@ -7,13 +7,13 @@
 
 pub mod check;
 
+use crate::descriptors::description;
 use cairn_core::HandleId;
 use cairn_platform::sys;
 
 use crate::data::io::{self, At};
 use crate::data::transfer::Buffers;
 use crate::error::Result;
-use crate::files::file;
 use crate::kernel;
 use crate::kernel::gate;
 
@@ -118,7 +118,7 @@ fn give_back(source: End, offset: Option<&mut i64>, bytes: usize) -> Result<()> 
             *offset += back;
             Ok(())
         }
-        (End::Ours(handle), None) => file::seek(handle, back, libc::SEEK_CUR).map(drop),
+        (End::Ours(handle), None) => description::seek(handle, back, libc::SEEK_CUR).map(drop),
         (End::Kernel(descriptor), None) => {
             kernel::lseek(descriptor, back, libc::SEEK_CUR).map(drop)
         }
@@ -147,7 +147,7 @@ pub fn to_memory(handle: HandleId) -> Result<i32> {
 pub fn position(end: End, offset: Option<&i64>) -> Result<i64> {
     match (offset, end) {
         (Some(offset), _) => Ok(*offset),
-        (None, End::Ours(handle)) => file::seek(handle, 0, libc::SEEK_CUR),
+        (None, End::Ours(handle)) => description::seek(handle, 0, libc::SEEK_CUR),
         // A descriptor that cannot seek is refused later for its kind.
         (None, End::Kernel(descriptor)) => {
             Ok(kernel::lseek(descriptor, 0, libc::SEEK_CUR).unwrap_or(0) as i64)

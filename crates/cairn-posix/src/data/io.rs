@@ -5,17 +5,16 @@
 //!
 //! Does not know where bytes are; the core plans, `transfer.rs` moves.
 
+use crate::descriptors::description;
 use cairn_core::{
     Caller, Committed, Error, HandleId, LeasedWrite, Position, ReadPlan, SMALL_BYTES_MAX, WritePlan,
 };
 use cairn_platform::sys;
 
-use crate::data::read_ahead;
-use crate::data::space;
 use crate::data::transfer::{self, Buffers};
+use crate::data::{read_ahead, space};
 use crate::descriptors::table;
 use crate::error::{Errno, Result};
-use crate::files::file;
 use crate::mapping;
 use crate::mount::{self, Mount};
 
@@ -221,16 +220,16 @@ fn write_for(
 /// Appends to the file, wherever the cursor is and however the file was opened (`RWF_APPEND`). If
 /// `moves`, the cursor moves behind the written bytes. Errors: as `write`.
 pub fn append(handle: HandleId, buffers: Buffers, moves: bool) -> Result<usize> {
-    let (mount, info) = (mount::current()?, file::opened(handle)?);
+    let (mount, info) = (mount::current()?, description::opened(handle)?);
     if !info.write {
         return Err(Errno(libc::EBADF));
     }
-    file::opened_once_more(mount, info.inode, true, |own| {
+    description::opened_once_more(mount, info.inode, true, |own| {
         let written = write_for(Some(handle), own, buffers, At::Cursor)?;
         mount.fs().forget_lack(handle)?;
         if moves && written > 0 {
             let end = i64::try_from(mount.fs().handle(own)?.cursor);
-            file::seek(handle, end.map_err(|_| Errno(libc::EFBIG))?, libc::SEEK_SET)?;
+            description::seek(handle, end.map_err(|_| Errno(libc::EFBIG))?, libc::SEEK_SET)?;
         }
         Ok(written)
     })

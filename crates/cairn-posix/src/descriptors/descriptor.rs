@@ -3,15 +3,14 @@
 //! Invariant: the kernel and the table agree after every call. A number that is replaced leaves the
 //! table before the kernel replaces it; a duplicate of ours enters it afterwards.
 
+use crate::descriptors::description;
 use cairn_core::HandleId;
 use cairn_platform::sys;
 
-use crate::data::upkeep;
-use crate::descriptors::placeholder;
 use crate::descriptors::table::{self, Left};
+use crate::descriptors::{placeholder, upkeep};
 use crate::error::{Errno, Result};
-use crate::files::file;
-use crate::process::calls::{self, Outcome};
+use crate::kernel::calls::{self, Outcome};
 use crate::{kernel, mount};
 
 fn release_quietly(left: Option<Left>) {
@@ -119,7 +118,7 @@ pub fn close_range(first: u32, last: u32) -> Result<()> {
     let bound = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     for (descriptor, _) in table::range(bound(first), bound(last)) {
         // The kernel, too, closes what it can and ignores errors.
-        let _ = file::close(descriptor);
+        let _ = description::close(descriptor);
     }
     let mut start = first;
     for internal in placeholder::internal_numbers() {

@@ -25,14 +25,12 @@ use cairn_device::store::lock_file;
 use cairn_platform::descriptor::Descriptor;
 use cairn_platform::sys;
 
-use crate::descriptors::{placeholder, table};
+use crate::descriptors::{description, placeholder, table};
 use crate::error::{Errno, Result};
-use crate::files::file;
-use crate::kernel;
 use crate::kernel::gate;
 use crate::kernel::latch::{Held, Latch};
-use crate::mapping;
 use crate::mount::{self, Mount};
+use crate::{kernel, mapping};
 
 /// Owner of a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -194,7 +192,7 @@ pub fn lock_whole(number: i32, operation: i32) -> Result<()> {
     if !matches!(operation & !libc::LOCK_NB, libc::LOCK_SH | libc::LOCK_EX | libc::LOCK_UN) {
         return Err(Errno(libc::EINVAL));
     }
-    let info = file::opened(handle)?;
+    let info = description::opened(handle)?;
     if operation & libc::LOCK_UN == 0 && !info.read && !info.write {
         return Err(Errno(libc::EBADF));
     }

@@ -14,10 +14,8 @@ use cairn_core::HandleId;
 use cairn_device::directory;
 use cairn_platform::sys;
 
-use crate::descriptors::fd_passing;
-use crate::descriptors::locks;
-use crate::descriptors::readers;
 use crate::descriptors::table::{self, Left};
+use crate::descriptors::{fd_passing, locks, readers};
 use crate::error::{Errno, Result};
 use crate::kernel::configuration;
 use crate::mount::{self, Mount};

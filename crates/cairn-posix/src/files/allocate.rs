@@ -3,6 +3,7 @@
 //! Does not keep blocks beyond the end of a file: a range that goes past it is refused if the size
 //! is to stay.
 
+use crate::descriptors::description;
 use cairn_core::{HandleId, InodeId, TimeUpdate, Truncation, Usage};
 
 use crate::data::{io, space};
@@ -24,7 +25,7 @@ struct Range {
 
 impl Range {
     fn new(handle: HandleId, offset: i64, length: i64) -> Result<Range> {
-        let info = file::opened(handle)?;
+        let info = description::opened(handle)?;
         let start = u64::try_from(offset).map_err(|_| Errno(libc::EINVAL))?;
         let length = u64::try_from(length).ok().filter(|&length| length > 0);
         let length = length.ok_or(Errno(libc::EINVAL))?;
@@ -45,12 +46,12 @@ impl Range {
     /// Calls `act` with a handle of its own. Searching for holes moves the cursor, and the
     /// application's cursor is shared.
     fn probe<T>(&self, act: impl FnOnce(HandleId) -> Result<T>) -> Result<T> {
-        file::opened_once_more(self.mount, self.inode, false, act)
+        description::opened_once_more(self.mount, self.inode, false, act)
     }
 
     /// Marks the file as modified, whether or not its bytes changed.
     fn touch(&self) -> Result<()> {
-        let caller = file::unrestricted(self.mount);
+        let caller = description::unrestricted(self.mount);
         Ok(self.mount.fs().set_times(&caller, self.inode, TimeUpdate::Omit, TimeUpdate::Now)?)
     }
 

@@ -7,6 +7,7 @@
 //! Invariant: a stream is used under its latch; a closed one is handed out again only after its bit
 //! is cleared.
 
+use crate::descriptors::description;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -121,7 +122,7 @@ pub fn open(place: &Place) -> PathResult<&'static Stream> {
     let descriptor = file::open(place, flags, 0)?;
     from_descriptor(descriptor)
         .inspect_err(|_| {
-            let _ = file::close(descriptor);
+            let _ = description::close(descriptor);
         })
         .map_err(Into::into)
 }
@@ -182,7 +183,7 @@ impl Stream {
         let index = (core::ptr::from_ref(self) as usize - start as usize) / size_of::<Stream>();
         USED[index / 64].fetch_and(!(1 << (index % 64)), Ordering::Release);
         match table::is_ours(descriptor) {
-            true => file::close(descriptor),
+            true => description::close(descriptor),
             // The application closed the descriptor without the stream.
             false => Err(Errno(libc::EBADF)),
         }
@@ -298,7 +299,7 @@ impl Records<'_> {
 pub fn read_entries(descriptor: i32, target: &mut [u8]) -> Result<usize> {
     let mount = mount::current()?;
     let handle = table::lookup(descriptor).ok_or(Errno(libc::EBADF))?;
-    file::opened(handle)?;
+    description::opened(handle)?;
     let directory = mount.directory_of(descriptor)?;
     let mut position = mount.fs().seek(handle, 0, libc::SEEK_CUR)?;
     let filled = fill(mount, directory, &mut position, target)?;

@@ -6,15 +6,14 @@
 //! Does not read or write data (`io.rs`), allocate space (`allocate.rs`) or change names
 //! (`names.rs`).
 
+use crate::descriptors::description;
 use cairn_core::{
-    Attributes, Caller, Credentials, Error, HandleId, HandleInfo, InodeId, OpenOptions, Opened,
-    PathBounds, TimeUpdate, Timestamp, Truncation,
+    Attributes, Caller, Error, HandleId, HandleInfo, InodeId, OpenOptions, Opened, PathBounds,
+    TimeUpdate, Timestamp, Truncation,
 };
-use cairn_platform::sys;
 
-use crate::data::{absent, io, upkeep};
-use crate::descriptors::table::Left;
-use crate::descriptors::{placeholder, table};
+use crate::data::{absent, io};
+use crate::descriptors::{placeholder, upkeep};
 use crate::error::{Errno, PathResult, Result};
 use crate::files::cwd;
 use crate::files::path::Place;
@@ -156,21 +155,6 @@ fn keep_status(mount: &Mount, handle: HandleId, flags: i32) -> Result<()> {
     }
 }
 
-/// As `close(2)`. Errors: `EBADF` if the descriptor is not ours.
-pub fn close(descriptor: i32) -> Result<()> {
-    let left = table::leave(descriptor).ok_or(Errno(libc::EBADF))?;
-    let released = release(left);
-    let closed = sys::close(descriptor);
-    table::closed(descriptor);
-    released?;
-    Ok(closed?)
-}
-
-/// Releases what a number that left the table referred to.
-pub(crate) fn release(left: Left) -> Result<()> {
-    upkeep::release(mount::holder().ok_or(Errno(libc::EIO))?, left)
-}
-
 /// Returns the attributes of a file by name.
 pub fn stat(place: &Place, follow: bool) -> PathResult<Attributes> {
     let mount = mount::current()?;
@@ -220,7 +204,7 @@ pub fn truncate(place: &Place, size: i64) -> PathResult<()> {
 pub fn truncate_handle(handle: HandleId, size: i64) -> Result<()> {
     let size = u64::try_from(size).map_err(|_| Errno(libc::EINVAL))?;
     let mount = mount::current()?;
-    let info = opened(handle)?;
+    let info = description::opened(handle)?;
     if !info.write {
         return Err(Errno(libc::EINVAL));
     }
@@ -288,17 +272,16 @@ pub fn set_times(inode: InodeId, times: Option<[libc::timespec; 2]>) -> Result<(
 
 /// As `lseek(2)`. On a directory `SEEK_SET` takes a position that `readdir` returned.
 pub fn seek(handle: HandleId, offset: i64, whence: i32) -> Result<i64> {
-    let mount = mount::current()?;
-    let position = mount.fs().seek(handle, offset, whence)?;
+    let position = description::seek(handle, offset, whence)?;
     if !matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) {
         mapping::follow_handle(handle);
     }
-    i64::try_from(position).map_err(|_| Errno(libc::EOVERFLOW))
+    Ok(position)
 }
 
 /// As `fsync(2)`: makes the data as durable as its tiers can, with valid checksums.
 pub fn sync(handle: HandleId) -> Result<()> {
-    opened(handle)?;
+    description::opened(handle)?;
     let mount = mount::current()?;
     upkeep::seal_handle(mount, handle)?;
     let is_durable = mount.fs().geometry().durability.is_some();
@@ -329,7 +312,7 @@ pub fn sync_range(handle: HandleId, offset: i64, length: i64, flags: u32) -> Res
     const KNOWN: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
         | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    opened(handle)?;
+    description::opened(handle)?;
     let end = offset.checked_add(length).filter(|&end| offset >= 0 && end >= offset);
     if flags & !KNOWN != 0 || end.is_none() {
         return Err(Errno(libc::EINVAL));
@@ -339,7 +322,7 @@ pub fn sync_range(handle: HandleId, offset: i64, length: i64, flags: u32) -> Res
 
 /// As `posix_fadvise(3)`. Memory is the cache, so advice has no effect and is only checked.
 pub fn advise(handle: HandleId, length: i64, advice: i32) -> Result<()> {
-    opened(handle)?;
+    description::opened(handle)?;
     match length >= 0 && (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice) {
         true => Ok(()),
         false => Err(Errno(libc::EINVAL)),
@@ -348,42 +331,12 @@ pub fn advise(handle: HandleId, length: i64, advice: i32) -> Result<()> {
 
 /// As `readahead(2)`, with no effect: memory needs no read-ahead.
 pub fn read_ahead(handle: HandleId) -> Result<usize> {
-    let info = opened(handle)?;
+    let info = description::opened(handle)?;
     match (info.read, info.is_directory) {
         (false, _) => Err(Errno(libc::EBADF)),
         (true, true) => Err(Errno(libc::EINVAL)),
         (true, false) => Ok(0),
     }
-}
-
-/// Returns the state of an open handle. Errors: `EBADF` if it only names a file (`O_PATH`).
-pub fn opened(handle: HandleId) -> Result<HandleInfo> {
-    let info = mount::current()?.fs().handle(handle)?;
-    match info.path_only {
-        true => Err(Errno(libc::EBADF)),
-        false => Ok(info),
-    }
-}
-
-/// Returns this process as a caller with all rights, for operations that were permitted when the
-/// file was opened: its mode may have changed since.
-pub(crate) fn unrestricted(mount: &Mount) -> Caller {
-    Caller { credentials: Credentials { uid: 0, gid: 0 }, ..mount.caller() }
-}
-
-/// Opens the file again for writing and calls `act` with the new handle, which has its own cursor.
-pub(crate) fn opened_once_more<T>(
-    mount: &Mount,
-    inode: InodeId,
-    append: bool,
-    act: impl FnOnce(HandleId) -> Result<T>,
-) -> Result<T> {
-    let caller = unrestricted(mount);
-    let options = OpenOptions { write: true, append, ..OpenOptions::default() };
-    let own = mount.fs().open_file(&caller, inode, b"", options, 0)?.handle;
-    let result = act(own);
-    mount.fs().release(caller.slot, own, mount::now())?;
-    result
 }
 
 /// As `fcntl(F_GETFL)`.
@@ -408,33 +361,11 @@ fn kept_status(info: &HandleInfo) -> i32 {
 /// As `fcntl(F_SETFL)`: only `O_APPEND` has an effect; other flags are remembered.
 pub fn set_status_flags(handle: HandleId, flags: i32) -> Result<()> {
     let mount = mount::current()?;
-    let info = opened(handle)?;
+    let info = description::opened(handle)?;
     let before = kept_status(&info);
     let after = before & !SETTABLE_FLAGS | flags & SETTABLE_FLAGS;
     if after != before {
         mount.fs().set_status(handle, after as u32 >> STATUS_SHIFT)?;
     }
     Ok(mount.fs().set_append(handle, flags & libc::O_APPEND != 0)?)
-}
-
-/// Returns the bytes from the cursor to the end (`FIONREAD`); negative if the cursor is past the
-/// end. Errors: `ENOTTY` for a directory.
-pub fn bytes_ahead(handle: HandleId) -> Result<i64> {
-    let info = opened(handle)?;
-    if info.is_directory {
-        return Err(Errno(libc::ENOTTY));
-    }
-    let size = mount::current()?.fs().attributes(info.inode)?.size;
-    Ok(size.wrapping_sub(info.cursor) as i64)
-}
-
-/// Whether the handle refers to a directory.
-pub fn is_directory(handle: HandleId) -> Result<bool> {
-    Ok(mount::current()?.fs().handle(handle)?.is_directory)
-}
-
-/// Returns the mount and the caller, for operations composed of several.
-pub(crate) fn caller() -> Result<(&'static Mount, Caller)> {
-    let mount = mount::current()?;
-    Ok((mount, mount.caller()))
 }

@@ -1,5 +1,6 @@
 //! Names: creating, removing, renaming and linking files and directories; unique temporary names.
 
+use crate::descriptors::description;
 use cairn_core::{HandleId, InodeId, PATH_BYTES_MAX, RenameMode};
 
 use crate::error::{Errno, PathError, PathResult, Result};
@@ -17,7 +18,7 @@ const SYMLINKS_MAX: usize = 40;
 
 /// As `mkdir(2)`.
 pub fn make_directory(place: &Place, mode: u32) -> PathResult<()> {
-    let (mount, caller) = file::caller()?;
+    let (mount, caller) = description::caller()?;
     let mode = mode & DIRECTORY_BITS & !cwd::umask();
     let made = mount.fs().make_directory(&caller, place.base, place.path, mode);
     mount.at(place, false, made).map(drop)
@@ -34,7 +35,7 @@ pub fn make_node(place: &Place, mode: u32) -> PathResult<()> {
     }
     let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
     let descriptor = file::open(place, flags, mode)?;
-    Ok(file::close(descriptor)?)
+    Ok(description::close(descriptor)?)
 }
 
 /// Returns the error for a special file. Errors of the name come before `EPERM`.
@@ -62,14 +63,14 @@ fn name_of_a_directory(place: &Place) -> PathError {
 
 /// As `rmdir(2)`.
 pub fn remove_directory(place: &Place) -> PathResult<()> {
-    let (mount, caller) = file::caller()?;
+    let (mount, caller) = description::caller()?;
     let removed = mount.fs().remove_directory(&caller, place.base, place.path);
     mount.at(place, false, removed)
 }
 
 /// As `unlink(2)`.
 pub fn unlink(place: &Place) -> PathResult<()> {
-    let (mount, caller) = file::caller()?;
+    let (mount, caller) = description::caller()?;
     let removed = mount.fs().unlink(&caller, place.base, place.path);
     mount.at(place, false, removed)?;
     mount.reclaim();
@@ -87,7 +88,7 @@ pub fn remove(place: &Place) -> PathResult<()> {
 /// As `renameat2(2)`. Errors: `EXDEV` if a name leaves the mount; `EINVAL` for `RENAME_WHITEOUT`.
 pub fn rename(from: &Place, to: &Place, flags: u32) -> Result<()> {
     let mode = rename_mode(flags)?;
-    let (mount, caller) = file::caller()?;
+    let (mount, caller) = description::caller()?;
     mount.fs().rename(&caller, (from.base, from.path), (to.base, to.path), mode)?;
     mount.reclaim();
     Ok(())
@@ -105,20 +106,20 @@ pub fn rename_mode(flags: u32) -> Result<RenameMode> {
 
 /// As `linkat(2)`. Errors: `EXDEV` if a name leaves the mount.
 pub fn link(old: &Place, new: &Place, follow: bool) -> Result<()> {
-    let (mount, caller) = file::caller()?;
+    let (mount, caller) = description::caller()?;
     Ok(mount.fs().link(&caller, (old.base, old.path), (new.base, new.path), follow)?)
 }
 
 /// As `symlink(2)`.
 pub fn symlink(target: &[u8], place: &Place) -> PathResult<()> {
-    let (mount, caller) = file::caller()?;
+    let (mount, caller) = description::caller()?;
     let made = mount.fs().symlink(&caller, target, place.base, place.path);
     mount.at(place, false, made).map(drop)
 }
 
 /// Returns the target of a symbolic link.
 pub fn read_link(place: &Place) -> PathResult<Vec<u8>> {
-    let (mount, caller) = file::caller()?;
+    let (mount, caller) = description::caller()?;
     let mut target = Vec::with_capacity(PATH_BYTES_MAX);
     let read = mount.fs().read_link(&caller, place.base, place.path, &mut target);
     mount.at(place, false, read)?;

@@ -16,9 +16,8 @@ use cairn_core::InodeId;
 use crate::descriptors::table;
 use crate::error::{Errno, Result};
 use crate::files::cwd;
-use crate::kernel::address;
 use crate::kernel::configuration::{self, Configuration};
-use crate::kernel::{gate, stack};
+use crate::kernel::{address, gate, stack};
 use crate::{kernel, mount};
 
 /// Longest path that the kernel accepts, with its NUL.

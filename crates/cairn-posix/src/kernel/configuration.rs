@@ -12,7 +12,7 @@ use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use crate::error::{Errno, Result};
-use crate::process::rank::Rank;
+use crate::kernel::launcher::Rank;
 
 /// Longest variable that is kept: name, value and the final NUL.
 const VARIABLE_BYTES: usize = 4096;

@@ -22,11 +22,10 @@ use crate::descriptors::table;
 use crate::error::{Errno, PathResult, Result};
 use crate::files::path::Place;
 use crate::files::{cwd, file};
-use crate::kernel::configuration;
-use crate::kernel::gate;
+use crate::kernel::launcher::Rank;
+use crate::kernel::{configuration, gate};
 use crate::mapping;
 use crate::mount::{self, Mount};
-use crate::process::rank::Rank;
 
 /// Job description, and the file that the agent holds a lock on.
 const JOB_FILE: &std::ffi::CStr = c"job.json";

@@ -6,6 +6,7 @@
 // Each test file is a program of its own and uses only a part of this module.
 #![allow(dead_code)]
 
+use cairn_posix::descriptors::description;
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -100,7 +101,7 @@ pub fn handle(descriptor: i32) -> HandleId {
 }
 
 pub fn close(descriptor: i32) {
-    file::close(descriptor).unwrap();
+    description::close(descriptor).unwrap();
 }
 
 pub fn write_at(descriptor: i32, bytes: &[u8], at: At) -> Result<usize> {

@@ -13,6 +13,7 @@ use cairn_device::store::namespace::create_namespace;
 use cairn_platform::{process, sys};
 use cairn_posix::data::io::{self, At};
 use cairn_posix::data::transfer::Buffers;
+use cairn_posix::descriptors::description;
 use cairn_posix::descriptors::table;
 use cairn_posix::files::path::Place;
 use cairn_posix::files::{file, names};
@@ -72,7 +73,7 @@ pub fn open(name: &str, flags: i32) -> PathResult<i32> {
 }
 
 pub fn close(descriptor: i32) {
-    file::close(descriptor).expect("closes");
+    description::close(descriptor).expect("closes");
 }
 
 pub fn write_at(descriptor: i32, bytes: &[u8], at: At) -> Result<usize> {

@@ -7,15 +7,15 @@
 //! Does not decide how often to plan again; the caller does.
 
 use super::WritePlan;
-use super::lease::keep_lease;
 use crate::data::map::{Extent, Replaced, Stretch};
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{ABSENT, Inode, MAPPED_TO_STORE, ORPHAN};
+use crate::engine::lease::keep_lease;
+use crate::engine::run::{BlockRun, PinnedRun};
 use crate::engine::transaction::{Transaction, store_half};
 use crate::format::error::{Error, Result};
 use crate::format::types::Caller;
-use crate::process::pin::{PIN_APPEND, PIN_CONTESTED, Pin, PinnedRun};
-use crate::space::pool::BlockRun;
+use crate::process::pin::{PIN_APPEND, PIN_CONTESTED, Pin};
 
 /// Outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -40,30 +40,22 @@
 
 use super::{EMPTY_RUN, PIECE_IN_PLACE, WritePiece, WritePlan};
 use crate::data::map::Stretch;
-use crate::engine::fields::fields;
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{
     ABSENT, HAS_WAITING, Inode, LOST, MAPPED_TO_STORE, SETTLING, WANTS_SETTLE,
 };
+use crate::engine::lease::{
+    BUSY, LIVE, Lease, PUBLISHED_MAX, PUBLISHED_SHIFT, Record, Seat, TakenSeat,
+};
+use crate::engine::run::{BlockRun, PinnedRun, Replaces};
+use crate::engine::slot::{LEASE_WORDS, LEASES_PER_SLOT, Slot};
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
-use crate::format::types::{Caller, HandleId, InodeId, SlotId, Timestamp};
-use crate::process::Slot;
+use crate::format::types::{Caller, HandleId, InodeId, Timestamp};
 use crate::process::handle::{APPEND, Handle};
-use crate::process::pin::{PIN_APPEND, PIN_LEASED, Pin, PinRequest, PinnedRun, RUNS_MAX, Replaces};
-use crate::space::pool::BlockRun;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use crate::process::pin::{PIN_APPEND, PIN_LEASED, Pin, PinRequest, RUNS_MAX};
+use std::sync::atomic::Ordering;
 
-/// Leases of one process.
-pub(crate) const LEASES_PER_SLOT: usize = 4;
-/// Words of a lease's record.
-pub(crate) const LEASE_WORDS: usize = 8;
-
-const LIVE: u64 = 1 << 63;
-const BUSY: u64 = 1 << 62;
-const PUBLISHED_SHIFT: u32 = 32;
-const PUBLISHED_MAX: u64 = (1 << 30) - 1;
 /// Words of a record that are used without the lock.
 const STATE: usize = 0;
 const TIME: usize = 1;
@@ -76,37 +68,8 @@ const NO_LEASE: u32 = SETTLING | WANTS_SETTLE | HAS_WAITING | LOST | MAPPED_TO_S
 /// Number of tries at a lease that another thread uses, before the lock is taken instead.
 const SPINS: u32 = 100;
 
-/// A lease in a process's slot; its first word is the state.
-#[derive(Clone, Copy, Debug)]
-struct Record {
-    at: usize,
-}
-
-fields!(Record {
-    // Time of the last write under the lease.
-    time, set_time: time 1;
-    // Bytes of the write in progress.
-    claimed, set_claimed: word 2;
-    // Offset in the file of the first byte.
-    start, set_start: word 3;
-    handle, set_handle: word 4;
-});
-
 fn published(state: u64) -> u64 {
     state >> PUBLISHED_SHIFT & PUBLISHED_MAX
-}
-
-/// A lease, as its holder remembers it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lease {
-    handle: HandleId,
-    slot: SlotId,
-    inode: InodeId,
-    record: Record,
-    pin_index: usize,
-    pin_ticket: u64,
-    start: u64,
-    run: PinnedRun,
 }
 
 /// A write in progress under a lease: its bytes are moved, then it is published or withdrawn.
@@ -170,72 +133,6 @@ enum Claim {
     InUse,
     /// The lease has ended, or the write does not fit.
     Never,
-}
-
-/// The leases of this process.
-#[derive(Default)]
-pub(crate) struct Leases {
-    seats: [Seat; LEASES_PER_SLOT],
-    /// Index of the seat to give up next.
-    next: AtomicUsize,
-}
-
-#[derive(Default)]
-struct Seat {
-    /// Description that has the lease, as a hint.
-    handle: AtomicU32,
-    lease: Mutex<Option<Lease>>,
-}
-
-/// A seat that this thread alone uses.
-pub(crate) struct TakenSeat<'l> {
-    index: usize,
-    handle: &'l AtomicU32,
-    lease: MutexGuard<'l, Option<Lease>>,
-}
-
-impl Leases {
-    fn seat_of(&self, handle: HandleId) -> Option<usize> {
-        self.seats.iter().position(|seat| seat.handle.load(Ordering::Relaxed) == handle.0)
-    }
-
-    /// Takes a seat. Never waits: its user may be a thread that a forked child does not have.
-    fn take(&self, index: usize) -> Option<TakenSeat<'_>> {
-        let Seat { handle, lease } = &self.seats[index];
-        Some(TakenSeat { index, handle, lease: lease.try_lock().ok()? })
-    }
-
-    /// Takes a seat for a lease to `handle`: the one it has, else one without a live lease, else
-    /// the next one in turn.
-    fn take_for(&self, handle: HandleId, words: &[AtomicU64]) -> Option<TakenSeat<'_>> {
-        if let Some(index) = self.seat_of(handle) {
-            return self.take(index);
-        }
-        let is_live = |lease: &Lease| {
-            words
-                .get(lease.record.at)
-                .is_some_and(|state| state.load(Ordering::Relaxed) & LIVE != 0)
-        };
-        let unused = (0..LEASES_PER_SLOT)
-            .filter_map(|index| self.take(index))
-            .find(|seat| !seat.lease.as_ref().is_some_and(is_live));
-        unused.or_else(|| self.take(self.next.fetch_add(1, Ordering::Relaxed) % LEASES_PER_SLOT))
-    }
-}
-
-impl TakenSeat<'_> {
-    fn clear(&mut self) {
-        self.handle.store(0, Ordering::Relaxed);
-        *self.lease = None;
-    }
-}
-
-/// Remembers a lease that the transaction, which has ended, gave.
-pub(crate) fn keep_lease(seat: Option<TakenSeat>, lease: Option<Lease>) {
-    if let Some((mut seat, lease)) = seat.zip(lease) {
-        seat.handle.store(lease.handle.0, Ordering::Relaxed);
-        *seat.lease = Some(lease);
-    }
 }
 
 impl Microfs {

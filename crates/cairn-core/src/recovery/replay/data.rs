@@ -4,12 +4,12 @@ use super::{HAS_SEAL, Rest, Seal, WRITING, contradiction};
 use crate::data::coalesce::Strides;
 use crate::data::map::{Extent, Stretch};
 use crate::engine::inode::{ABSENT, Inode, LOST, MAYBE_STALE, OPENED, TORN, UNCLEAN};
+use crate::engine::run::BlockRun;
 use crate::engine::transaction::Transaction;
 use crate::format::error::{Error, Result};
 use crate::format::record::{Operation, Record};
 use crate::format::types::Timestamp;
 use crate::namespace::extended::is_well_formed;
-use crate::space::pool::BlockRun;
 
 /// Maximum number of pieces of a file that one record replaces: each may split a node on every
 /// level of the tree.

@@ -1,10 +1,10 @@
 //! Checks of the copying calls before anything moves, in the order in which the kernel makes them.
 
+use crate::descriptors::description;
 use cairn_platform::sys;
 
 use super::End;
 use crate::error::{Errno, Result};
-use crate::files::file;
 use crate::mount;
 
 /// Properties of one side of a copy.
@@ -24,7 +24,7 @@ impl Facts {
         match end {
             End::Kernel(descriptor) => Facts::of_descriptor(descriptor),
             End::Ours(handle) => {
-                let info = file::opened(handle)?;
+                let info = description::opened(handle)?;
                 let size = mount::current()?.fs().attributes(info.inode)?.size;
                 let kind = if info.is_directory { libc::S_IFDIR } else { libc::S_IFREG };
                 let inode = u64::from(info.inode.0);
