@@ -283,8 +283,8 @@ impl Timeline {
     /// format; those of the system.
     pub fn load(path: &Path) -> io::Result<Timeline> {
         let bytes = store_file::read(path, 2 * BYTES_MAX)?;
-        let newer = || io::Error::new(io::ErrorKind::InvalidData, "it is not a timeline");
-        let timeline = Timeline::decode(&bytes).ok_or_else(newer)?;
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "it is not a timeline");
+        let timeline = Timeline::decode(&bytes).ok_or_else(damaged)?;
         match timeline.header.format {
             ..=TIMELINE_FORMAT => Ok(timeline),
             _ => Err(io::Error::new(

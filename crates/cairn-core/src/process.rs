@@ -375,7 +375,8 @@ impl Microfs {
     pub fn mark_exec(&self, slot: SlotId, about_to: bool) -> Result<()> {
         self.transact(|tx| {
             let slot = tx.slot(slot)?;
-            slot.set_flags(tx, if about_to { ENDS_CLEAN } else { 0 });
+            let others = slot.flags(tx) & !ENDS_CLEAN;
+            slot.set_flags(tx, if about_to { others | ENDS_CLEAN } else { others });
             Ok(())
         })
     }

@@ -379,12 +379,22 @@ impl SharedRemote {
 
     /// Whether this process has seen that this host holds the reservation.
     pub fn is_reserved_here(&self) -> bool {
-        self.with(|remote| Ok(remote.is_reserved_here())) == Ok(true)
+        self.has_seen(Remote::is_reserved_here)
     }
 
     /// Whether this process has made the claim, and no process of this host had made it before.
     pub fn was_free(&self) -> bool {
-        self.with(|remote| Ok(remote.was_free())) == Ok(true)
+        self.has_seen(Remote::was_free)
+    }
+
+    /// Whether something is so of this process's connection. Sends nothing, so it says nothing of
+    /// whether the target answers.
+    fn has_seen(&self, is_so: impl Fn(&Remote<TcpFabric>) -> bool) -> bool {
+        let generation = process::generation();
+        let _turn = Turn::take(&self.locked, generation);
+        // SAFETY: only this thread has the connection. It is looked at only if it is this process's.
+        self.owner.load(Ordering::Relaxed) == generation
+            && is_so(unsafe { &(&*self.connection.get()).remote })
     }
 
     /// Lets other hosts claim the namespace.

@@ -167,12 +167,13 @@ unsafe fn name(text: &[u8], target: *mut c_char, size: size_t) -> Result<c_int> 
 }
 
 unsafe fn fill_status(target: *mut Status) -> Result<c_int> {
-    address::check_writable(target, 1)?;
-    // SAFETY: the caller passes a structure that begins with its size.
+    address::check_writable(target, size_of::<usize>())?;
+    // SAFETY: the caller passes a structure that begins with its size, and that can be read.
     let size = unsafe { (&raw const (*target).size).read_unaligned() };
     if !(size_of::<Status>()..=STRUCTURE_MAX).contains(&size) {
         return Err(Errno(libc::EINVAL));
     }
+    address::check_writable(target, size)?;
     let found = job::status()?;
     let mut status = Status { size, ..Status::default() };
     status.flags =

@@ -129,8 +129,9 @@ pub unsafe extern "C-unwind" fn fchownat(
     let real = || next!(fchownat: fn(c_int, *const c_char, uid_t, gid_t, c_int) -> c_int);
     // SAFETY: the caller passes a terminated path.
     let place = unsafe {
-        by_empty_path(directory, path, flags)
-            .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
+        by_empty_path(directory, path, flags).or_else(|| {
+            hooks::ours(cairn_posix::files::path::route_at(directory, path), follows(flags))
+        })
     };
     match place {
         Some(place) => crate::answer::answer_path(
@@ -154,8 +155,9 @@ pub unsafe extern "C-unwind" fn utimensat(
     let real = || next!(utimensat: fn(c_int, *const c_char, *const timespec, c_int) -> c_int);
     // SAFETY: the caller passes null or a terminated path.
     let place = unsafe {
-        by_empty_path(directory, path, flags)
-            .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
+        by_empty_path(directory, path, flags).or_else(|| {
+            hooks::ours(cairn_posix::files::path::route_at(directory, path), follows(flags))
+        })
     };
     match place {
         Some(place) => crate::answer::answer_path(

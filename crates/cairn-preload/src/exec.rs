@@ -295,7 +295,8 @@ pub unsafe extern "C-unwind" fn execveat(
     // Before `route_at`, which looks up the directory in the table only.
     let directory_is_ours = directory != libc::AT_FDCWD && is_ours(directory);
     // SAFETY: the caller passes a terminated path or a bad address.
-    let (route, empty) = unsafe { (hooks::route_at(directory, path), path::is_empty(path)) };
+    let (route, empty) =
+        unsafe { (cairn_posix::files::path::route_at(directory, path), path::is_empty(path)) };
     if matches!(route, Route::Libc) {
         if directory_is_ours && empty && flags & libc::AT_EMPTY_PATH != 0 {
             // SAFETY: the caller's own arguments.

@@ -77,7 +77,7 @@ macro_rules! path_hooks {
         }
     )*};
     (@route $path:ident) => { cairn_posix::files::path::route($path) };
-    (@route $path:ident $directory:ident) => { $crate::hooks::route_at($directory, $path) };
+    (@route $path:ident $directory:ident) => { cairn_posix::files::path::route_at($directory, $path) };
     (@passes $path:ident [] []) => { cairn_posix::files::path::is_foreign($path) };
     (@passes $path:ident [$directory:ident] []) => {
         $directory == libc::AT_FDCWD && cairn_posix::files::path::is_foreign($path)
@@ -183,14 +183,4 @@ macro_rules! descriptor_hooks {
             result
         }
     )*};
-}
-
-/// As `cairn_posix::files::path::route_at`.
-///
-/// # Safety
-/// `path` is null or NUL-terminated, and outlives the result.
-#[inline]
-pub unsafe fn route_at<'a>(directory: c_int, path: *const core::ffi::c_char) -> Route<'a> {
-    // SAFETY: the caller's promise is the same.
-    unsafe { cairn_posix::files::path::route_at(directory, path) }
 }

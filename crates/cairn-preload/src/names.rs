@@ -83,7 +83,7 @@ pub unsafe extern "C-unwind" fn readlinkat(
     // SAFETY: the caller passes a terminated path.
     let place = unsafe {
         opened_link(directory, path)
-            .or_else(|| hooks::ours(hooks::route_at(directory, path), false))
+            .or_else(|| hooks::ours(cairn_posix::files::path::route_at(directory, path), false))
     };
     match place {
         Some(place) => answer_path(
@@ -188,7 +188,12 @@ unsafe fn pair<'a>(
     follow: bool,
 ) -> Pair<'a> {
     // SAFETY: the caller passes terminated paths.
-    let routes = unsafe { (hooks::route_at(from.0, from.1), hooks::route_at(to.0, to.1)) };
+    let routes = unsafe {
+        (
+            cairn_posix::files::path::route_at(from.0, from.1),
+            cairn_posix::files::path::route_at(to.0, to.1),
+        )
+    };
     let (outside, is_source) = match (hooks::ours(routes.0, follow), hooks::ours(routes.1, false)) {
         (None, None) => return Pair::Libc,
         (Some(from), Some(to)) => return Pair::Ours(from, to),
@@ -255,7 +260,7 @@ pub unsafe extern "C-unwind" fn linkat(
         && unsafe { bytes(from) }.is_ok_and(<[u8]>::is_empty);
     if let Some(handle) = table::lookup(from_directory).filter(|_| by_descriptor) {
         // SAFETY: the caller passes a terminated path.
-        let route = unsafe { hooks::route_at(to_directory, to) };
+        let route = unsafe { cairn_posix::files::path::route_at(to_directory, to) };
         return match hooks::ours(route, false) {
             Some(new) => answer(|| names::link(&names::place_of(handle)?, &new, false)),
             // SAFETY: the caller passes a terminated path.

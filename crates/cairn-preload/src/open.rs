@@ -50,7 +50,7 @@ macro_rules! open_hooks {
                 let from = open_hooks!(@directory $($directory)?);
                 let mode = open_hooks!(@mode $($mode)?);
                 // SAFETY: the caller passes a path as open(2) demands.
-                let route = unsafe { hooks::route_at(from, path) };
+                let route = unsafe { cairn_posix::files::path::route_at(from, path) };
                 if let Some(place) = hooks::ours(route, follows(flags)) {
                     return answer_path(
                         || open_place(&place, flags, mode, PathBounds::NONE),

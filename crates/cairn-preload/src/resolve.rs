@@ -63,7 +63,7 @@ impl Request {
     unsafe fn is_ours(&self) -> bool {
         let is_named = address::byte(self.path.cast()).is_some_and(|first| first != 0);
         // SAFETY: the caller passes a terminated path or a bad address.
-        let route = || unsafe { hooks::route_at(self.directory, self.path) };
+        let route = || unsafe { cairn_posix::files::path::route_at(self.directory, self.path) };
         is_named && (self.base().is_some() || route() != Route::Libc)
     }
 
@@ -131,7 +131,9 @@ impl Opening {
             (None, true) if is_absolute => self.request.pass(),
             (base, _) => {
                 // SAFETY: promised by the caller.
-                let route = unsafe { hooks::route_at(self.request.directory, self.request.path) };
+                let route = unsafe {
+                    cairn_posix::files::path::route_at(self.request.directory, self.request.path)
+                };
                 self.follow(route, path, base.is_none() || is_absolute)
             }
         }

@@ -96,8 +96,9 @@ by_descriptor! {
 unsafe fn place_at<'a>(directory: c_int, path: *const c_char, flags: c_int) -> Option<Place<'a>> {
     // SAFETY: promised by the caller.
     unsafe {
-        hooks::by_empty_path(directory, path, flags)
-            .or_else(|| hooks::ours(hooks::route_at(directory, path), follows(flags)))
+        hooks::by_empty_path(directory, path, flags).or_else(|| {
+            hooks::ours(cairn_posix::files::path::route_at(directory, path), follows(flags))
+        })
     }
 }
 

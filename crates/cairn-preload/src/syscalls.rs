@@ -19,8 +19,8 @@ use libc::{epoll_event, iovec, pollfd, sigset_t, timespec};
 
 use crate::answer::{answer_as, errno, is_missed, is_ours, set_errno};
 use crate::{
-    attributes, clones, descriptors, directories, exec, extended, hooks, identity, io, life,
-    mapping, names, numbers, open, passing, poll, resolve, space, stat, submit, walks,
+    attributes, clones, descriptors, directories, exec, extended, identity, io, life, mapping,
+    names, numbers, open, passing, poll, resolve, space, stat, submit, walks,
 };
 
 type Words = [usize; 6];
@@ -116,7 +116,7 @@ impl Call {
             return hook();
         }
         // SAFETY: as above.
-        let route = unsafe { hooks::route_at(directory, path) };
+        let route = unsafe { cairn_posix::files::path::route_at(directory, path) };
         self.routed(route, hook)
     }
 

@@ -139,7 +139,7 @@ pub fn owner(directory: &Path, job: &str, launch: Option<&str>) -> Result<Option
         // first files there.
         let is_in_use = !head.files.is_empty() || !head.complete;
         if is_in_use && !is_of_us {
-            return Ok(Some(if head.job == job { job.to_string() } else { head.job }));
+            return Ok(Some(head.job));
         }
     }
     // A job whose files were all open has only an image there.

@@ -4,6 +4,7 @@
 use crate::output::{count, escaped};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Maximum number of names to count.
@@ -29,7 +30,7 @@ impl Strayed {
     /// Returns a message about it.
     pub fn line(&self) -> String {
         let path = escaped(self.path.as_os_str().as_bytes());
-        let more = if self.names >= NAMES_MAX { "more than " } else { "" };
+        let more = if self.names >= NAMES_MAX { "at least " } else { "" };
         format!(
             "{path} was made in the real file system, with {more}{} below it, by a program that called the system past Cairn: that is not \
              in the store; move it to where it belongs, or no run of this prefix begins (cairn check PROGRAM says whether a program is served)",
@@ -38,8 +39,11 @@ impl Strayed {
     }
 }
 
-/// Counts the names below a directory. Does not follow symbolic links.
+/// Counts the names below a directory, up to a limit. Follows no symbolic link, and enters no other
+/// file system.
 fn names_below(directory: &Path) -> u64 {
+    let device = |path: &Path| fs::symlink_metadata(path).ok().map(|found| found.dev());
+    let own = device(directory);
     let mut names = 0;
     let mut left = vec![directory.to_path_buf()];
     while let Some(directory) = left.pop() {
@@ -48,8 +52,9 @@ fn names_below(directory: &Path) -> u64 {
             if names >= NAMES_MAX {
                 return names;
             }
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                left.push(entry.path());
+            let path = entry.path();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && device(&path) == own {
+                left.push(path);
             }
         }
     }

@@ -55,13 +55,15 @@ pub fn told(error: &Error, command: &Command, given: &ArgMatches) -> String {
 /// Returns where the value of `setting` came from. `setting` is an option, or a key of the settings
 /// file that has no option.
 fn of(setting: &str, command: &Command, given: &ArgMatches) -> Option<Origin> {
-    let Some(long) = setting.strip_prefix("--") else { return in_file(&[setting.to_string()]) };
+    let Some(long) = setting.strip_prefix("--") else {
+        return in_file(&[setting.to_string()], given);
+    };
     let (name, given) = given.subcommand()?;
     let argument = option(command, name, long)?;
     match given.value_source(argument.get_id().as_str()) {
         Some(ValueSource::CommandLine) => Some(Origin::Option(setting.to_string())),
         Some(ValueSource::EnvVariable) => Some(Origin::Variable(variable(argument)?)),
-        _ => in_file(&keys_of(&variable(argument)?)),
+        _ => in_file(&keys_of(&variable(argument)?), given),
     }
 }
 
@@ -96,9 +98,10 @@ fn variable(argument: &Arg) -> Option<String> {
     Some(argument.get_env()?.to_str()?.to_string())
 }
 
-/// Returns the first of `keys` that the settings file has.
-fn in_file(keys: &[String]) -> Option<Origin> {
-    let path = Path::new(".").join(FILE_NAME);
+/// Returns the first of `keys` that the settings file has, which `--settings` may name.
+fn in_file(keys: &[String], given: &ArgMatches) -> Option<Origin> {
+    let named = given.try_get_one::<PathBuf>("settings").ok().flatten();
+    let path = named.cloned().unwrap_or_else(|| Path::new(".").join(FILE_NAME));
     let text = fs::read_to_string(&path).ok()?;
     keys.iter().find_map(|key| {
         let line = line_of(key, &text)?;

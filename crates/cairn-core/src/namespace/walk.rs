@@ -300,7 +300,11 @@ struct PathBuffer {
 }
 
 impl PathBuffer {
+    /// Errors: `NameTooLong`.
     fn new(rest: &[u8]) -> Result<PathBuffer> {
+        if rest.len() > PATH_BYTES_MAX {
+            return Err(Error::NameTooLong);
+        }
         let mut buffer = PathBuffer { bytes: [0; 2 * (PATH_BYTES_MAX + 1)], start: 0 };
         buffer.start = buffer.bytes.len() - rest.len();
         buffer.bytes[buffer.start..].copy_from_slice(rest);

@@ -148,7 +148,6 @@ impl Status {
             (Status::RESERVATION_CONFLICT, "reserved for another host"),
             (Status::CAPACITY_EXCEEDED, "capacity exceeded"),
             (Status(0x082), "namespace not ready"),
-            (Status(0x083), "reservation conflict"),
             (Status::TOO_MANY_EVENT_REQUESTS, "too many asynchronous event requests"),
             (Status::INVALID_LOG_PAGE, "invalid log page"),
             (Status(0x180), "connect: incompatible format"),

@@ -126,7 +126,7 @@ pub const REFUSED: &[Refusal] = &[
     Refusal {
         names: "preadv2 preadv64v2 pwritev2 pwritev64v2",
         errno: "EOPNOTSUPP",
-        case: "`RWF_APPEND` and unknown flags",
+        case: "unknown flags",
     },
     Refusal {
         names: "rename renameat renameat2 link linkat",
