@@ -20,7 +20,7 @@ mod upload;
 #[path = "../../cairn-testing/src/object_store.rs"]
 mod object_store;
 
-use crate::agent::observable::Board;
+use crate::agent::observable::Observable;
 use crate::checkpoint::sets::policy::Every;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -182,9 +182,9 @@ pub(crate) struct Owed {
 }
 
 /// Requests and status, shared with the archive thread.
-pub(crate) type Desk = Board<State>;
+pub(crate) type ArchiveMonitor = Observable<State>;
 
-impl Desk {
+impl ArchiveMonitor {
     /// Whether something is still to be archived.
     pub fn is_busy(&self) -> bool {
         self.state().is_busy
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn checkpoint_is_owed_until_it_was_looked_at_and_found_there() {
-        let desk = Desk::default();
+        let desk = ArchiveMonitor::default();
         assert!(!desk.may_owe(1), "nothing is archived");
         let policy = |url: &str| {
             let (url, region) = (url.to_string(), "eu".to_string());

@@ -57,7 +57,7 @@ const FAILED_MAX: usize = 1000;
 
 /// Progress of staging.
 #[derive(Debug, Default)]
-pub struct BringState {
+pub struct StageState {
     /// Everything but the failures.
     told: Bringing,
     failed: BTreeMap<FailedKey, Failed>,
@@ -66,7 +66,7 @@ pub struct BringState {
 /// Name of the namespace, and inode of the file.
 type FailedKey = (String, InodeId);
 
-impl BringState {
+impl StageState {
     /// Returns the status; None if there was never anything to stage in.
     pub fn status(&self) -> Option<Bringing> {
         let failed = self.failed.values().cloned().collect();
@@ -157,7 +157,7 @@ fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<bool> {
             return Err(error);
         }
     };
-    let bringer = Bringer::new(shared, volumes, source);
+    let bringer = Stager::new(shared, volumes, source);
     bringer.look_for_all()?;
     bringer.work_off()?;
     has_absent(volumes)
@@ -169,7 +169,7 @@ fn give_up_wanted(volume: &Volume) -> Result<()> {
     let failed = || volume.error("bring", &FilePath::root());
     for inode in volume.fs().wanted_absent().map_err(failed())? {
         let told =
-            volume.fs().try_absent(inode).and_then(|()| volume.fs().fail_absent(inode, false));
+            volume.fs().begin_stage_in(inode).and_then(|()| volume.fs().fail_absent(inode, false));
         match told {
             Ok(_) | Err(cairn_core::Error::NotFound) => {}
             Err(error) => return Err(failed()(error)),
@@ -184,7 +184,7 @@ fn beat(volumes: &[Arc<Volume>]) {
 }
 
 /// Stages in the absent files of a store.
-struct Bringer<'a> {
+struct Stager<'a> {
     shared: &'a Shared,
     volumes: &'a [Arc<Volume>],
     source: Source<'a>,
@@ -193,10 +193,10 @@ struct Bringer<'a> {
     more: AtomicUsize,
 }
 
-impl<'a> Bringer<'a> {
-    fn new(shared: &'a Shared, volumes: &'a [Arc<Volume>], source: Source<'a>) -> Bringer<'a> {
+impl<'a> Stager<'a> {
+    fn new(shared: &'a Shared, volumes: &'a [Arc<Volume>], source: Source<'a>) -> Stager<'a> {
         let (queue, more) = (Mutex::new(Queue::default()), AtomicUsize::new(0));
-        Bringer { shared, volumes, source, queue, more }
+        Stager { shared, volumes, source, queue, more }
     }
 
     /// Locks the queue. A thread that panicked left it consistent.
@@ -360,7 +360,7 @@ impl<'a> Bringer<'a> {
             !self.shared.is_stopping()
         };
         // Fails if the file is gone. The attempt below notices that.
-        let _ = volume.fs().try_absent(item.key.inode);
+        let _ = volume.fs().begin_stage_in(item.key.inode);
         let verdict = self.source.bring(volume, item, &goes_on);
         let has_failed = matches!(verdict, Verdict::Failed { .. });
         let is_put_off = matches!(verdict, Verdict::PutOff);

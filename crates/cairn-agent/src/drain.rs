@@ -8,14 +8,15 @@
 //! Does not decide when a pass is due; `service.rs` does.
 
 pub(crate) mod aside;
+mod audit;
 pub(crate) mod carry;
 pub mod checkpoints;
-mod copies;
 pub mod copy;
+mod eviction;
 pub(crate) mod failures;
 pub mod forecast;
 pub(crate) mod hold;
-mod leaving;
+mod image_copy;
 pub mod link;
 pub(crate) mod meter;
 pub mod pace;
@@ -24,9 +25,9 @@ pub(crate) mod queue;
 #[cfg(test)]
 mod tests;
 mod unchanged;
-mod whole;
 
 use cairn_core::InodeId;
+use image_copy::Whole;
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -34,13 +35,12 @@ use std::sync::Arc;
 use std::time::Instant;
 pub use unchanged::Since;
 use unchanged::Unchanged;
-use whole::Whole;
 
 use crate::checkpoint::quarantine::Places;
 use crate::checkpoint::sets::policy::Every;
 use crate::checkpoint::sets::register::{Checkpoint, Level};
-use crate::checkpoint::sets::{self, Grove, Member};
-use crate::drain::carry::{Carrier, Overtaking};
+use crate::checkpoint::sets::{self, Member, NamespaceTree};
+use crate::drain::carry::{Carrier, Preemption};
 use crate::drain::checkpoints::{Checkpoints, Delivery, Told, View};
 use crate::drain::failures::Failures;
 use crate::drain::hold::Turns;
@@ -190,7 +190,7 @@ impl Drainer {
             self.take_up(job);
         }
         // A pass on request must finish everything that was there when it began.
-        let overtaking = (reason == Reason::Routine).then(|| Overtaking::new(volumes));
+        let overtaking = (reason == Reason::Routine).then(|| Preemption::new(volumes));
         self.unsealed.clear();
         if self.checkpoints.is_none() {
             let _at_work = meter.at(&manifest_path(&self.job.job));
@@ -337,7 +337,7 @@ impl Drainer {
         &mut self,
         persist: &Path,
         what: Contents<'_>,
-        (reason, overtaking): (Reason, Option<Overtaking>),
+        (reason, overtaking): (Reason, Option<Preemption>),
         mut view: View,
         meter: &Meter,
     ) -> Result<Outcome> {
@@ -350,10 +350,10 @@ impl Drainer {
             _ => open_ledger(persist, &self.job, trees, &self.marks)?,
         };
         if reason.is_asked() {
-            copies::forget_missing(&mut ledger, trees, meter)?;
+            audit::forget_missing(&mut ledger, trees, meter)?;
         }
         if reason.told().verify {
-            let damaged = copies::damaged(&ledger, meter)?;
+            let damaged = audit::damaged(&ledger, meter)?;
             ledger.distrust(&damaged)?;
         }
         drop(at_work);
@@ -414,7 +414,7 @@ impl Drainer {
         };
         outcome.changed = self.failures.take_changed();
         outcome.failed.extend(self.failed(&ledger));
-        outcome.failed.extend(copies::without_data(&ledger, trees));
+        outcome.failed.extend(audit::without_data(&ledger, trees));
         (outcome.as_they_are, outcome.unclean) = unclean_files(trees, ledger.manifest());
         let is_of_all = view.is_of_all;
         outcome.unfinished = view.unfinished;
@@ -459,7 +459,7 @@ impl Drainer {
         ledger: &mut Ledger,
         Contents { trees, elsewhere, whole, .. }: Contents<'_>,
         (view, guarded): (&View, &HashSet<FilePath>),
-        mut overtaking: Option<Overtaking>,
+        mut overtaking: Option<Preemption>,
         meter: &Meter,
         outcome: &mut Outcome,
     ) -> Result<bool> {
@@ -618,7 +618,7 @@ fn read(volumes: &[Arc<Volume>]) -> Result<Vec<(&Arc<Volume>, Tree)>> {
     volumes.iter().map(|volume| Ok((volume, volume.tree()?))).collect()
 }
 
-fn groves<'a>(trees: &'a [(&Arc<Volume>, Tree)]) -> Vec<Grove<'a>> {
+fn groves<'a>(trees: &'a [(&Arc<Volume>, Tree)]) -> Vec<NamespaceTree<'a>> {
     trees.iter().map(|(volume, tree)| (volume.prefix(), tree)).collect()
 }
 

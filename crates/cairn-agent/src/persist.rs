@@ -1,8 +1,8 @@
 //! The persist directory: its copies, and the manifest that describes them.
 
-pub mod before;
 pub(crate) mod comparison;
 pub mod destination;
+pub mod displaced;
 pub(crate) mod journal;
 pub mod ledger;
 pub mod manifest;

@@ -2,7 +2,7 @@
 
 pub mod extended;
 pub(crate) mod headroom;
-pub mod living;
+pub mod liveness;
 pub mod memory;
 pub mod node;
 pub mod read;

@@ -38,7 +38,7 @@ use crate::create::claim::Claim;
 use crate::create::request::{self, Request, StoreArguments};
 use crate::create::staging::{Extent, Stage};
 use crate::drain::checkpoints;
-use crate::drain::drain_state::Standing;
+use crate::drain::drain_state::DrainProgress;
 use crate::drain::lag;
 use crate::drain::{DrainReport, drain_with};
 use crate::error::{EXIT_DRAIN, Error, Result};
@@ -47,7 +47,7 @@ use crate::report::calls;
 use crate::resume::earlier;
 use crate::resume::restart_check::Resume;
 use crate::run::ending::{Ending, Safety};
-use crate::run::launcher::{Company, Last};
+use crate::run::launcher::{Last, NodeRanks};
 use crate::run::real_prefix::Strayed;
 use crate::run::signals::{Event, Signals};
 use crate::settings::archive::{self, ArchiveArguments, archive_with};
@@ -258,7 +258,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         true => earlier::lines(roots, &request, &words),
         false => Vec::new(),
     };
-    let mut company = Company::of_this_process(&request);
+    let mut company = NodeRanks::of_this_process(&request);
     if company.is_some() && resume == Resume::Image {
         let problem = "goes back for all ranks of a node at once; before they start: cairn run --job NAME --resume image -- true";
         return Err(Error::Setting(SettingError::Option {
@@ -478,7 +478,7 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
     let is_archived = archive.as_ref().is_none_or(ArchiveStatus::is_complete);
     let safe = safety.needs_no_store() && is_archived;
     let may_remove = is_finished && safe;
-    let inhabitants = match may_remove && !discard {
+    let remaining_processes = match may_remove && !discard {
         // Remaining programs could still write files that exist nowhere else. If the list of
         // programs cannot be read, the store counts as used only by the holder that the error
         // names.
@@ -486,7 +486,7 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
             .unwrap_or_else(|error| error.holder().map(Holder::pid).into_iter().collect()),
         false => Vec::new(),
     };
-    let removes = discard || (may_remove && inhabitants.is_empty());
+    let removes = discard || (may_remove && remaining_processes.is_empty());
     // A list that cannot be read is not the program's fault; `cairn status` reports it.
     let launches = ranks::launches(claim.store.directory()).unwrap_or_default();
     let launch = launches.into_iter().skip(launches_before).next_back();
@@ -514,7 +514,7 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
         uncaught: unserved::uncaught(claim.store.directory()),
         behind: lag::of(claim.store.directory()),
         not_brought: not_brought(&claim),
-        inhabitants,
+        remaining_processes,
         pending,
         removed: removes,
         offers: is_real,
@@ -554,7 +554,7 @@ fn settle(
     let store = &claim.store;
     let wanted = Wanted::Newest;
     let told = Told { succeeded: Some(is_finished), wanted, ..Told::default() };
-    let postponed = |goes_on, told: Result<()>| match told.and_then(|()| Standing::of(store)) {
+    let postponed = |goes_on, told: Result<()>| match told.and_then(|()| DrainProgress::of(store)) {
         Ok(standing) => Safety::postponed(goes_on, standing),
         Err(error) => Safety::Failed { reason: error.to_string() },
     };
@@ -571,7 +571,7 @@ fn settle(
             Some(Err(error)) => Safety::Failed { reason: error.to_string() },
             None => {
                 let is_delivered = is_delivered_soon(store, told);
-                match Standing::of(store) {
+                match DrainProgress::of(store) {
                     Ok(standing) => Safety::interrupted(standing, is_delivered),
                     Err(error) => Safety::Failed { reason: error.to_string() },
                 }

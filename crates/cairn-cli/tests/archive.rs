@@ -88,7 +88,7 @@ fn whoever_has_no_credentials_says_so() {
     let words = [&words[..], &["--archive", "s3://runs/deep/er"]].concat();
     let words = [&words[..], &["--", "bash", "-c", SCRIPT]].concat();
     // Otherwise the agent may archive before the run ends.
-    server.set_mood(Mood::Away);
+    server.set_mood(Mood::Availability);
     cairn(&sandbox, &server, &words).succeeds();
     server.set_mood(Mood::Fine);
     let drained = without(client(&sandbox, &server, &["drain", "melt"])).ends_with(75);
@@ -106,7 +106,7 @@ fn whoever_has_no_credentials_says_so() {
 #[test]
 fn run_without_files_needs_no_server() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
-    server.set_mood(Mood::Away);
+    server.set_mood(Mood::Availability);
     let ran = run(&sandbox, &server, "true").succeeds();
     assert!(!ran.stderr.contains("verified"), "{}", ran.stderr);
     assert!(!sandbox.store("melt").exists());
@@ -176,7 +176,7 @@ fn what_the_server_has_of_an_object_counts_though_it_was_away_meanwhile() {
     let script = SCRIPT.replace("9000000", "30000000");
     let running = Running::start(command(&sandbox, &server, &format!("{script}; {WAIT}")));
     server.wait_until_stuck();
-    server.set_mood(Mood::Away);
+    server.set_mood(Mood::Availability);
     eventually("it is seen that nobody answers", || {
         let status = sandbox.cairn(&["status", "melt", "--json"]).stdout;
         status.contains("\"phase\": \"retrying\"")
@@ -255,7 +255,7 @@ fn slow_server_keeps_neither_the_program_nor_the_drain_waiting() {
 #[test]
 fn server_that_comes_back_while_the_program_runs_is_used_without_being_told() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
-    server.set_mood(Mood::Away);
+    server.set_mood(Mood::Availability);
     let running = Running::start(command(&sandbox, &server, &format!("{SCRIPT}; {WAIT}")));
     eventually("the archive is in trouble", || {
         let status = sandbox.cairn(&["status", "melt", "--json"]).stdout;
@@ -272,7 +272,7 @@ fn server_that_comes_back_while_the_program_runs_is_used_without_being_told() {
 #[test]
 fn server_that_is_away_leaves_the_store_and_a_drain_archives_it_later() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
-    server.set_mood(Mood::Away);
+    server.set_mood(Mood::Availability);
     let ran = run(&sandbox, &server, SCRIPT).ends_with(75).says("archive not complete");
     assert_eq!(ran.offered("drain").split(' ').next_back(), Some("melt"));
     cairn(&sandbox, &server, &["drain", "melt"]).ends_with(75).says("cannot list");
@@ -290,7 +290,7 @@ fn server_that_is_away_leaves_the_store_and_a_drain_archives_it_later() {
 #[test]
 fn checkpoint_stays_in_the_store_until_the_archive_has_it() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
-    server.set_mood(Mood::Away);
+    server.set_mood(Mood::Availability);
     let mut command = command(&sandbox, &server, &format!("{SCRIPT}; {WAIT}"));
     command.env("CAIRN_SPACE_RETAIN", "count=1");
     let running = Running::start(command);
@@ -422,7 +422,7 @@ fn newest_checkpoint_is_archived_though_nobody_waits_for_the_end_of_the_run() {
 #[test]
 fn newest_checkpoint_is_archived_by_another_agent_than_the_one_that_was_told() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
-    server.set_mood(Mood::Away);
+    server.set_mood(Mood::Availability);
     rarely(&sandbox, &server, &["--drain", "background"]).succeeds();
     cairn(&sandbox, &server, &["status", "--wait", "melt"]).ends_with(75).says("cannot list");
     kill("KILL", i64::from(sandbox.agent("melt")));
@@ -585,7 +585,7 @@ fn rest_of_an_archived_checkpoint_is_not_archived_beside_it() {
 #[test]
 fn store_stays_as_long_as_the_archive_lacks_a_checkpoint_of_it() {
     let (sandbox, server) = (Sandbox::new(), ObjectStore::start(&[]));
-    server.set_mood(Mood::Away);
+    server.set_mood(Mood::Availability);
     run(&sandbox, &server, SCRIPT).ends_with(75);
     let collect = ["gc", "--job", "melt", "--older-than", "0"];
     cairn(&sandbox, &server, &collect).ends_with(1).says("not in s3://runs/deep/er: cannot list");

@@ -152,7 +152,8 @@ fn connection_that_breaks_is_made_again_and_a_server_that_stays_away_leaves_no_s
     restore(&sandbox, &server, &[]).succeeds();
     assert!(server.has_had_them());
     assert_restored(&sandbox, &server, &["state.100", "state.200"]);
-    for (mood, reason) in [(Mood::Away, "cannot list"), (Mood::Forbidding, "AccessDenied")] {
+    for (mood, reason) in [(Mood::Availability, "cannot list"), (Mood::Forbidding, "AccessDenied")]
+    {
         server.set_mood(mood);
         let ran = restore(&sandbox, &server, &[]).ends_with(1).says(reason);
         assert_secrets_are_kept(&sandbox, &ran);

@@ -49,16 +49,16 @@ fn ended(child: Child) -> Ran {
 }
 
 /// Hides the persist directory until dropped, so that nothing can be drained.
-struct Away<'a>(&'a Sandbox);
+struct Availability<'a>(&'a Sandbox);
 
-impl Away<'_> {
-    fn of(sandbox: &Sandbox) -> Away<'_> {
+impl Availability<'_> {
+    fn of(sandbox: &Sandbox) -> Availability<'_> {
         fs::rename(sandbox.out(), sandbox.work().join("away")).expect("renames");
-        Away(sandbox)
+        Availability(sandbox)
     }
 }
 
-impl Drop for Away<'_> {
+impl Drop for Availability<'_> {
     fn drop(&mut self) {
         // A failure here is not a failure of the subject.
         let _ = fs::rename(self.0.work().join("away"), self.0.out());
@@ -83,10 +83,14 @@ step(1); step(2); step(3)
 ";
 
 /// Fills the store, takes its persist directory away, and then continues with `script`.
-fn start_full<'a>(sandbox: &'a Sandbox, options: &[&str], script: &str) -> (Child, Away<'a>) {
+fn start_full<'a>(
+    sandbox: &'a Sandbox,
+    options: &[&str],
+    script: &str,
+) -> (Child, Availability<'a>) {
     let child = start(sandbox, options, &format!("{FILLED}{script}"));
     eventually("the program runs", || sandbox.work().join("started").exists());
-    let away = Away::of(sandbox);
+    let away = Availability::of(sandbox);
     fs::write(sandbox.work().join("go"), "").expect("writes");
     (child, away)
 }

@@ -5,7 +5,7 @@ pub(crate) mod fields;
 pub(crate) mod fs;
 pub(crate) mod inode;
 pub(crate) mod lease;
-pub(crate) mod meta_sum;
+pub(crate) mod metadata_checksum;
 pub(crate) mod name_cache;
 pub(crate) mod run;
 pub(crate) mod shadow;

@@ -54,4 +54,4 @@ pub use recovery::media_check::MediaCheck;
 pub use recovery::oplog::{LogRead, LogRecord};
 pub use recovery::recover::{Recovered, format_media, recover, recover_placed, recover_read_only};
 pub use space::parts::PartUsage;
-pub use space::{Hope, Moment, SpaceWaiter, SpaceWaiters};
+pub use space::{Moment, Prospect, SpaceWaiter, SpaceWaiters};

@@ -38,7 +38,7 @@ const EMBRYO: u32 = 2;
 /// The process ends in an orderly way, or replaced its image: its handles are released as clean.
 const ENDS_CLEAN: u32 = 1;
 /// The process serves the store and is not a program of the job.
-const LOOKS_AFTER: u32 = 2;
+const SERVICE: u32 = 2;
 
 /// Bitmap words handled in one transaction: at most 4096 handles.
 const BATCH_WORDS: usize = 64;
@@ -217,8 +217,8 @@ impl Microfs {
     }
 
     /// Attaches a process that serves the store; [`Microfs::programs`] leaves it out.
-    pub fn attach_to_look_after(&self, identity: ProcessIdentity) -> Result<Attached> {
-        self.attach_as(identity, LOOKS_AFTER)
+    pub fn attach_service(&self, identity: ProcessIdentity) -> Result<Attached> {
+        self.attach_as(identity, SERVICE)
     }
 
     fn attach_as(&self, identity: ProcessIdentity, flags: u32) -> Result<Attached> {
@@ -418,7 +418,7 @@ impl Microfs {
 
     /// Returns the same, without the processes that serve the store.
     pub fn programs(&self) -> Result<Vec<(SlotId, ProcessIdentity)>> {
-        self.processes_where(|tx, slot| slot.flags(tx) & LOOKS_AFTER == 0)
+        self.processes_where(|tx, slot| slot.flags(tx) & SERVICE == 0)
     }
 
     fn processes_where(

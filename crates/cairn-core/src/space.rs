@@ -49,7 +49,7 @@ pub struct SpaceWaiter {
 
 /// Outlook of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hope {
+pub enum Prospect {
     /// Somebody works on it.
     Some,
     /// Nobody works on it, or the attempt was in vain.
@@ -116,7 +116,7 @@ impl Microfs {
     }
 
     /// Returns the outlook of a waiter.
-    pub fn space_hope(&self, waiter: &SpaceWaiter, now: Moment) -> Hope {
+    pub fn space_hope(&self, waiter: &SpaceWaiter, now: Moment) -> Prospect {
         let waited_ms = now.since(waiter.began);
         let said = |word| match self.space_word(word).load(Ordering::Relaxed) {
             0 => None,
@@ -127,8 +127,8 @@ impl Microfs {
         let in_vain = said(SPACE_IN_VAIN).is_some_and(is_since);
         let silence_ms = said(SPACE_BEAT).map_or(waited_ms, |at| now.since(at).min(waited_ms));
         match waited_ms >= self.space_patience_ms() || in_vain || silence_ms > AGENT_LIFE_MS {
-            true => Hope::None,
-            false => Hope::Some,
+            true => Prospect::None,
+            false => Prospect::Some,
         }
     }
 
@@ -156,7 +156,7 @@ impl Microfs {
     }
 
     /// Reports that a search that began at `began` found nothing to give up. For the agent.
-    pub fn space_is_not_made(&self, began: Moment) {
+    pub fn report_no_space(&self, began: Moment) {
         self.space_word(SPACE_IN_VAIN).store(IS_SET | u64::from(began.0), Ordering::Relaxed);
     }
 
@@ -242,7 +242,7 @@ mod tests {
             (0..SPACE_PLACES).map(|_| fs.begin_waiting(at(0))).collect();
         let one_more = fs.begin_waiting(at(10));
         assert!(one_more.place.is_none(), "it waits all the same");
-        assert_eq!(fs.space_hope(&one_more, at(20)), Hope::Some);
+        assert_eq!(fs.space_hope(&one_more, at(20)), Prospect::Some);
         let others: Vec<SpaceWaiter> =
             (0..SPACE_PLACES).map(|_| fs.begin_waiting(at(2000))).collect();
         stopped.into_iter().for_each(|waiter| fs.end_waiting(waiter));
@@ -255,26 +255,26 @@ mod tests {
     fn hope_ends_with_patience_a_silent_agent_or_a_look_in_vain() {
         let fs = namespace();
         let waiter = fs.begin_waiting(at(0));
-        assert_eq!(fs.space_hope(&waiter, at(AGENT_LIFE_MS)), Hope::Some, "it may be replaced");
-        assert_eq!(fs.space_hope(&waiter, at(AGENT_LIFE_MS + 1)), Hope::None);
+        assert_eq!(fs.space_hope(&waiter, at(AGENT_LIFE_MS)), Prospect::Some, "it may be replaced");
+        assert_eq!(fs.space_hope(&waiter, at(AGENT_LIFE_MS + 1)), Prospect::None);
         fs.space_is_made(at(PATIENCE_MS - 100));
-        assert_eq!(fs.space_hope(&waiter, at(PATIENCE_MS - 1)), Hope::Some);
-        assert_eq!(fs.space_hope(&waiter, at(PATIENCE_MS)), Hope::None);
+        assert_eq!(fs.space_hope(&waiter, at(PATIENCE_MS - 1)), Prospect::Some);
+        assert_eq!(fs.space_hope(&waiter, at(PATIENCE_MS)), Prospect::None);
 
         let waiter = fs.begin_waiting(at(PATIENCE_MS));
-        fs.space_is_not_made(at(PATIENCE_MS - 5));
+        fs.report_no_space(at(PATIENCE_MS - 5));
         fs.space_is_made(at(PATIENCE_MS));
-        assert_eq!(fs.space_hope(&waiter, at(PATIENCE_MS + 9)), Hope::Some, "looked too early");
-        fs.space_is_not_made(at(PATIENCE_MS + 5));
-        assert_eq!(fs.space_hope(&waiter, at(PATIENCE_MS + 9)), Hope::None);
+        assert_eq!(fs.space_hope(&waiter, at(PATIENCE_MS + 9)), Prospect::Some, "looked too early");
+        fs.report_no_space(at(PATIENCE_MS + 5));
+        assert_eq!(fs.space_hope(&waiter, at(PATIENCE_MS + 9)), Prospect::None);
 
         // A search half the clock's range away does not count for this waiter.
         let waiter = fs.begin_waiting(at(PATIENCE_MS + 6).half_way());
         fs.space_is_made(waiter.began);
-        assert_eq!(fs.space_hope(&waiter, waiter.began), Hope::Some);
+        assert_eq!(fs.space_hope(&waiter, waiter.began), Prospect::Some);
 
         fs.offer_space(0);
-        assert_eq!(fs.space_hope(&fs.begin_waiting(at(0)), at(0)), Hope::None);
+        assert_eq!(fs.space_hope(&fs.begin_waiting(at(0)), at(0)), Prospect::None);
     }
 
     #[test]

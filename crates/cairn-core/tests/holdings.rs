@@ -61,11 +61,11 @@ fn who_looks_after_the_store_is_a_process_and_no_program() {
         found.expect("found").into_iter().map(|(_, process)| process.pid).collect::<Vec<_>>()
     };
     fs.attach(identity(1)).expect("attach");
-    fs.attach_to_look_after(identity(2)).expect("attach");
+    fs.attach_service(identity(2)).expect("attach");
     assert_eq!((pids(fs.processes()), pids(fs.programs())), (vec![1, 2], vec![1]));
     // A command that a program executes still counts as the program. A command that executes a
     // program becomes that program.
-    fs.attach_to_look_after(identity(1)).expect("attach");
+    fs.attach_service(identity(1)).expect("attach");
     assert_eq!(pids(fs.programs()), [1]);
     fs.attach(identity(2)).expect("attach");
     assert_eq!(pids(fs.programs()), [1, 2]);

@@ -95,7 +95,7 @@ pub trait Device: Send + Sync {
     ///
     /// # Safety
     /// As `read`.
-    unsafe fn read_doubted(&self, offset: u64, target: *mut u8, length: usize) -> Result<bool> {
+    unsafe fn read_unverified(&self, offset: u64, target: *mut u8, length: usize) -> Result<bool> {
         // SAFETY: promised by the caller.
         unsafe { self.read(offset, target, length) }.map(|()| false)
     }
@@ -153,7 +153,7 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// Whether programs map copies of the tier's bytes, which `write_back` and `put_away` write to
+    /// Whether programs map copies of the tier's bytes, which `write_back` and `evict_unmapped` write to
     /// the tier.
     fn shows_copies(&self) -> bool {
         self.mappable().is_some_and(|mappable| mappable.copies)
@@ -163,7 +163,7 @@ pub trait Device: Send + Sync {
     /// Does a bounded part of it, and stops when `goes_on` returns false. `mapped` returns the
     /// ranges that programs have mapped. Errors: those of `mapped`; as `write` if some pages could
     /// not be written, while the others were.
-    fn put_away(
+    fn evict_unmapped(
         &self,
         mapped: &dyn Fn() -> Result<Vec<Range<u64>>>,
         goes_on: &dyn Fn() -> bool,
@@ -173,7 +173,7 @@ pub trait Device: Send + Sync {
     }
 
     /// Whether bytes of an earlier write are lost. Then every later write fails.
-    fn has_lost(&self) -> bool {
+    fn has_lost_writes(&self) -> bool {
         false
     }
 

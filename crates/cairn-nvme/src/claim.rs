@@ -51,7 +51,7 @@ impl Own {
     /// Whether another host has preempted this one since the claim, even if that host is gone by
     /// now. A target that restarts counts generations from zero again, which does not count as
     /// preemption.
-    fn was_put_out(&self, host: &[u8; 16], report: &Report) -> bool {
+    fn was_preempted(&self, host: &[u8; 16], report: &Report) -> bool {
         let changes = report.generation.wrapping_sub(self.generation);
         report.key_of(host).is_none() && (1..=u32::MAX / 2).contains(&changes)
     }
@@ -115,7 +115,7 @@ pub fn claim<T: Transport>(
                 return Err(Error::Reserved { holder: Holder { host: other, key } });
             }
             _ if claim == Claim::Beside => return Ok(None),
-            None if before.is_some_and(|own| own.was_put_out(host, &report)) => {
+            None if before.is_some_and(|own| own.was_preempted(host, &report)) => {
                 return Err(Error::Unsuitable { why: PUT_OUT });
             }
             _ if round == 0 => look(queue)?,

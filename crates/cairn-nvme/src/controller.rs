@@ -16,7 +16,7 @@ use super::auth;
 use super::claim::Claim;
 use super::error::{Error, Result};
 use super::queue::{Alive, Queue, Traits, check_status};
-use super::secret::{KeptSecrets, Secrets};
+use super::secret::{CachedSecrets, Secrets};
 use super::transport::{Data, Limit, Transport};
 use super::wire::fabrics::{
     self, ANY_CONTROLLER, Capabilities, ConnectData, DISCOVERY_ENTRIES_MAX, DISCOVERY_ENTRY_BYTES,
@@ -82,7 +82,7 @@ pub struct Settings {
     pub claim: Claim,
     /// Source of this host's name and secrets. With secrets, controllers that do not demand
     /// authentication are refused.
-    pub secrets: Option<KeptSecrets>,
+    pub secrets: Option<CachedSecrets>,
 }
 
 impl Settings {
@@ -101,7 +101,7 @@ impl Settings {
     }
 
     fn secrets(&self) -> Result<Option<&Secrets>> {
-        self.secrets.as_ref().map(KeptSecrets::get).transpose()
+        self.secrets.as_ref().map(CachedSecrets::get).transpose()
     }
 }
 

@@ -15,12 +15,11 @@
 
 mod admin;
 pub mod auth;
-mod away;
+mod availability;
 pub mod claim;
 pub mod controller;
 pub mod crypto;
 pub mod error;
-pub mod line;
 pub mod partition;
 pub mod queue;
 pub mod remote;
@@ -28,6 +27,7 @@ pub mod secret;
 pub mod shared;
 pub mod tcp;
 pub mod transport;
+pub mod wait_queue;
 pub mod wire;
 
 pub use error::{Error, Result};

@@ -5,7 +5,7 @@
 //! moves the same bytes at the same place. After a reconnect the namespace must be the same one,
 //! still be this host's, and pass the look; otherwise nothing is read or written any more. After a
 //! restart of the target's machine nothing is read, written or flushed, because data that were not
-//! flushed may be lost. Only `read_doubted` still reads, for callers that verify what they read.
+//! flushed may be lost. Only `read_unverified` still reads, for callers that verify what they read.
 //!
 //! Does not notice a restart if the target does not say which start of its machine it belongs to.
 //! If the target supports `Command::EndController`, as ours does, no command of an earlier
@@ -22,8 +22,8 @@ use cairn_platform::sys;
 use super::claim::{self, Claim, Own};
 use super::controller::{Controller, Fabric, Settings};
 use super::error::{Error, Result};
-use super::line::{Line, Place};
 use super::queue::{Queue, Traits};
+use super::wait_queue::{Line, Place};
 use super::wire::{Nqn, Status};
 
 /// Pause before connecting again, at first and at most.
@@ -76,7 +76,7 @@ struct Connection<F: Fabric> {
     controller: Controller<F>,
     queue: Queue<F::Transport>,
     /// Whether the target's machine was started again since the namespace became known.
-    is_doubted: bool,
+    may_be_stale: bool,
     /// Time at which it was made, and at which the controller was last asked for events.
     made: Instant,
     asked: Instant,
@@ -112,7 +112,7 @@ impl<F: Fabric> Connection<F> {
         controller.set_deadline(None);
         queue.set_deadline(None);
         let (made, asked) = (Instant::now(), Instant::now());
-        Ok((Connection { controller, queue, is_doubted: false, made, asked }, own))
+        Ok((Connection { controller, queue, may_be_stale: false, made, asked }, own))
     }
 }
 
@@ -209,7 +209,7 @@ impl<F: Fabric + Clone> Remote<F> {
     /// not written by `deadline`.
     pub fn write_once(&mut self, offset: u64, source: &[u8], deadline: Instant) -> Result<()> {
         let Some(connection) = &mut self.connection else { return Err(Error::Closed) };
-        if connection.is_doubted {
+        if connection.may_be_stale {
             return Err(FORGOTTEN);
         }
         if Instant::now() >= deadline {
@@ -236,7 +236,7 @@ impl<F: Fabric + Clone> Remote<F> {
     ///
     /// # Safety
     /// As `read_to`.
-    pub unsafe fn read_doubted(
+    pub unsafe fn read_unverified(
         &mut self,
         offset: u64,
         target: *mut u8,
@@ -244,12 +244,12 @@ impl<F: Fabric + Clone> Remote<F> {
     ) -> Result<bool> {
         // SAFETY: promised by the caller.
         self.insist_on(Demand::Anything, |queue| unsafe { queue.read_to(offset, target, length) })?;
-        Ok(self.is_doubted())
+        Ok(self.may_be_stale())
     }
 
     /// Whether the target's machine is known to have been started again.
-    pub fn is_doubted(&self) -> bool {
-        self.connection.as_ref().is_some_and(|connection| connection.is_doubted)
+    pub fn may_be_stale(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.may_be_stale)
     }
 
     /// As `write`.
@@ -355,7 +355,7 @@ impl<F: Fabric + Clone> Remote<F> {
             }
         }
         match &mut self.connection {
-            Some(connection) if connection.is_doubted && demand == Demand::Kept => Err(FORGOTTEN),
+            Some(connection) if connection.may_be_stale && demand == Demand::Kept => Err(FORGOTTEN),
             Some(connection) => act(&mut connection.queue),
             None => Err(Error::Closed),
         }
@@ -409,7 +409,7 @@ impl<F: Fabric + Clone> Remote<F> {
         let (mut connection, own) =
             Connection::new(fabric, subsystem, namespace, &settings, known, check)?;
         let [before, now] = [traits, connection.queue.traits()].map(|traits| traits.shape.start);
-        connection.is_doubted = before != [0; 16] && before != now;
+        connection.may_be_stale = before != [0; 16] && before != now;
         (self.connection, self.broken) = (Some(connection), None);
         self.own = own.or(self.own);
         Ok(())

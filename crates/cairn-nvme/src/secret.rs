@@ -224,18 +224,18 @@ impl SecretSource {
 
 /// Secrets that are read once and then kept.
 #[derive(Clone, Debug)]
-pub struct KeptSecrets {
+pub struct CachedSecrets {
     source: SecretSource,
     kept: Arc<OnceLock<Secrets>>,
 }
 
-impl From<SecretSource> for KeptSecrets {
-    fn from(source: SecretSource) -> KeptSecrets {
-        KeptSecrets { source, kept: Arc::default() }
+impl From<SecretSource> for CachedSecrets {
+    fn from(source: SecretSource) -> CachedSecrets {
+        CachedSecrets { source, kept: Arc::default() }
     }
 }
 
-impl KeptSecrets {
+impl CachedSecrets {
     /// Returns the secrets. Reads them unless an earlier call has.
     pub fn get(&self) -> Result<&Secrets> {
         if let Some(kept) = self.kept.get() {

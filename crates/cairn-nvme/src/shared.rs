@@ -23,16 +23,16 @@ use cairn_platform::{process, sys};
 
 use crate::crypto::Hash;
 
-use super::away::Away;
+use super::availability::Availability;
 use super::claim::Claim;
 use super::controller::Settings;
 use super::error::{Error, Result};
-use super::line::Line;
 use super::partition::{Part, Partition};
 use super::queue::{Queue, Traits};
 use super::remote::{Look, Remote};
-use super::secret::{KeptSecrets, SecretSource};
+use super::secret::{CachedSecrets, SecretSource};
 use super::tcp::{self, TcpFabric, TcpTransport};
+use super::wait_queue::Line;
 use super::wire::{Nqn, Status};
 
 /// Unit of labels and marks, bytes.
@@ -129,10 +129,10 @@ pub struct SharedRemote {
     keeper: AtomicU64,
     connection: UnsafeCell<ManuallyDrop<Connection>>,
     /// Whether the target's machine was started again.
-    is_doubted: AtomicBool,
+    may_be_stale: AtomicBool,
     /// Time for which a call tries before it fails.
     patience: Duration,
-    away: Away,
+    away: Availability,
     /// Check that each connection passes before anything else is read or written on it.
     look: OnceLock<Look<TcpFabric>>,
     /// Line in which processes wait for a connection when the target grants no more.
@@ -178,10 +178,10 @@ impl SharedRemote {
         make: impl FnOnce(TcpFabric, &Settings) -> Result<Remote<TcpFabric>>,
     ) -> Result<SharedRemote> {
         let failed = |errno| Error::System { action: "prepare a connection", errno };
-        let secrets = place.secrets.clone().map(KeptSecrets::from);
+        let secrets = place.secrets.clone().map(CachedSecrets::from);
         // Read the secrets here: the program may change its environment later. If that fails,
         // connecting fails.
-        let host_id = match secrets.as_ref().map(KeptSecrets::get) {
+        let host_id = match secrets.as_ref().map(CachedSecrets::get) {
             Some(Ok(secrets)) => host_id_under(&secrets.name, host_id),
             _ => host_id,
         };
@@ -204,9 +204,9 @@ impl SharedRemote {
             owner: AtomicU64::new(process::generation()),
             keeper: AtomicU64::new(0),
             connection: UnsafeCell::new(ManuallyDrop::new(Connection { remote, failure: None })),
-            is_doubted: AtomicBool::new(false),
+            may_be_stale: AtomicBool::new(false),
             patience: PATIENCE,
-            away: Away::default(),
+            away: Availability::default(),
             look: OnceLock::new(),
             line: OnceLock::new(),
         })
@@ -327,15 +327,15 @@ impl SharedRemote {
     ///
     /// # Safety
     /// As `read`.
-    pub unsafe fn read_doubted(&self, target: *mut u8, length: usize, at: u64) -> Result<bool> {
+    pub unsafe fn read_unverified(&self, target: *mut u8, length: usize, at: u64) -> Result<bool> {
         let at = self.place(at, length as u64)?;
         // SAFETY: promised by the caller.
-        self.with(|remote| unsafe { remote.read_doubted(at, target, length) })
+        self.with(|remote| unsafe { remote.read_unverified(at, target, length) })
     }
 
     /// Runs `act`, which can be deferred, unless the target is silent. `None`: the target is
     /// silent, and it is not time to try it again.
-    pub fn unless_away<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+    pub fn unless_unreachable<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
         let _ask = self.away.ask(uptime_ms(), sys::gettid() as u64)?;
         Some(act())
     }
@@ -347,13 +347,13 @@ impl SharedRemote {
 
     /// Whether the target has told this process that it has no such subsystem or namespace.
     pub fn is_gone(&self) -> bool {
-        self.away.has_not()
+        self.away.is_missing()
     }
 
     /// Whether this process knows that written data which were not made durable may be lost.
     /// Nothing is read or written then.
-    pub fn is_doubted(&self) -> bool {
-        self.is_doubted.load(Ordering::Relaxed)
+    pub fn may_be_stale(&self) -> bool {
+        self.may_be_stale.load(Ordering::Relaxed)
     }
 
     /// Writes whole blocks.
@@ -440,8 +440,8 @@ impl SharedRemote {
         let idle = if self.is_kept() { self.settings.keep_alive } else { TURN_IDLE };
         self.line.get().into_iter().for_each(|line| remote.wait_in(line, idle));
         let done = act(remote);
-        if remote.is_doubted() {
-            self.is_doubted.store(true, Ordering::Relaxed);
+        if remote.may_be_stale() {
+            self.may_be_stale.store(true, Ordering::Relaxed);
         }
         let now = Instant::now();
         *failure = match &done {
@@ -458,25 +458,25 @@ impl SharedRemote {
             }
             _ => self.away.answers(false),
         }
-        self.give_way(remote);
+        self.yield_if_awaited(remote);
         done
     }
 
     /// Gives up the connection as after a call. For a thread that waits for another process: that
     /// process may itself wait for a connection.
-    pub fn step_aside(&self) {
+    pub fn yield_connection(&self) {
         let generation = process::generation();
         // A thread that uses the connection gives it up itself.
         let Some(_turn) = Turn::try_take(&self.locked, generation) else { return };
         if self.owner.load(Ordering::Relaxed) == generation {
             // SAFETY: only this thread has the connection, which is this process's.
             let connection = unsafe { &mut *self.connection.get() };
-            self.give_way(&mut connection.remote);
+            self.yield_if_awaited(&mut connection.remote);
         }
     }
 
     /// Gives up the connection if its turn is over and others wait.
-    fn give_way(&self, remote: &mut Remote<TcpFabric>) {
+    fn yield_if_awaited(&self, remote: &mut Remote<TcpFabric>) {
         let is_wanted = self.line.get().is_some_and(|line| !line.is_empty());
         let had_its_turn = || remote.connected_for().is_some_and(|time| time >= TURN);
         if is_wanted && !self.is_kept() && had_its_turn() {

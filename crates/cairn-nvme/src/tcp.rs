@@ -17,9 +17,9 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use cairn_platform::adaptive_spin::AdaptiveSpin;
 use cairn_platform::checksum;
 use cairn_platform::descriptor::Descriptor;
-use cairn_platform::looks::Looks;
 use cairn_platform::sys::SysResult;
 
 use super::controller::Fabric;
@@ -41,7 +41,7 @@ pub use commands::DEPTH_MAX;
 /// Most R2T of a command that a controller may have outstanding.
 const TRANSFERS_MAX: u32 = 4;
 /// Longest time spent on sending the reason before a connection is closed.
-const FAREWELL: Duration = Duration::from_millis(10);
+const TERMINATE_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// What a host asks of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,7 @@ pub struct TcpTransport {
     header: Vec<u8>,
     ended: VecDeque<Completion>,
     failure: Option<Error>,
-    looks: Looks,
+    looks: AdaptiveSpin,
 }
 
 /// What the next byte received belongs to.
@@ -132,7 +132,7 @@ impl TcpTransport {
             header: Vec::with_capacity(HEADER_BYTES_MAX),
             ended: VecDeque::with_capacity(terms.depth),
             failure: None,
-            looks: Looks::default(),
+            looks: AdaptiveSpin::default(),
         };
         let request = Header::InitializeRequest(InitializeRequest {
             data_alignment: Framing::PLAIN.data_alignment,
@@ -246,13 +246,14 @@ impl TcpTransport {
         if let Expected::Data(arrival) = &mut self.expected {
             arrival.done += in_target;
         }
-        while self.failure.is_none() && self.digest().map_err(|what| self.accuse(what))? {}
+        while self.failure.is_none() && self.digest().map_err(|what| self.send_termination(what))? {
+        }
         self.failure.map_or(Ok(true), Err)
     }
 
-    /// Tells the controller what it did wrong, as far as the socket takes that within `FAREWELL`.
+    /// Tells the controller what it did wrong, as far as the socket takes that within `TERMINATE_TIMEOUT`.
     /// Returns the same as our error.
-    fn accuse(&mut self, malformed: Malformed) -> Error {
+    fn send_termination(&mut self, malformed: Malformed) -> Error {
         let (status, information) = malformed.fault.encode();
         let terminate = Header::HostTerminate(Terminate { status, information });
         self.sender.clear_unsent();
@@ -261,7 +262,7 @@ impl TcpTransport {
             length: self.header.len(),
             ..Outgoing::alone(terminate.encode(self.header.len(), Framing::PLAIN))
         });
-        let deadline = Instant::now() + FAREWELL;
+        let deadline = Instant::now() + TERMINATE_TIMEOUT;
         while self.send().is_ok() && !self.sender.is_empty() && Instant::now() < deadline {
             let _ = self.sleep(deadline);
         }

@@ -24,7 +24,7 @@ const PAGE_BYTES: usize = 4096;
 /// A range of instructions whose faults are forgiven. Each field is a distance: its own address
 /// plus its value is the address meant.
 #[repr(C)]
-struct Forgiven {
+struct FaultRange {
     first: i32,
     end: i32,
     goes_on: i32,
@@ -209,9 +209,9 @@ global_asm!(
 unsafe extern "C" {
     /// Start of the table. The linker defines both symbols.
     #[link_name = "__start_cairn_forgiven"]
-    static TABLE_START: [Forgiven; 0];
+    static TABLE_START: [FaultRange; 0];
     #[link_name = "__stop_cairn_forgiven"]
-    static TABLE_END: [Forgiven; 0];
+    static TABLE_END: [FaultRange; 0];
     fn cairn_address_write(at: *mut c_void) -> u32;
     fn cairn_address_copy(target: *mut c_void, source: *const c_void, length: usize) -> u32;
     fn cairn_address_length(start: *const c_void) -> usize;
@@ -226,9 +226,9 @@ fn meant(distance: &i32) -> usize {
 /// not forgiven.
 fn goes_on(at: usize) -> Option<usize> {
     let (start, end) = (&raw const TABLE_START, &raw const TABLE_END);
-    let count = (end.addr() - start.addr()) / size_of::<Forgiven>();
+    let count = (end.addr() - start.addr()) / size_of::<FaultRange>();
     // SAFETY: the linker puts only entries between its two symbols.
-    let table = unsafe { core::slice::from_raw_parts(start.cast::<Forgiven>(), count) };
+    let table = unsafe { core::slice::from_raw_parts(start.cast::<FaultRange>(), count) };
     let place = table.iter().find(|place| (meant(&place.first)..meant(&place.end)).contains(&at));
     place.map(|place| meant(&place.goes_on))
 }
@@ -254,7 +254,7 @@ pub unsafe fn recover(context: *mut c_void) -> bool {
 /// Whether the address passes the kernel's range check. A call that uses the address makes this
 /// check before it looks at the memory there.
 #[inline]
-pub fn is_passable<T>(address: *const T) -> bool {
+pub fn passes_range_check<T>(address: *const T) -> bool {
     (address as usize) < END
 }
 

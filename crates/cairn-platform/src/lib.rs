@@ -12,6 +12,7 @@ const _: () = assert!(
     "segments and the lock word are laid out for 64-bit little-endian Linux"
 );
 
+pub mod adaptive_spin;
 pub mod address;
 pub mod checksum;
 pub mod copy;
@@ -20,10 +21,9 @@ pub mod direct;
 pub mod dispatch;
 #[cfg(target_arch = "x86_64")]
 mod fold;
-pub mod looks;
 pub mod mapping;
+pub mod mlock_exempt;
 pub mod process;
 pub mod prometheus;
 pub mod short_path;
 pub mod sys;
-pub mod unlocked;

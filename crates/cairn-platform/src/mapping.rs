@@ -12,8 +12,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use cairn_core::{Error, Result};
 
 use crate::descriptor::Descriptor;
+use crate::mlock_exempt;
 use crate::sys::{self, Errno, SysResult};
-use crate::unlocked;
 
 /// Unit of mapping on every machine that we support at run time.
 pub const PAGE_BYTES: usize = 4096;
@@ -159,13 +159,13 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the owner of the mapping goes away; borrows of it cannot outlive it.
-        let _ = unsafe { unlocked::unmap(self.address.as_ptr(), self.bytes) };
+        let _ = unsafe { mlock_exempt::unmap(self.address.as_ptr(), self.bytes) };
     }
 }
 
 fn map(file: &Descriptor, bytes: usize, flags: i32) -> SysResult<*mut u8> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    unlocked::map(bytes, protection, flags | libc::MAP_NORESERVE, file.raw(), 0)
+    mlock_exempt::map(bytes, protection, flags | libc::MAP_NORESERVE, file.raw(), 0)
 }
 
 /// Allocates a range of `file` without mapping it. Errors: `NoSpace`.
@@ -196,7 +196,7 @@ impl LocalTable {
     pub fn new(entries: usize) -> SysResult<LocalTable> {
         let bytes = Self::bytes(entries);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let start = unlocked::map(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
+        let start = mlock_exempt::map(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
         // SAFETY: advice on a fresh mapping of ours. A forked child finds it zeroed, because it
         // does not inherit the page tables of shared mappings. If the kernel cannot wipe the table,
         // the child wrongly takes pages to be present; each costs it a minor fault.
@@ -219,7 +219,8 @@ impl LocalTable {
 impl Drop for LocalTable {
     fn drop(&mut self) {
         // SAFETY: the owner goes away; `entries` borrows from it.
-        let _ = unsafe { unlocked::unmap(self.address.as_ptr().cast(), Self::bytes(self.entries)) };
+        let _ =
+            unsafe { mlock_exempt::unmap(self.address.as_ptr().cast(), Self::bytes(self.entries)) };
     }
 }
 

@@ -43,7 +43,7 @@ mod resize;
 
 use place::{Manner, Place, Placed};
 
-pub use change::{advise, protect, show_other_pages, sync};
+pub use change::{advise, protect, remap_pages, sync};
 pub use create::{Request, map};
 pub use life::quiet;
 pub(crate) use life::{before_exec, end_all, retain};

@@ -500,15 +500,15 @@ impl Mount {
 
     /// As `Namespace::unpack`.
     pub(crate) fn unpack(&self, inode: InodeId) -> Result<()> {
-        Ok(self.patiently(|| self.namespace.unpack(&self.caller(), inode))?)
+        Ok(self.retry_while_busy(|| self.namespace.unpack(&self.caller(), inode))?)
     }
 
-    /// As `Namespace::patiently`.
-    pub(crate) fn patiently<T>(
+    /// As `Namespace::retry_while_busy`.
+    pub(crate) fn retry_while_busy<T>(
         &self,
         act: impl Fn() -> cairn_core::Result<T>,
     ) -> cairn_core::Result<T> {
-        self.namespace.patiently(act)
+        self.namespace.retry_while_busy(act)
     }
 
     /// After an exec: enters the descriptors that survived it in the table and gives up the handles

@@ -12,7 +12,7 @@ pub mod unserved;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_core::{HandleId, SlotId};
-use cairn_platform::{sys, unlocked};
+use cairn_platform::{mlock_exempt, sys};
 
 use crate::descriptors::{fd_passing, locks, placeholder, readers, table, upkeep};
 use crate::error::{Errno, Result};
@@ -23,8 +23,8 @@ use crate::mount::{self, Mount};
 
 /// Whether this process may hold anything of ours that a child would inherit: an attached mount,
 /// descriptors, or a current directory. If it was executed with such descriptors or directory,
-/// attaches the mount. Looks for them once.
-pub fn has_something() -> bool {
+/// attaches the mount. AdaptiveSpin for them once.
+pub fn has_inheritable_state() -> bool {
     static HAS_NOTHING: AtomicBool = AtomicBool::new(false);
     if mount::attached().is_some() {
         return true;
@@ -34,10 +34,10 @@ pub fn has_something() -> bool {
     }
     let inherited = placeholder::is_any_inherited() || cwd::inode().is_some();
     // Descriptors and directories of a store that is gone are lost.
-    let has_something = inherited && mount::current().is_ok();
+    let has_inheritable_state = inherited && mount::current().is_ok();
     // Descriptors received later in messages make themselves known.
-    HAS_NOTHING.store(!has_something, Ordering::Relaxed);
-    has_something
+    HAS_NOTHING.store(!has_inheritable_state, Ordering::Relaxed);
+    has_inheritable_state
 }
 
 /// A child process that is being created.
@@ -48,7 +48,7 @@ impl Spawn {
     /// Reserves a slot with references for the child. Call before the child is created. Errors:
     /// `EAGAIN` if the store has no slot for another process.
     pub fn begin() -> Result<Spawn> {
-        if mount::is_poisoned() || !has_something() {
+        if mount::is_poisoned() || !has_inheritable_state() {
             return Ok(Spawn(None));
         }
         let known = mount::attached().and_then(|mount| Some((mount, mount.current_slot()?)));
@@ -77,7 +77,7 @@ impl Spawn {
         fd_passing::forked();
         cwd::forked();
         // Memory locks are not inherited across a fork.
-        unlocked::set_following(false);
+        mlock_exempt::set_following(false);
         if let Some((mount, child)) = self.0 {
             mount.fs().forked();
             // If this fails, the parent's call does the same.
@@ -152,7 +152,7 @@ fn has_working_directory() -> bool {
 }
 
 /// Records that the process is ending in an orderly way. It may still write to its files.
-pub fn about_to_end() {
+pub fn mark_ending() {
     if let Some(mount) = mount::attached() {
         let _ = mount::current();
         let _ = mount.own_slot().map(|slot| mount.fs().mark_exec(slot, true));

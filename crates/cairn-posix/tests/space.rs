@@ -26,7 +26,7 @@ fn space_that_was_made_before_hope_ended_is_found() {
     let found = space::wait(mount(), || {
         looks.set(looks.get() + 1);
         if looks.get() == 1 {
-            fs.space_is_not_made(Moment(monotonic_ms()));
+            fs.report_no_space(Moment(monotonic_ms()));
             return Err(Errno(libc::ENOSPC));
         }
         Ok(())
@@ -34,7 +34,7 @@ fn space_that_was_made_before_hope_ended_is_found() {
     assert_eq!((found, looks.get()), (Ok(()), 2));
 
     let found = space::wait(mount(), || {
-        fs.space_is_not_made(Moment(monotonic_ms()));
+        fs.report_no_space(Moment(monotonic_ms()));
         Err::<(), _>(Errno(libc::ENOSPC))
     });
     assert_eq!(found, Err(Errno(libc::ENOSPC)));

@@ -364,7 +364,7 @@ pub fn number_as(symbol: impl FnOnce() -> &'static str, act: impl FnOnce() -> Re
 /// After a call of the C library failed on `descriptor`: whether that is a Cairn descriptor that
 /// was not in the table yet. If so, the hook repeats the call on it. Leaves errno as it is.
 #[inline]
-pub fn is_missed(descriptor: c_int) -> bool {
+pub fn recognise_after_failure(descriptor: c_int) -> bool {
     let number = errno();
     matches!(number, libc::EBADF | libc::ENOTDIR) && recognise(descriptor)
 }

@@ -46,7 +46,7 @@ fn manner(flags: u64) -> Manner {
             // Signal handlers cannot be shared without the memory they are in.
             Manner::Forked(flags & !flag(libc::CLONE_VM | libc::CLONE_SIGHAND))
         }
-        _ if !process::has_something() => Manner::Passed,
+        _ if !process::has_inheritable_state() => Manner::Passed,
         _ => Manner::Refused,
     }
 }

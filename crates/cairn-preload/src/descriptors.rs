@@ -205,7 +205,7 @@ macro_rules! controls {
                     libc::F_GETFL => {
                         result >= 0 && result & libc::O_PATH != 0 && crate::answer::recognise(number)
                     }
-                    _ => result == -1 && crate::answer::is_missed(number),
+                    _ => result == -1 && crate::answer::recognise_after_failure(number),
                 };
                 if !missed {
                     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
@@ -285,7 +285,7 @@ pub unsafe extern "C-unwind" fn isatty(number: c_int) -> c_int {
     if !table::is_ours(number) {
         // SAFETY: the caller's own argument.
         let result = unsafe { next!(isatty: fn(c_int) -> c_int)(number) };
-        if result != 0 || !crate::answer::is_missed(number) {
+        if result != 0 || !crate::answer::recognise_after_failure(number) {
             return result;
         }
     }

@@ -35,7 +35,7 @@ pub unsafe extern "C-unwind" fn fdopendir(descriptor: c_int) -> *mut DIR {
     if !table::is_ours(descriptor) {
         // SAFETY: the caller's own argument.
         let stream = unsafe { next!(fdopendir: fn(c_int) -> *mut DIR)(descriptor) };
-        if !stream.is_null() || !crate::answer::is_missed(descriptor) {
+        if !stream.is_null() || !crate::answer::recognise_after_failure(descriptor) {
             return stream;
         }
     }
@@ -116,7 +116,7 @@ pub unsafe extern "C-unwind" fn getdents64(
         let real = || next!(getdents64: fn(c_int, *mut c_void, size_t) -> ssize_t);
         // SAFETY: the caller's own arguments.
         let result = unsafe { real()(descriptor, target, length) };
-        if result >= 0 || !crate::answer::is_missed(descriptor) {
+        if result >= 0 || !crate::answer::recognise_after_failure(descriptor) {
             return result;
         }
     }
@@ -194,7 +194,7 @@ pub unsafe extern "C-unwind" fn fchdir(descriptor: c_int) -> c_int {
     if !table::is_ours(descriptor) {
         // SAFETY: the caller's own argument.
         let result = left(unsafe { next!(fchdir: fn(c_int) -> c_int)(descriptor) });
-        if result == 0 || !crate::answer::is_missed(descriptor) {
+        if result == 0 || !crate::answer::recognise_after_failure(descriptor) {
             return result;
         }
     }

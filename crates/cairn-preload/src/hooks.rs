@@ -174,7 +174,7 @@ macro_rules! descriptor_hooks {
                 next!($name: fn(c_int $(, $type)*) -> $result)($descriptor $(, $argument)*)
             };
             if result == <$result as $crate::answer::Answer>::FAILED
-                && $crate::answer::is_missed($descriptor)
+                && $crate::answer::recognise_after_failure($descriptor)
             {
                 if let Some($handle) = cairn_posix::descriptors::table::lookup($descriptor) {
                     return $crate::answer::answer(|| $ours);

@@ -19,11 +19,12 @@ unsafe fn with_buffer<R>(
     length: size_t,
     act: impl FnOnce(Buffers) -> Result<R>,
 ) -> Result<R> {
-    let is_passable = address::is_passable(start);
-    let entry = iovec { iov_base: start.cast_mut(), iov_len: if is_passable { length } else { 0 } };
+    let passes_range_check = address::passes_range_check(start);
+    let entry =
+        iovec { iov_base: start.cast_mut(), iov_len: if passes_range_check { length } else { 0 } };
     // SAFETY: promised by the caller.
     let result = act(unsafe { Buffers::one(&entry) });
-    if is_passable { result } else { refused(result) }
+    if passes_range_check { result } else { refused(result) }
 }
 
 /// Error of a call with a bad address. The kernel checks the descriptor and the offset first.

@@ -158,7 +158,7 @@ ends! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn quick_exit(status: c_int) -> ! {
     let _ = guarded(|| {
-        process::about_to_end();
+        process::mark_ending();
         Ok::<_, Errno>(())
     });
     // SAFETY: the caller's own argument.

@@ -8,7 +8,9 @@ use cairn_posix::mapping::{self, Request};
 use cairn_posix::{Errno, Result, mount};
 use libc::size_t;
 
-use crate::answer::{answer_as, counted_as, guarded, is_missed, number_as, set_errno};
+use crate::answer::{
+    answer_as, counted_as, guarded, number_as, recognise_after_failure, set_errno,
+};
 
 const FAILED: *mut c_void = libc::MAP_FAILED;
 /// With this key, `pkey_mprotect` is `mprotect`.
@@ -52,7 +54,7 @@ pub unsafe fn map_or(
             0 => real(),
             _ => replacing(request.address, request.length, real),
         };
-        if result != FAILED || is_anonymous || !is_missed(descriptor) {
+        if result != FAILED || is_anonymous || !recognise_after_failure(descriptor) {
             return result;
         }
     }
@@ -227,7 +229,7 @@ pub unsafe fn show_other_pages_or(
     real: impl FnOnce() -> c_int,
 ) -> c_int {
     // SAFETY: the caller's own arguments.
-    match ours(|| unsafe { mapping::show_other_pages(start, length, protection, page) }) {
+    match ours(|| unsafe { mapping::remap_pages(start, length, protection, page) }) {
         Some(turned) => answer_as(|| "remap_file_pages", || turned),
         None => real(),
     }

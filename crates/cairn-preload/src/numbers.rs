@@ -12,7 +12,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{FILE, mode_t, pid_t, sigset_t, sockaddr, socklen_t};
 
-use crate::answer::{answer, is_missed};
+use crate::answer::{answer, recognise_after_failure};
 use crate::open::opened;
 use crate::sockets;
 
@@ -97,7 +97,7 @@ macro_rules! acceptors {
             // SAFETY: the caller's own arguments.
             let result = unsafe { real(descriptor, address, length $(, $more)*) };
             match cairn_posix::descriptors::table::lookup(descriptor) {
-                Some(handle) if result == -1 && is_missed(descriptor) => refused(handle),
+                Some(handle) if result == -1 && recognise_after_failure(descriptor) => refused(handle),
                 _ => opened(result),
             }
         }

@@ -12,7 +12,7 @@ use cairn_posix::kernel::{address, configuration};
 use cairn_posix::{Errno, Result};
 use libc::{CMSG_DATA, CMSG_LEN, cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
 
-use crate::answer::{Answer, errno, guarded, is_missed, is_ours, set_errno};
+use crate::answer::{Answer, errno, guarded, is_ours, recognise_after_failure, set_errno};
 use crate::hooks;
 use crate::sockets::refused;
 
@@ -240,7 +240,7 @@ unsafe fn unpack(message: *const msghdr) {
 fn on_socket<R: Answer>(descriptor: c_int, act: impl FnOnce() -> R) -> R {
     if !table::is_ours(descriptor) {
         let result = act();
-        if result != R::FAILED || !is_missed(descriptor) {
+        if result != R::FAILED || !recognise_after_failure(descriptor) {
             return result;
         }
     }

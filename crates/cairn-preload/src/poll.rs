@@ -10,7 +10,8 @@ use cairn_posix::{Errno, kernel};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use crate::answer::{
-    answer, count, deliver, errno, guarded, is_counting, is_missed, recognise, set_errno,
+    answer, count, deliver, errno, guarded, is_counting, recognise, recognise_after_failure,
+    set_errno,
 };
 
 /// Events for which a regular file is always ready.
@@ -286,7 +287,7 @@ impl Sets {
 
     /// After the kernel refused the sets: whether they contain a placeholder that was not in the
     /// table yet. If so, the call must be repeated.
-    fn is_missed(&mut self, count: c_int, result: c_int) -> bool {
+    fn recognise_after_failure(&mut self, count: c_int, result: c_int) -> bool {
         if result >= 0 || errno() != libc::EBADF || configuration::get().is_none() {
             return false;
         }
@@ -341,7 +342,7 @@ macro_rules! selects {
             let [reads, writes, excepts] = sets.sets();
             // SAFETY: the caller's own arguments, or copies of them.
             let result = unsafe { real()(count, reads, writes, excepts, wait) };
-            if sets.is_missed(count, result) {
+            if sets.recognise_after_failure(count, result) {
                 // SAFETY: the caller's own arguments; all placeholders are in the table by now.
                 return unsafe { $name(count, read, write, except, timeout) };
             }
@@ -372,7 +373,7 @@ pub unsafe extern "C-unwind" fn pselect(
     let [reads, writes, excepts] = sets.sets();
     // SAFETY: the caller's own arguments, or copies of them.
     let result = unsafe { real()(count, reads, writes, excepts, wait, mask) };
-    if sets.is_missed(count, result) {
+    if sets.recognise_after_failure(count, result) {
         // SAFETY: the caller's own arguments; all placeholders are in the table by now.
         return unsafe { pselect(count, read, write, except, timeout, mask) };
     }
@@ -400,7 +401,7 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
                 event.cast(),
             )
         };
-        if result == 0 || !is_missed(descriptor) {
+        if result == 0 || !recognise_after_failure(descriptor) {
             count_waiting("epoll_ctl", false, result);
             return result;
         }

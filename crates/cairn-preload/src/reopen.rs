@@ -186,7 +186,7 @@ unsafe fn become_cookie(stream: *mut FILE, number: c_int) -> Result<()> {
             to.orientation = from.orientation;
             // The stream's own lock was where the cookie is now.
             to.lock = lock;
-            to.cookie[0] = stdio::take_over(stream, number);
+            to.cookie[0] = stdio::adopt_stream(stream, number);
         }
         usable
     };

@@ -152,7 +152,7 @@ impl Opening {
             Route::Descriptor(_) if self.demands(LINKS) => refuse(libc::ELOOP),
             Route::Descriptor(_) if self.is_bounded() => refuse(libc::EXDEV),
             // Only the kernel can resolve `..` outside the mount.
-            Route::Place(place) if self.is_bounded() && climbs(path, place.path) => {
+            Route::Place(place) if self.is_bounded() && has_parent_reference(path, place.path) => {
                 self.request.pass()
             }
             _ => match hooks::ours(route, follows) {
@@ -202,7 +202,7 @@ fn without_slashes(path: &[u8]) -> &[u8] {
 }
 
 /// Whether a path has a `..` before the part `inside` the mount.
-fn climbs(path: &[u8], inside: &[u8]) -> bool {
+fn has_parent_reference(path: &[u8], inside: &[u8]) -> bool {
     let outside = &path[..path.len().saturating_sub(inside.len())];
     outside.split(|&byte| byte == b'/').any(|name| name == b"..")
 }

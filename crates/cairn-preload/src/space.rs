@@ -10,7 +10,7 @@ use cairn_posix::descriptors::table;
 use cairn_posix::files::{allocate, file};
 use libc::{size_t, ssize_t};
 
-use crate::answer::{answer, answer_as, deliver, given, is_missed, lent, number};
+use crate::answer::{answer, answer_as, deliver, given, lent, number, recognise_after_failure};
 
 path_hooks! {
     fn truncate(path: *const c_char, size: i64) -> c_int,
@@ -65,7 +65,7 @@ fn end(descriptor: c_int) -> End {
 /// After a call of the C library failed: whether one of its descriptors is Cairn's and was not in
 /// the table yet.
 fn either_missed(first: c_int, second: c_int) -> bool {
-    let missed = [is_missed(first), is_missed(second)];
+    let missed = [recognise_after_failure(first), recognise_after_failure(second)];
     missed[0] || missed[1]
 }
 

@@ -81,7 +81,7 @@ fn is_ours(path: *const c_char) -> bool {
 
 /// Whether the C library's own posix_spawn would miss a Cairn file or descriptor.
 fn concerns_us(path: *const c_char, list: &[Action]) -> bool {
-    process::has_something()
+    process::has_inheritable_state()
         || is_ours(path)
         || list.iter().any(|action| match action.tag {
             // SAFETY: the tag says which member is set.

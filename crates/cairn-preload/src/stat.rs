@@ -53,7 +53,7 @@ by_path! {
 }
 
 /// Whether the kernel's answer describes a placeholder that was not in the table yet.
-fn is_missed(descriptor: c_int, mode: u32, device: u64) -> bool {
+fn recognise_after_failure(descriptor: c_int, mode: u32, device: u64) -> bool {
     placeholder::is_placeholder(mode, device) && crate::answer::recognise(descriptor)
 }
 
@@ -67,7 +67,7 @@ macro_rules! by_descriptor {
                 // SAFETY: the caller's own arguments.
                 let result = unsafe { real()($($version,)? descriptor, target) };
                 // SAFETY: a successful call has filled the structure.
-                if result != 0 || !unsafe { is_missed(descriptor, (*target).st_mode, (*target).st_dev) } {
+                if result != 0 || !unsafe { recognise_after_failure(descriptor, (*target).st_mode, (*target).st_dev) } {
                     return result;
                 }
             }
@@ -131,7 +131,7 @@ macro_rules! at_directory {
                 let asked_of_descriptor = result == 0 && directory >= 0;
                 let missed = asked_of_descriptor
                     // SAFETY: a successful call has filled the structure.
-                    && unsafe { is_missed(directory, (*target).st_mode, (*target).st_dev) };
+                    && unsafe { recognise_after_failure(directory, (*target).st_mode, (*target).st_dev) };
                 match missed {
                     // SAFETY: the caller's own arguments; the descriptor is in the table by now.
                     true => unsafe { $name($($version,)? directory, path, target, flags) },
@@ -219,7 +219,7 @@ pub unsafe extern "C-unwind" fn statx(
             // SAFETY: a successful call has filled the structure.
             let found = unsafe { &*target };
             let device = libc::makedev(found.stx_dev_major, found.stx_dev_minor);
-            if is_missed(directory, u32::from(found.stx_mode), device) {
+            if recognise_after_failure(directory, u32::from(found.stx_mode), device) {
                 // SAFETY: the caller's own arguments; the descriptor is in the table by now.
                 return unsafe { statx(directory, path, flags, mask, target) };
             }

@@ -201,7 +201,7 @@ pub fn abandon(stream: *mut FILE) {
 
 /// Makes a record for a stream that was not made here, and returns it as the stream's cookie. The
 /// stream works on `descriptor` afterwards.
-pub fn take_over(stream: *mut FILE, descriptor: c_int) -> *mut c_void {
+pub fn adopt_stream(stream: *mut FILE, descriptor: c_int) -> *mut c_void {
     let record = new_record(descriptor);
     record.stream.store(stream, Ordering::Release);
     core::ptr::from_ref(record).cast_mut().cast()

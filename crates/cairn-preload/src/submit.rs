@@ -17,7 +17,7 @@ use cairn_posix::kernel::configuration;
 use cairn_posix::{Errno, HandleInfo, Result, kernel};
 use libc::{iovec, ssize_t};
 
-use crate::answer::{count_refusal, errno, is_missed, set_errno};
+use crate::answer::{count_refusal, errno, recognise_after_failure, set_errno};
 use crate::io;
 
 /// The kernel's `struct iocb`, little-endian.
@@ -181,7 +181,7 @@ pub unsafe fn submit(count: c_long, list: List, submit: impl Fn(usize) -> c_long
         let result = submit(wanted);
         // The kernel stops before a placeholder that is not in the table yet. The application
         // submits the rest again, and then that placeholder is first.
-        if result >= 0 || !is_missed(descriptor(&requests[0])) {
+        if result >= 0 || !recognise_after_failure(descriptor(&requests[0])) {
             return result;
         }
     }

@@ -17,7 +17,7 @@ use cairn_posix::mapping::Request;
 use cairn_posix::{Errno, kernel};
 use libc::{epoll_event, iovec, pollfd, sigset_t, timespec};
 
-use crate::answer::{answer_as, errno, is_missed, is_ours, set_errno};
+use crate::answer::{answer_as, errno, is_ours, recognise_after_failure, set_errno};
 use crate::{
     attributes, clones, descriptors, directories, exec, extended, identity, io, life, mapping,
     names, numbers, open, passing, poll, resolve, space, stat, submit, walks,
@@ -80,7 +80,7 @@ impl Call {
             return hook();
         }
         let result = self.pass();
-        if result == -1 && is_missed(descriptor) { hook() } else { result }
+        if result == -1 && recognise_after_failure(descriptor) { hook() } else { result }
     }
 
     /// Runs `hook` if one of two descriptors is Cairn's.

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Stage on which a program of `tests/programs` is compiled in a special way.
-struct Company {
+struct NodeRanks {
     stage: Stage,
 }
 
-impl Company {
-    fn new() -> Company {
-        Company { stage: Stage::new() }
+impl NodeRanks {
+    fn new() -> NodeRanks {
+        NodeRanks { stage: Stage::new() }
     }
 
     /// Compiles a source with these flags; none if the compiler fails.
@@ -69,7 +69,7 @@ fn name(path: &Path) -> &str {
 
 #[test]
 fn library_that_is_loaded_late_uses_the_store_and_goes() {
-    let company = Company::new();
+    let company = NodeRanks::new();
     company.library(&[]);
     let expected =
         "by a part: loaded\nunloaded\nloaded\nunloaded\nloaded\nunloaded\n\nours: still here\n\n";
@@ -82,7 +82,7 @@ fn library_that_is_loaded_late_uses_the_store_and_goes() {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn library_that_is_bound_to_what_it_needs_itself_is_served() {
-    let company = Company::new();
+    let company = NodeRanks::new();
     let expected = "0 0 -1\n0 0 -1\nby a part: loaded\nunloaded\nloaded\nunloaded\n\n";
     for flags in ["-Wl,-z,lazy,-z,norelro", "-Wl,-z,lazy,-z,relro", "-Wl,-z,now,-z,relro"] {
         company.library(&[flags]);
@@ -93,7 +93,7 @@ fn library_that_is_bound_to_what_it_needs_itself_is_served() {
 
 #[test]
 fn library_in_a_namespace_of_its_own_sees_nothing_below_the_mount() {
-    let company = Company::new();
+    let company = NodeRanks::new();
     company.library(&[]);
     let expected = "open below the mount: ENOENT\nread of a file of ours: EBADF\nours: served\n\n";
     company.plays(&[name(&company.program()), "in_another_namespace", "/cairn"], None, expected);
@@ -101,7 +101,7 @@ fn library_in_a_namespace_of_its_own_sees_nothing_below_the_mount() {
 
 #[test]
 fn library_that_is_preloaded_too_sees_what_passes_it() {
-    let company = Company::new();
+    let company = NodeRanks::new();
     let witness = company.library(&["-DWITNESS"]);
     let program = company.program();
     let play = [name(&program), "ordinary_work", "/cairn"];
@@ -116,7 +116,7 @@ fn library_that_is_preloaded_too_sees_what_passes_it() {
 
 /// Runs ordinary work in a program compiled with a sanitizer.
 fn sanitized(sanitizer: &str) {
-    let company = Company::new();
+    let company = NodeRanks::new();
     let Some(program) =
         company.compile("company.c", "sanitized", &[&format!("-fsanitize={sanitizer}")])
     else {
@@ -159,7 +159,7 @@ fn watched(words: &[&str], expected: &str) -> Option<String> {
         println!("left out: {} is not installed", words[0]);
         return None;
     }
-    let company = Company::new();
+    let company = NodeRanks::new();
     let program = company.program();
     let output = name(&company.stage.plain()).to_owned() + "/said";
     let words: Vec<&str> =
@@ -194,7 +194,7 @@ fn program_in_a_debugger_is_served_across_a_breakpoint() {
         println!("left out: gdb is not installed");
         return;
     }
-    let company = Company::new();
+    let company = NodeRanks::new();
     let program = company.program();
     let played =
         company.run(&[&commands[..], &[name(&program), "ordinary_work", "/cairn"]].concat(), None);

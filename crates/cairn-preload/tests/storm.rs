@@ -40,14 +40,14 @@ const REAP_EVERY: Duration = Duration::from_millis(2);
 const PATIENCE: &str = "300";
 
 /// The store of all rounds.
-struct Sky {
+struct SharedStore {
     root: PathBuf,
     store: PathBuf,
     namespace: Namespace,
 }
 
-impl Sky {
-    fn new() -> Sky {
+impl SharedStore {
+    fn new() -> SharedStore {
         let root = PathBuf::from(format!("/dev/shm/cairn-storm-{}", std::process::id()));
         fs::create_dir(&root).expect("a root of our own");
         let store = Store::create(&root, "storm").expect("a store");
@@ -58,7 +58,7 @@ impl Sky {
         };
         create_namespace(&store, "node", geometry, false).expect("a namespace");
         let namespace = open_namespace(&store, "node").expect("the namespace");
-        Sky { root, store: store.path().to_path_buf(), namespace }
+        SharedStore { root, store: store.path().to_path_buf(), namespace }
     }
 
     /// Reaps dead processes. Returns the number of remaining processes.
@@ -74,7 +74,7 @@ impl Sky {
     }
 }
 
-impl Drop for Sky {
+impl Drop for SharedStore {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.root);
     }
@@ -82,7 +82,7 @@ impl Drop for Sky {
 
 /// A round: its seed, program, board and store.
 struct Round<'a> {
-    sky: &'a Sky,
+    sky: &'a SharedStore,
     program: &'a Path,
     board: &'a Path,
     seed: u64,
@@ -109,7 +109,7 @@ impl Round<'_> {
     }
 
     /// Runs the storm while another thread reaps.
-    fn rage(&self) {
+    fn run_storm(&self) {
         File::create(self.board).and_then(|file| file.set_len(BOARD_BYTES)).expect("a board");
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -131,12 +131,12 @@ fn storm_of_processes_leaves_what_was_acknowledged_and_nothing_else() {
     let stage = Stage::new();
     let program = stage.compile("storm");
     let board = stage.plain().join("board");
-    let sky = Sky::new();
+    let sky = SharedStore::new();
     let before = sky.check();
     let rounds = if soaking() { SOAK_ROUNDS } else { ROUNDS };
     for_each_seed(rounds, |seed| {
         let round = Round { sky: &sky, program: &program, board: &board, seed };
-        round.rage();
+        round.run_storm();
         assert_eq!(sky.reap(), 0, "seed {seed}: processes that are left");
         println!("{}", round.play("check"));
         assert_eq!(sky.reap(), 0, "seed {seed}: processes that are left");

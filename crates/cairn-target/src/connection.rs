@@ -33,7 +33,7 @@ use crate::connection::outbox::Outbox;
 use crate::connection::transfer::Transfers;
 use crate::directory::Directory;
 use crate::guard::Check;
-use crate::mailbox::{Hands, Outcome};
+use crate::mailbox::{LoopContext, Outcome};
 use crate::notices::Change;
 use crate::pool::{Buffer, Lack};
 use crate::socket::Socket;
@@ -158,7 +158,7 @@ pub(super) struct Connection {
     /// from the host, so it never exceeds what was received at once.
     beside_bytes: usize,
     /// Memory that the connection waits for.
-    hunger: Option<Lack>,
+    memory_shortage: Option<Lack>,
     /// Whether no more commands are begun.
     is_draining: bool,
     /// Longest silence of the host; `None`: unlimited.
@@ -192,7 +192,7 @@ impl Connection {
             transfers: Transfers::default(),
             busy_bytes: 0,
             beside_bytes: 0,
-            hunger: None,
+            memory_shortage: None,
             is_draining: false,
             silence_max: Some(GREETING),
             came: now,
@@ -224,12 +224,12 @@ impl Connection {
 
     /// Whether a command waits for memory that others have.
     pub(super) fn is_hungry(&self) -> bool {
-        self.hunger.is_some()
+        self.memory_shortage.is_some()
     }
 
     /// Namespace whose share of memory is used up, if a command waits for that.
     pub(super) fn awaits_share_of(&self) -> Option<usize> {
-        match self.hunger {
+        match self.memory_shortage {
             Some(Lack::Share(namespace)) => Some(namespace),
             _ => None,
         }
@@ -269,7 +269,7 @@ impl Connection {
     }
 
     /// Sends what can be sent, and resumes commands that waited for room.
-    pub(super) fn flush(&mut self, hands: &mut Hands) -> Result<(), End> {
+    pub(super) fn flush(&mut self, hands: &mut LoopContext) -> Result<(), End> {
         while !self.outbox.is_empty() {
             let sent = self.outbox.flush(&self.socket, &mut hands.pool)?;
             match self.outbox.is_empty() {
@@ -288,14 +288,14 @@ impl Connection {
     }
 
     /// Receives what has arrived, and acts on it.
-    pub(super) fn receive(&mut self, hands: &mut Hands) -> Result<(), End> {
+    pub(super) fn receive(&mut self, hands: &mut LoopContext) -> Result<(), End> {
         let mut scratch = std::mem::take(&mut hands.scratch);
         let received = self.receive_by(&mut scratch, hands);
         hands.scratch = scratch;
         received
     }
 
-    fn receive_by(&mut self, scratch: &mut [u8], hands: &mut Hands) -> Result<(), End> {
+    fn receive_by(&mut self, scratch: &mut [u8], hands: &mut LoopContext) -> Result<(), End> {
         for _ in 0..RECEIVES_MAX {
             let is_awaiting = self.transfers.is_awaiting() || self.intake.is_in_body();
             let ahead = if is_awaiting { AHEAD_BYTES } else { scratch.len() };
@@ -323,7 +323,7 @@ impl Connection {
     }
 
     /// Resumes commands that waited for memory.
-    pub(super) fn resume(&mut self, hands: &mut Hands) -> Result<(), End> {
+    pub(super) fn resume(&mut self, hands: &mut LoopContext) -> Result<(), End> {
         while let Some(next) = self.transfers.waiting.front() {
             let bytes_max = self.limits().awaited_bytes;
             let answers_bytes = self.outbox.buffer_bytes() + self.busy_bytes;
@@ -338,8 +338,8 @@ impl Connection {
             let buffer = match hands.pool.take(next.ask_bytes + next.answer_bytes, place) {
                 Ok(buffer) => buffer,
                 Err(lack) => {
-                    self.directory.totals().waits.add(u64::from(self.hunger.is_none()));
-                    self.hunger = Some(lack);
+                    self.directory.totals().waits.add(u64::from(self.memory_shortage.is_none()));
+                    self.memory_shortage = Some(lack);
                     return Ok(());
                 }
             };
@@ -352,7 +352,7 @@ impl Connection {
                 }
             }
         }
-        self.hunger = None;
+        self.memory_shortage = None;
         Ok(())
     }
 
@@ -365,7 +365,7 @@ impl Connection {
     }
 
     /// Handles the outcome of a worker.
-    pub(super) fn finish(&mut self, outcome: Outcome, hands: &mut Hands) -> Result<(), End> {
+    pub(super) fn finish(&mut self, outcome: Outcome, hands: &mut LoopContext) -> Result<(), End> {
         match outcome {
             Outcome::Io { entry, buffer, result } => {
                 self.busy_bytes -= buffer.len();
@@ -382,7 +382,7 @@ impl Connection {
 
     /// Ends the connection and gives back its resources. A host that violated the protocol gets a
     /// C2HTermReq with the offending header.
-    pub(super) fn end(mut self, end: End, hands: &mut Hands) {
+    pub(super) fn end(mut self, end: End, hands: &mut LoopContext) {
         self.is_over.store(true, Ordering::Relaxed);
         self.directory.totals().ended.add(1);
         if let End::Malformed(malformed) = end {

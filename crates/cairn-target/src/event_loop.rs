@@ -4,7 +4,7 @@
 //! Must stay true: the thread waits in one place only, and there no longer than until the next host
 //! exceeds its time. Whatever a host does ends at most its own connection.
 
-use cairn_platform::looks::Looks;
+use cairn_platform::adaptive_spin::AdaptiveSpin;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::collections::{HashSet, VecDeque};
@@ -20,7 +20,7 @@ use crate::Resources;
 use crate::connection::{Connection, End};
 use crate::directory::Directory;
 use crate::mailbox::Outcome;
-use crate::mailbox::{Hands, Letter, Mailbox};
+use crate::mailbox::{Letter, LoopContext, Mailbox};
 use crate::socket::Socket;
 
 /// Timeout that returns only events that are there already.
@@ -78,7 +78,7 @@ pub(super) struct EventLoop {
     /// Time at which hosts are accepted again; `None`: they are accepted.
     closed_until: Option<Instant>,
     directory: Arc<Directory>,
-    hands: Hands,
+    hands: LoopContext,
     patience: Duration,
     /// Most guests, apart from those that have just come.
     guests_max: usize,
@@ -91,14 +91,14 @@ pub(super) struct EventLoop {
     /// Time of the next check for hosts that exceed their time.
     next_check: Option<Instant>,
     is_draining: bool,
-    looks: Looks,
+    looks: AdaptiveSpin,
 }
 
 impl EventLoop {
     /// Creates a loop. The one with an `entrance` accepts hosts.
     pub(super) fn new(
         directory: Arc<Directory>,
-        hands: Hands,
+        hands: LoopContext,
         resources: &Resources,
         entrance: Option<Entrance>,
     ) -> Result<EventLoop> {
@@ -123,7 +123,7 @@ impl EventLoop {
             hungry: VecDeque::new(),
             next_check: None,
             is_draining: false,
-            looks: Looks::default(),
+            looks: AdaptiveSpin::default(),
         })
     }
 
@@ -140,7 +140,7 @@ impl EventLoop {
                 }
             }
             self.look_around();
-            self.feed_hungry();
+            self.serve_memory_waiters();
         }
         self.hands.mailbox.close();
     }
@@ -315,7 +315,7 @@ impl EventLoop {
 
     /// Serves connections that wait for memory, in turn, until none is left. Skips connections
     /// whose namespace has used up its share.
-    fn feed_hungry(&mut self) {
+    fn serve_memory_waiters(&mut self) {
         let (mut unfed, mut sated) = (Vec::new(), HashSet::new());
         for _ in 0..self.hungry.len() {
             let Some(token) = self.hungry.pop_front() else { break };
@@ -347,7 +347,7 @@ impl EventLoop {
     fn with(
         &mut self,
         token: u64,
-        act: impl FnOnce(&mut Connection, &mut Hands) -> std::result::Result<(), End>,
+        act: impl FnOnce(&mut Connection, &mut LoopContext) -> std::result::Result<(), End>,
     ) -> bool {
         let Some(slot) = slot(&mut self.slots, token) else { return true };
         let Some(mut connection) = slot.connection.take() else { return true };

@@ -7,7 +7,7 @@
 //! them, and grants outlive the target.
 
 pub mod control;
-mod shelf;
+mod store;
 
 use cairn_nvme::secret::{HostSecrets, Secret};
 use cairn_nvme::wire::Nqn;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Directory, Guard, Namespace, Subsystem};
 
-use shelf::Shelf;
+use store::GrantStore;
 
 /// Size of a logical block, bytes.
 const BLOCK_BYTES: u64 = 4096;
@@ -123,7 +123,7 @@ struct Held {
 pub struct Grants {
     directory: Arc<Directory>,
     /// Store of the grants; `None`: they are in memory.
-    shelf: Option<Shelf>,
+    shelf: Option<GrantStore>,
     bytes_max: u64,
     /// Prefix of the names of subsystems.
     prefix: String,
@@ -144,9 +144,9 @@ impl Grants {
         let prefix = format!("nqn.2026-11.io.cairn:{machine}");
         let shelf = match room {
             Room::Memory => None,
-            Room::Directory(path) => Some(Shelf::take(path)?),
+            Room::Directory(path) => Some(GrantStore::take(path)?),
         };
-        let restored = shelf.as_ref().map_or(Ok(Vec::new()), Shelf::restore)?;
+        let restored = shelf.as_ref().map_or(Ok(Vec::new()), GrantStore::restore)?;
         let (held, set_aside) = (Mutex::default(), Vec::new());
         let mut grants = Grants { directory, shelf, bytes_max, prefix, held, set_aside };
         for (job, found) in restored {

@@ -18,11 +18,11 @@ mod directory;
 mod event_loop;
 pub mod grants;
 mod guard;
+pub mod inline_target;
 mod mailbox;
 mod metrics;
 mod notices;
 mod pool;
-pub mod rehearsal;
 mod socket;
 mod subsystem;
 mod workers;
@@ -34,7 +34,7 @@ pub use subsystem::namespace::Namespace;
 pub use subsystem::{Limits, Subsystem};
 
 use event_loop::{Entrance, EventLoop};
-use mailbox::{Hands, Letter, Mailbox};
+use mailbox::{Letter, LoopContext, Mailbox};
 use std::io::Result;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -139,7 +139,7 @@ impl Target {
         let memory_bytes = self.memory_bytes_each();
         let make = |mailbox: &Arc<Mailbox>, entrance| {
             let (workers, provers) = (Arc::clone(&workers), Arc::clone(&provers));
-            let hands = Hands::new(memory_bytes, workers, provers, Arc::clone(mailbox));
+            let hands = LoopContext::new(memory_bytes, workers, provers, Arc::clone(mailbox));
             EventLoop::new(Arc::clone(&self.directory), hands, &self.resources, entrance)
         };
         let mut others = Vec::new();

@@ -88,7 +88,7 @@ impl Mailbox {
 }
 
 /// Resources that a loop lends to the connection that it serves.
-pub(crate) struct Hands {
+pub(crate) struct LoopContext {
     pub(crate) pool: Pool,
     /// Buffer for bytes that were just received.
     pub(crate) scratch: Vec<u8>,
@@ -101,15 +101,15 @@ pub(crate) struct Hands {
     pub(crate) now: Instant,
 }
 
-impl Hands {
+impl LoopContext {
     pub(crate) fn new(
         memory_bytes: usize,
         workers: Arc<Workers>,
         provers: Arc<Workers>,
         mailbox: Arc<Mailbox>,
-    ) -> Hands {
+    ) -> LoopContext {
         let (pool, scratch) = (Pool::new(memory_bytes), vec![0; SCRATCH_BYTES]);
-        Hands { pool, scratch, workers, provers, mailbox, now: Instant::now() }
+        LoopContext { pool, scratch, workers, provers, mailbox, now: Instant::now() }
     }
 }
 

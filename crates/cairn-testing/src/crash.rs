@@ -153,7 +153,7 @@ pub fn for_every_crash<S: Default>(
     let progress = Progress::new(media.clone());
     workload(&media, &progress);
     let recording = media.take_recording().expect("only this function takes it");
-    let mut judge = Judge {
+    let mut judge = CrashChecker {
         states: States::new(progress.into_notes()),
         check,
         report: Report { operations: media.crash_points(), images: 0 },
@@ -208,13 +208,13 @@ impl<S: Default> States<S> {
 }
 
 /// Makes images in ascending order of their operations and checks them.
-struct Judge<S, C> {
+struct CrashChecker<S, C> {
     states: States<S>,
     check: C,
     report: Report,
 }
 
-impl<S: Default, C: Fn(Image, &S) -> Result<(), String>> Judge<S, C> {
+impl<S: Default, C: Fn(Image, &S) -> Result<(), String>> CrashChecker<S, C> {
     fn try_one(&mut self, recording: &Recording, point: CrashPoint) -> Result<(), Failure> {
         println!("{POINT_VARIABLE}={point}");
         let mut replay = recording.replay();
@@ -223,7 +223,7 @@ impl<S: Default, C: Fn(Image, &S) -> Result<(), String>> Judge<S, C> {
     }
 
     fn try_all(&mut self, recording: &Recording, budget: &Budget) -> Result<(), Failure> {
-        let mut drawn = Lottery::new(budget.images, count_choices(recording, budget));
+        let mut drawn = Sampler::new(budget.images, count_choices(recording, budget));
         let mut random = Random::new(budget.seed);
         let mut replay = recording.replay();
         loop {
@@ -271,7 +271,7 @@ fn count_choices(recording: &Recording, budget: &Budget) -> u64 {
 /// `Budget::choices_at` says.
 fn choices(pending: &[usize], budget: &Budget, random: &mut Random) -> Vec<Survivors> {
     let systematic = budget.systematic_per_point as u64;
-    let mut drawn = Lottery::new(systematic, Survivors::count(pending) as u64);
+    let mut drawn = Sampler::new(systematic, Survivors::count(pending) as u64);
     let mut choices: Vec<Survivors> =
         Survivors::each(pending).filter(|_| drawn.draw(random)).collect();
     let seeds = (0..budget.random_choices_at(pending)).map(|_| random.draw());
@@ -280,14 +280,14 @@ fn choices(pending: &[usize], budget: &Budget, random: &mut Random) -> Vec<Survi
 }
 
 /// Draws `wanted` items out of a given number, all with the same odds.
-struct Lottery {
+struct Sampler {
     wanted: u64,
     left: u64,
 }
 
-impl Lottery {
-    fn new(wanted: u64, of: u64) -> Lottery {
-        Lottery { wanted: wanted.min(of), left: of }
+impl Sampler {
+    fn new(wanted: u64, of: u64) -> Sampler {
+        Sampler { wanted: wanted.min(of), left: of }
     }
 
     /// Whether the next item is drawn. Must be called once per item.

@@ -49,7 +49,7 @@ pub enum Mood {
     #[default]
     Fine,
     /// Ends every connection.
-    Away,
+    Availability,
     /// Denies access: status 403.
     Forbidding,
     /// Has no such bucket: status 404.
@@ -258,7 +258,7 @@ impl Shared {
         let length = request.headers.get("content-length").and_then(|text| text.parse().ok());
         let mut body = vec![0; length.unwrap_or(0)];
         let trouble = self.state().trouble_for(request);
-        if self.state().mood == Mood::Away {
+        if self.state().mood == Mood::Availability {
             return None;
         }
         if trouble == Some(Trouble::Hangup) {

@@ -25,7 +25,7 @@ pub struct Seen {
 
 /// The visible state at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Portrait {
+pub struct VisibleState {
     /// Nodes by path.
     pub tree: BTreeMap<Vec<u8>, Seen>,
     /// Open descriptions by number: file, cursor, and whether it may be read, written, appended to.
@@ -40,7 +40,7 @@ pub struct Portrait {
 }
 
 /// Checks the namespace and describes it. Errors: those of the check.
-pub fn portrait(fs: &Microfs) -> Result<Portrait> {
+pub fn portrait(fs: &Microfs) -> Result<VisibleState> {
     let report = fs.check()?;
     let usage = fs.usage()?;
     let mut tree = BTreeMap::new();
@@ -64,7 +64,7 @@ pub fn portrait(fs: &Microfs) -> Result<Portrait> {
         }
     }
     let counts = [usage.orphans, usage.pins, usage.attachments];
-    Ok(Portrait { tree, handles, processes: fs.processes()?, report, counts })
+    Ok(VisibleState { tree, handles, processes: fs.processes()?, report, counts })
 }
 
 fn describe(

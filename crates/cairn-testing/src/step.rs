@@ -268,7 +268,7 @@ impl Reference {
         place: Place,
         at: Option<u64>,
         known: Option<u64>,
-    ) -> Result<PlacedWrite> {
+    ) -> Result<WriteTarget> {
         let id = self.open(place)?;
         let open = self.model.description(id)?;
         if !open.options.write {
@@ -281,7 +281,7 @@ impl Reference {
             (true, _) => content.size(),
             (false, _) => offset,
         };
-        Ok(PlacedWrite { node, offset, append })
+        Ok(WriteTarget { node, offset, append })
     }
 
     /// Records a write through `place` that ended at `end`; without `at` it moves the cursor.
@@ -337,7 +337,7 @@ impl Reference {
 
 /// Target of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlacedWrite {
+pub struct WriteTarget {
     /// File.
     pub node: NodeId,
     /// Offset of the first byte.

@@ -207,7 +207,7 @@ pub fn script(style: &Style, random: &mut Random, begin_ns: i64, first: u64) -> 
 
 /// Ground truth about a step.
 #[derive(Debug, Default)]
-struct Truth {
+struct StepState {
     /// Number of events that its processes still have to do for it.
     left: usize,
     /// Whether a file of it is lost.
@@ -223,7 +223,7 @@ pub struct World {
     owners: BTreeMap<FilePath, u64>,
     /// Rank that has a file open for writing.
     writers: BTreeMap<FilePath, u64>,
-    steps: BTreeMap<u64, Truth>,
+    steps: BTreeMap<u64, StepState>,
     inodes: u32,
 }
 
@@ -263,7 +263,7 @@ impl World {
     }
 
     /// Takes the file at `path` from its step and marks the step as lost, unless the step is `of`.
-    fn disown(&mut self, path: &FilePath, of: Option<u64>) {
+    fn take_from_step(&mut self, path: &FilePath, of: Option<u64>) {
         if let Some(owner) = self.owners.remove(path).filter(|owner| Some(*owner) != of) {
             self.steps.entry(owner).or_default().lost = true;
         }
@@ -271,7 +271,7 @@ impl World {
 
     /// Begins a step that consists of `left` events of all processes.
     pub fn begin(&mut self, step: u64, left: usize) {
-        self.steps.insert(step, Truth { left, lost: false });
+        self.steps.insert(step, StepState { left, lost: false });
     }
 
     /// Applies an event.
@@ -282,7 +282,7 @@ impl World {
         }
         match &event.act {
             Act::Open => {
-                self.disown(&path, Some(step));
+                self.take_from_step(&path, Some(step));
                 if !self.tree.contains_key(&path) {
                     self.make(&path, Kind::File, event.at_ns);
                 }
@@ -301,7 +301,7 @@ impl World {
             Act::Rename(to) => self.rename(&path, &parsed(to), step),
             Act::Link(to) => {
                 let to = parsed(to);
-                self.disown(&to, Some(step));
+                self.take_from_step(&to, Some(step));
                 let node = self.tree[&path].clone();
                 self.make(&to, Kind::File, event.at_ns);
                 self.tree.insert(to.clone(), node);
@@ -309,7 +309,7 @@ impl World {
             }
             Act::Remove => {
                 self.tree.remove(&path);
-                self.disown(&path, None);
+                self.take_from_step(&path, None);
             }
             Act::Die => self.die(|rank| rank == event.rank),
         }
@@ -323,7 +323,7 @@ impl World {
             let (mut node, place) =
                 (self.tree.remove(&name).expect("is there"), moved(&name).expect("is below"));
             node.renamed = name == *from && node.kind == Kind::Directory;
-            self.disown(&place, Some(step));
+            self.take_from_step(&place, Some(step));
             if let Some(owner) = self.owners.remove(&name) {
                 self.owners.insert(place.clone(), owner);
             }

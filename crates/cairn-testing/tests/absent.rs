@@ -5,7 +5,7 @@
 //! programs made of it.
 
 use cairn_core::{
-    Absence, Attributes, Error, HandleId, Hope, InodeId, Moment, OpenOptions, Position, ROOT,
+    Absence, Attributes, Error, HandleId, InodeId, Moment, OpenOptions, Position, Prospect, ROOT,
     RenameMode, TimeUpdate, Timestamp, Truncation,
 };
 use cairn_testing::crash::{Budget, for_every_crash};
@@ -115,7 +115,7 @@ fn absent_file_looks_as_it_will_and_is_opened_by_nobody_until_it_was_brought() {
     process.close(open(&process, b"f", NAME_ONLY).expect("it has a name")).expect("closes");
 
     assert_eq!((agent.fs.wanted_absent(), agent.fs.absence_wishes()), (Ok(Vec::new()), 0));
-    assert_eq!(process.fs.want_absent(inode), Ok(Some(said(true))));
+    assert_eq!(process.fs.request_stage_in(inode), Ok(Some(said(true))));
     assert_eq!((agent.fs.wanted_absent(), agent.fs.absence_wishes()), (Ok(vec![inode]), 1));
     let handle = bring(&agent, inode, &content());
     assert_eq!(agent.fs.open_absent(&agent.caller(), inode), Err(Error::Busy));
@@ -245,19 +245,19 @@ fn data_that_cannot_be_had_are_wanted_again_but_not_damaged_ones() {
         let found = found.expect("it is there").expect("it is absent");
         (found.wanted, found.unavailable, found.damaged)
     };
-    assert_eq!(state(fs.want_absent(inode)), (true, false, false));
-    fs.try_absent(inode).expect("it is there");
+    assert_eq!(state(fs.request_stage_in(inode)), (true, false, false));
+    fs.begin_stage_in(inode).expect("it is there");
     assert_eq!(fs.fail_absent(inode, false), Ok(true));
     assert_eq!(state(fs.absence(inode)), (false, true, false));
-    assert_eq!(state(fs.want_absent(inode)), (true, false, false));
+    assert_eq!(state(fs.request_stage_in(inode)), (true, false, false));
     assert_eq!(fs.fail_absent(inode, false), Ok(false), "that attempt began before");
     assert_eq!(state(fs.absence(inode)), (true, false, false));
     assert_eq!(fs.fail_absent(inode, true), Ok(true), "another one finds the same");
-    assert_eq!(state(fs.want_absent(inode)), (false, true, true));
+    assert_eq!(state(fs.request_stage_in(inode)), (false, true, true));
     assert_eq!(fs.wanted_absent(), Ok(Vec::new()));
     let emptied = open(&process, b"f", OpenOptions { truncate: true, ..WRITE });
     process.close(emptied.expect("that needs no data")).expect("closes");
-    assert_eq!(fs.want_absent(inode), Ok(None));
+    assert_eq!(fs.request_stage_in(inode), Ok(None));
     assert_eq!(fs.fail_absent(inode, true), Ok(true));
     assert_eq!(fs.absence(inode), Ok(None), "it is absent no more");
     portrait(fs).expect("the namespace is consistent");
@@ -271,12 +271,12 @@ fn hope_lasts_as_long_as_somebody_says_that_files_are_brought() {
     let at = |passed_ms: u32| Moment(START.wrapping_add(passed_ms));
     let world = World::new(64, 64);
     let fs = world.microfs();
-    assert_eq!(fs.absence_hope(at(0), at(PATIENCE_MS)), Hope::Some, "it may be replaced");
-    assert_eq!(fs.absence_hope(at(0), at(PATIENCE_MS + 1)), Hope::None);
+    assert_eq!(fs.absence_prospect(at(0), at(PATIENCE_MS)), Prospect::Some, "it may be replaced");
+    assert_eq!(fs.absence_prospect(at(0), at(PATIENCE_MS + 1)), Prospect::None);
     fs.absence_beat(at(PATIENCE_MS));
-    assert_eq!(fs.absence_hope(at(0), at(2 * PATIENCE_MS)), Hope::Some);
-    assert_eq!(fs.absence_hope(at(0), at(2 * PATIENCE_MS + 1)), Hope::None);
-    assert_eq!(fs.absence_hope(at(2 * PATIENCE_MS), at(2 * PATIENCE_MS + 1)), Hope::Some);
+    assert_eq!(fs.absence_prospect(at(0), at(2 * PATIENCE_MS)), Prospect::Some);
+    assert_eq!(fs.absence_prospect(at(0), at(2 * PATIENCE_MS + 1)), Prospect::None);
+    assert_eq!(fs.absence_prospect(at(2 * PATIENCE_MS), at(2 * PATIENCE_MS + 1)), Prospect::Some);
 }
 
 /// State of a file that may be found after a crash.

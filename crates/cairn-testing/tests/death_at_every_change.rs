@@ -21,7 +21,7 @@ use cairn_core::{
     Timestamp, WritePlan,
 };
 use cairn_testing::driver::{Clock, Process};
-use cairn_testing::portrait::{Portrait, portrait};
+use cairn_testing::portrait::{VisibleState, portrait};
 use cairn_testing::random::soaking;
 use cairn_testing::shared::{Child, ForkShared, Stepped};
 use cairn_testing::tier::{CHECKSUM, HeapTier, small_geometry};
@@ -497,31 +497,32 @@ fn copy_page(from: &[u64], to: &[AtomicU64], page: usize) {
 struct HeldImage {
     view: Arc<HeapMemory>,
     /// State that it must show.
-    cut: Portrait,
+    cut: VisibleState,
     /// Words of the shadow at the last look.
     shadow: Vec<u64>,
 }
 
 /// Examines in a copy of the segment what a death would leave.
-struct Judge {
+struct CrashChecker {
     copy: Arc<HeapMemory>,
     fs: Microfs,
     image: Option<HeldImage>,
     /// Pages that the operation changes, with their content at the last look.
     pages: Vec<(usize, Vec<u64>)>,
     /// States at the moments at which the lock was free.
-    committed: Vec<Portrait>,
+    committed: Vec<VisibleState>,
     /// State seen since the last of them, if it differs.
-    next: Option<Portrait>,
+    next: Option<VisibleState>,
 }
 
-impl Judge {
-    fn new(words: &[u64], pages: &[usize], shadow: &[AtomicU64]) -> Judge {
+impl CrashChecker {
+    fn new(words: &[u64], pages: &[usize], shadow: &[AtomicU64]) -> CrashChecker {
         let copy = Arc::new(HeapMemory::from_words(words));
         let fs = Microfs::open(Box::new(copy.clone()), CHECKSUM).expect("the header is intact");
         let first = portrait(&fs).expect("the namespace is consistent at first");
         let pages = pages.iter().map(|&page| (page, Vec::new())).collect();
-        let mut judge = Judge { copy, fs, image: None, pages, committed: vec![first], next: None };
+        let mut judge =
+            CrashChecker { copy, fs, image: None, pages, committed: vec![first], next: None };
         if judge.fs.image() != ImageState::None {
             let view = Arc::new(HeapMemory::new(words.len()));
             judge.image =
@@ -549,7 +550,7 @@ impl Judge {
         changed
     }
 
-    fn portrait_of_image(&self) -> cairn_core::Result<Portrait> {
+    fn portrait_of_image(&self) -> cairn_core::Result<VisibleState> {
         let view = self.image.as_ref().map(|image| image.view.clone()).expect("one is held");
         let memory = ImageMemory::new(self.copy.clone(), Box::new(view), CHECKSUM)?;
         portrait(&Microfs::open_image(memory, CHECKSUM)?)
@@ -633,7 +634,7 @@ impl Judge {
 
 /// Whether two states are equal, except that the version of a file may be ahead. A higher version
 /// only invalidates checksums that are being computed.
-fn is_still(before: &Portrait, seen: &Portrait) -> bool {
+fn is_still(before: &VisibleState, seen: &VisibleState) -> bool {
     let mut before = before.clone();
     for (path, file) in &mut before.tree {
         if let Some(now) = seen.tree.get(path) {
@@ -662,7 +663,7 @@ fn judge(operation: &Operation, holds_image: bool) -> (u64, usize) {
         copy_page(&before[page * PAGE_WORDS..][..PAGE_WORDS], memory.words(), page);
     }
     memory.shadow().iter().zip(&shadow).for_each(|(word, &old)| word.store(old, Relaxed));
-    let mut judge = Judge::new(&before, &pages, memory.shadow());
+    let mut judge = CrashChecker::new(&before, &pages, memory.shadow());
     let mut child = Child::fork(true, || (operation.act)(&stage));
     let words = [0, UNDO_LENGTH, stage.lease_state].map(|at| &memory.words()[at]);
     // Words: the number of saved pages, and whether the first page is saved.

@@ -3,7 +3,7 @@
 //! Must stay true: the peer's user id is checked on every connection. A slow, silent or dead peer
 //! delays no other peer. The length of a request and the number of connections are bounded.
 
-use crate::agent::shared::{Errand, Shared, State, What};
+use crate::agent::shared::{FileRequest, Shared, State, What};
 use crate::drain::checkpoints::Told;
 use crate::model::error::{Error, Result};
 use crate::model::job::AGENT_SOCKET;
@@ -222,10 +222,10 @@ fn archive(stream: &UnixStream, shared: &Shared, newest: bool) -> io::Result<Ans
     Ok(Answer::Archived { status: shared.archive.status() })
 }
 
-/// Hands a request about files to the drain thread and waits for the answer.
+/// LoopContext a request about files to the drain thread and waits for the answer.
 fn run_errand(shared: &Shared, paths: Vec<FilePath>, what: What) -> Answer {
     let (reply, answer) = mpsc::channel();
-    shared.state().errands.push(Errand { paths, what, reply });
+    shared.state().errands.push(FileRequest { paths, what, reply });
     shared.notify();
     match answer.recv() {
         Ok(Ok(())) => Answer::Done,

@@ -1,7 +1,7 @@
 //! Frees the memory that backed programs' mappings of files on other machines' tiers, after writing
 //! back what programs stored in it.
 //!
-//! Does not decide what is mapped; `Namespace::put_away` does.
+//! Does not decide what is mapped; `Namespace::evict_unmapped` does.
 
 use crate::agent::shared::Shared;
 use crate::model::log::Complaints;
@@ -18,12 +18,12 @@ pub fn run(shared: &Shared) {
     let mut complaints = Complaints::default();
     while !shared.is_stopping() {
         shared.sleep(LOOK_EVERY);
-        let put_away = |volume: Arc<Volume>| {
+        let evict_unmapped = |volume: Arc<Volume>| {
             let failed =
                 volume.error("write back what was stored in mapped files of", &FilePath::root());
-            volume.put_away(&|| !shared.is_stopping()).map_err(failed)
+            volume.evict_unmapped(&|| !shared.is_stopping()).map_err(failed)
         };
-        let ends = shared.volumes().0.into_iter().map(put_away).fold(Ok(()), Result::and);
+        let ends = shared.volumes().0.into_iter().map(evict_unmapped).fold(Ok(()), Result::and);
         complaints.note("put away what was mapped", ends);
     }
 }

@@ -6,15 +6,15 @@ use std::time::Duration;
 /// Values that threads share. Each change leaves them consistent, so the values stay usable after a
 /// thread panicked while it held the lock.
 #[derive(Default)]
-pub(crate) struct Board<T> {
+pub(crate) struct Observable<T> {
     values: Mutex<T>,
     wake: Condvar,
 }
 
-impl<T> Board<T> {
+impl<T> Observable<T> {
     /// Returns a board with these initial values.
-    pub fn new(values: T) -> Board<T> {
-        Board { values: Mutex::new(values), wake: Condvar::new() }
+    pub fn new(values: T) -> Observable<T> {
+        Observable { values: Mutex::new(values), wake: Condvar::new() }
     }
 
     /// Locks and returns the values.

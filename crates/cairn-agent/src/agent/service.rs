@@ -26,7 +26,7 @@ use crate::agent::mapped_cache;
 use crate::agent::metrics;
 use crate::agent::prefault;
 use crate::agent::promote;
-use crate::agent::shared::{Errand, Shared, What};
+use crate::agent::shared::{FileRequest, Shared, What};
 use crate::agent::snapshot;
 use crate::agent::space::{self, Room};
 use crate::agent::transit;
@@ -34,7 +34,7 @@ use crate::archive::keeper;
 use crate::bring;
 use crate::drain::checkpoints::{Delivery, Told, Wanted};
 use crate::drain::failures::Backoff;
-use crate::drain::forecast::Lookout;
+use crate::drain::forecast::Forecaster;
 use crate::drain::{Drainer, Reason};
 use crate::image::Image;
 use crate::image::schedule::{Imaging, Wishes};
@@ -204,7 +204,7 @@ fn keeper_loop(shared: &Shared) {
     let mut needed = Instant::now();
     let mut complaints = Complaints::default();
     let mut description = Description::default();
-    let mut lookout = Lookout::default();
+    let mut lookout = Forecaster::default();
     let mut swept = Instant::now();
     while !shared.is_stopping() {
         let is_settled = shared.state().settled;
@@ -329,7 +329,7 @@ impl DrainLoop<'_> {
         let (ticket, told) =
             asked.map_or_else(Default::default, |(number, told)| (Some(number), told));
         drop(state);
-        for Errand { paths, what, reply } in errands {
+        for FileRequest { paths, what, reply } in errands {
             let (volumes, _) = self.shared.volumes();
             let meter = &self.shared.meter;
             let done = match what {
@@ -419,9 +419,9 @@ impl DrainLoop<'_> {
         let (volumes, all) = self.shared.volumes();
         // A process that waits for the end of a run must not wait for an image that is useless
         // then.
-        self.shared.meter.give_way(true);
+        self.shared.meter.yield_if_awaited(true);
         let taken = self.drainer.pass(&volumes, all, Reason::ImageDue, &self.shared.meter);
-        self.shared.meter.give_way(false);
+        self.shared.meter.yield_if_awaited(false);
         if !matches!(taken, Err(Error::Stopped)) {
             self.shared.state().note_image(began, &taken);
         }

@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::agent::observable::Board;
+use crate::agent::observable::Observable;
 use crate::agent::service::is_off_duty;
 use crate::agent::space::SpaceState;
-use crate::archive::Desk;
-use crate::bring::{self, BringState};
+use crate::archive::ArchiveMonitor;
+use crate::bring::{self, StageState};
 use crate::drain::checkpoints::Told;
 use crate::drain::forecast::Forecast;
 use crate::drain::meter::{Meter, STALLED};
@@ -31,7 +31,7 @@ use crate::store::volume::{Volume, prefix_of};
 use crate::timeline::recorder::Recorder;
 
 /// Request about files that the drain carries out while the requester waits.
-pub struct Errand {
+pub struct FileRequest {
     /// Files, in the order in which they are processed.
     pub paths: Vec<FilePath>,
     /// Action on the files.
@@ -63,7 +63,7 @@ pub struct State {
     /// are merged, and one pass answers them; the number is that of the last request merged.
     pub asked: VecDeque<(u64, Told)>,
     /// Pending requests about files.
-    pub errands: Vec<Errand>,
+    pub errands: Vec<FileRequest>,
     /// Current activity of the drain.
     pub phase: Phase,
     /// Directory to which the drain copies.
@@ -87,7 +87,7 @@ pub struct State {
     /// Writers that wait for space, and files dropped.
     pub space: SpaceState,
     /// Progress of fetching absent files.
-    pub bringing: BringState,
+    pub bringing: StageState,
     /// Whether nothing is left to do until something changes.
     pub settled: bool,
     /// Forecast for the end of the job's time.
@@ -140,14 +140,14 @@ pub struct Shared {
     /// which takes as long as a remote tier does not answer.
     source: Mutex<(Store, Scope)>,
     volumes: Mutex<Volumes>,
-    board: Board<State>,
+    board: Observable<State>,
     stopped: OwnedFd,
     reaping: Mutex<()>,
     recorder: Mutex<Recorder>,
     /// Progress of the drain; also carries the request to stop it.
     pub meter: Meter,
     /// Requests to the archive, and its status.
-    pub(crate) archive: Desk,
+    pub(crate) archive: ArchiveMonitor,
     /// Ends every thread. Set once.
     pub stopping: AtomicBool,
     /// Whether a thread has panicked; its work may never end.
@@ -183,12 +183,12 @@ impl Shared {
             directory: directory.to_path_buf(),
             source: Mutex::new((Store::open(directory)?, job.scope)),
             volumes: Mutex::default(),
-            board: Board::new(state),
+            board: Observable::new(state),
             stopped,
             reaping: Mutex::new(()),
             recorder: Mutex::new(Recorder::new(directory, job)),
             meter: Meter::default(),
-            archive: Desk::default(),
+            archive: ArchiveMonitor::default(),
             stopping: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             connections: AtomicUsize::new(0),

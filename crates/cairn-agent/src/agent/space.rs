@@ -176,7 +176,7 @@ impl Room {
             || !refused.is_empty()
             || outcome.unfinished.iter().any(|unfinished| unfinished.waits);
         if given_up.is_empty() && !is_coming {
-            volumes.iter().for_each(|volume| volume.fs().space_is_not_made(began));
+            volumes.iter().for_each(|volume| volume.fs().report_no_space(began));
         }
         given_up.into_iter().try_for_each(|known| give_up(shared, drainer, volumes, known, outcome))
     }

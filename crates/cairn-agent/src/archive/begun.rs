@@ -8,7 +8,7 @@
 
 use super::client::Content;
 use crate::model::error::Result;
-use crate::model::store_file::{self, Outlives};
+use crate::model::store_file::{self, MustSurvive};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -75,6 +75,6 @@ impl Notes {
 
     /// Replaces the file. It survives this process, but not necessarily a crash of the node.
     fn write(&self, notes: &BTreeMap<String, Begun>) -> Result<()> {
-        store_file::replace_json(&self.path, notes, Outlives::Process)
+        store_file::replace_json(&self.path, notes, MustSurvive::Process)
     }
 }

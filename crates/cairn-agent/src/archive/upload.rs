@@ -22,7 +22,7 @@ use super::client::{Client, Content, Listed, Part};
 use super::manifest::{FORMAT, File, MARK, Manifest, STEM};
 use crate::checkpoint::sets::{Member, register};
 use crate::drain::meter::Meter;
-use crate::drain::pace::Lap;
+use crate::drain::pace::PacedWork;
 use crate::model::error::{Error, Refusal, Result};
 use crate::model::job::Job;
 use crate::model::path::FilePath;
@@ -86,7 +86,7 @@ impl Uploader<'_> {
         let mut text = serde_json::to_vec_pretty(&manifest)
             .map_err(|source| Error::Json { path: key.clone().into(), source })?;
         text.push(b'\n');
-        Lap::beside(self.meter).admit(text.len() as u64)?;
+        PacedWork::beside(self.meter).admit(text.len() as u64)?;
         self.client.put_small(&key, &text)?;
         self.archived.push(manifest);
         Ok(())
@@ -94,7 +94,7 @@ impl Uploader<'_> {
 
     fn send_file(&mut self, member: &Member) -> Result<File> {
         let key = self.key(&member.path)?;
-        let mut lap = Lap::beside(self.meter);
+        let mut lap = PacedWork::beside(self.meter);
         let Summary { attributes, crc32c, .. } = self.read(member, &mut |_| lap.admit(0))?;
         drop(lap);
         let (path, bytes) = (member.path.clone(), member.bytes);
@@ -145,7 +145,7 @@ impl Uploader<'_> {
             Ok(())
         })?;
         same(member, &summary, crc32c)?;
-        Lap::beside(self.meter).admit(member.bytes)?;
+        PacedWork::beside(self.meter).admit(member.bytes)?;
         self.supersede(&member.path)?;
         self.client.put(key, &whole, crc32c)
     }
@@ -191,7 +191,7 @@ impl Uploader<'_> {
         let mark = client.location().key(&self.job.job, MARK);
         if client.look(&mark)?.is_none() {
             // Without the mark, an agent of a job with a shorter prefix could abort this upload.
-            Lap::beside(self.meter).admit(self.job.job.len() as u64)?;
+            PacedWork::beside(self.meter).admit(self.job.job.len() as u64)?;
             client.put_small(&mark, self.job.job.as_bytes())?;
         }
         let upload = client.begin(key, content.crc32c)?;
@@ -214,7 +214,7 @@ impl Uploader<'_> {
         crc32c: u32,
     ) -> Result<Vec<Part>> {
         let (client, progress) = (self.client, self.progress);
-        let mut lap = Lap::beside(self.meter);
+        let mut lap = PacedWork::beside(self.meter);
         let part_bytes = part_bytes(member.bytes) as usize;
         let (mut parts, mut pending) = (Vec::<Part>::new(), Vec::with_capacity(part_bytes));
         let mut send = |bytes: &[u8]| -> Result<()> {

@@ -6,7 +6,7 @@
 //! files that nobody waits for. Does not know where data come from.
 
 use cairn_core::Error::{Busy, NoSpace, NotFound};
-use cairn_core::{Hope, InodeId, Moment};
+use cairn_core::{InodeId, Moment, Prospect};
 use cairn_platform::sys::monotonic_ms;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -117,7 +117,7 @@ impl Part<'_, '_> {
             // Read before the attempt: it finds room that was made before the hope ended.
             let has_hope = waiter
                 .as_ref()
-                .map_or(is_offered, |waiter| fs.space_hope(waiter, now()) == Hope::Some);
+                .map_or(is_offered, |waiter| fs.space_hope(waiter, now()) == Prospect::Some);
             match self.add(bytes, end) {
                 Err(Error::Store { source: NoSpace, .. }) if self.take_room() => continue,
                 Err(Error::Store { source: NoSpace, .. }) if has_hope => {}

@@ -37,9 +37,9 @@ fn store_of(files: &[(&str, &[u8])]) -> (TestStore, Shared) {
     (store, shared)
 }
 
-fn bringer<'a>(store: &TestStore, shared: &'a Shared, volumes: &'a [Arc<Volume>]) -> Bringer<'a> {
+fn bringer<'a>(store: &TestStore, shared: &'a Shared, volumes: &'a [Arc<Volume>]) -> Stager<'a> {
     let source = Source::open(&store.job).expect("opens");
-    Bringer::new(shared, volumes, source)
+    Stager::new(shared, volumes, source)
 }
 
 fn inode(store: &TestStore, name: &str) -> InodeId {
@@ -47,7 +47,7 @@ fn inode(store: &TestStore, name: &str) -> InodeId {
 }
 
 /// Takes a file out of the queue.
-fn item_of(bringer: &Bringer<'_>, store: &TestStore, name: &str) -> Item {
+fn item_of(bringer: &Stager<'_>, store: &TestStore, name: &str) -> Item {
     let key = Key { volume: 0, inode: inode(store, name) };
     let mut queue = bringer.queue();
     assert!(queue.want(key));
@@ -105,7 +105,7 @@ const PATIENCE_MS: u32 = 300_000;
 
 /// Stages in "a" into a full store whose agent offers to make room. Calls `meanwhile` while the
 /// stager waits for room. Returns the verdict.
-fn bring_into_full(meanwhile: impl FnOnce(&TestStore, &Bringer<'_>)) -> Verdict {
+fn bring_into_full(meanwhile: impl FnOnce(&TestStore, &Stager<'_>)) -> Verdict {
     let (store, shared) = store(&["a", "b"]);
     fill(&store);
     let fs = store.volume.fs();
@@ -151,7 +151,7 @@ fn file_that_finds_no_room_fails_when_there_is_no_hope() {
         while Moment(monotonic_ms()).since(later) == 0 {
             thread::yield_now();
         }
-        store.volume.fs().space_is_not_made(later);
+        store.volume.fs().report_no_space(later);
     });
     let is_full =
         matches!(&verdict, Verdict::Failed { reason, .. } if reason == "the store is full");
@@ -190,17 +190,17 @@ fn who_waits_since_an_attempt_began_is_owed_another() {
         (known.wanted, known.unavailable, failed)
     };
 
-    fs.want_absent(absent).expect("it is there");
+    fs.request_stage_in(absent).expect("it is there");
     bringer.look_for_all().expect("reads");
     let item = bringer.queue().take().expect("one is absent");
     bringer.bring(&item);
     assert_eq!(told(), (false, true, 1), "there is no room");
     assert_eq!(bringer.queue().take(), None);
 
-    fs.try_absent(absent).expect("it is there");
+    fs.begin_stage_in(absent).expect("it is there");
     let verdict = bringer.source.bring(&volumes[0], &item, &|| true);
     fs.unlink(&caller, ROOT, b"big").expect("removes");
-    fs.want_absent(absent).expect("it is there");
+    fs.request_stage_in(absent).expect("it is there");
     bringer.conclude(&volumes[0], &item, verdict);
     assert_eq!(told(), (true, false, 0));
     bringer.look_for_wishes(&mut [None]).expect("looks");
@@ -220,7 +220,7 @@ fn who_waits_since_a_failure_was_told_is_not_forgotten() {
     bringer.look_for_all().expect("reads");
     let item = bringer.queue().take().expect("one is absent");
     assert_eq!(fs.fail_absent(absent, false), Ok(true));
-    fs.want_absent(absent).expect("it is there");
+    fs.request_stage_in(absent).expect("it is there");
     bringer.look_for_wishes(&mut [None]).expect("looks");
     assert_eq!(bringer.queue().take_wanted(), None, "a thread has it");
     bringer.note_absent(&item, false);
@@ -274,7 +274,7 @@ fn file_that_hangs_and_nobody_waits_for_gives_its_room_to_one_that_somebody_wait
             }
         });
         has_parts.wait();
-        store.volume.fs().want_absent(wanted.key.inode).expect("it is there");
+        store.volume.fs().request_stage_in(wanted.key.inode).expect("it is there");
         let verdict = bringer.source.bring(&volumes[0], &wanted, &|| true);
         comes_back.wait();
         let verdicts = (verdict, hanging.join().expect("ends"));
@@ -290,7 +290,7 @@ fn file_that_hangs_and_nobody_waits_for_gives_its_room_to_one_that_somebody_wait
 fn files_that_nobody_waits_for_are_put_off_as_long_as_one_lacks_room_that_somebody_waits_for() {
     let verdict = bring_into_full(|store, bringer| {
         let (fs, caller) = (store.volume.fs(), store.volume.caller());
-        fs.want_absent(inode(store, "a")).expect("it is there");
+        fs.request_stage_in(inode(store, "a")).expect("it is there");
         while !bringer.source.lacks_room() {
             // Keeps the waiter waiting: an agent reports that it makes space.
             fs.space_is_made(Moment(monotonic_ms()));
@@ -336,7 +336,7 @@ fn file_that_somebody_waits_for_comes_though_all_threads_hang_in_others_that_wer
     bringer.look_for_all().expect("reads");
     for name in names {
         let inode = inode(&store, name);
-        store.volume.fs().want_absent(inode).expect("it is there");
+        store.volume.fs().request_stage_in(inode).expect("it is there");
         assert!(bringer.queue().want(Key { volume: 0, inode }));
     }
     thread::scope(|scope| {
@@ -371,7 +371,7 @@ fn whole_copy_for_which_there_is_no_room_is_not_taken_for_damaged() {
     let failed = shared.status().bringing.expect("one failed").failed;
     assert_eq!((failed[0].quarantined, failed.len()), (false, 1));
     fs.unlink(&store.volume.caller(), ROOT, b"big").expect("removes");
-    fs.want_absent(absent).expect("it is there");
+    fs.request_stage_in(absent).expect("it is there");
     bringer.look_for_wishes(&mut [None]).expect("looks");
     let item = bringer.queue().take_wanted().expect("it is tried again");
     bringer.bring(&item);

@@ -10,7 +10,7 @@ use crate::checkpoint::sets::Name;
 use crate::model::error::{Error, Result};
 use crate::model::format;
 use crate::model::path::{ASIDE, FilePath};
-use crate::model::store_file::{self, Outlives};
+use crate::model::store_file::{self, MustSurvive};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -69,7 +69,7 @@ impl Repair {
 
     /// Writes the note durably.
     pub fn save(&self, directory: &Path) -> Result<()> {
-        store_file::replace_json(&directory.join(REPAIR_FILE), self, Outlives::Node)
+        store_file::replace_json(&directory.join(REPAIR_FILE), self, MustSurvive::Node)
     }
 
     /// Removes the note durably, when the repair is over.

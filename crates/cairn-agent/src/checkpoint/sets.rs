@@ -103,7 +103,7 @@ pub struct Member {
 
 /// State of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum DrainProgress {
     /// The set is complete.
     Complete,
     /// More files may come.
@@ -190,7 +190,7 @@ pub struct Set {
     /// Time of the last change of any file, nanoseconds since the epoch.
     pub newest_ns: i64,
     /// State of the set.
-    pub standing: Standing,
+    pub standing: DrainProgress,
     /// Families that were joined into this set; empty if it has a single family.
     pub families: Vec<Family>,
 }
@@ -198,12 +198,12 @@ pub struct Set {
 impl Set {
     /// Whether the set is complete.
     pub fn is_complete(&self) -> bool {
-        self.standing == Standing::Complete
+        self.standing == DrainProgress::Complete
     }
 
     /// Whether no process writes to the set, so that it may be copied, complete or not.
     pub fn is_quiet(&self) -> bool {
-        matches!(self.standing, Standing::Waiting(Reason::Unproven(_) | Reason::Uncertain))
+        matches!(self.standing, DrainProgress::Waiting(Reason::Unproven(_) | Reason::Uncertain))
     }
 
     /// Returns the total size of all files.
@@ -325,7 +325,7 @@ impl Draft<'_> {
     }
 
     /// Reads the times and the rename flag of the set's directories.
-    fn note_directories(&mut self, groves: &[Grove<'_>]) {
+    fn note_directories(&mut self, groves: &[NamespaceTree<'_>]) {
         let Some(directory) = &self.directory else { return };
         let find = |path: &FilePath| groves.iter().find_map(|(_, tree)| tree.get(path));
         let parents = self.files.iter().filter_map(|(path, _)| Some(path.split()?.0));
@@ -336,11 +336,11 @@ impl Draft<'_> {
 }
 
 /// A namespace: its prefix and its tree. Namespaces of ranks have prefixes of their own.
-pub type Grove<'a> = (&'a FilePath, &'a Tree);
+pub type NamespaceTree<'a> = (&'a FilePath, &'a Tree);
 
 /// Returns the sets that the files of `groves` form, ordered by name.
 pub fn survey<'a>(
-    groves: &[Grove<'a>],
+    groves: &[NamespaceTree<'a>],
     patterns: &Patterns,
     situation: &Situation<'a>,
 ) -> Vec<Set> {
@@ -374,7 +374,7 @@ struct Candidate<'a> {
 }
 
 /// Returns the regular files of a namespace, without quarantined ones.
-fn candidates<'a>((prefix, tree): Grove<'a>) -> impl Iterator<Item = Candidate<'a>> {
+fn candidates<'a>((prefix, tree): NamespaceTree<'a>) -> impl Iterator<Item = Candidate<'a>> {
     let digits: String = prefix.to_lossy().chars().filter(char::is_ascii_digit).collect();
     let rank = digits.parse().ok();
     let files = tree.iter().filter(|(_, node)| node.kind == Kind::File);
@@ -386,7 +386,7 @@ fn candidates<'a>((prefix, tree): Grove<'a>) -> impl Iterator<Item = Candidate<'
 
 /// Groups files into sets: by marks of programs, then by patterns, then by the numbers in names.
 fn drafts<'a>(
-    groves: &[Grove<'a>],
+    groves: &[NamespaceTree<'a>],
     patterns: &Patterns,
     situation: &Situation<'a>,
 ) -> BTreeMap<Name, Draft<'a>> {
@@ -448,30 +448,30 @@ fn standing(
     draft: &Draft<'_>,
     siblings: &Siblings<'_, '_>,
     situation: &Situation<'_>,
-) -> Standing {
+) -> DrainProgress {
     let of = |state: fn(&Node) -> bool| {
         draft.files.iter().find(|(_, node)| state(node)).map(|(path, _)| (*path).clone())
     };
     if let Some(path) = of(|node| node.open) {
-        return Standing::Waiting(Reason::Open(path));
+        return DrainProgress::Waiting(Reason::Open(path));
     }
     if let Some(path) = of(|node| node.unclean) {
-        return Standing::Broken(Reason::Unclean(path));
+        return DrainProgress::Broken(Reason::Unclean(path));
     }
     let is_marked = draft.mark.is_some_and(Mark::is_done_by_all);
     if let Some(path) = of(|node| node.torn).filter(|_| !is_marked) {
-        return Standing::Broken(Reason::Torn(path));
+        return DrainProgress::Broken(Reason::Torn(path));
     }
     if (situation.was_abandoned)(members) {
-        return Standing::Broken(Reason::Abandoned);
+        return DrainProgress::Broken(Reason::Abandoned);
     }
     let is_over = situation.run == Run::Succeeded;
     let last = (situation.last_complete)(name);
     if last == Some(members) {
-        return Standing::Complete;
+        return DrainProgress::Complete;
     }
     if !is_over && draft.mark.is_none() && (situation.has_abandoned)(members) {
-        return Standing::Broken(Reason::Abandoned);
+        return DrainProgress::Broken(Reason::Abandoned);
     }
     // If the clock went back, the age is 0, so the set waits.
     let left_of = |patience: Duration, since_ns: i64| {
@@ -483,16 +483,18 @@ fn standing(
         let since_ns = (situation.left_since)(name, members).unwrap_or(situation.now_ns);
         let left = left_of(patience, since_ns);
         return match left.is_zero() {
-            true => Standing::Complete,
-            false => Standing::Waiting(Reason::Leaving(left)),
+            true => DrainProgress::Complete,
+            false => DrainProgress::Waiting(Reason::Leaving(left)),
         };
     }
     let is_superseded = siblings.is_superseded(name);
     if let Some(mark) = draft.mark {
         let is_last = is_superseded || is_over;
         return match mark.is_done_by_all() || is_last && mark.is_done() {
-            true => Standing::Complete,
-            false => Standing::Waiting(Reason::Marks(mark.begun.max(mark.expected), mark.ended)),
+            true => DrainProgress::Complete,
+            false => {
+                DrainProgress::Waiting(Reason::Marks(mark.begun.max(mark.expected), mark.ended))
+            }
         };
     }
     let usual = (situation.usual)(&name.family);
@@ -504,7 +506,7 @@ fn standing(
     let is_mixed = !is_over
         && (last.is_some_and(|last| is_mixed(last, members)) || siblings.is_straddling(name));
     if is_usual && !is_mixed && (is_over || !draft.is_uncertain) {
-        return Standing::Complete;
+        return DrainProgress::Complete;
     }
     let ranks = situation.ranks.filter(|_| !draft.ranks.is_empty());
     let parts = ranks.map(|ranks| (ranks.among(&draft.ranks), ranks.count));
@@ -513,9 +515,9 @@ fn standing(
         // Not all ranks of a program have to write, but those that do are always the same.
         let may_lack = usual.is_some() || siblings.has_other_ranks(name);
         return match missing.filter(|_| may_lack) {
-            Some((there, all)) => Standing::Broken(Reason::Ranks(there, all)),
-            None if usual.is_some() => Standing::Broken(Reason::Fewer),
-            None => Standing::Complete,
+            Some((there, all)) => DrainProgress::Broken(Reason::Ranks(there, all)),
+            None if usual.is_some() => DrainProgress::Broken(Reason::Fewer),
+            None => DrainProgress::Complete,
         };
     }
     let is_short = is_superseded && !siblings.has_all_of_later(name);
@@ -531,12 +533,12 @@ fn standing(
     let are_writers =
         left.is_zero() && siblings.have_same_ranks(name) && siblings.is_followed(name);
     match missing.filter(|_| !are_writers) {
-        None if is_whole => Standing::Complete,
+        None if is_whole => DrainProgress::Complete,
         // Quiet files may be copied. Quiet does not tell whether more files come.
-        None if left.is_zero() && draft.is_uncertain => Standing::Waiting(Reason::Uncertain),
-        missing if left.is_zero() => Standing::Waiting(Reason::Unproven(missing)),
-        None => Standing::Waiting(Reason::Unsettled(left)),
-        Some((there, all)) => Standing::Waiting(Reason::Ranks(there, all)),
+        None if left.is_zero() && draft.is_uncertain => DrainProgress::Waiting(Reason::Uncertain),
+        missing if left.is_zero() => DrainProgress::Waiting(Reason::Unproven(missing)),
+        None => DrainProgress::Waiting(Reason::Unsettled(left)),
+        Some((there, all)) => DrainProgress::Waiting(Reason::Ranks(there, all)),
     }
 }
 

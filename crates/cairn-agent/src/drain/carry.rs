@@ -72,7 +72,7 @@ pub struct Carrier<'a> {
     /// Directories whose content changed.
     pub touched: BTreeSet<FilePath>,
     /// Tells whether newer files may go first; None if the whole plan must be carried out.
-    pub overtaking: Option<&'a mut Overtaking>,
+    pub overtaking: Option<&'a mut Preemption>,
     /// Names of files with several names, by inode; computed on first use.
     pub names: OnceCell<HashMap<u32, Vec<&'a FilePath>>>,
 }
@@ -87,7 +87,7 @@ fn names(tree: &Tree) -> HashMap<u32, Vec<&FilePath>> {
 
 /// Detects, after the files of a pass have been copied for a while, that a namespace changed or
 /// that a program waits for space.
-pub struct Overtaking {
+pub struct Preemption {
     watches: Vec<(Arc<Volume>, Watch)>,
     /// Earliest time of the next check; None until the first files of a namespace are copied.
     next: Option<Instant>,
@@ -96,11 +96,11 @@ pub struct Overtaking {
     began: Instant,
 }
 
-impl Overtaking {
+impl Preemption {
     /// Watches `volumes` from now on. Create it before their trees are read.
-    pub fn new(volumes: &[Arc<Volume>]) -> Overtaking {
+    pub fn new(volumes: &[Arc<Volume>]) -> Preemption {
         let watch = |volume: &Arc<Volume>| (Arc::clone(volume), Watch::since_now(volume));
-        Overtaking {
+        Preemption {
             watches: volumes.iter().map(watch).collect(),
             next: None,
             began: Instant::now(),
@@ -333,7 +333,7 @@ impl<'a> Carrier<'a> {
         if entry.is_none() || self.destination().mapping().is_reserved(to) {
             return Ok(false);
         }
-        self.ledger.make_way(to, Kind::File)?;
+        self.ledger.set_aside_existing(to, Kind::File)?;
         let is_new = self.ledger.needs_free_name(to)?;
         self.link_from(from, Source { volume, path: to, node, is_new })
     }
@@ -508,7 +508,7 @@ impl<'a> Carrier<'a> {
             if !self.failures.may_try(path) {
                 continue;
             }
-            if let refused @ Err(_) = self.ledger.make_way(path, Kind::File) {
+            if let refused @ Err(_) = self.ledger.set_aside_existing(path, Kind::File) {
                 self.failures.settle(path, refused)?;
                 continue;
             }

@@ -16,7 +16,9 @@ use crate::checkpoint::quarantine::{Places, Repair};
 use crate::checkpoint::sets::marks::{self, Mark};
 use crate::checkpoint::sets::policy::{Purpose, Rules};
 use crate::checkpoint::sets::register::{Checkpoint, Level, Moment, Register};
-use crate::checkpoint::sets::{Family, Grove, Member, Name, Ranks, Reason, Run, Set, Standing};
+use crate::checkpoint::sets::{
+    DrainProgress, Family, Member, Name, NamespaceTree, Ranks, Reason, Run, Set,
+};
 use crate::model::error::Result;
 use crate::model::job::{Job, RUN_LOCK};
 use crate::model::lock;
@@ -120,7 +122,7 @@ pub struct Checkpoints {
 
 /// State of the run during a look.
 #[derive(Clone, Copy)]
-struct Course {
+struct RunState {
     run: Run,
     /// See [`Moment::alive_ns`].
     alive_ns: i64,
@@ -213,9 +215,9 @@ impl Checkpoints {
     /// Closes the run before a new one. Call it before the new run changes anything, while no agent
     /// runs. If nobody reported how the last run ended, its unfinished checkpoints stay unfinished.
     /// An agent that starts later could take files of the new run for theirs.
-    pub fn begin_run(&mut self, groves: &[Grove<'_>]) -> Result<()> {
+    pub fn begin_run(&mut self, groves: &[NamespaceTree<'_>]) -> Result<()> {
         if self.register.ended_run() < self.runs {
-            let course = Course { run: Run::Failed, alive_ns: self.alive_ns, is_idle: true };
+            let course = RunState { run: Run::Failed, alive_ns: self.alive_ns, is_idle: true };
             self.look_at(groves, course, Told::default(), &[])?;
             self.register.end_run(self.runs, now().0);
             self.save()?;
@@ -224,14 +226,14 @@ impl Checkpoints {
     }
 
     /// Records the end of a run. Call it when no agent runs that could be told.
-    pub fn end_run(&mut self, groves: &[Grove<'_>], told: Told) -> Result<()> {
+    pub fn end_run(&mut self, groves: &[NamespaceTree<'_>], told: Told) -> Result<()> {
         self.look(groves, told, &[])?;
         self.save()
     }
 
     /// Registers the checkpoints that a new store was filled with. `filled` lists the files of
     /// each, oldest first. They count as complete and keep this order.
-    pub fn adopt(&mut self, groves: &[Grove<'_>], filled: &[Vec<&FilePath>]) -> Result<()> {
+    pub fn adopt(&mut self, groves: &[NamespaceTree<'_>], filled: &[Vec<&FilePath>]) -> Result<()> {
         let places = filled.iter().enumerate().map(|(place, files)| (&files[..], place));
         let places: HashMap<&[&FilePath], usize> = places.collect();
         let marks = marks::marks(&marks::read(&self.store)?);
@@ -270,7 +272,7 @@ impl Checkpoints {
     }
 
     /// Returns the files that are never drained. Errors: the notes of programs cannot be read.
-    pub fn unwanted_in(&self, groves: &[Grove<'_>]) -> Result<HashSet<FilePath>> {
+    pub fn unwanted_in(&self, groves: &[NamespaceTree<'_>]) -> Result<HashSet<FilePath>> {
         let notes = marks::read(&self.store)?;
         let purpose = purposes(&self.rules, &self.mount, &notes);
         let paths = groves.iter().flat_map(|(_, tree)| tree.keys());
@@ -289,7 +291,7 @@ impl Checkpoints {
 
     /// Returns sets that are complete in `groves` and not in the register, as if the run went on.
     /// Errors: the register or the notes of programs cannot be read.
-    pub fn fresh(&self, groves: &[Grove<'_>]) -> Result<Vec<Set>> {
+    pub fn fresh(&self, groves: &[NamespaceTree<'_>]) -> Result<Vec<Set>> {
         let marks = marks::marks(&marks::read(&self.store)?);
         let repair = Repair::load(&self.store)?.map(|repair| repair.places());
         let mut sets =
@@ -299,22 +301,22 @@ impl Checkpoints {
         Ok(sets)
     }
 
-    /// Looks at the files: which may be copied, and in which order. `ripe` are the sets that were
+    /// AdaptiveSpin at the files: which may be copied, and in which order. `ripe` are the sets that were
     /// complete before `groves` were read. A set that became complete since and is no older than
     /// the newest of these waits for the next look: a file that was closed earlier may have been
     /// read while it was still open.
-    pub fn look(&mut self, groves: &[Grove<'_>], told: Told, ripe: &[Set]) -> Result<View> {
+    pub fn look(&mut self, groves: &[NamespaceTree<'_>], told: Told, ripe: &[Set]) -> Result<View> {
         let is_under_way = std::mem::take(&mut self.run_was_seen) || self.is_run_under_way();
         let ended = if is_under_way { self.runs.saturating_sub(1) } else { self.runs };
         let present = running(!is_under_way);
         let course = match told.succeeded {
-            Some(true) => Course { run: Run::Succeeded, ..present },
-            Some(false) => Course { run: Run::Failed, ..present },
+            Some(true) => RunState { run: Run::Succeeded, ..present },
+            Some(false) => RunState { run: Run::Failed, ..present },
             // The agent that was told may have died before it finished.
-            None if self.has_succeeded() => Course { run: Run::Succeeded, ..present },
+            None if self.has_succeeded() => RunState { run: Run::Succeeded, ..present },
             // A run that dies reports no end.
             None if self.register.ended_run() < ended => {
-                Course { run: Run::Failed, alive_ns: self.alive_ns, ..present }
+                RunState { run: Run::Failed, alive_ns: self.alive_ns, ..present }
             }
             None => present,
         };
@@ -340,8 +342,8 @@ impl Checkpoints {
 
     fn look_at(
         &mut self,
-        groves: &[Grove<'_>],
-        course: Course,
+        groves: &[NamespaceTree<'_>],
+        course: RunState,
         told: Told,
         ripe: &[Set],
     ) -> Result<View> {
@@ -359,7 +361,9 @@ impl Checkpoints {
                 set.newest_ns < newest_ns || were_there.contains(&set.name) || is_known(set)
             };
             let unripe = sets.iter_mut().filter(|set| set.is_complete() && !is_ripe(set));
-            unripe.for_each(|set| set.standing = Standing::Waiting(Reason::Unsettled(RIPE_AFTER)));
+            unripe.for_each(|set| {
+                set.standing = DrainProgress::Waiting(Reason::Unsettled(RIPE_AFTER))
+            });
         }
         if run == Run::Failed {
             // Take complete sets first: their sizes tell how large the others should be.
@@ -368,9 +372,11 @@ impl Checkpoints {
             self.register.abandon(&sets);
             for set in &mut sets {
                 match set.standing {
-                    Standing::Waiting(Reason::Open(_)) => {}
-                    Standing::Waiting(_) => set.standing = Standing::Broken(Reason::Abandoned),
-                    Standing::Complete | Standing::Broken(_) => {}
+                    DrainProgress::Waiting(Reason::Open(_)) => {}
+                    DrainProgress::Waiting(_) => {
+                        set.standing = DrainProgress::Broken(Reason::Abandoned)
+                    }
+                    DrainProgress::Complete | DrainProgress::Broken(_) => {}
                 }
             }
         }
@@ -410,9 +416,9 @@ impl Checkpoints {
 
     fn sets(
         &self,
-        groves: &[Grove<'_>],
+        groves: &[NamespaceTree<'_>],
         marks: &[Mark],
-        Course { run, alive_ns, is_idle }: Course,
+        RunState { run, alive_ns, is_idle }: RunState,
         repair: Option<&Places>,
     ) -> Result<Vec<Set>> {
         let launches = ranks::launches(&self.store)?;
@@ -435,14 +441,14 @@ impl Checkpoints {
             repair.is_some_and(|repair| paths.any(|path| repair.have(path)))
         };
         for set in sets.iter_mut().filter(|set| is_repaired(set)) {
-            set.standing = Standing::Broken(Reason::Repair);
+            set.standing = DrainProgress::Broken(Reason::Repair);
         }
         Ok(sets)
     }
 
     fn view(
         &mut self,
-        groves: &[Grove<'_>],
+        groves: &[NamespaceTree<'_>],
         sets: &[Set],
         notes: &[Note],
         (run, is_of_all): (Run, bool),
@@ -488,7 +494,7 @@ impl Checkpoints {
             .iter()
             .map(|known| (&known.name.family, &known.files[..]))
             .collect();
-        let waiting = sets.iter().filter(|set| matches!(set.standing, Standing::Waiting(_)));
+        let waiting = sets.iter().filter(|set| matches!(set.standing, DrainProgress::Waiting(_)));
         let awaited = waiting.map(|set| &set.members[..]).chain(newest.into_values()).flatten();
         let awaited: HashSet<&FilePath> = awaited.map(|member| &member.path).collect();
         let is_unneeded = |path: &&FilePath| unwanted.contains(*path) || !awaited.contains(*path);
@@ -516,8 +522,8 @@ impl Checkpoints {
             .map(|(family, file)| (family.clone(), file.clone()))
             .collect();
         let waits = sets.iter().filter_map(|set| match &set.standing {
-            Standing::Waiting(Reason::Unsettled(left) | Reason::Leaving(left)) => Some(*left),
-            Standing::Waiting(Reason::Ranks(..)) => Some(self.settle),
+            DrainProgress::Waiting(Reason::Unsettled(left) | Reason::Leaving(left)) => Some(*left),
+            DrainProgress::Waiting(Reason::Ranks(..)) => Some(self.settle),
             _ => None,
         });
         let unfinished_files = sets.iter().filter(|set| !set.is_complete());
@@ -574,8 +580,8 @@ impl Checkpoints {
 }
 
 /// Returns the state of a run that goes on, or of none that matters.
-fn running(is_idle: bool) -> Course {
-    Course { run: Run::Running, alive_ns: now().0, is_idle }
+fn running(is_idle: bool) -> RunState {
+    RunState { run: Run::Running, alive_ns: now().0, is_idle }
 }
 
 /// Logs the checkpoints that became complete, and those that became safe.
@@ -626,9 +632,9 @@ fn persistent_aside<'a>(
 /// on: that is normal.
 fn unfinished(sets: &[Set], run: Run, goes_out: &dyn Fn(&Set) -> bool) -> Vec<Unfinished> {
     let told = sets.iter().filter_map(|set| match &set.standing {
-        Standing::Complete => None,
-        Standing::Waiting(Reason::Open(_)) if run == Run::Running => None,
-        Standing::Waiting(reason) | Standing::Broken(reason) => Some((set, reason)),
+        DrainProgress::Complete => None,
+        DrainProgress::Waiting(Reason::Open(_)) if run == Run::Running => None,
+        DrainProgress::Waiting(reason) | DrainProgress::Broken(reason) => Some((set, reason)),
     });
     let plain = |(set, reason): (&Set, &Reason)| Unfinished {
         name: set.name.clone(),
@@ -639,8 +645,8 @@ fn unfinished(sets: &[Set], run: Run, goes_out: &dyn Fn(&Set) -> bool) -> Vec<Un
         is_unknown: reason.leaves_open(),
         // Nobody waits for a set if nothing says that more will come.
         waits: match &set.standing {
-            Standing::Waiting(Reason::Unproven(None) | Reason::Uncertain) => !goes_out(set),
-            standing => matches!(standing, Standing::Waiting(_)),
+            DrainProgress::Waiting(Reason::Unproven(None) | Reason::Uncertain) => !goes_out(set),
+            standing => matches!(standing, DrainProgress::Waiting(_)),
         },
         // The drain sets this after copying.
         is_outside: false,

@@ -33,7 +33,7 @@ use std::time::Instant;
 
 use crate::drain::aside::Aside;
 use crate::drain::meter::Meter;
-use crate::drain::pace::Lap;
+use crate::drain::pace::PacedWork;
 use crate::model::error::{Error, Result};
 use crate::model::path::FilePath;
 use crate::model::policy::Verify;
@@ -252,7 +252,7 @@ impl<'a> Written<'a> {
         meter.copied(start.map_or(0, |start| start.offset));
         let known = earlier.as_ref().map(Earlier::known).unwrap_or_default();
         let mut progress = Progress::begin(place, source, &temporary)?;
-        let mut lap = Lap::begin(meter);
+        let mut lap = PacedWork::begin(meter);
         let summary = thread::scope(|scope| {
             let mut aside = Aside::new(scope, &temporary.file, source.node.bytes, CHUNK_BYTES);
             let summary = read(&file, (start, &known), buffer, meter, &mut |mut chunk| {
@@ -298,7 +298,7 @@ impl<'a> Written<'a> {
     /// Step 2. Also drops the pages from the page cache.
     fn make_durable(&self, meter: &Meter) -> Result<()> {
         let _at_work = meter.at(self.source.path);
-        let _lap = Lap::begin(meter);
+        let _lap = PacedWork::begin(meter);
         self.temporary.make_durable()?;
         drop_cached(&self.temporary.file);
         Ok(())
@@ -314,7 +314,7 @@ impl<'a> Written<'a> {
     fn publish(self, place: Place<'_>, buffer: &mut Buffer, meter: &Meter) -> Result<Copy> {
         let Written { source, file, temporary, summary, copy, was_begun, earlier } = self;
         let _at_work = meter.at(source.path);
-        let _lap = Lap::begin(meter);
+        let _lap = PacedWork::begin(meter);
         let path = temporary.path();
         let reads_back = place.verify == Verify::Read || was_begun;
         match earlier {

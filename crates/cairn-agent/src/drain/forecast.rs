@@ -66,11 +66,11 @@ pub fn forecast(now: f64, until: u64, undrained_bytes: u64, rates: Rates) -> (Fo
 
 /// Renews the forecast from time to time.
 #[derive(Default)]
-pub struct Lookout {
+pub struct Forecaster {
     next: Option<Instant>,
 }
 
-impl Lookout {
+impl Forecaster {
     /// Renews the forecast if that is due and the job has a time limit.
     pub fn look(&mut self, shared: &Shared) -> Result<()> {
         let Some(until) = shared.meter.pace.policy().until else {

@@ -142,7 +142,7 @@ impl Meter {
     }
 
     /// Sets whether the present work stops as soon as a request comes in.
-    pub fn give_way(&self, gives_way: bool) {
+    pub fn yield_if_awaited(&self, gives_way: bool) {
         self.gives_way.store(gives_way, Ordering::Relaxed);
     }
 

@@ -279,26 +279,26 @@ enum Work {
 }
 
 /// Work of one thread on one file.
-pub struct Lap<'a> {
+pub struct PacedWork<'a> {
     meter: &'a Meter,
     work: Work,
     /// Start of the work that has not been accounted for.
     since: Duration,
 }
 
-impl<'a> Lap<'a> {
+impl<'a> PacedWork<'a> {
     /// Begins work of the drain.
-    pub fn begin(meter: &'a Meter) -> Lap<'a> {
-        Lap::of(Work::Drain, meter)
+    pub fn begin(meter: &'a Meter) -> PacedWork<'a> {
+        PacedWork::of(Work::Drain, meter)
     }
 
     /// Begins work of another copier that keeps to the drain's limits.
-    pub fn beside(meter: &'a Meter) -> Lap<'a> {
-        Lap::of(Work::Other, meter)
+    pub fn beside(meter: &'a Meter) -> PacedWork<'a> {
+        PacedWork::of(Work::Other, meter)
     }
 
-    fn of(work: Work, meter: &'a Meter) -> Lap<'a> {
-        Lap { meter, work, since: meter.pace.clock.now() }
+    fn of(work: Work, meter: &'a Meter) -> PacedWork<'a> {
+        PacedWork { meter, work, since: meter.pace.clock.now() }
     }
 
     /// Asks for admission of `bytes` more, and waits for it. Errors: `Stopped`.
@@ -326,7 +326,7 @@ impl<'a> Lap<'a> {
     }
 }
 
-impl Drop for Lap<'_> {
+impl Drop for PacedWork<'_> {
     /// Accounts for the remaining work: the next caller waits for it.
     fn drop(&mut self) {
         self.meter.pace.spend(self.work, self.since, 0);

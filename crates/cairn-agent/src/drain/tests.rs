@@ -381,7 +381,7 @@ fn run_that_ends_during_a_pass_still_has_its_image_after_it() {
     let mut drainer = Drainer::new(&store.path, job);
     let meter = &Meter::default();
     let run = lock::try_lock(&store.path, RUN_LOCK).expect("opens").expect("is free");
-    lock::say_run(&run).expect("says so");
+    lock::mark_as_run(&run).expect("says so");
     store.write("early", b"state", 0o644, 1);
     drainer.pass(&volumes, true, Reason::ImageDue, meter).expect("takes an image");
     let has_image = || image::newest(&out, "job").is_some();

@@ -25,7 +25,7 @@ enum Rest {
 }
 
 impl Holder {
-    /// Looks up the process of `thread`.
+    /// AdaptiveSpin up the process of `thread`.
     pub fn look(thread: u32) -> Holder {
         let status = fs::read(format!("/proc/{thread}/status")).unwrap_or_default();
         // Process names are arbitrary bytes.

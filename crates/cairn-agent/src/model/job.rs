@@ -21,7 +21,7 @@ use crate::model::log::Level;
 use crate::model::mapping::Mapping;
 use crate::model::policy::DrainPolicy;
 use crate::model::space_policy::SpacePolicy;
-use crate::model::store_file::{self, Outlives, Version};
+use crate::model::store_file::{self, MustSurvive, Version};
 
 /// Format of `job.json` that this version writes, and the newest it reads.
 pub const JOB_FORMAT: u32 = 1;
@@ -203,7 +203,7 @@ impl Job {
         let mut text = serde_json::to_vec_pretty(self)
             .map_err(|source| Error::Json { path: path.clone(), source })?;
         text.push(b'\n');
-        store_file::replace(&path, &text, Outlives::Node)
+        store_file::replace(&path, &text, MustSurvive::Node)
     }
 }
 

@@ -39,7 +39,7 @@ pub fn try_lock_beside(directory: &Path, name: &str) -> Result<Option<File>> {
 }
 
 /// Marks a lock that the caller holds as held for a run, not by a tool that only looks.
-pub fn say_run(lock: &File) -> std::io::Result<()> {
+pub fn mark_as_run(lock: &File) -> std::io::Result<()> {
     set_share(lock, libc::F_RDLCK)
 }
 
@@ -56,7 +56,7 @@ pub fn has_run(directory: &Path, name: &str) -> Result<bool> {
 
 /// Shares a lock that the caller holds: others may take and share it, too.
 pub fn share(lock: &File) -> std::io::Result<()> {
-    say_run(lock)?;
+    mark_as_run(lock)?;
     Ok(rustix::fs::flock(lock, rustix::fs::FlockOperation::Unlock)?)
 }
 

@@ -45,7 +45,7 @@ pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
 
 /// What a replaced file must survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outlives {
+pub enum MustSurvive {
     /// The death of the process that wrote it.
     Process,
     /// The loss of power of the node, if the directory survives it.
@@ -53,19 +53,19 @@ pub enum Outlives {
 }
 
 /// Replaces the file at `path` by `value` as JSON. Errors: `Json`, `File`.
-pub fn replace_json(path: &Path, value: &impl Serialize, outlives: Outlives) -> Result<()> {
+pub fn replace_json(path: &Path, value: &impl Serialize, outlives: MustSurvive) -> Result<()> {
     let json = |source| Error::Json { path: path.to_path_buf(), source };
     replace(path, &serde_json::to_vec(value).map_err(json)?, outlives)
 }
 
 /// Replaces the file at `path` by one with these bytes that only this user can access. Errors:
 /// `File`.
-pub fn replace(path: &Path, bytes: &[u8], outlives: Outlives) -> Result<()> {
+pub fn replace(path: &Path, bytes: &[u8], outlives: MustSurvive) -> Result<()> {
     let unfinished = unfinished(path);
     let replaced = write_new(&unfinished, bytes, outlives)
         .and_then(|()| fs::rename(&unfinished, path))
         .and_then(|()| match (outlives, path.parent()) {
-            (Outlives::Node, Some(directory)) => File::open(directory)?.sync_all(),
+            (MustSurvive::Node, Some(directory)) => File::open(directory)?.sync_all(),
             _ => Ok(()),
         });
     if replaced.is_err() {
@@ -90,7 +90,7 @@ pub fn is_unfinished(name: &OsStr, of: &str) -> bool {
     middle().is_some_and(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-fn write_new(path: &Path, bytes: &[u8], outlives: Outlives) -> io::Result<()> {
+fn write_new(path: &Path, bytes: &[u8], outlives: MustSurvive) -> io::Result<()> {
     // A killed process may have left something under this name, or another process may have put
     // something there that is not a file at all.
     match fs::remove_file(path) {
@@ -100,7 +100,7 @@ fn write_new(path: &Path, bytes: &[u8], outlives: Outlives) -> io::Result<()> {
     let mut options = File::options();
     let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(bytes)?;
-    if outlives == Outlives::Node { file.sync_all() } else { Ok(()) }
+    if outlives == MustSurvive::Node { file.sync_all() } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -128,10 +128,10 @@ mod tests {
         let (path, other) = (directory.join("a.json"), directory.join("other"));
         let made = Command::new("mkfifo").arg(unfinished(&path)).status().expect("starts");
         assert!(made.success());
-        replace_json(&path, &[1], Outlives::Process).expect("replaces");
+        replace_json(&path, &[1], MustSurvive::Process).expect("replaces");
         fs::write(&other, "precious").expect("writes");
         std::os::unix::fs::symlink(&other, unfinished(&path)).expect("links");
-        replace_json(&path, &[1, 2], Outlives::Node).expect("replaces");
+        replace_json(&path, &[1, 2], MustSurvive::Node).expect("replaces");
         assert_eq!(fs::read(&path).expect("is there"), b"[1,2]");
         assert_eq!(fs::read(&other).expect("is there"), b"precious");
         assert_eq!(path.metadata().expect("is there").mode() & 0o777, 0o600);
@@ -143,7 +143,7 @@ mod tests {
         let directory = scratch("nothing");
         let path = directory.join("a.json");
         fs::create_dir(&path).expect("is made");
-        assert!(matches!(replace(&path, b"x", Outlives::Process), Err(Error::File { .. })));
+        assert!(matches!(replace(&path, b"x", MustSurvive::Process), Err(Error::File { .. })));
         assert_eq!(names(&directory), ["a.json"]);
         fs::remove_dir_all(directory).expect("removes");
     }

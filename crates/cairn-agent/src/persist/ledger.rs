@@ -11,8 +11,8 @@ use crate::model::error::{Error, Result};
 use crate::model::job::Job;
 use crate::model::job::left_name;
 use crate::model::path::FilePath;
-use crate::persist::before::Before;
 use crate::persist::destination::{Destination, Found, same_time};
+use crate::persist::displaced::Before;
 use crate::persist::journal::{Intent, Journal};
 use crate::persist::manifest::{Checkpoint, Entry, Manifest, Partial, State, manifest_name};
 use crate::persist::ownership;
@@ -243,7 +243,7 @@ impl Ledger {
             if self.destination.mapping().is_reserved(path) {
                 return Err(Error::Reserved { path: path.clone() });
             }
-            self.make_way(path, entry.kind)?;
+            self.set_aside_existing(path, entry.kind)?;
             if entry.kind != Kind::Directory && !self.may_replace(path)? {
                 return Err(Error::Taken { path: self.destination.full_path(path) });
             }
@@ -252,7 +252,7 @@ impl Ledger {
     }
 
     /// Sets aside what was at `path` before the job. Errors: `Taken` if it cannot be moved.
-    pub fn make_way(&mut self, path: &FilePath, kind: Kind) -> Result<()> {
+    pub fn set_aside_existing(&mut self, path: &FilePath, kind: Kind) -> Result<()> {
         match &mut self.before {
             Some(before) if !self.manifest.files.contains_key(path) => {
                 before.clear((path, kind == Kind::Directory), &self.destination, &self.manifest)

@@ -9,7 +9,7 @@
 
 use crate::model::error::Result;
 use crate::model::path::FilePath;
-use crate::model::store_file::{self, Outlives};
+use crate::model::store_file::{self, MustSurvive};
 use crate::persist::destination::{Destination, Temporary};
 use crate::store::node::Node;
 use serde::{Deserialize, Serialize};
@@ -117,6 +117,6 @@ impl Marks {
     /// Replaces the file. It survives this process, and need not survive the node.
     fn write(&self, marks: &BTreeMap<FilePath, Mark>) -> Result<()> {
         let list: Vec<_> = marks.iter().collect();
-        store_file::replace_json(&self.path, &list, Outlives::Process)
+        store_file::replace_json(&self.path, &list, MustSurvive::Process)
     }
 }

@@ -157,9 +157,9 @@ pub fn read_from(
             break;
         }
         find_known(file, buffer, known, (offset, length))?;
-        let is_doubted = read_chunk(file, buffer, offset, length)?;
+        let may_be_stale = read_chunk(file, buffer, offset, length)?;
         check_chunk(file, buffer, offset, length, &mut summary)?;
-        if is_doubted && summary.open_blocks > 0 {
+        if may_be_stale && summary.open_blocks > 0 {
             // Earlier writes may be lost, and no checksum can tell.
             return Err(file.failed("read", cairn_core::Error::Io));
         }
@@ -249,7 +249,7 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
     buffer.written.resize(block_count, false);
     let padded = block_count * block_bytes as usize;
     buffer.bytes[length as usize..padded].fill(0);
-    let (mut done, mut attempts, mut is_doubted) = (0, 0, false);
+    let (mut done, mut attempts, mut may_be_stale) = (0, 0, false);
     while done < length {
         let block = (done / block_bytes) as usize;
         let is_known = buffer.known[block];
@@ -266,7 +266,7 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
         }
         file.let_go();
         let target = &mut buffer.bytes[done as usize..(done + plan.length) as usize];
-        is_doubted |= transfer(file, &plan, target)?;
+        may_be_stale |= transfer(file, &plan, target)?;
         if volume.fs().read_is_valid(&plan) {
             note_written(&plan, offset, block_bytes, &mut buffer.written);
             done += plan.length;
@@ -277,14 +277,14 @@ fn read_chunk(file: &OpenFile<'_>, buffer: &mut Buffer, offset: u64, length: u64
             return Err(file.changed());
         }
     }
-    Ok(is_doubted)
+    Ok(may_be_stale)
 }
 
 /// Copies the runs of `plan` into `target`, which is exactly as long. Returns whether any of the
 /// bytes may be older than what was written.
 fn transfer(file: &OpenFile<'_>, plan: &ReadPlan, target: &mut [u8]) -> Result<bool> {
     let volume = file.volume;
-    let (mut rest, mut is_doubted) = (target, false);
+    let (mut rest, mut may_be_stale) = (target, false);
     for run in plan.runs() {
         let (part, tail) = rest.split_at_mut(run.bytes as usize);
         match run.source {
@@ -298,13 +298,13 @@ fn transfer(file: &OpenFile<'_>, plan: &ReadPlan, target: &mut [u8]) -> Result<b
                 let device = volume.tier(tier).map_err(failed)?;
                 // SAFETY: `part` is writable for its whole length and no one else refers to it; the
                 // device checks that the range lies within the tier.
-                let read = unsafe { device.read_doubted(offset, part.as_mut_ptr(), part.len()) };
-                is_doubted |= read.map_err(failed)?;
+                let read = unsafe { device.read_unverified(offset, part.as_mut_ptr(), part.len()) };
+                may_be_stale |= read.map_err(failed)?;
             }
         }
         rest = tail;
     }
-    Ok(is_doubted)
+    Ok(may_be_stale)
 }
 
 /// Marks the blocks of the part at `chunk_offset` that have data on a tier.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::model::error::Result;
 use crate::model::path::FilePath;
-use crate::store::living::Living;
+use crate::store::liveness::Living;
 use crate::store::volume::{Volume, now};
 
 /// Largest number of batches of blocks freed in one visit of a namespace, to keep the visit short.
@@ -68,7 +68,7 @@ pub fn visit(volume: &Volume) -> Result<Visit> {
     let root = FilePath::root();
     let failed = || volume.error("look after the processes of", &root);
     let visit = reap(volume)?;
-    volume.land_all().map_err(failed())?;
+    volume.reap_transfers().map_err(failed())?;
     if volume.fs().orphans() > 0 {
         // On a durable tier, blocks become free only when the deletion is on the media.
         volume.fs().sync().map_err(failed())?;

@@ -7,8 +7,8 @@
 //! Does not decide what is drained.
 
 use cairn_core::{
-    Attributes, Caller, Credentials, HandleId, Hope, InodeId, Microfs, Moment, OpenOptions,
-    PATH_BYTES_MAX, Position, ROOT, ReadPlan, SlotId, StaleBlock, Timestamp,
+    Attributes, Caller, Credentials, HandleId, InodeId, Microfs, Moment, OpenOptions,
+    PATH_BYTES_MAX, Position, Prospect, ROOT, ReadPlan, SlotId, StaleBlock, Timestamp,
 };
 use cairn_device::store::namespace::{self, open_namespace};
 use cairn_device::{Device, MediumKind, Namespace, Store, TierPlace};
@@ -73,7 +73,7 @@ impl Volume {
             .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
             .map_err(Error::file("read", Path::new("/proc/self/stat")))?;
         namespace.fs.check_metadata().map_err(in_store)?;
-        let attached = namespace.fs.attach_to_look_after(identity).map_err(in_store)?;
+        let attached = namespace.fs.attach_service(identity).map_err(in_store)?;
         // If Cairn's library is loaded into a tool as well, both share one slot, and the library
         // releases it at exit.
         let shared = attached.known || std::env::var_os("CAIRN_MOUNT").is_some();
@@ -137,15 +137,15 @@ impl Volume {
     }
 
     /// Drops the references of descriptors that were sent and never received, see
-    /// `Namespace::land_all`.
-    pub fn land_all(&self) -> cairn_core::Result<()> {
-        self.namespace.land_all()
+    /// `Namespace::reap_transfers`.
+    pub fn reap_transfers(&self) -> cairn_core::Result<()> {
+        self.namespace.reap_transfers()
     }
 
     /// Frees memory that mappings of ended programs left, as long as `goes_on` returns true, see
-    /// `Namespace::put_away`.
-    pub fn put_away(&self, goes_on: &dyn Fn() -> bool) -> cairn_core::Result<()> {
-        self.namespace.put_away(goes_on)
+    /// `Namespace::evict_unmapped`.
+    pub fn evict_unmapped(&self, goes_on: &dyn Fn() -> bool) -> cairn_core::Result<()> {
+        self.namespace.evict_unmapped(goes_on)
     }
 
     /// Returns the slot of this process.
@@ -281,11 +281,11 @@ impl Volume {
             };
             let known = match waits_for.replace(inode) == Some(inode) {
                 true => self.fs().absence(inode),
-                false => self.fs().want_absent(inode),
+                false => self.fs().request_stage_in(inode),
             };
             let is_lost = known.is_ok_and(|known| known.is_some_and(|known| known.unavailable));
-            let hope = self.fs().absence_hope(began, Moment(sys::monotonic_ms()));
-            if is_lost || hope == Hope::None {
+            let hope = self.fs().absence_prospect(began, Moment(sys::monotonic_ms()));
+            if is_lost || hope == Prospect::None {
                 return opened;
             }
             std::thread::sleep(LOOK_EVERY);

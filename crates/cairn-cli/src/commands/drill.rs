@@ -149,7 +149,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let report = match drill.hold(seed, &mut signals) {
         Err(error @ Error::Drill(DrillError::DrillEnded { .. })) => {
             if let Some(directory) = context.roots.find(&drill.job) {
-                bury(&OpenStore::open(&directory)?)?;
+                wait_until_unused(&OpenStore::open(&directory)?)?;
             }
             drill.clear()?;
             return Err(error);
@@ -307,7 +307,7 @@ impl Drill<'_> {
             return Ok(Kill { lost_seconds: ran.as_secs_f64(), ..Kill::default() });
         };
         let store = OpenStore::open(&directory)?;
-        bury(&store)?;
+        wait_until_unused(&store)?;
         let files = Look::at(&store)?.contents.files;
         let found = Found::look(&store, &store.volumes()?)?;
         let newest = found.complete.iter().max_by_key(|known| known.id);
@@ -382,7 +382,7 @@ fn kill(child: &mut Child) -> Result<()> {
 
 /// Waits until nobody uses the store: killed processes, and those that lost their parent, take a
 /// moment to disappear.
-fn bury(store: &OpenStore) -> Result<()> {
+fn wait_until_unused(store: &OpenStore) -> Result<()> {
     let started = Instant::now();
     loop {
         let living = Look::at(store)?.living;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::Context;
 use crate::create::claim::{self, Claim, claim_existing};
-use crate::drain::drain_state::Standing;
+use crate::drain::drain_state::DrainProgress;
 use crate::drain::drain_with;
 use crate::error::{CopyError, StoreError};
 use crate::error::{Error, Result};
@@ -125,7 +125,7 @@ fn remove_store(store: OpenStore, arguments: &Arguments, report: &mut RemoveRepo
         Error::Store(StoreError::Running { job }) => Error::Store(StoreError::InUse { job }),
         other => other,
     })?;
-    let unclean = Standing::of(&claim.store).map_or(0, |standing| standing.unclean_files);
+    let unclean = DrainProgress::of(&claim.store).map_or(0, |standing| standing.unclean_files);
     if files > 0 && unclean > 0 {
         return Err(Error::Store(StoreError::WouldLoseUnclean {
             job,

@@ -388,7 +388,7 @@ fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreRepor
         let promoted_blocks = usage.promoted_blocks[usize::from(number)];
         tier.promoted_bytes += promoted_blocks * usage.hugeblock_bytes;
         tier.map_sync = tier.map_sync.max(map_sync(number));
-        if volume.tier(number).is_ok_and(|device| device.has_lost()) {
+        if volume.tier(number).is_ok_and(|device| device.has_lost_writes()) {
             tier.trouble = Some("a write to it was lost, and every later one fails".to_string());
         }
     }

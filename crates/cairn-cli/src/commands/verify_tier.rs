@@ -128,7 +128,7 @@ impl Tiers {
             return Err(damaged(cairn_core::Error::Corrupt { what: "label" }));
         }
         let superblock = Superblock::read(&file, crc32c).map_err(damaged)?;
-        if inspect(&file, crc32c).map_err(damaged)?.is_some_and(|found| found.has_lost()) {
+        if inspect(&file, crc32c).map_err(damaged)?.is_some_and(|found| found.has_lost_writes()) {
             return Err(damaged(cairn_core::Error::Corrupt { what: "log or snapshot" }));
         }
         let mut files = open_further(path, &superblock, further)?;
@@ -137,7 +137,7 @@ impl Tiers {
         let identity = cairn_platform::process::identity()
             .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
             .map_err(Error::file("read", Path::new("/proc/self/stat")))?;
-        let caller = offline::caller(fs.attach_to_look_after(identity).map_err(damaged)?.slot);
+        let caller = offline::caller(fs.attach_service(identity).map_err(damaged)?.slot);
         let block_bytes = u64::from(superblock.geometry.hugeblock_bytes);
         let chunk = vec![0; CHUNK_BYTES.max(block_bytes) as usize];
         let checksums = vec![None; chunk.len() / block_bytes as usize];

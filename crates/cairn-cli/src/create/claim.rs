@@ -667,21 +667,21 @@ fn is_described(directory: &Path) -> bool {
 }
 
 /// Whether a store directory is an empty leftover: the process that created it was killed.
-pub fn is_unbegun(directory: &Path) -> Result<bool> {
+pub fn is_abandoned_creation(directory: &Path) -> Result<bool> {
     Ok(!is_described(directory) && is_blank(directory)?)
 }
 
 /// Removes such a directory. Returns false if it is not one, or if a process is creating a store in
 /// it.
 pub fn remove_unbegun(directory: &Path, job: &str) -> Result<bool> {
-    if !is_unbegun(directory)? {
+    if !is_abandoned_creation(directory)? {
         return Ok(false);
     }
     let _lock = match take_lock(directory, job) {
         Err(Error::Store(StoreError::Running { .. })) => return Ok(false),
         lock => lock?,
     };
-    let is_one = is_unbegun(directory)?;
+    let is_one = is_abandoned_creation(directory)?;
     if is_one {
         Store::open(directory)?.remove()?;
     }
@@ -707,7 +707,7 @@ fn is_blank(directory: &Path) -> Result<bool> {
 /// Takes the run lock of a store for a run. Errors: another run has it.
 pub fn lock(directory: &Path, job: &str) -> Result<File> {
     let lock = take_lock(directory, job)?;
-    lock::say_run(&lock).map_err(Error::file("lock", &directory.join(RUN_LOCK)))?;
+    lock::mark_as_run(&lock).map_err(Error::file("lock", &directory.join(RUN_LOCK)))?;
     Ok(lock)
 }
 

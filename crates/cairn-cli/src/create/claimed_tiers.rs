@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::create::request::Request;
 use crate::error::Result;
 use crate::store::Roots;
-use crate::store::tier::{self, Licence, refused_device};
+use crate::store::tier::{self, TierPermission, refused_device};
 
 /// Checks all devices of a new store. `are_kept`: they hold the metadata of an earlier store and
 /// keep their content. Errors: a device cannot be used.
@@ -46,7 +46,7 @@ impl ClaimedTiers {
         &mut self,
         job: &Job,
         request: &Request,
-        is_wanted: impl Fn(Licence) -> bool,
+        is_wanted: impl Fn(TierPermission) -> bool,
     ) -> Result<()> {
         let remote = job.all_tiers().filter(|tier| tier.device == DeviceKind::Remote);
         for path in remote.filter_map(|tier| tier.path.as_deref()) {
@@ -58,7 +58,7 @@ impl ClaimedTiers {
         Ok(())
     }
 
-    fn claim_one(&mut self, path: &Path, licence: Licence) -> Result<()> {
+    fn claim_one(&mut self, path: &Path, licence: TierPermission) -> Result<()> {
         if medium::claim(path, licence.takes_over).map_err(refused_device)? {
             self.0.push(path.to_path_buf());
         }
@@ -70,7 +70,7 @@ impl ClaimedTiers {
     pub fn for_now(path: &Path) -> Result<ClaimedTiers> {
         let mut claimed = ClaimedTiers::default();
         if RemotePath::is_one(path) {
-            claimed.claim_one(path, Licence { may_overwrite: false, takes_over: false })?;
+            claimed.claim_one(path, TierPermission { may_overwrite: false, takes_over: false })?;
         }
         Ok(claimed)
     }

@@ -39,7 +39,7 @@ use crate::resume::restart_check::Resume;
 use crate::settings::RunSettings;
 use crate::settings::drain_options::DrainRequest;
 use crate::settings::space::Quota;
-use crate::store::tier::{self, Licence, TierRequest};
+use crate::store::tier::{self, TierPermission, TierRequest};
 use crate::store::{Roots, check_job_name};
 
 /// Default mount prefix.
@@ -321,10 +321,10 @@ impl Request {
     }
 
     /// Returns what may be taken from others for the tier at `path`.
-    pub fn licence(&self, path: &Path) -> Licence {
+    pub fn licence(&self, path: &Path) -> TierPermission {
         let mut all = self.meta.iter().chain(&self.tiers);
         let takes_over = all.any(|tier| tier.takes_over && tier.path.as_deref() == Some(path));
-        Licence { may_overwrite: self.may_overwrite, takes_over }
+        TierPermission { may_overwrite: self.may_overwrite, takes_over }
     }
 
     /// Returns the requested tiers; one in memory if none were requested.

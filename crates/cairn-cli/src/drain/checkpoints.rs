@@ -7,7 +7,7 @@
 
 use cairn_agent::checkpoint::sets::policy::MATCHING;
 use cairn_agent::checkpoint::sets::register::{Checkpoint, Level};
-use cairn_agent::checkpoint::sets::{Family, Grove, Name};
+use cairn_agent::checkpoint::sets::{Family, Name, NamespaceTree};
 use cairn_agent::drain::checkpoints::{Checkpoints, Told, View};
 use cairn_agent::model::path::FilePath;
 use cairn_agent::model::protocol::Unfinished;
@@ -62,7 +62,7 @@ fn trees(volumes: &[Volume]) -> Result<Vec<Tree>> {
     Ok(volumes.iter().map(Volume::tree).collect::<cairn_agent::Result<_>>()?)
 }
 
-fn groves<'a>(volumes: &'a [Volume], trees: &'a [Tree]) -> Vec<Grove<'a>> {
+fn groves<'a>(volumes: &'a [Volume], trees: &'a [Tree]) -> Vec<NamespaceTree<'a>> {
     volumes.iter().map(Volume::prefix).zip(trees).collect()
 }
 

@@ -11,7 +11,7 @@ use crate::store::OpenStore;
 
 /// Regular files of a store, and how many of them are safe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Standing {
+pub struct DrainProgress {
     /// Number of regular files.
     pub files: u64,
     /// Number of other names: directories and links.
@@ -28,10 +28,10 @@ pub struct Standing {
     pub unclean_files: u64,
 }
 
-impl Standing {
+impl DrainProgress {
     /// Reads the state of `store`.
-    pub fn of(store: &OpenStore) -> Result<Standing> {
-        let mut standing = Standing::default();
+    pub fn of(store: &OpenStore) -> Result<DrainProgress> {
+        let mut standing = DrainProgress::default();
         for volume in store.volumes()? {
             for node in volume.tree()?.into_values() {
                 if node.kind != Kind::File {

@@ -9,7 +9,7 @@ use cairn_agent::model::protocol::{Phase, Status, Unfinished};
 use std::thread;
 use std::time::Duration;
 
-use crate::drain::drain_state::Standing;
+use crate::drain::drain_state::DrainProgress;
 use crate::drain::left;
 use crate::error::PersistError;
 use crate::error::{Error, Result};
@@ -102,7 +102,9 @@ fn judge_drain(store: &OpenStore, status: &Status) -> Result<()> {
             };
             last.unfinished.iter().map(told).collect::<Vec<_>>().join("; ")
         }
-        None => Standing::of(store)?.lines(&persist.display().to_string(), "the store").join("; "),
+        None => {
+            DrainProgress::of(store)?.lines(&persist.display().to_string(), "the store").join("; ")
+        }
     };
     Err(Error::Persist(PersistError::NotDrained { summary }))
 }

@@ -5,7 +5,7 @@ use cairn_agent::checkpoint::sets::lag::Behind;
 use cairn_agent::model::job::{Job, TierSpec};
 use cairn_agent::model::protocol::Failed;
 use cairn_agent::model::ranks::Launch;
-use cairn_agent::persist::before;
+use cairn_agent::persist::displaced;
 use cairn_agent::persist::manifest::manifest_name;
 use cairn_nvme::shared::RemotePath;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use crate::drain::drain_state::Standing;
+use crate::drain::drain_state::DrainProgress;
 use crate::drain::lag;
 use crate::drain::{DrainReport, as_they_are, not_complete};
 use crate::output::ranks;
@@ -48,7 +48,7 @@ pub enum Safety {
     /// The wait for the drain was stopped.
     Interrupted {
         /// Progress of the drain.
-        standing: Standing,
+        standing: DrainProgress,
         /// Whether the agent reported afterwards that everything is drained.
         is_delivered: bool,
     },
@@ -57,7 +57,7 @@ pub enum Safety {
         /// Whether the drain continues in the background.
         goes_on: bool,
         /// Progress of the drain.
-        standing: Standing,
+        standing: DrainProgress,
     },
 }
 
@@ -75,7 +75,7 @@ impl Safety {
     }
 
     /// Returns the state after the wait for the drain was stopped.
-    pub fn interrupted(standing: Standing, is_delivered: bool) -> Safety {
+    pub fn interrupted(standing: DrainProgress, is_delivered: bool) -> Safety {
         match standing.is_empty() && is_delivered {
             true => Safety::Empty,
             false => Safety::Interrupted { standing, is_delivered },
@@ -83,7 +83,7 @@ impl Safety {
     }
 
     /// Returns the state of a store whose drain nobody waits for.
-    pub fn postponed(goes_on: bool, standing: Standing) -> Safety {
+    pub fn postponed(goes_on: bool, standing: DrainProgress) -> Safety {
         match standing.is_empty() {
             true => Safety::Empty,
             false => Safety::Postponed { goes_on, standing },
@@ -170,7 +170,7 @@ pub struct Ending<'a> {
     /// Files whose data could not be brought in from the place they were drained to.
     pub not_brought: Vec<Failed>,
     /// Processes that the command left behind and that still use the store.
-    pub inhabitants: Vec<u32>,
+    pub remaining_processes: Vec<u32>,
     /// Executable of an earlier failed run that this run does not complete.
     pub pending: Option<String>,
     /// Whether the store was removed.
@@ -212,7 +212,7 @@ impl Ending<'_> {
             lines.push(format!("{job}: nor were {} more brought in", count(more as u64, "file")));
         }
         lines.extend(self.safety_lines().into_iter().map(|line| format!("{job}: {line}")));
-        let before = self.job.persist.iter().flat_map(|persist| before::places(persist, job));
+        let before = self.job.persist.iter().flat_map(|persist| displaced::places(persist, job));
         lines.extend(before.map(|place| {
             let place = escaped(place.as_os_str().as_bytes());
             format!("{job}: what was there before under names of the job's files is in {place}")
@@ -224,8 +224,8 @@ impl Ending<'_> {
                 "{job}: an earlier run of {pending} has not ended well; this one does not end the job, so that the store is kept"
             ));
         }
-        if !self.inhabitants.is_empty() {
-            let users = still_use(&self.inhabitants);
+        if !self.remaining_processes.is_empty() {
+            let users = still_use(&self.remaining_processes);
             lines.push(format!("{job}: {users} the store, so that it is kept"));
         }
         let archived = self.archive.iter().flat_map(archive::lines);
@@ -346,7 +346,7 @@ impl Ending<'_> {
             store: Option<&'a PathBuf>,
             drain: Option<&'a DrainReport>,
             #[serde(skip_serializing_if = "Option::is_none")]
-            standing: Option<&'a Standing>,
+            standing: Option<&'a DrainProgress>,
             reason: Option<&'a str>,
             #[serde(skip_serializing_if = "Option::is_none")]
             archive: Option<&'a ArchiveStatus>,
@@ -364,7 +364,7 @@ impl Ending<'_> {
             #[serde(skip_serializing_if = "<[Failed]>::is_empty")]
             not_brought: &'a [Failed],
             #[serde(skip_serializing_if = "<[u32]>::is_empty")]
-            inhabitants: &'a [u32],
+            remaining_processes: &'a [u32],
             #[serde(skip_serializing_if = "Option::is_none")]
             pending: Option<&'a String>,
             commands: Value,
@@ -405,7 +405,7 @@ impl Ending<'_> {
             strayed_names: self.strayed.as_ref().map(|strayed| strayed.names),
             behind: &self.behind,
             not_brought: &self.not_brought,
-            inhabitants: &self.inhabitants,
+            remaining_processes: &self.remaining_processes,
             pending: self.pending.as_ref(),
             commands,
         };

@@ -13,7 +13,7 @@
 
 use cairn_agent::model::job::RUN_LOCK;
 use cairn_agent::model::lock;
-use cairn_agent::model::store_file::{self, Outlives};
+use cairn_agent::model::store_file::{self, MustSurvive};
 use cairn_device::store::NAME_BYTES_MAX;
 use cairn_posix::process::rank::{self, Seat};
 use serde::{Deserialize, Serialize};
@@ -70,7 +70,7 @@ struct Members {
 }
 
 /// One rank's membership in the company of its node.
-pub struct Company {
+pub struct NodeRanks {
     seat: Seat,
     job: String,
     since: Instant,
@@ -84,14 +84,14 @@ pub struct Last {
     pub is_unused: bool,
 }
 
-impl Company {
+impl NodeRanks {
     /// Returns this process's company. None if it is no rank, or the only one of its node, or runs
     /// inside the company's job already: such a run is independent.
-    pub fn of_this_process(request: &Request) -> Option<Company> {
+    pub fn of_this_process(request: &Request) -> Option<NodeRanks> {
         let seat = rank::seat().filter(|seat| seat.local_size > 1)?;
         let job = request.job.clone().unwrap_or_else(|| job_name(&seat.launch, &node()));
         let is_inside = std::env::var_os(JOB_VARIABLE).is_some_and(|inside| *inside == *job);
-        (!is_inside).then(|| Company { seat, job, since: Instant::now() })
+        (!is_inside).then(|| NodeRanks { seat, job, since: Instant::now() })
     }
 
     /// Enters the store, which the first rank creates.
@@ -164,7 +164,7 @@ impl Company {
             members.save(directory)?;
             return Ok(None);
         }
-        lock::say_run(claim.lock()).map_err(Error::file("lock", &path))?;
+        lock::mark_as_run(claim.lock()).map_err(Error::file("lock", &path))?;
         // A rank that comes from here on starts a company of its own.
         let _ = fs::remove_file(directory.join(FILE));
         let codes = || members.ended.values();
@@ -177,7 +177,7 @@ impl Company {
     }
 }
 
-impl Company {
+impl NodeRanks {
     fn is_in(&self, members: &Members) -> bool {
         members.came.contains(&self.seat.local_rank)
     }
@@ -237,7 +237,7 @@ impl Members {
     }
 
     fn save(&self, directory: &Path) -> Result<()> {
-        Ok(store_file::replace_json(&directory.join(FILE), self, Outlives::Process)?)
+        Ok(store_file::replace_json(&directory.join(FILE), self, MustSurvive::Process)?)
     }
 }
 

@@ -188,7 +188,7 @@ impl Witness {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 // SAFETY: this is the freshly forked child of a process with one thread.
-                unsafe { testify(set, parent, to_us.as_raw_fd()) }
+                unsafe { witness_main(set, parent, to_us.as_raw_fd()) }
             }
             process => Ok(Witness { process, reports, unmatched: Vec::new() }),
         }
@@ -258,7 +258,7 @@ impl Drop for Witness {
 ///
 /// # Safety
 /// Must run in a freshly forked child of a process with one thread. Never returns.
-unsafe fn testify(set: &libc::sigset_t, parent: u32, to_parent: i32) -> ! {
+unsafe fn witness_main(set: &libc::sigset_t, parent: u32, to_parent: i32) -> ! {
     // SAFETY: the block makes only system calls on values of this frame. The signals stay blocked
     // by the mask that was set before the fork.
     unsafe {

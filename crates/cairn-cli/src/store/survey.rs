@@ -6,7 +6,7 @@
 use cairn_agent::agent::client::Client;
 use cairn_agent::model::job::{JOB_FILE, Job};
 use cairn_agent::persist::outside::Lack;
-use cairn_agent::store::living::{Life, Living};
+use cairn_agent::store::liveness::{Life, Living};
 use cairn_agent::store::node::Kind;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{ProcessIdentity, Timestamp};
@@ -156,7 +156,7 @@ fn look(path: &Path) -> Option<StoreRow> {
     } else if let Some(job) = removed_job(&row.job).filter(|_| metadata.is_dir()) {
         row.job = job.to_string();
         row.state = State::Removed;
-    } else if metadata.is_dir() && claim::is_unbegun(&row.store).unwrap_or(false) {
+    } else if metadata.is_dir() && claim::is_abandoned_creation(&row.store).unwrap_or(false) {
         row.state = State::Unbegun;
     } else if !metadata.is_dir() || !described {
         let problem = "no store: it has no description (job.json)";

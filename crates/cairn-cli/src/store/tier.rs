@@ -61,7 +61,7 @@ impl TierRequest {
 
 /// What may be taken from others for a tier.
 #[derive(Clone, Copy)]
-pub struct Licence {
+pub struct TierPermission {
     /// Whether the content of a device may be overwritten.
     pub may_overwrite: bool,
     /// Whether a device may be taken from another machine that has claimed it.
@@ -255,7 +255,7 @@ fn whole_blocks(bytes: u64) -> u64 {
 pub fn kept_namespace(
     kind: MediumKind,
     path: &Path,
-    Licence { may_overwrite, takes_over }: Licence,
+    TierPermission { may_overwrite, takes_over }: TierPermission,
 ) -> Result<Option<Superblock>> {
     let is_there = match kind {
         MediumKind::File | MediumKind::Dax => path.is_file(),
@@ -394,7 +394,12 @@ pub fn check_mappable(path: &Path) -> Result<()> {
 /// Refuses a device that cannot be used for a new store: it is in use, or holds something that may
 /// not be overwritten. If the metadata `are_kept`, a tier of an earlier store is accepted, because
 /// the new store recovers it. An unfinished tier is created anew, unless a store has it.
-pub fn check_device(path: &Path, are_kept: bool, licence: Licence, roots: &Roots) -> Result<()> {
+pub fn check_device(
+    path: &Path,
+    are_kept: bool,
+    licence: TierPermission,
+    roots: &Roots,
+) -> Result<()> {
     match medium::contents(path, licence.takes_over).map_err(refused_device)? {
         Contents::Nothing => Ok(()),
         Contents::Tier(_) | Contents::Unfinished(_) if are_kept => Ok(()),

@@ -19,11 +19,11 @@ use crate::format::layout::{ABSENCE_BEAT, ABSENCE_WISHES, SlabKind};
 use crate::format::record::Operation;
 use crate::format::types::{Absence, Caller, HandleId, InodeId};
 use crate::process::handle::{Handle, MAY_READ, MAY_WRITE, PATH_ONLY};
-use crate::space::{Hope, Moment};
+use crate::space::{Moment, Prospect};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A stager that has not reported for this long is taken to be dead.
-const BRINGER_LIFE_MS: u32 = 30_000;
+const STAGER_LIFE_MS: u32 = 30_000;
 /// Marks a word that holds a time.
 const IS_SET: u64 = 1 << 32;
 /// Inodes examined under one lock.
@@ -44,7 +44,7 @@ impl Inode {
     }
 
     /// Ends absence because the file is emptied: its data need not be staged in.
-    pub(crate) fn forgo_data(self, tx: &mut Transaction) {
+    pub(crate) fn drop_absence(self, tx: &mut Transaction) {
         if self.flags(tx) & ABSENT != 0 {
             self.clear_flags(tx, ANY);
             self.set_drained_version(tx, 0);
@@ -180,7 +180,7 @@ impl Microfs {
     /// Asks for the data of a file to be staged in next, even if that has failed before, because
     /// somebody waits for them. Returns what is known of the data; `None` if the file is not
     /// absent.
-    pub fn want_absent(&self, inode: InodeId) -> Result<Option<Absence>> {
+    pub fn request_stage_in(&self, inode: InodeId) -> Result<Option<Absence>> {
         let found = self.transact_unlogged(|tx| {
             let inode = tx.inode(inode)?;
             if inode.flags(tx) & (ABSENT | DAMAGED) == ABSENT {
@@ -195,7 +195,7 @@ impl Microfs {
 
     /// Begins an attempt to stage in an absent file. If the attempt fails, waiters that arrive from
     /// now on do not take that for theirs.
-    pub fn try_absent(&self, inode: InodeId) -> Result<()> {
+    pub fn begin_stage_in(&self, inode: InodeId) -> Result<()> {
         self.transact_unlogged(|tx| {
             tx.inode(inode)?.clear_flags(tx, ASKED);
             Ok(())
@@ -253,13 +253,13 @@ impl Microfs {
     }
 
     /// Returns the outlook of a waiter that began at `began`.
-    pub fn absence_hope(&self, began: Moment, now: Moment) -> Hope {
+    pub fn absence_prospect(&self, began: Moment, now: Moment) -> Prospect {
         let waited_ms = now.since(began);
         let silence_ms = match self.absence_word(ABSENCE_BEAT).load(Ordering::Relaxed) {
             0 => waited_ms,
             said => now.since(Moment(said as u32)).min(waited_ms),
         };
-        if silence_ms > BRINGER_LIFE_MS { Hope::None } else { Hope::Some }
+        if silence_ms > STAGER_LIFE_MS { Prospect::None } else { Prospect::Some }
     }
 
     fn absence_word(&self, word: usize) -> &AtomicU64 {

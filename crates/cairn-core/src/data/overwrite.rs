@@ -72,7 +72,7 @@ impl Microfs {
             let (tier, block, kind) = (run.tier, run.first, WriteKind::Overwrite);
             let piece =
                 WritePiece { tier, block, start: start as u32, length, kind, ..PIECE_IN_PLACE };
-            inode.next_version_for_good(tx);
+            inode.next_version_without_undo(tx);
             if !store(&piece) {
                 return Ok(false);
             }

@@ -25,7 +25,7 @@ use crate::format::error::{Error, Result};
 use crate::format::layout::{PROMOTED, PROMOTES, READ_NOTES, READ_PLACES, READS_NOTED};
 use crate::format::types::{Caller, InodeId};
 use crate::process::pin::Reservation;
-use crate::space::pool::BARRED;
+use crate::space::pool::WITHHELD;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -267,7 +267,7 @@ impl Transaction<'_> {
     fn room_to_promote(&self, tier: u8) -> u32 {
         let region = self.layout.tiers[usize::from(tier)];
         let barred: u64 =
-            self.layout.parts(tier).map(|part| self.get(part.counters + BARRED)).sum();
+            self.layout.parts(tier).map(|part| self.get(part.counters + WITHHELD)).sum();
         let kept = u64::from(region.blocks.div_ceil(RESERVE_SHARE)) + barred;
         let taken = self.get(region.counters).saturating_add(kept);
         u64::from(region.blocks).saturating_sub(taken) as u32

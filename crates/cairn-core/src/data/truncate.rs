@@ -35,7 +35,7 @@ impl Transaction<'_> {
         self.cut_all(inode, caller, slot)?;
         inode.clear_tail(self);
         inode.clear_flags(self, UNCLEAN | TORN | LOST);
-        inode.forgo_data(self);
+        inode.drop_absence(self);
         self.finish_truncate(inode, 0, caller);
         Ok(())
     }

@@ -227,7 +227,7 @@ impl Transaction<'_> {
 impl Microfs {
     /// Plans a write of up to `length` > 0 bytes.
     ///
-    /// Errors: `NoSpace` if no byte of it fits (if a program is told so, `note_lack`);
+    /// Errors: `NoSpace` if no byte of it fits (if a program is told so, `note_refused_write`);
     /// `FileTooLarge`; `Io` if blocks of the file are lost; `Busy` if too many writes of this
     /// process are in flight or the file's tail is being settled: try again; `Unsettled`: settle
     /// the tail first.

@@ -61,7 +61,7 @@ pub(crate) const RENAMED: u32 = 1 << 19;
 pub(crate) const TORN: u32 = 1 << 20;
 /// Count of the times the file became unclean, modulo 256. Tells a writer that came later from one
 /// that was there.
-const BLOWS_SHIFT: u32 = 24;
+const UNCLEAN_COUNT_SHIFT: u32 = 24;
 /// Only in a page saved for an image: the file was mapped after the cut.
 pub(crate) const MAPPED_LATER: u32 = 1 << 21;
 /// Only in a page saved for an image: the file may have been stored to, or was written to in place,
@@ -210,7 +210,7 @@ impl Inode {
     }
 
     /// Does the same as `next_version`, but the new version survives an undo of the transaction.
-    pub(crate) fn next_version_for_good(self, tx: &mut Transaction) {
+    pub(crate) fn next_version_without_undo(self, tx: &mut Transaction) {
         let version = self.version(tx);
         tx.keep_pages(self.at + 9, 1);
         tx.set_unlogged(self.at + 9, version.wrapping_add(1));
@@ -223,12 +223,12 @@ impl Inode {
         self.set_modified(tx, caller.now);
         self.set_changed(tx, caller.now);
         if caller.credentials.uid != 0 {
-            self.take_rights(tx);
+            self.clear_set_id_bits(tx);
         }
     }
 
     /// Clears the set-user-ID bit, and the set-group-ID bit if the group may execute the file.
-    pub(crate) fn take_rights(self, tx: &mut Transaction) {
+    pub(crate) fn clear_set_id_bits(self, tx: &mut Transaction) {
         const SET_USER: u32 = 0o4000;
         const RUNS_AS_GROUP: u32 = SET_GROUP | 0o10;
         let mode = self.mode(tx);
@@ -242,13 +242,13 @@ impl Inode {
     /// from taking the data for those of before.
     pub(crate) fn mark_unclean(self, tx: &mut Transaction) {
         self.next_version(tx);
-        let flags = self.flags(tx).wrapping_add(1 << BLOWS_SHIFT);
+        let flags = self.flags(tx).wrapping_add(1 << UNCLEAN_COUNT_SHIFT);
         self.set_flags(tx, flags | UNCLEAN | TORN);
     }
 
     /// Count of the times the file became unclean, modulo 256.
-    pub(crate) fn blows(self, tx: &Transaction) -> u32 {
-        self.flags(tx) >> BLOWS_SHIFT
+    pub(crate) fn unclean_count(self, tx: &Transaction) -> u32 {
+        self.flags(tx) >> UNCLEAN_COUNT_SHIFT
     }
 
     /// Notes that blocks were added to the file.

@@ -253,7 +253,7 @@ impl<'m> Transaction<'m> {
             self.unlock();
             let backed = shadow.back(self.memory, &self.local.shadow, number);
             self.lock()?;
-            self.look_at_sum();
+            self.note_checksum();
             if backed.is_err() && self.words[IMAGE].load(Ordering::Relaxed) == number {
                 self.lose_image(number, ImageLoss::NoSpace);
                 return Ok(());

@@ -42,7 +42,7 @@ pub(crate) struct Transaction<'m> {
     /// Limit of used undo words for the fast path of a change, which only saves the old value. 0
     /// turns it off: while an image is held, while the metadata have a checksum, and where undo is
     /// forgone.
-    plain_until: usize,
+    fast_path_limit: usize,
     /// Image that the namespace holds.
     pub image: Option<Held<'m>>,
     corrupt: Cell<Option<&'static str>>,
@@ -120,7 +120,7 @@ impl<'m> Transaction<'m> {
             checksum,
             local,
             undo_used: 0,
-            plain_until: PLAIN_UNTIL,
+            fast_path_limit: PLAIN_UNTIL,
             image: None,
             corrupt: Cell::new(None),
             absent: Cell::new(None),
@@ -135,7 +135,7 @@ impl<'m> Transaction<'m> {
     pub(crate) fn begin(&mut self) -> Result<()> {
         self.local.prepare(self.memory, self.words, self.layout)?;
         self.lock()?;
-        self.look_at_sum();
+        self.note_checksum();
         match self.words[IMAGE].load(Ordering::Relaxed) {
             0 => Ok(()),
             _ => self.join_image(),
@@ -144,7 +144,7 @@ impl<'m> Transaction<'m> {
 
     /// Notes, once the lock is held, whether the metadata have a checksum.
     #[inline(always)]
-    pub(crate) fn look_at_sum(&mut self) {
+    pub(crate) fn note_checksum(&mut self) {
         if self.words[META_SUM].load(Ordering::Relaxed) != 0 {
             self.is_summed = true;
             self.set_plain(false);
@@ -152,7 +152,7 @@ impl<'m> Transaction<'m> {
     }
 
     /// Notes that the metadata have no checksum any more.
-    pub(crate) fn forget_sum(&mut self) {
+    pub(crate) fn note_no_checksum(&mut self) {
         self.is_summed = false;
         self.set_plain(self.image.is_none());
     }
@@ -167,7 +167,7 @@ impl<'m> Transaction<'m> {
     /// Turns undo off: changes are faster and cannot be undone. For a segment that is thrown away
     /// if anything fails.
     pub(crate) fn forgo_undo(&mut self) {
-        self.plain_until = 0;
+        self.fast_path_limit = 0;
     }
 
     /// Commits and releases the lock. If the segment turned out to be corrupt, returns the error
@@ -226,8 +226,8 @@ impl<'m> Transaction<'m> {
         if old == value {
             return;
         }
-        if self.undo_used >= self.plain_until {
-            return self.set_with_care(at, value);
+        if self.undo_used >= self.fast_path_limit {
+            return self.set_slow_path(at, value);
         }
         // The same as `record_undo` for one word, which is nearly every change.
         let entry = self.layout.undo + 1 + self.undo_used;
@@ -241,20 +241,20 @@ impl<'m> Transaction<'m> {
     /// checksum, where undo is forgone, or when the undo area is full.
     #[cold]
     #[inline(never)]
-    fn set_with_care(&mut self, at: usize, value: u64) {
+    fn set_slow_path(&mut self, at: usize, value: u64) {
         if self.forgoes_undo() || self.record_undo(at, 1) {
             self.words[at].store(value, Ordering::Relaxed);
         }
     }
 
     fn forgoes_undo(&self) -> bool {
-        self.plain_until == 0 && self.image.is_none() && !self.is_summed
+        self.fast_path_limit == 0 && self.image.is_none() && !self.is_summed
     }
 
     /// Turns the fast path of changes on, or off while an image is held. It stays off while the
     /// metadata have a checksum.
     pub(crate) fn set_plain(&mut self, is_plain: bool) {
-        self.plain_until = if is_plain && !self.is_summed { PLAIN_UNTIL } else { 0 };
+        self.fast_path_limit = if is_plain && !self.is_summed { PLAIN_UNTIL } else { 0 };
     }
 
     /// Changes one half of the word at `at`, while others may change the other half without the
@@ -270,7 +270,7 @@ impl<'m> Transaction<'m> {
     /// `keep_pages` has saved its page.
     pub(crate) fn set_unlogged(&mut self, at: usize, value: u64) {
         if self.is_summed {
-            self.break_sum(at, 1);
+            self.remove_checksum(at, 1);
         }
         match self.words.get(at) {
             Some(word) => word.store(value, Ordering::Relaxed),
@@ -357,9 +357,9 @@ impl<'m> Transaction<'m> {
             self.mark_corrupt("transaction larger than its undo area");
             return false;
         }
-        if self.plain_until == 0 {
+        if self.fast_path_limit == 0 {
             if self.is_summed {
-                self.break_sum(at, count);
+                self.remove_checksum(at, count);
             }
             if self.forgoes_undo() {
                 return true;

@@ -59,7 +59,7 @@ pub enum Error {
     /// The last block has bytes past the end that must be zeroed first: see `Microfs::plan_settle`.
     Unsettled,
     /// The data of the file are still elsewhere: wait until they are staged in, see
-    /// `Microfs::want_absent`.
+    /// `Microfs::request_stage_in`.
     Absent {
         /// The file.
         inode: InodeId,

@@ -79,7 +79,7 @@ impl Microfs {
                 return Err(Error::NotPermitted);
             }
             if !inode.is_directory(tx) {
-                inode.take_rights(tx);
+                inode.clear_set_id_bits(tx);
             }
             if let Some(uid) = uid {
                 inode.set_uid(tx, uid);

@@ -36,9 +36,9 @@ const TAKES_OVER: u32 = 256;
 /// First bit, and number, of the bits kept for the application; they mean nothing here.
 const STATUS_SHIFT: u32 = 9;
 const STATUS_BITS: u32 = 15;
-/// First bit of the value that `Inode::blows` had when the handle was opened.
-const BLOWS_SHIFT: u32 = STATUS_SHIFT + STATUS_BITS;
-const _: () = assert!(BLOWS_SHIFT + 8 == u32::BITS);
+/// First bit of the value that `Inode::unclean_count` had when the handle was opened.
+const UNCLEAN_COUNT_SHIFT: u32 = STATUS_SHIFT + STATUS_BITS;
+const _: () = assert!(UNCLEAN_COUNT_SHIFT + 8 == u32::BITS);
 
 // A handle's number takes half of its id, and is never all ones.
 const _: () = assert!(HANDLES_MAX < 1 << 16);
@@ -191,7 +191,7 @@ impl Transaction<'_> {
         let opens = inode.opens(self);
         inode.set_opens(self, opens.wrapping_add(1));
         if flags & MAY_WRITE != 0 && inode.flags(self) & UNCLEAN != 0 {
-            handle.add_flags(self, TAKES_OVER | inode.blows(self) << BLOWS_SHIFT);
+            handle.add_flags(self, TAKES_OVER | inode.unclean_count(self) << UNCLEAN_COUNT_SHIFT);
         }
         if flags & MAY_WRITE != 0 {
             let writers = inode.writers(self);
@@ -266,7 +266,8 @@ impl Transaction<'_> {
         if flags & MAY_WRITE != 0 {
             let writers = inode.writers(self);
             inode.set_writers(self, writers.saturating_sub(1));
-            let came_after = flags & TAKES_OVER != 0 && flags >> BLOWS_SHIFT == inode.blows(self);
+            let came_after = flags & TAKES_OVER != 0
+                && flags >> UNCLEAN_COUNT_SHIFT == inode.unclean_count(self);
             if !clean && flags & WROTE != 0 || is_short {
                 inode.mark_unclean(self);
             } else if clean && came_after && inode.flags(self) & LOST == 0 {
@@ -369,7 +370,7 @@ impl Microfs {
     /// Notes that a program's write through this handle at `offset` was refused for want of room,
     /// or because the tier failed. Unless the write is repeated, or the file is cut before it, the
     /// file becomes unclean when the handle is closed.
-    pub fn note_lack(&self, handle: HandleId, offset: u64) -> Result<()> {
+    pub fn note_refused_write(&self, handle: HandleId, offset: u64) -> Result<()> {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
             let inode = tx.inode(InodeId(handle.inode(tx)))?;
@@ -384,7 +385,7 @@ impl Microfs {
     }
 
     /// Forgets the lack: the refused data were written in another way.
-    pub fn forget_lack(&self, handle: HandleId) -> Result<()> {
+    pub fn forget_refused_write(&self, handle: HandleId) -> Result<()> {
         self.transact(|tx| {
             let handle = tx.handle(handle)?;
             if handle.lacks(tx) {

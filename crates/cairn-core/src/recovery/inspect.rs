@@ -45,7 +45,7 @@ pub struct Inspection {
 
 impl Inspection {
     /// Whether recovery would miss something that was flushed; recovery then refuses the media.
-    pub fn has_lost(&self) -> bool {
+    pub fn has_lost_writes(&self) -> bool {
         self.lost_snapshot || self.log.is_some_and(|log| matches!(log.end, LogEnd::Broken { .. }))
     }
 }

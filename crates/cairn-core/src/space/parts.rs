@@ -15,7 +15,7 @@ use crate::engine::transaction::Transaction;
 use crate::format::error::Result;
 use crate::format::layout::{Geometry, Layout, PART_COUNTER_WORDS, PART_COUNTERS};
 use crate::format::placement::{Placement, part_blocks};
-use crate::space::pool::{BARRED, TOUCHED};
+use crate::space::pool::{TOUCHED, WITHHELD};
 use std::ops::Range;
 
 /// A part of a tier, and how full it is.
@@ -67,7 +67,7 @@ impl Microfs {
     pub fn bar(&self, blocks: &[u32]) -> Result<()> {
         self.transact_unlogged(|tx| {
             for (part, &blocks) in tx.layout.parts(tx.layout.placement.tier).zip(blocks) {
-                tx.set(part.counters + BARRED, u64::from(blocks));
+                tx.set(part.counters + WITHHELD, u64::from(blocks));
             }
             Ok(())
         })
@@ -171,7 +171,7 @@ impl<'m> Transaction<'m> {
             blocks: part.blocks,
             used_blocks: self.get(part.counters),
             touched_blocks: self.get(part.counters + TOUCHED) as u32,
-            barred_blocks: self.get(part.counters + BARRED) as u32,
+            barred_blocks: self.get(part.counters + WITHHELD) as u32,
         };
         self.layout.parts(tier).zip(nodes.chain(std::iter::once(None))).map(usage).collect()
     }

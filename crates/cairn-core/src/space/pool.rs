@@ -26,7 +26,7 @@ const DURABLE_STRETCH_SHARE: u32 = 64;
 /// the number of blocks at the end that are not handed out for now.
 const CURSOR: usize = 1;
 pub(crate) const TOUCHED: usize = 2;
-pub(crate) const BARRED: usize = 3;
+pub(crate) const WITHHELD: usize = 3;
 /// Bitmap words examined for one hint before it is dropped.
 const HINT_SCAN_WORDS: u32 = 64;
 
@@ -335,7 +335,7 @@ impl Transaction<'_> {
         let distance = |at: usize| (self.get(part.counters + at) as u32).min(part.blocks);
         let (cursor, touched) = (distance(CURSOR), distance(TOUCHED));
         let used = (self.get(part.counters) as u32).min(touched);
-        let most = touched.max(part.blocks - distance(BARRED));
+        let most = touched.max(part.blocks - distance(WITHHELD));
         let (free, needed) = (touched - used, wanted.max(touched / 8));
         let is_free = || free.saturating_sub(self.blocks_set_apart(&region)) >= needed;
         let roomy = free >= needed && is_free();

@@ -165,14 +165,14 @@ impl Device for FileTier {
         if is_there { Ok(()) } else { Err(Error::Fault) }
     }
 
-    unsafe fn read_doubted(&self, offset: u64, target: *mut u8, length: usize) -> Result<bool> {
+    unsafe fn read_unverified(&self, offset: u64, target: *mut u8, length: usize) -> Result<bool> {
         // SAFETY: promised by the caller.
-        match self.file.unless_away(|| unsafe { self.read(offset, target, length) }) {
-            Err(Error::Io) if self.file.is_doubted() => {}
+        match self.file.unless_unreachable(|| unsafe { self.read(offset, target, length) }) {
+            Err(Error::Io) if self.file.may_be_stale() => {}
             result => return result.map(|()| false),
         }
         let mut is_there = true;
-        self.file.load_doubted(self.place(offset, length)?, length, |buffer, done, bytes| {
+        self.file.load_unverified(self.place(offset, length)?, length, |buffer, done, bytes| {
             // SAFETY: as in `read`.
             is_there &= unsafe { copy_out(target.add(done), buffer, bytes) };
         })?;
@@ -241,7 +241,7 @@ impl Device for FileTier {
         }
     }
 
-    fn put_away(
+    fn evict_unmapped(
         &self,
         mapped: &dyn Fn() -> Result<Vec<Range<u64>>>,
         goes_on: &dyn Fn() -> bool,
@@ -249,11 +249,11 @@ impl Device for FileTier {
         let in_file =
             |range: Range<u64>| self.data_offset + range.start..self.data_offset + range.end;
         let mapped = || Ok(mapped()?.into_iter().map(in_file).collect());
-        self.file.put_away(&mapped, goes_on)
+        self.file.evict_unmapped(&mapped, goes_on)
     }
 
-    fn has_lost(&self) -> bool {
-        self.file.has_lost()
+    fn has_lost_writes(&self) -> bool {
+        self.file.has_lost_writes()
     }
 
     fn silent_for(&self) -> Option<Duration> {

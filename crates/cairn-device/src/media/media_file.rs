@@ -30,9 +30,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use cairn_core::{Error, MEDIA_BLOCK_BYTES, Media, Memory, ProcessIdentity, Result};
-use cairn_nvme::line::Line;
 use cairn_nvme::partition::Part;
 use cairn_nvme::shared::{RemotePath, SharedRemote};
+use cairn_nvme::wait_queue::Line;
 use cairn_platform::descriptor::Descriptor;
 use cairn_platform::process;
 use cairn_platform::sys::{self, Errno, SysResult};
@@ -278,7 +278,7 @@ impl MediaFile {
 
     /// Lets writes return before the device has the bytes, and reads begin before they are asked
     /// for, through a transit area. Has no effect where the page cache does that.
-    pub fn by_way_of(mut self, transit: Transit) -> MediaFile {
+    pub fn with_transit(mut self, transit: Transit) -> MediaFile {
         self.transit = (self.direct.is_some() || self.remote.is_some()).then_some(transit);
         self
     }
@@ -312,7 +312,7 @@ impl MediaFile {
     pub fn write_back(&self, offset: u64, length: usize) -> Result<()> {
         match &self.mapping {
             Some(mapping) => mapping.write_back(offset, length),
-            None => self.bring_back(offset, length),
+            None => self.write_back_shown(offset, length),
         }
     }
 
@@ -534,7 +534,7 @@ impl Media for MediaFile {
             return false;
         }
         if let Some(remote) = &self.remote {
-            remote.step_aside();
+            remote.yield_connection();
         }
         !process::is_alive(owner)
     }

@@ -127,7 +127,7 @@ impl Transit {
         for slot in self.slots() {
             let state = slot.state();
             if state & !KIND == claim {
-                slot.bereave(state);
+                slot.reclaim_slot(state);
             }
         }
     }
@@ -205,8 +205,8 @@ impl Transit {
         slot::claim(self.load(W_PID_NAMESPACE))
     }
 
-    fn is_bereft(&self, state: u64) -> bool {
-        slot::is_bereft(state, self.load(W_PID_NAMESPACE))
+    fn owner_is_dead(&self, state: u64) -> bool {
+        slot::owner_is_dead(state, self.load(W_PID_NAMESPACE))
     }
 
     fn next_ticket(&self) -> u64 {
@@ -224,7 +224,9 @@ impl Transit {
     fn take_bereft(&self, claim: u64, may_take: impl Fn(&Slot) -> bool) -> Option<Slot<'_>> {
         self.slots().filter(may_take).find(|slot| {
             let state = slot.state();
-            self.is_bereft(state) && slot.bereave(state) && slot.change(FREE, claim | FILLING)
+            self.owner_is_dead(state)
+                && slot.reclaim_slot(state)
+                && slot.change(FREE, claim | FILLING)
         })
     }
 

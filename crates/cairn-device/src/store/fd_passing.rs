@@ -49,7 +49,7 @@ impl Namespace {
     }
 
     /// Gives up the transit references of all handles whose tokens do not exist any more.
-    pub fn land_all(&self) -> Result<()> {
+    pub fn reap_transfers(&self) -> Result<()> {
         let mut from = 0;
         while self.fs.flights() > 0 {
             let Some(handle) = self.fs.next_in_flight(from)? else { break };

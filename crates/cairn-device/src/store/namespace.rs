@@ -157,7 +157,7 @@ fn create_durable(
             if let (Some(file), TierPlace::Medium { kind: MediumKind::Remote, path, .. }) =
                 (opened, place)
             {
-                file.begin_again(path)?;
+                file.record_target_start(path)?;
             }
         }
         if is_new {
@@ -387,7 +387,7 @@ fn open_files(
                 MediumKind::Dax => {
                     file.mapped().map_err(|errno| StoreError::new("map", path, errno))?
                 }
-                _ => file.by_way_of(Transit::open(directory, &names.transit[tier])?),
+                _ => file.with_transit(Transit::open(directory, &names.transit[tier])?),
             };
             if let Some(known) = known.clone().filter(|_| !has_metadata) {
                 file.check_first(move |media| known.check(media));

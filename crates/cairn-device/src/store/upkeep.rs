@@ -38,7 +38,7 @@ impl Namespace {
 
     /// Repeats `act` while it returns `Busy` because of writes in flight. Errors: as `act`; `Busy`
     /// at once if this thread holds the lock, or if nothing changes for minutes.
-    pub fn patiently<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
+    pub fn retry_while_busy<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
         for round in 0..ROUNDS_MAX {
             match act() {
                 Err(Error::Busy) if round < YIELDS => sys::sched_yield(),
@@ -66,7 +66,7 @@ impl Namespace {
                 self.fs.reap(slot, identity, sys::now())?;
             }
         }
-        self.land_all()
+        self.reap_transfers()
     }
 
     /// As `reap`, but quick: only for processes that are gone, see `process::is_gone`.
@@ -82,7 +82,7 @@ impl Namespace {
     /// Makes the bytes past the end of the file zeros, so that the file can grow over them.
     /// Errors: `Busy` if writes to the file stay in flight for minutes.
     pub fn settle(&self, caller: &Caller, inode: InodeId) -> Result<()> {
-        let Some(plan) = self.patiently(|| self.fs.plan_settle(caller, inode))? else {
+        let Some(plan) = self.retry_while_busy(|| self.fs.plan_settle(caller, inode))? else {
             return Ok(());
         };
         let block_bytes = u64::from(self.fs.geometry().hugeblock_bytes);
@@ -206,10 +206,10 @@ impl Namespace {
 
     /// Frees a bounded part of the memory for mappings of programs that have ended, while `goes_on`
     /// returns true. Errors: the first error of a part; the other parts were freed.
-    pub fn put_away(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
+    pub fn evict_unmapped(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
         let tiers = self.tiers.iter().zip(0..);
-        let ends =
-            tiers.map(|(device, tier)| device.put_away(&|| self.mapped_ranges(tier), goes_on));
+        let ends = tiers
+            .map(|(device, tier)| device.evict_unmapped(&|| self.mapped_ranges(tier), goes_on));
         ends.fold(Ok(()), Result::and)
     }
 

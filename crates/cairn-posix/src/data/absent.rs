@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use cairn_core::{Absence, Error, Hope, InodeId, Moment};
+use cairn_core::{Absence, Error, InodeId, Moment, Prospect};
 use cairn_platform::descriptor::Descriptor;
 use cairn_platform::sys;
 
@@ -50,7 +50,7 @@ fn wait_for<T>(
     // The wait needs a descriptor; without one it is not possible.
     let ticker = Descriptor::from_raw(sys::ticker(LOOK_EVERY).map_err(|_| FAILED)?).raise();
     let began = Moment(sys::monotonic_ms());
-    let mut known = fs.want_absent(inode);
+    let mut known = fs.request_stage_in(inode);
     loop {
         match known {
             Ok(Some(Absence { unavailable: true, .. })) => return Err(FAILED),
@@ -59,14 +59,14 @@ fn wait_for<T>(
             Ok(None) | Err(_) => match attempt() {
                 Err(Error::Absent { inode: other }) if other != inode => {
                     inode = other;
-                    known = fs.want_absent(inode);
+                    known = fs.request_stage_in(inode);
                     continue;
                 }
                 Err(Error::Absent { .. }) => {}
                 done => return Ok(done),
             },
         }
-        if fs.absence_hope(began, Moment(sys::monotonic_ms())) == Hope::None {
+        if fs.absence_prospect(began, Moment(sys::monotonic_ms())) == Prospect::None {
             return Err(FAILED);
         }
         let mut ticks = [0_u8; 8];

@@ -208,8 +208,8 @@ fn write_for(
             },
             Err(failed) => failed,
         };
-        if leaves_lack(failed) {
-            note_lack(owner, handle, at.after(0))?;
+        if leaves_refused_write(failed) {
+            note_refused_write(owner, handle, at.after(0))?;
         }
         return Err(failed);
     };
@@ -226,7 +226,7 @@ pub fn append(handle: HandleId, buffers: Buffers, moves: bool) -> Result<usize> 
     }
     description::opened_once_more(mount, info.inode, true, |own| {
         let written = write_for(Some(handle), own, buffers, At::Cursor)?;
-        mount.fs().forget_lack(handle)?;
+        mount.fs().forget_refused_write(handle)?;
         if moves && written > 0 {
             let end = i64::try_from(mount.fs().handle(own)?.cursor);
             description::seek(handle, end.map_err(|_| Errno(libc::EFBIG))?, libc::SEEK_SET)?;
@@ -297,8 +297,8 @@ fn write_bytes(
         match request.write_slice(buffers, at.after(done), (wanted - done) as u64) {
             Ok(bytes) => done += bytes,
             Err(failed) if done > 0 => {
-                if leaves_lack(failed) {
-                    note_lack(owner, handle, at.after(done))?;
+                if leaves_refused_write(failed) {
+                    note_refused_write(owner, handle, at.after(done))?;
                 }
                 break;
             }
@@ -309,19 +309,19 @@ fn write_bytes(
 }
 
 /// Whether a failed write leaves bytes missing in the file: the tier has no space, or it failed.
-fn leaves_lack(failed: Errno) -> bool {
+fn leaves_refused_write(failed: Errno) -> bool {
     matches!(failed, Errno(libc::ENOSPC | libc::EIO))
 }
 
 /// Records that a write through `handle` at `at` found no space, or a tier that failed.
 #[cold]
-fn note_lack(owner: Option<HandleId>, handle: HandleId, at: Position) -> Result<()> {
+fn note_refused_write(owner: Option<HandleId>, handle: HandleId, at: Position) -> Result<()> {
     let (Some(owner), mount) = (owner, mount::current()?) else { return Ok(()) };
     let offset = match at {
         Position::At(offset) | Position::Again(offset) => offset,
         Position::Cursor => mount.fs().handle(handle)?.cursor,
     };
-    Ok(mount.fs().note_lack(owner, offset)?)
+    Ok(mount.fs().note_refused_write(owner, offset)?)
 }
 
 /// Returns how many of the `wanted` bytes the process's file size limit allows. Errors: `EFBIG`,
@@ -446,7 +446,7 @@ impl Request<'_> {
     fn plan(&self, at: Position, length: u64) -> Result<WritePlan> {
         let plan = || self.mount.fs().plan_write(self.caller, self.handle, at, length);
         for _ in 0..REPLANS_MAX {
-            match self.mount.patiently(plan) {
+            match self.mount.retry_while_busy(plan) {
                 Err(Error::Unsettled) => self.mount.settle(self.mount.inode_of(self.handle)?)?,
                 result => return result.map_err(Errno::from),
             }

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use cairn_core::{HandleId, Look};
 pub use cairn_core::{Region, TIERS_MAX};
 use cairn_device::Mappable;
-use cairn_platform::{sys, unlocked};
+use cairn_platform::{mlock_exempt, sys};
 
 use crate::data::absent;
 use crate::descriptors::readers;
@@ -100,7 +100,7 @@ fn base(mount: &Mount, tier: u8) -> Result<*mut u8> {
     let memory = device.mappable().ok_or(Errno(libc::EIO))?;
     let bytes = usize::try_from(device.bytes()).map_err(|_| Errno(libc::ENOMEM))?;
     let (shared, file) = (libc::MAP_SHARED, memory.descriptor);
-    let new = unlocked::map(bytes, libc::PROT_READ, shared, file, memory.offset)?;
+    let new = mlock_exempt::map(bytes, libc::PROT_READ, shared, file, memory.offset)?;
     // SAFETY: the new mapping is ours. Leaving it out of core dumps changes nothing else; if that
     // fails, core dumps are larger.
     let _ = unsafe { sys::madvise(new, bytes, libc::MADV_DONTDUMP) };

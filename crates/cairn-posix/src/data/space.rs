@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use cairn_core::{Hope, InodeId, Moment};
+use cairn_core::{InodeId, Moment, Prospect};
 use cairn_platform::descriptor::Descriptor;
 use cairn_platform::sys;
 
@@ -80,7 +80,7 @@ fn wait_at_most<T>(most_ms: u32, mount: &Mount, attempt: impl Fn() -> Result<T>)
         if tried.as_ref().err() != Some(&FULL) {
             break tried;
         }
-        if is_over || hope == Hope::None {
+        if is_over || hope == Prospect::None {
             // An agent that was killed may have held blocks of removed files.
             break if mount.reap() { attempt() } else { tried };
         }

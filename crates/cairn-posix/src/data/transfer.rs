@@ -44,7 +44,7 @@ impl<'a> Buffers<'a> {
         address::check_readable(list, count * size_of::<libc::iovec>())?;
         let buffers = Buffers { list, count, consumed: 0, lifetime: PhantomData };
         for index in 0..count {
-            if !address::is_passable(buffers.entry(index).iov_base) {
+            if !address::passes_range_check(buffers.entry(index).iov_base) {
                 return Err(Errno(libc::EFAULT));
             }
         }

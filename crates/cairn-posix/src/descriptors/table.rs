@@ -16,7 +16,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use cairn_core::HandleId;
-use cairn_platform::{sys, unlocked};
+use cairn_platform::{mlock_exempt, sys};
 
 use crate::error::{Errno, Result};
 
@@ -65,11 +65,11 @@ pub fn prepare() -> Result<()> {
     }
     let bytes = (DESCRIPTORS_MAX + HANDLES_MAX) * size_of::<AtomicU32>();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let new = unlocked::map(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
+    let new = mlock_exempt::map(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
     let null = core::ptr::null_mut();
     if TABLE.compare_exchange(null, new.cast(), Ordering::AcqRel, Ordering::Acquire).is_err() {
         // SAFETY: another thread was first; this mapping was never published.
-        unsafe { unlocked::unmap(new, bytes)? };
+        unsafe { mlock_exempt::unmap(new, bytes)? };
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ pub const LAUNCH_LINK: &CStr = c"launched-from";
 
 /// Current directory and mask that some threads of a process share.
 #[derive(Debug)]
-struct Surroundings {
+struct FsContext {
     /// Inode of the current directory, or `UNKNOWN`, or `FOREIGN`.
     current: AtomicU32,
     /// Identity of its stand-in.
@@ -51,15 +51,15 @@ struct Surroundings {
     umask: AtomicU32,
     /// Number of threads that use it. Not maintained for the process's own.
     users: AtomicU32,
-    next: *mut Surroundings,
+    next: *mut FsContext,
 }
 
 // SAFETY: fields that are not atomic are written before other threads can see the value.
-unsafe impl Sync for Surroundings {}
+unsafe impl Sync for FsContext {}
 
-impl Surroundings {
-    const fn new() -> Surroundings {
-        Surroundings {
+impl FsContext {
+    const fn new() -> FsContext {
+        FsContext {
             current: AtomicU32::new(UNKNOWN),
             stand_in: AtomicU64::new(0),
             handle: AtomicU32::new(0),
@@ -70,11 +70,11 @@ impl Surroundings {
     }
 }
 
-static PROCESS: Surroundings = Surroundings::new();
+static PROCESS: FsContext = FsContext::new();
 /// Whether any thread has ever had a state of its own.
 static SPLIT: AtomicBool = AtomicBool::new(false);
 /// List of all states ever made other than the process's. Unused ones are used again.
-static OTHERS: AtomicPtr<Surroundings> = AtomicPtr::new(ptr::null_mut());
+static OTHERS: AtomicPtr<FsContext> = AtomicPtr::new(ptr::null_mut());
 
 /// Recent moves into directories of ours, by any thread: the identity of the stand-in, and the
 /// directory.
@@ -104,7 +104,7 @@ fn note_move(stand_in: u64, directory: InodeId) {
 
 /// Returns the directory that a stand-in is for: that of a recent move, or else the directory in
 /// which `before` has been for longer.
-fn stood_in_for(stand_in: u64, before: &Surroundings) -> Option<InodeId> {
+fn stood_in_for(stand_in: u64, before: &FsContext) -> Option<InodeId> {
     let of = |(number, directory): (&AtomicU64, &AtomicU32)| {
         let is_it = || number.load(Ordering::Acquire) == stand_in;
         let directory = is_it().then(|| InodeId(directory.load(Ordering::Acquire)))?;
@@ -115,7 +115,7 @@ fn stood_in_for(stand_in: u64, before: &Surroundings) -> Option<InodeId> {
 }
 
 /// One use of a state; ends when dropped.
-struct User(&'static Surroundings);
+struct User(&'static FsContext);
 
 impl Drop for User {
     fn drop(&mut self) {
@@ -125,7 +125,7 @@ impl Drop for User {
 
 thread_local! {
     /// State of this thread, if it is not its process's.
-    static OWN: Cell<Option<&'static Surroundings>> = const { Cell::new(None) };
+    static OWN: Cell<Option<&'static FsContext>> = const { Cell::new(None) };
 }
 
 /// Gives this thread the state of `user` in place of its present one. The use ends with the thread.
@@ -134,7 +134,7 @@ fn set_own(user: User) {
     static KEY: AtomicU32 = AtomicU32::new(0);
     extern "C" fn ended(own: *mut c_void) {
         // SAFETY: `set_own` stored a state, and states are never freed.
-        drop(User(unsafe { &*own.cast::<Surroundings>() }));
+        drop(User(unsafe { &*own.cast::<FsContext>() }));
     }
     let own = user.0;
     let mut key = KEY.load(Ordering::Acquire);
@@ -160,7 +160,7 @@ fn set_own(user: User) {
 }
 
 #[inline]
-fn here() -> &'static Surroundings {
+fn here() -> &'static FsContext {
     match SPLIT.load(Ordering::Relaxed) {
         false => &PROCESS,
         true => OWN.get().unwrap_or(&PROCESS),
@@ -222,7 +222,7 @@ impl Split {
     }
 }
 
-impl Surroundings {
+impl FsContext {
     fn set(&self, directory: Option<InodeId>, stand_in: Option<u64>) {
         self.stand_in.store(0, Ordering::Relaxed);
         self.current.store(directory.map_or(FOREIGN, |inode| inode.0), Ordering::Release);
@@ -232,7 +232,7 @@ impl Surroundings {
 
 /// Returns a state with one user. It may carry a handle that nobody needs.
 fn unused() -> User {
-    let take = |one: &&Surroundings| {
+    let take = |one: &&FsContext| {
         let first = || one.users.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
         !ptr::eq(*one, &raw const PROCESS) && first().is_ok()
     };
@@ -240,7 +240,7 @@ fn unused() -> User {
         return User(one);
     }
     let mut first = OTHERS.load(Ordering::Acquire);
-    let new = Box::leak(Box::new(Surroundings::new()));
+    let new = Box::leak(Box::new(FsContext::new()));
     new.users = AtomicU32::new(1);
     loop {
         new.next = first;
@@ -264,7 +264,7 @@ pub(crate) fn forked() {
 }
 
 /// Returns all states of this process, used or not.
-fn all() -> impl Iterator<Item = &'static Surroundings> {
+fn all() -> impl Iterator<Item = &'static FsContext> {
     let mut next = OTHERS.load(Ordering::Acquire);
     let others = core::iter::from_fn(move || {
         // SAFETY: null, or a state that was leaked; its `next` does not change.
@@ -368,7 +368,7 @@ fn find() -> Option<(InodeId, u64)> {
 }
 
 /// Opens a handle on `directory` for `own`, and releases the one on the previous directory.
-fn hold(own: &Surroundings, mount: &Mount, directory: InodeId) -> Result<()> {
+fn hold(own: &FsContext, mount: &Mount, directory: InodeId) -> Result<()> {
     let options = OpenOptions { path_only: true, directory: true, ..OpenOptions::default() };
     let caller = mount.caller();
     let opened = mount.fs().open_file(&caller, directory, b"", options, 0)?;
@@ -376,7 +376,7 @@ fn hold(own: &Surroundings, mount: &Mount, directory: InodeId) -> Result<()> {
     give_up(mount, before)
 }
 
-fn let_go(own: &Surroundings) {
+fn let_go(own: &FsContext) {
     if let Some(mount) = mount::holder() {
         let _ = give_up(mount, own.handle.swap(0, Ordering::Relaxed));
     }

@@ -12,7 +12,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use cairn_core::InodeId;
-use cairn_platform::{sys, unlocked};
+use cairn_platform::{mlock_exempt, sys};
 
 use crate::descriptors::table;
 use crate::error::{Errno, PathResult, Result};
@@ -89,7 +89,7 @@ fn reserve() -> Result<*mut Stream> {
     }
     let bytes = STREAMS_MAX * size_of::<Stream>();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let new = unlocked::map(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
+    let new = mlock_exempt::map(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
     let null = core::ptr::null_mut();
     match STREAMS.compare_exchange(null, new.cast(), Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(new.cast()),

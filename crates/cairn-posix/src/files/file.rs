@@ -90,12 +90,12 @@ pub fn open_within(place: &Place, flags: i32, mode: u32, bounds: PathBounds) -> 
         }
     }
     let open = |options| mount.fs().open_file(&caller, place.base, place.path, options, mode);
-    let patiently = |options| absent::wait(mount, || open(options));
-    let mut opened = patiently(OpenOptions { unless_written: true, ..options })?;
+    let retry_while_busy = |options| absent::wait(mount, || open(options));
+    let mut opened = retry_while_busy(OpenOptions { unless_written: true, ..options })?;
     if matches!(opened, Err(Error::BeingWritten)) {
         // If the other writers are dead, this program takes over what they left; find out first.
         mount.reap_gone();
-        opened = patiently(options)?;
+        opened = retry_while_busy(options)?;
     }
     let keeps_link = options.no_follow || options.create && options.exclusive;
     let follow = !keeps_link;

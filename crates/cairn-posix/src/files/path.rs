@@ -1,7 +1,7 @@
 //! Path routing: the one predicate that decides whether a path is ours.
 //!
 //! The decision is lexical and allocates nothing. It understands `.`, `..` and repeated slashes,
-//! and does not follow symbolic links outside the mount. A path that enters the mount and climbs
+//! and does not follow symbolic links outside the mount. A path that enters the mount and has_parent_reference
 //! out again (`/cairn/../etc`) counts as ours here; the core then says where it leads.
 //!
 //! Invariant: for a path that is not ours no system call is made. The exception is a relative path
@@ -117,7 +117,7 @@ unsafe fn look(configuration: &Configuration, path: *const c_char) -> Look {
         }
     };
     let Some(whole) = path.bytes() else { return Look::Foreign };
-    match suspicious || contains(whole, configuration.telltale()) {
+    match suspicious || contains(whole, configuration.required_substring()) {
         true => Look::Unclear,
         false => Look::Foreign,
     }
@@ -203,8 +203,9 @@ unsafe fn route_from<'a>(directory: i32, path: *const c_char) -> Route<'a> {
     let Some(configuration) = configuration::get() else { return Route::Libc };
     // SAFETY: the caller promises the same.
     let Some((path, _)) = (unsafe { Text::new(path, 0) }) else { return Route::Libc };
-    let climbs = |first| first == b'.' && path.contains(configuration.telltale());
-    let may_name = |first| configuration.starts_component(first) || climbs(first);
+    let has_parent_reference =
+        |first| first == b'.' && path.contains(configuration.required_substring());
+    let may_name = |first| configuration.starts_component(first) || has_parent_reference(first);
     match path.first_of_relative().is_none_or(may_name) {
         true => examine_from(configuration, directory, path),
         false => Route::Libc,

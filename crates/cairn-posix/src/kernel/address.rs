@@ -9,7 +9,8 @@ use core::mem::MaybeUninit;
 
 use cairn_platform::address;
 pub use cairn_platform::address::{
-    byte, bytes_in_page, is_passable, length_of_string, overwritable, readable, recover, writable,
+    byte, bytes_in_page, length_of_string, overwritable, passes_range_check, readable, recover,
+    writable,
 };
 
 use crate::error::{Errno, Result};

@@ -20,7 +20,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use cairn_platform::{sys, unlocked};
+use cairn_platform::{mlock_exempt, sys};
 
 use crate::error::Result;
 use crate::kernel::configuration;
@@ -230,8 +230,10 @@ fn map() -> Result<Option<*mut Table>> {
     let _ = sys::close(store);
     let file = opened?;
     let mapped = sys::fstat(file).and_then(|stat| match stat.st_size == BYTES as i64 {
-        true => unlocked::map(BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file, 0)
-            .map(Some),
+        true => {
+            mlock_exempt::map(BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file, 0)
+                .map(Some)
+        }
         false => Ok(None),
     });
     let _ = sys::close(file);

@@ -137,7 +137,7 @@ impl Configuration {
     /// Text that every path into the mount contains, unless the path begins with the prefix or is
     /// relative to it.
     #[inline]
-    pub(crate) fn telltale(&self) -> &CStr {
+    pub(crate) fn required_substring(&self) -> &CStr {
         match self.is_one_component {
             true => self.terminated(self.variables[MOUNT].value_start, MOUNT),
             // Such a path may climb from one component of the prefix to the next.

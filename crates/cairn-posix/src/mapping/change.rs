@@ -89,7 +89,7 @@ pub(super) fn await_writes(mount: &Mount, mapping: HandleId) -> Result<()> {
     if mount.is_in_memory() {
         return Ok(());
     }
-    Ok(mount.patiently(|| mount.fs().await_writes_before(mapping))?)
+    Ok(mount.retry_while_busy(|| mount.fs().await_writes_before(mapping))?)
 }
 
 /// Splits mappings at the borders of the range.
@@ -200,7 +200,7 @@ fn remove(range: &Range<usize>) -> Option<Result<()>> {
 ///
 /// # Safety
 /// As for `remap_file_pages`.
-pub unsafe fn show_other_pages(
+pub unsafe fn remap_pages(
     start: *mut c_void,
     length: usize,
     protection: i32,

@@ -3,12 +3,12 @@
 //!
 //! The kernel locks all mappings or none, and would make every page of every tier present. So
 //! existing mappings are locked range by range. Only for future mappings does the kernel's own call
-//! serve (`cairn_platform::unlocked`).
+//! serve (`cairn_platform::mlock_exempt`).
 
 use core::ffi::c_void;
 use core::ops::Range;
 
-use cairn_platform::{sys, unlocked};
+use cairn_platform::{mlock_exempt, sys};
 
 use super::PAGE_BYTES;
 use crate::error::{Errno, Result};
@@ -29,12 +29,12 @@ pub fn lock_all(flags: i32) -> Result<()> {
         // Without /proc the mappings are unknown. Lock all of them, the store included, as pages
         // are touched.
         kernel::lock_all_pages(flags | libc::MCL_ONFAULT)?;
-        unlocked::set_following(future);
+        mlock_exempt::set_following(future);
         return Ok(());
     };
     let present = if current { locked(&mapped) } else { Vec::new() };
     check_limit(present.iter().map(ExactSizeIterator::len).sum())?;
-    if unlocked::set_following(future) && !future {
+    if mlock_exempt::set_following(future) && !future {
         // The kernel can take it back only together with the existing locks.
         kernel::unlock_all_pages()?;
     }
@@ -49,13 +49,13 @@ pub fn lock_all(flags: i32) -> Result<()> {
 
 /// As `munlockall(2)`.
 pub fn unlock_all() -> Result<()> {
-    unlocked::set_following(false);
+    mlock_exempt::set_following(false);
     kernel::unlock_all_pages()
 }
 
 /// Returns the parts of these mappings that are not the store's.
 fn locked(mapped: &[Range<usize>]) -> Vec<Range<usize>> {
-    let mut ours: Vec<Range<usize>> = unlocked::ranges().collect();
+    let mut ours: Vec<Range<usize>> = mlock_exempt::ranges().collect();
     ours.sort_unstable_by_key(|range| range.start);
     let mut found = Vec::new();
     for range in mapped {
@@ -81,10 +81,10 @@ fn check_limit(bytes: usize) -> Result<()> {
     let probe = usize::try_from(limit).ok().and_then(|limit| limit.checked_add(PAGE_BYTES));
     let probe = probe.ok_or(Errno(libc::ENOMEM))?.next_multiple_of(PAGE_BYTES);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let start = unlocked::map(probe, libc::PROT_NONE, flags, -1, 0)?;
+    let start = mlock_exempt::map(probe, libc::PROT_NONE, flags, -1, 0)?;
     let may = kernel::lock_pages(start.cast(), probe, true);
     // SAFETY: the mapping made here.
-    let _ = unsafe { unlocked::unmap(start, probe) };
+    let _ = unsafe { mlock_exempt::unmap(start, probe) };
     may
 }
 
@@ -158,11 +158,11 @@ mod tests {
     fn what_is_ours_is_cut_out_of_what_is_mapped() {
         const BYTES: usize = 4 * PAGE_BYTES;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let start = unlocked::map(BYTES, libc::PROT_READ, flags, -1, 0).unwrap();
+        let start = mlock_exempt::map(BYTES, libc::PROT_READ, flags, -1, 0).unwrap();
         let (from, to) = (start.addr(), start.addr() + BYTES);
         let all = [from - 10..to + 10, to + 20..to + 30];
         assert_eq!(locked(&all), [from - 10..from, to..to + 10, to + 20..to + 30]);
         // SAFETY: the mapping made above.
-        unsafe { unlocked::unmap(start, BYTES) }.unwrap();
+        unsafe { mlock_exempt::unmap(start, BYTES) }.unwrap();
     }
 }

@@ -200,7 +200,7 @@ impl Place<'_> {
     fn fill(&self, hole: &Piece) -> Result<bool> {
         let (fs, caller) = (self.mount.fs(), self.mount.caller());
         let plan = || fs.plan_write(&caller, self.mapping, Position::At(hole.at), hole.bytes);
-        let plan = match self.mount.patiently(plan) {
+        let plan = match self.mount.retry_while_busy(plan) {
             Err(Error::Unsettled) => return self.mount.settle(self.inode).map(|()| false),
             plan => plan?,
         };

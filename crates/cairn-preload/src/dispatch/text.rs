@@ -92,16 +92,16 @@ fn may_be_about_files(text: &[u8], entry: usize) -> bool {
         walks.filter_map(|mut walk| walk.reaches(entry).then_some(walk))
     };
     // Part of another instruction, if most decoders jump over it.
-    let is_missed = |&start: &usize| !Walk::new(text, start).reaches(entry);
-    if (first..last).filter(is_missed).nth((last - first) / 2).is_some() {
+    let recognise_after_failure = |&start: &usize| !Walk::new(text, start).reaches(entry);
+    if (first..last).filter(recognise_after_failure).nth((last - first) / 2).is_some() {
         return false;
     }
     let mut walk = Walk::new(text, entry.saturating_sub(STRETCH));
-    // Until the decoder is in step, strange instructions prove nothing.
+    // Until the decoder is in step, implausible instructions prove nothing.
     walk.reaches(entry.saturating_sub(STRETCH - IN_STEP));
-    walk.strange = 0;
+    walk.implausible = 0;
     walk.reaches(entry);
-    let is_program = walk.strange < STRANGE_MIN;
+    let is_program = walk.implausible < STRANGE_MIN;
     // The earliest start that reaches the instruction knows most about the registers.
     let number = reaching(entry.saturating_sub(BEFORE)..last).next();
     let number = number.and_then(|walk| walk.registers[RAX]);
@@ -127,12 +127,12 @@ struct Walk<'a> {
     /// Known register contents, in the processor's numbering.
     registers: [Option<c_long>; 16],
     /// Number of instructions seen that no program executes.
-    strange: u32,
+    implausible: u32,
 }
 
 impl<'a> Walk<'a> {
     fn new(text: &'a [u8], at: usize) -> Walk<'a> {
-        Walk { text, at, registers: [None; 16], strange: 0 }
+        Walk { text, at, registers: [None; 16], implausible: 0 }
     }
 
     /// Decodes up to `end`. Returns whether an instruction begins there.
@@ -142,7 +142,7 @@ impl<'a> Walk<'a> {
             let bytes = self.at..self.text.len().min(self.at + INSTRUCTION_BYTES_MAX);
             match decoder.decode_slice(&self.text[bytes]) {
                 Ok(instruction) => {
-                    self.strange += u32::from(is_strange(instruction.opcode()));
+                    self.implausible += u32::from(is_strange(instruction.opcode()));
                     self.follow(&instruction);
                     self.at += length(&instruction);
                 }
@@ -152,7 +152,7 @@ impl<'a> Walk<'a> {
                 }
                 // Undecodable: continue as if an instruction began at the next byte.
                 Err(_) => {
-                    self.strange += 1;
+                    self.implausible += 1;
                     self.registers = [None; 16];
                     self.at += 1;
                 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{Connection, Role};
 use crate::counters::Counters;
-use crate::mailbox::Hands;
+use crate::mailbox::LoopContext;
 use crate::pool::Buffer;
 use crate::subsystem::{Refusal, Subsystem};
 
@@ -58,7 +58,7 @@ impl Connection {
         entry: &Entry,
         buffer: Buffer,
         result: Result<usize, Status>,
-        hands: &mut Hands,
+        hands: &mut LoopContext,
     ) {
         match result {
             Ok(length) if length > 0 => self.answer_with(entry, 0, buffer, length),

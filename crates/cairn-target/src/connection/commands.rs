@@ -12,7 +12,7 @@ use crate::mailbox::Outcome;
 
 use super::{Connection, Data, End, Proof, Role};
 use crate::connection::transfer::Waiting;
-use crate::mailbox::{Hands, Letter, Mailbox};
+use crate::mailbox::{Letter, LoopContext, Mailbox};
 use crate::pool::{Buffer, Pool};
 use crate::subsystem::io;
 use crate::subsystem::{Controller, Subsystem};
@@ -30,7 +30,7 @@ impl Connection {
         entry: &Entry,
         data: &[u8],
         is_intact: bool,
-        hands: &mut Hands,
+        hands: &mut LoopContext,
     ) -> Result<(), End> {
         if self.is_draining {
             // The host repeats the command on its next connection.
@@ -139,7 +139,7 @@ impl Connection {
         entry: &Entry,
         command: &Command,
         data: Data<'_>,
-        hands: &mut Hands,
+        hands: &mut LoopContext,
     ) -> Result<(), End> {
         if let Err(status) = self.admit(command) {
             hands.pool.give(data.into_buffer());
@@ -179,7 +179,7 @@ impl Connection {
         entry: &Entry,
         command: &Command,
         mut buffer: Buffer,
-        hands: &mut Hands,
+        hands: &mut LoopContext,
     ) {
         let Role::Admin(admin) = &mut self.role else { return };
         let mut page = Vec::new();
@@ -204,7 +204,7 @@ impl Connection {
         command: &Command,
         data: Data<'_>,
         (subsystem, controller): (Arc<Subsystem>, Arc<Controller>),
-        hands: &mut Hands,
+        hands: &mut LoopContext,
     ) {
         subsystem.count(command);
         if let (Command::Read { namespace, blocks }, Data::InCapsule(_)) = (*command, &data) {
@@ -232,7 +232,13 @@ impl Connection {
     }
 
     /// Has a worker execute a command.
-    fn have_done(&mut self, entry: &Entry, task: io::Task, data: Data<'_>, hands: &mut Hands) {
+    fn have_done(
+        &mut self,
+        entry: &Entry,
+        task: io::Task,
+        data: Data<'_>,
+        hands: &mut LoopContext,
+    ) {
         let length = data.bytes().len();
         let (entry, mut buffer) = (*entry, data.into_buffer());
         self.busy_bytes += buffer.len();
@@ -263,7 +269,7 @@ impl Connection {
 
 impl Data<'_> {
     /// Copies data to a buffer that outlives this call, because workers wait for disks.
-    fn kept(self, hands: &mut Hands, place: Option<usize>) -> Self {
+    fn kept(self, hands: &mut LoopContext, place: Option<usize>) -> Self {
         let Data::InCapsule(bytes) = self else { return self };
         let taken = hands.pool.take(bytes.len(), place);
         let mut buffer = taken.unwrap_or_else(|_| Pool::beside(bytes.len()));
@@ -285,7 +291,7 @@ mod tests {
     #[test]
     fn data_of_a_capsule_leave_the_loop_even_when_the_pool_is_empty() {
         let (workers, mailbox) = (Workers::new(0), Mailbox::new().unwrap());
-        let mut hands = Hands::new(0, Arc::clone(&workers), workers, mailbox);
+        let mut hands = LoopContext::new(0, Arc::clone(&workers), workers, mailbox);
         let Data::Received(buffer, 3) = Data::InCapsule(&[1, 2, 3]).kept(&mut hands, None) else {
             panic!("not in a buffer");
         };

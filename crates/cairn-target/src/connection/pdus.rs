@@ -7,11 +7,11 @@ use cairn_nvme::wire::{Entry, Status};
 
 use super::{Connection, Data, End, Role, malformed};
 use crate::connection::intake::{Body, Place, whole};
-use crate::mailbox::Hands;
+use crate::mailbox::LoopContext;
 
 impl Connection {
     /// Handles received bytes, PDU after PDU.
-    pub(super) fn take(&mut self, mut bytes: &[u8], hands: &mut Hands) -> Result<(), End> {
+    pub(super) fn take(&mut self, mut bytes: &[u8], hands: &mut LoopContext) -> Result<(), End> {
         loop {
             let before = bytes.len();
             let whole = self.intake.take_body(&mut bytes);
@@ -34,7 +34,7 @@ impl Connection {
         frame: &Frame,
         header: Header,
         bytes: &'a [u8],
-        hands: &mut Hands,
+        hands: &mut LoopContext,
     ) -> Result<&'a [u8], End> {
         match header {
             Header::InitializeRequest(request) if !self.is_initialized => self.initialize(&request),
@@ -73,7 +73,7 @@ impl Connection {
         frame: &Frame,
         entry: Entry,
         bytes: &'a [u8],
-        hands: &mut Hands,
+        hands: &mut LoopContext,
     ) -> Result<&'a [u8], End> {
         let bytes_max = match self.role {
             Role::Io(..) => self.limits().capsule_data_bytes as usize,
@@ -95,7 +95,7 @@ impl Connection {
         Ok(bytes)
     }
 
-    fn take_whole_body(&mut self, body: Body, hands: &mut Hands) -> Result<(), End> {
+    fn take_whole_body(&mut self, body: Body, hands: &mut LoopContext) -> Result<(), End> {
         match body.end() {
             (Place::Capsule(entry, data), is_intact) => self.begin(&entry, &data, is_intact, hands),
             (Place::Transfer(awaited), is_intact) => match self.transfers.end(awaited, is_intact) {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::{Connection, DISCOVERY_SILENCE, Data, End, Flow, KEEP_ALIVE_GRACE, Proof, Role};
 use crate::connection::admin::Admin;
 use crate::guard::{Check, Progress};
-use crate::mailbox::Hands;
+use crate::mailbox::LoopContext;
 use crate::mailbox::Outcome;
 use crate::pool::Buffer;
 use crate::subsystem::{Refusal, Subsystem};
@@ -27,7 +27,7 @@ impl Connection {
         command: &Command,
         data: Data<'_>,
         mut check: Box<Check>,
-        hands: &mut Hands,
+        hands: &mut LoopContext,
     ) -> Result<(), End> {
         if let Command::AuthenticationReceive { bytes } = *command {
             self.answer_proof(entry, data.into_buffer(), bytes as usize, &mut check, hands);
@@ -56,7 +56,7 @@ impl Connection {
         mut buffer: Buffer,
         bytes: usize,
         check: &mut Check,
-        hands: &mut Hands,
+        hands: &mut LoopContext,
     ) {
         match check.answer(bytes) {
             Ok(message) => {

@@ -13,7 +13,7 @@ use cairn_nvme::wire::pdu::{
     Transfer,
 };
 use cairn_nvme::wire::{Command, Completion, DataPointer, Entry, Nqn, Status};
-use cairn_target::rehearsal::Rehearsal;
+use cairn_target::inline_target::InlineTarget;
 use cairn_target::{Directory, Limits, Resources};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -200,7 +200,7 @@ fn commands_before_a_queue_is_connected_are_refused_and_the_connection_goes_on()
 fn who_only_asks_what_there_is_cannot_stay_for_ever_in_silence() {
     let directory = Arc::new(Directory::new(Limits::default()));
     directory.add(Arc::new(open(Limits::default()))).unwrap();
-    let mut target = Rehearsal::new(directory, 1 << 20).unwrap();
+    let mut target = InlineTarget::new(directory, 1 << 20).unwrap();
     let discovery = Nqn::new(DISCOVERY_NQN).unwrap();
     for (name, stays) in [(discovery, false), (subsystem(), true)] {
         let (mut stream, other) = UnixStream::pair().unwrap();

@@ -69,7 +69,7 @@ fn connect(address: SocketAddr, settings: &Settings) -> Host {
     Remote::connect(fabric, &subsystem(), 2, settings, PATIENCE).expect("connected")
 }
 
-fn is_doubted<T>(result: Result<T, Error>) -> bool {
+fn may_be_stale<T>(result: Result<T, Error>) -> bool {
     matches!(result, Err(Error::Unsuitable { why }) if why.contains("started again"))
 }
 
@@ -77,14 +77,14 @@ fn is_doubted<T>(result: Result<T, Error>) -> bool {
 fn read_anyway(host: &mut Host) -> (bool, Vec<u8>) {
     let mut found = vec![1; PIECE];
     // SAFETY: the vector is writable and used here only.
-    let doubt = unsafe { host.read_doubted(0, found.as_mut_ptr(), PIECE) };
+    let doubt = unsafe { host.read_unverified(0, found.as_mut_ptr(), PIECE) };
     (doubt.expect("reads"), found)
 }
 
 /// Mechanism: a flush on a new connection did not know what the target's machine had lost with its
 /// memory. Consequence: the flush succeeded, and old data were read as if they were what had been
 /// written. Fix: the target reports the boot of its machine. For a host that used the target of an
-/// earlier boot, reads, writes and flushes fail; only `read_doubted` returns data, as possibly old.
+/// earlier boot, reads, writes and flushes fail; only `read_unverified` returns data, as possibly old.
 #[test]
 fn what_a_target_had_in_memory_when_its_machine_was_started_again_is_not_believed() {
     if !Peer::is_ours() {
@@ -97,14 +97,14 @@ fn what_a_target_had_in_memory_when_its_machine_was_started_again_is_not_believe
     host.write(0, &bytes).expect("written");
     assert_eq!(read_anyway(&mut host), (false, bytes.clone()));
     machine.is_started_again(2, &vec![0; BYTES as usize]);
-    assert!(is_doubted(host.flush()), "nobody knows what is there");
+    assert!(may_be_stale(host.flush()), "nobody knows what is there");
     let mut found = vec![1; PIECE];
-    assert!(is_doubted(host.read(0, &mut found)) && is_doubted(host.write(0, &bytes)));
-    assert!(is_doubted(host.flush()), "nor later");
+    assert!(may_be_stale(host.read(0, &mut found)) && may_be_stale(host.write(0, &bytes)));
+    assert!(may_be_stale(host.flush()), "nor later");
     assert_eq!(read_anyway(&mut host), (true, vec![0; PIECE]));
     let fabric = TcpFabric::new(machine.proxy.address);
     let mut late = Remote::known(fabric, &subsystem(), &settings, PATIENCE, &traits);
-    assert!(is_doubted(late.read(0, &mut found)), "a process that was never connected before");
+    assert!(may_be_stale(late.read(0, &mut found)), "a process that was never connected before");
     let mut anew = connect(machine.proxy.address, &settings);
     anew.write(0, &bytes).and_then(|()| anew.flush()).expect("it expects nothing");
 }

@@ -2,8 +2,8 @@
 
 use cairn_nvme::Error;
 use cairn_nvme::claim::Claim;
-use cairn_nvme::line::Line;
 use cairn_nvme::shared::{RemotePath, SharedRemote};
+use cairn_nvme::wait_queue::Line;
 use cairn_platform::descriptor::Descriptor;
 use cairn_platform::mapping::Mapping;
 use cairn_target::{Limits, Namespace, Resources, Subsystem};

@@ -101,7 +101,7 @@ impl Shared {
         Mapped { start: start.expect("is mapped"), length: pages.len() }
     }
 
-    fn put_away(&self, process: usize, mapped: Option<Range<u64>>) {
+    fn evict_unmapped(&self, process: usize, mapped: Option<Range<u64>>) {
         self.try_put_away(process, mapped).expect("goes");
     }
 
@@ -115,7 +115,7 @@ impl Shared {
         mapped: Option<Range<u64>>,
         goes_on: bool,
     ) -> Result<(), Error> {
-        self.device(process).put_away(&|| Ok(mapped.iter().cloned().collect()), &|| goes_on)
+        self.device(process).evict_unmapped(&|| Ok(mapped.iter().cloned().collect()), &|| goes_on)
     }
 
     /// Bytes of memory that the shown pages take.
@@ -177,7 +177,7 @@ fn write_leaves_what_was_stored_around_it_and_is_shown() {
     };
     expected(&shared, 0);
     drop(mapped);
-    shared.put_away(1, None);
+    shared.evict_unmapped(1, None);
     expected(&shared, 0);
     expected(&shared, 1);
 }
@@ -192,17 +192,17 @@ fn what_was_stored_reaches_the_namespace_when_it_is_written_back_or_goes() {
     let sum = shared.device(1).checksum(0, PAGE).expect("is summed");
     mapped.store(8192, b"two");
     let still = || Some(0..64 * 1024);
-    shared.put_away(1, still());
+    shared.evict_unmapped(1, still());
     assert!(shared.memory() < before + (1 << 20), "the rest went");
     assert_eq!(mapped.load(8192), b't', "what is mapped stays");
-    shared.put_away(1, still());
-    shared.put_away(1, None);
+    shared.evict_unmapped(1, still());
+    shared.evict_unmapped(1, None);
     assert_eq!(shared.device(0).checksum(0, PAGE), Ok(sum), "was summed with what was stored");
     assert_eq!(shared.read(0, 8192..8195), b"two");
     assert_eq!(shared.read(1, 0..4), b"one\0");
     let failing = || Err(Error::Io);
     drop((mapped, shared.map(1, 0..PAGE)));
-    assert_eq!(shared.device(0).put_away(&failing, &|| true), Err(Error::Io));
+    assert_eq!(shared.device(0).evict_unmapped(&failing, &|| true), Err(Error::Io));
     assert_eq!(shared.read(0, 0..4), b"one\0");
 }
 
@@ -225,11 +225,11 @@ fn file_without_blocks_is_mapped_as_long_as_somebody_has_it_mapped() {
     let mapping = namespace.fs.map_file(&caller, opened.handle, true).expect("is mapped");
     shared.device(0).show(0, PAGE, true).expect("is shown");
     let is_mapped = || shared.device(1).mappable().expect("a place").copies;
-    shared.processes[1].put_away(&|| true).expect("goes");
+    shared.processes[1].evict_unmapped(&|| true).expect("goes");
     assert!(is_mapped());
     namespace.fs.end_mapping(slot, mapping, Timestamp(2)).expect("ends");
     namespace.fs.release(slot, mapping, Timestamp(2)).expect("ends");
-    shared.processes[1].put_away(&|| true).expect("goes");
+    shared.processes[1].evict_unmapped(&|| true).expect("goes");
     assert!(!is_mapped());
 }
 
@@ -263,7 +263,7 @@ fn write_that_fails_into_pages_that_are_shown_is_everybodys_and_reaches_the_name
     assert_eq!(shared.try_put_away(1, None), failed);
     expected(&shared);
     proxy.disarm();
-    shared.put_away(0, None);
+    shared.evict_unmapped(0, None);
     assert!(!shared.device(0).mappable().expect("a place").copies, "none are shown any more");
     expected(&shared);
 }
@@ -277,10 +277,10 @@ fn what_was_brought_back_is_flushed_before_nothing_counts_as_mapped() {
     shared.map(0, 0..PAGE).store(0, b"stored");
     let is_mapped = || shared.device(0).mappable().expect("a place").copies;
     let before = proxy.flushes();
-    shared.put_away(1, Some(PAGE as u64..2 * PAGE as u64));
+    shared.evict_unmapped(1, Some(PAGE as u64..2 * PAGE as u64));
     assert!(is_mapped());
     assert_eq!(proxy.flushes(), before, "it may be brought back again");
-    shared.put_away(1, None);
+    shared.evict_unmapped(1, None);
     assert!(!is_mapped());
     assert!(proxy.flushes() > before);
 }
@@ -306,7 +306,7 @@ fn pages_that_cannot_be_brought_back_keep_no_others_and_nothing_goes_when_it_is_
     assert!(shared.memory() <= before - LARGE as u64, "the others went");
     assert_eq!(shared.read(1, 0..6), b"stored");
     proxy.disarm();
-    shared.put_away(1, None);
+    shared.evict_unmapped(1, None);
     assert_eq!(shared.read(0, 0..6), b"stored");
 }
 
@@ -322,13 +322,13 @@ fn pages_of_several_mapped_files_stay() {
     for empty in [0, 1, 2, 3] {
         let files = [0..FILE as u64, FILE as u64..2 * FILE as u64];
         let ranges = || Ok([vec![0..0; empty], files.to_vec(), vec![0..0; 3 - empty]].concat());
-        shared.device(1).put_away(&ranges, &|| true).expect("nothing goes");
+        shared.device(1).evict_unmapped(&ranges, &|| true).expect("nothing goes");
         assert_eq!(mapped.load(0), b'k', "{empty}");
     }
     mapped.store(4, b" later");
     shared.device(0).write_back(0, PAGE).expect("is brought");
     drop(mapped);
-    shared.put_away(1, None);
+    shared.evict_unmapped(1, None);
     assert_eq!(shared.read(0, 0..10), b"kept later");
 }
 
@@ -368,7 +368,7 @@ fn pages_that_cannot_be_brought_back_are_tried_in_turn() {
     }
     assert!((2..=3).contains(&looks), "{looks} looks for {REFUSED} refusals");
     proxy.disarm();
-    shared.put_away(1, None);
+    shared.evict_unmapped(1, None);
     for page in 0..REFUSED {
         assert_eq!(shared.read(0, 2 * page * PAGE..2 * page * PAGE + 1), [b'a' + page as u8 % 26]);
     }
@@ -441,7 +441,7 @@ fn writers_readers_and_stores_meet_in_pages_that_come_and_go() {
         let puts_away = || {
             while !is_done.load(Ordering::Relaxed) {
                 let ranges = || Ok(mapped.lock().expect("nobody fails").clone());
-                shared.device(1).put_away(&ranges, &|| true).expect("goes");
+                shared.device(1).evict_unmapped(&ranges, &|| true).expect("goes");
             }
         };
         let threads = [scope.spawn(writes(0)), scope.spawn(writes(1)), scope.spawn(stores)];
@@ -463,7 +463,7 @@ fn reader_of_pages_that_come_and_go_sees_what_they_had() {
         scope.spawn(|| {
             for _ in 0..300 {
                 drop(shared.map(0, 0..BYTES));
-                shared.put_away(1, None);
+                shared.evict_unmapped(1, None);
             }
             is_done.store(true, Ordering::Relaxed);
         });

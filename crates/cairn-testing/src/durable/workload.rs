@@ -114,7 +114,7 @@ impl<'w> Workload<'w> {
         note(self.window.clone());
         let synced = match catch_unwind(AssertUnwindSafe(|| act(self))) {
             Ok(result) => result?,
-            Err(payload) if payload.is::<Died>() => self.bury(before, note)?,
+            Err(payload) if payload.is::<Died>() => self.wait_until_unused(before, note)?,
             Err(payload) => resume_unwind(payload),
         };
         let changed = self.window.len() > before + 1;
@@ -133,7 +133,7 @@ impl<'w> Workload<'w> {
 
     /// Handles the death of the last process in an operation that began in state `before` of the
     /// window. Returns true if the state that it left is durable.
-    fn bury(&mut self, before: usize, note: &mut dyn FnMut(Window)) -> Result<bool> {
+    fn wait_until_unused(&mut self, before: usize, note: &mut dyn FnMut(Window)) -> Result<bool> {
         let last = self.crew.processes.len() - 1;
         assert_eq!(self.turn, last, "only the last one is mortal");
         self.open.retain(|open| open.pid_slot != last);

@@ -30,7 +30,7 @@ use cairn_nvme::wire::reservation::{
 use cairn_nvme::wire::{Command, Nqn};
 use cairn_platform::checksum::crc32c;
 use cairn_target::grants::{Grant, Grants, Room};
-use cairn_target::rehearsal::Rehearsal;
+use cairn_target::inline_target::InlineTarget;
 use cairn_target::{Directory, Limits, Namespace, Subsystem};
 use line::Line;
 use std::net::Shutdown;
@@ -87,7 +87,7 @@ pub(super) fn run(input: &[u8]) {
 
 struct World {
     choices: Random,
-    target: Rehearsal,
+    target: InlineTarget,
     directory: Arc<Directory>,
     open: Arc<Subsystem>,
     guarded: Arc<Subsystem>,
@@ -111,11 +111,11 @@ impl World {
         let hosts = format!("{} {SECRET} {WRONG_SECRET}", HOSTS[0]);
         let hosts = HostSecrets::parse(hosts.as_bytes()).expect("secrets");
         let guarded = Subsystem::new(nqn(GUARDED), vec![secret], LIMITS);
-        let guarded = Arc::new(guarded.guarded(Rehearsal::guard(hosts)));
+        let guarded = Arc::new(guarded.guarded(InlineTarget::guard(hosts)));
         for subsystem in [&open, &guarded] {
             directory.add(Arc::clone(subsystem)).expect("names of their own");
         }
-        let target = Rehearsal::new(Arc::clone(&directory), MEMORY_BYTES).expect("a mailbox");
+        let target = InlineTarget::new(Arc::clone(&directory), MEMORY_BYTES).expect("a mailbox");
         let grants = Grants::new(Arc::clone(&directory), &Room::Memory, ROOM_BYTES, "fuzz");
         let grants = grants.expect("nothing was granted before");
         World {
@@ -634,7 +634,7 @@ fn marker() -> &'static [u8] {
 
 fn holder(namespace: &Namespace) -> Option<[u8; 16]> {
     let mut report = [0; REPORT_BYTES];
-    let bytes = Rehearsal::reservations(namespace);
+    let bytes = InlineTarget::reservations(namespace);
     report[..bytes.len()].copy_from_slice(&bytes);
     let report = Report::decode(&report).expect("one holder at most");
     report.holder().map(|holder| holder.host)

@@ -115,7 +115,7 @@ fn find(play: fn()) {
 }
 
 /// Repeats an operation that fails only because others are in the way or there is no space yet.
-fn patiently<R>(mut act: impl FnMut() -> Result<R>) -> Option<R> {
+fn retry_while_busy<R>(mut act: impl FnMut() -> Result<R>) -> Option<R> {
     for _ in 0..PATIENCE {
         match act() {
             Ok(result) => return Some(result),
@@ -135,12 +135,12 @@ fn write(process: &Process, handle: HandleId, at: Position, bytes: &[u8]) -> usi
         if process.write_small(&caller, handle, at, bytes).expect("it is open").is_some() {
             return bytes.len();
         }
-        begun = patiently(|| process.begin_write(&caller, handle, at, bytes));
+        begun = retry_while_busy(|| process.begin_write(&caller, handle, at, bytes));
     }
     let Some(mut write) = begun else { return 0 };
     process.transfer(&mut write).expect("the tier takes bytes");
     while !process.commit(&caller, &mut write).expect("it was planned") {
-        if patiently(|| process.replan(&caller, handle, &mut write)).is_none() {
+        if retry_while_busy(|| process.replan(&caller, handle, &mut write)).is_none() {
             process.abort(&caller, &write).expect("it can always be given up");
             break;
         }
@@ -167,7 +167,7 @@ fn read_all(process: &Process, handle: HandleId) -> Vec<u8> {
 
 fn truncate(process: &Process, path: &[u8], size: u64) {
     let inode = process.fs.resolve(&process.caller(), ROOT, path, true).expect("it exists");
-    patiently(|| process.truncate(&process.caller(), inode, size));
+    retry_while_busy(|| process.truncate(&process.caller(), inode, size));
 }
 
 /// One process renames to and fro, one creates and removes names; both are mortal. A third one

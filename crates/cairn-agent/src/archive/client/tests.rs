@@ -66,7 +66,7 @@ fn server_that_says_nothing_or_is_away_is_given_up_without_a_word_of_who_asked()
     let mute = TcpListener::bind("127.0.0.1:0").expect("a port of this machine");
     let mute = format!("http://{}", mute.local_addr().expect("has an address"));
     let away = ObjectStore::start(&[]);
-    away.set_mood(Mood::Away);
+    away.set_mood(Mood::Availability);
     let nowhere = "http://127.0.0.1:1".to_string();
     for server in [mute, away.url(), nowhere] {
         let client = within(server, Duration::from_millis(50));

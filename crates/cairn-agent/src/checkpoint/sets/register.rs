@@ -11,11 +11,12 @@ use super::marks::Mark;
 use super::policy::Rules;
 use super::usual::Usual;
 use super::{
-    Family, Grove, Member, Name, Ranks, Reason, Run, Set, Situation, Standing, is_part, survey,
+    DrainProgress, Family, Member, Name, NamespaceTree, Ranks, Reason, Run, Set, Situation,
+    is_part, survey,
 };
 use crate::model::error::{Error, Result};
 use crate::model::format;
-use crate::model::store_file::{self, Outlives};
+use crate::model::store_file::{self, MustSurvive};
 use crate::persist::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -179,7 +180,7 @@ impl Register {
     /// Replaces the register of the store in `directory`. It is as durable as the store's
     /// directory, which lies in memory.
     pub fn save(&self, directory: &Path) -> Result<()> {
-        store_file::replace_json(&directory.join(REGISTER_FILE), self, Outlives::Process)
+        store_file::replace_json(&directory.join(REGISTER_FILE), self, MustSurvive::Process)
     }
 
     /// Returns the complete checkpoints ordered by id, which is the order in which they were found
@@ -244,7 +245,12 @@ impl Register {
 
     /// Returns the sets that the files of `groves` form, with their states by the register's
     /// knowledge.
-    pub fn survey(&self, groves: &[Grove<'_>], rules: &Rules, moment: Moment<'_>) -> Vec<Set> {
+    pub fn survey(
+        &self,
+        groves: &[NamespaceTree<'_>],
+        rules: &Rules,
+        moment: Moment<'_>,
+    ) -> Vec<Set> {
         let usual = self.usual();
         let last_complete = self.last_complete();
         let situation = Situation {
@@ -340,7 +346,8 @@ impl Register {
             let mut unfinished = sets.iter().filter(|set| !set.is_complete());
             unfinished.any(|set| shared(&set.members, &left.files).next().is_some())
         });
-        let leaves = |set: &&Set| matches!(set.standing, Standing::Waiting(Reason::Leaving(_)));
+        let leaves =
+            |set: &&Set| matches!(set.standing, DrainProgress::Waiting(Reason::Leaving(_)));
         let rest = |set: &Set| Rest {
             name: set.name.clone(),
             files: set.members.clone(),
@@ -512,8 +519,8 @@ impl Register {
         let is_unfinished = |set: &&Set| {
             let is_left =
                 |reason: &Reason| matches!(reason, Reason::Unclean(_) | Reason::Abandoned);
-            matches!(&set.standing, Standing::Broken(reason) if is_left(reason))
-                || matches!(set.standing, Standing::Waiting(_))
+            matches!(&set.standing, DrainProgress::Broken(reason) if is_left(reason))
+                || matches!(set.standing, DrainProgress::Waiting(_))
         };
         for set in sets.iter().filter(is_unfinished) {
             if !self.was_abandoned(&set.members) {

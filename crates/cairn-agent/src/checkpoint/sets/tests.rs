@@ -62,7 +62,7 @@ fn ranks(count: u32) -> Ranks {
     Ranks { count, numbers: (0..count.into()).collect() }
 }
 
-fn sets(files: &[(&str, Node)], known: &Known) -> Vec<(String, Standing)> {
+fn sets(files: &[(&str, Node)], known: &Known) -> Vec<(String, DrainProgress)> {
     let path = |name: &str| FilePath::parse(name.as_bytes()).expect("a path");
     let last = known.last.iter().map(|&(name, inode, version)| Member {
         path: path(name),
@@ -102,17 +102,17 @@ fn sets(files: &[(&str, Node)], known: &Known) -> Vec<(String, Standing)> {
     sets.into_iter().map(|set| (shown(&set.name), set.standing)).collect()
 }
 
-fn only(files: &[(&str, Node)], known: &Known) -> Standing {
+fn only(files: &[(&str, Node)], known: &Known) -> DrainProgress {
     let mut found = sets(files, known);
     assert_eq!(found.len(), 1, "{found:?}");
     found.remove(0).1
 }
 
-fn unsettled(seconds: u64) -> Standing {
-    Standing::Waiting(Reason::Unsettled(Duration::from_secs(seconds)))
+fn unsettled(seconds: u64) -> DrainProgress {
+    DrainProgress::Waiting(Reason::Unsettled(Duration::from_secs(seconds)))
 }
 
-const UNPROVEN: Standing = Standing::Waiting(Reason::Unproven(None));
+const UNPROVEN: DrainProgress = DrainProgress::Waiting(Reason::Unproven(None));
 
 #[test]
 fn numbered_files_are_complete_when_they_are_closed() {
@@ -120,8 +120,8 @@ fn numbered_files_are_complete_when_they_are_closed() {
     let files = [("f.1", file(2, 99)), ("f.2", open), ("log", file(4, 1))];
     let path = FilePath::parse(b"f.2").expect("a path");
     let expected = [
-        ("f.{step} 1".to_string(), Standing::Complete),
-        ("f.{step} 2".to_string(), Standing::Waiting(Reason::Open(path))),
+        ("f.{step} 1".to_string(), DrainProgress::Complete),
+        ("f.{step} 2".to_string(), DrainProgress::Waiting(Reason::Open(path))),
     ];
     assert_eq!(sets(&files, &KNOWN), expected);
 }
@@ -132,10 +132,10 @@ fn directory_is_complete_when_it_is_as_large_as_the_one_before_and_not_because_i
     assert_eq!(only(&files, &KNOWN), unsettled(3));
     assert_eq!(only(&files, &Known { now_s: 103, ..KNOWN }), UNPROVEN);
     let usual = |files| Known { usual: (6, files), ..KNOWN };
-    assert_eq!(only(&files, &usual(&["ckpt-6/a", "ckpt-6/b"])), Standing::Complete);
+    assert_eq!(only(&files, &usual(&["ckpt-6/a", "ckpt-6/b"])), DrainProgress::Complete);
     assert_eq!(only(&files, &usual(&["ckpt-6/a", "ckpt-6/b", "ckpt-6/c"])), unsettled(58));
     assert_eq!(only(&files, &usual(&["ckpt-6/a", "ckpt-6/model"])), unsettled(58), "other files");
-    assert_eq!(only(&files, &Known { run: Run::Succeeded, ..KNOWN }), Standing::Complete);
+    assert_eq!(only(&files, &Known { run: Run::Succeeded, ..KNOWN }), DrainProgress::Complete);
     assert_eq!(only(&files, &Known { run: Run::Failed, ..KNOWN }), unsettled(3));
 }
 
@@ -143,20 +143,22 @@ fn directory_is_complete_when_it_is_as_large_as_the_one_before_and_not_because_i
 fn directory_is_complete_once_a_later_one_was_begun_or_it_was_renamed_into_place() {
     let open = Node { open: true, ..file(3, 99) };
     let files = [("ckpt-7/a", file(2, 99)), ("ckpt-10/a", open.clone())];
-    let standings: Vec<bool> =
-        sets(&files, &KNOWN).iter().map(|(_, standing)| *standing == Standing::Complete).collect();
+    let standings: Vec<bool> = sets(&files, &KNOWN)
+        .iter()
+        .map(|(_, standing)| *standing == DrainProgress::Complete)
+        .collect();
     assert_eq!(standings, [true, false]);
     // It lacks files that its predecessor had, so all of its writers must have moved on.
     let files = [("ckpt-7/a", file(2, 98)), ("ckpt-7/b", file(4, 98)), ("ckpt-10/a", file(5, 99))];
     let known = Known { now_s: 900, usual: (6, &["ckpt-6/a", "ckpt-6/b", "ckpt-6/c"]), ..KNOWN };
     let first = |files: &[(&str, Node)]| sets(files, &known).remove(0).1;
     assert_eq!(first(&files), UNPROVEN);
-    assert_eq!(first(&[&files[..], &[("ckpt-10/b", open)]].concat()), Standing::Complete);
+    assert_eq!(first(&[&files[..], &[("ckpt-10/b", open)]].concat()), DrainProgress::Complete);
     let directory =
         |renamed: bool| Node { kind: Kind::Directory, bytes: 0, renamed, ..file(9, 99) };
     let with = |renamed| [("x/ckpt-7", directory(renamed)), ("x/ckpt-7/a", file(2, 99))];
     assert_eq!(only(&with(false), &KNOWN), unsettled(4));
-    assert_eq!(only(&with(true), &KNOWN), Standing::Complete);
+    assert_eq!(only(&with(true), &KNOWN), DrainProgress::Complete);
 }
 
 #[test]
@@ -177,11 +179,11 @@ fn every_rank_must_have_written_its_part() {
         sets(&files, &Known { ranks: Some(4), run, now_s: 155, ..KNOWN })
     };
     let step = |step: u64, standing| (format!("s.{{step}}.{{rank}} {step}"), standing);
-    let waits = |there| Standing::Waiting(Reason::Ranks(there, 4));
+    let waits = |there| DrainProgress::Waiting(Reason::Ranks(there, 4));
     assert_eq!(found(3, Run::Running), [step(10, waits(3)), step(20, waits(2))]);
-    assert_eq!(found(4, Run::Running), [step(10, Standing::Complete), step(20, waits(2))]);
+    assert_eq!(found(4, Run::Running), [step(10, DrainProgress::Complete), step(20, waits(2))]);
     // After the end of the run no more parts come.
-    let lacks = |there| Standing::Broken(Reason::Ranks(there, 4));
+    let lacks = |there| DrainProgress::Broken(Reason::Ranks(there, 4));
     assert_eq!(found(3, Run::Succeeded), [step(10, lacks(3)), step(20, lacks(2))]);
 }
 
@@ -190,10 +192,10 @@ fn set_of_a_dead_writer_or_that_a_failed_run_left_is_broken_whatever_follows() {
     let unclean = Node { unclean: true, ..file(3, 1) };
     let files = [("ckpt-7/a", file(2, 1)), ("ckpt-7/b", unclean)];
     let known = Known { run: Run::Succeeded, usual: (6, &["ckpt-6/a"]), ..KNOWN };
-    assert!(matches!(only(&files, &known), Standing::Broken(Reason::Unclean(_))));
+    assert!(matches!(only(&files, &known), DrainProgress::Broken(Reason::Unclean(_))));
     let files = [("ckpt-7/a", file(2, 1))];
     let known = Known { abandoned: true, ..known };
-    assert_eq!(only(&files, &known), Standing::Broken(Reason::Abandoned));
+    assert_eq!(only(&files, &known), DrainProgress::Broken(Reason::Abandoned));
 }
 
 /// Mechanism: time that passed after the death of a run counted as quiet, and its closed parts
@@ -231,11 +233,11 @@ fn what_a_program_marks_is_its_checkpoint_and_complete_when_all_are_done() {
         assert_eq!(found[0].0, "melt 5");
         found[0].1.clone()
     };
-    let waits = |begun, ended| Standing::Waiting(Reason::Marks(begun, ended));
-    assert_eq!(standing(2, 2, Run::Running), Standing::Complete);
+    let waits = |begun, ended| DrainProgress::Waiting(Reason::Marks(begun, ended));
+    assert_eq!(standing(2, 2, Run::Running), DrainProgress::Complete);
     assert_eq!(standing(2, 1, Run::Succeeded), waits(2, 1));
     assert_eq!(standing(1, 1, Run::Running), waits(2, 1));
-    assert_eq!(standing(1, 1, Run::Succeeded), Standing::Complete);
+    assert_eq!(standing(1, 1, Run::Succeeded), DrainProgress::Complete);
 }
 
 #[test]
@@ -255,18 +257,18 @@ fn files_that_are_written_again_are_complete_when_all_of_them_were() {
     let again = |inode, version| Node { version, ..file(inode, 97) };
     let known = Known { usual: (7, &["ckpt-7/a", "ckpt-7/b"]), last: BEFORE, ..KNOWN };
     let with = |a, b| only(&[("ckpt-7/a", a), ("ckpt-7/b", b)], &known);
-    assert_eq!(with(again(2, 1), again(3, 1)), Standing::Complete, "nothing was");
+    assert_eq!(with(again(2, 1), again(3, 1)), DrainProgress::Complete, "nothing was");
     assert_eq!(with(again(2, 2), again(3, 1)), unsettled(57));
     assert_eq!(with(again(5, 1), again(3, 1)), unsettled(57), "another file");
-    assert_eq!(with(again(2, 2), again(3, 2)), Standing::Complete);
+    assert_eq!(with(again(2, 2), again(3, 2)), DrainProgress::Complete);
     let more = [("ckpt-7/a", again(2, 1)), ("ckpt-7/b", again(3, 1)), ("ckpt-7/c", again(4, 1))];
-    assert_eq!(only(&more, &known), Standing::Complete, "nothing was replaced");
+    assert_eq!(only(&more, &known), DrainProgress::Complete, "nothing was replaced");
 
     const PARTS: &[(&str, u32, u64)] = &[("state.0", 2, 1), ("state.1", 3, 1)];
     let known = Known { ranks: Some(2), usual: (0, &["state.0", "state.1"]), last: PARTS, ..KNOWN };
     let with = |a, b| only(&[("state.0", a), ("state.1", b)], &known);
     assert_eq!(with(again(2, 2), again(3, 1)), unsettled(57));
-    assert_eq!(with(again(2, 2), again(3, 2)), Standing::Complete);
+    assert_eq!(with(again(2, 2), again(3, 2)), DrainProgress::Complete);
 }
 
 #[test]
@@ -275,12 +277,12 @@ fn what_is_left_of_a_set_is_complete_when_it_has_stayed_or_the_run_has_ended_wel
     let files = [("ckpt-7/b", Node { version: 1, ..file(3, 7) }), ("ckpt-9/a", file(4, 90))];
     let first = |known: Known| sets(&files, &known).remove(0).1;
     let known = || Known { usual: (9, &["ckpt-9/a"]), last: BEFORE, ..KNOWN };
-    let leaving = |seconds| Standing::Waiting(Reason::Leaving(Duration::from_secs(seconds)));
+    let leaving = |seconds| DrainProgress::Waiting(Reason::Leaving(Duration::from_secs(seconds)));
     assert_eq!(first(known()), leaving(60));
     assert_eq!(first(Known { left_s: Some(70), ..known() }), leaving(30));
     assert_eq!(first(Known { left_s: Some(170), ..known() }), leaving(60), "the clock went back");
-    assert_eq!(first(Known { left_s: Some(40), ..known() }), Standing::Complete);
-    assert_eq!(first(Known { run: Run::Succeeded, ..known() }), Standing::Complete);
+    assert_eq!(first(Known { left_s: Some(40), ..known() }), DrainProgress::Complete);
+    assert_eq!(first(Known { run: Run::Succeeded, ..known() }), DrainProgress::Complete);
     assert_eq!(first(Known { run: Run::Failed, ..known() }), leaving(60), "which is given up then");
 }
 
@@ -292,9 +294,9 @@ fn smaller_set_waits_for_more_though_the_next_one_was_begun() {
     let files = [("ckpt-7/a", file(2, 97)), ("ckpt-10/a", file(3, 99)), ("ckpt-10/b", file(4, 99))];
     let usual: (_, &[_]) = (6, &["ckpt-6/a", "ckpt-6/b"]);
     let with = |now_s| sets(&files, &Known { now_s, usual, ..KNOWN });
-    let standings = |found: Vec<(String, Standing)>| found.into_iter().map(|one| one.1);
-    assert!(standings(with(100)).eq([unsettled(57), Standing::Complete]));
-    assert!(standings(with(157)).eq([UNPROVEN, Standing::Complete]));
+    let standings = |found: Vec<(String, DrainProgress)>| found.into_iter().map(|one| one.1);
+    assert!(standings(with(100)).eq([unsettled(57), DrainProgress::Complete]));
+    assert!(standings(with(157)).eq([UNPROVEN, DrainProgress::Complete]));
 }
 
 /// Mechanism: a set counted as complete as soon as one with a greater step existed. Consequence: a
@@ -305,7 +307,7 @@ fn smaller_set_waits_for_more_though_the_next_one_was_begun() {
 fn later_step_that_is_older_was_not_begun_after_this_one() {
     let files = [("ckpt-7/a", file(2, 99)), ("ckpt-10/a", file(3, 50)), ("ckpt-9/a", file(4, 10))];
     let found = sets(&files, &KNOWN);
-    let standings = [unsettled(4), Standing::Complete, Standing::Complete];
+    let standings = [unsettled(4), DrainProgress::Complete, DrainProgress::Complete];
     assert_eq!(found.into_iter().map(|(_, standing)| standing).collect::<Vec<_>>(), standings);
 }
 
@@ -319,7 +321,7 @@ fn followed_set_that_lacks_what_the_next_one_has_waits() {
     let (left, next) = (("ckpt-7/b", file(2, 97)), ("ckpt-8/b", file(4, 98)));
     let more = |open| ("ckpt-8/a", Node { open, ..file(3, 99) });
     assert_eq!(first(&[left.clone(), next.clone(), more(false)]), unsettled(57));
-    assert_eq!(first(&[left.clone(), next.clone(), more(true)]), Standing::Complete);
+    assert_eq!(first(&[left.clone(), next.clone(), more(true)]), DrainProgress::Complete);
     let directory = Node { kind: Kind::Directory, bytes: 0, renamed: true, ..file(9, 90) };
     assert_eq!(first(&[("ckpt-7", directory), left, next, more(false)]), unsettled(57));
 }
@@ -335,7 +337,7 @@ fn set_whose_files_are_older_and_newer_than_another_one_waits() {
     };
     let known = Known { usual: (0, &["ckpt-0/a", "ckpt-0/b"]), ..KNOWN };
     let second = |b_s| sets(&files(b_s), &known).remove(1).1;
-    assert_eq!((second(10), second(98)), (unsettled(59), Standing::Complete));
+    assert_eq!((second(10), second(98)), (unsettled(59), DrainProgress::Complete));
 }
 
 /// Mechanism: only the times of files counted. Consequence: a directory was quiet as soon as the
@@ -364,15 +366,15 @@ fn ranks_may_write_more_than_one_file_and_late() {
         sets(&[&files[..], &later].concat(), &Known { now_s: 900, run, ..ranks(3) }).remove(0).1
     };
     for names in [["s.20.0", "s.20.1"], ["s.20.1", "s.20.2"]] {
-        let unproven = Standing::Waiting(Reason::Unproven(Some((2, 3))));
+        let unproven = DrainProgress::Waiting(Reason::Unproven(Some((2, 3))));
         assert_eq!(later(&names, Run::Running), unproven);
     }
     assert_eq!(
         later(&["s.20.0", "s.20.1"], Run::Succeeded),
-        Standing::Complete,
+        DrainProgress::Complete,
         "two of three write"
     );
-    let lacks = Standing::Broken(Reason::Ranks(2, 3));
+    let lacks = DrainProgress::Broken(Reason::Ranks(2, 3));
     assert_eq!(later(&["s.20.1", "s.20.2"], Run::Succeeded), lacks);
 }
 
@@ -386,7 +388,8 @@ fn namespaces_of_ranks_hold_parts_of_the_same_checkpoints() {
         (FilePath::parse(format!("rank-{rank}").as_bytes()).expect("a path"), tree(&files))
     };
     let groves = [of_rank(0, &["f.1", "f.2", "log"]), of_rank(1, &["f.1", "log"])];
-    let groves: Vec<Grove<'_>> = groves.iter().map(|(prefix, tree)| (prefix, tree)).collect();
+    let groves: Vec<NamespaceTree<'_>> =
+        groves.iter().map(|(prefix, tree)| (prefix, tree)).collect();
     let situation = Situation {
         now_ns: 100 * SECOND,
         ranks: Some(&ranks(2)),
@@ -425,6 +428,6 @@ fn what_was_written_again_is_whole_once_the_run_has_ended_well() {
         last: &[("ckpt-2/a", 1, 1), ("ckpt-2/b", 2, 2)],
         ..KNOWN
     };
-    assert!(matches!(only(&files, &known(Run::Running)), Standing::Waiting(_)));
-    assert_eq!(only(&files, &known(Run::Succeeded)), Standing::Complete);
+    assert!(matches!(only(&files, &known(Run::Running)), DrainProgress::Waiting(_)));
+    assert_eq!(only(&files, &known(Run::Succeeded)), DrainProgress::Complete);
 }

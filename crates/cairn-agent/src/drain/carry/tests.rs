@@ -681,7 +681,7 @@ fn replace_a_file_of_an_earlier_store(changed_outside: bool) {
 fn what_was_closed_since_the_trees_were_read_overtakes_whatever_namespace_it_is_in() {
     let (one, other) = (World::new(), World::new());
     let volumes = [&one, &other].map(|world| Arc::clone(&world.volume));
-    let mut overtaking = Overtaking::new(&volumes);
+    let mut overtaking = Preemption::new(&volumes);
     other.write("newer", 1, "text");
     assert!(!overtaking.has_come(), "nothing was copied yet");
     overtaking.begin();
@@ -697,7 +697,7 @@ fn what_was_closed_since_the_trees_were_read_overtakes_whatever_namespace_it_is_
 #[test]
 fn writer_that_waits_for_space_ends_a_pass_that_has_copied_for_a_while() {
     let world = World::new();
-    let mut overtaking = Overtaking::new(&[Arc::clone(&world.volume)]);
+    let mut overtaking = Preemption::new(&[Arc::clone(&world.volume)]);
     overtaking.begin();
     overtaking.next = Some(Instant::now());
     assert!(!overtaking.has_come());

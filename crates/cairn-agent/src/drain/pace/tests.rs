@@ -45,7 +45,7 @@ fn share_of(percent: u8) -> DrainPolicy {
 fn bytes_over_time_are_the_rate_whatever_the_parts() {
     for part in [1, 4096, 65_537, 4 * MIB] {
         let (meter, clock) = meter(limited_to(100 * MIB));
-        let mut lap = Lap::begin(&meter);
+        let mut lap = PacedWork::begin(&meter);
         let parts = (200 * MIB).div_ceil(part).min(20_000);
         (0..parts).for_each(|_| lap.admit(part).expect("is admitted"));
         let after = |time: Duration| 100.0 * MIB as f64 * time.as_secs_f64();
@@ -60,7 +60,7 @@ fn bytes_over_time_are_the_rate_whatever_the_parts() {
 #[test]
 fn threads_share_one_rate() {
     let (meter, clock) = meter(limited_to(MIB));
-    let mut laps: Vec<_> = (0..4).map(|_| Lap::begin(&meter)).collect();
+    let mut laps: Vec<_> = (0..4).map(|_| PacedWork::begin(&meter)).collect();
     for _ in 0..10 {
         laps.iter_mut().for_each(|lap| lap.admit(MIB / 4).expect("is admitted"));
     }
@@ -73,7 +73,7 @@ fn pause_saves_no_more_than_a_burst() {
     let (meter, clock) = meter(limited_to(100 * MIB));
     clock.pass(Duration::from_secs(3600));
     let before = clock.now();
-    let mut lap = Lap::begin(&meter);
+    let mut lap = PacedWork::begin(&meter);
     (0..200).for_each(|_| lap.admit(MIB).expect("is admitted"));
     let seconds = (clock.now() - before).as_secs_f64();
     assert!(seconds >= 1.88, "200 MiB in {seconds} s");
@@ -83,7 +83,7 @@ fn pause_saves_no_more_than_a_burst() {
 fn share_is_kept_beside_a_writer_and_free_without() {
     for (writes, expected) in [(true, 5.0), (false, 1.0)] {
         let (meter, clock) = meter(share_of(20));
-        let mut lap = Lap::begin(&meter);
+        let mut lap = PacedWork::begin(&meter);
         for _ in 0..1000 {
             // A writer that pauses for longer than `CHECKPOINT`, so that the drain does not pause
             // for it.
@@ -106,7 +106,7 @@ fn limited_drain_waits_for_a_checkpoint_and_an_unlimited_one_does_not() {
         clock.pass(WRITING);
         meter.pace.note_activity(true);
         let begun = clock.now();
-        Lap::begin(&meter).admit(1).expect("is admitted");
+        PacedWork::begin(&meter).admit(1).expect("is admitted");
         let waited = clock.now() - begun;
         assert!(waited >= least && waited <= least + 2 * NAP, "{waited:?}");
     }
@@ -127,7 +127,7 @@ fn program_that_never_stops_writing_has_half_of_the_time() {
 #[test]
 fn lifted_limit_ends_every_wait_and_a_stop_is_an_error() {
     let (meter, clock) = meter(limited_to(1));
-    let mut lap = Lap::begin(&meter);
+    let mut lap = PacedWork::begin(&meter);
     lap.admit(1000).expect("the first is free");
     meter.pace.lift(true);
     lap.admit(1000).expect("is admitted");
@@ -141,7 +141,7 @@ fn lifted_limit_ends_every_wait_and_a_stop_is_an_error() {
 #[test]
 fn limit_that_somebody_lifted_because_time_is_short_stays_so_whatever_is_foretold() {
     let (meter, clock) = meter(limited_to(1));
-    let mut lap = Lap::begin(&meter);
+    let mut lap = PacedWork::begin(&meter);
     lap.admit(1000).expect("the first is free");
     meter.pace.hurry();
     meter.pace.lift(false);

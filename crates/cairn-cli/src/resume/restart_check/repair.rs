@@ -93,7 +93,7 @@ impl<'a> Repair<'a> {
                 false => self.damaged(&newest)?,
             };
             damaged.iter().for_each(|damage| self.say(&damage.found));
-            match self.put_right(&damaged)? {
+            match self.build_replacements(&damaged)? {
                 Some(built) => {
                     intact = Some((newest.name, built, Vec::new()));
                     break;
@@ -196,7 +196,7 @@ impl<'a> Repair<'a> {
 
     /// Builds replacements for the damaged files of a checkpoint; None if not all of them can be
     /// replaced.
-    fn put_right(&mut self, damaged: &[Damage]) -> Result<Option<Built>> {
+    fn build_replacements(&mut self, damaged: &[Damage]) -> Result<Option<Built>> {
         let mut built = Built::default();
         let mut wanted = Vec::new();
         for Damage { file, .. } in damaged {

@@ -228,7 +228,7 @@ pub(super) fn truncate(
         && matches!(tx.stretch(inode.map(tx), last), Stretch::Data(_));
     if size == 0 {
         inode.clear_flags(tx, UNCLEAN | TORN | LOST);
-        inode.forgo_data(tx);
+        inode.drop_absence(tx);
     } else if inode.flags(tx) & ABSENT != 0 {
         return contradiction("size of a file whose data are elsewhere");
     }

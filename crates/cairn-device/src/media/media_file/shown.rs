@@ -41,7 +41,7 @@ const FAILURES_MAX: usize = 16;
 /// most `LEFT_FREE_MAX` bytes.
 const LEFT_FREE: u64 = 8;
 const LEFT_FREE_MAX: u64 = 1 << 30;
-/// Most rounds in one call of `put_away`. Each one asks again which ranges are mapped.
+/// Most rounds in one call of `evict_unmapped`. Each one asks again which ranges are mapped.
 const LOOKS_MAX: usize = 100;
 /// Number of reads without a turn, each of which may find that pages have gone, before the reader
 /// takes a turn at them.
@@ -116,7 +116,7 @@ impl MediaFile {
                 if found == ABSENT {
                     let shown = self.fetch(remote, view, &pages);
                     let shown = shown.and_then(|()| set_marks(view, &pages, mark));
-                    // `put_away` finds only pages with a mark, so these are freed here.
+                    // `evict_unmapped` finds only pages with a mark, so these are freed here.
                     if shown.is_err() {
                         let _ = self.let_memory_go(&pages);
                     }
@@ -143,14 +143,14 @@ impl MediaFile {
     }
 
     /// Writes to the namespace what programs may have stored in the shown pages of a range.
-    pub(super) fn bring_back(&self, offset: u64, length: usize) -> Result<()> {
+    pub(super) fn write_back_shown(&self, offset: u64, length: usize) -> Result<()> {
         let Some((remote, _)) = self.shown() else { return Ok(()) };
         self.check(offset, length)?;
         for (at, _, bytes) in pieces(offset, length) {
             let _turn = self.turn(at, bytes)?;
             for (part, mark) in self.marked(at, bytes)? {
                 if mark == STORED_TO {
-                    self.bring_pages(remote, &pages_of(at + part.start as u64, part.len()))?;
+                    self.write_back_pages(remote, &pages_of(at + part.start as u64, part.len()))?;
                 }
             }
         }
@@ -159,7 +159,7 @@ impl MediaFile {
 
     /// Writes shown pages to the namespace. They go through a buffer, because what is sent must not
     /// change meanwhile.
-    fn bring_pages(&self, remote: &SharedRemote, pages: &Range<u64>) -> Result<()> {
+    fn write_back_pages(&self, remote: &SharedRemote, pages: &Range<u64>) -> Result<()> {
         let (buffer, length) = (self.staging.take()?, (pages.end - pages.start) as usize);
         let address = in_buffer(&buffer, pages.start);
         // SAFETY: a piece has room in the buffer, which is used here only.
@@ -174,7 +174,7 @@ impl MediaFile {
     /// their memory: a bounded number of them, while `goes_on` returns true. `mapped` is asked
     /// again after each new mapping. Errors: those of `mapped`; as `store`, of the first pages that
     /// stay because they could not be written back.
-    pub fn put_away(
+    pub fn evict_unmapped(
         &self,
         mapped: &dyn Fn() -> Result<Vec<Range<u64>>>,
         goes_on: &dyn Fn() -> bool,
@@ -216,7 +216,7 @@ impl MediaFile {
         let end = self.bytes / PAGE as u64;
         let start = self.view.next.load(Ordering::Relaxed).min(end);
         let (mut left, mut failures, mut failed) = (PUT_AWAY_MAX, 0, Ok(()));
-        let mut put_away = |first: u64, count: usize| {
+        let mut evict_unmapped = |first: u64, count: usize| {
             if left < count
                 || failures == FAILURES_MAX
                 || !goes_on()
@@ -234,7 +234,7 @@ impl MediaFile {
             true
         };
         for part in [start..end, 0..start] {
-            if let Some(stopped) = self.each_shown(part, &is_mapped, &mut put_away)? {
+            if let Some(stopped) = self.each_shown(part, &is_mapped, &mut evict_unmapped)? {
                 self.view.next.store(stopped, Ordering::Relaxed);
                 return failed.map(|()| false);
             }
@@ -291,7 +291,7 @@ impl MediaFile {
         for (part, mark) in self.marked(at, bytes)? {
             let pages = pages_of(at + part.start as u64, part.len());
             if mark == STORED_TO {
-                brought = brought.and_then(|()| self.bring_pages(remote, &pages));
+                brought = brought.and_then(|()| self.write_back_pages(remote, &pages));
                 if brought.is_err() {
                     continue;
                 }
@@ -311,7 +311,7 @@ impl MediaFile {
     }
 
     /// As `MediaFile::put`, to a namespace on another machine and to its shown pages.
-    pub(super) fn put_beyond(
+    pub(super) fn write_remote(
         &self,
         remote: &SharedRemote,
         address: *mut u8,
@@ -370,7 +370,7 @@ impl MediaFile {
     }
 
     /// As `MediaFile::get`, from shown pages, and from the namespace where none is shown.
-    pub(super) fn get_beyond(
+    pub(super) fn read_remote(
         &self,
         remote: &SharedRemote,
         address: *mut u8,

@@ -102,7 +102,7 @@ impl Place {
         if self.is_mapped {
             return file.mapped().unwrap();
         }
-        file.by_way_of(Transit::open(&self.store.0, c"transit").unwrap())
+        file.with_transit(Transit::open(&self.store.0, c"transit").unwrap())
     }
 }
 

@@ -125,7 +125,7 @@ impl MediaFile {
     /// memory, the rest of the piece's first and last page may change.
     fn put(&self, address: *mut u8, at: u64, bytes: usize) -> SysResult<()> {
         match (&self.remote, &self.direct) {
-            (Some(remote), _) => self.put_beyond(remote, address, at, bytes),
+            (Some(remote), _) => self.write_remote(remote, address, at, bytes),
             (None, Some(device)) if self.kind == MediumKind::Block => {
                 self.put_pages(Pages::Device(device), address, at, bytes)
             }
@@ -226,9 +226,9 @@ impl MediaFile {
 
     /// Runs `act`, which can be done later as well, unless the medium is on another machine that
     /// does not answer: see `SharedRemote`.
-    pub fn unless_away<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn unless_unreachable<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
         match &self.remote {
-            Some(remote) => remote.unless_away(act).unwrap_or(Err(Error::Io)),
+            Some(remote) => remote.unless_unreachable(act).unwrap_or(Err(Error::Io)),
             None => act(),
         }
     }
@@ -245,7 +245,7 @@ impl MediaFile {
 
     /// As `load`, for a caller that checks the bytes against a checksum, because earlier writes may
     /// be lost. Reads only what the target has, and nothing that is in transit.
-    pub fn load_doubted(
+    pub fn load_unverified(
         &self,
         offset: u64,
         length: usize,
@@ -258,7 +258,7 @@ impl MediaFile {
             let pages = pages_of(at, bytes);
             let whole = (pages.end - pages.start) as usize;
             // SAFETY: a buffer has room for the pages of a piece, and is ours alone.
-            unsafe { remote.read_doubted(buffer.address(), whole, pages.start) }
+            unsafe { remote.read_unverified(buffer.address(), whole, pages.start) }
                 .map_err(error_of)?;
             take(in_buffer(&buffer, at), done, bytes);
         }
@@ -267,20 +267,20 @@ impl MediaFile {
 
     /// Whether this process has found out that bytes stored on another machine, and not yet
     /// durable, may be lost.
-    pub fn is_doubted(&self) -> bool {
-        self.remote.as_ref().is_some_and(SharedRemote::is_doubted)
+    pub fn may_be_stale(&self) -> bool {
+        self.remote.as_ref().is_some_and(SharedRemote::may_be_stale)
     }
 
     /// Returns the result of an access. If it failed and earlier stores may be lost, first tells
     /// every process of the store; then nothing becomes durable any more.
     fn noted<T>(&self, result: Result<T>) -> Result<T> {
-        if let (Err(_), Some(transit), true) = (&result, &self.transit, self.is_doubted()) {
+        if let (Err(_), Some(transit), true) = (&result, &self.transit, self.may_be_stale()) {
             transit.lose();
         }
         result
     }
 
-    /// Hands out what was read ahead at `at`, and requests a read-ahead of what follows, up to
+    /// LoopContext out what was read ahead at `at`, and requests a read-ahead of what follows, up to
     /// `length` bytes. Returns the number of bytes handed out.
     fn read_ahead(&self, at: u64, length: usize, take: &mut dyn FnMut(*const u8, usize)) -> usize {
         let Some(transit) = &self.transit else { return 0 };
@@ -306,7 +306,7 @@ impl MediaFile {
     /// rest of the piece's first and last page may change.
     fn get(&self, address: *mut u8, at: u64, bytes: usize) -> SysResult<()> {
         if let Some(remote) = &self.remote {
-            return self.get_beyond(remote, address, at, bytes);
+            return self.read_remote(remote, address, at, bytes);
         }
         for (part, file) in self.parts(at, bytes) {
             // SAFETY: the part lies within the piece.
@@ -342,8 +342,8 @@ impl MediaFile {
     }
 
     /// Whether some bytes could not be written behind, or may be lost on another machine.
-    pub fn has_lost(&self) -> bool {
-        self.transit.as_ref().is_some_and(Transit::has_lost) || self.is_doubted()
+    pub fn has_lost_writes(&self) -> bool {
+        self.transit.as_ref().is_some_and(Transit::has_lost_writes) || self.may_be_stale()
     }
 
     /// Makes the file hold every write, the earlier ones and each later one when it returns.

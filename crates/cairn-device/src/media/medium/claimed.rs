@@ -109,7 +109,7 @@ impl MediaFile {
     /// Records in the label of a recovered tier the current start of the target's machine. From
     /// that start on the state of the tier is known. Errors: as `claim`, where the label names the
     /// owner.
-    pub(crate) fn begin_again(&self, path: &Path) -> StoreResult<()> {
+    pub(crate) fn record_target_start(&self, path: &Path) -> StoreResult<()> {
         let start = self.start();
         let with_start = |label: Label| (label.start != start).then_some(Label { start, ..label });
         let wrong = |wrong: Wrong| refused(path, wrong.describe());

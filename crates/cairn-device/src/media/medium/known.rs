@@ -13,8 +13,8 @@
 use core::ffi::CStr;
 
 use cairn_core::{Error, Media, Result};
-use cairn_nvme::line::Line;
 use cairn_nvme::queue::Traits;
+use cairn_nvme::wait_queue::Line;
 use cairn_nvme::wire::identify;
 use cairn_platform::checksum;
 use cairn_platform::mapping::{Mapping, Populate};

@@ -55,7 +55,7 @@ impl Transit {
         }
     }
 
-    /// Hands out bytes from `at` on that were read ahead, at most `most`. Returns their number,
+    /// LoopContext out bytes from `at` on that were read ahead, at most `most`. Returns their number,
     /// which is 0 if none were. Waits for bytes that are being read.
     pub fn hand_out(
         &self,
@@ -77,8 +77,8 @@ impl Transit {
                 // No server has begun to read it.
                 WANTED => drop(slot.fetch(claim, get)),
                 READING if waited >= PATIENCE => drop(slot.change(state, spoiled(state))),
-                READING if round % CHECK_EVERY == 0 && self.is_bereft(state) => {
-                    slot.bereave(state);
+                READING if round % CHECK_EVERY == 0 && self.owner_is_dead(state) => {
+                    slot.reclaim_slot(state);
                 }
                 READING => {
                     self.sleep(W_WRITTEN, seen, WAITER_SLEEP);
@@ -163,7 +163,7 @@ impl Slot<'_> {
         true
     }
 
-    /// Hands out bytes of a slot that the caller has taken.
+    /// LoopContext out bytes of a slot that the caller has taken.
     fn hand_out(
         &self,
         at: u64,

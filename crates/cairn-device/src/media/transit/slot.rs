@@ -124,7 +124,7 @@ impl Slot<'_> {
     }
 
     /// Takes the slot from an owner that is gone. Bytes that a program relies on stay staged.
-    pub(super) fn bereave(&self, state: u64) -> bool {
+    pub(super) fn reclaim_slot(&self, state: u64) -> bool {
         let left = match state & KIND {
             WRITING | GROWING => STAGED,
             FILLING | READING | TAKEN | SPOILED => FREE,
@@ -162,7 +162,7 @@ pub(super) fn claim(pid_namespace: u64) -> Option<u64> {
 }
 
 /// Whether the thread that owns a slot in this state is gone. False for a slot without an owner.
-pub(super) fn is_bereft(state: u64, pid_namespace: u64) -> bool {
+pub(super) fn owner_is_dead(state: u64, pid_namespace: u64) -> bool {
     let owner = state >> KIND.count_ones();
     let identity = ProcessIdentity {
         pid: (owner & ((1 << PID_BITS) - 1)) as u32,

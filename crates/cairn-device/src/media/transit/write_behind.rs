@@ -98,7 +98,7 @@ impl Transit {
     }
 
     /// Whether bytes that were staged are lost.
-    pub fn has_lost(&self) -> bool {
+    pub fn has_lost_writes(&self) -> bool {
         self.load(W_FAILED) != 0
     }
 
@@ -108,7 +108,7 @@ impl Transit {
     }
 
     fn check(&self) -> Result<()> {
-        if self.has_lost() { Err(Error::Io) } else { Ok(()) }
+        if self.has_lost_writes() { Err(Error::Io) } else { Ok(()) }
     }
 
     /// Takes the staged slot that ends where a range begins, if it has room for the range. Returns
@@ -187,8 +187,8 @@ impl Transit {
     fn advance(&self, slot: &Slot, put: Put, looks: bool) -> Result<Step> {
         let Some(claim) = self.claim() else { return Ok(Step::Stuck) };
         let state = slot.state();
-        if looks && self.is_bereft(state) {
-            slot.bereave(state);
+        if looks && self.owner_is_dead(state) {
+            slot.reclaim_slot(state);
         }
         let state = slot.state();
         let is_ours = matches!(state, STAGED | LOST);

@@ -7,7 +7,7 @@ use std::fs;
 
 const SECOND: i64 = 1_000_000_000;
 
-fn set(step: u64, version: u64, standing: Standing) -> Set {
+fn set(step: u64, version: u64, standing: DrainProgress) -> Set {
     let name = Name { family: Family(b"f.{step}".to_vec()), step: Some(step) };
     let path = FilePath::parse(format!("f.{step}").as_bytes()).expect("a path");
     let members = vec![Member { path, inode: step as u32, version, bytes: 10 }];
@@ -15,7 +15,7 @@ fn set(step: u64, version: u64, standing: Standing) -> Set {
 }
 
 fn complete(steps: &[u64]) -> Vec<Set> {
-    steps.iter().map(|&step| set(step, 1, Standing::Complete)).collect()
+    steps.iter().map(|&step| set(step, 1, DrainProgress::Complete)).collect()
 }
 
 fn rules(pfs: Every) -> Rules {
@@ -55,13 +55,13 @@ fn what_went_is_missed_unless_it_was_outside_or_its_files_are_in_another() {
     register.note_levels(|file| file.inode == 10);
     assert_eq!(missed(&mut register, &complete(&[20, 30])), 0, "it was outside");
     assert_eq!(missed(&mut register, &complete(&[30])), 1);
-    let replaced = [set(30, 2, Standing::Complete)];
+    let replaced = [set(30, 2, DrainProgress::Complete)];
     assert_eq!(missed(&mut register, &replaced), 2);
     let mut grown = replaced.clone();
     let other = FilePath::parse(b"f.30.more").expect("a path");
     grown[0].members.push(Member { path: other, inode: 31, version: 1, bytes: 1 });
     assert_eq!(missed(&mut register, &grown), 2);
-    grown[0].standing = Standing::Waiting(Reason::Open(grown[0].members[0].path.clone()));
+    grown[0].standing = DrainProgress::Waiting(Reason::Open(grown[0].members[0].path.clone()));
     assert_eq!(missed(&mut register, &grown), 2, "it is being written again");
     register.move_beyond(100);
     assert_eq!(missed(&mut register, &[]), 3);
@@ -78,7 +78,7 @@ fn checkpoint_that_is_adopted_twice_is_one_with_the_number_it_had() {
     register.adopt(&[set], &rules, 2);
     assert_eq!(known(&register), [(1, 10, Level::Pfs)]);
     // Another process looked meanwhile and found it incomplete.
-    let broken = Set { standing: Standing::Broken(Reason::Repair), ..set.clone() };
+    let broken = Set { standing: DrainProgress::Broken(Reason::Repair), ..set.clone() };
     register.take(std::slice::from_ref(&broken), &rules, 3);
     assert_eq!(known(&register), []);
     register.adopt(&[&broken], &rules, 4);
@@ -95,17 +95,17 @@ fn checkpoint_that_was_complete_too_early_is_no_newer_than_the_next_one() {
     let mut register = Register::default();
     let rules = rules(Every::Count(1));
     register.take(&complete(&[10, 20]), &rules, 25);
-    let unsettled = Standing::Waiting(Reason::Unsettled(std::time::Duration::ZERO));
+    let unsettled = DrainProgress::Waiting(Reason::Unsettled(std::time::Duration::ZERO));
     let mut sets = complete(&[10, 20, 30]);
     sets[1] = set(20, 2, unsettled);
     register.take(&sets, &rules, 35);
     assert_eq!(known(&register), [(1, 10, Level::Pfs), (3, 30, Level::Pfs)]);
-    sets[1].standing = Standing::Complete;
+    sets[1].standing = DrainProgress::Complete;
     register.take(&sets, &rules, 40);
     let expected = [(1, 10, Level::Pfs), (2, 20, Level::Pfs), (3, 30, Level::Pfs)];
     assert_eq!(known(&register), expected);
     // A checkpoint that is rewritten is newer.
-    sets[0] = Set { newest_ns: 45, ..set(10, 2, Standing::Complete) };
+    sets[0] = Set { newest_ns: 45, ..set(10, 2, DrainProgress::Complete) };
     register.take(&sets, &rules, 50);
     assert_eq!(known(&register), [expected[1], expected[2], (4, 10, Level::Pfs)]);
 }
@@ -168,7 +168,7 @@ fn checkpoint_that_is_written_again_is_another_one_in_the_same_place() {
     let rules = rules(Every::Count(2));
     register.take(&complete(&[10, 20]), &rules, 1);
     let mut sets = complete(&[10]);
-    sets.push(set(20, 2, Standing::Complete));
+    sets.push(set(20, 2, DrainProgress::Complete));
     register.take(&sets, &rules, 2);
     assert_eq!(known(&register), [(1, 10, Level::Node), (3, 20, Level::Node)]);
     // A checkpoint with one more file is counted once.
@@ -190,7 +190,7 @@ fn one_in_so_many_is_wanted_outside_also_where_names_are_used_again() {
         let step = version % 2;
         sets.retain(|one: &Set| one.name.step != Some(step));
         let newest_ns = version as i64;
-        sets.push(Set { newest_ns, ..set(step, version, Standing::Complete) });
+        sets.push(Set { newest_ns, ..set(step, version, DrainProgress::Complete) });
         register.take(&sets, &rules, newest_ns);
         let newest = register.checkpoints().last().expect("one was taken");
         wanted.extend((newest.wanted == Level::Pfs).then_some(version));
@@ -212,7 +212,7 @@ fn rest_of_a_checkpoint_is_none_until_it_stays() {
     }
     let (all, family) = (sets[0].members.clone(), sets[0].name.family.clone());
     register.take(&sets[..1], &rules, 1);
-    let leaving = || Standing::Waiting(Reason::Leaving(Duration::from_secs(1)));
+    let leaving = || DrainProgress::Waiting(Reason::Leaving(Duration::from_secs(1)));
     for (left, now) in [(3, 2), (2, 3), (2, 4)] {
         (sets[0].standing, sets[0].members) = (leaving(), all[..left].to_vec());
         register.take(&sets[..1], &rules, now);
@@ -224,7 +224,7 @@ fn rest_of_a_checkpoint_is_none_until_it_stays() {
     }
     register.take(&sets, &rules, 5);
     assert_eq!(known(&register), [(2, 20, Level::Node)]);
-    sets[0].standing = Standing::Complete;
+    sets[0].standing = DrainProgress::Complete;
     register.take(&sets, &rules, 6);
     assert_eq!(known(&register), [(1, 10, Level::Node), (2, 20, Level::Node)]);
     assert_eq!(register.checkpoints()[0].files, all[..2]);
@@ -241,7 +241,7 @@ fn clock_that_was_set_back_makes_no_checkpoint_older() {
     sets[1].newest_ns = -3_600 * SECOND;
     register.take(&sets, &rules, -2_600 * SECOND);
     assert_eq!(known(&register), [(1, 1, Level::Pfs), (2, 2, Level::Pfs)]);
-    sets.push(Set { newest_ns: -3_590 * SECOND, ..set(3, 1, Standing::Complete) });
+    sets.push(Set { newest_ns: -3_590 * SECOND, ..set(3, 1, DrainProgress::Complete) });
     register.take(&sets, &rules, -2_590 * SECOND);
     assert_eq!(known(&register)[2], (3, 3, Level::Node), "ten seconds later");
     register.want_newest();
@@ -305,13 +305,13 @@ fn checkpoint_whose_files_are_being_written_again_is_remembered_until_it_is_comp
     let mut register = Register::default();
     let rules = rules(Every::Count(3));
     register.take(&complete(&[10, 20]), &rules, 1);
-    let open = Standing::Waiting(Reason::Marks(1, 0));
+    let open = DrainProgress::Waiting(Reason::Marks(1, 0));
     let sets = |set| [complete(&[10]), vec![set]].concat();
-    let before = set(20, 1, Standing::Complete);
+    let before = set(20, 1, DrainProgress::Complete);
     register.take(&sets(set(20, 2, open)), &rules, 2);
     assert_eq!(known(&register), [(1, 10, Level::Node)]);
     assert_eq!(register.last_complete().get(&before.name), Some(&&before.members[..]));
-    register.take(&sets(set(20, 3, Standing::Complete)), &rules, 3);
+    register.take(&sets(set(20, 3, DrainProgress::Complete)), &rules, 3);
     assert_eq!(known(&register), [(1, 10, Level::Node), (3, 20, Level::Pfs)]);
     assert!(register.rewritten.is_empty());
     register.take(&complete(&[10]), &rules, 4);
@@ -321,13 +321,13 @@ fn checkpoint_whose_files_are_being_written_again_is_remembered_until_it_is_comp
 #[test]
 fn unfinished_set_of_a_failed_run_is_remembered_until_its_files_change() {
     let mut register = Register::default();
-    let waiting = Standing::Waiting(Reason::Ranks(1, 2));
+    let waiting = DrainProgress::Waiting(Reason::Ranks(1, 2));
     let sets = [set(10, 1, waiting)];
     register.abandon(&sets);
     register.abandon(&sets);
     assert!(register.was_abandoned(&sets[0].members));
     assert_eq!(register.abandoned.len(), 1);
-    register.take(&[set(10, 2, Standing::Complete)], &rules(Every::default()), 1);
+    register.take(&[set(10, 2, DrainProgress::Complete)], &rules(Every::default()), 1);
     assert!(register.abandoned.is_empty());
     assert_eq!(known(&register), [(1, 10, Level::Pfs)]);
 }
@@ -339,19 +339,19 @@ fn unfinished_set_of_a_failed_run_is_remembered_until_its_files_change() {
 fn unfinished_set_stays_so_when_files_of_it_are_removed() {
     let unclean = FilePath::parse(b"f.10").expect("a path");
     let standings = [
-        Standing::Waiting(Reason::Unsettled(Duration::ZERO)),
-        Standing::Broken(Reason::Unclean(unclean)),
+        DrainProgress::Waiting(Reason::Unsettled(Duration::ZERO)),
+        DrainProgress::Broken(Reason::Unclean(unclean)),
     ];
     for standing in standings {
         let mut register = Register::default();
-        let mut left = set(10, 1, Standing::Complete);
+        let mut left = set(10, 1, DrainProgress::Complete);
         let path = FilePath::parse(b"f.10.index").expect("a path");
         left.members.push(Member { path, inode: 99, version: 1, bytes: 10 });
         left.standing = standing;
         register.abandon(std::slice::from_ref(&left));
         let removed = left.members.remove(0);
         assert!(register.was_abandoned(&left.members));
-        left.standing = Standing::Broken(Reason::Abandoned);
+        left.standing = DrainProgress::Broken(Reason::Abandoned);
         register.take(std::slice::from_ref(&left), &rules(Every::default()), 1);
         assert!(register.was_abandoned(&left.members));
         left.members = vec![Member { version: 2, ..removed }];
@@ -367,7 +367,7 @@ fn unfinished_set_stays_so_until_all_of_its_files_are_written_again() {
     let mut register = Register::default();
     let path = FilePath::parse(b"f.10.index").expect("a path");
     let with = |version, index_version| {
-        let mut found = set(10, version, Standing::Broken(Reason::Abandoned));
+        let mut found = set(10, version, DrainProgress::Broken(Reason::Abandoned));
         let path = path.clone();
         found.members.push(Member { path, inode: 99, version: index_version, bytes: 10 });
         found
@@ -381,7 +381,7 @@ fn unfinished_set_stays_so_until_all_of_its_files_are_written_again() {
     assert!(has_left(&register, with(2, 2)) && !has_left(&register, with(3, 2)));
     // A link to a file of a checkpoint is not half-written.
     let linked = Member { inode: 10, version: 2, ..with(1, 1).members[1].clone() };
-    let whole = Set { members: vec![linked], ..set(20, 1, Standing::Complete) };
+    let whole = Set { members: vec![linked], ..set(20, 1, DrainProgress::Complete) };
     register.take(&[whole, with(2, 2)], &rules(Every::default()), 2);
     assert!(!has_left(&register, with(2, 2)));
 }

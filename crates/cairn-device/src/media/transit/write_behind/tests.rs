@@ -315,9 +315,9 @@ fn range_whose_bytes_are_lost_is_an_error_and_the_rest_is_not() {
     let place = Place::new();
     let area = place.unserved_area();
     assert_eq!(place.stage(&area, 0, 5, LENGTH), Ok(true));
-    assert!(!area.has_lost());
+    assert!(!area.has_lost_writes());
     assert_eq!(area.settle(0..1, &|_, _, _| Err(Error::Io)), Err(Error::Io));
-    assert!(place.area().has_lost());
+    assert!(place.area().has_lost_writes());
     assert_eq!(place.area().settle(9..10, &|_, _, _| Err(Error::NoSpace)), Err(Error::Io));
     place.settle(&area, LENGTH as u64);
 }
@@ -336,7 +336,7 @@ fn bytes_that_could_not_be_written_are_there_when_the_device_is_back() {
     assert_eq!(area.settle(0..1, &|_, _, _| Err(Error::Io)), Err(Error::Io));
     place.settle(&area, 0);
     assert_eq!(place.byte(0), 5);
-    assert!(area.has_lost(), "who flushes is told");
+    assert!(area.has_lost_writes(), "who flushes is told");
 }
 
 #[test]

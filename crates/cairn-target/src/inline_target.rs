@@ -14,7 +14,7 @@ use crate::connection::{Connection, End};
 use crate::directory::Directory;
 use crate::guard::Guard;
 use crate::mailbox::Outcome;
-use crate::mailbox::{Hands, Letter, Mailbox};
+use crate::mailbox::{Letter, LoopContext, Mailbox};
 use crate::socket::Socket;
 use crate::subsystem::namespace::Namespace;
 use crate::workers::Workers;
@@ -23,20 +23,20 @@ use crate::workers::Workers;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A target and its connections.
-pub struct Rehearsal {
+pub struct InlineTarget {
     directory: Arc<Directory>,
-    hands: Hands,
+    hands: LoopContext,
     connections: Vec<Option<Connection>>,
     is_draining: bool,
 }
 
-impl Rehearsal {
+impl InlineTarget {
     /// Target with `memory_bytes` for data on their way. Errors: the system's.
-    pub fn new(directory: Arc<Directory>, memory_bytes: usize) -> Result<Rehearsal> {
+    pub fn new(directory: Arc<Directory>, memory_bytes: usize) -> Result<InlineTarget> {
         let workers = Workers::new(0);
-        let hands = Hands::new(memory_bytes, Arc::clone(&workers), workers, Mailbox::new()?);
+        let hands = LoopContext::new(memory_bytes, Arc::clone(&workers), workers, Mailbox::new()?);
         directory.inform(&hands.mailbox);
-        Ok(Rehearsal { directory, hands, connections: Vec::new(), is_draining: false })
+        Ok(InlineTarget { directory, hands, connections: Vec::new(), is_draining: false })
     }
 
     /// Admits the host at the other end of a socket. Returns the connection's number.
@@ -141,7 +141,7 @@ impl Rehearsal {
     fn with(
         &mut self,
         number: usize,
-        act: impl FnOnce(&mut Connection, &mut Hands) -> std::result::Result<(), End>,
+        act: impl FnOnce(&mut Connection, &mut LoopContext) -> std::result::Result<(), End>,
     ) -> bool {
         let Some(mut connection) = self.connections[number].take() else { return false };
         let hands = &mut self.hands;

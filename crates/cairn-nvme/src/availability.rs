@@ -12,7 +12,7 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// State of the target. Times are milliseconds of a clock that is never 0.
 #[derive(Default)]
-pub(super) struct Away {
+pub(super) struct Availability {
     /// Start of the oldest call that has no answer; 0: every call was answered.
     since: AtomicU64,
     /// Time from which a deferrable call may try again; 0: no call has waited in vain.
@@ -20,22 +20,22 @@ pub(super) struct Away {
     /// Thread that tries; 0: none.
     asker: AtomicU64,
     /// Whether the last answer said that the target does not have what it is asked for.
-    has_not: AtomicBool,
+    is_missing: AtomicBool,
 }
 
 /// Permission for this thread to call the target.
-pub(super) struct Ask<'a>(Option<&'a Away>);
+pub(super) struct Ask<'a>(Option<&'a Availability>);
 
-impl Away {
+impl Availability {
     /// Records that a call begins.
     pub fn begins(&self, now: u64) {
         // If an earlier call is still without an answer, its time stays.
         let _ = self.since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Records an answer. `has_not`: the target does not have what it is asked for.
-    pub fn answers(&self, has_not: bool) {
-        self.has_not.store(has_not, Ordering::Relaxed);
+    /// Records an answer. `is_missing`: the target does not have what it is asked for.
+    pub fn answers(&self, is_missing: bool) {
+        self.is_missing.store(is_missing, Ordering::Relaxed);
         self.since.store(0, Ordering::Relaxed);
         self.ask_at.store(0, Ordering::Relaxed);
     }
@@ -46,8 +46,8 @@ impl Away {
     }
 
     /// Whether the last answer said that the target does not have what it is asked for.
-    pub fn has_not(&self) -> bool {
-        self.has_not.load(Ordering::Relaxed)
+    pub fn is_missing(&self) -> bool {
+        self.is_missing.load(Ordering::Relaxed)
     }
 
     /// Time without an answer; `None`: every call was answered.
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn target_that_was_silent_is_asked_now_and_then_by_one_thread_until_it_answers() {
-        let away = Away::default();
+        let away = Availability::default();
         away.begins(1_000);
         drop((
             away.ask(1_000, 1).expect("nobody has waited"),

@@ -62,10 +62,10 @@ impl Transaction<'_> {
     /// Removes the checksum if it covers one of the `count` words from `at` on, which are about to
     /// change.
     #[cold]
-    pub(crate) fn break_sum(&mut self, at: usize, count: usize) {
+    pub(crate) fn remove_checksum(&mut self, at: usize, count: usize) {
         if (at..at.saturating_add(count)).any(|at| self.layout.is_summed_word(at)) {
             self.words[META_SUM].store(0, Ordering::Release);
-            self.forget_sum();
+            self.note_no_checksum();
         }
     }
 

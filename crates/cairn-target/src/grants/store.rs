@@ -35,21 +35,21 @@ struct Kept {
 type Restored = (String, Result<(Grant, Namespace)>);
 
 /// The directory.
-pub(super) struct Shelf {
+pub(super) struct GrantStore {
     path: PathBuf,
     /// Locked for as long as this object lives.
     directory: File,
 }
 
-impl Shelf {
+impl GrantStore {
     /// Locks the directory, which must exist. Errors: the system's; another target has it.
-    pub(super) fn take(path: &Path) -> Result<Shelf> {
+    pub(super) fn take(path: &Path) -> Result<GrantStore> {
         let directory = File::open(path)?;
         match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Err(Error::other("another target has it")),
             locked => locked?,
         }
-        Ok(Shelf { path: path.to_path_buf(), directory })
+        Ok(GrantStore { path: path.to_path_buf(), directory })
     }
 
     /// Returns all grants by job. Removes what was granted or revoked only in part.

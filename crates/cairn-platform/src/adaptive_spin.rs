@@ -27,7 +27,7 @@ const REST_FOR_OTHERS: Duration = Duration::from_millis(100);
 
 /// Record of how well polling has worked lately.
 #[derive(Clone, Copy, Debug)]
-pub struct Looks {
+pub struct AdaptiveSpin {
     credit: u32,
     /// Length of the next pause.
     rest: Duration,
@@ -43,13 +43,13 @@ pub struct Wait {
     until: Option<Instant>,
 }
 
-impl Default for Looks {
-    fn default() -> Looks {
-        Looks { credit: CREDIT, rest: SHORTEST_REST, rests_until: None }
+impl Default for AdaptiveSpin {
+    fn default() -> AdaptiveSpin {
+        AdaptiveSpin { credit: CREDIT, rest: SHORTEST_REST, rests_until: None }
     }
 }
 
-impl Looks {
+impl AdaptiveSpin {
     /// Begins a wait at `now`, when what is awaited is not there yet.
     pub fn begin(&self, now: Instant) -> Wait {
         let may_look = self.rests_until.is_none_or(|until| until <= now);
@@ -106,7 +106,7 @@ mod tests {
 
     /// Waits for something that comes after `time`, on a clock that advances by one poll at a time.
     /// Returns the time spent polling.
-    fn wait(looks: &mut Looks, now: &mut Instant, time: Duration) -> Duration {
+    fn wait(looks: &mut AdaptiveSpin, now: &mut Instant, time: Duration) -> Duration {
         let (began, comes) = (*now, *now + time);
         let mut wait = looks.begin(*now);
         loop {
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn what_comes_soon_is_looked_for_until_it_comes() {
-        let (mut looks, mut now) = (Looks::default(), Instant::now());
+        let (mut looks, mut now) = (AdaptiveSpin::default(), Instant::now());
         for _ in 0..10_000 {
             assert_eq!(wait(&mut looks, &mut now, microseconds(20)), microseconds(20));
         }
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn what_never_comes_soon_is_hardly_looked_for() {
-        let (mut looks, mut now, began) = (Looks::default(), Instant::now(), Instant::now());
+        let (mut looks, mut now, began) = (AdaptiveSpin::default(), Instant::now(), Instant::now());
         let looked: Duration =
             (0..100_000).map(|_| wait(&mut looks, &mut now, microseconds(200))).sum();
         let all = now - began;
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn rare_exception_does_not_end_looking_and_what_comes_soon_again_is_looked_for_again() {
-        let (mut looks, mut now) = (Looks::default(), Instant::now());
+        let (mut looks, mut now) = (AdaptiveSpin::default(), Instant::now());
         for _ in 0..100 {
             assert_eq!(wait(&mut looks, &mut now, microseconds(500)), LONGEST);
             for _ in 0..5 {
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn others_who_want_the_processor_have_it_for_a_while() {
         for is_found in [false, true] {
-            let (mut looks, mut now) = (Looks::default(), Instant::now());
+            let (mut looks, mut now) = (AdaptiveSpin::default(), Instant::now());
             let mut interrupted = looks.begin(now);
             assert!(looks.go_on(&mut interrupted, now));
             now += INTERRUPTED;
