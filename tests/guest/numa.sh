@@ -67,5 +67,5 @@ if mount -t tmpfs -o huge=always tmpfs /mnt 2>/dev/null; then
         python3 write.py /cairn/f 16 1; python3 where.py /cairn/f')"
 fi
 expect 'a node that is not there is refused' \
-    'cairn: this machine has no memory node 7; it has 0, 1: --numa node:N, local or interleave' \
+    'cairn: this machine has no memory node 7; it has 0, 1: give --numa node:N, local or interleave' \
     "$("$CAIRN" run --numa node:7 -- true 2>&1 || true)"

@@ -444,7 +444,10 @@ impl Drainer {
         }
         let has_no_other = outcome.unfinished.is_empty() && outcome.kept_files == 0;
         let has_all = outcome.complete && outcome.unclean.is_empty() && has_no_other;
-        if (everything || has_all) && is_over {
+        // A run that failed may need them next. Whoever asks for a drain has given them up.
+        let is_asked = reason.is_asked() && reason.told().succeeded.is_none();
+        let is_done = is_asked || has_succeeded || self.checkpoints()?.has_succeeded();
+        if (everything || has_all) && is_over && is_done {
             image::discard(persist, &self.job);
         }
         self.ledger = Some(ledger);

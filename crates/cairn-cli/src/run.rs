@@ -236,7 +236,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         && request.job.as_ref().is_none_or(|job| roots.find(job).is_none())
     {
         let problem =
-            "it says where files land below the persist directory; name that with --persist";
+            "it needs a persist directory to place files in; name it with --persist";
         return Err(Error::Setting(SettingError::Option {
             option: "--map",
             problem: problem.to_string(),
@@ -260,7 +260,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     };
     let mut company = NodeRanks::of_this_process(&request);
     if company.is_some() && resume == Resume::Image {
-        let problem = "goes back for all ranks of a node at once; before they start: cairn run --job NAME --resume image -- true";
+        let problem = "restores the image for all ranks of a node at once; run this before the ranks start: cairn run --job NAME --resume image -- true";
         return Err(Error::Setting(SettingError::Option {
             option: "--resume image",
             problem: problem.to_string(),
@@ -287,7 +287,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     if let Some(why) = check::out_of_reach(program) {
         let (name, mount) = (program.to_string_lossy(), &job.mount);
         crate::output::say!(
-            "cairn: {name} {why}; it itself sees nothing below {mount}: link it dynamically, or with libcairn.a \
+            "cairn: {name} {why}; it cannot see the files below {mount}: link it dynamically, or with libcairn.a \
              (cairn config --help)"
         );
     }
@@ -429,7 +429,7 @@ fn figures(path: &Path) -> Result<PathBuf> {
         Some(parent) => Err(Error::Setting(SettingError::Option {
             option: "--metrics-file",
             problem: format!(
-                "{} is no directory; create it first, with mkdir -p",
+                "{} is not a directory; create it first, with mkdir -p",
                 parent.display()
             ),
         })),
@@ -633,7 +633,7 @@ fn settle_archive(
     job.archive.as_ref()?;
     match job.drain.at_end {
         AtEnd::Background => return archive::unknown(job, "it goes on in the background"),
-        AtEnd::Nothing => return archive::unknown(job, "nobody wants it now (--drain none)"),
+        AtEnd::Nothing => return archive::unknown(job, "not requested (--drain none)"),
         AtEnd::Wait => {}
     }
     let quiet = context.json;
@@ -642,7 +642,7 @@ fn settle_archive(
     match archived {
         Some(Ok(status)) => status,
         Some(Err(error)) => archive::unknown(job, &error.to_string()),
-        None => archive::unknown(job, "nobody waited for it; it goes on in the background"),
+        None => archive::unknown(job, "the run did not wait for it; it goes on in the background"),
     }
 }
 

@@ -162,8 +162,8 @@ impl Settings {
             let (found, directory) = looked.map_err(|error| unreadable(&path, &error))?;
             if let Some(why) = distrust(&found, &directory) {
                 let ways =
-                    format!("make it yours alone, or say --settings {NONE} or --settings FILE");
-                let problem = format!("is not obeyed, because {why}: {ways}");
+                    format!("make it yours alone, or give --settings {NONE} or --settings FILE");
+                let problem = format!("is not trusted, because {why}: {ways}");
                 return Err(Error::Setting(SettingError::Configuration { path, problem }));
             }
         }

@@ -32,7 +32,7 @@ use crate::output::size::human;
 const ADVICE: &str = "nothing was changed; use another --job or --store-root";
 const ADVICE_NEWER: &str = "nothing was changed; use the version of cairn that made it";
 const ADVICE_DAMAGED: &str =
-    "nothing was changed; what is drained is in the persist directory; remove the store with rm -r";
+    "nothing was changed; drained files are in the persist directory; remove the store with rm -r";
 
 /// Name of the namespace that every store has.
 pub const NODE: &str = "node";
@@ -79,7 +79,7 @@ impl Roots {
         if let Some(root) = &self.explicit {
             if !root.is_dir() {
                 let problem = format!(
-                    "{} is no directory; create it first, or leave the option and CAIRN_STORE_ROOT out",
+                    "{} is not a directory; create it first, or leave out the option and CAIRN_STORE_ROOT",
                     root.display()
                 );
                 return Err(Error::Setting(SettingError::Option {
@@ -269,14 +269,14 @@ impl OpenStore {
     fn damaged(&self, found: &cairn_core::Error) -> Error {
         let outside = match &self.job.persist {
             Some(persist) => format!(
-                "; what was drained is not concerned: cairn verify --persist {}",
+                "; drained files are not affected, see: cairn verify --persist {}",
                 quoted(&persist.to_string_lossy())
             ),
             None => String::new(),
         };
         let media = match self.job.media() {
             Some(media) => {
-                format!("; what is durable on its tier: cairn fsck {}", tier::shown(media))
+                format!("; to see what is durable on its tier: cairn fsck {}", tier::shown(media))
             }
             None => String::new(),
         };

@@ -356,7 +356,7 @@ fn one_in_so_many_checkpoints_is_drained_and_all_at_the_end() {
     let first = ["run", "--job", "levels", "--persist", &out, "--pfs-every", "3", "--"];
     let failing = format!("{script}; exit 1");
     let again = [&first[..], &["bash", "-c", &failing]].concat();
-    sandbox.cairn(&again).ends_with(1).says("4 files not drained, as was asked for");
+    sandbox.cairn(&again).ends_with(1).says("4 files not drained, as requested");
     sandbox.cairn(&["drain", "levels"]).succeeds();
     assert_eq!(drained(&sandbox, "levels"), [1, 2, 3, 4, 5, 6, 7]);
 }

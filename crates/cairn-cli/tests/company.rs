@@ -249,7 +249,7 @@ fn ranks_that_wait_are_told_why_the_store_could_not_be_filled() {
     server.set_mood(Mood::Fine);
     for (rank, mut running) in [1, 2].into_iter().zip(others) {
         assert_eq!(running.0.wait().expect("ends").code(), Some(1), "{}", text(rank));
-        assert!(text(rank).contains("was to fill it could not: "), "{}", text(rank));
+        assert!(text(rank).contains("that fills it failed: "), "{}", text(rank));
         assert!(text(rank).contains("AccessDenied"), "{}", text(rank));
     }
 }

@@ -189,9 +189,9 @@ fn file_in_use_is_refused_to_others_mapped_or_not() {
     }
     let tiers = [place.tier("dax", "one", ":8M"), place.tier("file", "one", ":8M")];
     let both = ["--tier", &tiers[0], "--tier", &tiers[1]];
-    place.run("second", &both, "true").refused_with("is the second tier in one place");
+    place.run("second", &both, "true").refused_with("is the second tier in the same place");
     let beside = ["--meta-tier", &tiers[0], "--tier", &tiers[1]];
-    place.run("second", &beside, "true").refused_with("is the second tier in one place");
+    place.run("second", &beside, "true").refused_with("is the second tier in the same place");
     place.run_on("first", "cat /cairn/file").succeeds().prints("kept\n");
 }
 

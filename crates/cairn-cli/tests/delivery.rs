@@ -304,7 +304,7 @@ fn run_of_another_program_does_not_end_a_job_that_failed() {
     let out = sandbox.out();
     let persist = out.to_str().expect("UTF-8");
     let look = sandbox.cairn(&["run", "--job", "job", "--persist", persist, "--", "ls", "/cairn"]);
-    look.ends_with(75).says("append").says("an earlier run of bash has not ended well");
+    look.ends_with(75).says("append").says("an earlier run of bash failed and has not been resumed");
     assert!(sandbox.store("job").exists());
     write(&sandbox, &["append"], "last").succeeds().says("store removed");
     assert_eq!(files_below(&out)["append"].len(), 2500);
@@ -693,12 +693,44 @@ fn checkpoint_of_the_run_that_went_back_to_an_image_is_its_own() {
     assert!(listed.contains("ckpt-{step}"), "{listed}");
 }
 
+/// Mechanism: the images of a job went as soon as no run was under way and every file was clean and
+/// outside.
+///
+/// Consequence: a program that failed to resume, but had opened and closed the torn file, took away
+/// the image that the user needed next.
+///
+/// Fix: images go when a run has succeeded, or with `cairn drain`.
+#[test]
+fn run_that_fails_to_resume_leaves_the_images() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::start(&sandbox, "job", &["--image-every", "none"]);
+    session.shell("echo 1 >/cairn/log");
+    sandbox.cairn(&["drain", "job", "--image"]).succeeds();
+    session.begin(
+        "exec python3 -c 'f = open(\"/cairn/log\", \"a\"); f.write(\"x\" * 9000); f.flush(); \
+         open(\"/cairn/reached\", \"w\"); import time; time.sleep(1000)'",
+    );
+    eventually("it is written", || {
+        sandbox.cairn(&["ls", "job"]).succeeds().stdout.contains("reached")
+    });
+    session.kill_all();
+    let fails = ["run", "--job", "job", "--", "bash", "-c", "echo x >>/cairn/log; exit 3"];
+    sandbox.cairn(&fails).ends_with(3);
+    let command = ["bash", "-c", "cat /cairn/log"];
+    let goes_back = [&["run", "--job", "job", "--resume", "image", "--"][..], &command].concat();
+    let ran = sandbox.cairn(&goes_back).succeeds();
+    assert_eq!(ran.stdout, "1\n");
+    let left = std::fs::read_dir(sandbox.out()).expect("is there").flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("image")), "{left:?}");
+}
+
 #[test]
 fn job_without_an_image_is_not_gone_back_with() {
     let sandbox = Sandbox::new();
     sandbox.run("job", "echo 1 >/cairn/log; exit 3").ends_with(3);
     let run = ["run", "--job", "job", "--resume", "image", "--", "true"];
-    sandbox.cairn(&run).ends_with(2).says("there is no whole image of job job");
+    sandbox.cairn(&run).ends_with(2).says("there is no complete image of job job");
     assert!(sandbox.cairn(&["ls", "job"]).succeeds().stdout.ends_with("log\n"));
     let own = ["run", "--job", "alone", "--", "bash", "-c", "echo 1 >/cairn/log; exit 3"];
     sandbox.cairn(&own).ends_with(3);

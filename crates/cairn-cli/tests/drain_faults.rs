@@ -120,7 +120,7 @@ fn directory_beneath_a_file_system_that_vanished_is_never_written_to() {
         code=0; "$CAIRN" run --job away --persist "$OUT/seen" -- bash -c '
             set -e; echo one >/cairn/a; await test -e "$OUT/seen/a"
             umount -l "$OUT/seen"; echo two >/cairn/b
-            says() { "$CAIRN" status away | grep -q "^  agent .*is not the directory that the job began to drain to"; }
+            says() { "$CAIRN" status away | grep -q "^  agent .*is not the directory that the job drained to before"; }
             await says; [ -z "$(ls -A "$OUT/seen")" ]
             mount --bind "$OUT/real" "$OUT/seen"; await test -e "$OUT/seen/b"
             umount -l "$OUT/seen"; echo three >/cairn/c; exit 3' || code=$?

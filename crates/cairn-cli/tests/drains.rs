@@ -293,13 +293,13 @@ fn evicted_files_keep_their_drained_copy_and_undrained_ones_are_not_evicted() {
 
     // A copy that somebody has removed does not count.
     fs::remove_file(sandbox.out().join("g")).expect("removes");
-    sandbox.cairn(&["rm", "evict:/g"]).ends_with(1).says("is not drained; it would be lost");
+    sandbox.cairn(&["rm", "evict:/g"]).ends_with(1).says("is not drained and would be lost");
     sandbox.cairn(&["drain", "evict"]).succeeds();
     sandbox.cairn(&["rm", "evict:/g"]).succeeds();
     assert_eq!(sandbox.drained("g"), "y\n");
 
     sandbox.run_undrained("only-here", "echo z >/cairn/h").succeeds();
-    sandbox.cairn(&["rm", "only-here:/h"]).ends_with(1).says("is not drained; it would be lost");
+    sandbox.cairn(&["rm", "only-here:/h"]).ends_with(1).says("is not drained and would be lost");
     sandbox.cairn(&["rm", "only-here"]).refused_with("files that are nowhere else (1)");
     sandbox.cairn(&["rm", "--force", "only-here:/h"]).succeeds();
     sandbox.cairn(&["rm", "only-here"]).succeeds();
@@ -428,7 +428,7 @@ fn files_with_names_of_cairns_own_stay_in_the_store_and_the_rest_arrives() {
     let (out, work) = (out.to_str().expect("UTF-8"), work.to_str().expect("UTF-8"));
     let options = ["run", "--job", "cb", "--persist", out, "--shared"];
     let arguments = [&options[..], &["--", "bash", "-c", script, work]].concat();
-    sandbox.cairn(&arguments).ends_with(75).says("files of Cairn's own");
+    sandbox.cairn(&arguments).ends_with(75).says("reserves this name for its own files");
     let drained = sandbox.cairn(&["drain", "cb", "--json"]).ends_with(75);
     for name in [
         "cairn-manifest.ca.json",
@@ -437,7 +437,7 @@ fn files_with_names_of_cairns_own_stay_in_the_store_and_the_rest_arrives() {
         ".cairn-odd",
         ".cairn-odd/f",
     ] {
-        let reason = format!("/{name} has a name that files of Cairn's own have there");
+        let reason = format!("/{name} cannot be drained: Cairn reserves this name");
         assert!(drained.stdout.contains(&reason), "{reason} in {}", drained.stdout);
     }
     // This file may have arrived under its first name.

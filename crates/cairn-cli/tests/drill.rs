@@ -46,7 +46,7 @@ fn run_that_cannot_go_on_fails_the_drill_and_keeps_its_store() {
     // The script exits by itself if it was killed before its first checkpoint.
     let script = "[ -e /cairn/ckpt.1 ] && exit 5; echo 1 >/cairn/ckpt.1; sleep 30";
     let ran = drill(&sandbox, &["--kills", "1", "--after", "3s..3s"], script).ends_with(1);
-    ran.says("the run ended with exit code 5").says("did not come back");
+    ran.says("the run ended with exit code 5").says("did not recover");
     sandbox.cairn(&["ls", "--jobs"]).succeeds().says("drill-");
     // The same program with another restart command.
     let options = ["--kills", "1", "--after", "3s..3s", "--restart", "cat /cairn/ckpt.1"];
@@ -146,7 +146,7 @@ fn run_that_has_nothing_below_the_prefix_is_no_success() {
     let sandbox = Sandbox::new();
     let options = ["--kills", "2", "--after", "0.5s..0.5s", "--restart", "sleep 2"];
     let ran = drill(&sandbox, &options, "echo x >elsewhere; sleep 1000").ends_with(1);
-    ran.says("the run ended well").says("no file was in the store at any kill (2)");
+    ran.says("the run ended well").says("the store was empty at every kill (2)");
     sandbox.cairn(&["ls", "--jobs"]).succeeds().prints("no stores\n");
     let report = drill(&sandbox, &[&options[..], &["--json"]].concat(), "sleep 1000").ends_with(1);
     assert_eq!(report.json()["kills"][0]["files"], 0, "{}", report.stdout);
@@ -174,7 +174,7 @@ fn drill_that_is_told_to_end_ends_its_run_and_leaves_nothing() {
         kill(signal, i64::from(child.id()));
         assert_eq!(child.wait().expect("ends").code(), Some(code));
         let said = fs::read_to_string(said).expect("is there");
-        assert!(said.contains("the drill was ended"), "{said}");
+        assert!(said.contains("ended the drill"), "{said}");
         sandbox.cairn(&["ls", "--jobs"]).succeeds().prints("no stores\n");
         let process = fs::read_to_string(begun).expect("is there");
         assert!(is_dead(process.trim()), "{signal}: the program lives");

@@ -122,7 +122,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
     let map = [&["run", "--persist", &out, "--map", "/cairn/o=../x"], &SCRIPT[..]].concat();
     sandbox.cairn(&map).refused_with("must stay below the persist directory");
     let map = [&["run", "--map", "/cairn/o=x"], &SCRIPT[..]].concat();
-    sandbox.cairn(&map).refused_with("name that with --persist");
+    sandbox.cairn(&map).refused_with("name it with --persist");
     let tier = "nvme-tcp://127.0.0.1:1/nqn.2026-11.io.cairn:t";
     let remote = [&["run", "--tier", tier], &SCRIPT[..]].concat();
     sandbox.cairn(&remote).refused_with("the tier nvme-tcp://127.0.0.1:1/");

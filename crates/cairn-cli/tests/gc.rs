@@ -102,7 +102,7 @@ fn store_left_behind_is_removed_only_when_it_is_old_and_all_of_it_is_safe() {
     assert!(!sandbox.store("old").exists());
     assert_eq!(sandbox.drained("a"), "one\n");
     gc(&sandbox, &[]).succeeds().says("freed 0 B in 0 stores");
-    gc(&sandbox, &["--job", "old"]).refused_with("no store of job old");
+    gc(&sandbox, &["--job", "old"]).refused_with("job old has no store");
 }
 
 fn gc_keeps(sandbox: &Sandbox, arguments: &[&str], job: &str, why: &str) {
@@ -233,7 +233,7 @@ fn what_a_removal_that_was_cut_off_left_is_removed() {
     let store = sandbox.store("half");
     let left = store.with_file_name(".half.removed-0");
     fs::rename(&store, &left).expect("renames");
-    sandbox.cairn(&["status", "half"]).refused_with("no store of job half");
+    sandbox.cairn(&["status", "half"]).refused_with("job half has no store");
     assert_eq!(row(&sandbox, "half")["state"], "removed");
     gc(&sandbox, &["--job", "half"]).succeeds();
     assert!(!left.exists());

@@ -95,9 +95,9 @@ fn what_would_land_in_a_place_of_another_stays_in_the_store_and_the_rest_arrives
     let sandbox = Sandbox::new();
     let script = "mkdir -p /cairn/out /cairn/results/run7 /cairn/results/other
         echo one >/cairn/out/a; echo two >/cairn/results/run7/a; echo three >/cairn/results/other/a";
-    run(&sandbox, &["--map", MAP], script).ends_with(75).says(
-        "/results/run7/a would land in the place of a directory that is mapped there (--map)",
-    );
+    run(&sandbox, &["--map", MAP], script)
+        .ends_with(75)
+        .says("/results/run7/a cannot be drained: --map puts a directory in its place");
     assert_eq!(sandbox.drained("results/run7/a"), "one\n");
     assert_eq!(sandbox.drained("results/other/a"), "three\n");
     run(&sandbox, &[], "mv /cairn/results/run7/a /cairn/b; rmdir /cairn/results/run7").succeeds();
@@ -115,7 +115,7 @@ fn mappings_that_cannot_be_or_contradict_what_is_there_are_refused() {
         (&["--map", "out"][..], "write FROM=TO"),
         (
             &["--map", "/other/out=x"],
-            "does not lie below /cairn; without that it is written other/out",
+            "does not lie below /cairn; relative to the prefix, write other/out",
         ),
         (&["--map", "out=/x"], "relative to the persist directory"),
         (&["--map", "out=../x"], "must stay below the persist directory"),
@@ -134,7 +134,8 @@ fn mappings_that_cannot_be_or_contradict_what_is_there_are_refused() {
     fs::remove_file(sandbox.work().join("cairn.toml")).expect("removes");
     assert!(!sandbox.store("melt").exists());
     let before = sandbox.drained_names();
-    run(&sandbox, &["--map", "out=elsewhere"], "true")
-        .refused_with("contradicts what job melt drained to that directory, with out=results/run7");
+    run(&sandbox, &["--map", "out=elsewhere"], "true").refused_with(
+        "contradicts earlier drains of job melt to that directory, made with out=results/run7",
+    );
     assert_eq!(sandbox.drained_names(), before);
 }

@@ -331,7 +331,7 @@ fn other_places_than_before_are_refused() {
     let larger = data.replace(":8M", ":16M");
     run(&["--meta-tier", &meta, "--tier", &larger]).refused_with("--tier");
     run(&["--tier", &meta]).refused_with("--meta-tier");
-    run(&["--meta-tier", &meta, "--tier", &meta]).refused_with("second tier in one place");
+    run(&["--meta-tier", &meta, "--tier", &meta]).refused_with("second tier in the same place");
     let aside = place.path("aside");
     fs::rename(place.path("data"), &aside).expect("it is there");
     run(&["--meta-tier", &meta, "--tier", &data]).refused_with(&place.path("data"));

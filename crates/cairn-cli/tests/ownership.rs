@@ -31,7 +31,7 @@ fn new_start_of_a_finished_job_is_refused_with_the_ways_on() {
     let sandbox = Sandbox::new();
     run(&sandbox, "melt", &[], "echo 1 >/cairn/result").succeeds();
     let again = run(&sandbox, "melt", &[], "echo 2 >/cairn/result");
-    let again = again.refused_with("earlier start of job melt").says("--stage").says("--fresh");
+    let again = again.refused_with("earlier run of job melt").says("--stage").says("--fresh");
     again.says("--shared");
     assert_eq!(sandbox.drained("result"), "1\n");
     assert!(!sandbox.store("melt").exists());
@@ -199,7 +199,7 @@ fn what_was_in_the_directory_before_is_set_aside() {
                   until [ -e $OUT/out/notes ] && [ \"$(cat $OUT/out/notes)\" = x ]; do sleep 0.02; done; rm out/notes; rmdir out; echo z >a; mv a b";
     let script = format!("OUT={}; {script}", out.display());
     let ran = sandbox.run("us", &script).succeeds();
-    ran.says("what was there before under names of the job's files is in");
+    ran.says("earlier files with the same names as the job's files are now in");
     let read = |name: &str| fs::read_to_string(out.join(name)).expect("it is there");
     assert_eq!([read("results"), read("link"), read("b")], ["new\n", "y\n", "z\n"]);
     assert_eq!(fs::read_link(out.join("other")).expect("a link"), Path::new("results"));

@@ -136,7 +136,7 @@ fn what_is_durable_is_not_promoted() {
         let mut arguments = vec!["run", "--promote"];
         arguments.extend(options);
         arguments.extend(["--", "true"]);
-        sandbox.cairn(&arguments).refused_with("--promote is for metadata in memory");
+        sandbox.cairn(&arguments).refused_with("--promote needs metadata in memory");
     }
 }
 

@@ -39,7 +39,7 @@ fn mount_prefix_that_is_relative_or_hides_something_is_refused() {
     refused(&["run", "--mount", "cairn", "--", "true"], "is relative");
     refused(&["run", "--mount", "/", "--", "true"], "root directory");
     refused(&["run", "--mount", "/a/../b", "--", "true"], "component");
-    refused(&["run", "--mount", "/etc", "--", "true"], "would hide");
+    refused(&["run", "--mount", "/etc", "--", "true"], "exists in the file system");
 }
 
 #[test]
@@ -73,8 +73,8 @@ fn discard_of_what_is_to_be_persisted_is_refused() {
 
 #[test]
 fn job_name_that_is_a_path_is_refused() {
-    refused(&["run", "--job", "../x", "--", "true"], "cannot name a job");
-    refused(&["status", "a/b"], "cannot name a job");
+    refused(&["run", "--job", "../x", "--", "true"], "is not a valid job name");
+    refused(&["status", "a/b"], "is not a valid job name");
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn directory_that_was_not_drained_to_is_said_by_whoever_reads_it() {
 fn stores_that_do_not_exist_or_are_ambiguous_are_said() {
     let sandbox = Sandbox::new();
     sandbox.cairn(&["ls"]).refused_with("there is no store");
-    sandbox.cairn(&["ls", "absent"]).refused_with("no store of job absent");
+    sandbox.cairn(&["ls", "absent"]).refused_with("job absent has no store");
     sandbox.run_undrained("one", "touch /cairn/f").succeeds();
     sandbox.run_undrained("two", "touch /cairn/f").succeeds();
     sandbox.cairn(&["ls"]).refused_with("one, two");

@@ -148,7 +148,7 @@ fn what_cannot_be_reported_is_refused_in_a_line() {
     sandbox.cairn(&["report", "none"]).refused_with("none");
     sandbox
         .cairn(&["report", "none", "--persist", out])
-        .refused_with("nothing is recorded of job none");
+        .refused_with("job none has no recorded figures");
     sandbox.cairn(&["report", "--persist", out]).refused_with("JOB");
     sandbox.run_undrained("idle", "true").succeeds();
     let options = ["report", "none", "--persist", out, "--device-bandwidth", "fast"];

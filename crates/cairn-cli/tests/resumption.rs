@@ -295,7 +295,7 @@ fn what_a_run_that_was_killed_had_only_built_goes() {
     // A note of a newer version is left to that version.
     leave_note(&sandbox, "rot", &json!({ "format": 2 }));
     let ran = again(&sandbox, "rot", &["--resume", "as-is"], SHOW).ends_with(1);
-    ran.says("cannot be ended").says("has format 2");
+    ran.says("cannot be finished").says("has format 2");
 }
 
 /// Mechanism: files were moved, and then directories that had become empty were removed.
@@ -413,8 +413,8 @@ fn run_whose_checkpoints_cannot_be_compared_is_given_up() {
     sandbox.agent("rot");
     fs::write(sandbox.store("rot").join("checkpoints.json"), "{").expect("writes");
     let ran = again(&sandbox, "rot", &[], SHOW).ends_with(1);
-    let ran = ran.says("could not all be compared").says("checkpoints.json is damaged");
-    ran.says("go on with what there is: --resume as-is").prints("");
+    let ran = ran.says("cannot verify or repair all").says("checkpoints.json is damaged");
+    ran.says("go on with the files as they are: --resume as-is").prints("");
     again(&sandbox, "rot", &["--resume", "as-is"], SHOW).ends_with(3).prints(BOTH);
 }
 

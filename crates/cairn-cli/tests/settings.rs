@@ -59,7 +59,7 @@ fn value_that_is_wrong_is_said_to_come_from_where_it_does() {
     line(&["--drain", "x"]).refused_with("cairn: invalid value 'x' for '--drain <HOW>'");
 
     for (name, value, part) in [
-        ("CAIRN_RUN_JOB", "a/b", "\"a/b\" cannot name a job"),
+        ("CAIRN_RUN_JOB", "a/b", "\"a/b\" is not a valid job name"),
         ("CAIRN_RUN_MOUNT", "x", "the mount prefix \"x\" is relative"),
         ("CAIRN_RUN_TIER", "ram:8GX", "\"8GX\" is not a size"),
         ("CAIRN_RUN_TIER", "ram:9999T", "a RAM tier of 9.76 PiB is larger"),
@@ -72,7 +72,7 @@ fn value_that_is_wrong_is_said_to_come_from_where_it_does() {
         ("CAIRN_DRAIN_END", "x", "invalid value 'x' for '--drain <HOW>'"),
         ("CAIRN_DRAIN_UNTIL", "x", "--until is \"x\", but must be"),
         ("CAIRN_SPACE_RETAIN", "x", "--retain is \"x\", but must be"),
-        ("CAIRN_SPACE_RETAIN", "age=x", "\"x\" is not a length of time"),
+        ("CAIRN_SPACE_RETAIN", "age=x", "\"x\" is not a duration"),
         ("CAIRN_CHECKPOINT_SETTLE", "x", "--settle: "),
         ("CAIRN_FILES_TEMPORARY", "[", "\"[\" is not a pattern"),
         ("CAIRN_ARCHIVE_URL", "x", "--archive: "),
@@ -86,13 +86,13 @@ fn value_that_is_wrong_is_said_to_come_from_where_it_does() {
         .refused_with("cairn: invalid value 'y'");
 
     for (text, place) in [
-        ("\n[run]\njob = \"a/b\"\n", "line 3: run.job: \"a/b\" cannot name a job"),
+        ("\n[run]\njob = \"a/b\"\n", "line 3: run.job: \"a/b\" is not a valid job name"),
         ("[run]\nscope = \"x\"\n", "line 2: run.scope: --scope is \"x\""),
         ("[run]\ntier = [\"ram:1G\",\n\"ram:x\"]\n", "line 2: run.tier: \"x\" is not a size"),
         ("[run]\ndiscard = true\n", "line 2: run.discard: --discard contradicts"),
         ("[drain]\n\nend = \"x\"\n", "line 3: drain.end: --drain is \"x\""),
         ("[space]\nquota = \"x\"\n", "line 2: space.quota: \"x\" is not a size"),
-        ("[space.retain]\nage = \"x\"\n", "line 1: space.retain: \"x\" is not a length"),
+        ("[space.retain]\nage = \"x\"\n", "line 1: space.retain: \"x\" is not a duration"),
         ("[checkpoint.levels]\npfs = 0\n", "line 2: checkpoint.levels.pfs: --pfs-every: "),
         ("[checkpoint.levels]\nnode = 2\n", "line 2: checkpoint.levels.node: "),
         ("[store]\nroot = \"/nowhere\"\n", "line 2: store.root: --store-root: /nowhere"),

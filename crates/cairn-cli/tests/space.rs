@@ -146,7 +146,7 @@ fn checkpoint_that_found_no_room_is_none() {
         script,
     ]);
     ran.ends_with(3)
-        .says("1 file only in the store, because the writer died, or could not write all");
+        .says("1 file only in the store, because the writer died, a write failed");
     assert_eq!(sandbox.drained_names(), ["dump.1"]);
     sandbox.cairn(&["ls", "full", "--newest", "dump.*"]).prints("/cairn/dump.1\n");
     let again = ["exec", "--job", "full", "--", "bash", "-c", "echo whole >/cairn/dump.2"];

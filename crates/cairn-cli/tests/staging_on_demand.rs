@@ -492,7 +492,7 @@ fn when_files_come_is_said_by_option_variable_or_file() {
     run(&["--stage=on-demand"], None).succeeds().says(&later);
     run(&[], Some("on-demand")).succeeds().says(&later);
     run(&[], Some("true")).succeeds().says(&now);
-    run(&[], Some("false")).refused_with("to go on from them: --stage");
+    run(&[], Some("false")).refused_with("to continue from them: --stage");
     run(&["--stage=soon"], None).ends_with(2).says("on-demand");
     for (setting, said) in [("true", &now), ("\"whole\"", &now), ("\"on-demand\"", &later)] {
         fs::write(stage.sandbox.work().join("cairn.toml"), format!("[run]\nstage = {setting}\n"))

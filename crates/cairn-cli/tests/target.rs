@@ -36,7 +36,7 @@ fn what_cannot_be_exported_or_reached_is_refused_in_one_line() {
     sandbox.cairn(&["target", "ram:4M", "--connections", "0"]).refused_with("--connections");
     sandbox.cairn(&["target", "ram:4M", "--nqn", "store"]).refused_with("name of a subsystem");
     sandbox.cairn(&["discover", "127.0.0.1:1"]).ends_with(1).says("refused");
-    sandbox.cairn(&["discover", "[:"]).refused_with("there is no host");
+    sandbox.cairn(&["discover", "[:"]).refused_with("cannot find the host");
 }
 
 /// Writes a file of the sandbox and returns its path.

@@ -153,8 +153,8 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// Whether programs map copies of the tier's bytes, which `write_back` and `evict_unmapped` write to
-    /// the tier.
+    /// Whether programs map copies of the tier's bytes, which `write_back` and `evict_unmapped`
+    /// write to the tier.
     fn shows_copies(&self) -> bool {
         self.mappable().is_some_and(|mappable| mappable.copies)
     }

@@ -23,7 +23,7 @@ pub enum Error {
     },
     /// The controller closed the connection.
     Closed,
-    /// The controller violates the protocol. The text reads "the controller has sent …".
+    /// The controller violates the protocol. The text reads "the controller sent …".
     Malformed {
         /// What it has sent.
         what: &'static str,
@@ -92,7 +92,7 @@ impl fmt::Display for Error {
                 write!(formatter, "cannot {action}: {why}")
             }
             Error::Closed => formatter.write_str("the controller closed the connection"),
-            Error::Malformed { what } => write!(formatter, "the controller has sent {what}"),
+            Error::Malformed { what } => write!(formatter, "the controller sent {what}"),
             Error::Terminated { why } => write!(
                 formatter,
                 "the controller ended the connection: fatal error {:#x}, {:#x}",
@@ -104,7 +104,7 @@ impl fmt::Display for Error {
                 write!(formatter, "the namespace is reserved by {holder}")
             }
             Error::Unsuitable { why } | Error::Unauthenticated { why } => formatter.write_str(why),
-            Error::Invalid => formatter.write_str("a range that is not one of whole blocks"),
+            Error::Invalid => formatter.write_str("the range is outside the namespace, or not of whole blocks"),
         }
     }
 }

@@ -392,7 +392,8 @@ impl SharedRemote {
     fn has_seen(&self, is_so: impl Fn(&Remote<TcpFabric>) -> bool) -> bool {
         let generation = process::generation();
         let _turn = Turn::take(&self.locked, generation);
-        // SAFETY: only this thread has the connection. It is looked at only if it is this process's.
+        // SAFETY: only this thread has the connection. It is looked at only if it is this
+        // process's.
         self.owner.load(Ordering::Relaxed) == generation
             && is_so(unsafe { &(&*self.connection.get()).remote })
     }

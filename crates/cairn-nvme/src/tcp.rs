@@ -251,8 +251,8 @@ impl TcpTransport {
         self.failure.map_or(Ok(true), Err)
     }
 
-    /// Tells the controller what it did wrong, as far as the socket takes that within `TERMINATE_TIMEOUT`.
-    /// Returns the same as our error.
+    /// Tells the controller what it did wrong, as far as the socket takes that within
+    /// `TERMINATE_TIMEOUT`. Returns the same as our error.
     fn send_termination(&mut self, malformed: Malformed) -> Error {
         let (status, information) = malformed.fault.encode();
         let terminate = Header::HostTerminate(Terminate { status, information });

@@ -151,8 +151,12 @@ fn has_working_directory() -> bool {
     !cwd::is_foreign() && cwd::inode().is_some()
 }
 
-/// Records that the process is ending in an orderly way. It may still write to its files.
+/// Records that the process is ending in an orderly way. It may still write to its files. A rank of
+/// MPI that has not finalised does not end in an orderly way.
 pub fn mark_ending() {
+    if rank::is_unfinished() {
+        return;
+    }
     if let Some(mount) = mount::attached() {
         let _ = mount::current();
         let _ = mount.own_slot().map(|slot| mount.fs().mark_exec(slot, true));
@@ -160,12 +164,17 @@ pub fn mark_ending() {
 }
 
 /// Ends the process in an orderly way: releases everything that it holds as clean. Later calls of
-/// ours fail.
+/// ours fail. A rank of MPI that has not finalised is left to be reaped as a dead process, so the
+/// files that it was writing are unclean.
 pub fn end() {
     // A poisoned mount must not mark anything clean.
     let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else { return };
     let Some(slot) = mount.own_slot() else { return };
     mount::begin_end();
+    if rank::is_unfinished() {
+        mount::set_ended();
+        return;
+    }
     seal_all(mount);
     mapping::end_all(mount, slot);
     let _ = mount.fs().detach(slot, mount::now());

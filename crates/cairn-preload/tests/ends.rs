@@ -80,3 +80,56 @@ fn profile_of_a_program_is_where_the_program_is() {
     let expected = "gmon/cairn/here:\ngmon.out\nother.\n\n/cairn/there:\nit.\nits.\n0\n";
     assert_eq!(text(&ran), expected, "{}", errors(&ran));
 }
+
+/// A library that has no more of MPI than two functions, and a rank that ends in one of two ways.
+const MPI: &str = "int MPI_Init(int *count, char ***list) { (void)count; (void)list; return 0; }\n\
+                   int MPI_Finalize(void) { return 0; }\n";
+const RANK: &str = r#"
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int MPI_Init(int *, char ***);
+int MPI_Finalize(void);
+int main(int count, char **list) {
+    MPI_Init(&count, &list);
+    int closed = open(list[3], O_CREAT | O_WRONLY, 0644), file = open(list[2], O_CREAT | O_WRONLY, 0644);
+    if (write(closed, "all", 3) != 3 || close(closed) != 0 || write(file, "half", 4) != 4) return 9;
+    if (strcmp(list[1], "finalised") == 0) MPI_Finalize();
+    if (strcmp(list[1], "exits_at_once") == 0) _exit(1);
+    exit(1);
+}
+"#;
+
+/// Mechanism: ranks whose launcher died were told so by their MPI library, which called `exit`
+/// while they were writing a checkpoint. Consequence: the files counted as closed, and a checkpoint
+/// that was written by half was offered for restart. Fix: a rank that ends before `MPI_Finalize`
+/// counts as dead.
+#[test]
+fn rank_ends_before_it_finalises_then_what_it_has_open_is_unclean() {
+    let stage = Stage::new();
+    let compile = |name: &str, source: &str, arguments: &[&std::ffi::OsStr]| {
+        let path = stage.plain().with_file_name(name);
+        let output = path.with_extension(if name == "mpi.c" { "so" } else { "out" });
+        std::fs::write(&path, source).expect("writes");
+        let mut compiler = std::process::Command::new("cc");
+        compiler.arg("-o").args([&output, &path]).args(arguments);
+        assert!(compiler.status().expect("there is a C compiler").success(), "{name}");
+        output
+    };
+    let library = compile("mpi.c", MPI, &["-shared".as_ref(), "-fPIC".as_ref()]);
+    let program = compile("rank.c", RANK, &[library.as_os_str()]);
+    let program = program.to_str().expect("UTF-8");
+    let script = "for how in finalised exits exits_at_once; do \
+                  \"$0\" $how /cairn/$how /cairn/$how.closed; done; true";
+    let ran = stage.cairn(&["run", "--job", "rank-ends", "--", "sh", "-c", script, program]);
+    assert_eq!(ran.status.code(), Some(0), "{}", errors(&ran));
+    let listing = text(&stage.cairn(&["ls", "rank-ends", "--json"]));
+    stage.cairn(&["rm", "rank-ends", "--discard"]);
+    let found = |name: &str| state(&listing, name);
+    assert_eq!(found("finalised"), "clean");
+    assert_eq!([found("exits"), found("exits_at_once")], ["unclean", "unclean"]);
+    for name in ["finalised.closed", "exits.closed", "exits_at_once.closed"] {
+        assert_eq!(found(name), "clean", "{name}");
+    }
+}

@@ -32,7 +32,7 @@ const HOUSES: [House; 6] = [
     House {
         name: "cairn-target",
         rooms: &[
-            "rehearsal",
+            "inline_target",
             "event_loop",
             "connection",
             "grants",
@@ -111,6 +111,7 @@ const HOUSES: [House; 6] = [
             "create/placement -> commands",
             "create/request -> resume",
             "create/staging -> drain",
+            "error/tier -> output",
             "run/probe -> check",
             "run/run -> check",
             "run/run -> commands",

@@ -160,7 +160,7 @@ submit --gres=cairn:5 --wrap true 2>&1 | grep -o 'Requested node configuration.*
 E
 
 expect job_waits_while_the_target_has_no_room_and_says_why 'PENDING BeginTime
-AdminComment=cairn on n1: the target refuses: there is no room for 67108864 bytes; 50331648 of 50331648 are free
+AdminComment=cairn on n1: the target refused: there is no room for 67108864 bytes; 50331648 of 50331648 are free
 the nodes are idle
 nothing is granted
 srun: no room
@@ -175,7 +175,7 @@ echo the nodes are idle
 cat said.* 2>/dev/null
 granted
 scancel "\$job"
-srun --nodelist=n1 --gres=cairn:4 echo must not run | grep -q 'cairn: the target refuses: there is no room' && echo srun: no room
+srun --nodelist=n1 --gres=cairn:4 echo must not run | grep -q 'cairn: the target refused: there is no room' && echo srun: no room
 settled
 target grant --job other --size 48M >other
 job=\$(submit --nodelist=n1 --gres=cairn:3 --wrap 'echo waited for room, then ran')

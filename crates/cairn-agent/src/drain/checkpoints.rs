@@ -301,10 +301,10 @@ impl Checkpoints {
         Ok(sets)
     }
 
-    /// AdaptiveSpin at the files: which may be copied, and in which order. `ripe` are the sets that were
-    /// complete before `groves` were read. A set that became complete since and is no older than
-    /// the newest of these waits for the next look: a file that was closed earlier may have been
-    /// read while it was still open.
+    /// AdaptiveSpin at the files: which may be copied, and in which order. `ripe` are the sets that
+    /// were complete before `groves` were read. A set that became complete since and is no older
+    /// than the newest of these waits for the next look: a file that was closed earlier may have
+    /// been read while it was still open.
     pub fn look(&mut self, groves: &[NamespaceTree<'_>], told: Told, ripe: &[Set]) -> Result<View> {
         let is_under_way = std::mem::take(&mut self.run_was_seen) || self.is_run_under_way();
         let ended = if is_under_way { self.runs.saturating_sub(1) } else { self.runs };

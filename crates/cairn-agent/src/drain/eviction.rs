@@ -80,9 +80,9 @@ impl Drainer {
         self.remove(leaving)
     }
 
-    /// Whether the persist directory has this version of a file or symbolic link. AdaptiveSpin at the
-    /// copy: one that somebody changed or removed is dropped from the manifest, so that it is made
-    /// again.
+    /// Whether the persist directory has this version of a file or symbolic link. AdaptiveSpin at
+    /// the copy: one that somebody changed or removed is dropped from the manifest, so that it is
+    /// made again.
     fn is_drained(&mut self, path: &FilePath, attributes: &Attributes) -> Result<bool> {
         let Some(ledger) = &mut self.ledger else { return Ok(false) };
         let is_same = ledger.entry(path).is_some_and(|entry| {

@@ -26,7 +26,7 @@ pub enum Error {
     },
     /// The persist directory is not the one that the job began to drain to.
     #[error(
-        "{} is not the directory that the job began to drain to: its file system is not mounted, or another one is; \
+        "{} is not the directory that the job drained to before: its file system is not mounted, or another one is mounted; \
          nothing is written there",
         path.display()
     )]
@@ -36,8 +36,8 @@ pub enum Error {
     },
     /// The persist directory holds files of another job.
     #[error(
-        "{} belongs to job {owner}: drain to another directory, with cairn drain JOB --persist DIR, or, if no two files have one name, \
-         with --shared",
+        "{} belongs to job {owner}; drain to another directory with: cairn drain JOB --persist DIR, or, if the jobs' files \
+         have different names, add --shared",
         path.display()
     )]
     Owned {
@@ -47,7 +47,7 @@ pub enum Error {
         owner: String,
     },
     /// In a shared directory, a file's name is taken by something that this job did not put there.
-    #[error("{} is there already, of another job or user; both stay", path.display())]
+    #[error("{} exists already and belongs to another job or user; both files are kept", path.display())]
     Taken {
         /// The name.
         path: PathBuf,
@@ -127,7 +127,7 @@ pub enum Error {
         path: FilePath,
     },
     /// A file is not drained, and removing it from the store would lose it.
-    #[error("/{path} is not drained; it would be lost: drain it first, or add --force")]
+    #[error("/{path} is not drained and would be lost; drain it first, or add --force")]
     NotDrained {
         /// The file.
         path: FilePath,
@@ -156,8 +156,8 @@ pub enum Error {
     /// The agent has no credentials for the object store.
     #[error(
         "the agent (process {pid}) has no credentials for the archive: neither AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY \
-         in the environment that it was started in, nor the profile {profile} in ~/.aws/credentials; to start another one \
-         with them: kill {pid}, and give them to the next cairn command"
+         in its environment, nor the profile {profile} in ~/.aws/credentials; end the agent with kill {pid}, and set the \
+         credentials for the next cairn command, which starts a new agent"
     )]
     AgentWithoutCredentials {
         /// The agent.
@@ -167,7 +167,7 @@ pub enum Error {
     },
     /// The agent's process is stopped and does not go on by itself.
     #[error(
-        "the agent, process {pid}, is stopped; kill -CONT {pid} lets it go on, kill -KILL {pid} has the next command start another"
+        "the agent, process {pid}, is stopped; continue it with kill -CONT {pid}, or end it with kill -KILL {pid}: the next command starts a new one"
     )]
     AgentStopped {
         /// Its process id.
@@ -177,18 +177,18 @@ pub enum Error {
     #[error("stopped")]
     Stopped,
     /// Copies of mapped files in an image may be newer than something that the image lacks.
-    #[error("mapped files were stored to while they were copied")]
+    #[error("mapped files changed while they were copied")]
     Unsteady,
     /// A file of the program has a name that is reserved for Cairn's own files.
     #[error(
-        "/{path} has a name that files of Cairn's own have there, and cannot be drained; rename it"
+        "/{path} cannot be drained: Cairn reserves this name for its own files; rename it"
     )]
     Reserved {
         /// The file, relative to the store.
         path: FilePath,
     },
     /// An image does not fit beside the last one.
-    #[error("no room for an image in {}: {missing_bytes} bytes more would do", .place.display())]
+    #[error("no room for an image in {}: {missing_bytes} bytes more are needed", .place.display())]
     NoRoom {
         /// Directory of the image.
         place: PathBuf,
@@ -197,14 +197,14 @@ pub enum Error {
     },
     /// A file of the program would land in the place of a mapped directory.
     #[error(
-        "/{path} would land in the place of a directory that is mapped there (--map); rename it"
+        "/{path} cannot be drained: --map puts a directory in its place; rename it"
     )]
     Occupied {
         /// The file, relative to the store.
         path: FilePath,
     },
     /// A manifest was written with another mapping.
-    #[error("{} is of files that were mapped otherwise; say the same with --map, or choose another directory", path.display())]
+    #[error("{} was written with another --map; give the same one, or choose another directory", path.display())]
     Mapped {
         /// The manifest.
         path: PathBuf,

@@ -159,8 +159,8 @@ impl Recorder {
         }
     }
 
-    /// AdaptiveSpin if something seems to happen, or the interval has passed. Returns whether something
-    /// happens.
+    /// AdaptiveSpin if something seems to happen, or the interval has passed. Returns whether
+    /// something happens.
     fn turn(&mut self, shared: &Shared) -> bool {
         let since = self.looked.0.elapsed();
         if since < (self.cost * COST_SHARE).min(PAUSE_MAX) {
@@ -500,8 +500,8 @@ impl Recorder {
         replaced.ok().map(|()| file)
     }
 
-    /// AdaptiveSpin once more and copies the timeline to the persist directory. Errors: those of the
-    /// directory; a file that is not a timeline has the name.
+    /// AdaptiveSpin once more and copies the timeline to the persist directory. Errors: those of
+    /// the directory; a file that is not a timeline has the name.
     pub fn conclude(&mut self, shared: &Shared, persist: Option<&Path>) -> Result<()> {
         self.look(shared);
         self.flush();

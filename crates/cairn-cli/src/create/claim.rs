@@ -214,7 +214,7 @@ impl Claim {
             return;
         }
         let line = restart_check::line(self).unwrap_or_else(|error| {
-            Some(format!("cannot find out which checkpoints are whole: {error}"))
+            Some(format!("cannot tell which checkpoints are complete: {error}"))
         });
         line.iter().for_each(|line| crate::output::say!("cairn: {}: {line}", self.store.job.job));
     }
@@ -612,7 +612,7 @@ fn check_persist(persist: &Path, job: &Job) -> Result<()> {
         error @ cairn_agent::Error::AnotherDirectory { .. } => Error::Setting(SettingError::Persist {
             path: persist.to_path_buf(),
             problem: format!("cannot be used: {error}"),
-            advice: "mount it again, or say that it is to be this one with: cairn drain JOB --persist DIR",
+            advice: "mount it again, or choose the present one with: cairn drain JOB --persist DIR",
         }),
         other => other.into(),
     })

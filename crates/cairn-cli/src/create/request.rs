@@ -271,7 +271,7 @@ impl Request {
             check_job_name(job).map_err(Error::of("--job"))?;
         }
         if request.scope == Some(Scope::Rank) && request.map.is_some() {
-            let problem = "each rank has a directory of its own with --scope rank".to_string();
+            let problem = "with --scope rank each rank drains to its own directory; leave one of them out".to_string();
             return Err(Error::Setting(SettingError::Map { value: map.join(","), problem }));
         }
         if request.scope == Some(Scope::Rank) {
@@ -459,16 +459,16 @@ fn mapping(values: &[String], mount: &str) -> Result<Option<Mapping>> {
                 let inner = from.trim_start_matches('/');
                 let problem = "the first part does not lie below";
                 return Err(refuse(&format!(
-                    "{problem} {mount}; without that it is written {inner}"
+                    "{problem} {mount}; relative to the prefix, write {inner}"
                 )));
             }
         };
         if to.starts_with('/') {
-            return Err(refuse("the place is relative to the persist directory"));
+            return Err(refuse("the place must be relative to the persist directory"));
         }
         let path = |bytes, problem| FilePath::parse(bytes).ok_or_else(|| refuse(problem));
         Ok(Rule {
-            from: path(inner.as_os_str().as_bytes(), "the first part is no path")?,
+            from: path(inner.as_os_str().as_bytes(), "the first part is not a path")?,
             to: path(to.as_bytes(), "the place must stay below the persist directory, without ..")?,
         })
     };
@@ -600,9 +600,9 @@ fn chosen(tier: &TierSpec) -> String {
     match &tier.path {
         Some(path) => {
             let path = path.display();
-            format!("the store has {bytes} in {path}; to choose: --tier file:PATH:SIZE")
+            format!("the store has {bytes} in {path}; to choose the size: --tier file:PATH:SIZE")
         }
-        None => format!("the store has {bytes} of memory; to choose: --tier ram:SIZE"),
+        None => format!("the store has {bytes} of memory; to choose the size: --tier ram:SIZE"),
     }
 }
 
@@ -694,7 +694,7 @@ mod tests {
             (tier(&["8G"]), "not a tier"),
             (tier(&["disk:8G"]), "not a tier"),
             (tier(&["ram:1"]), "too small"),
-            (tier(&["ram:1G", "ram:2G"]), "second tier in one place"),
+            (tier(&["ram:1G", "ram:2G"]), "second tier in the same place"),
             (meta("file:/tmp/x"), "write file:/tmp/x:SIZE"),
             (meta("raw"), "not a tier"),
             (promote(Some("file:/tmp/x:1G"), &["ram"]), "file:/tmp/x makes them durable"),

@@ -13,8 +13,8 @@ pub enum CopyError {
     },
     /// Neither or both sides of a copy are in a store.
     #[error(
-        "exactly one of source and target must lie in a store, written JOB:/path; use cp(1) for \
-         the rest"
+        "exactly one of source and target must be in a store, written JOB:/path; to copy between \
+         other paths use cp(1)"
     )]
     CopySides,
     /// A directory where a file is expected.

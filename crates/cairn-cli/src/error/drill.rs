@@ -7,7 +7,7 @@ use super::EXIT_FAILURE;
 pub enum DrillError {
     /// A run that did not recover in a drill.
     #[error(
-        "the run did not come back: it ended with exit code {code}; its store is kept: cairn ls --checkpoints {job}"
+        "the run did not recover: it ended with exit code {code}; its store is kept, see: cairn ls --checkpoints {job}"
     )]
     NotRecovered {
         /// Job of the drill.
@@ -17,8 +17,8 @@ pub enum DrillError {
     },
     /// A run that ended before all kills of a drill.
     #[error(
-        "the run ended before it was killed as often as was asked for ({kills} of {wanted} times); give shorter times \
-         with --after, or fewer --kills"
+        "the run ended too early: it was killed {kills} of {wanted} times; give shorter times with --after, or fewer \
+         --kills"
     )]
     TooFewKills {
         /// Number of kills.
@@ -28,22 +28,22 @@ pub enum DrillError {
     },
     /// A drill whose program had no files in the store at any kill.
     #[error(
-        "no file was in the store at any kill ({kills}), so that nothing was tested; have the program write its checkpoints below the prefix, \
-         /cairn unless that was set, or kill it later, with --after"
+        "nothing was tested: the store was empty at every kill ({kills}); have the program write its checkpoints below the prefix \
+         (default /cairn), or kill it later with --after"
     )]
     NothingAtStake {
         /// Number of kills.
         kills: u32,
     },
     /// A signal ended the drill.
-    #[error("the drill was ended by signal {signal}; so was its run, and its store is removed")]
+    #[error("signal {signal} ended the drill and its run; the store is removed")]
     DrillEnded {
         /// The signal.
         signal: i32,
     },
     /// Processes left their process group and survived a kill.
     #[error(
-        "{processes} processes of the run have left its process group and live on; a drill kills the group only: start them in it, or end them by hand"
+        "{processes} processes of the run left its process group and survived the kill; start them in that group, or end them by hand"
     )]
     ProcessesSurvived {
         /// Number of processes.

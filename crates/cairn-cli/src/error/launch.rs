@@ -20,8 +20,8 @@ pub enum LaunchError {
     },
     /// Programs would not be served.
     #[error(
-        "files below the prefix cannot be served: {}: {reason}; install that again with the command, or start the \
-         program all the same with CAIRN_RUN_PROBE=never", library.display()
+        "files below the prefix cannot be served: {}: {reason}; reinstall the library together with the command, or skip \
+         this check with CAIRN_RUN_PROBE=never", library.display()
     )]
     Unserved {
         /// Library that programs load.
@@ -30,7 +30,7 @@ pub enum LaunchError {
         reason: String,
     },
     /// A file that programs are linked with is missing.
-    #[error("cannot find {file} (looked for {looked_for}); it comes with: make install")]
+    #[error("cannot find {file} (looked for {looked_for}); install it with: make install")]
     NotInstalled {
         /// The file.
         file: &'static str,

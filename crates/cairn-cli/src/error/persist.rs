@@ -8,7 +8,7 @@ use super::{EXIT_DRAIN, EXIT_FAILURE, EXIT_USAGE};
 #[derive(Debug, thiserror::Error)]
 pub enum PersistError {
     /// A new store is to be filled, but has no source.
-    #[error("--stage fills the store from the persist directory; name that with --persist")]
+    #[error("--stage needs a persist directory to fill the store from; name it with --persist")]
     NothingToStage,
     /// The persist directory has files that this run would replace.
     #[error("{}", owned(path, owner, *is_own))]
@@ -22,7 +22,8 @@ pub enum PersistError {
     },
     /// `--stage` with scope `rank`: only the ranks know whose files these are.
     #[error(
-        "--stage fills a tree that all processes share; with --scope rank each rank makes its own"
+        "--stage fills one tree for all processes, but with --scope rank each rank has its own; \
+         leave one of them out"
     )]
     StageOfRanks,
     /// The job has no persist directory.
@@ -39,7 +40,7 @@ pub enum PersistError {
     },
     /// A directory without a manifest.
     #[error(
-        "{} has no {name}; only a directory that cairn drained to can be verified or restored",
+        "{} has no {name}, so it cannot be verified or restored; name a directory that cairn drained to",
         path.display(),
     )]
     NoManifest {
@@ -50,7 +51,7 @@ pub enum PersistError {
     },
     /// An archive without checkpoints.
     #[error(
-        "{url} has no checkpoint; what cairn run --archive URL archives there, cairn restore URL finds"
+        "{url} has no checkpoint; give the URL that was archived to with: cairn run --archive URL"
     )]
     NothingArchived {
         /// `s3://BUCKET/PREFIX`, with the job if known.
@@ -114,14 +115,14 @@ impl PersistError {
 
 /// Returns the message about a persist directory with existing files.
 fn owned(path: &Path, owner: &str, is_own: bool) -> String {
-    let (path, ways) = (path.display(), "to begin anew after they are set aside: --fresh");
+    let (path, ways) = (path.display(), "to set them aside and start anew: --fresh");
     match is_own {
         true => format!(
-            "{path} has files of an earlier start of job {owner}; to go on from them: --stage; {ways}; to add files of other names: --shared"
+            "{path} has files of an earlier run of job {owner}; to continue from them: --stage; {ways}; to add files with other names: --shared"
         ),
         false => format!(
-            "{path} belongs to job {owner}; to go on with that job: --job {owner} --stage; {ways}; to add files of other names: --shared; \
-             else name another directory"
+            "{path} belongs to job {owner}; to continue that job: --job {owner} --stage; {ways}; to add files with other names: --shared; \
+             or name another directory"
         ),
     }
 }

@@ -20,7 +20,7 @@ pub enum ReportError {
     Advice(cairn_agent::model::advise::Refused),
     /// The job has no measured checkpoint.
     #[error(
-        "job {job} has announced no complete checkpoint (cairn_checkpoint_begin and _end); say what one costs, as \
+        "job {job} has announced no complete checkpoint (cairn_checkpoint_begin and _end); give the time of one, as \
          in --checkpoint-cost 12s"
     )]
     NotMeasured {
@@ -28,10 +28,10 @@ pub enum ReportError {
         job: String,
     },
     /// Standard output is not a terminal.
-    #[error("cairn top draws on a terminal; for programs there is: cairn status --json")]
+    #[error("cairn top needs a terminal; in scripts use: cairn status --json")]
     NoTerminal,
     /// The job has no timeline.
-    #[error("nothing is recorded of job {job}: there is no {}; give --persist where it was drained to", path.display())]
+    #[error("job {job} has no recorded figures: there is no {}; name the directory it was drained to with --persist", path.display())]
     NoTimeline {
         /// The job.
         job: String,

@@ -7,8 +7,8 @@ use super::{EXIT_FAILURE, EXIT_USAGE};
 pub enum ResumeError {
     /// A store must be rebuilt from its media after a write error, but programs use it.
     #[error(
-        "writing to the tier of job {job} failed, and {users} its store, which can be made again from the tier only \
-         without them; nothing was changed: end them, and run it again"
+        "writing to the tier of job {job} failed, and its store cannot be rebuilt from the tier while {users} it; \
+         nothing was changed: end these processes, and run the job again"
     )]
     MediaInUse {
         /// The job.
@@ -18,9 +18,9 @@ pub enum ResumeError {
     },
     /// A rebuild from the media after a write error would lose complete files.
     #[error(
-        "writing to {tier} failed, and the store can only be made again from what is there; {files}, complete, would be lost with \
-         the memory that has the data: {names}; nothing was changed: bring that to safety with {drain}, or give it up with --yes, \
-         and run it again"
+        "writing to {tier} failed, so the store must be rebuilt from what is there; {files}, complete, would be lost because \
+         the data is only in memory: {names}; nothing was changed: save the data with {drain}, or give it up with --yes, \
+         and run the job again"
     )]
     NotOnMedia {
         /// Tier of the metadata.
@@ -34,8 +34,8 @@ pub enum ResumeError {
     },
     /// Checkpoints could not be compared with their checksums, or damaged ones not repaired.
     #[error(
-        "the newest checkpoints of job {job} could not all be compared with their checksums, or put right: {reason}; nothing was \
-         started: run it again when that is mended, or go on with what there is: --resume as-is"
+        "cannot verify or repair all of the newest checkpoints of job {job}: {reason}; nothing was started: fix that and run \
+         the job again, or go on with the files as they are: --resume as-is"
     )]
     NotCompared {
         /// The job.
@@ -57,7 +57,7 @@ pub enum ResumeError {
     },
     /// `--resume image` for a job without an image.
     #[error(
-        "there is no whole image of job {job} in {persist} to go on from; nothing was changed: to go on with the store, leave out \
+        "there is no complete image of job {job} in {persist}; nothing was changed: to go on with the store, leave out \
          --resume image"
     )]
     NoImage {
@@ -68,8 +68,8 @@ pub enum ResumeError {
     },
     /// The store could not be copied out before a resume from the image.
     #[error(
-        "what job {job} has in its store cannot be set aside for its last image: {reason}; nothing was started, and the store keeps \
-         its files: mend that and run it again, or go on with the store: --resume as-is"
+        "cannot set the files of job {job} aside to go back to its last image: {reason}; nothing was started, and the store keeps \
+         its files: fix that and run the job again, or go on with the store: --resume as-is"
     )]
     NotSetAside {
         /// The job.
@@ -79,8 +79,8 @@ pub enum ResumeError {
     },
     /// A repair that a killed run began cannot be finished.
     #[error(
-        "a run of job {job} was killed while it put checkpoints right or set them aside, and that cannot be ended: {reason}; \
-         nothing was started: run it again when that is mended"
+        "a run of job {job} was killed while it repaired checkpoints or set them aside, and that cannot be finished: {reason}; \
+         nothing was started: fix that and run the job again"
     )]
     NotSettled {
         /// The job.

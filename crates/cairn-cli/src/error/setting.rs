@@ -14,7 +14,7 @@ pub enum SettingError {
         text: String,
     },
     /// Not a duration.
-    #[error("{text:?} is not a length of time; {expected}")]
+    #[error("{text:?} is not a duration; {expected}")]
     Duration {
         /// Value that the user gave.
         text: String,
@@ -31,8 +31,8 @@ pub enum SettingError {
     },
     /// A mount prefix that exists in the file system.
     #[error(
-        "the mount prefix {mount} would hide what exists there; choose another with --mount, or \
-         add --force"
+        "the mount prefix {mount} exists in the file system, and programs would no longer see it; choose another with \
+         --mount, or add --force"
     )]
     MountHides {
         /// The prefix.
@@ -50,7 +50,7 @@ pub enum SettingError {
     },
     /// An invalid job name.
     #[error(
-        "{name:?} cannot name a job; use 1 to 48 letters, digits, '.', '_' or '-', beginning \
+        "{name:?} is not a valid job name; use 1 to 48 letters, digits, '.', '_' or '-', beginning \
          with a letter or digit"
     )]
     JobName {
@@ -97,8 +97,8 @@ pub enum SettingError {
     },
     /// The mapping differs from the one with which the job drained earlier.
     #[error(
-        "--map {given} contradicts what job {job} drained to that directory, with {stored}; leave the option out, or choose \
-         another --persist"
+        "--map {given} contradicts earlier drains of job {job} to that directory, made with {stored}; leave the option out, or \
+         choose another --persist"
     )]
     MappedOtherwise {
         /// Value of the option.

@@ -18,7 +18,7 @@ pub enum StoreError {
     },
     /// Removal of the store of a running job.
     #[error(
-        "job {job} is running already, and its store cannot be removed; end it first, or wait for it: cairn status {job}"
+        "job {job} is running already, so its store cannot be removed; end the job, or wait for it: cairn status {job}"
     )]
     InUse {
         /// The job.
@@ -26,8 +26,7 @@ pub enum StoreError {
     },
     /// Removal of a store that programs of an ended `cairn run` still use.
     #[error(
-        "the store of job {job} cannot be removed: {users} it, and what is written then would be lost; \
-         end that first"
+        "the store of job {job} cannot be removed: {users} it, and later writes would be lost; end these processes first"
     )]
     StoreInUse {
         /// The job.
@@ -36,9 +35,7 @@ pub enum StoreError {
         users: String,
     },
     /// The rank of this node that created the shared store could not fill it.
-    #[error(
-        "job {job} has no store: the rank of this node that was to fill it could not: {reason}"
-    )]
+    #[error("job {job} has no store: the rank of this node that fills it failed: {reason}")]
     NotFilled {
         /// The job.
         job: String,
@@ -46,7 +43,7 @@ pub enum StoreError {
         reason: String,
     },
     /// The job has no store.
-    #[error("there is no store of job {job} in {places}; see: cairn status")]
+    #[error("job {job} has no store in {places}; see: cairn status")]
     NoStore {
         /// The job.
         job: String,
@@ -54,7 +51,7 @@ pub enum StoreError {
         places: String,
     },
     /// There is no store at all.
-    #[error("there is no store in {places}; a store is made by: cairn run -- COMMAND")]
+    #[error("there is no store in {places}; make one with: cairn run -- COMMAND")]
     NoStores {
         /// Places that were searched.
         places: String,
@@ -67,7 +64,7 @@ pub enum StoreError {
     },
     /// The job has a store already.
     #[error(
-        "job {job} has a store already; go on in it with: cairn run --job {job} -- COMMAND, or \
+        "job {job} has a store already; continue in it with: cairn run --job {job} -- COMMAND, or \
          remove it with: cairn rm {job}"
     )]
     StoreExists {
@@ -105,8 +102,8 @@ pub enum StoreError {
     },
     /// Removal of a store with files that exist nowhere else and are never drained.
     #[error(
-        "the store of job {job} has files that are nowhere else ({files}), {unclean} of them unclean: whoever wrote \
-         these died, or could not write all, and they are never drained; list them with: cairn ls --recursive {job}:/, save them with: cairn cp, \
+        "the store of job {job} has files that are nowhere else ({files}), {unclean} of them unclean: their \
+         writer died or a write failed, so they are never drained; list them with: cairn ls --recursive {job}:/, save them with: cairn cp, \
          or give them up with: cairn rm {job} --discard"
     )]
     WouldLoseUnclean {
@@ -119,7 +116,7 @@ pub enum StoreError {
     },
     /// Removal of a store with checkpoints that are not archived.
     #[error(
-        "the store of job {job} has checkpoints that are not in {url}: {reason}; send them with: cairn drain {job}, or give \
+        "the store of job {job} has checkpoints that are not in {url}: {reason}; archive them with: cairn drain {job}, or give \
          them up with: cairn rm {job} --discard"
     )]
     NotArchived {

@@ -17,7 +17,10 @@ pub enum TargetError {
         text: String,
     },
     /// An export that cannot be opened.
-    #[error("cannot export {export}: {}; a file must be there, with its size", why(source))]
+    #[error(
+        "cannot export {export}: {}; the file must exist and have the size of the namespace",
+        why(source)
+    )]
     Export {
         /// Value that the user gave.
         export: String,
@@ -39,7 +42,7 @@ pub enum TargetError {
         text: String,
     },
     /// Invalid space for grants.
-    #[error("{text:?} is no room for grants; write ram:SIZE or dir:DIRECTORY:SIZE")]
+    #[error("{text:?} is not a place for grants; write ram:SIZE or dir:DIRECTORY:SIZE")]
     GrantSpace {
         /// Value that the user gave.
         text: String,
@@ -53,13 +56,13 @@ pub enum TargetError {
         source: io::Error,
     },
     /// A target that refuses a request.
-    #[error("the target refuses: {reason}")]
+    #[error("the target refused: {reason}")]
     TargetRefused {
         /// The reason.
         reason: String,
     },
     /// A subsystem name that is taken, or reserved for subsystems without namespaces.
-    #[error("there is another subsystem {text:?}; choose another name with --nqn")]
+    #[error("the subsystem name {text:?} is taken; choose another with --nqn")]
     NqnTaken {
         /// Value that the user gave.
         text: String,
@@ -75,7 +78,7 @@ pub enum TargetError {
         source: io::Error,
     },
     /// An unknown host.
-    #[error("there is no host {text}: {}; write HOST or HOST:PORT", why(source))]
+    #[error("cannot find the host {text}: {}; write HOST or HOST:PORT", why(source))]
     Address {
         /// Value that the user gave.
         text: String,
@@ -84,7 +87,7 @@ pub enum TargetError {
     },
     /// An error of a controller on another machine.
     #[error(
-        "NVMe over TCP to {address}: {}; is there a target, and may this host use it?",
+        "NVMe over TCP to {address}: {}; check that a target runs there and that this host may use it",
         why_remote(source)
     )]
     Remote {

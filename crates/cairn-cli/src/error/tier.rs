@@ -5,14 +5,15 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use super::EXIT_USAGE;
+use crate::output::size;
 
 /// A tier of a new store that cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum TierError {
     /// Not a tier.
     #[error(
-        "{text:?} is not a tier; write ram, file:PATH, dax:PATH, block:DEVICE or nvme-tcp://HOST/NQN, and a size if you \
-         like, as in ram:8G, file:/nvme/cairn:100G, dax:/pmem/cairn:50G, block:/dev/nvme0n1 or \
+        "{text:?} is not a tier; write ram, file:PATH, dax:PATH, block:DEVICE or nvme-tcp://HOST/NQN, optionally with \
+         a size, as in ram:8G, file:/nvme/cairn:100G, dax:/pmem/cairn:50G, block:/dev/nvme0n1 or \
          nvme-tcp://storage1/nqn.2026-11.io.cairn:target?nsid=1&size=100G"
     )]
     Tier {
@@ -28,7 +29,7 @@ pub enum TierError {
         most: usize,
     },
     /// Two tiers in the same place.
-    #[error("{text:?} is the second tier in one place; give it once")]
+    #[error("{text:?} is the second tier in the same place; give it once")]
     TierTwice {
         /// Value that the user gave.
         text: String,
@@ -45,7 +46,7 @@ pub enum TierError {
     },
     /// A file for metadata without a size.
     #[error(
-        "--meta-tier {text} says no size; write {text}:SIZE, see --help for how much metadata need"
+        "--meta-tier {text} has no size; write {text}:SIZE (--help says how much metadata needs)"
     )]
     MetaWithoutSize {
         /// Value that the user gave.
@@ -53,7 +54,7 @@ pub enum TierError {
     },
     /// A NUMA node that this machine does not have.
     #[error(
-        "this machine has no memory node {node}; it has {nodes}: --numa node:N, local or interleave"
+        "this machine has no memory node {node}; it has {nodes}: give --numa node:N, local or interleave"
     )]
     NoSuchNode {
         /// Requested node.
@@ -62,7 +63,7 @@ pub enum TierError {
         nodes: String,
     },
     /// A tier below the minimum size.
-    #[error("a tier of {bytes} bytes is too small; give at least {least_bytes}")]
+    #[error("a tier of {bytes} bytes is too small; give at least {}", size::human(*least_bytes))]
     TierTooSmall {
         /// Requested size in bytes.
         bytes: u64,
@@ -71,8 +72,8 @@ pub enum TierError {
     },
     /// Too little space for the metadata of the other tiers.
     #[error(
-        "the metadata of these tiers need {least}, and --meta-tier {given} has less; give it at least \
-         that, and more for more than a thousand files"
+        "--meta-tier {given} is too small: the metadata of these tiers needs {least}; give it at least \
+         that, and more for over a thousand files"
     )]
     MetaTooSmall {
         /// Value that the user gave.
@@ -95,7 +96,7 @@ pub enum TierError {
     },
     /// Tiers larger than the quota.
     #[error(
-        "the tiers have {tiers} together, more than the quota of {quota}; give smaller ones, or another --quota"
+        "the tiers have {tiers} in total, more than the quota of {quota}; give smaller tiers, or a larger --quota"
     )]
     Quota {
         /// Size of the tiers.
@@ -105,7 +106,7 @@ pub enum TierError {
     },
     /// `--promote` would move blocks from a durable tier to memory.
     #[error(
-        "--promote is for metadata in memory, and {tier} makes them durable; leave one of them out, \
+        "--promote needs metadata in memory, but {tier} makes it durable; leave one of them out, \
          or add --meta-tier ram"
     )]
     Promote {

@@ -209,24 +209,24 @@ impl Ending<'_> {
             lines.push(format!("{job}: not brought in: {path}: {reason}"));
         }
         if more > 0 {
-            lines.push(format!("{job}: nor were {} more brought in", count(more as u64, "file")));
+            lines.push(format!("{job}: not brought in: another {}", count(more as u64, "file")));
         }
         lines.extend(self.safety_lines().into_iter().map(|line| format!("{job}: {line}")));
         let before = self.job.persist.iter().flat_map(|persist| displaced::places(persist, job));
         lines.extend(before.map(|place| {
             let place = escaped(place.as_os_str().as_bytes());
-            format!("{job}: what was there before under names of the job's files is in {place}")
+            format!("{job}: earlier files with the same names as the job's files are now in {place}")
         }));
         let behind = self.behind.iter().map(|one| escaped(lag::line(one).as_bytes()));
         lines.extend(behind.map(|line| format!("{job}: {line}")));
         if let Some(pending) = &self.pending {
             lines.push(format!(
-                "{job}: an earlier run of {pending} has not ended well; this one does not end the job, so that the store is kept"
+                "{job}: an earlier run of {pending} failed and has not been resumed to its end, so the store is kept"
             ));
         }
         if !self.remaining_processes.is_empty() {
             let users = still_use(&self.remaining_processes);
-            lines.push(format!("{job}: {users} the store, so that it is kept"));
+            lines.push(format!("{job}: {users} the store, so it is kept"));
         }
         let archived = self.archive.iter().flat_map(archive::lines);
         lines.extend(archived.map(|line| format!("{job}: {line}")));
@@ -426,7 +426,7 @@ fn left_over(report: &DrainReport, roots: &Roots) -> Vec<String> {
         let files = count(outcome.unclean.len() as u64, "file");
         let names = named(&outcome.unclean);
         lines.push(format!(
-            "{files} only in the store, because the writer died, or could not write all, or a part is lost: {names}"
+            "{files} only in the store, because the writer died, a write failed, or a part is lost: {names}"
         ));
     }
     lines.extend(as_they_are(outcome));
@@ -442,17 +442,17 @@ fn left_over(report: &DrainReport, roots: &Roots) -> Vec<String> {
     }
     if outcome.kept_files > 0 {
         let files = count(outcome.kept_files, "file");
-        lines.push(format!("{files} not drained, as was asked for"));
+        lines.push(format!("{files} not drained, as requested"));
     }
     if outcome.without_attributes > 0 {
         let files = count(outcome.without_attributes, "file");
         lines.push(format!(
-            "{files} drained without all extended attributes: the file system there does not take them"
+            "{files} drained without all extended attributes: the file system there does not support them"
         ));
     }
     if outcome.without_modes {
         let line =
-            "drained without all permission bits: the file system there refuses to change them";
+            "drained without all permission bits: the file system there refuses chmod";
         lines.push(line.to_string());
     }
     for failed in outcome.failed.iter().take(NAMES_MAX) {

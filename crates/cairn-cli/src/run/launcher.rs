@@ -213,7 +213,7 @@ impl NodeRanks {
                 is_said = true;
                 let ranks = count(missing.into(), "rank");
                 crate::output::say!(
-                    "cairn: {}: waiting a moment for {ranks} of this node to come",
+                    "cairn: {}: waiting a moment for {ranks} of this node to start",
                     self.job
                 );
             }

@@ -1,5 +1,5 @@
-//! AdaptiveSpin for files at the mount prefix in the real file system. There are none unless a program
-//! bypassed Cairn, or the user let the prefix hide a directory.
+//! AdaptiveSpin for files at the mount prefix in the real file system. There are none unless a
+//! program bypassed Cairn, or the user let the prefix hide a directory.
 
 use crate::output::{count, escaped};
 use std::fs;
@@ -32,8 +32,8 @@ impl Strayed {
         let path = escaped(self.path.as_os_str().as_bytes());
         let more = if self.names >= NAMES_MAX { "at least " } else { "" };
         format!(
-            "{path} was made in the real file system, with {more}{} below it, by a program that called the system past Cairn: that is not \
-             in the store; move it to where it belongs, or no run of this prefix begins (cairn check PROGRAM says whether a program is served)",
+            "{path} was made in the real file system, with {more}{} below it, by a program that bypassed Cairn; these files are not \
+             in the store: move them away, or later runs with this prefix are refused (cairn check PROGRAM says whether a program is served)",
             count(self.names, "name")
         )
     }

@@ -36,7 +36,7 @@ pub fn uncaught(store: &Path) -> Option<String> {
 /// Returns a message about a library whose raw system calls could not be caught.
 pub fn line_of_uncaught(library: &str) -> String {
     format!(
-        "not served: calls that {library} makes past the C library: this kernel does not let them be caught (prctl, Linux 5.11 or newer)"
+        "not served: calls that {library} makes past the C library: this kernel cannot intercept them (that takes prctl of Linux 5.11 or newer)"
     )
 }
 
@@ -46,8 +46,8 @@ pub fn line(programs: &[String]) -> Option<String> {
     let more = if programs.len() > PATHS_MAX { ", ..." } else { "" };
     (!programs.is_empty()).then(|| {
         format!(
-            "not served: {}{more}: gained rights by being executed (set-user-ID, set-group-ID or capabilities), so the \
-             system loads nothing into it, nor into what it starts",
+            "not served: {}{more}: runs with extra rights (set-user-ID, set-group-ID or capabilities), so the system does \
+             not load Cairn's library into it or into programs that it starts",
             named.join(", ")
         )
     })

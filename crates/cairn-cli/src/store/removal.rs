@@ -76,10 +76,10 @@ fn shown_left(left: &LeftTier) -> String {
         (libc::ESTALE | libc::EWOULDBLOCK, _) => "",
         _ if left.error.holder.is_some() => "",
         (_, MediumKind::Remote) => {
-            ", claimed by this machine, until a run takes it: here with --tier, elsewhere with take-over=yes as well"
+            " and its claim by this machine, until a run takes it: here with --tier, elsewhere with --tier and take-over=yes"
         }
         _ => ", until a run takes it with --tier, or somebody removes it",
     };
     let error = Error::from(left.error.clone());
-    format!("a tier was not emptied: {error}; it keeps what it holds{remedy}")
+    format!("a tier was not emptied: {error}; it keeps its data{remedy}")
 }

@@ -129,7 +129,7 @@ pub fn survey(roots: &Roots) -> Vec<StoreRow> {
 fn planted(directory: &Path) -> Option<String> {
     let found = directory.symlink_metadata().ok()?;
     if !found.is_dir() {
-        return Some("it is no directory".to_string());
+        return Some("it is not a directory".to_string());
     }
     let name = directory.file_name()?.to_str()?;
     let user: u32 = name.rsplit('-').next()?.parse().ok()?;

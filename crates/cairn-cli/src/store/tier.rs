@@ -369,7 +369,7 @@ pub fn check_new_file(path: &Path, bytes: u64, free: u64, mount: &str) -> Result
     if bytes + MEDIA_BLOCK_BYTES as u64 > free {
         let (wanted, free) = (size::human(bytes), size::human(free));
         return refused(
-            format!("would have {wanted}, but only {free} are free there"),
+            format!("needs {wanted}, but only {free} are free there"),
             "give a smaller size or choose another",
         );
     }
@@ -385,7 +385,7 @@ pub fn check_mappable(path: &Path) -> Result<()> {
         None => Ok(()),
         Some((_, name)) => {
             let problem =
-                format!("lies on {name}, where overwriting needs space that may be missing");
+                format!("lies on {name}, where overwriting data needs free space and can fail");
             Err(refused(path, problem, "use file:PATH there, or dax: on ext4 or XFS"))
         }
     }
@@ -425,7 +425,7 @@ pub fn check_kept_device(tier: &TierSpec) -> Result<()> {
     match tier.bytes <= bytes_max {
         true => Ok(()),
         false => {
-            let advice = "it is not what it was when the store was made; give it that size again";
+            let advice = "it was larger when the store was made; give it that size again";
             Err(too_small(path, tier.bytes, bytes_max, advice))
         }
     }

@@ -157,7 +157,9 @@ impl core::fmt::Display for Error {
             Error::NotPermitted => f.write_str("operation not permitted"),
             Error::Invalid => f.write_str("invalid argument"),
             Error::BadHandle => f.write_str("no such open file, or not opened for this direction"),
-            Error::NoSpace => f.write_str("the store's tiers are full"),
+            Error::NoSpace => f.write_str(
+                "the store's tiers are full; remove files, keep fewer checkpoints with --retain, or add a --tier to a new store",
+            ),
             Error::NoInodes => f.write_str("the store has no free inode or name record"),
             Error::TooManyHandles => f.write_str("too many open files in the store"),
             Error::TooManyProcesses => f.write_str("too many processes attached to the store"),
@@ -166,14 +168,14 @@ impl core::fmt::Display for Error {
             Error::NoSuchOffset => f.write_str("no data or hole past this offset"),
             Error::Busy => f.write_str("the namespace's lock is held"),
             Error::Held { thread } => {
-                write!(f, "thread {thread} holds the store, and does not go on")
+                write!(f, "thread {thread} holds the store and does not continue")
             }
             Error::InUse => f.write_str("the root, `.` and `..` stay where they are"),
             Error::Escapes => f.write_str("the path leaves the store"),
             Error::OutOfBounds => f.write_str("the path leaves the directory it must stay in"),
             Error::BeingWritten => f.write_str("others have it open for writing"),
             Error::Unsettled => f.write_str("the last block must be zeroed past the end first"),
-            Error::Absent { .. } => f.write_str("the file's data were not brought yet"),
+            Error::Absent { .. } => f.write_str("the file's data is not in the store yet"),
             Error::Packed { .. } => f.write_str("the file shares its block with others"),
             Error::Corrupt { what } => write!(f, "the store's metadata is damaged: {what}"),
             Error::UnsupportedVersion { found, supported } => {

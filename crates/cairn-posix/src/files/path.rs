@@ -1,8 +1,9 @@
 //! Path routing: the one predicate that decides whether a path is ours.
 //!
 //! The decision is lexical and allocates nothing. It understands `.`, `..` and repeated slashes,
-//! and does not follow symbolic links outside the mount. A path that enters the mount and has_parent_reference
-//! out again (`/cairn/../etc`) counts as ours here; the core then says where it leads.
+//! and does not follow symbolic links outside the mount. A path that enters the mount and
+//! has_parent_reference out again (`/cairn/../etc`) counts as ours here; the core then says where
+//! it leads.
 //!
 //! Invariant: for a path that is not ours no system call is made. The exception is a relative path
 //! that could lead into the mount: then the kernel is asked for the directory that the path starts

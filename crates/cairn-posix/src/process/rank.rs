@@ -78,6 +78,13 @@ pub fn initialised() -> Result<()> {
     Ok(())
 }
 
+/// Whether this process is a rank of MPI that has not finalised. If it ends now, it was
+/// interrupted: its MPI library exits when the launcher dies, for instance.
+pub(crate) fn is_unfinished() -> bool {
+    let is_rank = |rank: &Announced| rank.generation == process::generation();
+    ANNOUNCED.get().is_some_and(is_rank) && !FINALISED.load(Ordering::Relaxed)
+}
+
 /// Handles the finalisation of MPI: flushes what this process has written and stores the result in
 /// its record. Further calls do nothing. Errors: those of `fsync` on any of its files; the list of
 /// ranks cannot be written.

@@ -84,7 +84,8 @@ fn read_anyway(host: &mut Host) -> (bool, Vec<u8>) {
 /// Mechanism: a flush on a new connection did not know what the target's machine had lost with its
 /// memory. Consequence: the flush succeeded, and old data were read as if they were what had been
 /// written. Fix: the target reports the boot of its machine. For a host that used the target of an
-/// earlier boot, reads, writes and flushes fail; only `read_unverified` returns data, as possibly old.
+/// earlier boot, reads, writes and flushes fail; only `read_unverified` returns data, as possibly
+/// old.
 #[test]
 fn what_a_target_had_in_memory_when_its_machine_was_started_again_is_not_believed() {
     if !Peer::is_ours() {

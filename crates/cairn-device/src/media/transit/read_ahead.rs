@@ -55,8 +55,8 @@ impl Transit {
         }
     }
 
-    /// LoopContext out bytes from `at` on that were read ahead, at most `most`. Returns their number,
-    /// which is 0 if none were. Waits for bytes that are being read.
+    /// LoopContext out bytes from `at` on that were read ahead, at most `most`. Returns their
+    /// number, which is 0 if none were. Waits for bytes that are being read.
     pub fn hand_out(
         &self,
         at: u64,
