@@ -114,7 +114,8 @@ int cairn_status(struct cairn_status *status);
 
 /* Records that this process begins to write its part of step `step` of the checkpoint `name`, or
    has written it. The mark is kept with the job, survives the process, and is shown by
-   `cairn status --json`. It has no other effect yet.
+   `cairn status --json`. The files that change in between are one checkpoint. It is complete when
+   every process that began it has ended it. Only then is it drained and offered for restart.
      EINVAL        `name` is empty
      ENAMETOOLONG  it is longer than CAIRN_TEXT_MAX
      ENOSPC        the store's directory is full, or has more than 64 MiB of marks and hints */

@@ -39,7 +39,7 @@ pub struct Location {
 impl Location {
     /// Parses `s3://BUCKET/PREFIX`. Errors: what is wrong with it.
     pub fn parse(url: &str) -> Result<Location, &'static str> {
-        let rest = url.strip_prefix("s3://").ok_or("is no s3://BUCKET/PREFIX")?;
+        let rest = url.strip_prefix("s3://").ok_or("is not of the form s3://BUCKET/PREFIX")?;
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let prefix = prefix.trim_end_matches('/');
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');

@@ -31,8 +31,7 @@ use crate::check::confined::Failure;
 use crate::check::elf::{Image, Library, RawCalls, Unreadable};
 use crate::check::rights::rights_gained;
 use crate::check::trial::Trial;
-use crate::error::LaunchError;
-use crate::error::{Error, Result};
+use crate::error::{EXIT_FAILURE, Error, LaunchError, Result};
 use crate::output::{self, count, escaped};
 use crate::report::calls::{CallReport, advice};
 use crate::run::launch;
@@ -46,8 +45,8 @@ pub const EXIT_MISSED: i32 = 3;
 const SCRIPTS_MAX: usize = 4;
 /// Number of bytes of a program that are read first; they hold its headers.
 const HEAD_BYTES: usize = 4096;
-const IS_GO: &str = "is a Go program: it asks the kernel itself, not the C library";
-const IS_STATIC: &str = "is linked statically: no library can be put before its C library";
+const IS_GO: &str = "is a Go program: it calls the kernel directly, not the C library";
+const IS_STATIC: &str = "is linked statically: Cairn's library cannot be loaded into it";
 /// Number of bytes in which the kernel looks for the interpreter of a script.
 const SCRIPT_LINE_BYTES: usize = 256;
 /// Search path if `PATH` is not set.
@@ -99,7 +98,7 @@ standard error.
 
 Exit codes: 0 nothing is missed; 3 some calls are refused or not served, and they are named; 4 the
 program is out of reach: none of its calls is served; 126 and 127 as for cairn run; 1 it could not
-be checked; 2 the request was refused.";
+be checked, or failed in the trial; 2 the request was refused.";
 
 /// Tell whether a program's file calls are served, from its files or by trying it out.
 #[derive(Args, Debug)]
@@ -200,6 +199,8 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
     report.exit_code = match report.findings.first().map(|finding| finding.weight) {
         Some(Weight::OutOfReach) => EXIT_OUT_OF_REACH,
         Some(Weight::Missed) => EXIT_MISSED,
+        // A program that stopped early has not called everything.
+        Some(Weight::Note) | None if report.has_failed() => EXIT_FAILURE,
         Some(Weight::Note) | None => 0,
     };
     match context.json {
@@ -281,7 +282,7 @@ impl CheckReport {
             Err(Unreadable::NotElf) => {
                 let what =
                     "is neither a program nor a script with #!; a shell takes it for a script";
-                self.find(Weight::Note, path, what, "begin it with #!, the interpreter's name");
+                self.find(Weight::Note, path, what, "begin it with #! and the interpreter's path");
                 if depth == 0 {
                     self.kind = "script";
                 }
@@ -303,8 +304,8 @@ impl CheckReport {
     fn look_at_script(&mut self, path: &Path, interpreter: PathBuf, depth: usize) -> Result<()> {
         if depth == 0 {
             self.kind = "script";
-            let what = "is a script: what it executes is not looked at";
-            self.find(Weight::Note, path, what, "try it out, with --run");
+            let what = "is a script: the programs it executes are not examined";
+            self.find(Weight::Note, path, what, "try it with --run");
         }
         self.interpreters.push(interpreter.clone());
         if depth >= SCRIPTS_MAX {
@@ -340,7 +341,7 @@ impl CheckReport {
                 // The linked file does not show which functions it imported, and the C library's
                 // instructions look like its own.
                 let what = "is linked with libcairn.a: only a trial shows what is refused";
-                self.find(Weight::Note, path, what, "try it out, with --run");
+                self.find(Weight::Note, path, what, "try it with --run");
             } else {
                 let advice = "link it dynamically, or with libcairn.a (cairn config --help)";
                 self.find(Weight::OutOfReach, path, IS_STATIC, advice);
@@ -355,7 +356,7 @@ impl CheckReport {
             Ok(libraries) => self.look_at_libraries(path, &libraries)?,
             Err(Failure::Failed(error)) => {
                 let what = format!("cannot be loaded: {}", escaped(why(&error).as_bytes()));
-                self.find(Weight::OutOfReach, path, what, "see what ldd says of it");
+                self.find(Weight::OutOfReach, path, what, "run ldd on it to see why");
             }
             Err(Failure::Unconfined(error)) => self.miss_libraries(path, interpreter, &error),
         }
@@ -371,11 +372,11 @@ impl CheckReport {
             self.find(Weight::OutOfReach, program, OTHER_C_LIBRARY, OTHER_C_LIBRARY_ADVICE);
         }
         let what = format!(
-            "the libraries it needs were not looked at: this system does not allow the filter (seccomp) under which \
-             its dynamic linker would be asked for them: {}",
+            "the libraries it needs were not examined: listing them takes its dynamic linker under a seccomp filter, \
+             which this system does not allow: {}",
             why(refusal)
         );
-        self.find(Weight::Note, program, what, "allow seccomp to have them looked at");
+        self.find(Weight::Note, program, what, "allow seccomp to have them examined");
     }
 
     fn look_at_libraries(&mut self, program: &Path, libraries: &[Library]) -> Result<()> {
@@ -424,14 +425,14 @@ impl CheckReport {
         if caught > 0 {
             let places = count(caught, "instruction");
             let what = format!(
-                "enters the kernel by {places} of its own, which are caught and served: such a call takes some \
-                 microseconds more, and one on a file elsewhere some hundredths of a microsecond"
+                "enters the kernel by {places} of its own, which are caught and served: such a call costs a few \
+                 microseconds more, or a few hundredths of a microsecond if its file is elsewhere"
             );
             self.find(
                 Weight::Note,
                 path,
                 what,
-                "let it use the C library for files if it makes many",
+                "let it use the C library for files if it makes many such calls",
             );
         }
         for (name, &number) in calls.iter().filter(|(name, _)| !is_caught(name)) {
@@ -443,9 +444,9 @@ impl CheckReport {
                 }
                 None => {
                     let what = format!(
-                        "enters the kernel by {places} of its own, for a call that is not seen"
+                        "enters the kernel by {places} of its own, for a call that is not known"
                     );
-                    self.find(Weight::Missed, path, what, "try it out, with --run");
+                    self.find(Weight::Missed, path, what, "try it with --run");
                 }
             }
         }
@@ -479,7 +480,7 @@ impl CheckReport {
         }
         for (path, rights) in &trial.gaining {
             let what = format!(
-                "was executed and {rights}: nothing is served to it, nor to what it starts"
+                "was executed and {rights}: neither it nor the programs it starts are served"
             );
             self.find(Weight::Missed, path, what, "run a copy without that");
         }
@@ -489,7 +490,7 @@ impl CheckReport {
         }
         if trial.calls.uncounted > 0 {
             let calls = count(trial.calls.uncounted, "call");
-            let what = format!("made too many different calls to count: {calls} are not known");
+            let what = format!("made too many different calls to count: {calls} are missing");
             self.find(Weight::Missed, &program, what, "try out parts of it");
         }
         self.run =
@@ -510,11 +511,9 @@ impl CheckReport {
             ));
         }
         if let Some(run) = &self.run {
-            lines.push(format!(
-                "  ended with exit code {}; {}",
-                run.exit_code,
-                run.calls.summary()
-            ));
+            let ended = if self.has_failed() { "the trial failed" } else { "the trial ended" };
+            let (code, calls) = (run.exit_code, run.calls.summary());
+            lines.push(format!("  {ended} with exit code {code}; {calls}"));
         }
         for Finding { weight, what, file, advice, .. } in &self.findings {
             let weight = match weight {
@@ -528,12 +527,20 @@ impl CheckReport {
         lines
     }
 
+    /// Whether there was a trial, in which the program failed.
+    fn has_failed(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.exit_code != 0)
+    }
+
     fn verdict(&self) -> &'static str {
         match (self.exit_code, self.run.is_some()) {
+            (EXIT_FAILURE, _) => {
+                "the calls until then were served; try it out with arguments with which it succeeds"
+            }
             (EXIT_OUT_OF_REACH, _) => "out of reach: none of its calls is served",
             (EXIT_MISSED, true) => "not all of its calls were served",
             (EXIT_MISSED, false) => {
-                "some of its calls may not be served; with --run it is tried out"
+                "some of its calls may not be served; try it with --run"
             }
             (_, true) => "all of its calls that were seen were served",
             (_, false) => "nothing is missed as far as its files tell",

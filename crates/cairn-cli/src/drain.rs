@@ -15,8 +15,7 @@ use cairn_agent::agent::client::Client;
 use cairn_agent::archive::ArchiveStatus;
 use cairn_agent::drain::checkpoints::{Delivery, Told, Wanted};
 use cairn_agent::model::directory_id::DirectoryId;
-use cairn_agent::model::job::left_name;
-use cairn_agent::model::job::{Job, RUN_LOCK};
+use cairn_agent::model::job::{Job, RUN_LOCK, left_name};
 use cairn_agent::model::lock;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::model::protocol::{Outcome, Unfinished};
@@ -31,8 +30,7 @@ use std::time::Duration;
 use crate::Context;
 use crate::create::claim::{Claim, claim_existing};
 use crate::create::request::checked_persist;
-use crate::error::{Error, Result};
-use crate::error::{PersistError, SettingError, StoreError};
+use crate::error::{Error, PersistError, Result, SettingError, StoreError};
 use crate::output::progress::Progress;
 use crate::output::size::human;
 use crate::output::{self, count, quoted};
@@ -221,7 +219,7 @@ pub fn as_they_are(outcome: &Outcome) -> Option<String> {
     let files = count(outcome.as_they_are.len() as u64, "file");
     let more = if outcome.as_they_are.len() > 1 { ", ..." } else { "" };
     Some(format!(
-        "{files} drained as they are, although the writer died, or could not write all: {first}{more}"
+        "{files} drained as they are, although the writer died or a write failed: {first}{more}"
     ))
 }
 
@@ -231,7 +229,7 @@ pub fn unsteady(paths: &[FilePath]) -> Option<String> {
     let files = count(paths.len() as u64, "file");
     let more = if paths.len() > 1 { ", ..." } else { "" };
     Some(format!(
-        "{files} mapped, not stable: programs stored to them while they were copied, which may be newer than the image: {first}{more}"
+        "{files} mapped, not stable: programs changed them during the copy, so they may be newer than the image: {first}{more}"
     ))
 }
 
@@ -283,7 +281,7 @@ pub fn unclean(outcome: &Outcome) -> Option<String> {
     let files = count(outcome.unclean.len() as u64, "file");
     let more = if outcome.unclean.len() > 1 { ", ..." } else { "" };
     Some(format!(
-        "{files} not in place, because the writer died, or could not write all, or a part is lost: {first}{more}"
+        "{files} not in place, because the writer died, a write failed, or a part is lost: {first}{more}"
     ))
 }
 
@@ -302,7 +300,7 @@ pub fn not_complete(roots: &Roots, job: &str, unfinished: &Unfinished) -> String
     // The whole store must not be mixed with other files, so it gets a directory of its own.
     let target = if unfinished.place.is_root() { job } else { "." };
     format!(
-        "checkpoint {verdict}, {files} only in the store: {}; take it out with: cairn {option}cp --recursive {source} {target}",
+        "checkpoint {verdict}, {files} only in the store: {}; copy it out with: cairn {option}cp --recursive {source} {target}",
         unfinished.told()
     )
 }
@@ -337,13 +335,13 @@ pub fn drain_with(
 
 /// Converts the error of a drain that the agent gave up because the whole directory has a problem.
 fn not_drained(error: Error) -> Error {
-    let advice = "repeat the drain when that is mended, or choose another directory with --persist";
+    let advice = "fix that and repeat the drain, or choose another directory with --persist";
     given_up("the drain is not complete", advice)(error)
 }
 
 /// Does the same for an image, which is separate from drained files.
 fn no_image(error: Error) -> Error {
-    given_up("there is no new image", "repeat it when that is mended")(error)
+    given_up("there is no new image", "fix that and repeat the command")(error)
 }
 
 fn given_up(what: &str, advice: &str) -> impl FnOnce(Error) -> Error {
@@ -370,7 +368,7 @@ pub fn left(outcome: &Outcome) -> String {
     }
     if outcome.changed > 0 {
         let files = count(outcome.changed, "file");
-        parts.push(format!("{files} written again while being copied, each time"));
+        parts.push(format!("{files} changed during every attempt to copy"));
     }
     if let Some(first) = outcome.unfinished.first() {
         let checkpoints = count(outcome.unfinished.len() as u64, "unfinished checkpoint");

@@ -28,8 +28,7 @@ use crate::commands::{
 use crate::error::{EXIT_USAGE, Result};
 use crate::report::calls;
 use crate::run::probe;
-use crate::settings::Settings;
-use crate::settings::{origin, variables};
+use crate::settings::{Settings, origin, variables};
 use crate::store::Roots;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -278,7 +277,7 @@ fn advice(error: &clap::Error, command: &str) -> String {
         Some(program) => {
             let words = words_given().skip_while(|word| *word != program);
             let words: Vec<String> = words.map(|word| output::quoted(&word)).collect();
-            format!("what is to be run follows --, write: {command} -- {}; ", words.join(" "))
+            format!("the program must follow --, write: {command} -- {}; ", words.join(" "))
         }
         None => String::new(),
     }

@@ -11,17 +11,14 @@ use cairn_agent::timeline::{TIMELINE_FILE, Timeline, timeline_name};
 use clap::Args;
 use serde::Serialize;
 use series::{Checkpoint, Series, Totals};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use crate::Context;
-use crate::error::{Error, Result};
-use crate::error::{ReportError, SettingError};
-use crate::output;
+use crate::error::{Error, ReportError, Result, SettingError};
 use crate::output::size;
 use crate::report::calls::CallReport;
 use crate::store::job_name::JobName;
+use crate::{Context, output};
 
 const EXAMPLES: &str = "\
 Examples:

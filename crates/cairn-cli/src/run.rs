@@ -17,10 +17,9 @@ use cairn_agent::archive::{ArchivePolicy, ArchiveStatus, check_credentials};
 use cairn_agent::drain::checkpoints::{Told, Wanted};
 use cairn_agent::model::holder::Holder;
 use cairn_agent::model::job::{AGENT_LOCK, Scope};
-use cairn_agent::model::lock;
 use cairn_agent::model::policy::AtEnd;
 use cairn_agent::model::protocol::{Failed, Status};
-use cairn_agent::model::ranks;
+use cairn_agent::model::{lock, ranks};
 use clap::Args;
 use clap::builder::BoolishValueParser;
 use std::ffi::OsString;
@@ -31,18 +30,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::Context;
-use crate::check;
 use crate::commands::log::LevelArgument;
 use crate::create::claim::Claim;
-use crate::create::request::{self, Request, StoreArguments};
+use crate::create::request::{MadePersist, Request, StoreArguments};
 use crate::create::staging::{Extent, Stage};
-use crate::drain::checkpoints;
 use crate::drain::drain_state::DrainProgress;
-use crate::drain::lag;
-use crate::drain::{DrainReport, drain_with};
-use crate::error::{EXIT_DRAIN, Error, Result};
-use crate::error::{LaunchError, PersistError, SettingError};
+use crate::drain::{DrainReport, checkpoints, drain_with, lag};
+use crate::error::{EXIT_DRAIN, Error, LaunchError, PersistError, Result, SettingError};
 use crate::report::calls;
 use crate::resume::earlier;
 use crate::resume::restart_check::Resume;
@@ -56,8 +50,8 @@ use crate::settings::drain_options::{DrainArguments, DrainRequest};
 use crate::settings::space::{self, SpaceArguments};
 use crate::settings::stage_option::{self, StageArgument};
 use crate::settings::walltime::Walltime;
-use crate::store::OpenStore;
-use crate::store::survey;
+use crate::store::{OpenStore, survey};
+use crate::{Context, check};
 
 /// Longest wait for a signal before the other conditions are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -200,9 +194,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let job = arguments.store.job.as_ref().or(settings.run.job.as_ref());
     let begins = stage == Stage::Nothing && job.is_none_or(|job| roots.find(job).is_none());
     let persist = arguments.store.persist.as_ref().or(settings.run.persist.as_ref());
-    if let Some(path) = persist.filter(|_| begins) {
-        request::make_persist(path);
-    }
+    let made = MadePersist::make(persist.filter(|_| begins));
     let (checkpoint, files) = (settings.checkpoint.clone(), settings.files.clone());
     let metrics = arguments.metrics_file.or(settings.run.metrics_file.clone());
     let level = checkpoint.levels.archive.clone();
@@ -235,8 +227,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         && request.persist.is_none()
         && request.job.as_ref().is_none_or(|job| roots.find(job).is_none())
     {
-        let problem =
-            "it needs a persist directory to place files in; name it with --persist";
+        let problem = "it needs a persist directory to place files in; name it with --persist";
         return Err(Error::Setting(SettingError::Option {
             option: "--map",
             problem: problem.to_string(),
@@ -270,6 +261,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         Some(company) => company.enter(roots, request, &words)?,
         None => Claim::obtain(roots, &request, &words)?,
     };
+    made.keep();
     if !context.json {
         settings.tell();
     }

@@ -24,8 +24,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::SettingError;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SettingError};
 use crate::output;
 use crate::settings::archive::ArchiveSettings;
 use crate::settings::checkpoint_options::{CheckpointSettings, FileSettings};

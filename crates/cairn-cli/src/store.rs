@@ -16,15 +16,15 @@ use cairn_agent::model::lock;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::store::volume::{Volume, prefix_of};
 use cairn_device::media::label::Identity;
-use cairn_device::store::namespace;
-use cairn_device::store::{Candidate, candidate_roots, find_candidate, removed_job, store_path};
+use cairn_device::store::{
+    Candidate, candidate_roots, find_candidate, namespace, removed_job, store_path,
+};
 use cairn_device::{Store, TierPlace};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::error::{CopyError, ResumeError, SettingError, StoreError};
-use crate::error::{Error, Result};
+use crate::error::{CopyError, Error, Result, ResumeError, SettingError, StoreError};
 use crate::output::quoted;
 use crate::output::size::human;
 

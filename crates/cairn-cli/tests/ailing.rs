@@ -256,7 +256,7 @@ fn device_vanishes(kind: Kind, before: &str) {
     } else {
         let trouble = "  trouble   writing to it failed: nothing becomes durable any more";
         place.store.status().says(trouble);
-        place.store.is_intact().says("going on with what is durable there");
+        place.store.is_intact().says("going on with the data that is durable there");
         let status = place.store.status();
         assert!(!status.stdout.contains("trouble"), "{}", status.stdout);
         place.store.lose_memory();

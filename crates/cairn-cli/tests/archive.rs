@@ -551,7 +551,7 @@ fn checkpoint_that_the_archive_refuses_goes_when_nothing_else_makes_room() {
     let options = ["--retain", "count=2", "--space-wait", "10m"];
     let pattern = ["--checkpoint-pattern", "/state.{step}", "--", "bash", "-c", script];
     let ran = cairn(&sandbox, &server, &[&words[..], &options, &pattern].concat()).succeeds();
-    ran.says("3 checkpoints, 60.0 MiB, in").says("want of room, not archived: state.1");
+    ran.says("3 checkpoints, 60.0 MiB, in").says("to make room, not archived: state.1");
     assert_eq!(sandbox.drained_names(), ["state.1", "state.2", "state.3", "state.4"]);
 }
 

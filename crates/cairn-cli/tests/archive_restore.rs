@@ -251,6 +251,6 @@ fn what_is_in_an_archive_alone_comes_as_a_whole_even_on_demand() {
         ["run", "--job", "melt", "--stage=on-demand", "--newest-only", "--archive", ARCHIVE];
     let words = [&words[..], &["--", "bash", "-c", "ls /cairn; wc -c </cairn/state.200"]].concat();
     let ran = cairn(&sandbox, &server, &words).succeeds();
-    let ran = ran.says("what is in an archive comes as a whole");
+    let ran = ran.says("files of an archive are all brought in first, not on demand");
     ran.says("1 file, 8.58 MiB, brought in").prints("state.200\n9000000\n");
 }

@@ -231,7 +231,7 @@ fn script_is_judged_by_its_interpreter() {
     let script = sandbox.work().join("script");
     executable(&script, b"#!/bin/sh\necho x >/cairn/f\n");
     let report = check(&sandbox, &[text(&script)], SERVED);
-    assert!(finds(&report, "note", &["what it executes is not looked at", "script"]), "{report:#}");
+    assert!(finds(&report, "note", &["it executes are not examined", "script"]), "{report:#}");
     assert_eq!(
         (&report["kind"], &report["interpreters"][0]),
         (&"script".into(), &"/bin/sh".into())
@@ -351,7 +351,7 @@ fn calls_past_the_c_library_are_seen_in_the_code_and_when_they_are_made() {
     ] {
         assert!(finds(&report, "missed", &[&format!("calls {call}")]), "{call}: {report:#}");
     }
-    let unknown = "enters the kernel by 1 instruction of its own, for a call that is not seen";
+    let unknown = "enters the kernel by 1 instruction of its own, for a call that is not known";
     assert!(finds(&report, "missed", &[unknown]), "{report:#}");
     let report = check(&["--run", text(&program)]);
     if !sees_past_the_library(&report) {
@@ -446,7 +446,7 @@ fn program_is_judged_without_its_libraries_where_nothing_can_be_confined() {
     let wide = compile(&sandbox, "wide", &format!("#include <stdio.h>\n{wide}"), &[]);
     let other =
         compile(&sandbox, "other", WRITES, &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"]);
-    let unseen = ["libraries it needs were not looked at", "seccomp", "function not implemented"];
+    let unseen = ["libraries it needs were not examined", "seccomp", "function not implemented"];
     for (program, code) in [(&served, SERVED), (&wide, MISSED), (&other, OUT_OF_REACH)] {
         let report = report(program, &[], code);
         assert!(finds(&report, "note", &unseen), "{report:#}");
@@ -482,6 +482,18 @@ fn function_of_the_c_library_that_is_not_stood_before_is_seen_by_its_path() {
     let report = of_check(&ran);
     let seen = finds(&report, "missed", &["openat of the kernel of /cairn/table"]);
     assert!(!sees_past_the_library(&report) || seen, "{report:#}");
+}
+
+#[test]
+fn trial_fails_then_nothing_is_said_to_be_served() {
+    let sandbox = Sandbox::new();
+    let failed = ["check", "bash", "-c", "echo x >/cairn/f; exit 5"];
+    let ran = sandbox.cairn(&failed).ends_with(1);
+    assert!(ran.stdout.contains("the trial failed with exit code 5"), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("all of its calls"), "{}", ran.stdout);
+    let report =
+        of_check(&sandbox.cairn(&["check", "--json", "bash", "-c", "exit 5"]).ends_with(1));
+    assert_eq!(report["run"]["exit_code"], 5);
 }
 
 #[test]

@@ -82,11 +82,11 @@ fn checkpoint_of_which_nothing_says_that_it_is_whole_is_delivered_and_not_called
     let mut session = Session::start(&sandbox, "late", &["--settle", "100ms"]);
     session.shell("mkdir /cairn/ckpt-1; echo a >/cairn/ckpt-1/rank0");
     eventually("what there is arrives", || sandbox.out().join("ckpt-1/rank0").exists());
-    let unknown = "nothing says yet that these are all its files";
+    let unknown = "these may not be all its files yet";
     eventually("it is quiet", || listed(&sandbox, "late") == [(1, unknown.to_string())]);
     assert_eq!(drained(&sandbox, "late"), [] as [u64; 0]);
     sandbox.cairn(&["drain", "late"]).succeeds().says(
-        "checkpoint not known to be complete, 1 file, drained as they are: ckpt-1: nothing says",
+        "checkpoint not known to be complete, 1 file, drained as they are: ckpt-1: these may",
     );
     sandbox.cairn(&["ls", "--checkpoints", "late", "--newest", "*"]).ends_with(1);
     session.shell("echo b >/cairn/ckpt-1/rank1; mkdir /cairn/ckpt-2; echo a >/cairn/ckpt-2/rank0");
@@ -113,7 +113,7 @@ fn parts_of_the_first_step_are_no_checkpoints_that_replace_each_other() {
         let arrived = sandbox.out().join(format!("st.100.r{part}"));
         eventually("it arrives", || arrived.exists());
     }
-    let is_unsaid = |(_, said): &(u64, String)| said.contains("the number may be that of a part");
+    let is_unsaid = |(_, said): &(u64, String)| said.contains("the number may count parts");
     eventually("nobody knows", || listed(&sandbox, "parts").iter().all(is_unsaid));
     assert_eq!(listed(&sandbox, "parts").len(), 3);
     sandbox.cairn(&["ls", "--checkpoints", "parts", "--newest", "*"]).ends_with(1);
@@ -132,7 +132,7 @@ fn parts_of_the_first_step_are_no_checkpoints_that_replace_each_other() {
 #[test]
 fn part_of_a_checkpoint_is_not_delivered_over_a_whole_one_nor_where_not_all_are_wanted() {
     let sandbox = Sandbox::new();
-    let unknown = "nothing says yet that these are all its files";
+    let unknown = "these may not be all its files yet";
     let mut session = Session::start(&sandbox, "again", &["--settle", "50ms"]);
     session.shell("mkdir /cairn/new; touch /cairn/new/{a,b}; mv /cairn/new /cairn/ckpt-1");
     eventually("it is a checkpoint", || drained(&sandbox, "again") == [1]);
@@ -253,7 +253,7 @@ fn what_a_killed_run_left_unfinished_stays_so_however_late_somebody_looks() {
     let script = "mkdir /cairn/ckpt-1; echo a >/cairn/ckpt-1/a; kill -9 $PPID $$";
     let run = ["run", "--job", "late", "--persist", &out, "--settle", "300ms", "--"];
     sandbox.cairn(&[&run[..], &["bash", "-c", script]].concat());
-    let unfinished = "nothing says that it was finished when the run failed".to_string();
+    let unfinished = "it may have been unfinished when the run failed".to_string();
     eventually("the agent has noticed", || listed(&sandbox, "late") == [(1, unfinished.clone())]);
     sandbox.cairn(&["drain", "late"]).succeeds().says("cairn-left.late");
     assert_eq!(drained(&sandbox, "late"), [] as [u64; 0]);
@@ -272,7 +272,7 @@ fn what_a_run_that_was_killed_with_its_agent_left_is_not_complete_when_somebody_
     kill("KILL", i64::from(sandbox.agent("later")));
     session.shell("mkdir /cairn/ckpt-1; echo a >/cairn/ckpt-1/a; sleep 0.01");
     session.kill_all();
-    let unfinished = "nothing says that it was finished when the run failed".to_string();
+    let unfinished = "it may have been unfinished when the run failed".to_string();
     assert_eq!(listed(&sandbox, "later"), [(1, unfinished)]);
     sandbox.cairn(&["drain", "later"]).succeeds().says("cairn-left.later");
     assert_eq!(drained(&sandbox, "later"), [] as [u64; 0]);

@@ -128,7 +128,7 @@ fn one_rank_compares_the_newest_checkpoint_and_all_find_it_put_right() {
     sandbox.flip("rot", &[b'2'; 64], 40_000);
     let ran = ranks(&sandbox, "21.1", &options, "tr -d 2 </cairn/ckpt-2/a | wc -c; exit 3");
     assert_eq!(ran.iter().map(|ran| &ran.stdout[..]).collect::<Vec<_>>(), ["0\n"; 3]);
-    ending(&ran, "/ckpt-2/a is put right from");
+    ending(&ran, "/ckpt-2/a is repaired from");
 }
 
 #[test]

@@ -85,10 +85,15 @@ fn tier_without_a_size_has_half_of_what_is_free_says_so_and_keeps_it() {
     let [file, meta] = ["tier", "meta"].map(|name| sandbox.root().join(name).display().to_string());
     assert_eq!(ran.stdout, format!("of 32.0 MiB used, {file}\nkept\nkept\nd\n"), "{}", ran.stderr);
     for line in [
-        format!("cairn: the store has 32.0 MiB in {file}; to choose the size: --tier file:PATH:SIZE\n"),
+        format!(
+            "cairn: the store has 32.0 MiB in {file}; to choose the size: --tier file:PATH:SIZE\n"
+        ),
         format!("cairn: recovered 1 files and directories from file:{file}:32M\n"),
-        "cairn: the store has 8.00 MiB of memory; to choose the size: --tier ram:SIZE\n".to_string(),
-        format!("cairn: the store has 30.0 MiB in {file}; to choose the size: --tier file:PATH:SIZE\n"),
+        "cairn: the store has 8.00 MiB of memory; to choose the size: --tier ram:SIZE\n"
+            .to_string(),
+        format!(
+            "cairn: the store has 30.0 MiB in {file}; to choose the size: --tier file:PATH:SIZE\n"
+        ),
         format!("cairn: recovered 1 files and directories from file:{meta}:4M\n"),
     ] {
         assert_eq!(ran.stderr.matches(&line).count(), 1, "{line} in {}", ran.stderr);

@@ -304,7 +304,9 @@ fn run_of_another_program_does_not_end_a_job_that_failed() {
     let out = sandbox.out();
     let persist = out.to_str().expect("UTF-8");
     let look = sandbox.cairn(&["run", "--job", "job", "--persist", persist, "--", "ls", "/cairn"]);
-    look.ends_with(75).says("append").says("an earlier run of bash failed and has not been resumed");
+    look.ends_with(75)
+        .says("append")
+        .says("an earlier run of bash failed and has not been resumed");
     assert!(sandbox.store("job").exists());
     write(&sandbox, &["append"], "last").succeeds().says("store removed");
     assert_eq!(files_below(&out)["append"].len(), 2500);
@@ -438,7 +440,7 @@ fn images_are_taken_as_often_as_the_job_wants_while_something_changes() {
     eventually("the second is taken", is_there);
     eventually("status says so", || {
         let status = sandbox.cairn(&["status", "job"]).succeeds();
-        status.stdout.contains("the newest whole one is of")
+        status.stdout.contains("the newest complete one is")
     });
     assert_eq!(session.end(), Some(0));
     assert_eq!(sandbox.drained_names(), ["log"], "no image is needed any more");
@@ -455,7 +457,7 @@ fn image_follows_what_arrives_outside() {
     eventually("an image is taken", || image.join("cairn-manifest.job.json").exists());
     eventually("it is whole", || {
         let shown = sandbox.cairn(&["status", "job"]).succeeds();
-        shown.stdout.contains("the newest whole one is of")
+        shown.stdout.contains("the newest complete one is")
     });
     let names: Vec<String> = files_below(&image).into_keys().collect();
     assert_eq!(names, ["ckpt.1", "log"]);
@@ -502,7 +504,7 @@ fn image_that_nobody_asked_for_gives_way() {
     sandbox.cairn(&["drain", "job"]).ends_with(75).says("1 file still open");
     assert_eq!(sandbox.drained("small"), "small\n");
     let status = sandbox.cairn(&["status", "job"]).succeeds();
-    assert!(!status.stdout.contains("the newest whole one is of"), "{}", status.stdout);
+    assert!(!status.stdout.contains("the newest complete one is"), "{}", status.stdout);
     session.kill_all();
 }
 

@@ -37,7 +37,7 @@ fn checkpoints_that_go_before_they_are_outside_are_counted_until_a_newer_one_is(
     command.args(["--", "bash", "-c", &script]);
     command.env("OUT", &out).env("CAIRN", CAIRN).env("TOLD", &told);
     let ran = Ran::of(command.output().expect("starts"), "run".to_string()).ends_with(3);
-    let line = "2 complete checkpoints of dump.{step} went before the drain had copied them; the newest one outside is dump.1, written";
+    let line = "2 complete checkpoints of dump.{step} were removed before the drain copied them; the newest drained one is dump.1, written";
     let ran = ran.says(line).says("keep more checkpoints in the store");
     let told = fs::read_to_string(told).expect("status was asked");
     assert!(told.contains(line), "{told}");
@@ -83,7 +83,7 @@ fn what_a_program_that_ends_well_has_cleared_up_is_not_missed() {
     let mut command = sandbox.command(&["run", "--job", "clear", "--persist", persist]);
     command.args(["--", "bash", "-c", &script]).env("OUT", &out);
     let ran = Ran::of(command.output().expect("starts"), "run".to_string()).succeeds();
-    assert!(!ran.stderr.contains("went before"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("removed before"), "{}", ran.stderr);
 }
 
 /// Puts whole checkpoints into place one after the other and removes the previous one each time,

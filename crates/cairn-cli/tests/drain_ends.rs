@@ -94,7 +94,7 @@ fn checkpoint_that_a_failing_run_has_saved_last_is_taken_out_by_the_command_that
         kill -TERM $$";
     let ran = sandbox.run("told", script).ends_with(3);
     assert!(!sandbox.out().join("ckpt-1/a").exists(), "{}", ran.stderr);
-    let command = ran.stderr.lines().find_map(|line| line.split_once("take it out with: "));
+    let command = ran.stderr.lines().find_map(|line| line.split_once("copy it out with: "));
     let (_, command) = command.unwrap_or_else(|| panic!("no command: {}", ran.stderr));
     let command = command.replacen("cairn", common::CAIRN, 1);
     let mut shell = std::process::Command::new("sh");
@@ -133,7 +133,7 @@ fn who_follows_a_drain_is_told_which_checkpoint_is_waited_for() {
     assert!(told.is_ok(), "{}", fs::read_to_string(&said).expect("is there"));
     session.kill_all();
     let ended = sandbox.cairn(&["status", "--wait", "killed"]).ends_with(75);
-    ended.says("nothing says that it was finished when the run failed");
+    ended.says("it may have been unfinished when the run failed");
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn drain_names_the_checkpoints_that_are_not_complete() {
     let drained = sandbox.cairn(&["drain", "parts"]);
     drained
         .succeeds()
-        .says("checkpoint not known to be complete: ckpt-2: nothing says that it was finished");
+        .says("checkpoint not known to be complete: ckpt-2: it may have been unfinished");
     assert_eq!(sandbox.drained("cairn-left.parts/ckpt-2/a"), "a\n");
     let mut names = sandbox.drained_names();
     // The directory itself may have been drained while it was still empty.

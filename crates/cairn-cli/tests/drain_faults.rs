@@ -341,7 +341,7 @@ fn image_that_has_no_room_leaves_it_to_files_and_says_how_much_it_needs() {
             head -c 2M /dev/urandom >&7; head -c 3M /dev/urandom >&8
             code=0; "$CAIRN" drain tight --image 2>said || code=$?
             cat said; [ $code = 75 ]; grep "no room for an image in $OUT/cairn-image.tight.1" said
-            "$CAIRN" status tight | tee said; grep "newest whole one is of" said
+            "$CAIRN" status tight | tee said; grep "newest complete one is" said
             grep "the last one was not made: no room for an image in .*: [0-9]* bytes more" said
             cmp "$OUT/cairn-image.tight.0/a" is-a; [ ! -e "$OUT/cairn-image.tight.1" ]
             head -c 4M /dev/urandom >/cairn/c; await cmp /cairn/c "$OUT/c"

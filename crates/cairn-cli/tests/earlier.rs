@@ -34,7 +34,7 @@ fn kept_store_of_the_same_command_is_said() {
     let run = |options: &[&str], script: &str| {
         sandbox.cairn(&[&["run"], options, &["--", "bash", "-c", script]].concat()).succeeds()
     };
-    let note = "the same command has left";
+    let note = "an earlier run of the same command left";
     let first = run(&[], "echo x >/cairn/f");
     assert!(!first.stderr.contains(note), "{}", first.stderr);
     let job = sandbox.cairn(&["ls", "--jobs", "--json"]).succeeds().json();
@@ -42,7 +42,7 @@ fn kept_store_of_the_same_command_is_said() {
     let other = run(&[], "echo y >/cairn/f");
     assert!(!other.stderr.contains(note), "another command: {}", other.stderr);
     run(&[], "echo x >/cairn/f")
-        .says(&format!("{note} the store of job {job}; to go on in it: --job {job}"));
+        .says(&format!("{note} the store of job {job}; to continue it: --job {job}"));
     let named = run(&["--job", "named"], "echo x >/cairn/f");
     assert!(!named.stderr.contains(note), "{}", named.stderr);
 }
@@ -118,7 +118,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
     sandbox.cairn(&only).refused_with("--only: no file of job r4 matches");
     assert!(!sandbox.store("r4").exists());
     let figures = [&["run", "--metrics-file", "none/m.prom"], &SCRIPT[..]].concat();
-    sandbox.cairn(&figures).refused_with("none is no directory");
+    sandbox.cairn(&figures).refused_with("none is not a directory");
     let map = [&["run", "--persist", &out, "--map", "/cairn/o=../x"], &SCRIPT[..]].concat();
     sandbox.cairn(&map).refused_with("must stay below the persist directory");
     let map = [&["run", "--map", "/cairn/o=x"], &SCRIPT[..]].concat();
@@ -134,7 +134,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
         let output = sandbox.command(words).env("CAIRN_STORE_ROOT", "/nonexist").output();
         Ran::of(output.expect("starts"), words.join(" "))
     };
-    nowhere(&["run", "--", "true"]).refused_with("/nonexist is no directory; create it first");
-    nowhere(&["status"]).succeeds().says("/nonexist is no directory");
+    nowhere(&["run", "--", "true"]).refused_with("/nonexist is not a directory; create it first");
+    nowhere(&["status"]).succeeds().says("/nonexist is not a directory");
     sandbox.cairn(&["ls", "--jobs"]).succeeds().prints("no stores\n");
 }

@@ -69,7 +69,7 @@ fn several_files_and_patterns_are_copied_into_a_directory() {
     let out = sandbox.work().join("copied");
     let target = out.to_str().expect("UTF-8");
     let several = ["cp", "kept:/restart.[12]", "kept:/run/a", target];
-    sandbox.cairn(&several).ends_with(2).says("several files go into a directory");
+    sandbox.cairn(&several).ends_with(2).says("several files need a directory");
     fs::create_dir(&out).expect("makes");
     sandbox.cairn(&several).succeeds();
     let names = ["a", "restart.1", "restart.2"];

@@ -346,7 +346,7 @@ fn link_in_the_place_of_the_users_directory_is_not_followed() {
     let rows = listed.as_array().expect("a list");
     assert!(rows.iter().all(|row| row["job"] != "job"), "{listed:#}");
     assert!(
-        rows.iter().any(|row| row["problem"].to_string().contains("no directory")),
+        rows.iter().any(|row| row["problem"].to_string().contains("not a directory")),
         "{listed:#}"
     );
     let _ = gc(&sandbox, &["--force", "--yes"]);

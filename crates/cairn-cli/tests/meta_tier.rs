@@ -219,10 +219,10 @@ fn run_that_recovers_says_how_many_files_are_lost_and_how_their_copies_come_back
     let ran = run(&["--stage"], "cat /cairn/one");
     for line in [
         "recovered 4 files and directories from file:",
-        "3 files of these had a part in memory, which is lost; cairn verify job names them",
+        "3 files of these lost a part that was in memory; cairn verify job lists them",
         &format!("{out} has verified copies of 2 of them"),
         "cairn rm job --discard",
-        "--stage does nothing in a store that was recovered",
+        "--stage has no effect on a store that was recovered",
     ] {
         assert!(ran.stderr.contains(line), "{line} in {}", ran.stderr);
     }

@@ -126,9 +126,9 @@ fn target_is_away_for_longer_than_calls_wait_then_the_next_run_goes_on_with_what
     known.says("late3");
     failing.is_back();
     let ran = failing.goes_on_with_what_was_safe(&[]).succeeds();
-    let ran = ran.says("going on with what is durable there");
+    let ran = ran.says("going on with the data that is durable there");
     let ran = ran.says("recovered 4 files and directories");
-    ran.says("job: 2 files lost as far as they were not durable: /cairn/late, /cairn/late3\n");
+    ran.says("job: 2 files lost, apart from data that was durable: /cairn/late, /cairn/late3\n");
     let again = failing.run(&[], READ).succeeds();
     assert!(!again.stderr.contains("recovered"), "{}", again.stderr);
     let status = failing.sandbox.cairn(&["status", "job"]).succeeds();
@@ -162,8 +162,8 @@ fn store_is_made_again_from_its_media_then_all_that_could_be_drained_is_in_the_p
     };
     for name in ["late", "late3"] {
         let told = format!("/cairn/{name}");
-        let is_elsewhere = is_told(" only where they were drained to: ", &told);
-        let is_lost = is_told(" lost as far as they were not durable: ", &told);
+        let is_elsewhere = is_told(" only in the persist directory: ", &told);
+        let is_lost = is_told(" lost, apart from data that was durable: ", &told);
         assert!(is_elsewhere != is_lost && is_elsewhere == is_outside(name), "{}", ran.stderr);
     }
 }
@@ -182,7 +182,7 @@ fn complete_files_with_data_in_memory_are_kept_until_they_are_safe_or_given_up()
     let out = failing.sandbox.out().display().to_string();
     failing.sandbox.cairn(&["drain", "job", "--persist", &out]).succeeds();
     let ran = failing.run(&[], "echo new >/cairn/new && sync /cairn/new");
-    ran.says("files only where they were drained to: /cairn/ck.2");
+    ran.says("files only in the persist directory: /cairn/ck.2");
     assert!(failing.sandbox.out().join("ck.2").exists());
     assert_eq!(failing.sandbox.drained("new"), "new\n");
 }

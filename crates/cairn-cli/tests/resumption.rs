@@ -56,7 +56,7 @@ fn damaged_file_of_the_newest_checkpoint_is_put_right_from_its_copy() {
     flip(&sandbox, "rot", b"b2");
     let ran = again(&sandbox, "rot", &[], SHOW).ends_with(3);
     let ran = ran.says("/ckpt-2/b is damaged in the store at offset 32768");
-    ran.says("put right from").prints(BOTH);
+    ran.says("repaired from").prints(BOTH);
     // Step, level and file count of the checkpoint are unchanged, in the store and outside.
     let rows = sandbox.cairn(&["ls", "--checkpoints", "rot", "--json"]).succeeds().json();
     let row =
@@ -126,7 +126,7 @@ fn agent_that_a_killed_run_left_is_no_obstacle() {
     session.kill_all();
     flip(&sandbox, "rot", b"b2");
     let ran = again(&sandbox, "rot", &[], SHOW).ends_with(3);
-    ran.says("/ckpt-2/b is put right from").prints(BOTH);
+    ran.says("/ckpt-2/b is repaired from").prints(BOTH);
     assert_eq!(sandbox.manifest("rot")["checkpoints"].as_array().map(Vec::len), Some(2));
 }
 
@@ -202,7 +202,10 @@ fn run_that_is_killed_while_it_sets_a_checkpoint_aside_leaves_no_half_of_it() {
     let ran = sandbox.cairn(&["ls", "--checkpoints", "--newest", "restart.*", "rot"]).succeeds();
     ran.prints("/cairn/restart.1.a\n/cairn/restart.1.b\n");
     sandbox.cairn(&["ls", "--newest", "**/restart.2.*", "rot"]).ends_with(1);
-    sandbox.cairn(&["drain", "rot"]).ends_with(75).says("was being put right or set aside");
+    sandbox
+        .cairn(&["drain", "rot"])
+        .ends_with(75)
+        .says("the repair of its damaged files was interrupted");
     let known = sandbox.manifest("rot")["checkpoints"].clone();
     let sizes: Vec<_> = known.as_array().expect("a list").iter().map(|it| &it["files"]).collect();
     assert!(sizes.iter().all(|files| files.as_array().map(Vec::len) == Some(2)), "{known}");
@@ -244,7 +247,7 @@ fn run_that_is_killed_while_it_puts_a_checkpoint_right_leaves_the_rest_to_the_ne
     sandbox.cairn(&["drain", "rot"]).ends_with(75);
     assert_eq!(of("restart.2.a")["inode"], damaged[0][0], "the copy is of the file that was there");
     let ran = again(&sandbox, "rot", &[], SHOW_FLAT).ends_with(3);
-    let ran = ran.says("what an earlier run had begun to put right or set aside is done");
+    let ran = ran.says("finished a repair of checkpoints that an earlier run had begun");
     ran.prints("restart.1.a a1\nrestart.1.b b1\nrestart.2.a a2\nrestart.2.b b2\n");
     // The checkpoints and their copies are unchanged.
     let rows = sandbox.cairn(&["ls", "--checkpoints", "rot", "--json"]).succeeds().json();
@@ -397,7 +400,7 @@ fn checkpoint_that_there_is_no_room_to_put_right_is_set_aside() {
     sandbox.run("rot", &WRITE.replace("exit 3", fill)).ends_with(3);
     flip(&sandbox, "rot", b"b2");
     let ran = again(&sandbox, "rot", &[], SHOW).ends_with(3);
-    let ran = ran.says("the store has no room for another /ckpt-2/b: 320 KiB are needed");
+    let ran = ran.says("the store has no room for a new copy of /ckpt-2/b: 320 KiB are needed");
     ran.says("goes on from ckpt-1").prints(FIRST);
 }
 
@@ -438,5 +441,5 @@ fn of_two_runs_that_go_on_in_a_store_one_repairs_and_the_other_is_refused() {
     again(&sandbox, "rot", &[], "exit 4").refused_with("rot");
     assert!(locks(libc::LOCK_UN));
     let ran = Ran::of(first.wait_with_output().expect("ends"), "run".to_string());
-    ran.ends_with(3).says("/ckpt-2/b is put right from").prints(BOTH);
+    ran.ends_with(3).says("/ckpt-2/b is repaired from").prints(BOTH);
 }

@@ -76,7 +76,7 @@ fn value_that_is_wrong_is_said_to_come_from_where_it_does() {
         ("CAIRN_CHECKPOINT_SETTLE", "x", "--settle: "),
         ("CAIRN_FILES_TEMPORARY", "[", "\"[\" is not a pattern"),
         ("CAIRN_ARCHIVE_URL", "x", "--archive: "),
-        ("CAIRN_STORE_ROOT", "/nowhere", "--store-root: /nowhere is no directory"),
+        ("CAIRN_STORE_ROOT", "/nowhere", "--store-root: /nowhere is not a directory"),
     ] {
         variable(name, value).refused_with(&format!("cairn: {name}: {part}"));
     }
@@ -106,7 +106,7 @@ fn value_that_is_wrong_is_said_to_come_from_where_it_does() {
 fn variable_that_no_setting_has_is_named_with_the_one_that_was_meant() {
     let sandbox = Sandbox::new();
     let wrong = ("CAIRN_DRAIN_RTE", "1G");
-    let note = "cairn: CAIRN_DRAIN_RTE is no setting, and ignored; did you mean CAIRN_DRAIN_RATE?";
+    let note = "cairn: CAIRN_DRAIN_RTE is not a setting and is ignored; did you mean CAIRN_DRAIN_RATE?";
     let ran = run(&sandbox, &[], &[wrong], "").succeeds();
     assert_eq!(ran.stderr.matches(note).count(), 1, "{}", ran.stderr);
     let ran = run(&sandbox, &["--json"], &[wrong], "").succeeds();
@@ -117,7 +117,7 @@ fn variable_that_no_setting_has_is_named_with_the_one_that_was_meant() {
     let mut command = sandbox.command(&words);
     command.env("CAIRN", common::CAIRN).env("CAIRN_RUN_PROBE", "never").env("CAIRN_SITE", "x");
     let ran = Ran::of(command.output().expect("cairn starts"), words.join(" "));
-    assert!(!ran.succeeds().stderr.contains("is no setting"));
+    assert!(!ran.succeeds().stderr.contains("is not a setting"));
 }
 
 /// Mechanism: `cairn.toml` in the current directory was obeyed, whoever owned it.

@@ -145,8 +145,7 @@ fn checkpoint_that_found_no_room_is_none() {
         "-c",
         script,
     ]);
-    ran.ends_with(3)
-        .says("1 file only in the store, because the writer died, a write failed");
+    ran.ends_with(3).says("1 file only in the store, because the writer died, a write failed");
     assert_eq!(sandbox.drained_names(), ["dump.1"]);
     sandbox.cairn(&["ls", "full", "--newest", "dump.*"]).prints("/cairn/dump.1\n");
     let again = ["exec", "--job", "full", "--", "bash", "-c", "echo whole >/cairn/dump.2"];
@@ -242,7 +241,7 @@ fn wait_shows_in_the_status_and_ends_when_there_is_space() {
     let options = ["--tier", "ram:16M", "--retain", "count=1", "--space-wait", LONG];
     let (child, away) = start_full(&sandbox, &options, "step(4); step(5)\nprint('written')");
     waits(&sandbox);
-    sandbox.cairn(&["status", "full"]).succeeds().says("1 writer waits for space since");
+    sandbox.cairn(&["status", "full"]).succeeds().says("1 writer waits for space, for");
     drop(away);
     ended(child).succeeds().prints("written\n");
     assert_eq!(sandbox.drained_names(), ["step.1", "step.2", "step.3", "step.4", "step.5"]);

@@ -262,7 +262,7 @@ fn lost_file_is_put_right_from_a_copy_that_is_one_again() {
     stage.run("cat ckpt-3/y; exit 3").ends_with(3).says("Input/output error");
     stage.spoil("ckpt-3/y");
     let ran = stage.run("ls -d ckpt-*; head -c 1 ckpt-3/y; exit 3").ends_with(3);
-    let ran = ran.says("/ckpt-3/y is put right from").says("19 files, 586 KiB, drained to");
+    let ran = ran.says("/ckpt-3/y is repaired from").says("19 files, 586 KiB, drained to");
     ran.prints("ckpt-3\n3");
     let listed = stage.sandbox.cairn(&["ls", "--checkpoints", "job"]).succeeds().stdout;
     assert!(listed.contains("node and pfs, verified"), "{listed}");

@@ -127,7 +127,8 @@ fn store_whose_target_has_forgotten_what_was_written_says_so_and_has_what_was_sy
     let read = ["exec", "--job", "job", "--", "bash", "-c", "md5sum </cairn/kept || echo failed"];
     assert_eq!(place.sandbox.cairn(&read).stdout, "failed\n");
     place.sandbox.cairn(&["status", "job"]).succeeds().says("nothing becomes durable any more");
-    let next = place.run("job", &[], kept).succeeds().says("going on with what is durable there");
+    let next =
+        place.run("job", &[], kept).succeeds().says("going on with the data that is durable");
     let sums: Vec<&str> = next.stdout.lines().collect();
     assert_eq!(sums[0], sums[1], "what was synced is there");
     place

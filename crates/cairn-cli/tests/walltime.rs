@@ -28,7 +28,7 @@ fn limit_is_lifted_when_the_end_is_near() {
     assert_eq!(sandbox.manifest("near")["complete"], true);
     eventually("status says so", || {
         let status = sandbox.cairn(&["status", "near"]).succeeds().says("walltime");
-        status.stdout.contains("all that is to be drained is safe")
+        status.stdout.contains("nothing is left to drain")
     });
 }
 
@@ -56,11 +56,11 @@ fn what_will_not_be_in_time_is_warned_of_and_shown() {
     let file = fs::File::create(&stderr).expect("makes");
     let mut child = command.stdout(Stdio::null()).stderr(file).spawn().expect("starts");
     eventually("it is said", || {
-        fs::read_to_string(&stderr).is_ok_and(|text| text.contains("not safe yet will not be"))
+        fs::read_to_string(&stderr).is_ok_and(|text| text.contains("will not be safe in time"))
     });
     eventually("status says so", || {
         let status = sandbox.cairn(&["status", "late"]).succeeds();
-        status.stdout.contains("4.00 MiB not safe yet will not be")
+        status.stdout.contains("4.00 MiB will not be safe in time")
     });
     fs::write(sandbox.work().join("seen"), "").expect("writes");
     assert_eq!(child.wait().expect("ends").code(), Some(1));

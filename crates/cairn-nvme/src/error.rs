@@ -104,7 +104,9 @@ impl fmt::Display for Error {
                 write!(formatter, "the namespace is reserved by {holder}")
             }
             Error::Unsuitable { why } | Error::Unauthenticated { why } => formatter.write_str(why),
-            Error::Invalid => formatter.write_str("the range is outside the namespace, or not of whole blocks"),
+            Error::Invalid => {
+                formatter.write_str("the range is outside the namespace, or not of whole blocks")
+            }
         }
     }
 }

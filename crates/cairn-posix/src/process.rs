@@ -23,7 +23,7 @@ use crate::mount::{self, Mount};
 
 /// Whether this process may hold anything of ours that a child would inherit: an attached mount,
 /// descriptors, or a current directory. If it was executed with such descriptors or directory,
-/// attaches the mount. AdaptiveSpin for them once.
+/// attaches the mount. Looks for them once.
 pub fn has_inheritable_state() -> bool {
     static HAS_NOTHING: AtomicBool = AtomicBool::new(false);
     if mount::attached().is_some() {

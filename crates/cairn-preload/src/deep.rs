@@ -225,7 +225,7 @@ impl Linkage {
         unsafe { CStr::from_ptr((self.strings + symbol.st_name as usize) as *const c_char) }
     }
 
-    /// Address of an exported function. AdaptiveSpin it up in the GNU hash table: a Bloom filter,
+    /// Address of an exported function. Looks it up in the GNU hash table: a Bloom filter,
     /// buckets, and chains parallel to the symbols.
     fn exported(&self, name: &CStr) -> Option<usize> {
         if self.hash == 0 {

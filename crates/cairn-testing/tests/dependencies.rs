@@ -85,7 +85,7 @@ fn core_is_resolved_then_it_depends_on_nothing() {
 
 #[test]
 fn platform_is_resolved_then_it_depends_on_core_libc_and_a_checksum() {
-    depends_exactly_on("cairn-platform", &["cairn-core", "crc", "crc-catalog", "libc"]);
+    depends_exactly_on("cairn-platform", &["cairn-core", "libc"]);
 }
 
 /// Returns all of Cairn's crates that the manifest of `package` names.

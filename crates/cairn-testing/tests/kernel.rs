@@ -345,7 +345,7 @@ fn run(seed: u64) {
         }
         let place = reference.free_place();
         let expected = reference.take(&caller, &step, None);
-        // A path that has_parent_reference out of the root would leave the scratch directory.
+        // A path that climbs out of the root would leave the scratch directory.
         if expected == Err(Error::Escapes) {
             continue;
         }

@@ -154,27 +154,27 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::Open(path) => write!(f, "{path} is open"),
-            Reason::Unclean(path) => write!(f, "the writer of {path} died, or could not write all"),
+            Reason::Unclean(path) => write!(f, "the writer of {path} died or a write failed"),
             Reason::Ranks(there, all) => write!(f, "{there} of {all} ranks have written theirs"),
             Reason::Marks(begun, ended) => write!(f, "{ended} of {begun} processes are done"),
             Reason::Unsettled(_) => f.write_str("more files may come"),
             Reason::Unproven(None) => {
-                f.write_str("nothing says yet that these are all its files")
+                f.write_str("these may not be all its files yet")
             }
             Reason::Unproven(Some((there, all))) => {
-                write!(f, "{there} of {all} ranks have written theirs, and the others nothing for a while")
+                write!(f, "{there} of {all} ranks have written theirs, and the others wrote nothing for a while")
             }
             Reason::Uncertain => f.write_str(
-                "the number may be that of a part of one checkpoint; --checkpoint-pattern says which is the step",
+                "the number may count parts of one checkpoint; name the step with --checkpoint-pattern",
             ),
             Reason::Leaving(_) => f.write_str("some of its files were removed, and others may be"),
             Reason::Torn(path) => {
-                write!(f, "{path} was not written anew since a writer of it died")
+                write!(f, "{path} was not rewritten since one of its writers died")
             }
-            Reason::Fewer => f.write_str("it has not all files that the one before it had"),
-            Reason::Abandoned => f.write_str("nothing says that it was finished when the run failed"),
+            Reason::Fewer => f.write_str("it lacks files that the checkpoint before it had"),
+            Reason::Abandoned => f.write_str("it may have been unfinished when the run failed"),
             Reason::Repair => f.write_str(
-                "what is damaged of it was being put right or set aside; the next run of the job goes on with that",
+                "the repair of its damaged files was interrupted; the next run of the job finishes it",
             ),
         }
     }

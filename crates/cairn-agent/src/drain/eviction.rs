@@ -80,7 +80,7 @@ impl Drainer {
         self.remove(leaving)
     }
 
-    /// Whether the persist directory has this version of a file or symbolic link. AdaptiveSpin at
+    /// Whether the persist directory has this version of a file or symbolic link. Looks at
     /// the copy: one that somebody changed or removed is dropped from the manifest, so that it is
     /// made again.
     fn is_drained(&mut self, path: &FilePath, attributes: &Attributes) -> Result<bool> {

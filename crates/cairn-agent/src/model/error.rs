@@ -180,9 +180,7 @@ pub enum Error {
     #[error("mapped files changed while they were copied")]
     Unsteady,
     /// A file of the program has a name that is reserved for Cairn's own files.
-    #[error(
-        "/{path} cannot be drained: Cairn reserves this name for its own files; rename it"
-    )]
+    #[error("/{path} cannot be drained: Cairn reserves this name for its own files; rename it")]
     Reserved {
         /// The file, relative to the store.
         path: FilePath,
@@ -196,9 +194,7 @@ pub enum Error {
         missing_bytes: u64,
     },
     /// A file of the program would land in the place of a mapped directory.
-    #[error(
-        "/{path} cannot be drained: --map puts a directory in its place; rename it"
-    )]
+    #[error("/{path} cannot be drained: --map puts a directory in its place; rename it")]
     Occupied {
         /// The file, relative to the store.
         path: FilePath,

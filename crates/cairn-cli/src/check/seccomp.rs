@@ -4,8 +4,7 @@
 //!
 //! Does not decide what is filtered; `watch.rs` and `confined.rs` do.
 
-use std::io;
-use std::thread;
+use std::{io, thread};
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;

@@ -6,12 +6,10 @@ use cairn_agent::model::advise::{Model, Schedule, SecondLevel};
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 
-use crate::Context;
 use crate::drain::notes::{Checkpoint, Notes};
-use crate::error::ReportError;
-use crate::error::{Error, Result};
-use crate::output;
+use crate::error::{Error, ReportError, Result};
 use crate::output::duration::{self, human};
+use crate::{Context, output};
 
 const EXAMPLES: &str = "\
 Examples:

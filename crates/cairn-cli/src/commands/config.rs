@@ -3,8 +3,7 @@
 //! Must stay true: the functions that `--static` diverts are exactly the hooks of the archive; a
 //! test of cairn-preload compares the list with the library.
 
-use crate::error::LaunchError;
-use crate::error::{Error, Result};
+use crate::error::{Error, LaunchError, Result};
 use crate::output::{self, quoted};
 use clap::Args;
 use std::path::{Path, PathBuf};

@@ -16,13 +16,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::Context;
-use crate::error::{CopyError, SettingError};
-use crate::error::{Error, Result};
+use crate::error::{CopyError, Error, Result, SettingError};
 use crate::output::progress::Progress;
 use crate::output::size::human;
 use crate::output::{self, count};
-use crate::store::local;
-use crate::store::{OpenStore, Place, locate};
+use crate::store::{OpenStore, Place, local, locate};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,7 +35,7 @@ attributes are kept; a file that exists is replaced as a whole. What a link lead
 written into, and keeps its attributes.";
 
 /// Problem of a target that is to receive several files.
-const SEVERAL: &str = "several files go into a directory, and this is none";
+const SEVERAL: &str = "several files need a directory, and this is not one";
 
 /// Copy files out of a store or into it.
 #[derive(Args, Debug)]
@@ -252,7 +250,7 @@ impl Out<'_> {
             None | Some(FileType::RegularFile | FileType::Symlink) => Ok(()),
             Some(_) => {
                 let path = self.destination.full_path(outer).display().to_string();
-                let problem = "a symbolic link replaces nothing but a file or a link";
+                let problem = "a symbolic link can replace only a file or a link";
                 Err(Error::Copy(CopyError::Target { path, problem }))
             }
         }

@@ -9,8 +9,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use crate::Context;
-use crate::error::TargetError;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TargetError};
 use crate::output::{self, escaped};
 
 /// Port of NVMe over TCP.

@@ -1,8 +1,7 @@
 //! `cairn exec`: runs another command in the existing store of a job.
 
 use crate::Context;
-use crate::error::LaunchError;
-use crate::error::{Error, Result};
+use crate::error::{Error, LaunchError, Result};
 use crate::report::calls;
 use crate::run::launch;
 use clap::Args;

@@ -9,11 +9,9 @@
 
 use cairn_agent::model::clock::utc_time;
 use cairn_agent::model::path::FilePath;
-use cairn_core::inspect;
-use cairn_core::recover;
 use cairn_core::{
-    Attributes, Condition, Durability, Inspection, LogEnd, Media, Recovered, Superblock,
-    repair_superblock,
+    Attributes, Condition, Durability, Inspection, LogEnd, Media, Recovered, Superblock, inspect,
+    recover, repair_superblock,
 };
 use cairn_device::media::label::{Identity, Label};
 use cairn_device::media::media_file::Access;
@@ -26,8 +24,7 @@ use std::path::Path;
 
 use crate::Context;
 use crate::create::claimed_tiers::ClaimedTiers;
-use crate::error::{EXIT_NOT_REPAIRED, Error, Result};
-use crate::error::{FsckError, TierError};
+use crate::error::{EXIT_NOT_REPAIRED, Error, FsckError, Result, TierError};
 use crate::output::size::human;
 use crate::output::{self, count};
 use crate::store::offline::{self, TierFile};
@@ -557,7 +554,7 @@ fn print_content(content: &Content) {
     output::line(&format!("  recovery    {records} replayed, up to operation {}", content.lsn));
     for path in &content.unclean {
         output::line(&format!(
-            "  unclean     {path}: not closed, or its writer died or could not write all"
+            "  unclean     {path}: not closed, or its writer died or a write failed"
         ));
     }
     for path in &content.lost {

@@ -12,19 +12,16 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::Context;
 use crate::commands::rm::take_for_removal;
 use crate::create::claim;
 use crate::drain::checkpoints::Found;
-use crate::error::StoreError;
-use crate::error::{Error, Result};
-use crate::output;
+use crate::error::{Error, Result, StoreError};
 use crate::output::duration;
 use crate::output::size::human;
-use crate::store::removal;
 use crate::store::survey::{Look, State, StoreRow, survey};
 use crate::store::unsaved::{said, shown};
-use crate::store::{OpenStore, check_job_name};
+use crate::store::{OpenStore, check_job_name, removal};
+use crate::{Context, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -146,7 +143,7 @@ fn to_archive(row: &StoreRow) -> Result<u64, String> {
         let known = Found::look(&store, &store.volumes()?)?.complete;
         Ok(Archive::open(policy)?.lacks(&store.job, policy, &known)?)
     };
-    count().map_err(|error| format!("nobody knows what of it is in the archive: {error}"))
+    count().map_err(|error| format!("cannot tell what the archive has of it: {error}"))
 }
 
 /// Returns why a store stays, as far as can be told without taking it.
@@ -154,7 +151,7 @@ fn refusal(row: &StoreRow, older_than: Duration, force: bool) -> Option<String> 
     match row.state {
         State::Running => Some("it is in use".to_string()),
         State::Damaged | State::Foreign => {
-            Some(row.problem.clone().unwrap_or("nothing can be said of it".to_string()))
+            Some(row.problem.clone().unwrap_or("its state is unknown".to_string()))
         }
         _ if row.problem.is_some() => row.problem.clone(),
         _ if row.idle() < older_than => {
@@ -177,7 +174,7 @@ fn advice(row: &StoreRow) -> String {
     let is_hopeless = |lack: &Lack| matches!(lack, Lack::Unclean | Lack::Damaged);
     if row.reasons.keys().any(is_hopeless) {
         return format!(
-            "what is unclean, because its writer died, or could not write all, or damaged, is never drained: save it with: cairn cp, or give it \
+            "unclean files (the writer died or a write failed) and damaged files are never drained: save them with: cairn cp, or give them \
              up with: cairn rm {job} --discard"
         );
     }

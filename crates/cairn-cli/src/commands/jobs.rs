@@ -1,12 +1,11 @@
 //! `cairn ls --jobs`: lists the stores on this machine.
 
-use crate::Context;
 use crate::error::Result;
-use crate::output;
 use crate::output::duration;
 use crate::output::size::human;
 use crate::store::survey::{StoreRow, survey};
 use crate::store::unsaved::{said, shown};
+use crate::{Context, output};
 
 /// Runs the command.
 pub fn list(context: &Context) -> Result<()> {

@@ -17,8 +17,7 @@ use crate::Context;
 use crate::commands::jobs;
 use crate::drain::checkpoints::{self, Found};
 use crate::drain::notes::Notes;
-use crate::error::{CopyError, SettingError};
-use crate::error::{Error, Result};
+use crate::error::{CopyError, Error, Result, SettingError};
 use crate::output::{self, escaped, group_name, local_time, mode_letters, user_name};
 use crate::store::{OpenStore, Place, locate};
 

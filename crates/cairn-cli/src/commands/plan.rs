@@ -13,8 +13,7 @@ use crate::balancer::hostlist::{self, ListError};
 use crate::balancer::{
     self, Kind, Partition, Plan, PlannedTarget, RANKS_PER_TARGET, Request, Target,
 };
-use crate::error::{Error, Result};
-use crate::error::{ReportError, SettingError};
+use crate::error::{Error, ReportError, Result, SettingError};
 use crate::output::size::{self, human};
 use crate::output::{self, count};
 use clap::Args;

@@ -18,8 +18,7 @@ use crate::create::claim::Claim;
 use crate::create::request::{Request, StoreArguments, checked_persist};
 use crate::create::staging::archived::Archived;
 use crate::create::staging::{self, Extent, Origin, Source, Stage, Staged};
-use crate::error::{Error, Result};
-use crate::error::{PersistError, SettingError, StoreError};
+use crate::error::{Error, PersistError, Result, SettingError, StoreError};
 use crate::output::size::human;
 use crate::output::{self, count};
 use crate::settings::archive::{self, ServerArguments};
@@ -145,7 +144,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         patterns.is_empty() || patterns.iter().any(matches)
     };
     if !patterns.is_empty() && unreadable.is_empty() && !manifest.files.keys().any(wanted) {
-        let problem = format!("no file of job {job} matches; its manifest names them");
+        let problem = format!("no file of job {job} matches; its manifest lists the files");
         return Err(Error::Setting(SettingError::Option { option: "--only", problem }));
     }
     let claim = Claim::create(&context.roots, &request, &[])?;

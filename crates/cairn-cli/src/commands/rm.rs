@@ -2,8 +2,7 @@
 //! store.
 
 use cairn_agent::drain::checkpoints::Told;
-use cairn_agent::model::job::left_name;
-use cairn_agent::model::job::{Job, RUN_LOCK};
+use cairn_agent::model::job::{Job, RUN_LOCK, left_name};
 use cairn_agent::model::lock;
 use cairn_agent::model::mapping::Mapping;
 use cairn_agent::model::path::FilePath;
@@ -19,13 +18,11 @@ use crate::Context;
 use crate::create::claim::{self, Claim, claim_existing};
 use crate::drain::drain_state::DrainProgress;
 use crate::drain::drain_with;
-use crate::error::{CopyError, StoreError};
-use crate::error::{Error, Result};
+use crate::error::{CopyError, Error, Result, StoreError};
 use crate::output::{self, count};
 use crate::settings::archive::{self, archive_with};
-use crate::store::removal;
 use crate::store::survey::{self, Look};
-use crate::store::{OpenStore, Place, locate};
+use crate::store::{OpenStore, Place, locate, removal};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -18,17 +18,13 @@ use std::path::{Path, PathBuf};
 
 use crate::Context;
 use crate::create::numa::NumaReport;
-use crate::drain::follow;
-use crate::drain::lag;
 use crate::drain::notes::{Checkpoint, Notes};
-use crate::drain::pace;
+use crate::drain::{follow, lag, pace};
 use crate::error::Result;
-use crate::output::ranks;
 use crate::output::size::human;
-use crate::output::{self, count, local_time};
+use crate::output::{self, count, local_time, ranks};
 use crate::run::unserved;
-use crate::settings::archive;
-use crate::settings::walltime;
+use crate::settings::{archive, walltime};
 use crate::store::job_name::JobOrAll;
 use crate::store::{OpenStore, Roots};
 
@@ -225,7 +221,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         output::line("no stores");
         if let Some(root) = context.roots.explicit().filter(|root| !root.is_dir()) {
             output::say!(
-                "cairn: {} is no directory (--store-root, CAIRN_STORE_ROOT)",
+                "cairn: {} is not a directory (--store-root, CAIRN_STORE_ROOT)",
                 root.display()
             );
         }
@@ -413,8 +409,8 @@ fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreRepor
         };
         if log.failed {
             *trouble = Some(format!(
-                "writing to it failed: nothing becomes durable any more; when its run has ended, and it answers again, \
-                 cairn run --job {} goes on with what is durable",
+                "writing to it failed: nothing becomes durable any more; after the run has ended and the tier answers again, \
+                 cairn run --job {} goes on with the durable data",
                 report.job
             ));
         }
@@ -535,7 +531,7 @@ fn lines(report: &StoreReport) -> Vec<String> {
         let block = human(report.block_bytes);
         add(
             "",
-            format!("each takes {block} at least: a new store with --block-size 4K holds more"),
+            format!("each takes at least {block}: a new store with --block-size 4K holds more"),
         );
     }
     for (name, number, bytes) in [
@@ -578,7 +574,7 @@ fn lines(report: &StoreReport) -> Vec<String> {
     if let Some(agent) = &report.agent {
         if let Some(age_ms) = agent.image_age_ms {
             let age = crate::output::duration::human(age_ms as f64 / 1000.0);
-            add("image", format!("the newest whole one is of {age} ago"));
+            add("image", format!("the newest complete one is {age} old"));
         }
         if let Some(unsteady) = crate::drain::unsteady(&agent.image_unsteady) {
             add("image", output::escaped(unsteady.as_bytes()));
@@ -634,7 +630,7 @@ fn space_lines(space: &SpaceStatus) -> Vec<String> {
         let (writers, seconds) = (count(space.waiting, "writer"), space.longest_ms / 1000);
         let verb = if space.waiting == 1 { "waits" } else { "wait" };
         let draining = human(space.draining_bytes);
-        lines.push(format!("{writers} {verb} for space since {seconds} s: draining {draining}"));
+        lines.push(format!("{writers} {verb} for space, for {seconds} s so far: draining {draining}"));
     }
     if space.given_up_files > 0 {
         let (files, bytes) = (count(space.given_up_files, "file"), human(space.given_up_bytes));

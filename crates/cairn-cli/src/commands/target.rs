@@ -22,11 +22,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::Builder;
 
-use crate::Context;
-use crate::error::{Error, Result};
-use crate::error::{SettingError, TargetError};
-use crate::output;
+use crate::error::{Error, Result, SettingError, TargetError};
 use crate::output::size;
+use crate::{Context, output};
 
 /// Default name of the exported subsystem.
 const DEFAULT_NAME: &str = "nqn.2026-11.io.cairn:target";

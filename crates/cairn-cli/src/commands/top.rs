@@ -10,8 +10,7 @@ mod screen;
 
 use crate::Context;
 use crate::commands::status;
-use crate::error::ReportError;
-use crate::error::{Error, Result};
+use crate::error::{Error, ReportError, Result};
 use crate::output::duration;
 use crate::store::Roots;
 use crate::store::job_name::JobOrAll;

@@ -10,19 +10,16 @@ use cairn_agent::store::read::{Buffer, read_whole};
 use clap::Args;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::Context;
 use crate::commands::verify_tier;
-use crate::error::{Error, Result};
-use crate::error::{PersistError, SettingError};
+use crate::error::{Error, PersistError, Result, SettingError};
 use crate::output::progress::Progress;
 use crate::output::size::human;
 use crate::output::{self, count};
-use crate::store::OpenStore;
-use crate::store::offline;
+use crate::store::{OpenStore, offline};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -141,7 +138,7 @@ fn print(report: &VerifyReport) {
     if report.unclean_files > 0 {
         let files = count(report.unclean_files, "file");
         output::line(&format!(
-            "{files} unclean: the writer died, or could not write all; do not restart from these (cairn ls says which)"
+            "{files} unclean: the writer died or a write failed; do not restart from these (cairn ls lists them)"
         ));
     }
     if report.absent_files > 0 {
@@ -151,11 +148,11 @@ fn print(report: &VerifyReport) {
     for (job, files) in &report.again {
         let is = if *files == 1 { "is" } else { "are" };
         output::line(&format!(
-            "{files} of these {is} still in its store, which stays until the copy is made again, with: cairn drain {job}"
+            "{files} of these {is} still in its store, which is kept until the copy is made again; make it with: cairn drain {job}"
         ));
     }
     if report.complete == Some(false) {
-        output::line("the manifest does not say complete: more files were to be drained");
+        output::line("the manifest is not complete: more files were to be drained");
     }
 }
 
@@ -223,7 +220,7 @@ fn verify_persist(context: &Context, persist: &Path, job: Option<&str>) -> Resul
             Ok(0) => {}
             Ok(again) => drop(report.again.insert(job, again)),
             Err(error) => {
-                output::say!("cairn: {job}: these copies may pass for good ones: {error}")
+                output::say!("cairn: {job}: cannot mark these copies as damaged: {error}")
             }
         }
     }

@@ -5,9 +5,8 @@
 //! comparison continues with the rest of the file.
 
 use cairn_agent::model::path::FilePath;
-use cairn_core::inspect;
 use cairn_core::{
-    Attributes, Caller, InodeId, Media, Microfs, OpenOptions, Position, ROOT, Superblock,
+    Attributes, Caller, InodeId, Media, Microfs, OpenOptions, Position, ROOT, Superblock, inspect,
 };
 use cairn_device::MediaFile;
 use cairn_device::media::label;
@@ -19,8 +18,7 @@ use std::path::Path;
 
 use crate::Context;
 use crate::commands::verify::{Damaged, VerifyReport};
-use crate::error::TierError;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TierError};
 use crate::output::progress::Progress;
 use crate::store::offline::{self, TierFile};
 

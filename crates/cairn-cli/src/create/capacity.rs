@@ -13,8 +13,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::error::TierError;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TierError};
 use crate::output::size;
 use crate::store::refuse;
 use crate::store::tier::{self, TIER_BYTES_MIN, TierRequest};

@@ -10,9 +10,8 @@ use cairn_agent::model::directory_id::DirectoryId;
 use cairn_agent::model::job::{
     AGENT_LOCK, DeviceKind, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec,
 };
-use cairn_agent::model::lock;
 use cairn_agent::model::mapping::Mapping;
-use cairn_agent::model::store_file;
+use cairn_agent::model::{lock, store_file};
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::ledger::Ledger;
 use cairn_agent::persist::manifest::Manifest;
@@ -36,18 +35,13 @@ use crate::create::request::{
 };
 use crate::create::staging::{self, Stage};
 use crate::drain::checkpoints;
-use crate::error::{Error, Result};
-use crate::error::{PersistError, SettingError, StoreError, TierError};
+use crate::error::{Error, PersistError, Result, SettingError, StoreError, TierError};
 use crate::output::size;
 use crate::resume::media_rebuild::{self, Failed};
-use crate::resume::ownership;
-use crate::resume::recovery_report;
 use crate::resume::restart_check::{self, Resume, rollback};
+use crate::resume::{ownership, recovery_report};
 use crate::settings::space::check_quota;
-use crate::store::removal;
-use crate::store::survey;
-use crate::store::tier;
-use crate::store::{NODE, OpenStore, Roots, refuse};
+use crate::store::{NODE, OpenStore, Roots, refuse, removal, survey, tier};
 
 /// How long to wait for the run lock of a run, which may be just about to end.
 const LOCK_PATIENCE: Duration = Duration::from_millis(300);

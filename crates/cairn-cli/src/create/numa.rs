@@ -7,8 +7,7 @@ use cairn_core::{NumaPolicy, PartUsage, Placement};
 use cairn_device::memory::numa::Topology;
 use serde::Serialize;
 
-use crate::error::{Error, Result};
-use crate::error::{SettingError, TierError};
+use crate::error::{Error, Result, SettingError, TierError};
 use crate::output::size::human;
 
 /// Returns the placement for a policy on this machine; the default if `policy` is None. Errors: an

@@ -9,8 +9,7 @@ use std::path::Path;
 
 use crate::balancer::{self, RANKS_PER_TARGET, Request, hostlist};
 use crate::commands::plan::description::Cluster;
-use crate::error::ReportError;
-use crate::error::{Error, Result};
+use crate::error::{Error, ReportError, Result};
 
 /// Nodes of a job, as the launcher describes them to the command that it starts once per node.
 struct Nodes {

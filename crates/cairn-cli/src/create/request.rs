@@ -21,19 +21,16 @@ use cairn_device::memory::numa::Topology;
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
-use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::Duration;
+use std::{fs, io, thread};
 
 use crate::create::capacity::{ADDRESSES_SEGMENT_SHARE, Room};
 use crate::create::numa;
 use crate::create::staging::Stage;
-use crate::error::{Error, Result};
-use crate::error::{SettingError, TierError};
+use crate::error::{Error, Result, SettingError, TierError};
 use crate::output::size;
 use crate::resume::restart_check::Resume;
 use crate::settings::RunSettings;
@@ -271,7 +268,9 @@ impl Request {
             check_job_name(job).map_err(Error::of("--job"))?;
         }
         if request.scope == Some(Scope::Rank) && request.map.is_some() {
-            let problem = "with --scope rank each rank drains to its own directory; leave one of them out".to_string();
+            let problem =
+                "with --scope rank each rank drains to its own directory; leave one of them out"
+                    .to_string();
             return Err(Error::Setting(SettingError::Map { value: map.join(","), problem }));
         }
         if request.scope == Some(Scope::Rank) {
@@ -529,11 +528,30 @@ pub fn waited_for<T>(path: &Path, first: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Creates the persist directory of a run that begins anew, if its parent exists. Not for a run
-/// that resumes or stages: for such a run, a missing directory means a wrong path.
-pub fn make_persist(path: &Path) {
-    if fs::create_dir(path).is_ok() {
-        crate::output::say!("cairn: made the directory {}", path.display());
+/// The persist directory that a run has created. It is removed again if the run is refused.
+pub struct MadePersist(Option<PathBuf>);
+
+impl MadePersist {
+    /// Creates the directory for a run that begins anew, if its parent exists. Not for a run that
+    /// resumes or stages: for such a run, a missing directory means a wrong path.
+    pub fn make(path: Option<&PathBuf>) -> MadePersist {
+        MadePersist(path.filter(|path| fs::create_dir(path).is_ok()).cloned())
+    }
+
+    /// Keeps the directory and says that it was created.
+    pub fn keep(mut self) {
+        if let Some(path) = self.0.take() {
+            crate::output::say!("cairn: made the directory {}", path.display());
+        }
+    }
+}
+
+impl Drop for MadePersist {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // It stays if anything is in it by now.
+            let _ = fs::remove_dir(path);
+        }
     }
 }
 

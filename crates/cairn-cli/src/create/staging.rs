@@ -27,18 +27,16 @@ use cairn_core::ROOT;
 use on_demand::OnDemand;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
-use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::SystemTime;
+use std::{io, thread};
 
 use crate::create::claim::Claim;
 use crate::drain::checkpoints;
-use crate::error::{Error, Result};
-use crate::error::{PersistError, ResumeError};
+use crate::error::{Error, PersistError, Result, ResumeError};
 use crate::output::count;
 use crate::output::progress::Progress;
 use crate::output::size::human;
@@ -284,7 +282,7 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
             if !ended_well && wants_image {
                 say(
                     job,
-                    "no image of the last run is whole: each file is as it was drained last, not all of one moment",
+                    "no image of the last run is complete: files are as they were last drained, so not all of one moment",
                 );
             }
             if !is_on_demand {
@@ -300,7 +298,7 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
         archived.unreadable.iter().for_each(|unreadable| say(job, unreadable));
         if !archived.manifest.checkpoints.is_empty() {
             if is_on_demand {
-                say(job, "what is in an archive comes as a whole");
+                say(job, "files of an archive are all brought in first, not on demand");
             }
             return bring(claim, &archived, &archived.manifest, (extent, false));
         }
@@ -362,7 +360,7 @@ fn bring_image(
     say(job, &format!("goes on from the image of {age} ago"));
     if let Some(name) = manifest.as_ref().and_then(|it| newer_than(&image, it)) {
         let line = format!(
-            "newer, but without what was written with it, is checkpoint {name}: to go on from that, \
+            "checkpoint {name} is newer, but comes without the other files of that time: to go on from it, \
              remove the store, and use --stage --newest-only"
         );
         say(job, &line);

@@ -13,8 +13,7 @@ use cairn_agent::model::path::FilePath;
 use cairn_agent::model::protocol::Unfinished;
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::manifest::{self, Manifest};
-use cairn_agent::store::node::Kind;
-use cairn_agent::store::node::Tree;
+use cairn_agent::store::node::{Kind, Tree};
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::{Volume, now};
 use glob::Pattern;
@@ -22,13 +21,11 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
-use crate::Context;
-use crate::error::{CopyError, SettingError};
-use crate::error::{Error, Result};
-use crate::output;
+use crate::error::{CopyError, Error, Result, SettingError};
 use crate::output::duration;
 use crate::output::size::human;
 use crate::store::{OpenStore, locate};
+use crate::{Context, output};
 
 /// Checkpoints and files of a store.
 pub struct Found {

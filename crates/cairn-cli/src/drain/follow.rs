@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use crate::drain::drain_state::DrainProgress;
 use crate::drain::left;
-use crate::error::PersistError;
-use crate::error::{Error, Result};
+use crate::error::{Error, PersistError, Result};
 use crate::output::duration;
 use crate::output::progress::Progress;
 use crate::settings::archive;
@@ -94,7 +93,7 @@ fn judge_drain(store: &OpenStore, status: &Status) -> Result<()> {
         {
             return Ok(());
         }
-        Some(reason) => format!("the drain is not complete: {reason}; it is tried again"),
+        Some(reason) => format!("the drain is not complete: {reason}; the agent tries again"),
         None if !last.open.is_empty() || !last.failed.is_empty() => left(last),
         None if !last.unfinished.is_empty() => {
             let told = |one: &Unfinished| {
@@ -114,7 +113,7 @@ fn judge_archive(store: &OpenStore, status: &Status) -> Result<()> {
         (None, _) => return Ok(()),
         (Some(_), Some(archive)) if archive.is_complete() => return Ok(()),
         (Some(_), Some(archive)) => format!("archive not complete: {}", archive::missing(archive)),
-        (Some(_), None) => format!("not archived; do it with: cairn drain {}", store.job.job),
+        (Some(_), None) => format!("not archived; archive it with: cairn drain {}", store.job.job),
     };
     Err(Error::Persist(PersistError::NotDrained { summary }))
 }

@@ -23,7 +23,7 @@ pub fn line(behind: &Behind) -> String {
         format!(", written {} ago", duration::human(age_s as f64))
     });
     format!(
-        "{behind}{}: keep more checkpoints in the store, drain to a faster directory, or fewer of them (--pfs-every)",
+        "{behind}{}: keep more checkpoints in the store, drain to a faster directory, or drain fewer of them (--pfs-every)",
         age.unwrap_or_default()
     )
 }

@@ -12,7 +12,7 @@ pub fn line(pace: &PaceReport) -> Option<String> {
         .map(|share| format!("at most {share} % of the time while programs write"));
     let limits: Vec<String> = rate.into_iter().chain(share).collect();
     let now = match pace {
-        PaceReport { lifted: true, .. } => "; not kept now, because time is short",
+        PaceReport { lifted: true, .. } => "; ignored now, because time is short",
         PaceReport { paused: true, .. } => "; waits while a program writes",
         _ => "",
     };

@@ -18,8 +18,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use crate::Context;
-use crate::error::ReportError;
-use crate::error::{Error, Result};
+use crate::error::{Error, ReportError, Result};
 use crate::output::{self, count, escaped};
 use crate::store::OpenStore;
 use crate::store::job_name::JobName;

@@ -10,10 +10,9 @@ use std::fmt::Write;
 use super::Report;
 use super::chart::{Bar, Chart, Curve, Unit};
 use super::series::{Checkpoint, Found};
-use crate::output::duration;
 use crate::output::markup::escaped;
 use crate::output::size::human;
-use crate::output::{count, local_time};
+use crate::output::{count, duration, local_time};
 use crate::report::calls::{CallReport, Calls};
 
 const STYLE: &str = include_str!("style.css");

@@ -27,7 +27,7 @@ fn store_of(roots: &Roots, command: &[String]) -> Option<String> {
     let left = stores.filter(|store| store.job.command == command && !store.is_running());
     let jobs: Vec<String> = left.map(|store| store.job.job).collect();
     Some(format!(
-        "this is a new job; the same command has left the store of {}; to go on in it: --job {}",
+        "this is a new job; an earlier run of the same command left the store of {}; to continue it: --job {}",
         named(&jobs)?,
         one_of(&jobs)
     ))

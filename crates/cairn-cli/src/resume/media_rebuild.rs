@@ -10,29 +10,23 @@ use cairn_agent::checkpoint::sets::register::REGISTER_FILE;
 use cairn_agent::drain::checkpoints::Told;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::marks::MARKS_FILE;
-use cairn_agent::store::node::Kind;
-use cairn_agent::store::node::Node;
+use cairn_agent::store::node::{Kind, Node};
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Attributes, Superblock};
 use cairn_device::store::namespace;
 use cairn_device::{MediaFile, Store, TierPlace};
 use cairn_platform::checksum::crc32c;
 use std::collections::HashMap;
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::time::Duration;
+use std::{fs, io};
 
 use crate::create::claim::random_hex;
 use crate::create::request::Request;
 use crate::drain::drain_with;
-use crate::error::ResumeError;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ResumeError};
 use crate::output::{self, count};
-use crate::store::OpenStore;
-use crate::store::offline;
-use crate::store::survey;
-use crate::store::tier;
+use crate::store::{OpenStore, offline, survey, tier};
 
 /// Maximum number of files that a message names.
 const NAMED_MAX: usize = 8;
@@ -99,9 +93,9 @@ impl Failed {
         let Missing { complete, closed, incomplete, elsewhere, renamed } = &self.missing;
         let lost = [&complete[..], closed, incomplete].concat();
         let lists = [
-            ("lost as far as they were not durable", &lost),
-            ("only where they were drained to", elsewhere),
-            ("with an earlier name again", renamed),
+            ("lost, apart from data that was durable", &lost),
+            ("only in the persist directory", elsewhere),
+            ("back under an earlier name", renamed),
         ];
         let lists = lists.into_iter().filter(|(_, files)| !files.is_empty());
         let lists = lists.map(|(what, files)| {
@@ -109,7 +103,9 @@ impl Failed {
             format!("{job}: {number} {what}: {}", named(files))
         });
         let tier = &self.tier;
-        let first = format!("{job}: writing to {tier} failed: going on with what is durable there");
+        let first = format!(
+            "{job}: writing to {tier} failed: going on with the data that is durable there"
+        );
         std::iter::once(first).chain(lists).collect()
     }
 }

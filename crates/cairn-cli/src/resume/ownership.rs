@@ -9,8 +9,7 @@ use std::path::PathBuf;
 
 use crate::create::request::{Request, waited_for};
 use crate::create::staging::Stage;
-use crate::error::PersistError;
-use crate::error::{Error, Result};
+use crate::error::{Error, PersistError, Result};
 
 /// Checks the persist directory before a new store of `job` is used. With `--fresh`, moves existing
 /// files aside. Errors: `Owned`.

@@ -36,12 +36,12 @@ pub fn say(claim: &Claim, stage: Stage) -> Result<()> {
         let files = count(lost.len() as u64, "file");
         let job = &job.job;
         crate::output::say!(
-            "cairn: {files} of these had a part in memory, which is lost; cairn verify {job} names them"
+            "cairn: {files} of these lost a part that was in memory; cairn verify {job} lists them"
         );
     }
     copies_line(job, &lost).iter().for_each(|line| crate::output::say!("cairn: {line}"));
     if matches!(stage, Stage::Whole(_) | Stage::OnDemand(_)) {
-        crate::output::say!("cairn: --stage does nothing in a store that was recovered");
+        crate::output::say!("cairn: --stage has no effect on a store that was recovered");
     }
     Ok(())
 }
@@ -55,7 +55,7 @@ fn copies_line(job: &Job, lost: &[FilePath]) -> Option<String> {
     match lost.iter().filter(|path| manifest.has_copy(path)).count() {
         0 => None,
         copies => Some(format!(
-            "{} has verified copies of {copies} of them; to give up what was recovered and begin with these: \
+            "{} has verified copies of {copies} of them; to give up the recovered files and start from these copies: \
              cairn rm {} --discard, then run with --stage",
             persist.display(),
             job.job,

@@ -27,13 +27,11 @@ use std::collections::BTreeMap;
 
 use crate::create::claim::Claim;
 use crate::drain::checkpoints;
-use crate::error::{Error, Result};
-use crate::error::{ResumeError, SettingError};
+use crate::error::{Error, Result, ResumeError, SettingError};
 use crate::output;
 use crate::output::duration;
 use crate::output::progress::Progress;
-use crate::store::locate;
-use crate::store::survey;
+use crate::store::{locate, survey};
 
 /// How a run resumes an existing store, as an option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

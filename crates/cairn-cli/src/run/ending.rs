@@ -14,18 +14,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use crate::drain::drain_state::DrainProgress;
-use crate::drain::lag;
-use crate::drain::{DrainReport, as_they_are, not_complete};
-use crate::output::ranks;
+use crate::drain::{DrainReport, as_they_are, lag, not_complete};
 use crate::output::size::human;
-use crate::output::{count, escaped, quoted, still_use};
+use crate::output::{count, escaped, quoted, ranks, still_use};
 use crate::report::calls::CallReport;
 use crate::run::real_prefix::Strayed;
-use crate::run::signals;
-use crate::run::unserved;
+use crate::run::{signals, unserved};
 use crate::settings::archive;
-use crate::store::Roots;
-use crate::store::tier;
+use crate::store::{Roots, tier};
 
 /// Maximum number of files that a message names.
 const NAMES_MAX: usize = 3;
@@ -215,7 +211,9 @@ impl Ending<'_> {
         let before = self.job.persist.iter().flat_map(|persist| displaced::places(persist, job));
         lines.extend(before.map(|place| {
             let place = escaped(place.as_os_str().as_bytes());
-            format!("{job}: earlier files with the same names as the job's files are now in {place}")
+            format!(
+                "{job}: earlier files with the same names as the job's files are now in {place}"
+            )
         }));
         let behind = self.behind.iter().map(|one| escaped(lag::line(one).as_bytes()));
         lines.extend(behind.map(|line| format!("{job}: {line}")));
@@ -451,8 +449,7 @@ fn left_over(report: &DrainReport, roots: &Roots) -> Vec<String> {
         ));
     }
     if outcome.without_modes {
-        let line =
-            "drained without all permission bits: the file system there refuses chmod";
+        let line = "drained without all permission bits: the file system there refuses chmod";
         lines.push(line.to_string());
     }
     for failed in outcome.failed.iter().take(NAMES_MAX) {

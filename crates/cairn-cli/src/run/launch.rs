@@ -9,8 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::LaunchError;
-use crate::error::{Error, Result};
+use crate::error::{Error, LaunchError, Result};
 use crate::store::OpenStore;
 
 /// File name of the interposer library.

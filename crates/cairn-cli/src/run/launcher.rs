@@ -28,8 +28,7 @@ use std::time::{Duration, Instant};
 
 use crate::create::claim::{Claim, Entrance};
 use crate::create::request::Request;
-use crate::error::StoreError;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::output::count;
 use crate::store::Roots;
 

@@ -9,15 +9,13 @@
 use cairn_agent::model::error::why;
 use clap::Args;
 use std::ffi::{CStr, OsString, c_char, c_int};
-use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::{fs, io};
 
 use crate::check::self_test;
-use crate::error::LaunchError;
-use crate::error::{Error, Result};
+use crate::error::{Error, LaunchError, Result};
 use crate::run::launch;
 use crate::store::OpenStore;
 

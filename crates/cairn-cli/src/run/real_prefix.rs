@@ -1,4 +1,4 @@
-//! AdaptiveSpin for files at the mount prefix in the real file system. There are none unless a
+//! Looks for files at the mount prefix in the real file system. There are none unless a
 //! program bypassed Cairn, or the user let the prefix hide a directory.
 
 use crate::output::{count, escaped};

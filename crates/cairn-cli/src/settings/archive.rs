@@ -10,8 +10,7 @@ use cairn_agent::model::job::Job;
 use clap::Args;
 use serde::Deserialize;
 
-use crate::error::SettingError;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SettingError};
 use crate::output::progress::Progress;
 use crate::output::size::human;
 use crate::output::{self, count};
@@ -80,7 +79,7 @@ pub fn policy(
         }
         (None, None) => Ok(None),
         (None, Some(_)) => {
-            Err(refused("--archive-every", "there is no --archive s3://BUCKET/PREFIX"))
+            Err(refused("--archive-every", "it needs --archive s3://BUCKET/PREFIX"))
         }
     }
 }
@@ -99,7 +98,7 @@ pub fn place(
     let endpoint = endpoint.or_else(|| variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]));
     if let Some(endpoint) = endpoint.as_ref().filter(|endpoint| !is_server(endpoint)) {
         let problem =
-            format!("{endpoint} is no http:// or https:// address without a user and a path");
+            format!("{endpoint} is not an http:// or https:// address; write it without a user and a path");
         return Err(refused("--archive-endpoint", &problem));
     }
     let region = server.archive_region.or(settings.region);
@@ -181,7 +180,7 @@ pub fn lines(status: &ArchiveStatus) -> Vec<String> {
     lines.extend(refused);
     let abandoned = status.abandoned.iter().map(|name| output::printable(name));
     lines.extend(
-        abandoned.map(|name| format!("left the store for want of room, not archived: {name}")),
+        abandoned.map(|name| format!("removed from the store to make room, not archived: {name}")),
     );
     lines
 }

@@ -8,8 +8,7 @@ use cairn_agent::checkpoint::sets::policy::{CheckpointPolicy, Every, Purpose, Ta
 use clap::Args;
 use serde::Deserialize;
 
-use crate::error::SettingError;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SettingError};
 use crate::output::duration;
 use crate::settings::OneOrMore;
 
@@ -110,7 +109,7 @@ pub fn policy(
     if settings.levels.node.is_some_and(|count| count != 1) {
         return Err(refused(
             "checkpoint.levels.node",
-            "every checkpoint is written to the node: it is 1",
+            "every checkpoint is written to the node, so it must be 1",
         ));
     }
     let patterns = either(arguments.checkpoint_pattern, settings.pattern);

@@ -7,10 +7,8 @@ use cairn_agent::model::policy::{AtEnd, DrainPolicy, Images, Priority, Verify};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
-use crate::error::SettingError;
-use crate::error::{Error, Result};
-use crate::output::duration;
-use crate::output::size;
+use crate::error::{Error, Result, SettingError};
+use crate::output::{duration, size};
 use crate::settings::walltime;
 
 /// Options of the drain.

@@ -8,9 +8,8 @@ use crate::error::Error;
 use crate::settings::{FILE_NAME, keys_of};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
-use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 use toml::de::DeTable;
 
 /// Where a value came from.

@@ -8,10 +8,8 @@ use cairn_agent::model::space_policy::SpacePolicy;
 use clap::Args;
 use serde::Deserialize;
 
-use crate::error::{Error, Result};
-use crate::error::{SettingError, TierError};
-use crate::output::duration;
-use crate::output::size;
+use crate::error::{Error, Result, SettingError, TierError};
+use crate::output::{duration, size};
 use crate::store::tier::{TIER_BYTES_MIN, TierRequest};
 
 /// Expected form of `--retain`, for error messages.

@@ -1,8 +1,7 @@
 //! `--stage`: when a new store receives the files that the job drained earlier.
 
 use crate::create::staging::{Extent, Stage};
-use crate::error::SettingError;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SettingError};
 use clap::ValueEnum;
 use serde::Deserialize;
 

@@ -62,7 +62,7 @@ fn note(name: &str, known: &BTreeSet<String>) -> Option<String> {
     let (distance, nearest) = distances.min()?;
     let is_meant = known.iter().any(|other| self::section(other) == Some(section));
     (is_meant || distance <= WRONG_MAX)
-        .then(|| format!("{name} is no setting, and ignored; did you mean {nearest}?"))
+        .then(|| format!("{name} is not a setting and is ignored; did you mean {nearest}?"))
 }
 
 /// Returns the section of a name: `RUN` for `CAIRN_RUN_TIER`, empty without a section.
@@ -93,7 +93,7 @@ mod tests {
             ("CAIRN_SPACE_", "CAIRN_SPACE_WAIT"),
         ] {
             let said = told(&[wrong]);
-            let expected = format!("{wrong} is no setting, and ignored; did you mean {right}?");
+            let expected = format!("{wrong} is not a setting and is ignored; did you mean {right}?");
             assert_eq!(said, [expected]);
         }
         assert_eq!(told(&["CAIRN_RUN_X", "CAIRN_DRAIN_X"]).len(), 2);

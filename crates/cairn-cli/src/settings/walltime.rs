@@ -8,8 +8,7 @@ use cairn_agent::drain::forecast::Forecast;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::error::SettingError;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SettingError};
 use crate::output::duration;
 use crate::output::size::human;
 
@@ -190,14 +189,14 @@ pub fn line(forecast: &Forecast) -> String {
     let Forecast { left_s, undrained_bytes, needed_s, in_time, .. } = forecast;
     let left = format!("{} left", duration::human(*left_s as f64));
     if *undrained_bytes == 0 {
-        return format!("{left}; all that is to be drained is safe");
+        return format!("{left}; nothing is left to drain");
     }
     let bytes = human(*undrained_bytes);
     match needed_s.map(|needed| duration::human(needed as f64)) {
         None => format!("{left}; {bytes} not safe yet"),
-        Some(needed) if *in_time => format!("{left}; {bytes} not safe yet, which takes {needed}"),
+        Some(needed) if *in_time => format!("{left}; {bytes} not safe yet, drained in {needed}"),
         Some(needed) => {
-            format!("{left}; {bytes} not safe yet will not be: to drain them takes {needed}")
+            format!("{left}; {bytes} will not be safe in time: draining it takes {needed}")
         }
     }
 }

@@ -20,8 +20,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
-use crate::error::{FsckError, TierError};
+use crate::error::{Error, FsckError, Result, TierError};
 use crate::output::size;
 use crate::store::Roots;
 use crate::store::tier::remote_path;

@@ -5,10 +5,9 @@
 
 use cairn_device::MediumKind;
 use cairn_device::store::{LeftTier, finish_removal};
-use std::io;
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use crate::create::claim::{LOOK_EVERY, SAID_AFTER};
 use crate::error::{Error, Result};

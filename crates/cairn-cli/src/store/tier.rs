@@ -22,8 +22,7 @@ use std::path::{Path, PathBuf};
 
 use crate::commands::discover::resolve;
 use crate::create::placement;
-use crate::error::{Error, Result};
-use crate::error::{SettingError, TierError};
+use crate::error::{Error, Result, SettingError, TierError};
 use crate::output::size;
 use crate::store::{Roots, refuse};
 

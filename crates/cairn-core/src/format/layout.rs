@@ -74,7 +74,7 @@ pub(crate) const FLIGHT_COUNT: usize = 108;
 /// begun last. See `image.rs`.
 pub(crate) const IMAGE: usize = 109;
 pub(crate) const IMAGE_COUNT: usize = 110;
-/// Checksum of the metadata while nobody changes them, see `meta_sum.rs`; 0: none. Every
+/// Checksum of the metadata while nobody changes them, see `metadata_checksum.rs`; 0: none. Every
 /// transaction reads this word and `IMAGE`.
 pub(crate) const META_SUM: usize = 111;
 /// Words of a cache line.

@@ -408,7 +408,7 @@ impl Microfs {
     }
 }
 
-/// Builds `<mount>/../<rest>` for a path that has_parent_reference above the root: everything up to
+/// Builds `<mount>/../<rest>` for a path that climbs above the root: everything up to
 /// the `..` of the root is resolved already; the kernel resolves the rest.
 fn climb_out(tx: &Transaction, mount: &[u8], base: Inode, path: &[u8], outside: &mut Vec<u8>) {
     let mut directory = base;

@@ -4,7 +4,7 @@
 //! Such a description has one more reference, which no process slot owns, however many messages it
 //! is in.
 //!
-//! Does not know whether it still is in a message: `cairn_device::flight` asks the kernel.
+//! Does not know whether it still is in a message: `cairn_device::store::fd_passing` asks the kernel.
 
 use core::sync::atomic::Ordering;
 

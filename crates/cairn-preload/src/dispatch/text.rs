@@ -97,7 +97,7 @@ fn may_be_about_files(text: &[u8], entry: usize) -> bool {
         return false;
     }
     let mut walk = Walk::new(text, entry.saturating_sub(STRETCH));
-    // Until the decoder is in step, implausible instructions prove nothing.
+    // Until the decoder is in step, strange instructions prove nothing.
     walk.reaches(entry.saturating_sub(STRETCH - IN_STEP));
     walk.implausible = 0;
     walk.reaches(entry);

@@ -53,10 +53,13 @@ impl fmt::Display for Behind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Behind { family, missed, outside, .. } = self;
         let noun = if *missed == 1 { "checkpoint" } else { "checkpoints" };
-        write!(f, "{missed} complete {noun} of {family} went before the drain had copied them; ")?;
+        write!(
+            f,
+            "{missed} complete {noun} of {family} were removed before the drain copied them; "
+        )?;
         match outside {
-            Some(newest) => write!(f, "the newest one outside is {newest}"),
-            None => f.write_str("none is outside"),
+            Some(newest) => write!(f, "the newest drained one is {newest}"),
+            None => f.write_str("none is drained"),
         }
     }
 }

@@ -4,8 +4,7 @@
 use crate::balancer::{
     Description, GroupDescription, SwitchDescription, Target, Topology, TopologyError, hostlist,
 };
-use crate::error::SettingError;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SettingError};
 use crate::output::size;
 use crate::settings;
 use serde::Deserialize;

@@ -16,8 +16,7 @@ use toml::Spanned;
 
 use super::export::{self, Place};
 use super::grant::parse_room;
-use crate::error::SettingError;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SettingError};
 use crate::output::size;
 use crate::settings;
 

@@ -1,15 +1,13 @@
 //! Backing of a namespace, as the user writes it.
 
 use cairn_target::Namespace;
-use std::fmt;
 use std::fs::OpenOptions;
-use std::io;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::{fmt, io};
 
-use crate::error::Error;
-use crate::error::{SettingError, TargetError};
+use crate::error::{Error, SettingError, TargetError};
 use crate::output::size;
 
 /// Default size of a logical block.

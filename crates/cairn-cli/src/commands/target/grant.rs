@@ -13,11 +13,9 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::Context;
-use crate::error::{Error, Result};
-use crate::error::{SettingError, TargetError};
-use crate::output;
+use crate::error::{Error, Result, SettingError, TargetError};
 use crate::output::size;
+use crate::{Context, output};
 
 /// Variable with the path of the control socket.
 const CONTROL_VARIABLE: &str = "CAIRN_TARGET_CONTROL";

@@ -20,9 +20,8 @@ use std::time::Duration;
 use crate::commands::status::{FileCounts, SetReport};
 use crate::drain::lag;
 use crate::drain::notes::Checkpoint;
-use crate::output::duration;
 use crate::output::size::human;
-use crate::output::{count, escaped};
+use crate::output::{count, duration, escaped};
 
 /// Maximum number of answers that are kept per store.
 const HISTORY_MAX: usize = 240;
@@ -174,7 +173,7 @@ impl Screen {
             Some(trouble) => Some(printable(trouble)),
             None if is_old => {
                 let age = duration::human(self.age.as_secs_f64().round());
-                Some(format!("no answer for {age}: this is how it was"))
+                Some(format!("no answer for {age}: last known state"))
             }
             None => None,
         };
@@ -400,7 +399,7 @@ fn troubles(store: &Store) -> Vec<Line<'static>> {
     let space = store.agent.iter().filter_map(|agent| agent.space.as_ref());
     let waiting = space.filter(|space| space.waiting > 0).map(|space| {
         let (writers, wait_s) = (count(space.waiting, "writer"), space.longest_ms / 1000);
-        format!("waiting for space: {writers}, since {wait_s} s")
+        format!("waiting for space: {writers}, for {wait_s} s")
     });
     let behind = store.behind.iter().map(lag::line);
     let lines = store.trouble.iter().cloned().chain(waiting).chain(tiers).chain(unreadable);

@@ -9,8 +9,7 @@ use cairn_agent::drain::checkpoints::Checkpoints;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::ledger::Ledger;
 use cairn_agent::persist::manifest::{Entry, Manifest};
-use cairn_agent::store::node::Kind;
-use cairn_agent::store::node::{Node, Tree};
+use cairn_agent::store::node::{Kind, Node, Tree};
 use cairn_agent::store::volume::{Volume, now};
 use cairn_core::InodeId;
 

@@ -70,7 +70,7 @@ impl<'a> Repair<'a> {
     /// Finishes the repair in `note`, which a killed process began.
     pub fn settle(&mut self, note: &Note) -> Result<()> {
         self.finish(note)?;
-        self.say("what an earlier run had begun to put right or set aside is done");
+        self.say("finished a repair of checkpoints that an earlier run had begun");
         self.say_what_is_aside(note);
         Ok(())
     }
@@ -176,7 +176,7 @@ impl<'a> Repair<'a> {
         let mount = &self.claim.store.job.mount;
         for name in &note.aside {
             self.say(&format!(
-                "checkpoint {name} is damaged and set aside in {mount}/.cairn-damaged: remove that when nobody needs it"
+                "checkpoint {name} is damaged and set aside in {mount}/.cairn-damaged: remove it when you no longer need it"
             ));
         }
         match &note.goes_on {
@@ -217,7 +217,7 @@ impl<'a> Repair<'a> {
             });
             if let Some(ledger) = &self.ledger {
                 let place = ledger.destination().full_path(&file.path);
-                let line = format!("/{} is put right from {}", file.path, place.display());
+                let line = format!("/{} is repaired from {}", file.path, place.display());
                 built.lines.push(line);
             }
         }

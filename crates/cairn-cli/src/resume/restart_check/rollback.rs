@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use crate::create::claim::Claim;
 use crate::drain::drain_with;
-use crate::error::{Error, Result};
-use crate::error::{PersistError, ResumeError};
+use crate::error::{Error, PersistError, Result, ResumeError};
 use crate::output::{self, count};
 use crate::store::survey;
 

@@ -5,7 +5,7 @@
 //! ```text
 //! magic, checksum, traits | description of the namespace (Identify) | label | superblock        a page each
 //! ```
-//! Behind the traits is the line of processes that wait for a connection (`nvme/line.rs`).
+//! Behind the traits is the line of processes that wait for a connection (`wait_queue.rs`).
 //!
 //! Invariant: a file that is damaged, or was not written whole, counts as missing. A process that
 //! finds none connects.

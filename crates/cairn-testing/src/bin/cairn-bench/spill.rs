@@ -1,7 +1,11 @@
 //! Rows about checkpoints that do not fit completely into memory. They are compared with CRUISE's
-//! formula for a store that uses one tier after the other: size / (size in memory / rate of memory
-//! + size in the file / rate of the file) (CRUISE, HPDC 2013: "Spill-over to SSD"). A further row
-//! reads a checkpoint from the file again, after its promotion.
+//! formula for a store that uses one tier after the other (CRUISE, HPDC 2013: "Spill-over to SSD"):
+//!
+//! ```text
+//! size / (size in memory / rate of memory + size in the file / rate of the file)
+//! ```
+//!
+//! A further row reads a checkpoint from the file again, after its promotion.
 //!
 //! Every part is measured in its own store, which the `cairn` beside this program makes.
 

@@ -58,7 +58,7 @@ fn a_store_that_drains_is_shown_with_its_tiers_files_and_troubles() {
             "512 MiB of 1.50 GiB",
             "at risk: 2.00 GiB only in the store",
             "not drained: bad.dat: its checksum differs\\x1b[2J",
-            "3 complete checkpoints of f.*.restart went before the drain had copied them; the newest",
+            "3 complete checkpoints of f.*.restart were removed before the drain copied them;",
             "q quit",
         ],
     );
@@ -83,7 +83,7 @@ fn without_an_agent_or_an_answer_the_screen_says_so_and_goes_on() {
     let mut screen = Screen::new(answer, SECOND);
     shows(&screen, &["to /scratch/out: no agent answers", "6.00 GiB"]);
     screen.wait(4 * SECOND);
-    shows(&screen, &["no answer for 4 s: this is how it was"]);
+    shows(&screen, &["no answer for 4 s: last known state"]);
     screen.take(Err("job melt has no store".to_string()), SECOND);
     shows(&screen, &["job melt has no store", "6.00 GiB"]);
     screen.take(Ok(recorded()), SECOND);

@@ -101,13 +101,13 @@ pub fn has_place(
         return Ok(Err(no_room(first, &format!("{needed} are needed, and {free} are free"))));
     }
     match files.len() as u64 > inodes {
-        true => Ok(Err(no_room(first, "there can be no more files"))),
+        true => Ok(Err(no_room(first, "it can hold no more files"))),
         false => Ok(Ok(())),
     }
 }
 
 fn no_room(path: &FilePath, why: &str) -> Obstacle {
-    Obstacle::passing(format!("the store has no room for another /{path}: {why}"))
+    Obstacle::passing(format!("the store has no room for a new copy of /{path}: {why}"))
 }
 
 /// Creates the directories above the place where `inner` is built, with the modes in `manifest`.

@@ -5,8 +5,7 @@
 //! that replaced.
 
 use cairn_agent::checkpoint::quarantine::{Move, Repair, building_place};
-use cairn_agent::model::path::ASIDE;
-use cairn_agent::model::path::FilePath;
+use cairn_agent::model::path::{ASIDE, FilePath};
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Attributes, Caller, ROOT, RenameMode};
 

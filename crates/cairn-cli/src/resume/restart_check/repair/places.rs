@@ -5,8 +5,7 @@
 
 use cairn_agent::checkpoint::quarantine::NEW;
 use cairn_agent::checkpoint::sets::series::has_number;
-use cairn_agent::model::path::ASIDE;
-use cairn_agent::model::path::FilePath;
+use cairn_agent::model::path::{ASIDE, FilePath};
 use std::collections::BTreeSet;
 
 /// Returns the paths that hold a checkpoint: directories that belong to it alone and have its step
