@@ -539,9 +539,7 @@ impl CheckReport {
             }
             (EXIT_OUT_OF_REACH, _) => "out of reach: none of its calls is served",
             (EXIT_MISSED, true) => "not all of its calls were served",
-            (EXIT_MISSED, false) => {
-                "some of its calls may not be served; try it with --run"
-            }
+            (EXIT_MISSED, false) => "some of its calls may not be served; try it with --run",
             (_, true) => "all of its calls that were seen were served",
             (_, false) => "nothing is missed as far as its files tell",
         }

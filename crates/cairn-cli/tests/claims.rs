@@ -359,6 +359,6 @@ fn part_of_a_namespace_that_a_store_has_is_not_taken_over() {
     let Some(place) = Place::new() else { return };
     let living = place.living(&place.tier(""));
     let taking = place.tier("&part=1/2&take-over=yes");
-    place.run(0, &["--tier", &taking], "true").ends_with(2).says("no part of a store");
+    place.run(0, &["--tier", &taking], "true").ends_with(2).says("not part of a store");
     living.writes_again();
 }

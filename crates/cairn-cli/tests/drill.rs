@@ -73,7 +73,7 @@ fn drill_touches_nothing_of_real_runs() {
     sandbox.cairn(&not_empty).refused_with("is not empty");
     let mut command = sandbox.command(&["drill", "--", "true"]);
     let output = command.env("CAIRN_RUN_PERSIST", &out).output().expect("starts");
-    Ran::of(output, "drill".to_string()).refused_with("is that of real runs");
+    Ran::of(output, "drill".to_string()).refused_with("is used by real runs");
     sandbox.cairn(&["drill", "--after", "soon", "--", "true"]).refused_with("10s..60s");
     assert_eq!(sandbox.drained("f"), "real\n");
 }
@@ -102,13 +102,13 @@ fn tier_that_holds_what_a_real_run_left_is_refused_and_stays_as_it_is() {
     let before = fs::read(&path).expect("the tier is there");
     let drill = ["drill", "--after", "60s..60s", "--", "bash", "-c", "echo drill >/cairn/f"];
     for variable in ["CAIRN_RUN_TIER", "CAIRN_RUN_META_TIER"] {
-        in_tier(variable, &drill).refused_with("may hold what real runs have left");
+        in_tier(variable, &drill).refused_with("may hold data of real runs");
     }
     let settings = sandbox.work().join("cairn.toml");
     fs::write(&settings, format!("[run]\ntier = [\"ram:16M\", \"{tier}\"]\n")).expect("writes");
     let mut command = sandbox.command(&drill);
     let output = command.env_remove("CAIRN_RUN_TIER").output().expect("starts");
-    Ran::of(output, "drill".to_string()).refused_with("may hold what real runs have left");
+    Ran::of(output, "drill".to_string()).refused_with("may hold data of real runs");
     fs::remove_file(settings).expect("removes");
     in_tier("CAIRN_RUN_TIER", &["drill", "--", "true"]).refused_with("may hold");
     assert!(fs::read(&path).expect("it is still there") == before, "nothing was written to it");

@@ -99,6 +99,8 @@ fn several_files_and_patterns_are_copied_into_a_directory() {
     let status = sandbox.cairn(&["status", "--job", "kept"]).succeeds().stdout;
     assert!(status.contains("kept"), "{status}");
     sandbox.cairn(&["status", "kept", "--job", "kept"]).ends_with(2);
+    sandbox.cairn(&["verify", "--job", "kept"]).succeeds();
+    sandbox.cairn(&["rm", "--job", "kept"]).ends_with(2);
 }
 
 /// Mechanism: listings replaced bytes that are not UTF-8 and printed all others unescaped.

@@ -91,7 +91,7 @@ fn target_that_is_not_there_or_is_another_one_is_said() {
     sandbox.cairn(&room).ends_with(2).says("is not a place for grants");
     // The socket of a killed target blocks nobody.
     let _target = start(&sandbox, &["--control", &socket, "--grants", "ram:1M"]);
-    sandbox.cairn(&empty).ends_with(1).says("a namespace has a byte at least");
+    sandbox.cairn(&empty).ends_with(1).says("a namespace needs at least one byte");
 }
 
 #[test]

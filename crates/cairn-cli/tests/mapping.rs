@@ -119,8 +119,8 @@ fn mappings_that_cannot_be_or_contradict_what_is_there_are_refused() {
         ),
         (&["--map", "out=/x"], "relative to the persist directory"),
         (&["--map", "out=../x"], "must stay below the persist directory"),
-        (&["--map", "/cairn=x"], "cannot have the place x"),
-        (&["--map", "a=x,b=x/y"], "cannot have places in each other"),
+        (&["--map", "/cairn=x"], "cannot be mapped to x"),
+        (&["--map", "a=x,b=x/y"], "cannot be mapped into each other"),
         (&["--map", "a=x", "--scope", "rank"], "--scope rank"),
     ] {
         run(&sandbox, options, "true").refused_with(part);

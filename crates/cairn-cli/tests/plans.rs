@@ -71,12 +71,12 @@ fn machine_that_the_topology_does_not_know_is_said_to_be_unknown() {
     assert_ne!(only_switches, CLUSTER);
     let known_but_one = sandbox(&only_switches);
     let ran = plan(&known_but_one, &["--ranks", "448"]).succeeds();
-    let ran = ran.says("The topology says nothing of 1 machine (s8)");
+    let ran = ran.says("The topology does not list 1 machine (s8)");
     assert!(!ran.stdout.contains("No single failure"), "{}", ran.stdout);
     let report = plan(&known_but_one, &["--ranks", "448", "--json"]).succeeds().json();
     assert_eq!(report["unknown"], serde_json::json!(["s8"]));
     let ran = plan(&sandbox(TARGETS), &["--ranks", "448"]).succeeds();
-    ran.says("nothing of 24 machines (n1, n10, n11, ...)");
+    ran.says("does not list 24 machines (n1, n10, n11, ...)");
 }
 
 #[test]
@@ -106,14 +106,14 @@ fn topology_may_be_slurm_s() {
 fn what_is_no_topology_is_refused_with_its_line_and_what_is_expected() {
     let sandbox = sandbox(TARGETS);
     for (topology, part) in [
-        ("top.a.n1\nhello world\n", "topology: line 2: \"hello world\" is no address of a node"),
-        ("n1\n", "line 1: \"n1\" is no address of a node; expected SWITCH.NODE"),
-        ("top..n1\n", "line 1: \"top..n1\" is no address"),
+        ("top.a.n1\nhello world\n", "topology: line 2: \"hello world\" is not an address"),
+        ("n1\n", "line 1: \"n1\" is not an address of a node; expected SWITCH.NODE"),
+        ("top..n1\n", "line 1: \"top..n1\" is not an address"),
         ("\n", "names no switch"),
         ("# SwitchName=a Nodes=n1\n", "names no switch"),
         (
             "SwitchName=a Nodes=n1\n\nSwitchName=top Switches=a,b\n",
-            "line 3: switch b is named and nowhere defined; expected SwitchName=b with its",
+            "line 3: switch b is named but not defined; expected SwitchName=b with its",
         ),
         ("SwitchName=a Nodes=n1\nSwitchName=b\n", "line 2: \"SwitchName=b\" names no"),
         ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n1\n", "line 2: n1 is below a and below b"),
@@ -123,7 +123,7 @@ fn what_is_no_topology_is_refused_with_its_line_and_what_is_expected() {
         plan(&sandbox, &["--topology", "topology", "--ranks", "9"]).refused_with(part);
     }
     let undefined = CLUSTER.replace("leaf[1-2]", "leaf[1-3]");
-    let part = "cluster.toml: switch leaf3 is named and nowhere defined";
+    let part = "cluster.toml: switch leaf3 is named but not defined";
     plan(&self::sandbox(&undefined), &["--ranks", "9"]).refused_with(part);
 }
 
@@ -147,8 +147,8 @@ fn failure_that_cannot_be_avoided_is_said() {
     );
     plan(&sandbox, &["--ranks", "32"])
         .succeeds()
-        .says("The switch leaf1 would take 32 ranks and their data")
-        .says("The rack r1 would take 32 ranks and their data");
+        .says("If the switch leaf1 fails, 32 ranks and their data")
+        .says("If the rack r1 fails, 32 ranks and their data");
 }
 
 #[test]

@@ -211,7 +211,7 @@ fn store_is_not_made_again_under_a_program_that_still_uses_it() {
     assert_eq!(said.next().expect("says something").expect("text"), "in");
     failing.shrinks();
     failing.is_back();
-    failing.run(&[], "true").ends_with(2).says("still uses its store");
+    failing.run(&[], "true").ends_with(2).says("still uses it;");
     drop(survivor);
     failing.goes_on_with_what_was_safe(&[]).succeeds();
 }

@@ -106,7 +106,8 @@ fn value_that_is_wrong_is_said_to_come_from_where_it_does() {
 fn variable_that_no_setting_has_is_named_with_the_one_that_was_meant() {
     let sandbox = Sandbox::new();
     let wrong = ("CAIRN_DRAIN_RTE", "1G");
-    let note = "cairn: CAIRN_DRAIN_RTE is not a setting and is ignored; did you mean CAIRN_DRAIN_RATE?";
+    let note =
+        "cairn: CAIRN_DRAIN_RTE is not a setting and is ignored; did you mean CAIRN_DRAIN_RATE?";
     let ran = run(&sandbox, &[], &[wrong], "").succeeds();
     assert_eq!(ran.stderr.matches(note).count(), 1, "{}", ran.stderr);
     let ran = run(&sandbox, &["--json"], &[wrong], "").succeeds();

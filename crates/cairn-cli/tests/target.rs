@@ -90,18 +90,18 @@ fn what_is_wrong_with_a_configuration_is_said_with_its_line_and_key() {
     let secrets = write(&sandbox, "open", "nqn.x:h DHHC-1:01:x:\n");
     let cases = [
         ("lissen = []".to_string(), "line 1: unknown field `lissen`"),
-        ("listen = [\"here\"]".to_string(), "line 1: listen: this is no address"),
-        ("\nmemory = \"lots\"".to_string(), "line 2: memory: this is no size"),
-        ("threads = 0".to_string(), "line 1: threads: there must be one"),
-        ("connections = 0".to_string(), "line 1: connections: there must be one"),
+        ("listen = [\"here\"]".to_string(), "line 1: listen: write an address with a port"),
+        ("\nmemory = \"lots\"".to_string(), "line 2: memory: this is not a size"),
+        ("threads = 0".to_string(), "line 1: threads: there must be at least one"),
+        ("connections = 0".to_string(), "line 1: connections: there must be at least one"),
         (
             format!("{one}ram = \"1M\"\nblock_size = 0"),
             "line 5: block_size: expected a power of two",
         ),
-        ("[[subsystem]]\nnqn = \"store\"".to_string(), "line 2: nqn: this is no name"),
+        ("[[subsystem]]\nnqn = \"store\"".to_string(), "line 2: nqn: this is not a valid name"),
         (head.to_string(), "line 2: nqn: the subsystem has no [[subsystem.namespace]]"),
         (format!("{one}ram = \"1M\"\nfile = \"/x\""), "line 3: namespace: write one of"),
-        (format!("{one}ram = \"many\""), "line 4: ram: this is no size"),
+        (format!("{one}ram = \"many\""), "line 4: ram: this is not a size"),
         (format!("{one}file = \"/nonexistent\""), "line 3: namespace: cannot export file:"),
         (format!("{one}device = \"/dev/null\""), "not a block device"),
         (

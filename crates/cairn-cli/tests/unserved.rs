@@ -37,9 +37,9 @@ fn program_that_gains_rights_is_named_at_the_end_and_in_the_status() {
         let way = way.replace("/tmp/cairn-gains", directory.to_str().expect("UTF-8"));
         let ran = sandbox.run_undrained(&job, &format!("echo secret >/cairn/f; {way}"));
         let ran = ran.ends_with(1).says("No such file or directory").says("not served: ");
-        assert!(ran.stderr.contains("gains/cat: gained rights"), "{way}: {}", ran.stderr);
+        assert!(ran.stderr.contains("gains/cat: runs with extra"), "{way}: {}", ran.stderr);
         let status = sandbox.cairn(&["status", &job]).succeeds();
-        assert!(status.stdout.contains("gains/cat: gained rights"), "{}", status.stdout);
+        assert!(status.stdout.contains("gains/cat: runs with extra"), "{}", status.stdout);
         let json = sandbox.cairn(&["status", &job, "--json"]).succeeds().json();
         assert_eq!(json[0]["unserved"].as_array().map(Vec::len), Some(1), "{json}");
         sandbox.cairn(&["rm", &job, "--discard"]).succeeds();

@@ -28,12 +28,12 @@ pub const HASHES: [Hash; 3] = [Hash::Sha256, Hash::Sha384, Hash::Sha512];
 
 const WITHOUT_SECRET: &str = "the controller demands authentication: write the host's secret into a \
                               file with mode 0600 and give it, as in nvme-tcp://HOST/NQN?auth=FILE";
-const NOT_DEMANDED: &str = "a secret was given, but the controller does not ask for it: demand \
-                            authentication there, or leave auth= out";
+const NOT_DEMANDED: &str = "a secret was given, but the controller does not ask for it: require \
+                            authentication there, or leave out auth=";
 const WRONG_CONTROLLER: &str = "the controller could not prove who it is: the second secret is not \
                                 the one it has";
 const UNPROVEN: &str =
-    "the controller did not prove who it is, though the second secret asks for that";
+    "the controller did not prove who it is, but the second secret requires that";
 
 /// Input of a proof, except for the names.
 #[derive(Clone, Copy, Debug)]

@@ -131,7 +131,7 @@ pub fn claim<T: Transport>(
             },
         }
     }
-    Err(Error::Unsuitable { why: "hosts fight for the namespace" })
+    Err(Error::Unsuitable { why: "several hosts compete for the namespace" })
 }
 
 /// Unregisters `key`, if the target lets us. A target has room for a limited number of registrants.

@@ -20,8 +20,8 @@ use super::wire::{Completion, Status};
 /// time limit.
 const DISCARD_BYTES_MAX: u64 = 1 << 30;
 
-const IMPOSTOR: &str = "the target knows this machine by another name, under which it is connected or has claimed a namespace: \
-                        use that name, or give up what was claimed under it";
+const IMPOSTOR: &str = "the target knows this machine by another name, which is connected or has claimed a namespace: \
+                        use that name, or give up its claim";
 
 /// Properties of the namespace and the controller that a queue needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

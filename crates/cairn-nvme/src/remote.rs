@@ -431,6 +431,6 @@ fn same(before: &Traits, now: &Traits) -> Result<()> {
         && old.block_shift == new.block_shift
         && old.blocks <= new.blocks
         && before.transfer_bytes_max <= now.transfer_bytes_max;
-    let why = "the namespace is another one than before, or smaller";
+    let why = "the namespace was replaced, or is smaller than before";
     if is_same { Ok(()) } else { Err(Error::Unsuitable { why }) }
 }

@@ -37,8 +37,8 @@ const FILE_BYTES_MAX: usize = 64 << 10;
 const MACHINE_NAME: &str = "/etc/nvme/hostnqn";
 /// Action named in the error when a file of secrets cannot be read.
 pub const READING: &str = "read the file with the secret";
-const NAMELESS: &str = "it is not said which host has the secret: write its name, nqn.…, as a line \
-                        before it, or into /etc/nvme/hostnqn";
+const NAMELESS: &str = "the host of the secret is not named: write its name, nqn.…, on a line \
+                        before the secret, or into /etc/nvme/hostnqn";
 /// Prefix that marks the name of an environment variable instead of a path.
 const VARIABLE_PREFIX: &[u8] = b"env:";
 
@@ -54,8 +54,8 @@ impl Secret {
     /// Parses the text form. Errors: the reason, without any part of the secret.
     pub fn parse(text: &[u8]) -> Result<Secret> {
         let refused = |why| Error::Unauthenticated { why };
-        let nonsense = "the secret is not one: it reads DHHC-1:HH:BASE64:, as nvme gen-dhchap-key \
-                        makes them";
+        let nonsense = "the secret is not one: write DHHC-1:HH:BASE64:, as made by nvme \
+                        gen-dhchap-key";
         let rest = text.strip_prefix(PREFIX).ok_or(refused(nonsense))?;
         let [b'0', digit @ b'0'..=b'3', b':', encoded @ .., b':'] = rest else {
             return Err(refused(nonsense));
@@ -123,7 +123,7 @@ impl Secrets {
         let mut lines = lines(text).peekable();
         let name = lines.next_if(|line| line.starts_with(b"nqn."));
         let name = name.map_or_else(machine_name, to_name);
-        let host = lines.next().ok_or(refused("there is no secret where it should be"))?;
+        let host = lines.next().ok_or(refused("there is no secret after the host's name"))?;
         let host = Secret::parse(host)?;
         let controller = lines.next().map(Secret::parse).transpose()?;
         let why = "there are more than two secrets: the host's, and that of the controller";
@@ -211,7 +211,7 @@ impl SecretSource {
         match self {
             SecretSource::File(path) => Secrets::parse(&read_private(path)?),
             SecretSource::Variable(name) => {
-                let why = "the variable that is to hold the secret is not set";
+                let why = "the environment variable of the secret is not set";
                 let text = std::env::var_os(name).ok_or(Error::Unauthenticated { why })?;
                 let mut text = text.into_vec();
                 let secrets = Secrets::parse(&text);
@@ -276,11 +276,11 @@ fn read_all(
     let file = Descriptor::open(libc::AT_FDCWD, &name, flags, 0).map_err(failed)?;
     let found = sys::fstat(file.raw()).map_err(failed)?;
     if found.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return Err(refused("the secret is not in a file, but in something else"));
+        return Err(refused("the secret must be in a regular file"));
     }
     check(found.st_mode).map_err(refused)?;
     let length = usize::try_from(found.st_size).ok().filter(|&length| length <= FILE_BYTES_MAX);
-    let length = length.ok_or(refused("the file with the secret holds more than secrets"))?;
+    let length = length.ok_or(refused("the file with the secret is too large for secrets"))?;
     let mut text = Wiped::zeros(length);
     fill(file.raw(), &mut text).map_err(failed)?;
     Ok(text)

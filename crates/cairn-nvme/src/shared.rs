@@ -53,7 +53,7 @@ const TURN_IDLE: Duration = Duration::from_secs(3);
 pub type Check = Box<dyn Fn(&mut View<'_>) -> Result<bool> + Send + Sync>;
 
 const CHANGED: Error = Error::Unsuitable {
-    why: "the tier is another one than this store's, or was recovered by another store",
+    why: "the tier does not belong to this store, or another store recovered it",
 };
 
 /// Location of a namespace, as a path: `//ADDRESS:PORT/NQN?nsid=N&part=I/N&auth=SOURCE`. The text

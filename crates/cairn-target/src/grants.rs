@@ -58,7 +58,7 @@ pub enum GrantError {
         job: String,
     },
     /// No bytes were requested.
-    #[error("a namespace has a byte at least")]
+    #[error("a namespace needs at least one byte")]
     Empty,
     /// More bytes were requested than are free.
     #[error("there is no room for {wanted_bytes} bytes; {free_bytes} of {bytes_max} are free")]

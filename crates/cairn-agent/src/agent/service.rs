@@ -468,7 +468,7 @@ impl DrainLoop<'_> {
             self.shared.recorder().note_sets(&volumes, self.drainer.known(), &is_kept);
         }
         let bare = result.as_ref().map_or(0, |outcome| outcome.without_attributes);
-        let trouble = "the file system of the persist directory does not take them".to_string();
+        let trouble = "the file system of the persist directory does not support them".to_string();
         let action = "keep extended attributes of some files";
         self.complaints.note_text(action, (bare > 0).then_some(trouble));
         if ticket.is_some() && result.is_ok() {
@@ -543,7 +543,7 @@ fn tell_left(left: &mut BTreeSet<(FilePath, String)>, outcome: &Outcome) {
     let unclean = outcome
         .unclean
         .iter()
-        .map(|path| (path.clone(), "its writer died, or could not write all".to_string()));
+        .map(|path| (path.clone(), "its writer died or a write failed".to_string()));
     let now: BTreeSet<_> = failed.chain(unclean).collect();
     let mut fresh = now.difference(left);
     for (path, reason) in fresh.by_ref().take(LEFT_LINES_MAX) {
@@ -551,7 +551,7 @@ fn tell_left(left: &mut BTreeSet<(FilePath, String)>, outcome: &Outcome) {
     }
     match fresh.count() {
         0 => {}
-        more => log::say(Level::Warn, format_args!("nor are {more} more; cairn status lists them")),
+        more => log::say(Level::Warn, format_args!("{more} more not drained; see cairn status")),
     }
     *left = now;
 }

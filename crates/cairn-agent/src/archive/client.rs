@@ -137,7 +137,8 @@ impl<'a> Client<'a> {
             _ => UrlStyle::Path,
         };
         let endpoint = policy.endpoint.clone().unwrap_or_else(amazon);
-        let endpoint = endpoint.parse().map_err(|_| unusable(format!("{endpoint} is no URL")))?;
+        let endpoint =
+            endpoint.parse().map_err(|_| unusable(format!("{endpoint} is not a URL")))?;
         let bucket = Bucket::new(endpoint, style, location.bucket.clone(), policy.region.clone())
             .map_err(|error| unusable(error.to_string()))?;
         let config = Agent::config_builder()
@@ -243,7 +244,7 @@ impl<'a> Client<'a> {
             Some(code) => Err(self.error("complete", key, code, Refusal::Passing)),
             None if answers::is_whole(&text, "CompleteMultipartUploadResult") => Ok(()),
             None => {
-                let what = "the answer says neither that it is complete nor that it is not";
+                let what = "the answer does not say whether it is complete";
                 Err(self.error("complete", key, what.to_string(), Refusal::Passing))
             }
         }
@@ -288,7 +289,7 @@ impl<'a> Client<'a> {
             answer.check(self, "list", prefix)?;
             let list = Names::of(&answer.text());
             let mut list =
-                list.ok_or_else(|| self.strange("list", prefix, "its answer is no list"))?;
+                list.ok_or_else(|| self.strange("list", prefix, "its answer is not a list"))?;
             names.extend(list.keys());
             directories.extend(list.prefixes());
             match list.next() {
@@ -589,7 +590,7 @@ fn why(error: &ureq::Error) -> String {
             format!("{} (does a server listen there?)", crate::model::error::why(error))
         }
         ureq::Error::Io(error) => crate::model::error::why(error),
-        ureq::Error::BadUri(_) => "its address is no URL".to_string(),
+        ureq::Error::BadUri(_) => "its address is not a URL".to_string(),
         ureq::Error::BodyExceedsLimit(limit) => format!("it has more than {limit} bytes"),
         error => error.to_string(),
     }

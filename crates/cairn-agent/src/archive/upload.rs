@@ -277,7 +277,7 @@ impl Uploader<'_> {
             .map_err(|_| refused("names of objects are UTF-8, and this one is not"))?;
         let key = self.client.location().key(&self.job.job, name);
         match name.starts_with(STEM) || name == MARK {
-            true => Err(refused("the name is one that Cairn needs for itself; rename it")),
+            true => Err(refused("Cairn reserves the name for its own objects; rename it")),
             false if key.len() > KEY_BYTES_MAX => {
                 Err(refused("names of objects have at most 1024 bytes, and this one has more"))
             }

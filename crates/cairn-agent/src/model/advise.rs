@@ -75,7 +75,7 @@ pub enum Refused {
     /// A step takes longer than the mean time between failures.
     #[error(
         "the {what} ({cost_s} s) is not shorter than the mean time between failures ({mtbf_s} s): the job would \
-         get nowhere; make checkpoints smaller, or use fewer nodes"
+         make no progress; make checkpoints smaller, or use fewer nodes"
     )]
     TooLong {
         /// Name of the step.

@@ -63,13 +63,13 @@ impl fmt::Display for Holder {
         match rest {
             Rest::Stopped => write!(
                 f,
-                "process {pid} ({name}), which is stopped, holds the store; kill -CONT {pid} lets it go on"
+                "process {pid} ({name}), which is stopped, holds the store; to continue it: kill -CONT {pid}"
             ),
             Rest::Traced => write!(
                 f,
-                "process {pid} ({name}), which a debugger has stopped, holds the store; let it go on there"
+                "process {pid} ({name}), which a debugger has stopped, holds the store; continue it there"
             ),
-            Rest::Unknown => write!(f, "process {pid} ({name}) holds the store and does not go on"),
+            Rest::Unknown => write!(f, "process {pid} ({name}) holds the store and is stuck"),
         }
     }
 }
@@ -91,7 +91,7 @@ mod tests {
         let said = Holder::look(child.id()).to_string();
         let start = format!("process {} (", child.id());
         let end =
-            format!("which is stopped, holds the store; kill -CONT {} lets it go on", child.id());
+            format!("which is stopped, holds the store; to continue it: kill -CONT {}", child.id());
         assert!(said.starts_with(&start) && said.ends_with(&end), "{said}");
         child.kill().expect("is killed");
         child.wait().expect("ends");

@@ -28,15 +28,15 @@ impl Mapping {
     pub fn new(mut rules: Vec<Rule>) -> Result<Mapping, String> {
         for (number, Rule { from, to }) in rules.iter().enumerate() {
             if from.is_root() || to.is_root() || is_ours(from) || is_ours(to) {
-                return Err(format!("/{from} cannot have the place {to}"));
+                return Err(format!("/{from} cannot be mapped to {to}"));
             }
             for other in &rules[..number] {
                 if other.from == *from {
-                    return Err(format!("/{from} cannot have two places"));
+                    return Err(format!("/{from} cannot be mapped to two places"));
                 }
                 if lies_in(to, &other.to) || lies_in(&other.to, to) {
                     let first = &other.from;
-                    return Err(format!("/{first} and /{from} cannot have places in each other"));
+                    return Err(format!("/{first} and /{from} cannot be mapped into each other"));
                 }
             }
         }

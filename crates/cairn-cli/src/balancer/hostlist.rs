@@ -10,7 +10,7 @@ pub const HOSTS_MAX: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
     /// An unpaired bracket, or one inside another.
-    #[error("{text:?} has a bracket without its other")]
+    #[error("{text:?} has an unmatched bracket")]
     Bracket {
         /// The malformed part.
         text: String,

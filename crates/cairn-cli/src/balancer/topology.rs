@@ -86,7 +86,7 @@ pub enum TopologyError {
     },
     /// A line that is not an address.
     #[error(
-        "{text:?} is no address of a node; expected SWITCH.NODE, with as many switches as there are above it, as in spine.leaf1.n2"
+        "{text:?} is not an address of a node; expected SWITCH.NODE, with as many switches as there are above it, as in spine.leaf1.n2"
     )]
     Address {
         /// The line.
@@ -99,7 +99,7 @@ pub enum TopologyError {
     Empty,
     /// A switch whose children are not described.
     #[error(
-        "switch {name} is named and nowhere defined; expected SwitchName={name} with its Nodes= or Switches=, in TOML a [[switch]]"
+        "switch {name} is named but not defined; expected SwitchName={name} with its Nodes= or Switches=, in TOML a [[switch]]"
     )]
     Undefined {
         /// Its name.
@@ -524,6 +524,6 @@ mod tests {
             assert_eq!(*line, 2);
         }
         let list = Topology::from_slurm("SwitchName=a Nodes=n[").unwrap_err();
-        assert_eq!(list.to_string(), "line 1: switch a: \"n[\" has a bracket without its other");
+        assert_eq!(list.to_string(), "line 1: switch a: \"n[\" has an unmatched bracket");
     }
 }

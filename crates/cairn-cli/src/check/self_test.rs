@@ -214,7 +214,7 @@ impl SelfReport {
             lines.push(format!("  {} of them not in this C library: {names}", absent.len()));
         }
         for (name, owner) in displaced.iter().take(NAMES_MAX) {
-            let instead = owner.as_ref().map_or("nobody has one".to_owned(), |owner| shown(owner));
+            let instead = owner.as_ref().map_or("none has it".to_owned(), |owner| shown(owner));
             lines.push(format!("  missed: {name} is not reached: {instead}"));
         }
         if displaced.len() > NAMES_MAX {

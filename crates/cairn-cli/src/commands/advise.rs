@@ -39,6 +39,9 @@ pub struct Arguments {
     /// Job whose checkpoints are measured [default, without --checkpoint-cost: the only one]
     #[arg(conflicts_with = "checkpoint_cost")]
     job: Option<String>,
+    /// Same as JOB
+    #[arg(long = "job", id = "named", value_name = "NAME", conflicts_with_all = ["job", "checkpoint_cost"])]
+    named: Option<String>,
     /// Time that the program waits for a checkpoint
     #[arg(long, value_name = "TIME", value_parser = duration::argument)]
     checkpoint_cost: Option<f64>,
@@ -125,7 +128,10 @@ struct Measured {
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let measured = match arguments.checkpoint_cost {
         Some(_) => None,
-        None => Some(measure(context, arguments.job.as_deref())?),
+        None => {
+            let named = arguments.named.as_deref().or(arguments.job.as_deref());
+            Some(measure(context, named)?)
+        }
     };
     let cost_s = measured.as_ref().map(|measured| measured.cost_s);
     let checkpoint_s = arguments.checkpoint_cost.or(cost_s).unwrap_or_default();

@@ -186,7 +186,7 @@ fn persist(context: &Context, arguments: &Arguments) -> Result<Option<PathBuf>> 
     let Some(path) = &arguments.persist else {
         let of_runs = std::env::var_os("CAIRN_RUN_PERSIST").map(PathBuf::from);
         return match of_runs.or(context.settings.run.persist.clone()) {
-            Some(path) => Err(refused(&path, "is that of real runs")),
+            Some(path) => Err(refused(&path, "is used by real runs")),
             None => Ok(None),
         };
     };
@@ -210,7 +210,7 @@ fn check_tiers(of_runs: &RunSettings) -> Result<()> {
         // A namespace that is free at this moment may be another machine's a moment later.
         let may_be_used = !text.starts_with("nvme-tcp") && is_free(&tier::parse(&text)?);
         if !may_be_used {
-            let problem = "may hold what real runs have left".to_string();
+            let problem = "may hold data of real runs".to_string();
             let advice = "give the drill one in memory, or a file that is not there yet, with CAIRN_RUN_TIER \
                           and CAIRN_RUN_META_TIER"
                 .into();

@@ -114,7 +114,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let mut place = Place::parse(arguments.target.as_deref().unwrap_or(":"));
     if let Some(job) = arguments.job {
         if place.job.is_some() {
-            let problem = "the job is named twice: with it, and before the path".to_string();
+            let problem = "the job is named twice: here, and before the path".to_string();
             return Err(Error::Setting(SettingError::Option { option: "--job", problem }));
         }
         place.job = Some(job);

@@ -310,7 +310,7 @@ fn print(report: &PlanReport) {
         let named: Vec<&str> = report.unknown.iter().take(NAMES_MAX).map(String::as_str).collect();
         let more = if report.unknown.len() > NAMES_MAX { ", ..." } else { "" };
         output::line(&format!(
-            "The topology says nothing of {} ({}{more}): what they share with others, and would be lost with, is not known.",
+            "The topology does not list {} ({}{more}): their common points of failure are not known.",
             count(report.unknown.len() as u64, "machine"),
             named.join(", "),
         ));
@@ -319,7 +319,7 @@ fn print(report: &PlanReport) {
     }
     for exposure in &report.exposures {
         output::line(&format!(
-            "The {} {} would take {} and their data: there is no target that does not depend on it",
+            "If the {} {} fails, {} and their data are lost: every target depends on it",
             exposure.kind.word(),
             exposure.name,
             count(exposure.ranks, "rank"),

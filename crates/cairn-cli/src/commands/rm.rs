@@ -40,8 +40,11 @@ A file that is not drained is removed only with --force.";
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// JOB for a whole store, JOB:/path for files in it
-    #[arg(required = true, value_name = "JOB[:/PATH]")]
+    #[arg(required_unless_present = "named", value_name = "JOB[:/PATH]")]
     targets: Vec<String>,
+    /// Same as JOB
+    #[arg(long = "job", id = "named", value_name = "NAME")]
+    named: Option<String>,
     /// Remove directories with everything in them
     #[arg(long, short)]
     recursive: bool,
@@ -70,7 +73,7 @@ pub struct RemoveReport {
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let mut report = RemoveReport::default();
     let mut by_job: BTreeMap<Option<String>, Vec<String>> = BTreeMap::new();
-    for target in &arguments.targets {
+    for target in arguments.targets.iter().chain(&arguments.named) {
         let place = Place::parse(target);
         let paths = by_job.entry(place.job.clone()).or_default();
         if !place.path.is_empty() {

@@ -630,7 +630,9 @@ fn space_lines(space: &SpaceStatus) -> Vec<String> {
         let (writers, seconds) = (count(space.waiting, "writer"), space.longest_ms / 1000);
         let verb = if space.waiting == 1 { "waits" } else { "wait" };
         let draining = human(space.draining_bytes);
-        lines.push(format!("{writers} {verb} for space, for {seconds} s so far: draining {draining}"));
+        lines.push(format!(
+            "{writers} {verb} for space, for {seconds} s so far: draining {draining}"
+        ));
     }
     if space.given_up_files > 0 {
         let (files, bytes) = (count(space.given_up_files, "file"), human(space.given_up_bytes));

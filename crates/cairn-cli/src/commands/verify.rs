@@ -43,6 +43,9 @@ pub struct Arguments {
     /// tier that no store uses, as file:PATH, dax:PATH, block:PATH or PATH
     #[arg(value_name = "JOB|FILE")]
     job: Option<String>,
+    /// Same as JOB
+    #[arg(long = "job", id = "named", value_name = "NAME", conflicts_with = "job")]
+    named: Option<String>,
     /// A further tier file of the store whose metadata are in FILE; repeat for each
     #[arg(long, value_name = "FILE", conflicts_with = "persist")]
     tier: Vec<String>,
@@ -96,10 +99,11 @@ impl VerifyReport {
 
 /// Runs the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
-    let tier = arguments.job.as_deref().filter(|text| offline::is_file(text, &context.roots));
+    let named = arguments.named.as_deref().or(arguments.job.as_deref());
+    let tier = named.filter(|text| offline::is_file(text, &context.roots));
     let (report, advice) = match (&arguments.persist, tier) {
         (Some(persist), _) => (
-            verify_persist(context, persist, arguments.job.as_deref())?,
+            verify_persist(context, persist, named)?,
             "drain them again, or restore from another copy",
         ),
         (None, Some(file)) => (
@@ -107,7 +111,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             "restart from an older file that is intact, or from a drained one",
         ),
         (None, None) => (
-            verify_store(context, arguments.job.as_deref())?,
+            verify_store(context, named)?,
             "restart from an older one; cairn ls --newest GLOB finds it",
         ),
     };

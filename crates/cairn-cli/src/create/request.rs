@@ -715,8 +715,8 @@ mod tests {
             (tier(&["ram:1G", "ram:2G"]), "second tier in the same place"),
             (meta("file:/tmp/x"), "write file:/tmp/x:SIZE"),
             (meta("raw"), "not a tier"),
-            (promote(Some("file:/tmp/x:1G"), &["ram"]), "file:/tmp/x makes them durable"),
-            (promote(None, &["file:/tmp/x:1G", "ram:1G"]), "file:/tmp/x makes them durable"),
+            (promote(Some("file:/tmp/x:1G"), &["ram"]), "file:/tmp/x makes it durable"),
+            (promote(None, &["file:/tmp/x:1G", "ram:1G"]), "file:/tmp/x makes it durable"),
         ] {
             let error = request(arguments).expect_err(part);
             let text = error.to_string();

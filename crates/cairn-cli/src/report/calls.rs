@@ -198,7 +198,7 @@ impl CallReport {
         };
         let lost = match uncounted {
             0 => String::new(),
-            _ => format!("; {uncounted} more for which there was no room"),
+            _ => format!("; {uncounted} more did not fit into the table"),
         };
         format!("{served} served, {not_served} not served, {passed} on other files{caught}{lost}")
     }
@@ -306,17 +306,17 @@ pub fn advice_lines(calls: &[Calls]) -> Vec<String> {
 pub fn advice(function: &str) -> &'static str {
     let is_one_of = |names: &str| names.split_whitespace().any(|name| function.contains(name));
     if is_one_of("xattr") {
-        "most programs go on without labels and lists of rights; else keep such files elsewhere"
+        "most programs run without labels and access control lists; otherwise keep such files elsewhere"
     } else if is_one_of("wc wprintf wscanf ws_ fgetws fputws wide") {
         "write narrow text (fprintf, fputs), or keep that file elsewhere"
     } else if is_one_of("io_uring") {
-        "most programs go on with ordinary calls; else turn rings off in the program"
+        "most programs fall back to ordinary calls; otherwise turn off io_uring in the program"
     } else if is_one_of("rename link") {
         "keep both names below the prefix, or copy"
     } else if is_one_of("mknod mkfifo") {
         "keep pipes, sockets and devices elsewhere"
     } else if is_one_of("inotify name_to_handle") {
-        "most programs look again from time to time; else keep such files elsewhere"
+        "most programs poll instead; otherwise keep such files elsewhere"
     } else if is_one_of("dlopen dlmopen") {
         "keep libraries that are loaded by name elsewhere"
     } else {

@@ -324,12 +324,12 @@ fn of_calls(report: &CallReport) -> String {
 fn notes(report: &Report) -> String {
     let every = duration::human(report.every_ms as f64 / 1000.0);
     format!(
-        "<h2>How this was recorded</h2>\n<p class=\"muted\">The agent looked at the open files from outside, and \
-         noted every {every} what had changed. Writing is what files grew by while a process had them open for writing, \
-         or how far its offset moved over what was there; reading is how far offsets of other files moved. Bytes \
-         that were overwritten or read without moving an offset (pwrite, pread, mappings) are not seen; those of \
-         files that were opened and closed between two looks are in the sums, and in no row. Drained is what was \
-         copied to the persist directory. A checkpoint is a set of files that belong together and were found complete; it was begun \
-         when the first of them came to be, or was opened to be written again.</p>\n"
+        "<h2>How this was recorded</h2>\n<p class=\"muted\">The agent examined the open files from outside every {every}. \
+         Writing is the growth of files that a process had open for writing, plus the distance that its offset moved over \
+         existing data. Reading is the distance that offsets of other files moved. Bytes that were overwritten or read \
+         without moving an offset (pwrite, pread, mappings) are not seen. Bytes of files that were opened and closed \
+         between two samples are in the sums, but in no row. Drained is what was copied to the persist directory. \
+         A checkpoint is a set of files that belong together and were found complete. It began when the first of them \
+         was created, or opened to be written again.</p>\n"
     )
 }

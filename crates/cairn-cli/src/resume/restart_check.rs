@@ -127,7 +127,7 @@ pub fn line(claim: &Claim) -> Result<Option<String>> {
             Some(whole) => Some(format!("newest whole checkpoint {whole}")),
         },
         broken.map(|broken| format!("not complete: {broken}")),
-        unknown.map(|unknown| format!("not known whether complete: {unknown}")),
+        unknown.map(|unknown| format!("possibly incomplete: {unknown}")),
         unclean.map(|unclean| format!("writer killed: {unclean}")),
         image_line(&claim.store.job).filter(|_| has_torn),
     ];

@@ -78,9 +78,7 @@ pub fn policy(
             Ok(Some(ArchivePolicy { every: every.unwrap_or_default(), ..place }))
         }
         (None, None) => Ok(None),
-        (None, Some(_)) => {
-            Err(refused("--archive-every", "it needs --archive s3://BUCKET/PREFIX"))
-        }
+        (None, Some(_)) => Err(refused("--archive-every", "it needs --archive s3://BUCKET/PREFIX")),
     }
 }
 
@@ -97,8 +95,9 @@ pub fn place(
     let endpoint = server.archive_endpoint.or(settings.endpoint);
     let endpoint = endpoint.or_else(|| variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]));
     if let Some(endpoint) = endpoint.as_ref().filter(|endpoint| !is_server(endpoint)) {
-        let problem =
-            format!("{endpoint} is not an http:// or https:// address; write it without a user and a path");
+        let problem = format!(
+            "{endpoint} is not an http:// or https:// address; write it without a user and a path"
+        );
         return Err(refused("--archive-endpoint", &problem));
     }
     let region = server.archive_region.or(settings.region);

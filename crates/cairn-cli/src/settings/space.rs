@@ -93,7 +93,7 @@ pub fn policy(arguments: &SpaceArguments, settings: &SpaceSettings) -> Result<Sp
 pub fn without_effect(policy: &SpacePolicy, drains: bool) -> Option<&'static str> {
     let is_said = policy.retains() || policy.wait_seconds.is_some();
     (is_said && !drains).then_some(
-        "--retain and --space-wait have no effect without --persist: only what is drained leaves the store",
+        "--retain and --space-wait have no effect without --persist: only drained files leave the store",
     )
 }
 

@@ -93,7 +93,8 @@ mod tests {
             ("CAIRN_SPACE_", "CAIRN_SPACE_WAIT"),
         ] {
             let said = told(&[wrong]);
-            let expected = format!("{wrong} is not a setting and is ignored; did you mean {right}?");
+            let expected =
+                format!("{wrong} is not a setting and is ignored; did you mean {right}?");
             assert_eq!(said, [expected]);
         }
         assert_eq!(told(&["CAIRN_RUN_X", "CAIRN_DRAIN_X"]).len(), 2);

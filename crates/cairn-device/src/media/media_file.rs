@@ -580,7 +580,7 @@ fn open_locked<T: Locked>(
     for _ in 0..OPEN_TRIES {
         let opened = open()?;
         lock(opened.file(), sharing).map_err(|errno| {
-            failed(errno).advise("another store uses it: end that first, or look at it as it is, with cairn verify JOB")
+            failed(errno).advise("another store uses it: end that store first, or check its files with cairn verify JOB")
         })?;
         let is_named = sys::fstat(opened.file().raw()).map_err(failed)?.st_nlink > 0;
         // To look at a namespace on another machine, a lock file that never had a name is enough.

@@ -107,7 +107,7 @@ pub fn create(store: &Store, name: &str, mut creation: Creation) -> StoreResult<
     if !fits(&creation.geometry, &creation.places) {
         return Err(directory
             .error("create namespace", &names.meta, Errno(libc::EINVAL))
-            .advise("one tier at most is in memory; what is durable has a file first"));
+            .advise("at most one tier can be in memory; a durable store needs a file first"));
     }
     creation.geometry.placement = creation.placement();
     let _exclusive = directory.exclusive()?;
@@ -209,7 +209,7 @@ fn check_further(superblock: &Superblock, creation: &Creation, path: &Path) -> S
     match named == given {
         true => Ok(()),
         false => Err(StoreError::new("recover", path, Errno(libc::EINVAL))
-            .advise("its metadata are of other tiers than those behind it here")),
+            .advise("its metadata belongs to other tiers than the ones given")),
     }
 }
 
@@ -472,7 +472,7 @@ fn check_identity(path: &Path, file: &MediaFile, identity: &Identity) -> StoreRe
     match file.identity() == identity {
         true => Ok(()),
         false => Err(StoreError::new("open tier", path, Errno(libc::EIO)).advise(
-            "it is the tier of another store, or was replaced; this store has lost its own",
+            "it is the tier of another store, or was replaced; this store has lost its tier",
         )),
     }
 }

@@ -123,7 +123,7 @@ fn file_that_others_may_read_is_refused_and_says_what_to_do() {
     fs::remove_file(&path).unwrap();
     assert!(matches!(source.read(), Err(Error::System { errno: Errno(libc::ENOENT), .. })));
     let directory = SecretSource::parse("/tmp/.").unwrap();
-    assert!(why(directory.read().unwrap_err()).contains("not in a file"));
+    assert!(why(directory.read().unwrap_err()).contains("in a regular file"));
     let variable = SecretSource::parse("env:CAIRN_NO_SUCH_SECRET").unwrap();
     assert!(why(variable.read().unwrap_err()).contains("not set"));
 }

@@ -76,7 +76,7 @@ impl GrantStore {
         // The content of the file must not be shown: it has secrets.
         let refused = |why: &str| Error::other(format!("{}: {why}", path.display()));
         let kept: Kept =
-            serde_json::from_slice(&fs::read(&path)?).map_err(|_| refused("it is no grant"))?;
+            serde_json::from_slice(&fs::read(&path)?).map_err(|_| refused("it is not a grant"))?;
         let file = OpenOptions::new().read(true).write(true).open(self.file(job, NAMESPACE));
         let namespace = file.and_then(|file| Namespace::of(file, BLOCK_BYTES, kept.guid));
         let namespace = namespace.map_err(|error| refused(&error.to_string()))?;

@@ -89,7 +89,7 @@ impl Client<'_> {
             answer.check(self, "look at", prefix)?;
             let list = Uploads::of(&answer.text());
             let mut list =
-                list.ok_or_else(|| self.strange("look at", prefix, "its answer is no list"))?;
+                list.ok_or_else(|| self.strange("look at", prefix, "its answer is not a list"))?;
             for (key, upload) in list.pairs() {
                 if key.starts_with(prefix) && ours(&key)? {
                     self.abort(&key, &upload)?;

@@ -101,21 +101,17 @@ impl Configuration {
         let memory = file.memory.as_ref().map(|memory| text.size("memory", memory)).transpose()?;
         let memory_bytes = memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         if let Some(threads) = file.threads.as_ref().filter(|threads| *threads.get_ref() == 0) {
-            return Err(text.wrong(threads, "threads", "there must be one at least"));
+            return Err(text.wrong(threads, "threads", "there must be at least one"));
         }
         let connections = file.connections.as_ref();
         if let Some(connections) = connections.filter(|connections| *connections.get_ref() == 0) {
-            return Err(text.wrong(connections, "connections", "there must be one at least"));
+            return Err(text.wrong(connections, "connections", "there must be at least one"));
         }
         let subsystems =
             file.subsystem.iter().map(|table| text.subsystem(table)).collect::<Result<_>>()?;
         let grants = file.grants.as_ref().map(|room| text.room(room)).transpose()?;
         if let (Some(room), None) = (&file.grants, &file.control) {
-            return Err(text.wrong(
-                room,
-                "grants",
-                "there is no \"control\" by which to ask for it",
-            ));
+            return Err(text.wrong(room, "grants", "grants need a \"control\" socket; add one"));
         }
         let metrics = file.metrics.as_ref().map(|one| text.address("metrics", one)).transpose()?;
         Ok(Configuration { listen, memory_bytes, metrics, grants, subsystems, file })
@@ -131,12 +127,12 @@ impl Text<'_> {
     }
 
     fn address(&self, key: &str, value: &Spanned<String>) -> Result<SocketAddr> {
-        let problem = "this is no address with a port, as in 10.0.0.5:4420";
+        let problem = "write an address with a port, as in 10.0.0.5:4420";
         value.get_ref().parse().map_err(|_| self.wrong(value, key, problem))
     }
 
     fn size(&self, key: &str, value: &Spanned<String>) -> Result<u64> {
-        let problem = "this is no size; write one like 8G";
+        let problem = "this is not a size; write one like 8G";
         size::parse(value.get_ref()).ok_or_else(|| self.wrong(value, key, problem))
     }
 
@@ -146,7 +142,7 @@ impl Text<'_> {
     }
 
     fn name(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {
-        let problem = "this is no name; write one like nqn.2026-11.io.cairn:target";
+        let problem = "this is not a valid name; write one like nqn.2026-11.io.cairn:target";
         Nqn::new(value.get_ref()).ok_or_else(|| self.wrong(value, key, problem))
     }
 

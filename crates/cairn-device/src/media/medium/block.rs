@@ -43,7 +43,7 @@ pub(super) fn medium(path: &Path, ordinary: Descriptor, access: Access) -> Store
     let bytes = sys::block_device_bytes(ordinary.raw()).map_err(failed)?;
     let label_at = label_at(bytes);
     if label_at == 0 {
-        return Err(refused(path, "it has no room for a tier: it is gone, or not set up"));
+        return Err(refused(path, "it has no room for a tier: the device is gone, or not set up"));
     }
     let unit_bytes = sys::block_device_sector(ordinary.raw()).map_err(failed)?;
     Ok(Medium { kind: MediumKind::Block, ordinary, label_at, unit_bytes, remote: None })
@@ -75,7 +75,7 @@ pub(super) fn claim(path: &Path, name: &CStr, flags: i32) -> StoreResult<Descrip
             return Ok(device);
         }
         if started.elapsed() > ENDING {
-            let advice = "it is mounted, or something else has it for itself";
+            let advice = "it is mounted, or something else uses it exclusively";
             return Err(failed(Errno(libc::EBUSY)).advise(advice));
         }
         std::thread::sleep(LOOK_EVERY);

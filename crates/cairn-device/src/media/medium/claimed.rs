@@ -33,9 +33,9 @@ const HESITATION_MAX: Duration = Duration::from_secs(2);
 
 const TAKEN: &str = "another machine uses it; end that store first, or, if that machine is dead, \
      add take-over=yes to the tier";
-const SLOW: &str = "the target is too slow to agree with other machines on whose it is; try again";
+const SLOW: &str = "the target is too slow for machines to agree on who uses it; try again";
 const OTHER_PARTS: &str = "its namespace is divided into another number of parts";
-const WHOLE: &str = "its namespace holds something that is no part of a store";
+const WHOLE: &str = "its namespace holds data that is not part of a store";
 
 /// Mark in the last page of a divided namespace; the number of its parts follows.
 pub(super) const DIVIDED: [u8; 8] = *b"cairnpt1";

@@ -31,14 +31,14 @@ use super::claimed::taken;
 use super::{Access, Medium, MediumKind, PAGE, refused};
 
 const ADVICE: &str = "write nvme-tcp://ADDRESS:PORT/NQN?nsid=NUMBER";
-const UNKNOWN_HOST: &str = "the target does not serve this host; if it serves those who prove who they are, write \
+const UNKNOWN_HOST: &str = "the target does not serve this host; if it requires authentication, write \
      the host's name and secret into a file and add auth=FILE to the tier";
 const UNKNOWN_NAME: &str =
-    "the target does not serve the host of that name; write the name that it knows";
+    "the target does not serve the host of that name; use a name that it knows";
 const NO_SUBSYSTEM: &str =
-    "the target has no such subsystem, or no more, as when it was revoked; see cairn discover";
-const NO_NAMESPACE: &str = "the target has no such namespace in it, or no more; see cairn discover";
-const NO_PLACE: &str = "the target closed the connection, as one that has no place for more, or that ends; give it a larger \
+    "the target has no such subsystem; it may have been revoked; see cairn discover";
+const NO_NAMESPACE: &str = "the subsystem has no such namespace in it; see cairn discover";
+const NO_PLACE: &str = "the target closed the connection: it has no place for more, or it is ending; give it a larger \
      --connections, or try again later";
 const UNREADABLE: &str = "the secret cannot be read";
 /// Sources of the host id: they differ between machines, or from one start of a machine to the
@@ -264,7 +264,7 @@ fn unreachable(path: &Path, error: Error) -> StoreError {
         },
         Error::Unauthenticated { why } => (Errno(libc::EACCES), why),
         Error::Unsuitable { why } => (Errno(libc::ENODEV), why),
-        _ => (Errno(libc::EPROTO), "the target does not keep to the protocol"),
+        _ => (Errno(libc::EPROTO), "the target violates the protocol"),
     };
     let failed = StoreError::new("connect to", path, errno);
     let is_about_who = matches!(error, Error::Unauthenticated { .. })
