@@ -2,7 +2,6 @@
 //! I/O.
 
 use super::*;
-use crate::store::namespace::removal;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
@@ -272,7 +271,7 @@ fn only_the_tier_that_is_meant_is_removed() {
     let place = Place::on_disk();
     let path = place.path.join("tier");
     drop(place.file(BYTES));
-    let own = |identity| removal::open(&path, identity, libc::LOCK_SH);
+    let own = |identity| MediaFile::open_own(&path, identity, libc::LOCK_SH);
     assert!(own(&[1; 16]).unwrap().is_none());
     own(&IDENTITY).unwrap().unwrap().remove_from(&path).unwrap();
     assert!(!path.exists());

@@ -20,7 +20,6 @@ use crate::directory::{StoreError, StoreResult};
 use crate::media::label::{self, Identity, Label, Wrong};
 use crate::media::media_file::pages::error_of;
 use crate::media::media_file::{MediaFile, read_all};
-use crate::store::namespace::removal;
 
 use super::signature::{self, Ends};
 use super::{Access, ENDING, LOOK_EVERY, Medium, MediumKind, PAGE, refused};
@@ -138,7 +137,7 @@ pub fn clear_unfinished(path: &Path, takes_over: bool) -> StoreResult<()> {
     if RemotePath::is_one(path) {
         super::claim(path, takes_over)?;
     }
-    match removal::open(path, &label.identity, libc::LOCK_EX)? {
+    match MediaFile::open_own(path, &label.identity, libc::LOCK_EX)? {
         Some(device) => device.remove_from(path),
         None => Ok(()),
     }

@@ -20,11 +20,11 @@ use cairn_nvme::partition::Part;
 use cairn_platform::sys::Errno;
 
 use crate::directory::{StoreError, StoreResult};
-use crate::media::label::{self, Claimed, Label, Wrong};
+use crate::media::label::{self, Claimed, Identity, Label, Wrong};
 use crate::media::media_file::MediaFile;
 use crate::media::media_file::pages::error_of;
 
-use super::{PAGE, refused};
+use super::{Access, PAGE, refused};
 
 /// Time to wait for the writes of others, and most time from reading the label to having written
 /// it.
@@ -214,6 +214,39 @@ fn divided(part: Part) -> [u8; PAGE as usize] {
     page[..8].copy_from_slice(&DIVIDED);
     page[8..12].copy_from_slice(&part.count().to_le_bytes());
     page
+}
+
+impl MediaFile {
+    /// Opens what is at `path` if it is the tier with this identity. Claims nothing else.
+    pub(crate) fn open_own(
+        path: &Path,
+        identity: &Identity,
+        sharing: i32,
+    ) -> StoreResult<Option<MediaFile>> {
+        if MediaFile::open_identified(path, identity, sharing, Access::Read)?.is_none() {
+            return Ok(None);
+        }
+        let opened = MediaFile::open_identified(path, identity, sharing, Access::ReadWrite)?;
+        let claim = |(file, label): (MediaFile, Label)| {
+            file.claim(path, &label, false)?;
+            Ok(file)
+        };
+        opened.map(claim).transpose()
+    }
+
+    fn open_identified(
+        path: &Path,
+        identity: &Identity,
+        sharing: i32,
+        access: Access,
+    ) -> StoreResult<Option<(MediaFile, Label)>> {
+        let (file, label) = MediaFile::open_unclaimed(path, sharing, access)?;
+        match label {
+            Ok(label) if label.identity == *identity => Ok(Some((file, label))),
+            Ok(_) | Err(Wrong::Missing) => Ok(None),
+            Err(wrong) => Err(refused(path, wrong.describe())),
+        }
+    }
 }
 
 #[cfg(test)]

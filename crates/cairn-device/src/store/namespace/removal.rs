@@ -14,9 +14,8 @@ use cairn_platform::descriptor::Descriptor;
 use cairn_platform::sys::Errno;
 
 use crate::directory::{Directory, StoreError, StoreResult};
-use crate::media::label::{Identity, Label, Wrong};
 use crate::media::media_file::MediaFile;
-use crate::media::medium::{self, Access, MediumKind};
+use crate::media::medium::{self, MediumKind};
 use crate::memory::segment::MetaSegment;
 use crate::store::tiers::{self, TierPlace};
 
@@ -149,7 +148,7 @@ enum Found<'a> {
 impl Found<'_> {
     fn look(place: &TierPlace, sharing: i32) -> Found<'_> {
         let TierPlace::Medium { kind, path, identity } = place else { return Found::Nothing };
-        match open(path, identity, sharing) {
+        match MediaFile::open_own(path, identity, sharing) {
             Ok(Some(file)) => Found::Ours(path, Box::new(file)),
             Ok(None) => Found::Nothing,
             Err(error)
@@ -165,36 +164,5 @@ impl Found<'_> {
             }
             Err(error) => Found::Failed(*kind, error),
         }
-    }
-}
-
-/// Opens what is at `path` if it is that tier. Claims nothing else.
-pub(crate) fn open(
-    path: &Path,
-    identity: &Identity,
-    sharing: i32,
-) -> StoreResult<Option<MediaFile>> {
-    if open_unclaimed(path, identity, sharing, Access::Read)?.is_none() {
-        return Ok(None);
-    }
-    let opened = open_unclaimed(path, identity, sharing, Access::ReadWrite)?;
-    let claim = |(file, label): (MediaFile, Label)| {
-        file.claim(path, &label, false)?;
-        Ok(file)
-    };
-    opened.map(claim).transpose()
-}
-
-fn open_unclaimed(
-    path: &Path,
-    identity: &Identity,
-    sharing: i32,
-    access: Access,
-) -> StoreResult<Option<(MediaFile, Label)>> {
-    let (file, label) = MediaFile::open_unclaimed(path, sharing, access)?;
-    match label {
-        Ok(label) if label.identity == *identity => Ok(Some((file, label))),
-        Ok(_) | Err(Wrong::Missing) => Ok(None),
-        Err(wrong) => Err(medium::refused(path, wrong.describe())),
     }
 }
