@@ -74,31 +74,34 @@ const NOT_JUDGED: [&str; 10] = [
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn check ./simulate                      what can be seen without running it
+  cairn check ./simulate                      read its files, without running it
   cairn check --run ./simulate                run it without arguments, in a store of its own
   cairn check ./simulate input.dat            run it with arguments
   cairn check --json -- mpirun -np 2 ./simulate input.dat | jq .findings
-  cairn check --self                          is Cairn itself in working order on this machine?
+  cairn check --self                          test whether Cairn itself works on this machine
 
-Without a run the program, its interpreter and the libraries it needs are read: whether Cairn's
-library gets into it at all, which functions it takes that are refused or go past Cairn, and which
-calls of the kernel about files are in its code. A function that it takes need not be called; one
-that would have to be told a path below the prefix is only noted. With a run, in memory, and of
-which nothing is kept, only what happened counts; files outside the prefix are the real ones.
+Without a run, check reads the program, its interpreter and the libraries it needs. It reports
+whether Cairn's library can be loaded, which imported functions are refused or bypass Cairn, and
+which system calls on files the code contains. The program may import a function but never call it.
+If a function bypasses Cairn only for a path below the prefix, check just notes it.
 
-With --self a process of Cairn's own is started as those of a job are. It tells which C library it
-has, where the library was loaded from, which of its functions are not reached because another
-library stands in front, which this C library has not, and whether it can write and read a file.
+In a run, only the calls that really happen count. The store is in memory and nothing in it is
+kept. Files outside the prefix are the real ones.
 
-Not seen in a run: paths relative to a directory of the store in a call that goes past the C
-library; what a ring does once it was set up; fwprintf and its like, which are missed even so if the
-program takes them; what the program does with other arguments. A program that is tried out gains no
-rights by setuid; what it leaves running has two seconds to end. With --json, what it prints goes to
-standard error.
+With --self, check starts a process of its own as cairn run starts those of a job. It reports which
+C library the process has, where Cairn's library was loaded from, which of Cairn's functions are
+not reached because another library comes first, which of them this C library lacks, and whether
+the process can write and read a file.
 
-Exit codes: 0 nothing is missed; 3 some calls are refused or not served, and they are named; 4 the
-program is out of reach: none of its calls is served; 126 and 127 as for cairn run; 1 it could not
-be checked, or failed in the trial; 2 the request was refused.";
+A run does not show: calls that bypass the C library with a path relative to a directory of the
+store; what an io_uring does after its set-up; what the program does with other arguments. It does
+not show fwprintf and similar functions either: they count as missed if the program imports them.
+The program gains no privileges from setuid in a run. Processes that it leaves behind have two
+seconds to end. With --json, its standard output goes to standard error.
+
+Exit codes: 0 nothing is missed; 3 some calls are refused or not served (they are named); 4 the
+program is out of reach: none of its calls is served; 126 and 127 as for cairn run; 1 the program
+could not be checked, or failed in the run; 2 the request was refused.";
 
 /// Tell whether a program's file calls are served, from its files or by trying it out.
 #[derive(Args, Debug)]

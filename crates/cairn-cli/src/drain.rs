@@ -40,20 +40,24 @@ use crate::store::{OpenStore, Roots};
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn drain                          the only store there is, to its persist directory
-  cairn drain melt                     that of job melt
+  cairn drain                          the only store, to its persist directory
+  cairn drain melt                     the store of job melt
   cairn drain melt --persist /scratch/out
-      where the job was started without --persist, or to another directory
-  cairn drain melt --verify            to be sure of copies that were made long ago
-  cairn drain melt --image             all files as they are at one moment, open ones included, while the job goes on
-  cairn drain melt --as-is             of a job that was killed: all files in place, also those that were open and those of
-                                       unfinished checkpoints
+      if the job was started without --persist, or to use another directory
+  cairn drain melt --verify            also read back and compare copies made earlier
+  cairn drain melt --image             copy all files as they are at one moment, even open ones,
+                                       while the job continues
+  cairn drain melt --as-is             after a kill: drain every file to its place, even if it was
+                                       open or belongs to an unfinished checkpoint
 
-While a job runs, files that are closed are drained, but for those of unfinished checkpoints. If the last run of the job failed or
-was killed and left anything else, all of the store is copied to cairn-left.JOB in the persist directory, under its own names, and
-what was open is listed; with --as-is it goes in place instead. Of a job that is archived, complete checkpoints go to the archive, too.
+While a job runs, closed files are drained, except those of unfinished checkpoints. If the last run
+of the job failed or was killed and left other files, the whole store is copied to cairn-left.JOB
+in the persist directory, under the names that files have in the store. Files that were open are
+listed. With --as-is, all files go to their places instead. If the job has an archive, complete
+checkpoints are also archived.
 
-Exit codes: 0 every file is verified there; 75 something is left (said why); 2 refused.";
+Exit codes: 0 every file is verified in the persist directory; 75 something is left (the message
+says why); 2 refused.";
 
 /// Drain the files of a store to its persist directory, and archive its complete checkpoints.
 #[derive(Args, Debug)]

@@ -39,8 +39,9 @@ use std::time::Duration;
 const OVERVIEW: &str = "\
 Start with:
   cairn run --job melt --persist /scratch/out -- ./program
-which lets the program write its checkpoints below /cairn at the speed of memory, and brings them
-to /scratch/out as plain, verified files while it goes on. With the same --job it goes on from there. `cairn COMMAND --help` has examples.";
+The program writes its checkpoints below /cairn at memory speed. While it runs, Cairn copies them
+to /scratch/out as plain, verified files. A later run with the same --job continues from there.
+`cairn COMMAND --help` has examples.";
 
 /// Display order that puts the options of all commands after a command's own options.
 const BEHIND_THE_COMMANDS_OWN: usize = 900;

@@ -22,17 +22,19 @@ use crate::{Context, output};
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn report melt                          writes melt.report.html, while the job runs or later
-  cairn report melt --persist /scratch/out   after its store was removed
+  cairn report melt                          write melt.report.html, while the job runs or later
+  cairn report melt --persist /scratch/out   the same, after the store was removed
   cairn report melt --device-bandwidth 2G -o /tmp/melt.html
-      with a line where the device's bandwidth is
+      with a line that marks the device's bandwidth
   cairn report melt --json | jq '.checkpoints[] | .to_ms - .from_ms'
 
-Checkpoints are sets of files that belong together, with when the first of them was begun, when the
-last was written, when all was complete and when it was safe; a page shows the newest 1024.
+A checkpoint is a set of files that belong together. The page shows when its first file was begun,
+when its last file was written, when it was complete and when it was safe. A page shows the newest
+1024 checkpoints.
 
-The page needs nothing else, and can be sent and archived as it is. What it shows stands in the store,
-and with each drain that is asked for, as at the end of a run, beside the manifest.";
+The page is self-contained: you can send or archive it as it is. Its data are in the store. Each
+requested drain, as at the end of a run, also copies them to the persist directory, beside the
+manifest.";
 
 /// Write a page with a job's I/O over time: ranks, checkpoints, drain, bytes at risk.
 #[derive(Args, Debug)]

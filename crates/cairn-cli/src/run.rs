@@ -67,39 +67,40 @@ const TELL_PATIENCE: Duration = Duration::from_millis(500);
 const EXAMPLES: &str = "\
 Examples:
   cairn run --job melt -- ./simulate input.dat
-      files below /cairn live in memory; nothing is drained; the same command again goes on in the store that is left
+      files below /cairn stay in memory and are not drained; the same command again resumes the store
   cairn run --job melt --persist /scratch/out --tier ram:8G -- mpirun -np 4 lmp -in melt.in
-      closed files arrive in /scratch/out as plain files, verified
+      closed files are drained to /scratch/out as plain, verified files
   cairn run --persist /scratch/out --map /cairn/dump=dumps/run7 -- ./simulate
-      what is written below /cairn/dump arrives in /scratch/out/dumps/run7
+      files below /cairn/dump are drained to /scratch/out/dumps/run7
   cairn run --meta-tier file:/optane/melt:1G --tier file:/nvme/melt:100G -- ./simulate
-      metadata and data in files of their own: what is closed or synced survives a crash of the node
+      metadata and data are in files; closed or synced files survive a crash of the node
   cairn run --tier dax:/pmem/melt:50G -- ./simulate
-      persistent memory, mapped: what is written needs no system call to be durable
+      persistent memory is mapped; written data become durable without a system call
   cairn run --tier 'nvme-tcp://storage1/nqn.2026-11.io.cairn:target?nsid=1' -- ./simulate
-      a namespace of another machine, of cairn target there or any other NVMe/TCP target
+      a namespace of another machine, exported by cairn target or any other NVMe/TCP target
   srun -N 2 -n 8 cairn run --persist /scratch/out -- ./simulate
-      a store on each node, which its ranks share: the last one that ends drains it
+      one store per node, shared by its ranks; the last rank to end drains it
   srun --ntasks-per-node=1 cairn run --tier nvme-tcp:cluster.toml -- ./simulate
-      each node has its part of the targets in the file, as cairn plan places them
+      each node gets its part of the targets in the file, as cairn plan places them
   cairn run --job melt -- ./resume.sh
-      goes on in the store that an earlier run of job melt left
+      resumes the store that an earlier run of job melt left
   cairn run --job melt --resume image -- ./resume.sh
-      the same, but all files are as they were at one moment before: what the killed run left goes to cairn-left.melt
+      the same, but with all files as they were at one earlier moment, from the newest image; what
+      the killed run left goes to cairn-left.melt
   cairn run --job melt --persist /scratch/out --stage -- ./resume.sh
-      the same also on another node, or after this one was wiped: what a new store lacks comes from /scratch/out
+      also works on another node, or if this one was wiped: fills a new store from /scratch/out
   cairn run --job melt --persist /scratch/out --stage=on-demand -- ./resume.sh
-      the same, and the command starts at once: files come while it runs, those first that it opens
+      the same, but the command starts at once; files arrive while it runs, opened files first
 
-Exit codes: those of the command (128 + N if signal N killed it); 127 command not found, 126 not
-executable; 75 the command succeeded, as did those of the node's other ranks, but its files could
-not all be drained (the store is kept); 2 the request was refused, nothing was changed.
+Exit codes: the command's own (128 + N if signal N killed it); 127 command not found; 126 command
+not executable; 75 the command and the node's other ranks succeeded, but some files could not be
+drained (the store is kept); 2 the request was refused and nothing was changed.
 
-The report at the end, on standard error, is one JSON document with --json.
+The report at the end goes to standard error. With --json, it is one JSON document.
 
-Options come from the command line, else from CAIRN_RUN_JOB, CAIRN_RUN_TIER, ..., else from the
-section [run] of cairn.toml in the current directory; those of the drain from CAIRN_DRAIN_RATE, ...
-and the section [drain].";
+Options come from the command line, else from CAIRN_RUN_JOB, CAIRN_RUN_TIER, ..., else from
+section [run] of cairn.toml in the current directory. Options of the drain come from
+CAIRN_DRAIN_RATE, ... and section [drain].";
 
 /// Run a command with a store below /cairn.
 #[derive(Args, Debug)]

@@ -355,3 +355,25 @@ fn link_in_the_place_of_the_users_directory_is_not_followed() {
     fs::rename(&other, &place).expect("renames");
     assert_eq!(row(&sandbox, "job")["job"], "job");
 }
+
+/// Mechanism: memory is cleared ahead of its use as long as an agent lives. Consequence: a store
+/// that was left with one small file kept hundreds of MiB. Fix: a store that nobody uses gives back
+/// what was cleared ahead.
+#[test]
+fn store_that_nobody_uses_gives_back_what_was_cleared_ahead() {
+    let sandbox = Sandbox::new();
+    // Long enough for memory to be cleared ahead.
+    let script = "head -c 1000000 /dev/zero >/cairn/small; sleep 1; exit 3";
+    let run = ["run", "--job", "left", "--tier", "ram:512M", "--", "bash", "-c", script];
+    sandbox.cairn(&run).ends_with(3);
+    let held = || {
+        let rows = sandbox.cairn(&["ls", "--jobs", "--json"]).succeeds().json();
+        rows[0]["held_bytes"].as_u64().expect("a number")
+    };
+    eventually("it has given memory back", || held() < 96 << 20);
+    let listed = sandbox.cairn(&["verify", "left"]).succeeds().stdout;
+    assert!(listed.contains("1 file"), "{listed}");
+    let script = "cmp -n 1000000 /cairn/small /dev/zero";
+    let again = ["run", "--job", "left", "--tier", "ram:512M", "--", "bash", "-c", script];
+    sandbox.cairn(&again).succeeds();
+}

@@ -115,6 +115,14 @@ pub trait Device: Send + Sync {
     /// `Corrupt` for a range outside.
     fn prefault(&self, offset: u64, length: usize) -> Result<()>;
 
+    /// Gives the memory of a range that holds nothing back to the system. The range reads as zeros
+    /// from then on. Does nothing for a tier that is not memory. Errors: `Corrupt` for a range
+    /// outside.
+    fn give_back(&self, offset: u64, length: usize) -> Result<()> {
+        let _ = (offset, length);
+        Ok(())
+    }
+
     /// Writes what programs have staged to the device and reads what they want ahead, until `stop`
     /// is set. Returns at once for a device whose writes do not return before their bytes are
     /// stored. `servers` says how many threads should call it.

@@ -128,10 +128,15 @@ impl Mapping {
 
     /// Frees the memory of the file from `start` on, which reads as zeros from then on.
     pub fn punch_from(&self, start: usize) -> SysResult<()> {
+        self.punch(start, self.bytes.saturating_sub(start))
+    }
+
+    /// Frees the memory of a range of the file, which reads as zeros from then on.
+    pub fn punch(&self, start: usize, length: usize) -> SysResult<()> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        match self.bytes.saturating_sub(start) {
+        match length {
             0 => Ok(()),
-            length => sys::fallocate(self.file.raw(), mode, start as u64, length as u64),
+            _ => sys::fallocate(self.file.raw(), mode, start as u64, length as u64),
         }
     }
 

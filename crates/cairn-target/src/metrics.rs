@@ -127,12 +127,13 @@ fn describe(directory: &Directory) -> String {
         figures.family(name, kind, help);
         figures.sample(&[], value);
     };
-    one("connections", "gauge", "Connections that there are.", accepted.saturating_sub(ended));
-    one("connections_total", "counter", "Connections that there were.", accepted);
-    one("refused_total", "counter", "Hosts for which there was no place.", totals.refused.get());
-    let help = "Connections that ended because the host broke the rules.";
+    one("connections", "gauge", "Open connections.", accepted.saturating_sub(ended));
+    one("connections_total", "counter", "Accepted connections.", accepted);
+    let help = "Connections refused because there were too many.";
+    one("refused_total", "counter", help, totals.refused.get());
+    let help = "Connections closed because the host violated the protocol.";
     one("malformed_total", "counter", help, totals.malformed.get());
-    one("memory_waits_total", "counter", "Waits of commands for memory.", totals.waits.get());
+    one("memory_waits_total", "counter", "Commands that waited for memory.", totals.waits.get());
     let subsystems = directory.all();
     let mut each = |name: &str, kind: &str, help: &str, value: &dyn Fn(&Subsystem) -> u64| {
         figures.family(name, kind, help);
@@ -140,8 +141,8 @@ fn describe(directory: &Directory) -> String {
             figures.sample(&[("subsystem", subsystem.name().as_str())], value(subsystem));
         }
     };
-    each("controllers", "gauge", "Controllers of hosts.", &|one| one.controllers_count() as u64);
-    each("size_bytes", "gauge", "Size of the namespaces.", &|one| {
+    each("controllers", "gauge", "Controllers in use.", &|one| one.controllers_count() as u64);
+    each("size_bytes", "gauge", "Total size of the namespaces.", &|one| {
         one.namespaces().map(|(_, namespace)| namespace.shape().bytes()).sum()
     });
     each("reads_total", "counter", "Reads.", &|one| one.counters().reads.get());
@@ -155,7 +156,7 @@ fn describe(directory: &Directory) -> String {
     each("errors_total", "counter", "Commands that were refused or failed.", &|one| {
         one.counters().errors.get()
     });
-    let help = "Hosts that could not prove who they are, or are not allowed.";
+    let help = "Connection attempts by hosts that failed to authenticate or are not allowed.";
     each("strangers_total", "counter", help, &|one| one.counters().strangers.get());
     figures.into_text()
 }

@@ -58,26 +58,26 @@ fn describe(job: &str, status: &Status, checkpoints: &[Checkpoint]) -> String {
     one("drained_files", "gauge", "Files verified in the persist directory.", last.drained_files);
     one("drained_bytes", "gauge", "Bytes verified in the persist directory.", last.drained_bytes);
     let left = status.progress.bytes_total.saturating_sub(status.progress.bytes_done);
-    one("draining_bytes", "gauge", "Bytes that are yet to be copied in this pass.", left);
-    one("is_draining", "gauge", "Whether files are copied.", phase(Phase::Draining));
-    one("is_retrying", "gauge", "Whether the persist directory is away.", phase(Phase::Retrying));
-    one("open_files", "gauge", "Files that somebody may write to.", last.open.len() as u64);
+    one("draining_bytes", "gauge", "Bytes still to be copied in this pass.", left);
+    one("is_draining", "gauge", "1 while files are being copied.", phase(Phase::Draining));
+    one("is_retrying", "gauge", "1 if the persist directory failed.", phase(Phase::Retrying));
+    one("open_files", "gauge", "Files still open for writing.", last.open.len() as u64);
     one(
         "unclean_files",
         "gauge",
-        "Files whose writer died or could not write all.",
+        "Undrained files whose writer died or had a write error.",
         last.unclean.len() as u64,
     );
     one("failed_files", "gauge", "Files that could not be drained.", last.failed.len() as u64);
     let bringing = status.bringing.clone().unwrap_or_default();
-    one("absent_files", "gauge", "Files that are yet to be brought in.", bringing.files);
-    one("absent_bytes", "gauge", "Their bytes.", bringing.bytes);
+    one("absent_files", "gauge", "Files not yet brought into the store.", bringing.files);
+    one("absent_bytes", "gauge", "Bytes not yet brought into the store.", bringing.bytes);
     let unavailable = bringing.failed.len() as u64;
     one("unavailable_files", "gauge", "Files that cannot be brought in.", unavailable);
-    one("brought_files_total", "counter", "Files that were brought in.", bringing.brought_files);
-    one("brought_bytes_total", "counter", "Their bytes.", bringing.brought_bytes);
+    one("brought_files_total", "counter", "Files brought into the store.", bringing.brought_files);
+    one("brought_bytes_total", "counter", "Bytes brought into the store.", bringing.brought_bytes);
     let unfinished = last.unfinished.len() as u64;
-    one("unfinished_checkpoints", "gauge", "Checkpoints that are not complete.", unfinished);
+    one("unfinished_checkpoints", "gauge", "Incomplete checkpoints.", unfinished);
     let mut each = |name: &str, help: &str, value: &dyn Fn(&[&Checkpoint]) -> f64| {
         figures.family(name, "gauge", help);
         for (level, word) in [(Level::Node, "node"), (Level::Pfs, "pfs")] {
@@ -86,13 +86,13 @@ fn describe(job: &str, status: &Status, checkpoints: &[Checkpoint]) -> String {
             figures.sample(&[("job", job), ("level", word)], value(&there));
         }
     };
-    each("checkpoints", "Complete checkpoints that are safe there.", &|there| there.len() as f64);
-    each("checkpoint_bytes", "Bytes of those.", &|there| {
+    each("checkpoints", "Complete checkpoints safe on this level.", &|there| there.len() as f64);
+    each("checkpoint_bytes", "Bytes of these checkpoints.", &|there| {
         there.iter().map(|known| known.bytes()).sum::<u64>() as f64
     });
     each(
         "newest_checkpoint_seconds",
-        "When the newest was written, since 1970; 0 if none was.",
+        "Unix time at which the newest of these checkpoints was written; 0 if there is none.",
         &|there| there.iter().map(|known| known.modified_ns).max().unwrap_or(0) as f64 / 1e9,
     );
     figures.into_text()

@@ -4,21 +4,25 @@
 //! Must stay true: where programs want all processors, prefaulting runs at full speed only up to a
 //! small, bounded distance ahead of use; beyond that it takes a small share of one processor. A
 //! step is far shorter than a time slice. Most of the free memory is left to the application.
-//! Prefaulting ends at once with the agent.
+//! Prefaulting ends at once with the agent. A store that nobody uses any more gives back the memory
+//! that was allocated ahead.
 //!
 //! The thread does not run at idle priority. A step holds the kernel's lock of a page. An
 //! idle-priority thread that is preempted in a step would make an application that writes to this
 //! page wait until the processor becomes idle.
 
+use cairn_core::{PartUsage, Usage};
 use cairn_device::Device;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::agent::service::is_running;
 use crate::agent::shared::Shared;
 use crate::store::headroom;
 use crate::store::memory::Memory;
+use crate::store::reaper;
 use crate::store::volume::Volume;
 
 /// Interval at which use is compared with allocation while nothing changes, and at which use is
@@ -47,6 +51,13 @@ const STEPS_PER_LOOK: u32 = 8;
 const PAUSE_FACTOR: u32 = 9;
 /// A step had to wait if it waited longer than 1 / `WAITED_SHARE` of its duration.
 const WAITED_SHARE: u32 = 50;
+
+/// Bytes behind the use of a part that it keeps when it gives memory back, and bytes given back at a
+/// time: a program that attaches must not find a full tier.
+const KEPT_BYTES: u64 = 32 << 20;
+const GIVE_BACK_BYTES: u64 = 32 << 20;
+/// Time without a run and without a program after which a store gives memory back.
+const GIVE_BACK_AFTER: Duration = Duration::from_secs(1);
 
 /// `f_type` of tmpfs, as `statfs` reports it.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
@@ -107,9 +118,20 @@ impl Goal {
 pub fn run(shared: &Shared) {
     let mut known: HashMap<(String, usize), Ahead> = HashMap::new();
     let mut looked: Option<Instant> = None;
+    let mut unused: Option<Unused> = None;
     let (mut changed, mut is_short) = (false, false);
     while !shared.is_stopping() {
         let volumes = shared.volumes().0;
+        if is_unused(shared, &volumes) {
+            let unused = unused.get_or_insert(Unused { since: Instant::now(), gave_back: false });
+            if !unused.gave_back && unused.since.elapsed() >= GIVE_BACK_AFTER {
+                volumes.iter().for_each(|volume| give_back(shared, volume));
+                (unused.gave_back, known) = (true, HashMap::new());
+            }
+            shared.sleep(LOOK_EVERY);
+            continue;
+        }
+        unused = None;
         // Where namespaces share little memory, a growing one gets its new share soon.
         let due = changed && is_short;
         if due || looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
@@ -128,10 +150,63 @@ pub fn run(shared: &Shared) {
         }
         shared.sleep(if changed { LOOK_SOON } else { LOOK_EVERY });
     }
-    // No thread updates the barred blocks after this point, so none may stay barred.
-    for volume in shared.volumes().0 {
+    let volumes = shared.volumes().0;
+    let is_unused = is_unused(shared, &volumes);
+    for volume in volumes {
+        if is_unused {
+            give_back(shared, &volume);
+        }
+        // No thread updates the barred blocks after this point, so none may stay barred.
         keep_headroom(&volume, u64::MAX);
     }
+}
+
+/// A store without a run and without a program.
+struct Unused {
+    since: Instant,
+    gave_back: bool,
+}
+
+/// Whether nobody uses the store. A run that begins takes its lock before it starts a program.
+fn is_unused(shared: &Shared, volumes: &[Arc<Volume>]) -> bool {
+    !is_running(shared) && matches!(reaper::any_program(volumes), Ok(false))
+}
+
+/// Gives back the memory behind the blocks that were ever handed out, but for `KEPT_BYTES`, from
+/// the end of each part. Blocks whose memory goes are barred first. A program that attaches meanwhile
+/// finds the others, and ends this.
+fn give_back(shared: &Shared, volume: &Arc<Volume>) {
+    let (Ok(usage), Some(device)) = (volume.fs().usage(), memory_of(volume)) else { return };
+    let blocks = |bytes: u64| (bytes / usage.hugeblock_bytes) as u32;
+    for (index, part) in usage.parts.iter().enumerate() {
+        let kept_end = part.blocks.min(part.touched_blocks + blocks(KEPT_BYTES));
+        let mut end = part.blocks;
+        while end > kept_end && is_unused(shared, std::slice::from_ref(volume)) {
+            let start = end.saturating_sub(blocks(GIVE_BACK_BYTES).max(1)).max(kept_end);
+            if !bar_from(volume, index, start) {
+                break;
+            }
+            let at = |block: u32| u64::from(part.first_block + block) * usage.hugeblock_bytes;
+            if device.give_back(at(start), (at(end) - at(start)) as usize).is_err() {
+                break;
+            }
+            end = start;
+        }
+    }
+    keep_headroom(volume, u64::MAX);
+}
+
+/// Bars the blocks of a part from `start` on. Returns false if some of them were handed out.
+fn bar_from(volume: &Volume, part: usize, start: u32) -> bool {
+    let touched = |usage: &Usage| usage.parts.get(part).map(|part| part.touched_blocks);
+    let Ok(usage) = volume.fs().usage() else { return false };
+    let of_part = |(index, found): (usize, &PartUsage)| {
+        if index == part { found.blocks.saturating_sub(start) } else { 0 }
+    };
+    let barred: Vec<u32> = usage.parts.iter().enumerate().map(of_part).collect();
+    // Blocks may have been handed out until they were barred.
+    volume.fs().bar(&barred).is_ok()
+        && volume.fs().usage().is_ok_and(|usage| touched(&usage).is_some_and(|end| end <= start))
 }
 
 /// Bars the blocks of all namespaces for which memory is missing. Returns whether any are barred.

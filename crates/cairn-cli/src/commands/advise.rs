@@ -15,21 +15,25 @@ const EXAMPLES: &str = "\
 Examples:
   cairn advise --checkpoint-cost 12s --mtbf 24h
   cairn advise --checkpoint-cost 12s --node-mtbf 5y --nodes 512 --interval 1h
-      512 nodes of which each fails once in 5 years; compared with a checkpoint every hour
+      512 nodes, each of which fails once in 5 years; compared with a checkpoint every hour
   cairn advise --checkpoint-cost 3s --mtbf 6h --pfs-cost 2min --pfs-failures 0.1
-      one failure in ten takes the nodes' memory along: how often to go to the file system
+      one failure in ten destroys the nodes' memory: how often to write to the file system
   cairn advise melt --mtbf 24h
-      what checkpoints of job melt cost, as it announced them (cairn_checkpoint_begin, cairn.h)
+      with the measured cost of the checkpoints that job melt announced (cairn_checkpoint_begin in
+      cairn.h)
 
-The interval is that from the end of one checkpoint to the beginning of the next. Progress is the
-part of the time in which the job gets on, and does not write checkpoints, restart, or do again what
-a failure undid. Failures are taken to come at random moments, also during checkpoints and restarts.
-Young (1974) and Daly (2006) are their formulas for one level, best is the maximum of the expected
-progress; with a second level (after Moody et al., 2010) it says how often to go there, too.
+The interval is the time from the end of one checkpoint to the beginning of the next. Progress is
+the share of the time in which the job does new work: it does not write checkpoints, restart, or
+repeat work that a failure undid. The model assumes that failures come at random moments, also
+during checkpoints and restarts.
 
---pfs-cost is what the program waits for: little where the drain is in the background.
+The rows young and daly use the formulas of Young (1974) and Daly (2006) for one level. The row
+best is the interval with the most expected progress. With a second level (after Moody et al.,
+2010), it also says how often to write to that level.
 
-Times: a number and ms, s, m, h, d, w or y, as in 90s or 1h30m.";
+--pfs-cost is the time that the program waits. It is small if the drain runs in the background.
+
+Times: a number and ms, s, m or min, h, d, w or y, as in 90s or 1h30m.";
 
 /// Tell how often to write checkpoints, from the cost of a checkpoint and the rate of failures.
 #[derive(Args, Debug)]

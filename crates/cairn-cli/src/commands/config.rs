@@ -14,11 +14,12 @@ pub const WRAPPED: &str = include_str!("../../../cairn-preload/wrapped.txt");
 const EXAMPLES: &str = "\
 Examples:
   cc $(cairn config --cflags) -o app app.c $(cairn config --libs)
-      linked with libcairn.so: calls the functions of cairn.h, and needs no `cairn run`
+      links libcairn.so; the program can call the functions of cairn.h, and needs no `cairn run`
   cc -static $(cairn config --cflags) -o app app.c $(cairn config --libs --static)
-      linked with libcairn.a: a static program whose files below the prefix are served under `cairn run`
+      links libcairn.a into a static program; under `cairn run`, its files below the prefix are
+      served
   cmake -DCMAKE_EXE_LINKER_FLAGS=\"$(cairn config --ldflags --static)\" ...
-      the same for a build system";
+      the same with a build system";
 
 /// Print the flags to compile and link a program with.
 #[derive(Args, Debug)]

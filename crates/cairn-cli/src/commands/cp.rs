@@ -24,15 +24,16 @@ use crate::store::{OpenStore, Place, local, locate};
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn cp melt:/restart.100 .              out of the store of job melt, checksums compared
-  cairn cp input.dat mesh.h5 melt:/         into it
-  cairn cp 'melt:/restart.*' /scratch/all   those whose names match
+  cairn cp melt:/restart.100 .              out of the store of job melt, comparing checksums
+  cairn cp input.dat mesh.h5 melt:/         into that store
+  cairn cp 'melt:/restart.*' /scratch/all   all files whose names match
   cairn cp --recursive melt:/run1 /scratch/run1
 
-A path in a store is written JOB:/path; with a single store :/path will do. It may be given as the
-program sees it (/cairn/a) or relative to the mount (/a). Mode, time of last change and extended
-attributes are kept; a file that exists is replaced as a whole. What a link leads to, a device or a FIFO is
-written into, and keeps its attributes.";
+A path in a store has the form JOB:/path, or :/path if there is only one store. It can be the path
+that the program sees (/cairn/a), or relative to the mount (/a). cp keeps the mode, the time of last
+change and extended attributes. It replaces an existing file as a whole. If a copy out of the store
+goes to a symbolic link, cp writes to the file that the link names. There, and on a device or a
+FIFO, it changes no attributes.";
 
 /// Problem of a target that is to receive several files.
 const SEVERAL: &str = "several files need a directory, and this is not one";

@@ -41,18 +41,20 @@ const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 const EXAMPLES: &str = "\
 Examples:
   cairn drill -- ./simulate --resume
-      kills it three times, each after 10 to 60 seconds, and starts it again
+      kill it three times, each time after 10 to 60 seconds, and start it again
   cairn drill --kills 5 --after 1m..10m --restart './simulate --from-newest' -- ./simulate
-      where a restart takes another command, for a shell
+      if restarts need another command, which a shell runs
   cairn drill --seed 17 -- ./simulate --resume
-      the same times again
+      kill it at the same times again
 
-The whole process group is killed with SIGKILL. What it is started again from is the newest complete checkpoint in the store; what was
-computed since is lost. The store is the drill's own, and removed when the run has ended well. Nothing is archived. Tiers that
-CAIRN_RUN_TIER or cairn.toml name are used if they are in memory, or nothing is there yet.
+The drill kills the whole process group with SIGKILL. A restart continues from the newest complete
+checkpoint in the store; the work since then is lost. The store is the drill's own. It is removed
+when the run has ended well. Nothing is archived. The tiers in CAIRN_RUN_TIER or cairn.toml must be
+in memory, or new files or empty devices. The drill refuses other tiers, and all remote ones.
 
-Exit codes: 0 every restart worked and the run ended well; 1 not (said why; the store is kept), or it ended before it was killed as often
-as was asked for, or had no file in the store whenever it was killed; 2 refused.";
+Exit codes: 0 every restart worked and the run ended well; 1 it did not (the message says why; the
+store is kept), or it ended before the last kill, or the store had no file at any kill; 128 + N
+signal N ended the drill; 2 refused.";
 
 /// Kill a run at random times and see whether it recovers.
 #[derive(Args, Debug)]

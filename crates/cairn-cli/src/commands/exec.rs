@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn exec -- ls -l /cairn             in the only store there is
+  cairn exec -- ls -l /cairn             list the files of the only store
   cairn exec --job melt -- bash          a shell that sees the files of job melt";
 
 /// Run a command in the store of a job, beside the job itself.

@@ -31,16 +31,18 @@ use crate::store::offline::{self, TierFile};
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn fsck /nvme/cairn                  explain what is there, repair what can be repaired
-  cairn fsck --dry-run file:/nvme/cairn   only explain
-  cairn fsck /nvme/cairn --json           the same for a program
+  cairn fsck /nvme/cairn                  report what is there, repair what can be repaired
+  cairn fsck --dry-run file:/nvme/cairn   only report
+  cairn fsck /nvme/cairn --json           report and repair, with output for a program
   cairn fsck block:/dev/nvme0n1           a tier on a device
 
 The file is that of a durable tier, made by: cairn run --tier file:/nvme/cairn:100G
-Data is not read; cairn verify file:/nvme/cairn compares every block with its checksum.
+fsck does not read the data of files; cairn verify file:/nvme/cairn compares every block with its
+checksum.
 
-Exit codes, as of fsck(8): 0 clean; 1 repaired; 4 damage is left: it cannot be repaired, or not
-with --dry-run or on a read-only device; 2 refused: no tier, in use, of another size or version.";
+Exit codes, as for fsck(8): 0 clean; 1 repaired; 4 damage is left: it cannot be repaired, or
+--dry-run or a read-only device prevents the repair; 2 refused: not a tier, in use, or of another
+size or version.";
 
 /// Advice for damage that loses something. The remaining files cannot be trusted: their blocks may
 /// have been reused for others since.

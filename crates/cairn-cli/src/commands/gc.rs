@@ -25,18 +25,21 @@ use crate::{Context, output};
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn gc                              stores that nobody has used for three days, and that nothing is lost with
-  cairn gc --older-than 12h --dry-run   which ones those would be; archives are asked what they have
-  cairn gc --job melt --older-than 0    that of job melt, however new
+  cairn gc                              stores unused for three days, if nothing would be lost
+  cairn gc --older-than 12h --dry-run   list stores unused for 12 hours; asks archives what they have
+  cairn gc --job melt --older-than 0    the store of job melt, however new
   cairn gc --job melt --older-than 0 --force --yes
-      also if files in it are nowhere else: they are lost
+      the same, even if files in it exist nowhere else: they are lost
 
-A store is in use while a cairn run has it or a program in it lives; it was last used when a file in it was written or its agent
-started or ended. Removed is only what holds no file that is not verified in its persist directory, or not there any more, and no checkpoint
-that is still to be archived; before that, the copies there are looked at again, and what the archive lacks is sent. --force says that files may be lost, and so does --yes: it takes both. What is damaged, or belongs to
-another user, is named and left alone.
+A store is in use while a cairn run has it or a program in it lives. It was last used when a file
+in it was written, or its agent started or ended.
 
-Exit codes: 0 done; 1 the store that --job names was not removed (said why); 2 refused.";
+gc removes a store only if the persist directory still has a verified copy of every file, and the
+archive has every checkpoint that is to be archived. Before it removes a store, gc looks at the
+copies again and sends missing checkpoints to the archive. Only --force and --yes together permit
+the loss of files. Damaged stores, and those of other users, are named and left alone.
+
+Exit codes: 0 done; 1 the store that --job names was not removed (the message says why); 2 refused.";
 
 /// Remove stores that were left behind.
 #[derive(Args, Debug)]

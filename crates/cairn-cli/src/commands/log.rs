@@ -26,14 +26,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn log                        of the job this runs in, or the only one
-  cairn log melt --level warn      only what went wrong
-  cairn log melt --follow          goes on until the store is removed
+  cairn log                        the log of the job this runs in, or of the only one
+  cairn log melt --level warn      only warnings and errors
+  cairn log melt --follow          continue until the store is removed
   cairn log melt --json | jq -r 'select(.level == \"error\") | .message'
 
-With --json the lines are as they stand in the store, a JSON document each: time, level, agent (its
-process number), message. The log has four files of 256 KiB at most; it goes with the store. How
-much is said decides cairn run --log-level.";
+With --json, each line is a JSON document, as it is in the store: time, level, agent (its process
+id), message. The log has at most four files of 256 KiB each, and is removed with the store.
+cairn run --log-level sets how much the agent logs.";
 
 /// Show the log of a job's agent.
 #[derive(Args, Debug)]

@@ -23,19 +23,23 @@ use crate::store::{OpenStore, Place, locate};
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn ls                              the top directory of the only store there is
+  cairn ls                              the top directory of the only store
   cairn ls melt:/run1                   a directory of job melt
   cairn ls --recursive melt
-  cairn ls --jobs                       every store on this machine; cairn gc removes those left behind
+  cairn ls --jobs                       every store on this machine; cairn gc removes abandoned ones
   f=$(cairn ls --newest 'restart.*')    the file to restart from, as the program sees it
-  cairn ls --checkpoints melt           checkpoints, with what is safe in the persist directory
-  cairn ls --checkpoints --newest '*'   the files of the newest one that is complete and intact
+  cairn ls --checkpoints melt           checkpoints, and which are safe in the persist directory
+  cairn ls --checkpoints --newest '*'   the files of the newest complete, intact checkpoint
 
-States: open (somebody may write to it), unclean (its writer died, or could not write all, or a part of it
-is lost: do not restart from it), clean (closed), drained (closed, and verified in the persist directory), absent
-(drained, and yet to be brought in from there, see cairn run --stage=on-demand).
---newest prints only a file that is clean, drained or absent, in no unfinished checkpoint, and whose
-checksums hold, for which an absent one is waited for; exit code 1 if there is none.";
+States of a file:
+  open      a program may still write to it
+  unclean   its writer died, a write failed or a part is lost: do not restart from it
+  clean     closed
+  drained   closed, and verified in the persist directory
+  absent    drained, but not yet brought back from there; see cairn run --stage=on-demand
+
+--newest prints only a file that is clean, drained or absent, belongs to no unfinished checkpoint,
+and matches its checksums. It waits for the data of an absent file. Exit code 1 if there is none.";
 
 /// List files in a store.
 #[derive(Args, Debug)]

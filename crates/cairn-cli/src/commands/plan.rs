@@ -29,14 +29,14 @@ const NAMES_MAX: usize = 3;
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn plan cluster.toml --nodes 'n[1-16]' --ranks 448     who writes where
-  cairn plan cluster.toml                                   the nodes and tasks of this Slurm job
+  cairn plan cluster.toml --nodes 'n[1-16]' --ranks 448     which process writes where
+  cairn plan cluster.toml                                   for this Slurm job's nodes and tasks
   cairn plan targets.toml --topology /etc/slurm/topology.conf --nodes 'n[1-16]' --ranks 448
   cairn plan cluster.toml --nodes 'n[1-16]' --ranks 448 --svg plan.svg
 
-cluster.toml says which devices there are, and how machines hang together:
+cluster.toml lists the devices, and says how machines are connected:
   [[target]]
-  nodes    = \"s[1-8]\"                  # one device in each of these
+  nodes    = \"s[1-8]\"                  # one device in each of these nodes
   address  = \"nvme-tcp://{node}:4420/nqn.2026-11.org.example:{node}\"
   capacity = \"3T\"
   [[switch]]
@@ -45,15 +45,15 @@ cluster.toml says which devices there are, and how machines hang together:
   [[switch]]
   name     = \"spine\"
   switches = \"leaf[1-2]\"
-  [[rack]]                             # what fails together; [[power]] likewise
+  [[rack]]                             # nodes that fail together; [[power]] likewise
   name  = \"r1\"
   nodes = \"n[1-16]\"
 
-The topology may come from elsewhere: Slurm's topology.conf, or what processes find in
-SLURM_TOPOLOGY_ADDR (one line per node, as from: srun --ntasks-per-node=1 printenv ...).
+The topology can also come from Slurm's topology.conf, or from the SLURM_TOPOLOGY_ADDR of processes
+(one line per node, as from: srun --ntasks-per-node=1 printenv ...).
 
-A process writes to a device that depends on no node, leaf switch, rack or power supply that it
-depends on itself; among these to the nearest; and every device gets the same number of processes.";
+A process writes to a device with which it shares no node, leaf switch, rack or power supply. Every
+device gets the same number of processes. Within these limits, processes get the nearest devices.";
 
 /// Show which process of a job would write to which remote device.
 #[derive(Args, Debug)]

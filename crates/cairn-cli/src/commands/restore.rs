@@ -30,27 +30,32 @@ Examples:
   cairn restore /scratch/out --job melt --only 'restart.*'
       only some files
   cairn restore /scratch/out --newest
-      only the newest whole checkpoint, and what belongs to none
+      only the newest complete checkpoint, and files that belong to no checkpoint
   cairn restore s3://runs/melt --newest
-      the newest whole checkpoint that was archived there; with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials
+      the newest complete checkpoint that was archived there; credentials come from
+      AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from ~/.aws/credentials
   cairn run --job melt -- ./resume.sh
-      then goes on in that store, and drains to /scratch/out again
+      then resumes that store, and drains to /scratch/out again
 
-Every file is compared with the manifest on the way, several at a time; a checkpoint of which one is damaged is left out as a whole. Unclean files were never drained, so they are
-not restored. Exit codes: 0 done; 1 some files are damaged (the others are restored); 2 refused.";
+Several files are copied at a time, and each is compared with the manifest. A checkpoint with a
+damaged file is left out as a whole. Files that were never drained, such as unclean ones, are not
+restored.
+
+Exit codes: 0 done; 1 some files are damaged (they and their checkpoints are left out, everything
+else is restored); 2 refused.";
 
 /// Fill a new store with files that were drained or archived.
 #[derive(Args, Debug)]
 #[command(
     after_help = EXAMPLES,
     mut_arg("job", |job| job.help(
-        "Job to restore, also the name of the new store [default: that of the only manifest there]"
+        "Job to restore; also names the new store [default: the job of the only manifest there]"
     )),
     mut_arg("persist", |persist| persist.help(
-        "Directory that the new store drains to [default: DIR, if that is where it is from]"
+        "Directory that the new store drains to [default: DIR; none if restored from an archive]"
     )),
     mut_arg("mount", |mount| mount.help(
-        "Prefix below which the program finds the store [default: that of the manifest]"
+        "Prefix below which the program finds the store [default: the prefix in the manifest]"
     )),
 )]
 pub struct Arguments {

@@ -26,13 +26,14 @@ use crate::store::{OpenStore, Place, locate, removal};
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn rm melt:/restart.100            give its memory back; the drained copy stays
+  cairn rm melt:/restart.100            free its memory; the drained copy stays
   cairn rm --recursive melt:/old
-  cairn rm melt                         the whole store, if all of it is drained, and archived if that was asked for
-  cairn rm melt --verify                the same, once every copy was read back and compared
-  cairn rm melt --discard               the whole store, even what is nowhere else
+  cairn rm melt                         the whole store, if all of it is drained, and archived if
+                                        the job has an archive
+  cairn rm melt --verify                the same, after every copy was read back and compared
+  cairn rm melt --discard               the whole store, even files that exist nowhere else
 
-A program that removes a file below /cairn removes the drained copy as well; `cairn rm` does not.
+If a program removes a file below /cairn, the drained copy is removed, too. `cairn rm` keeps it.
 A file that is not drained is removed only with --force.";
 
 /// Remove files from a store, or a store.

@@ -31,8 +31,8 @@ use crate::store::{OpenStore, Roots};
 const EXAMPLES: &str = "\
 Examples:
   cairn status               every store of this user on this node
-  cairn status melt          that of job melt
-  cairn status --wait melt   follow its drain and archive to the end; exit code 75 if something is left
+  cairn status melt          the store of job melt
+  cairn status --wait melt   wait for its drain and archive; exit code 75 if something is left
   cairn status --json | jq '.[].files.undrained_bytes'";
 
 /// Show stores: how full they are, what is drained, what is in trouble.

@@ -34,39 +34,41 @@ const DEFAULT_ADDRESS: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 4420);
 const EXAMPLES: &str = "\
 Examples:
   cairn target ram:8G                                     for initiators on this machine
-  cairn target --listen 10.0.0.5:4420 file:/nvme/export   for whoever reaches that address
+  cairn target --listen 10.0.0.5:4420 file:/nvme/export   for anybody who reaches that address
   cairn target --listen 10.0.0.5:4420 --auth hosts ram:8G
   cairn target --config /etc/cairn/target.toml
   cairn target --listen 10.0.0.5:4420 --control /run/cairn/target --grants dir:/nvme/jobs:10T
   nvme connect -t tcp -a 10.0.0.5 -s 4420 -n nqn.2026-11.io.cairn:target
 
-A file must be there, and have the size that the namespace is to have. What is in memory is gone
-when the command ends. With --auth only hosts in FILE, with mode 0600, may connect, and prove by
-DH-HMAC-CHAP who they are. Each of its lines reads HOSTNQN SECRET [TARGETSECRET], with secrets as
-nvme gen-dhchap-key makes them; by the second one hosts can make sure of the target. Without --auth
-hosts are not authenticated: listen only where nobody else is. Nothing is encrypted.
+A file must exist, and its size is that of the namespace. Data in memory are lost when the command
+ends.
 
-With --grants it has room for namespaces that `cairn target grant` makes, one for a job, and `cairn
-target revoke` removes. Those in a directory are there again, with their secrets, when the target is
-started again; those in memory are gone. The control socket and the files have mode 0600.
+With --auth, only the hosts in FILE may connect, after they authenticate by DH-HMAC-CHAP. FILE must
+have mode 0600. Each line reads HOSTNQN SECRET [TARGETSECRET], with secrets as nvme gen-dhchap-key
+makes them. With TARGETSECRET, the host can also authenticate the target. Without --auth, hosts are
+not authenticated: listen only where nobody else has access. Nothing is encrypted.
 
-SIGHUP has it look how large its files and devices are by now, and tell hosts where that has
-changed: what has grown can be used, what is smaller or empty is not written to any more.
+With --grants, `cairn target grant` can create a namespace for each job, and `cairn target revoke`
+removes it. Namespaces in a directory survive a restart of the target, with their secrets; those in
+memory are lost. The control socket and the files have mode 0600.
 
-SIGTERM has it let nobody in any more, finish what it has accepted, and end when that is durable; a
-second one ends it at once.
+SIGHUP makes the target read the sizes of its files and devices again, and tell hosts of changes.
+Hosts can use all of a namespace that has grown. They no longer use one that is smaller or empty.
 
-A configuration file is TOML; options of the command line come before what it says:
+SIGTERM makes the target refuse new connections, finish the requests that it has accepted, and exit
+when they are durable. A second SIGTERM ends it at once.
+
+A configuration file is TOML. Options on the command line take precedence over it:
   listen = [\"10.0.0.5:4420\", \"[fd00::5]:4420\"]
-  memory = \"256M\"                 # as --memory; threads, connections, control, grants, metrics, too
+  memory = \"256M\"                 # as --memory; also threads, connections, control, grants, metrics
   [[subsystem]]
   nqn = \"nqn.2026-11.io.cairn:scratch\"
-  auth = \"/etc/cairn/hosts\"       # as --auth; or hosts = [\"nqn.…\"] to believe names
+  auth = \"/etc/cairn/hosts\"       # as --auth; or hosts = [\"nqn.…\"] to trust names alone
   [[subsystem.namespace]]
   ram = \"8G\"
   [[subsystem.namespace]]
   file = \"/nvme/export\"
-  size = \"100G\"                   # makes the file if it is not there
+  size = \"100G\"                   # creates the file if it does not exist
   [[subsystem.namespace]]
   device = \"/dev/nvme0n1\"
   block_size = 512";

@@ -34,7 +34,7 @@ Examples:
   cairn top                  every store of this user on this node
   cairn top melt --every 5s
 
-Keys: left and right choose the store, q ends.";
+Keys: left and right select the store, q quits.";
 
 /// Watch stores: tiers, files, drain, bytes at risk.
 #[derive(Args, Debug)]

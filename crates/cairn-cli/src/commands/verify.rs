@@ -23,17 +23,19 @@ use crate::store::{OpenStore, offline};
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn verify                               the only store there is: every block's checksum
-  cairn verify melt                          that of job melt
-  cairn verify --persist /scratch/out        what was drained there: every file's checksum
-  cairn verify melt --persist /scratch/out   only what job melt drained there
+  cairn verify                               the only store: every block's checksum
+  cairn verify melt                          the store of job melt
+  cairn verify --persist /scratch/out        files drained there: every file's checksum
+  cairn verify melt --persist /scratch/out   only files that job melt drained there
   cairn verify file:/nvme/cairn              a durable tier that no store uses: every block of it
-  cairn verify /nvme/meta --tier /nvme/data  metadata in a file of their own, and the data
+  cairn verify /nvme/meta --tier /nvme/data  a tier with its metadata in a file of their own
 
-Copies that are found damaged are made again by the next cairn drain, if the store is on this machine and still has the files; until then
-it is not removed. cairn drain --verify does both.
+If verify finds damaged copies, the next cairn drain makes them again, provided that the store is
+on this machine and still has the files. Until then the store is not removed. cairn drain --verify
+does both at once.
 
-Exit codes: 0 everything is intact; 1 something is damaged or missing (said which); 2 refused.";
+Exit codes: 0 everything is intact; 1 something is damaged or missing (the output names it);
+2 refused.";
 
 /// Compare a store, a durable tier or what was drained with its checksums.
 #[derive(Args, Debug)]

@@ -29,14 +29,18 @@ const LINES_MAX: usize = 12;
 const EXAMPLES: &str = "\
 Examples:
   cairn run --job melt --report-calls -- ./simulate
-  cairn calls melt            while it runs or later, as long as the store is kept
+  cairn calls melt            while the job runs or later, as long as the store is kept
   cairn calls melt --json | jq '.calls[] | select(.outcome == \"refused\")'
 
-Outcomes: served (on a file of the store), failed (on a file of the store, as it would on any file
-system), passed (to the C library, for another file), refused (not possible on a file of the store),
-missed (done to a file of the store by something else than the C library, and not served). A C
-stream on a file of the store counts with the reads and writes that it makes; on others, only its
-opening is counted.";
+Outcomes:
+  served    on a file of the store
+  failed    on a file of the store, as it would on any file system
+  passed    to the C library, for another file
+  refused   not possible on a file of the store
+  missed    on a file of the store, but not made through the C library, and not served
+
+For a C stream on a file of the store, the reads and writes that it makes are counted. For other
+streams, only the opening is counted.";
 
 /// Show which functions the programs of a job called, how often, and what was refused.
 #[derive(Args, Debug)]

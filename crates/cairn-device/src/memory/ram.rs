@@ -372,6 +372,11 @@ impl Device for RamDevice {
         self.mapping.depopulate(range.start, range.len())
     }
 
+    fn give_back(&self, offset: u64, length: usize) -> Result<()> {
+        let range = self.check(offset, length)?;
+        Ok(self.mapping.punch(range.start, range.len())?)
+    }
+
     fn descriptors(&self, visit: &mut dyn FnMut(i32)) {
         visit(self.mapping.file().raw());
     }

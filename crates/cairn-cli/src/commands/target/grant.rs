@@ -23,11 +23,11 @@ const CONTROL_VARIABLE: &str = "CAIRN_TARGET_CONTROL";
 const GRANT_EXAMPLES: &str = "\
 Examples:
   cairn target grant --control /run/cairn/target --job 4711 --size 200G --auth /scratch/4711.key
-      prints the tier for `cairn run --tier`, and writes the secrets that it names, with mode 0600
+      prints the tier for `cairn run --tier`, and writes its secrets to the file, with mode 0600
   cairn target grant --control /run/cairn/target --job 4711 --size 200G >4711.key
-      prints the same secrets, and the tier in a comment before them
+      prints the same secrets, with the tier in a comment before them
   nvme connect -t tcp -a 10.0.0.5 -s 4420 -n NQN --hostnqn HOSTNQN --dhchap-secret SECRET
-      for the kernel's initiator: lines 1 to 3 are host, its secret, and that of the target";
+      for the kernel's initiator: lines 1 to 3 are the host, its secret, and the target's secret";
 
 const REVOKE_EXAMPLE: &str = "\
 Example:
