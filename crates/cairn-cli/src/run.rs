@@ -67,7 +67,8 @@ const TELL_PATIENCE: Duration = Duration::from_millis(500);
 const EXAMPLES: &str = "\
 Examples:
   cairn run --job melt -- ./simulate input.dat
-      files below /cairn stay in memory and are not drained; the same command again resumes the store
+      files below /cairn stay in memory, nothing is drained; the same command again resumes the
+      store that is left
   cairn run --job melt --persist /scratch/out --tier ram:8G -- mpirun -np 4 lmp -in melt.in
       closed files are drained to /scratch/out as plain, verified files
   cairn run --persist /scratch/out --map /cairn/dump=dumps/run7 -- ./simulate
@@ -115,10 +116,10 @@ pub struct Arguments {
     #[command(flatten, next_help_heading = "Space")]
     space: SpaceArguments,
     /// Write metrics of the job to this file every five seconds, in the Prometheus text format
-    #[arg(long, value_name = "FILE.prom", env = "CAIRN_RUN_METRICS_FILE")]
+    #[arg(help_heading = None, long, value_name = "FILE.prom", env = "CAIRN_RUN_METRICS_FILE")]
     metrics_file: Option<PathBuf>,
     /// Level of the agent's log, which cairn log shows [default: info]
-    #[arg(long, value_name = "LEVEL", env = "CAIRN_RUN_LOG_LEVEL")]
+    #[arg(help_heading = None, long, value_name = "LEVEL", env = "CAIRN_RUN_LOG_LEVEL")]
     log_level: Option<LevelArgument>,
     /// Fill a new store with what the job drained to --persist, or, if nothing is there, with what
     /// it archived. Every file is compared with the manifest. A checkpoint with a damaged file, or
@@ -143,7 +144,7 @@ pub struct Arguments {
     fresh: bool,
     /// With --stage, bring only the newest complete checkpoint of each family, and the files that
     /// belong to no checkpoint
-    #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_NEWEST_ONLY", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    #[arg(help_heading = None, long, value_name = "YES|NO", env = "CAIRN_RUN_NEWEST_ONLY", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     newest_only: Option<bool>,
     /// What the command finds in a store that exists already. checked: all files; the newest
     /// checkpoint of each family is compared with its checksums, a damaged file is repaired from
@@ -151,7 +152,7 @@ pub struct Arguments {
     /// .cairn-damaged and the one before it is used. as-is: all files as the last run left them.
     /// image: the newest image in the persist directory, all files of one moment; what the store
     /// held is first copied to cairn-left.JOB there [default: checked]
-    #[arg(long, value_name = "WHAT", env = "CAIRN_RUN_RESUME", hide_possible_values = true)]
+    #[arg(help_heading = None, long, value_name = "WHAT", env = "CAIRN_RUN_RESUME", hide_possible_values = true)]
     resume: Option<Resume>,
     #[command(flatten, next_help_heading = "Archive")]
     archive: ArchiveArguments,
@@ -160,7 +161,7 @@ pub struct Arguments {
     discard: Option<bool>,
     /// Count the program's file calls, by function and result, and print at the end which ones were
     /// not served; cairn calls shows all of them
-    #[arg(long, value_name = "YES|NO", env = "CAIRN_RUN_REPORT_CALLS", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    #[arg(help_heading = None, long, value_name = "YES|NO", env = "CAIRN_RUN_REPORT_CALLS", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     report_calls: Option<bool>,
     /// Run for `cairn drill`: touches only the store and what the command line names
     #[arg(long, hide = true)]

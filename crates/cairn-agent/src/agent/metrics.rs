@@ -60,7 +60,7 @@ fn describe(job: &str, status: &Status, checkpoints: &[Checkpoint]) -> String {
     let left = status.progress.bytes_total.saturating_sub(status.progress.bytes_done);
     one("draining_bytes", "gauge", "Bytes still to be copied in this pass.", left);
     one("is_draining", "gauge", "1 while files are being copied.", phase(Phase::Draining));
-    one("is_retrying", "gauge", "1 if the persist directory failed.", phase(Phase::Retrying));
+    one("is_retrying", "gauge", "1 while the persist directory fails.", phase(Phase::Retrying));
     one("open_files", "gauge", "Files still open for writing.", last.open.len() as u64);
     one(
         "unclean_files",

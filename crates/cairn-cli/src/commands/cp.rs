@@ -30,10 +30,12 @@ Examples:
   cairn cp --recursive melt:/run1 /scratch/run1
 
 A path in a store has the form JOB:/path, or :/path if there is only one store. It can be the path
-that the program sees (/cairn/a), or relative to the mount (/a). cp keeps the mode, the time of last
-change and extended attributes. It replaces an existing file as a whole. If a copy out of the store
-goes to a symbolic link, cp writes to the file that the link names. There, and on a device or a
-FIFO, it changes no attributes.";
+that the program sees (/cairn/a), or relative to the mount (/a).
+
+cp keeps the mode, the time of last change and extended attributes. It replaces an existing file as
+a whole. If the target outside the store is a symbolic link, cp writes to the file that the link
+names. If it is a device or a FIFO, cp writes to that. In these cases the attributes of the target
+do not change.";
 
 /// Problem of a target that is to receive several files.
 const SEVERAL: &str = "several files need a directory, and this is not one";

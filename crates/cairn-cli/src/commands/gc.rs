@@ -26,7 +26,7 @@ use crate::{Context, output};
 const EXAMPLES: &str = "\
 Examples:
   cairn gc                              stores unused for three days, if nothing would be lost
-  cairn gc --older-than 12h --dry-run   list stores unused for 12 hours; asks archives what they have
+  cairn gc --older-than 12h --dry-run   list stores unused for 12 hours; this asks the archives
   cairn gc --job melt --older-than 0    the store of job melt, however new
   cairn gc --job melt --older-than 0 --force --yes
       the same, even if files in it exist nowhere else: they are lost

@@ -26,7 +26,7 @@ Examples:
   cairn ls                              the top directory of the only store
   cairn ls melt:/run1                   a directory of job melt
   cairn ls --recursive melt
-  cairn ls --jobs                       every store on this machine; cairn gc removes abandoned ones
+  cairn ls --jobs                       every store on this machine; cairn gc removes unused ones
   f=$(cairn ls --newest 'restart.*')    the file to restart from, as the program sees it
   cairn ls --checkpoints melt           checkpoints, and which are safe in the persist directory
   cairn ls --checkpoints --newest '*'   the files of the newest complete, intact checkpoint

@@ -60,7 +60,7 @@ when they are durable. A second SIGTERM ends it at once.
 
 A configuration file is TOML. Options on the command line take precedence over it:
   listen = [\"10.0.0.5:4420\", \"[fd00::5]:4420\"]
-  memory = \"256M\"                 # as --memory; also threads, connections, control, grants, metrics
+  memory = \"256M\"                 # --memory; also threads, connections, control, grants, metrics
   [[subsystem]]
   nqn = \"nqn.2026-11.io.cairn:scratch\"
   auth = \"/etc/cairn/hosts\"       # as --auth; or hosts = [\"nqn.…\"] to trust names alone
