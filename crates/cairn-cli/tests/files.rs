@@ -101,6 +101,11 @@ fn several_files_and_patterns_are_copied_into_a_directory() {
     sandbox.cairn(&["status", "kept", "--job", "kept"]).ends_with(2);
     sandbox.cairn(&["verify", "--job", "kept"]).succeeds();
     sandbox.cairn(&["rm", "--job", "kept"]).ends_with(2);
+    sandbox.cairn(&["rm", "--job", "kept", "kept:/run/a"]).ends_with(2).says("named twice");
+    sandbox.cairn(&["rm", "--job", "kept", "--discard", "restart.9"]).ends_with(2);
+    sandbox.cairn(&["rm", "--job", "kept", "--force", "/run/a"]).succeeds();
+    let listed = sandbox.cairn(&["ls", "--recursive", "--job", "kept"]).succeeds().stdout;
+    assert!(!listed.contains("run/a\n") && listed.contains("restart.1"), "{listed}");
 }
 
 /// Mechanism: listings replaced bytes that are not UTF-8 and printed all others unescaped.

@@ -53,7 +53,7 @@ fn another_job_is_refused_or_replaces_nothing() {
     run(&sandbox, "other", &[], "echo 2 >/cairn/result").refused_with("belongs to job melt");
     let script = "echo 2 >/cairn/result; echo 2 >/cairn/more; ln -s more /cairn/link";
     let shared = run(&sandbox, "other", &["--shared"], script).ends_with(75);
-    shared.says("result is there already").says("the store is kept");
+    shared.says("result exists already").says("the store is kept");
     assert_eq!((sandbox.drained("result"), sandbox.drained("more")), ("1\n".into(), "2\n".into()));
     assert_eq!(sandbox.entry("melt", "result")["state"], "drained");
     sandbox.cairn(&["cp", "other:/result", "theirs"]).succeeds();

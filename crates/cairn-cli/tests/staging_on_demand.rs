@@ -423,7 +423,7 @@ while size >= 4096:
     try: os.posix_fallocate(file, end, size); end += size
     except OSError: size //= 2"
         rm "$HOLD"/*
-        are_waiting() { "$CAIRN" status job | grep -q 'for space since'; }
+        are_waiting() { "$CAIRN" status job | grep -q 'for space, for'; }
         await are_waiting
         "$CAIRN" status job | grep -c '^  absent .*the store is full'
         rm -r "$OUT/step.1"; await is_whole; tr -d 3 <ckpt-3/x; ls -d step.*"#

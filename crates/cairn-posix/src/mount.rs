@@ -41,6 +41,7 @@ static MOUNT: AtomicPtr<Mount> = AtomicPtr::new(core::ptr::null_mut());
 static RETIRED: AtomicPtr<Mount> = AtomicPtr::new(core::ptr::null_mut());
 static POISONED: AtomicBool = AtomicBool::new(false);
 static ENDED: AtomicBool = AtomicBool::new(false);
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// Thread that is ending the process; 0 if none is.
 static ENDER: AtomicU32 = AtomicU32::new(0);
 static ATTACHING: Latch = Latch::new();
@@ -118,6 +119,16 @@ pub fn is_poisoned() -> bool {
 /// Marks the process as ended in the store, so that a late call does not take a slot again.
 pub(crate) fn set_ended() {
     ENDED.store(true, Ordering::Relaxed);
+}
+
+/// Records whether this process ends without having finished what it was writing.
+pub(crate) fn set_interrupted(is_interrupted: bool) {
+    INTERRUPTED.store(is_interrupted, Ordering::Relaxed);
+}
+
+/// Whether files that are closed from now on count as left by a dead process.
+pub(crate) fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
 }
 
 /// Records that the calling thread is about to end the process.

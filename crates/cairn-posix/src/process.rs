@@ -1,7 +1,8 @@
 //! Processes: the effect of fork, exec and exit on the process slot.
 //!
 //! Invariant: a child's references are taken before the child exists. An orderly end (exit, exec)
-//! never leaves a file unclean, and a death by signal never counts as orderly.
+//! never leaves a file unclean, and a death by signal never counts as orderly. A rank of MPI that
+//! exits before it has finalised does not end in an orderly way.
 //!
 //! Does not call fork or exec itself.
 
@@ -151,6 +152,14 @@ fn has_working_directory() -> bool {
     !cwd::is_foreign() && cwd::inode().is_some()
 }
 
+/// Notes that `exit` was called: handlers and destructors run now, which may close files. If a rank
+/// of MPI has not finalised, these files were interrupted, whoever closes them.
+pub fn begin_exit() {
+    if rank::is_unfinished() {
+        mount::set_interrupted(true);
+    }
+}
+
 /// Records that the process is ending in an orderly way. It may still write to its files. A rank of
 /// MPI that has not finalised does not end in an orderly way.
 pub fn mark_ending() {
@@ -165,13 +174,14 @@ pub fn mark_ending() {
 
 /// Ends the process in an orderly way: releases everything that it holds as clean. Later calls of
 /// ours fail. A rank of MPI that has not finalised is left to be reaped as a dead process, so the
-/// files that it was writing are unclean.
+/// files that it was writing are unclean, also those that other threads close from now on.
 pub fn end() {
     // A poisoned mount must not mark anything clean.
     let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else { return };
     let Some(slot) = mount.own_slot() else { return };
     mount::begin_end();
     if rank::is_unfinished() {
+        mount::set_interrupted(true);
         mount::set_ended();
         return;
     }

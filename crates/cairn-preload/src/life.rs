@@ -154,6 +154,19 @@ ends! {
     fn _Exit;
 }
 
+/// As `exit(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn exit(status: c_int) -> ! {
+    if mount::attached().is_some() {
+        let _ = guarded(|| {
+            process::begin_exit();
+            Ok::<_, Errno>(())
+        });
+    }
+    // SAFETY: the caller's own argument.
+    unsafe { library!(exit: fn(c_int) -> !)(status) }
+}
+
 /// As `quick_exit(3)`. Its handlers may still write, so the process is only marked as ending.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn quick_exit(status: c_int) -> ! {

@@ -91,11 +91,18 @@ const RANK: &str = r#"
 #include <unistd.h>
 int MPI_Init(int *, char ***);
 int MPI_Finalize(void);
+static int file;
+static void close_file(void) { close(file); }
+static void finalise(void) { MPI_Finalize(); }
 int main(int count, char **list) {
     MPI_Init(&count, &list);
-    int closed = open(list[3], O_CREAT | O_WRONLY, 0644), file = open(list[2], O_CREAT | O_WRONLY, 0644);
+    int closed = open(list[3], O_CREAT | O_WRONLY, 0644);
+    file = open(list[2], O_CREAT | O_WRONLY, 0644);
     if (write(closed, "all", 3) != 3 || close(closed) != 0 || write(file, "half", 4) != 4) return 9;
     if (strcmp(list[1], "finalised") == 0) MPI_Finalize();
+    // Handlers run in the reverse order, as those of HDF5 and Fortran do.
+    if (strcmp(list[1], "finalises_at_exit") == 0) atexit(finalise);
+    if (strstr(list[1], "at_exit") != NULL) atexit(close_file);
     if (strcmp(list[1], "exits_at_once") == 0) _exit(1);
     exit(1);
 }
@@ -120,15 +127,17 @@ fn rank_ends_before_it_finalises_then_what_it_has_open_is_unclean() {
     let library = compile("mpi.c", MPI, &["-shared".as_ref(), "-fPIC".as_ref()]);
     let program = compile("rank.c", RANK, &[library.as_os_str()]);
     let program = program.to_str().expect("UTF-8");
-    let script = "for how in finalised exits exits_at_once; do \
+    let script = "for how in finalised exits exits_at_once closes_at_exit finalises_at_exit; do \
                   \"$0\" $how /cairn/$how /cairn/$how.closed; done; true";
     let ran = stage.cairn(&["run", "--job", "rank-ends", "--", "sh", "-c", script, program]);
     assert_eq!(ran.status.code(), Some(0), "{}", errors(&ran));
     let listing = text(&stage.cairn(&["ls", "rank-ends", "--json"]));
     stage.cairn(&["rm", "rank-ends", "--discard"]);
     let found = |name: &str| state(&listing, name);
-    assert_eq!(found("finalised"), "clean");
-    assert_eq!([found("exits"), found("exits_at_once")], ["unclean", "unclean"]);
+    assert_eq!([found("finalised"), found("finalises_at_exit")], ["clean", "clean"]);
+    for name in ["exits", "exits_at_once", "closes_at_exit"] {
+        assert_eq!(found(name), "unclean", "{name}");
+    }
     for name in ["finalised.closed", "exits.closed", "exits_at_once.closed"] {
         assert_eq!(found(name), "clean", "{name}");
     }

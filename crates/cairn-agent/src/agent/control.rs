@@ -222,7 +222,7 @@ fn archive(stream: &UnixStream, shared: &Shared, newest: bool) -> io::Result<Ans
     Ok(Answer::Archived { status: shared.archive.status() })
 }
 
-/// LoopContext a request about files to the drain thread and waits for the answer.
+/// Hands a request about files to the drain thread and waits for the answer.
 fn run_errand(shared: &Shared, paths: Vec<FilePath>, what: What) -> Answer {
     let (reply, answer) = mpsc::channel();
     shared.state().errands.push(FileRequest { paths, what, reply });

@@ -301,7 +301,7 @@ impl Checkpoints {
         Ok(sets)
     }
 
-    /// AdaptiveSpin at the files: which may be copied, and in which order. `ripe` are the sets that
+    /// Looks at the files: which may be copied, and in which order. `ripe` are the sets that
     /// were complete before `groves` were read. A set that became complete since and is no older
     /// than the newest of these waits for the next look: a file that was closed earlier may have
     /// been read while it was still open.

@@ -25,7 +25,7 @@ enum Rest {
 }
 
 impl Holder {
-    /// AdaptiveSpin up the process of `thread`.
+    /// Looks up the process of `thread`.
     pub fn look(thread: u32) -> Holder {
         let status = fs::read(format!("/proc/{thread}/status")).unwrap_or_default();
         // Process names are arbitrary bytes.

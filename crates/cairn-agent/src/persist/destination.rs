@@ -164,7 +164,7 @@ impl Destination {
         self.path.join(place.as_ref().unwrap_or(path).as_os_str())
     }
 
-    /// AdaptiveSpin at `path`. None if nothing is there, or a parent is missing or not a directory.
+    /// Looks at `path`. None if nothing is there, or a parent is missing or not a directory.
     pub fn look(&self, path: &FilePath) -> Result<Option<Found>> {
         let place = self.mapping.place(path);
         let Some((parent, name)) = place.as_ref().and_then(FilePath::split) else {

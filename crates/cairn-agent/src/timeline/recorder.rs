@@ -159,7 +159,7 @@ impl Recorder {
         }
     }
 
-    /// AdaptiveSpin if something seems to happen, or the interval has passed. Returns whether
+    /// Looks if something seems to happen, or the interval has passed. Returns whether
     /// something happens.
     fn turn(&mut self, shared: &Shared) -> bool {
         let since = self.looked.0.elapsed();
@@ -177,7 +177,7 @@ impl Recorder {
         is_moving || self.is_open
     }
 
-    /// AdaptiveSpin at all namespaces, and writes the pending sample when it is long enough.
+    /// Looks at all namespaces, and writes the pending sample when it is long enough.
     fn look(&mut self, shared: &Shared) {
         let started = Instant::now();
         let from_ms = self.looked.1;
@@ -500,7 +500,7 @@ impl Recorder {
         replaced.ok().map(|()| file)
     }
 
-    /// AdaptiveSpin once more and copies the timeline to the persist directory. Errors: those of
+    /// Looks once more and copies the timeline to the persist directory. Errors: those of
     /// the directory; a file that is not a timeline has the name.
     pub fn conclude(&mut self, shared: &Shared, persist: Option<&Path>) -> Result<()> {
         self.look(shared);

@@ -18,7 +18,7 @@ use crate::Context;
 use crate::create::claim::{self, Claim, claim_existing};
 use crate::drain::drain_state::DrainProgress;
 use crate::drain::drain_with;
-use crate::error::{CopyError, Error, Result, StoreError};
+use crate::error::{CopyError, Error, Result, SettingError, StoreError};
 use crate::output::{self, count};
 use crate::settings::archive::{self, archive_with};
 use crate::store::survey::{self, Look};
@@ -43,7 +43,7 @@ pub struct Arguments {
     /// JOB for a whole store, JOB:/path for files in it
     #[arg(required_unless_present = "named", value_name = "JOB[:/PATH]")]
     targets: Vec<String>,
-    /// Same as JOB
+    /// The job: its whole store, or the files at the paths that are given without a job
     #[arg(long = "job", id = "named", value_name = "NAME")]
     named: Option<String>,
     /// Remove directories with everything in them
@@ -61,6 +61,22 @@ pub struct Arguments {
     verify: bool,
 }
 
+impl Arguments {
+    /// Returns the place of a target. Errors: the job is named twice; a job's whole store where a
+    /// path is expected.
+    fn place(&self, target: &str) -> Result<Place> {
+        let place = Place::parse(target);
+        let Some(job) = &self.named else { return Ok(place) };
+        let problem = match place.job {
+            Some(_) => "the job is named twice: here, and before the path",
+            None if place.path.is_empty() => "with it, targets are paths of files",
+            None => return Ok(Place { job: Some(job.clone()), ..place }),
+        };
+        let problem = problem.to_string();
+        Err(Error::Setting(SettingError::Option { option: "--job", problem }))
+    }
+}
+
 /// Result of the command.
 #[derive(Debug, Default, Serialize)]
 pub struct RemoveReport {
@@ -74,8 +90,11 @@ pub struct RemoveReport {
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let mut report = RemoveReport::default();
     let mut by_job: BTreeMap<Option<String>, Vec<String>> = BTreeMap::new();
-    for target in arguments.targets.iter().chain(&arguments.named) {
-        let place = Place::parse(target);
+    if let (Some(job), true) = (&arguments.named, arguments.targets.is_empty()) {
+        by_job.insert(Some(job.clone()), Vec::new());
+    }
+    for target in &arguments.targets {
+        let place = arguments.place(target)?;
         let paths = by_job.entry(place.job.clone()).or_default();
         if !place.path.is_empty() {
             paths.push(place.path);

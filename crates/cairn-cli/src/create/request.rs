@@ -18,6 +18,7 @@ use cairn_core::{
 };
 use cairn_device::MediumKind;
 use cairn_device::memory::numa::Topology;
+use cairn_posix::process::rank;
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
@@ -528,7 +529,8 @@ pub fn waited_for<T>(path: &Path, first: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The persist directory that a run has created. It is removed again if the run is refused.
+/// The persist directory that a run has created. It is removed again if the run is refused, unless
+/// this is one of several runs that a launcher starts: others may have found it by then.
 pub struct MadePersist(Option<PathBuf>);
 
 impl MadePersist {
@@ -548,7 +550,7 @@ impl MadePersist {
 
 impl Drop for MadePersist {
     fn drop(&mut self) {
-        if let Some(path) = &self.0 {
+        if let Some(path) = self.0.as_ref().filter(|_| rank::seat().is_none()) {
             // It stays if anything is in it by now.
             let _ = fs::remove_dir(path);
         }

@@ -361,7 +361,7 @@ impl Ending<'_> {
             behind: &'a [Behind],
             #[serde(skip_serializing_if = "<[Failed]>::is_empty")]
             not_brought: &'a [Failed],
-            #[serde(skip_serializing_if = "<[u32]>::is_empty")]
+            #[serde(rename = "inhabitants", skip_serializing_if = "<[u32]>::is_empty")]
             remaining_processes: &'a [u32],
             #[serde(skip_serializing_if = "Option::is_none")]
             pending: Option<&'a String>,

@@ -94,6 +94,8 @@ pub fn finalised() -> Result<()> {
     if !is_rank || FINALISED.swap(true, Ordering::Relaxed) {
         return Ok(());
     }
+    // A handler of `exit` may finalise MPI.
+    mount::set_interrupted(false);
     let flushed = crate::process::flush();
     let told = flushed.map_err(|Errno(number)| cairn_platform::sys::Errno(number));
     ranks::finalise(mount::current()?.store_directory(), announced.place, told)?;

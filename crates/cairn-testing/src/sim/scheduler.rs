@@ -380,7 +380,7 @@ impl State {
         self.counts.longest = self.counts.longest.max(length);
     }
 
-    /// LoopContext the baton to the next actor, or to nobody if the node ended.
+    /// Hands the baton to the next actor, or to nobody if the node ended.
     fn pick(&mut self, clock: &Clock) {
         self.running = None;
         self.misfortune(clock);

@@ -280,7 +280,7 @@ impl MediaFile {
         result
     }
 
-    /// LoopContext out what was read ahead at `at`, and requests a read-ahead of what follows, up
+    /// Hands out what was read ahead at `at`, and requests a read-ahead of what follows, up
     /// to `length` bytes. Returns the number of bytes handed out.
     fn read_ahead(&self, at: u64, length: usize, take: &mut dyn FnMut(*const u8, usize)) -> usize {
         let Some(transit) = &self.transit else { return 0 };

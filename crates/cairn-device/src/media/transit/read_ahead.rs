@@ -55,7 +55,7 @@ impl Transit {
         }
     }
 
-    /// LoopContext out bytes from `at` on that were read ahead, at most `most`. Returns their
+    /// Hands out bytes from `at` on that were read ahead, at most `most`. Returns their
     /// number, which is 0 if none were. Waits for bytes that are being read.
     pub fn hand_out(
         &self,
@@ -163,7 +163,7 @@ impl Slot<'_> {
         true
     }
 
-    /// LoopContext out bytes of a slot that the caller has taken.
+    /// Hands out bytes of a slot that the caller has taken.
     fn hand_out(
         &self,
         at: u64,
