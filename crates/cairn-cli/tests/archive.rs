@@ -593,7 +593,9 @@ fn store_stays_as_long_as_the_archive_lacks_a_checkpoint_of_it() {
     // Its agent would keep retrying.
     kill("KILL", sandbox.agent("melt").into());
     let rehearse = [&collect[..], &["--dry-run"]].concat();
-    cairn(&sandbox, &server, &rehearse).ends_with(1).says("in the archive: cannot list");
+    cairn(&sandbox, &server, &rehearse)
+        .ends_with(1)
+        .says("cannot tell what the archive has of it: cannot list");
     assert!(sandbox.store("melt").exists());
     server.set_mood(Mood::Fine);
     cairn(&sandbox, &server, &rehearse).succeeds().says("once 2 checkpoints of it are archived");

@@ -388,7 +388,10 @@ fn drain_that_the_directory_stops_can_be_repeated() {
     let obstacle = out.join("cairn-manifest.stuck.json");
     fs::create_dir(&obstacle).expect("makes");
     let arguments = ["drain", "stuck", "--persist", out.to_str().expect("UTF-8")];
-    sandbox.cairn(&arguments).ends_with(75).says("the store keeps its files: repeat the drain");
+    sandbox
+        .cairn(&arguments)
+        .ends_with(75)
+        .says("the store keeps its files: fix that and repeat the drain");
     fs::remove_dir(&obstacle).expect("removes");
     sandbox.cairn(&arguments).succeeds();
     assert_eq!(sandbox.drained("f"), "x\n");

@@ -58,7 +58,7 @@ fn run_that_ends_before_it_is_killed_is_said_to() {
     let sandbox = Sandbox::new();
     let ran = drill(&sandbox, &["--after", "60s..60s"], "echo x >/cairn/f").ends_with(1);
     assert!(!ran.stderr.contains("the store is kept"), "it is removed: {}", ran.stderr);
-    ran.says("0 kills").says("(0 of 3 times)").says("give shorter times");
+    ran.says("0 kills").says("killed 0 of 3 times").says("give shorter times");
     sandbox.cairn(&["ls", "--jobs"]).succeeds().prints("no stores\n");
     sandbox.cairn(&["drill", "--kills", "0", "--", "true"]).refused_with("0 is not in 1..");
     drill(&sandbox, &["--after", "60s..60s"], "exit 3").ends_with(1).says("exit code 3");
@@ -131,7 +131,7 @@ fn run_that_ends_before_the_second_kill_is_no_success() {
     let sandbox = Sandbox::new();
     let options = ["--kills", "2", "--after", "5s..5s", "--restart", "true"];
     let ran = drill(&sandbox, &options, "sleep 1000").ends_with(1);
-    ran.says("the run ended well").says("(1 of 2 times)");
+    ran.says("the run ended well").says("killed 1 of 2 times");
     sandbox.cairn(&["ls", "--jobs"]).succeeds().prints("no stores\n");
 }
 

@@ -285,8 +285,8 @@ fn metadata_tier_without_room_is_refused_with_the_least_that_is_enough() {
     for (meta, data) in [("file:WORK/meta:1M", "ram:8M"), ("ram:1M", "ram:8M")] {
         let place = Place::new(meta, &[data]);
         let refused = place.run("true").refused_with("--meta-tier");
-        let least = refused.stderr.split_once("need ").expect("it says how much").1;
-        let least = least.split_once(',').expect("and goes on").0.to_owned();
+        let least = refused.stderr.split_once("needs ").expect("it says how much").1;
+        let least = least.split_once(';').expect("and goes on").0.to_owned();
         assert!(!fs::exists(place.path("meta")).expect("the directory is there"));
         let enough = meta.replace("1M", &least);
         Place::new(&enough, &[data]).run("echo x >/cairn/x; cat /cairn/x").succeeds().prints("x\n");

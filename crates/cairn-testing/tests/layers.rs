@@ -4,8 +4,8 @@
 //! code. Tests are left out, and so is what macros expand to. Arrows that run up are listed with
 //! the crate; a new one fails, and so does one that is listed and gone.
 //!
-//! Within a crate, files may use each other in cycles, but a cycle has no more files than the crate's
-//! limit, and a limit is no larger than the cycle that needs it.
+//! Within a crate, files may use each other in cycles, but a cycle has no more files than the
+//! crate's limit, and a limit is no larger than the cycle that needs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -52,8 +52,8 @@ const PAUSE_FACTOR: u32 = 9;
 /// A step had to wait if it waited longer than 1 / `WAITED_SHARE` of its duration.
 const WAITED_SHARE: u32 = 50;
 
-/// Bytes behind the use of a part that it keeps when it gives memory back, and bytes given back at a
-/// time: a program that attaches must not find a full tier.
+/// Bytes behind the use of a part that it keeps when it gives memory back, and bytes given back at
+/// a time: a program that attaches must not find a full tier.
 const KEPT_BYTES: u64 = 32 << 20;
 const GIVE_BACK_BYTES: u64 = 32 << 20;
 /// Time without a run and without a program after which a store gives memory back.
@@ -173,8 +173,8 @@ fn is_unused(shared: &Shared, volumes: &[Arc<Volume>]) -> bool {
 }
 
 /// Gives back the memory behind the blocks that were ever handed out, but for `KEPT_BYTES`, from
-/// the end of each part. Blocks whose memory goes are barred first. A program that attaches meanwhile
-/// finds the others, and ends this.
+/// the end of each part. Blocks whose memory goes are barred first. A program that attaches
+/// meanwhile finds the others, and ends this.
 fn give_back(shared: &Shared, volume: &Arc<Volume>) {
     let (Ok(usage), Some(device)) = (volume.fs().usage(), memory_of(volume)) else { return };
     let blocks = |bytes: u64| (bytes / usage.hugeblock_bytes) as u32;

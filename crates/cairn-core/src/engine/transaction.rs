@@ -51,7 +51,8 @@ pub(crate) struct Transaction<'m> {
     /// Whether records were given back: the next ones taken may be the same.
     pub gave_back: bool,
     pub holds_lock: bool,
-    /// The metadata have a checksum. The first change of a covered word removes it (`metadata_checksum.rs`).
+    /// The metadata have a checksum. The first change of a covered word removes it
+    /// (`metadata_checksum.rs`).
     is_summed: bool,
 }
 

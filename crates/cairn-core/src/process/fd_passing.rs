@@ -4,7 +4,8 @@
 //! Such a description has one more reference, which no process slot owns, however many messages it
 //! is in.
 //!
-//! Does not know whether it still is in a message: `cairn_device::store::fd_passing` asks the kernel.
+//! Does not know whether it still is in a message: `cairn_device::store::fd_passing` asks the
+//! kernel.
 
 use core::sync::atomic::Ordering;
 

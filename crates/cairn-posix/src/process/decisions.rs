@@ -236,7 +236,7 @@ pub const PASSED: &[Family] = &[
         why: "make a process or end one past what is needed to keep files clean",
         names: "abort",
     },
-    Family { why: "end in the hook that runs the destructors", names: "exit on_exit" },
+    Family { why: "end in the hook that runs the destructors", names: "on_exit" },
     Family {
         why: "change rights that we do not consider, or limits of others",
         names: "setfsuid setfsgid vlimit",
