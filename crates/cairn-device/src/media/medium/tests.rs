@@ -201,7 +201,7 @@ fn device_that_became_smaller_is_refused_and_one_that_is_gone_loses_nothing_quie
     assert_eq!(Media::write(&file, BYTES - PAGE, &[8; PAGE as usize]), Err(Error::Io));
     assert_eq!(Media::read(&file, BYTES - PAGE, &mut [0; PAGE as usize]), Err(Error::Io));
     drop(file);
-    assert!(MediaFile::open(place.path()).unwrap_err().advice.contains("it is gone"));
+    assert!(MediaFile::open(place.path()).unwrap_err().advice.contains("the device is gone"));
     place.device.limit(BYTES);
     assert!(MediaFile::open(place.path()).unwrap_err().advice.contains("no label"));
     place.device.limit(0);
