@@ -4,11 +4,12 @@
 mod common;
 
 use common::session::Session;
-use common::{Ran, Sandbox, eventually, kill};
+use common::{Ran, Sandbox, eventually};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 
 /// Opens a file in one of several ways, writes, and dies with the file open, unless it is the last
 /// run.
@@ -945,8 +946,9 @@ fn lose_memory(sandbox: &Sandbox, job: &str) {
             users.extend(process.file_name().to_string_lossy().parse::<u32>());
         }
     }
-    users.iter().filter(|pid| Path::new(&format!("/proc/{pid}")).exists()).for_each(|pid| {
-        kill("KILL", i64::from(*pid));
+    // A process that has ended by itself needs no signal.
+    users.iter().for_each(|pid| {
+        let _ = Command::new("kill").args(["-s", "KILL", &pid.to_string()]).output();
     });
     fs::remove_dir_all(store).expect("removes");
 }
