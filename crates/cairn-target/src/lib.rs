@@ -2,8 +2,8 @@
 //! initiator and to any other.
 //!
 //! ```text
-//! Target  ports ─► a few threads: event_loop ─► many connections: guard, then admin │ io ─► namespace
-//!                  pool of buffers │ workers ◄── slow work       └── directory: subsystems, controllers
+//! Target  ports ─► a few threads: event_loop ─► connections: guard, then admin │ io ─► namespace
+//!                  pool of buffers │ workers ◄── slow work  └── directory: subsystems, controllers
 //! ```
 //! Must stay true: nothing that a host sends makes the target read or write outside of a namespace,
 //! or hold more memory than the named limits. A host that breaks the rules loses its connection,

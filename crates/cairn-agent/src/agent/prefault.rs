@@ -22,7 +22,6 @@ use crate::agent::service::is_running;
 use crate::agent::shared::Shared;
 use crate::store::headroom;
 use crate::store::memory::Memory;
-use crate::store::reaper;
 use crate::store::volume::Volume;
 
 /// Interval at which use is compared with allocation while nothing changes, and at which use is
@@ -56,7 +55,7 @@ const WAITED_SHARE: u32 = 50;
 /// a time: a program that attaches must not find a full tier.
 const KEPT_BYTES: u64 = 32 << 20;
 const GIVE_BACK_BYTES: u64 = 32 << 20;
-/// Time without a run and without a program after which a store gives memory back.
+/// Time without a run and without any other process after which a store gives memory back.
 const GIVE_BACK_AFTER: Duration = Duration::from_secs(1);
 
 /// `f_type` of tmpfs, as `statfs` reports it.
@@ -161,15 +160,20 @@ pub fn run(shared: &Shared) {
     }
 }
 
-/// A store without a run and without a program.
+/// A store without a run and without any other process.
 struct Unused {
     since: Instant,
     gave_back: bool,
 }
 
-/// Whether nobody uses the store. A run that begins takes its lock before it starts a program.
+/// Whether nobody but this agent uses the store: no run, which takes its lock before it starts a
+/// program, and no process, not even a command that copies into it.
 fn is_unused(shared: &Shared, volumes: &[Arc<Volume>]) -> bool {
-    !is_running(shared) && matches!(reaper::any_program(volumes), Ok(false))
+    let is_alone = |volume: &Arc<Volume>| {
+        let processes = volume.fs().processes();
+        processes.is_ok_and(|found| found.iter().all(|(slot, _)| *slot == volume.slot()))
+    };
+    !is_running(shared) && volumes.iter().all(is_alone)
 }
 
 /// Gives back the memory behind the blocks that were ever handed out, but for `KEPT_BYTES`, from

@@ -5,7 +5,7 @@
 //! FREE ──► FILLING ──► STAGED ──► WRITING ──► FREE           writes of programs (`write_behind`)
 //!                       │  ▲
 //!                       └► GROWING                           following bytes are added to it
-//! FREE ──► FILLING ──► WANTED ──► READING ──► READY ──► TAKEN ──► FREE    later reads (`read_ahead`)
+//! FREE ──► FILLING ──► WANTED ──► READING ──► READY ──► TAKEN ──► FREE  reads (`read_ahead`)
 //! ```
 //! A writer to a device writes in its turn (`turns`).
 //!
