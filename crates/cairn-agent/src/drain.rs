@@ -36,21 +36,23 @@ use std::time::Instant;
 pub use unchanged::Since;
 use unchanged::Unchanged;
 
+use crate::persist::image_place;
+
 use crate::checkpoint::quarantine::Places;
-use crate::checkpoint::sets::policy::Every;
 use crate::checkpoint::sets::register::{Checkpoint, Level};
 use crate::checkpoint::sets::{self, Member, NamespaceTree};
 use crate::drain::carry::{Carrier, Preemption};
-use crate::drain::checkpoints::{Checkpoints, Delivery, Told, View};
+use crate::drain::checkpoints::{Checkpoints, View};
 use crate::drain::failures::Failures;
 use crate::drain::hold::Turns;
 use crate::drain::link::Elsewhere;
 use crate::drain::meter::Meter;
 use crate::drain::plan::{Plan, lies_in, plan};
 use crate::image;
+use crate::model::checkpoint_policy::Every;
+use crate::model::drain_task::{Delivery, DrainTask};
 use crate::model::error::{Error, Result};
-use crate::model::job::left_name;
-use crate::model::job::{Description, Job, RUN_LOCK};
+use crate::model::job::{Description, Job, RUN_LOCK, left_name};
 use crate::model::lock;
 use crate::model::log::{self, Complaints};
 use crate::model::path::FilePath;
@@ -58,8 +60,7 @@ use crate::model::protocol::{Failed, Outcome, Progress};
 use crate::persist::ledger::Ledger;
 use crate::persist::manifest::{self, Entry, Manifest, State, manifest_path};
 use crate::persist::marks::Marks;
-use crate::store::node::Kind;
-use crate::store::node::Tree;
+use crate::store::node::{Kind, Tree};
 use crate::store::reaper;
 use crate::store::volume::Volume;
 
@@ -114,7 +115,7 @@ pub enum Reason {
     /// An image is due.
     ImageDue,
     /// On request: forget retry delays, and look at every copy.
-    Asked(Told),
+    Asked(DrainTask),
 }
 
 impl Reason {
@@ -122,10 +123,10 @@ impl Reason {
         matches!(self, Reason::Asked(_))
     }
 
-    fn told(self) -> Told {
+    fn told(self) -> DrainTask {
         match self {
-            Reason::Routine => Told::default(),
-            Reason::ImageDue => Told { delivery: Delivery::Image, ..Told::default() },
+            Reason::Routine => DrainTask::default(),
+            Reason::ImageDue => DrainTask { delivery: Delivery::Image, ..DrainTask::default() },
             Reason::Asked(told) => told,
         }
     }
@@ -242,7 +243,7 @@ impl Drainer {
         };
         let aside = match told.delivery {
             Delivery::Sound | Delivery::AsIs => None,
-            Delivery::Image => Some(image::next(&persist, &self.job.job)),
+            Delivery::Image => Some(image_place::next(&persist, &self.job.job)),
             Delivery::Left | Delivery::LeftForImage => Some(persist.join(left_name(&self.job.job))),
         };
         if let Some(directory) = aside {

@@ -2,8 +2,12 @@
 //! own files.
 
 pub mod advise;
+pub mod archive;
+pub mod checkpoint_name;
+pub mod checkpoint_policy;
 pub mod clock;
 pub mod directory_id;
+pub mod drain_task;
 pub mod error;
 pub(crate) mod format;
 pub mod holder;
@@ -11,6 +15,7 @@ pub mod job;
 pub mod lock;
 pub mod log;
 pub mod mapping;
+pub(crate) mod observable;
 pub mod path;
 pub mod policy;
 pub(crate) mod priority;

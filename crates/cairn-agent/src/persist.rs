@@ -3,6 +3,7 @@
 pub(crate) mod comparison;
 pub mod destination;
 pub mod displaced;
+pub mod image_place;
 pub(crate) mod journal;
 pub mod ledger;
 pub mod manifest;

@@ -2,6 +2,7 @@
 
 pub mod extended;
 pub(crate) mod headroom;
+pub(crate) mod hold;
 pub mod liveness;
 pub mod memory;
 pub mod node;

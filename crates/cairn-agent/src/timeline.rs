@@ -15,8 +15,6 @@
 //! killed agent, is skipped and spoils no other. The content is validated when it is read. Does not
 //! find out what happened; `recorder.rs` does.
 
-pub mod recorder;
-
 use cairn_platform::checksum::crc32c;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -192,7 +190,7 @@ fn is_zero(number: &u64) -> bool {
 
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
-enum LineOut<'a> {
+pub(crate) enum LineOut<'a> {
     Process(&'a Process),
     Mark(&'a Mark),
     Set(&'a Set),
@@ -210,7 +208,7 @@ enum LineIn {
 
 impl Sample {
     /// Whether anything happened, or the state differs from that after `before`.
-    fn says_more_than(&self, before: Option<&Sample>) -> bool {
+    pub(crate) fn says_more_than(&self, before: Option<&Sample>) -> bool {
         let stands = |sample: &Sample| {
             let open: Vec<(u32, u32)> = sample.shares.iter().map(|one| (one.0, one.3)).collect();
             (sample.exposed, sample.held, open)
@@ -332,7 +330,7 @@ impl Timeline {
     }
 
     /// Adds or updates a checkpoint. Drops the oldest if there are too many.
-    fn put(&mut self, set: Set) {
+    pub(crate) fn put(&mut self, set: Set) {
         self.sets.insert(set.id, set);
         if self.sets.len() > SETS_MAX {
             self.sets.pop_first();
@@ -340,7 +338,7 @@ impl Timeline {
     }
 
     /// Merges samples until the file is at most `BYTES_COARSE` long.
-    fn coarsen(&mut self) {
+    pub(crate) fn coarsen(&mut self) {
         while self.header.every_ms < EVERY_MS_MAX && self.encode().len() > BYTES_COARSE {
             self.header.every_ms *= 2;
             let every_ms = self.header.every_ms;
@@ -368,7 +366,7 @@ pub fn beginning(text: &str, bytes_max: usize) -> &str {
 }
 
 /// Returns a line of the file, with its checksum.
-fn line(value: &impl Serialize) -> Vec<u8> {
+pub(crate) fn line(value: &impl Serialize) -> Vec<u8> {
     let json = serde_json::to_string(value).expect("a timeline holds nothing JSON cannot say");
     format!("{:08x} {json}\n", crc32c(0, json.as_bytes())).into_bytes()
 }

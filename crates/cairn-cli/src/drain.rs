@@ -12,9 +12,9 @@ pub(crate) mod lag;
 pub(crate) mod notes;
 pub(crate) mod pace;
 use cairn_agent::agent::client::Client;
-use cairn_agent::archive::ArchiveStatus;
-use cairn_agent::drain::checkpoints::{Delivery, Told, Wanted};
+use cairn_agent::model::archive::ArchiveStatus;
 use cairn_agent::model::directory_id::DirectoryId;
+use cairn_agent::model::drain_task::{Delivery, DrainTask, Wanted};
 use cairn_agent::model::job::{Job, RUN_LOCK, left_name};
 use cairn_agent::model::lock;
 use cairn_agent::model::path::FilePath;
@@ -147,7 +147,12 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         return image(context, &store);
     }
     let delivery = if arguments.as_is { Delivery::AsIs } else { Delivery::Sound };
-    let told = Told { wanted: Wanted::All, verify: arguments.verify, delivery, ..Told::default() };
+    let told = DrainTask {
+        wanted: Wanted::All,
+        verify: arguments.verify,
+        delivery,
+        ..DrainTask::default()
+    };
     let mut claim = None;
     if arguments.as_is {
         // No program may write while its files count as final.
@@ -242,9 +247,9 @@ fn image(context: &Context, store: &OpenStore) -> Result<()> {
     let persist = store.job.persist.as_ref();
     let persist = persist
         .ok_or_else(|| Error::Persist(PersistError::NoPersist { job: store.job.job.clone() }))?;
-    let told = Told { delivery: Delivery::Image, ..Told::default() };
+    let told = DrainTask { delivery: Delivery::Image, ..DrainTask::default() };
     let drain = drain_with(store, None, Duration::ZERO, told, context.json).map_err(no_image)?;
-    let newest = cairn_agent::image::newest(persist, &drain.job);
+    let newest = cairn_agent::persist::image_place::newest(persist, &drain.job);
     let directory = newest.map(|(place, _)| place).unwrap_or_default();
     let outcome = &drain.outcome;
     if context.json {
@@ -271,7 +276,7 @@ fn claim_at_rest(store: OpenStore) -> Result<Claim> {
 /// Copies the whole store to a directory of its own. Returns the directory; None if something could
 /// not be copied.
 fn leave(store: &OpenStore, quiet: bool) -> Result<Option<PathBuf>> {
-    let told = Told { delivery: Delivery::Left, ..Told::default() };
+    let told = DrainTask { delivery: Delivery::Left, ..DrainTask::default() };
     let outcome = drain_with(store, None, Duration::ZERO, told, quiet)?.outcome;
     let is_whole = outcome.complete && outcome.unclean.is_empty();
     let directory =
@@ -314,7 +319,7 @@ pub fn drain_with(
     store: &OpenStore,
     agent: Option<Client>,
     settle: Duration,
-    told: Told,
+    told: DrainTask,
     quiet: bool,
 ) -> Result<DrainReport> {
     let persist = store.job.persist.clone();

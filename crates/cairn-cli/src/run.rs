@@ -13,8 +13,9 @@ pub(crate) mod signals;
 pub(crate) mod unserved;
 
 use cairn_agent::agent::client::Client;
-use cairn_agent::archive::{ArchivePolicy, ArchiveStatus, check_credentials};
-use cairn_agent::drain::checkpoints::{Told, Wanted};
+use cairn_agent::archive::check_credentials;
+use cairn_agent::model::archive::{ArchivePolicy, ArchiveStatus};
+use cairn_agent::model::drain_task::{DrainTask, Wanted};
 use cairn_agent::model::holder::Holder;
 use cairn_agent::model::job::{AGENT_LOCK, Scope};
 use cairn_agent::model::policy::AtEnd;
@@ -547,7 +548,7 @@ fn settle(
 ) -> Safety {
     let store = &claim.store;
     let wanted = Wanted::Newest;
-    let told = Told { succeeded: Some(is_finished), wanted, ..Told::default() };
+    let told = DrainTask { succeeded: Some(is_finished), wanted, ..DrainTask::default() };
     let postponed = |goes_on, told: Result<()>| match told.and_then(|()| DrainProgress::of(store)) {
         Ok(standing) => Safety::postponed(goes_on, standing),
         Err(error) => Safety::Failed { reason: error.to_string() },
@@ -577,7 +578,7 @@ fn settle(
 /// Tells the agent how the run ended, in case nobody has yet, and waits shortly for it to report
 /// that everything is drained. Does not touch the persist directory: it may be the very thing that
 /// the user did not want to wait for.
-fn is_delivered_soon(store: &OpenStore, told: Told) -> bool {
+fn is_delivered_soon(store: &OpenStore, told: DrainTask) -> bool {
     let Some(mut agent) = Client::connect_within(store.directory(), TELL_PATIENCE) else {
         return false;
     };
@@ -593,7 +594,7 @@ fn is_delivered_soon(store: &OpenStore, told: Told) -> bool {
 }
 
 /// Stops the agent and records how the run ended, because no agent will do so.
-fn end_without_drain(claim: &Claim, told: Told) -> Result<()> {
+fn end_without_drain(claim: &Claim, told: DrainTask) -> Result<()> {
     match claim.end_agent()? {
         true => checkpoints::end_run(&claim.store, told),
         // The agent notices by itself that no program uses the store any more.
@@ -608,7 +609,7 @@ fn drain(
     claim: &Claim,
     agent: Client,
     attention: (&mut Signals, &Walltime),
-    told: Told,
+    told: DrainTask,
 ) -> Option<Result<DrainReport>> {
     let quiet = context.json;
     let store = OpenStore::open(claim.store.directory());

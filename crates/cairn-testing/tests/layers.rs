@@ -85,26 +85,8 @@ const HOUSES: [House; 6] = [
             "store",
             "model",
         ],
-        // Threads share one state, which the agent makes; the job and the protocol are made of the
-        // descriptions of what they speak of.
-        up: &[
-            "archive/archive -> agent",
-            "archive/keeper -> agent",
-            "bring/bring -> agent",
-            "checkpoint/sets -> persist",
-            "drain/forecast -> agent",
-            "model/job -> archive",
-            "model/job -> checkpoint",
-            "model/protocol -> archive",
-            "model/protocol -> checkpoint",
-            "model/protocol -> drain",
-            "persist/ownership -> image",
-            "store/volume -> checkpoint",
-            "store/volume -> drain",
-            "store/write -> persist",
-            "timeline/recorder -> agent",
-        ],
-        cycle: 76,
+        up: &[],
+        cycle: 5,
     },
     House {
         name: "cairn-cli",

@@ -11,9 +11,10 @@
 //! A seed is one life of one style. `CAIRN_TEST_SEEDS=n` runs n, `CAIRN_TEST_SEED=s` repeats one
 //! and prints its events.
 
-use cairn_agent::checkpoint::sets::policy::{CheckpointPolicy, Rules};
+use cairn_agent::checkpoint::sets::policy::Rules;
 use cairn_agent::checkpoint::sets::register::{Moment, Register};
 use cairn_agent::checkpoint::sets::{Ranks, Run};
+use cairn_agent::model::checkpoint_policy::CheckpointPolicy;
 use cairn_agent::model::path::FilePath;
 use cairn_testing::random::{Random, SEED_VARIABLE, environment_number, for_each_seed};
 use cairn_testing::writers::{STRIDE, Style, Way, World, script};

@@ -1,8 +1,8 @@
 //! Client of an agent's control socket. Starts an agent if none runs.
 
 use crate::agent::control::short_socket_path;
-use crate::archive::ArchiveStatus;
-use crate::drain::checkpoints::Told;
+use crate::model::archive::ArchiveStatus;
+use crate::model::drain_task::DrainTask;
 use crate::model::error::{Error, Result};
 use crate::model::holder::Holder;
 use crate::model::path::FilePath;
@@ -96,7 +96,7 @@ impl Client {
     pub fn drain(
         &mut self,
         settle: Duration,
-        told: Told,
+        told: DrainTask,
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<Outcome> {
         let request = Request::Drain { settle_ms: settle.as_millis() as u64, told };
@@ -107,7 +107,7 @@ impl Client {
     }
 
     /// Reports how the run ended. The agent drains in the background.
-    pub fn tell_end(&mut self, told: Told) -> Result<()> {
+    pub fn tell_end(&mut self, told: DrainTask) -> Result<()> {
         match self.ask(&Request::Ended { told }, &mut |_| (), true)? {
             Answer::Done => Ok(()),
             other => Err(self.unexpected(other)),

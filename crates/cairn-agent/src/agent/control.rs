@@ -4,7 +4,7 @@
 //! delays no other peer. The length of a request and the number of connections are bounded.
 
 use crate::agent::shared::{FileRequest, Shared, State, What};
-use crate::drain::checkpoints::Told;
+use crate::model::drain_task::DrainTask;
 use crate::model::error::{Error, Result};
 use crate::model::job::AGENT_SOCKET;
 use crate::model::log::{self, Level};
@@ -12,15 +12,14 @@ use crate::model::path::FilePath;
 use crate::model::protocol::{Answer, LINE_BYTES_MAX, Progress, Request};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
-use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, mpsc};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 /// Interval at which the listener checks that the store still exists, milliseconds.
 const ACCEPT_EVERY_MS: i64 = 500;
@@ -236,7 +235,12 @@ fn run_errand(shared: &Shared, paths: Vec<FilePath>, what: What) -> Answer {
 
 /// Requests passes until one finds no changed files or `PASSES_MAX` passes in a row found some.
 /// Gives files that are still open the time `settle` to close.
-fn drain(stream: &UnixStream, shared: &Shared, settle: Duration, told: Told) -> io::Result<Answer> {
+fn drain(
+    stream: &UnixStream,
+    shared: &Shared,
+    settle: Duration,
+    told: DrainTask,
+) -> io::Result<Answer> {
     let settled_at = Instant::now() + settle;
     let mut passes = 0;
     loop {

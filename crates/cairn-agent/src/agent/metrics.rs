@@ -101,7 +101,8 @@ fn describe(job: &str, status: &Status, checkpoints: &[Checkpoint]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::sets::{Family, Member, Name};
+    use crate::checkpoint::sets::Member;
+    use crate::model::checkpoint_name::{Family, Name};
     use crate::model::path::FilePath;
     use crate::model::protocol::{Bringing, Failed};
 

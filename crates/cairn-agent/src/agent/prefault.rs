@@ -18,7 +18,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::agent::service::is_running;
 use crate::agent::shared::Shared;
 use crate::store::headroom;
 use crate::store::memory::Memory;
@@ -173,7 +172,7 @@ fn is_unused(shared: &Shared, volumes: &[Arc<Volume>]) -> bool {
         let processes = volume.fs().processes();
         processes.is_ok_and(|found| found.iter().all(|(slot, _)| *slot == volume.slot()))
     };
-    !is_running(shared) && volumes.iter().all(is_alone)
+    !shared.is_running() && volumes.iter().all(is_alone)
 }
 
 /// Gives back the memory behind the blocks that were ever handed out, but for `KEPT_BYTES`, from

@@ -19,35 +19,29 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::agent::activity;
+use crate::agent::stager;
+
 use crate::agent::control::Listener;
 use crate::agent::daemon::{self, Readiness};
-use crate::agent::mapped_cache;
-use crate::agent::metrics;
-use crate::agent::prefault;
-use crate::agent::promote;
+use crate::agent::forecaster::Forecaster;
 use crate::agent::shared::{FileRequest, Shared, What};
-use crate::agent::snapshot;
 use crate::agent::space::{self, Room};
-use crate::agent::transit;
-use crate::archive::keeper;
-use crate::bring;
-use crate::drain::checkpoints::{Delivery, Told, Wanted};
+use crate::agent::{
+    activity, archive_keeper, mapped_cache, metrics, prefault, promote, recorder, snapshot, transit,
+};
 use crate::drain::failures::Backoff;
-use crate::drain::forecast::Forecaster;
 use crate::drain::{Drainer, Reason};
 use crate::image::Image;
 use crate::image::schedule::{Imaging, Wishes};
+use crate::model::drain_task::{Delivery, DrainTask, Wanted};
 use crate::model::error::{Error, Result};
-use crate::model::job::{AGENT_LOCK, AGENT_LOG, Description, Job, RUN_LOCK};
+use crate::model::job::{AGENT_LOCK, AGENT_LOG, Description, Job};
 use crate::model::lock;
 use crate::model::log::{self, Complaints, Level};
 use crate::model::path::FilePath;
-use crate::model::policy::AtEnd;
 use crate::model::protocol::{Outcome, Phase};
 use crate::store::reaper;
 use crate::store::watch::Watch;
-use crate::timeline::recorder;
 
 /// Interval at which the logs are polled, and the interval once nothing has changed for
 /// `IDLE_AFTER`.
@@ -157,11 +151,11 @@ fn serve(shared: Arc<Shared>, listener: Listener, lock: File, readiness: Readine
     let timeline = spawn("timeline", recorder::run);
     // Without it a program that waits for an absent file learns that nobody fetches it. The thread
     // may hang in the persist directory, so its end is not awaited.
-    let _ = spawn("bring", bring::run);
+    let _ = spawn("bring", stager::run);
     // Without it writers do not wait for space.
     let _ = spawn("space", space::run);
     // The next agent resumes its work at any point, so its end is not awaited.
-    let archive = spawn("archive", keeper::run);
+    let archive = spawn("archive", archive_keeper::run);
     // Without it programs wait for their device.
     let transit = spawn("transit", transit::run);
     let keeper = spawn("keeper", keeper_loop);
@@ -235,24 +229,13 @@ fn keeper_loop(shared: &Shared) {
 
 fn is_needed(shared: &Shared) -> bool {
     let connected = shared.connections.load(std::sync::atomic::Ordering::Relaxed) > 0;
-    connected || is_running(shared) || is_behind(shared)
+    connected || shared.is_running() || is_behind(shared)
 }
 
 /// Whether files are still to be copied or archived although nobody waits for it.
 fn is_behind(shared: &Shared) -> bool {
     let is_behind = !shared.state().settled || shared.archive.is_busy();
-    is_behind && !is_off_duty(shared)
-}
-
-/// Whether a `cairn run` has the store.
-pub(crate) fn is_running(shared: &Shared) -> bool {
-    lock::is_locked(shared.directory(), RUN_LOCK).unwrap_or(true)
-}
-
-/// Whether the drain works only on request: the program has ended, and the job is configured to
-/// drain nothing at its end.
-pub(crate) fn is_off_duty(shared: &Shared) -> bool {
-    shared.meter.pace.policy().at_end == AtEnd::Nothing && !is_running(shared)
+    is_behind && !shared.is_off_duty()
 }
 
 /// State of the drain thread between passes.
@@ -323,7 +306,7 @@ impl DrainLoop<'_> {
         let errands = std::mem::take(&mut state.errands);
         // Read before the request: a `cairn run` that ends first reports how, then releases its
         // lock.
-        self.drainer.run_was_seen = is_running(self.shared);
+        self.drainer.run_was_seen = self.shared.is_running();
         let asked = state.asked.pop_front();
         self.shared.meter.note_asked(!state.asked.is_empty());
         let (ticket, told) =
@@ -371,7 +354,7 @@ impl DrainLoop<'_> {
         self.dirty |= std::mem::take(&mut self.shared.state().looks_again);
         if self.drainer.next_look().is_some() {
             // Once no process can write more files, unfinished checkpoints can be decided.
-            let is_running = is_running(self.shared) || self.goes_on();
+            let is_running = self.shared.is_running() || self.goes_on();
             self.dirty |= (self.was_running || self.drainer.run_went_on) && !is_running;
             self.was_running = is_running;
         }
@@ -387,7 +370,7 @@ impl DrainLoop<'_> {
         let retry_due = next_look.is_some_and(|at| at <= now);
         let waits = self.backoff.is_some_and(|backoff| backoff.next() > now);
         let is_due = self.dirty || retry_due || self.backoff.is_some();
-        is_due && now >= self.not_before && !waits && !is_off_duty(self.shared)
+        is_due && now >= self.not_before && !waits && !self.shared.is_off_duty()
     }
 
     /// Whether an image is due without a request.
@@ -397,7 +380,7 @@ impl DrainLoop<'_> {
         self.drainer.persist().is_some()
             && self.imaging.is_due(images, wishes, is_choosy, Instant::now())
             && !self.drainer.has_run_ended()
-            && (is_running(self.shared) || self.goes_on())
+            && (self.shared.is_running() || self.goes_on())
     }
 
     /// Whether a program of the job still runs, whatever became of `cairn run`.
@@ -441,7 +424,7 @@ impl DrainLoop<'_> {
         !waits && self.room.is_wanted(self.shared)
     }
 
-    fn pass(&mut self, ticket: Option<u64>, told: Told) {
+    fn pass(&mut self, ticket: Option<u64>, told: DrainTask) {
         let (started, began) = (Instant::now(), Moment(monotonic_ms()));
         let worked = processor_time();
         self.dirty = false;

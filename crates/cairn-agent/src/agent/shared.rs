@@ -14,21 +14,21 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::agent::observable::Observable;
-use crate::agent::service::is_off_duty;
+use crate::agent::recorder::Recorder;
 use crate::agent::space::SpaceState;
+use crate::agent::stager;
 use crate::archive::ArchiveMonitor;
-use crate::bring::{self, StageState};
-use crate::drain::checkpoints::Told;
-use crate::drain::forecast::Forecast;
+use crate::bring::StageState;
 use crate::drain::meter::{Meter, STALLED};
+use crate::model::drain_task::DrainTask;
 use crate::model::error::{Error, Result};
-use crate::model::job::{Job, Scope};
+use crate::model::job::{Job, RUN_LOCK, Scope};
+use crate::model::observable::Observable;
 use crate::model::path::FilePath;
-use crate::model::protocol::{Outcome, Phase, Status};
+use crate::model::policy::AtEnd;
+use crate::model::protocol::{Forecast, Outcome, Phase, Status};
 use crate::store::reaper;
 use crate::store::volume::{Volume, prefix_of};
-use crate::timeline::recorder::Recorder;
 
 /// Request about files that the drain carries out while the requester waits.
 pub struct FileRequest {
@@ -61,7 +61,7 @@ pub struct State {
     pub finished: u64,
     /// Requests that no pass has begun to answer. Consecutive requests with the same destination
     /// are merged, and one pass answers them; the number is that of the last request merged.
-    pub asked: VecDeque<(u64, Told)>,
+    pub asked: VecDeque<(u64, DrainTask)>,
     /// Pending requests about files.
     pub errands: Vec<FileRequest>,
     /// Current activity of the drain.
@@ -112,7 +112,7 @@ impl State {
     }
 
     /// Adds a drain request. Returns its number.
-    pub fn request(&mut self, told: Told) -> u64 {
+    pub fn request(&mut self, told: DrainTask) -> u64 {
         self.requested += 1;
         self.settled = false;
         match self.asked.back_mut() {
@@ -222,6 +222,17 @@ impl Shared {
         self.board.state()
     }
 
+    /// Whether a `cairn run` has the store.
+    pub fn is_running(&self) -> bool {
+        crate::model::lock::is_locked(self.directory(), RUN_LOCK).unwrap_or(true)
+    }
+
+    /// Whether the drain works only on request: the program has ended, and the job is configured to
+    /// drain nothing at its end.
+    pub fn is_off_duty(&self) -> bool {
+        self.meter.pace.policy().at_end == AtEnd::Nothing && !self.is_running()
+    }
+
     /// Locks and returns the recorder of the timeline.
     pub fn recorder(&self) -> MutexGuard<'_, Recorder> {
         lock(&self.recorder)
@@ -315,7 +326,7 @@ impl Shared {
 
     /// Adds a drain request and ends a pass that gives way to requests. Returns the request's
     /// number.
-    pub fn request(&self, told: Told) -> u64 {
+    pub fn request(&self, told: DrainTask) -> u64 {
         let mut state = self.state();
         self.meter.note_asked(true);
         state.request(told)
@@ -362,8 +373,8 @@ impl Shared {
         let unreadable = lock(&self.volumes).unreadable.values().cloned().collect();
         let volumes = self.volumes().0;
         let silent = volumes.iter().flat_map(|volume| volume.silent_tiers(STALLED)).collect();
-        let is_off_duty = is_off_duty(self);
-        bring::forget_failures(self);
+        let is_off_duty = self.is_off_duty();
+        stager::forget_failures(self);
         let state = self.state();
         let now = Instant::now();
         let progress = self.meter.progress();
@@ -396,7 +407,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drain::checkpoints::Delivery;
+    use crate::model::drain_task::Delivery;
     use crate::test_store::TestStore;
 
     /// Mechanism: requests were merged until a pass began. Consequence: one pass, to the image,
@@ -406,12 +417,12 @@ mod tests {
     #[test]
     fn image_and_end_of_a_run_are_answered_by_passes_of_their_own() {
         let mut state = State::default();
-        let image = Told { delivery: Delivery::Image, ..Told::default() };
-        let end = Told { succeeded: Some(true), ..Told::default() };
-        let as_is = Told { delivery: Delivery::AsIs, ..Told::default() };
+        let image = DrainTask { delivery: Delivery::Image, ..DrainTask::default() };
+        let end = DrainTask { succeeded: Some(true), ..DrainTask::default() };
+        let as_is = DrainTask { delivery: Delivery::AsIs, ..DrainTask::default() };
         let numbers = [image, end, as_is, image, image].map(|told| state.request(told));
         assert_eq!(numbers, [1, 2, 3, 4, 5]);
-        let both = Told { succeeded: Some(true), ..as_is };
+        let both = DrainTask { succeeded: Some(true), ..as_is };
         assert_eq!(state.asked, [(1, image), (3, both), (5, image)]);
     }
 

@@ -25,7 +25,8 @@ use std::time::Duration;
 use ureq::http::{Request, Response};
 use ureq::{Agent, Body};
 
-use super::{ArchivePolicy, Location, credentials};
+use crate::archive::credentials;
+use crate::model::archive::{ArchivePolicy, Location};
 use crate::model::error::{Error, Refusal, Result};
 
 /// Validity of a signed request.

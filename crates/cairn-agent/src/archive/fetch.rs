@@ -3,11 +3,11 @@
 //! Must stay true: a manifest object is trusted only if its content is what was written. Nothing
 //! here changes the archive.
 
-use super::ArchivePolicy;
 use super::client::{Client, Content};
 use super::manifest::{FORMAT, Manifest, STEM};
 use super::select;
 use crate::checkpoint::sets::register::Checkpoint;
+use crate::model::archive::ArchivePolicy;
 use crate::model::error::Result;
 use crate::model::format;
 use crate::model::job::Job;
@@ -84,7 +84,7 @@ fn wait(time: Duration) -> bool {
 
 /// Returns the checkpoints of `job`, remainders included, and the objects that cannot be read, with
 /// the reasons.
-pub(super) fn manifests(client: &Client<'_>, job: &str) -> Result<(Vec<Manifest>, Vec<String>)> {
+pub(crate) fn manifests(client: &Client<'_>, job: &str) -> Result<(Vec<Manifest>, Vec<String>)> {
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     for key in client.list(&client.location().key(job, STEM))? {
         let text = client.get(&key).transpose();

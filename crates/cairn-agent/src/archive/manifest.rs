@@ -4,7 +4,8 @@
 //! Invariant: names of manifest objects differ for checkpoints of one store, and for different
 //! stores of one job.
 
-use crate::checkpoint::sets::{Member, Name, register};
+use crate::checkpoint::sets::{Member, register};
+use crate::model::checkpoint_name::Name;
 use crate::model::path::FilePath;
 use crate::persist::manifest::{
     CheckpointFile, read_mode, read_number, read_time, write_mode, write_time,
@@ -119,8 +120,8 @@ impl Manifest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::sets::Family;
     use crate::checkpoint::sets::register::Level;
+    use crate::model::checkpoint_name::Family;
 
     #[test]
     fn manifest_is_read_back_and_named_by_step_store_and_number() {

@@ -2,9 +2,9 @@
 //! does not depend on a clock.
 
 use super::manifest::Manifest;
-use crate::checkpoint::sets::Family;
-use crate::checkpoint::sets::policy::Every;
 use crate::checkpoint::sets::register::Checkpoint;
+use crate::model::checkpoint_name::Family;
+use crate::model::checkpoint_policy::Every;
 use std::collections::BTreeMap;
 
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
@@ -58,8 +58,9 @@ pub fn newest(known: &[Checkpoint], store: &str, archived: &[Manifest]) -> Vec<u
 mod tests {
     use super::super::manifest::{FORMAT, File};
     use super::*;
+    use crate::checkpoint::sets::Member;
     use crate::checkpoint::sets::register::Level;
-    use crate::checkpoint::sets::{Member, Name};
+    use crate::model::checkpoint_name::Name;
     use crate::model::path::FilePath;
     use crate::persist::manifest::CheckpointFile;
 

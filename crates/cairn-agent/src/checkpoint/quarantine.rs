@@ -6,7 +6,7 @@
 //! drained. Replacements under construction are invisible to code that reads a tree. Moves nothing;
 //! `cairn run` does, before a program starts.
 
-use crate::checkpoint::sets::Name;
+use crate::model::checkpoint_name::Name;
 use crate::model::error::{Error, Result};
 use crate::model::format;
 use crate::model::path::{ASIDE, FilePath};
@@ -23,8 +23,6 @@ pub const REPAIR_FILE: &str = "repair.json";
 pub const REPAIR_FORMAT: u32 = 1;
 /// Maximum size of a note, bytes.
 const BYTES_MAX: usize = 1 << 30;
-/// Subdirectory of the quarantine directory in which replacements are built.
-pub const NEW: &[u8] = b".cairn-building";
 
 /// Planned repair of the checkpoints of a family. Paths are those of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,11 +103,6 @@ impl Places {
 /// Whether `path`, relative to its namespace, lies in the quarantine directory.
 pub fn is_aside(path: &FilePath) -> bool {
     path.components().next() == Some(ASIDE)
-}
-
-/// Returns the path, relative to its namespace, of the directory in which replacements are built.
-pub fn building_place() -> FilePath {
-    FilePath::root().join(ASIDE).join(NEW)
 }
 
 #[cfg(test)]

@@ -64,8 +64,9 @@ pub fn next_due_ns(complete: &[Checkpoint], policy: &SpacePolicy, now_ns: i64) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::sets::Member;
     use crate::checkpoint::sets::register::Level;
-    use crate::checkpoint::sets::{Family, Member, Name};
+    use crate::model::checkpoint_name::{Family, Name};
     use crate::model::path::FilePath;
 
     /// Returns a checkpoint of ten bytes, changed at this second and drained.

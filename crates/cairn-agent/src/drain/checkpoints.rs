@@ -6,26 +6,25 @@
 //! reusable. The register on disk holds the result of the last look.
 
 use cairn_device::store::notes::Note;
-use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::model::drain_task::{Delivery, DrainTask, Wanted};
+
 use crate::checkpoint::quarantine::{Places, Repair};
 use crate::checkpoint::sets::marks::{self, Mark};
-use crate::checkpoint::sets::policy::{Purpose, Rules};
+use crate::checkpoint::sets::policy::Rules;
 use crate::checkpoint::sets::register::{Checkpoint, Level, Moment, Register};
-use crate::checkpoint::sets::{
-    DrainProgress, Family, Member, Name, NamespaceTree, Ranks, Reason, Run, Set,
-};
+use crate::checkpoint::sets::{DrainProgress, Member, NamespaceTree, Ranks, Reason, Run, Set};
+use crate::model::checkpoint_name::{Family, Name};
+use crate::model::checkpoint_policy::Purpose;
 use crate::model::error::Result;
 use crate::model::job::{Job, RUN_LOCK};
-use crate::model::lock;
-use crate::model::log;
 use crate::model::path::FilePath;
 use crate::model::protocol::Unfinished;
-use crate::model::ranks;
+use crate::model::{lock, log, ranks};
 use crate::persist::destination::Destination;
 use crate::persist::ledger::Ledger;
 use crate::persist::manifest::{Manifest, Partial};
@@ -33,69 +32,6 @@ use crate::store::volume::now;
 
 /// Delay until the next look at sets that became complete during this one.
 const RIPE_AFTER: Duration = Duration::from_millis(20);
-
-/// Which checkpoints are wanted in the persist directory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Wanted {
-    /// Those that the policy selects.
-    #[default]
-    Policy,
-    /// Those of the policy, and the newest of each family.
-    Newest,
-    /// All checkpoints.
-    All,
-}
-
-/// Which files are copied to the persist directory, and under which names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Delivery {
-    /// Files that were closed in order and belong to no unfinished checkpoint, under their own
-    /// names.
-    #[default]
-    Sound,
-    /// All files that nobody has open, as they are, under their own names.
-    AsIs,
-    /// All files as they are at one moment, in a directory of their own, see [`crate::image`].
-    Image,
-    /// The same for a job without a run, see [`crate::model::job::left_name`].
-    Left,
-    /// The same for a job that goes on from its last image; that image stays.
-    LeftForImage,
-}
-
-impl Delivery {
-    /// Whether files go to a directory of their own instead of their places.
-    pub fn is_aside(self) -> bool {
-        matches!(self, Delivery::Image | Delivery::Left | Delivery::LeftForImage)
-    }
-}
-
-/// What a request tells the drain about the run, and which work it asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
-    /// Whether the run succeeded; None if its end is not reported.
-    pub succeeded: Option<bool>,
-    /// Which checkpoints are to be drained.
-    pub wanted: Wanted,
-    /// Whether to read all copies, and to compare them with what was drained.
-    #[serde(default)]
-    pub verify: bool,
-    /// Which files are meant. After a run that succeeded, all files are final.
-    #[serde(default)]
-    pub delivery: Delivery,
-}
-
-impl Told {
-    /// Merges another request into this one; the further-reaching wish wins.
-    pub fn add(&mut self, other: Told) {
-        self.succeeded = other.succeeded.or(self.succeeded);
-        self.wanted = self.wanted.max(other.wanted);
-        self.verify |= other.verify;
-        self.delivery = self.delivery.max(other.delivery);
-    }
-}
 
 /// The checkpoints of one store.
 pub struct Checkpoints {
@@ -218,7 +154,7 @@ impl Checkpoints {
     pub fn begin_run(&mut self, groves: &[NamespaceTree<'_>]) -> Result<()> {
         if self.register.ended_run() < self.runs {
             let course = RunState { run: Run::Failed, alive_ns: self.alive_ns, is_idle: true };
-            self.look_at(groves, course, Told::default(), &[])?;
+            self.look_at(groves, course, DrainTask::default(), &[])?;
             self.register.end_run(self.runs, now().0);
             self.save()?;
         }
@@ -226,7 +162,7 @@ impl Checkpoints {
     }
 
     /// Records the end of a run. Call it when no agent runs that could be told.
-    pub fn end_run(&mut self, groves: &[NamespaceTree<'_>], told: Told) -> Result<()> {
+    pub fn end_run(&mut self, groves: &[NamespaceTree<'_>], told: DrainTask) -> Result<()> {
         self.look(groves, told, &[])?;
         self.save()
     }
@@ -305,7 +241,12 @@ impl Checkpoints {
     /// were complete before `groves` were read. A set that became complete since and is no older
     /// than the newest of these waits for the next look: a file that was closed earlier may have
     /// been read while it was still open.
-    pub fn look(&mut self, groves: &[NamespaceTree<'_>], told: Told, ripe: &[Set]) -> Result<View> {
+    pub fn look(
+        &mut self,
+        groves: &[NamespaceTree<'_>],
+        told: DrainTask,
+        ripe: &[Set],
+    ) -> Result<View> {
         let is_under_way = std::mem::take(&mut self.run_was_seen) || self.is_run_under_way();
         let ended = if is_under_way { self.runs.saturating_sub(1) } else { self.runs };
         let present = running(!is_under_way);
@@ -332,7 +273,7 @@ impl Checkpoints {
 
     /// Records that the run succeeded, if `told` says so. It is saved first: if a later step fails,
     /// nobody repeats the message.
-    pub fn note_end(&mut self, told: Told) -> Result<()> {
+    pub fn note_end(&mut self, told: DrainTask) -> Result<()> {
         if told.succeeded == Some(true) {
             self.register.note_success(self.runs);
             self.save()?;
@@ -344,7 +285,7 @@ impl Checkpoints {
         &mut self,
         groves: &[NamespaceTree<'_>],
         course: RunState,
-        told: Told,
+        told: DrainTask,
         ripe: &[Set],
     ) -> Result<View> {
         let notes = marks::read(&self.store)?;
@@ -553,7 +494,12 @@ impl Checkpoints {
         let manifest = ledger.manifest();
         self.register.note_levels(|file| manifest.has(file) && !manifest.is_damaged(&file.path));
         ledger.name_drained();
-        self.register.note_outside(ledger.manifest());
+        let manifest = ledger.manifest();
+        // The last checkpoint of a family in the manifest is the newest.
+        for known in &manifest.checkpoints {
+            let id = (known.store == manifest.store).then_some(known.id);
+            self.register.note_outside(&known.name, known.modified_ns, id);
+        }
     }
 
     /// Writes the register if it has changed.

@@ -2,14 +2,9 @@
 //! from the limit at the measured rate.
 //!
 //! Must stay true: a rate limit is lifted while there is still time for the bytes that it would
-//! hold back. Nothing is forecast before something was copied. Walking the namespaces costs at most
-//! a twentieth of a processor.
+//! hold back. Nothing is forecast before something was copied.
 
-use crate::agent::shared::Shared;
-use crate::model::error::Result;
-use crate::store::node::Kind;
-use serde::{Deserialize, Serialize};
-use std::time::{Duration, Instant, SystemTime};
+use crate::model::protocol::Forecast;
 
 /// Seconds reserved for work that the rate does not cover: the last flush, the manifest.
 const RESERVE_S: f64 = 5.0;
@@ -17,9 +12,6 @@ const RESERVE_S: f64 = 5.0;
 const SLACK: f64 = 1.25;
 /// Limits are lifted this many seconds before the end in any case, if something is undrained.
 const LAST_S: f64 = 60.0;
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A look is followed by a pause of this many times its duration.
-const LOOK_FACTOR: u32 = 20;
 
 /// Speed of the drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -28,22 +20,6 @@ pub struct Rates {
     pub free: Option<f64>,
     /// Bytes per second under the present limits.
     pub kept: Option<f64>,
-}
-
-/// Forecast for the end of the job's time.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Forecast {
-    /// End of the job's time, seconds since the epoch.
-    pub until: u64,
-    /// Seconds until then.
-    pub left_s: u64,
-    /// Bytes of files to be drained that are only in the store.
-    pub undrained_bytes: u64,
-    /// Seconds to drain them as fast as possible, with a reserve; None before anything was
-    /// measured.
-    pub needed_s: Option<u64>,
-    /// Whether they will be safe by then, as far as is known.
-    pub in_time: bool,
 }
 
 /// Returns the forecast, and whether limits must be lifted.
@@ -62,50 +38,6 @@ pub fn forecast(now: f64, until: u64, undrained_bytes: u64, rates: Rates) -> (Fo
         in_time: undrained_bytes == 0 || !is_behind(needed) && left > 0.0,
     };
     (forecast, lifts)
-}
-
-/// Renews the forecast from time to time.
-#[derive(Default)]
-pub struct Forecaster {
-    next: Option<Instant>,
-}
-
-impl Forecaster {
-    /// Renews the forecast if that is due and the job has a time limit.
-    pub fn look(&mut self, shared: &Shared) -> Result<()> {
-        let Some(until) = shared.meter.pace.policy().until else {
-            shared.state().forecast = None;
-            shared.meter.pace.lift(false);
-            return Ok(());
-        };
-        let started = Instant::now();
-        if self.next.is_some_and(|next| next > started) {
-            return Ok(());
-        }
-        let undrained_bytes = undrained_bytes(shared)?;
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let rates = shared.meter.pace.rates();
-        let (forecast, lifts) = forecast(now.as_secs_f64(), until, undrained_bytes, rates);
-        shared.meter.pace.lift(lifts);
-        shared.state().forecast = Some(forecast);
-        self.next = Some(Instant::now() + LOOK_EVERY.max(started.elapsed() * LOOK_FACTOR));
-        Ok(())
-    }
-}
-
-/// Bytes of files that are to be drained and are only in the store, including files that are still
-/// being written.
-fn undrained_bytes(shared: &Shared) -> Result<u64> {
-    let left_out = shared.meter.left_out();
-    let mut bytes = 0;
-    for volume in shared.volumes().0 {
-        let tree = volume.tree()?;
-        let files = tree.iter().filter(|(path, node)| {
-            node.kind == Kind::File && !node.unclean && !node.drained && !left_out.contains(*path)
-        });
-        bytes += files.map(|(_, node)| node.bytes).sum::<u64>();
-    }
-    Ok(bytes)
 }
 
 #[cfg(test)]

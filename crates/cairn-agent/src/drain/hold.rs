@@ -11,14 +11,13 @@ use cairn_core::{HandleId, InodeId, OpenOptions, ROOT};
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use crate::checkpoint::sets::Family;
 use crate::checkpoint::sets::register::{Checkpoint, Level};
 use crate::drain::plan::Plan;
+use crate::model::checkpoint_name::Family;
 use crate::model::log;
 use crate::model::path::FilePath;
-use crate::store::reaper;
 use crate::store::volume::{Volume, now};
 
 /// Largest number of files of a checkpoint that is held. Each takes an open-file description, which
@@ -29,23 +28,6 @@ pub const PATIENCE_MS: u32 = 5000;
 /// Free space required to take a hold, as a multiple of the checkpoint's size. Keeping it requires
 /// one time its size.
 const ROOM_AT_FIRST: u64 = 2;
-
-/// Files of one namespace that are held open.
-#[derive(Default)]
-pub struct Hold(Mutex<Held>);
-
-#[derive(Default)]
-struct Held {
-    files: HashMap<InodeId, HandleId>,
-    bytes: u64,
-}
-
-impl Hold {
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        // A thread that panicked had inserted its file or not: both states are valid.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// A held checkpoint; released when this is dropped, or earlier by the thread that serves waiting
 /// writers.
@@ -133,52 +115,4 @@ fn open(volume: &Volume, path: &FilePath, inode: InodeId, version: u64) -> Optio
         let _ = fs.release(volume.slot(), opened.handle, now());
     }
     is_it.then_some(opened.handle)
-}
-
-impl Volume {
-    /// Whether this process holds the file open.
-    pub fn holds(&self, inode: InodeId) -> bool {
-        self.hold.lock().files.contains_key(&inode)
-    }
-
-    /// Calls `act` with the handle of a held file, which cannot be released meanwhile. None if the
-    /// file is not held.
-    pub fn while_held<T>(&self, inode: InodeId, act: impl FnOnce(HandleId) -> T) -> Option<T> {
-        let held = self.hold.lock();
-        held.files.get(&inode).map(|handle| act(*handle))
-    }
-
-    /// Whether any file is held.
-    pub fn is_holding(&self) -> bool {
-        !self.hold.lock().files.is_empty()
-    }
-
-    /// Whether there is still enough room to keep the hold.
-    pub fn may_hold(&self) -> bool {
-        let bytes = self.hold.lock().bytes;
-        bytes == 0 || self.has_room(bytes)
-    }
-
-    /// Releases all held files. The data of those without a name are freed.
-    pub fn let_go(&self) {
-        let mut held = self.hold.lock();
-        let files = std::mem::take(&mut *held).files;
-        for handle in files.values() {
-            // If this fails, the handle is released with the process slot.
-            let _ = self.fs().release(self.slot(), *handle, now());
-        }
-        // A failure is retried at the next visit.
-        let _ = reaper::reclaim(self, None);
-    }
-
-    /// Whether the first tier with data has room for `bytes` more. The next tier does not count: a
-    /// program would be slower there.
-    fn has_room(&self, bytes: u64) -> bool {
-        let Ok(usage) = self.fs().usage() else { return false };
-        let tiers = usage.total_blocks.iter().zip(&usage.used_blocks);
-        let free = tiers.map(|(total, used)| (*total, total.saturating_sub(*used)));
-        let (_, free) = free.into_iter().find(|(total, _)| *total > 0).unwrap_or_default();
-        let barred: u64 = usage.parts.iter().map(|part| u64::from(part.barred_blocks)).sum();
-        free.saturating_sub(barred).saturating_mul(usage.hugeblock_bytes) >= bytes
-    }
 }

@@ -8,17 +8,18 @@
 
 use super::unchanged::Since;
 use super::{Contents, Drainer, Reason, groves, read};
-use crate::drain::checkpoints::{Delivery, View};
+use crate::drain::checkpoints::View;
 use crate::drain::link::Elsewhere;
 use crate::drain::meter::Meter;
 use crate::drain::plan::Plan;
 use crate::image::{self, Image};
+use crate::model::drain_task::Delivery;
 use crate::model::error::{Error, Result};
 use crate::model::job::Job;
 use crate::model::mapping::Mapping;
 use crate::model::path::FilePath;
 use crate::model::protocol::Outcome;
-use crate::persist::ownership;
+use crate::persist::{image_place, ownership};
 use crate::store::node::Tree;
 use crate::store::volume::Volume;
 use std::cell::{Cell, RefCell};
@@ -144,7 +145,7 @@ impl Drainer {
             _ => {}
         }
         let last = match told.delivery {
-            Delivery::Image => image::last(directory, &job)?,
+            Delivery::Image => image_place::last(directory, &job)?,
             _ => None,
         };
         let failures = std::mem::take(&mut self.failures);

@@ -12,7 +12,7 @@ use crate::drain::forecast::Rates;
 use crate::drain::meter::Meter;
 use crate::model::error::{Error, Result};
 use crate::model::policy::DrainPolicy;
-use serde::{Deserialize, Serialize};
+use crate::model::protocol::PaceReport;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -126,25 +126,6 @@ pub struct Pace {
     hurrying: AtomicBool,
     admitted_bytes: AtomicU64,
     waited_ns: AtomicU64,
-}
-
-/// The state of the pace, for reports.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PaceReport {
-    /// Largest number of bytes per second.
-    pub rate_bytes: Option<u64>,
-    /// Largest percentage of the time in which programs write.
-    pub share_percent: Option<u8>,
-    /// Whether the drain pauses for a program that writes a checkpoint.
-    pub paused: bool,
-    /// Whether limits are lifted.
-    pub lifted: bool,
-    /// Bytes that asked for admission since the agent started.
-    pub admitted_bytes: u64,
-    /// Time they waited for it, all threads together, in milliseconds.
-    pub waited_ms: u64,
-    /// Time from the first admission to the last one, in milliseconds.
-    pub span_ms: u64,
 }
 
 impl Default for Pace {

@@ -13,8 +13,7 @@ use crate::drain::link::is_copy_of;
 use crate::model::path::FilePath;
 use crate::persist::comparison::{has_other_attributes, holds_data_of};
 use crate::persist::manifest::{Entry, Manifest, State};
-use crate::store::node::Kind;
-use crate::store::node::{Node, Tree};
+use crate::store::node::{Kind, Node, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// The steps, carried out in the order given in `carry.rs`.

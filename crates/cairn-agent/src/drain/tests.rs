@@ -4,6 +4,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use crate::persist::image_place;
+
 use super::*;
 use crate::checkpoint::quarantine::{self, Move, REPAIR_FORMAT, Repair};
 use crate::checkpoint::sets::Set;
@@ -35,7 +37,7 @@ fn what_was_open_when_it_was_read_is_not_newer_than_what_was_closed_after_it() {
     let ripe = checkpoints.fresh(&[(&root, &first)]).expect("reads");
     assert_eq!(ripe.iter().map(|set| set.name.step).collect::<Vec<_>>(), [Some(1), Some(3)]);
     let mut look = |ripe: &[Set]| {
-        let view = checkpoints.look(&[(&root, &all)], Told::default(), ripe).expect("looks");
+        let view = checkpoints.look(&[(&root, &all)], DrainTask::default(), ripe).expect("looks");
         (steps(checkpoints.complete()), view.look_again.is_some())
     };
     assert_eq!(look(&ripe), (vec![1, 2, 3], true));
@@ -54,14 +56,14 @@ fn checkpoint_that_is_written_again_and_again_is_complete_whenever_it_is_looked(
     store.write("f.1", b"state", 0o644, 1);
     store.write("f.2", b"state", 0o644, 1);
     let all = store.volume.tree().expect("reads");
-    checkpoints.look(&[(&root, &all)], Told::default(), &[]).expect("looks");
+    checkpoints.look(&[(&root, &all)], DrainTask::default(), &[]).expect("looks");
     for round in 1..=3 {
         store.write("f.2", b"state", 0o644, 2 * round);
         let first = store.volume.tree().expect("reads");
         let ripe = checkpoints.fresh(&[(&root, &first)]).expect("reads");
         store.write("f.2", b"state", 0o644, 2 * round + 1);
         let all = store.volume.tree().expect("reads");
-        checkpoints.look(&[(&root, &all)], Told::default(), &ripe).expect("looks");
+        checkpoints.look(&[(&root, &all)], DrainTask::default(), &ripe).expect("looks");
         assert_eq!((ripe.len(), steps(checkpoints.complete())), (1, vec![1, 2]), "{round}");
     }
 }
@@ -130,7 +132,7 @@ fn rest_of_a_checkpoint_is_not_complete_if_a_run_was_seen_that_may_have_removed_
     let mut look = |run_was_seen: bool| {
         checkpoints.run_was_seen = run_was_seen;
         let tree = store.volume.tree().expect("reads");
-        checkpoints.look(&[(&root, &tree)], Told::default(), &[]).expect("looks");
+        checkpoints.look(&[(&root, &tree)], DrainTask::default(), &[]).expect("looks");
         checkpoints.complete().len()
     };
     assert_eq!([look(false), look(false)], [1, 2], "the second is as the first");
@@ -229,7 +231,7 @@ fn what_a_repair_names_is_left_alone_until_it_is_over() {
     let volumes = [Arc::clone(&store.volume)];
     let mut drainer = Drainer::new(&store.path, store.job.clone());
     let mut pass = || {
-        let reason = Reason::Asked(Told { succeeded: Some(true), ..Told::default() });
+        let reason = Reason::Asked(DrainTask { succeeded: Some(true), ..DrainTask::default() });
         let outcome = drainer.pass(&volumes, true, reason, &Meter::default()).expect("passes");
         let steps: Vec<_> = drainer.known().iter().filter_map(|known| known.name.step).collect();
         let manifest = Ledger::open(&out, &store.job).expect("opens").manifest().clone();
@@ -384,7 +386,7 @@ fn run_that_ends_during_a_pass_still_has_its_image_after_it() {
     lock::mark_as_run(&run).expect("says so");
     store.write("early", b"state", 0o644, 1);
     drainer.pass(&volumes, true, Reason::ImageDue, meter).expect("takes an image");
-    let has_image = || image::newest(&out, "job").is_some();
+    let has_image = || image_place::newest(&out, "job").is_some();
     assert!(has_image());
     store.write("large", &vec![7; BYTES], 0o644, 1);
     thread::scope(|scope| {
@@ -404,7 +406,7 @@ fn run_that_ends_during_a_pass_still_has_its_image_after_it() {
         drainer.pass(&volumes, true, Reason::Routine, meter).expect("passes");
         // How the run ended is not known: it may be needed.
         assert!(out.join("late").exists() && has_image());
-        let told = Told { succeeded: Some(true), ..Told::default() };
+        let told = DrainTask { succeeded: Some(true), ..DrainTask::default() };
         drainer.pass(&volumes, true, Reason::Asked(told), meter).expect("passes");
         assert!(!has_image());
     });
@@ -449,7 +451,7 @@ fn what_is_unchanged_of_a_large_file_is_not_read_again_for_an_image() {
     let volumes = [Arc::clone(&store.volume)];
     let mut drainer = Drainer::new(&store.path, store.job.clone());
     let copy = |drainer: &mut Drainer| {
-        let place = image::next(&persist, &store.job.job).join("large");
+        let place = image_place::next(&persist, &store.job.job).join("large");
         let meter = &Meter::default();
         drainer.pass(&volumes, true, Reason::ImageDue, meter).expect("takes an image");
         (place.clone(), std::fs::read(place).expect("is there"))
@@ -469,7 +471,7 @@ fn what_is_unchanged_of_a_large_file_is_not_read_again_for_an_image() {
         let (_, found) = copy(&mut drainer);
         assert!(found == content, "round {round}");
     }
-    let place = image::next(&persist, &store.job.job).join("large");
+    let place = image_place::next(&persist, &store.job.job).join("large");
     assert_eq!(place, first);
     let wrong = BLOCK * 250..BLOCK * 251;
     let modified = std::fs::metadata(&place).and_then(|found| found.modified()).expect("is there");
@@ -483,7 +485,7 @@ fn what_is_unchanged_of_a_large_file_is_not_read_again_for_an_image() {
     assert!(found[wrong.clone()] == [0xa5; BLOCK], "it was read");
     assert!(found[wrong.end..] == content[wrong.end..]);
     let directory = found_at.parent().expect("is in one");
-    let (_, manifest) = image::last(directory, &store.job).expect("reads").expect("is there");
+    let (_, manifest) = image_place::last(directory, &store.job).expect("reads").expect("is there");
     let crc32c = manifest.files[&path("large")].copy().expect("is a copy").crc32c;
     assert_eq!(crc32c, checksum::crc32c(0, &content), "is what all of it is to have");
     // A new agent knows of no unchanged ranges.

@@ -2,8 +2,7 @@
 //!
 //! Does not decide how long to wait.
 
-use std::fmt;
-use std::fs;
+use std::{fmt, fs};
 
 /// A process that holds what others wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::archive::ArchivePolicy;
-use crate::checkpoint::sets::policy::CheckpointPolicy;
+use crate::model::archive::ArchivePolicy;
+use crate::model::checkpoint_policy::CheckpointPolicy;
 use crate::model::directory_id::DirectoryId;
 use crate::model::error::{Error, Result};
 use crate::model::format;
@@ -242,7 +242,7 @@ pub fn left_name(job: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::sets::policy::Every;
+    use crate::model::checkpoint_policy::Every;
     use std::fs;
 
     fn scratch(name: &str) -> PathBuf {

@@ -5,8 +5,7 @@
 //! persist directory. A path that would land in the place of a mapped directory has none. The names
 //! of Cairn's own files there are reserved.
 
-use crate::model::path::ASIDE;
-use crate::model::path::FilePath;
+use crate::model::path::{ASIDE, FilePath};
 use serde::{Deserialize, Serialize};
 
 /// A mapped directory and its place.

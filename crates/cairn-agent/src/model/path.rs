@@ -17,6 +17,8 @@ use std::os::unix::ffi::OsStrExt;
 /// Directory of a namespace to which damaged checkpoints are set aside. Files in it are part of no
 /// checkpoint.
 pub const ASIDE: &[u8] = b".cairn-damaged";
+/// Subdirectory of the quarantine directory in which replacements are built.
+pub const BUILDING: &[u8] = b".cairn-building";
 
 /// Path of a file inside a store, relative to its root; empty for the root itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -164,6 +166,11 @@ pub fn deserialize_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<V
                 .collect()
         }
     }
+}
+
+/// Returns the path, relative to its namespace, of the directory in which replacements are built.
+pub fn building_place() -> FilePath {
+    FilePath::root().join(ASIDE).join(BUILDING)
 }
 
 #[cfg(test)]

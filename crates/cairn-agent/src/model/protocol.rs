@@ -4,11 +4,9 @@
 //!
 //! Does not move bytes; `control.rs` listens and `client.rs` asks.
 
-use crate::archive::ArchiveStatus;
-use crate::checkpoint::sets;
-use crate::drain::checkpoints::Told;
-use crate::drain::forecast::Forecast;
-use crate::drain::pace::PaceReport;
+use crate::model::archive::ArchiveStatus;
+use crate::model::checkpoint_name::Name;
+use crate::model::drain_task::DrainTask;
 use crate::model::path::FilePath;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -29,12 +27,12 @@ pub enum Request {
         settle_ms: u64,
         /// How the run ended, and which work is wanted.
         #[serde(default)]
-        told: Told,
+        told: DrainTask,
     },
     /// Drain everything that is closed. Answered at once.
     Ended {
         /// How the run ended, and which work is wanted.
-        told: Told,
+        told: DrainTask,
     },
     /// Remove these files from the store, in this order, and keep their drained copies.
     Evict {
@@ -171,7 +169,7 @@ pub struct Outcome {
 pub struct Unfinished {
     /// Its name.
     #[serde(flatten)]
-    pub name: sets::Name,
+    pub name: Name,
     /// Number of its files so far.
     pub files: u64,
     /// Their bytes.
@@ -319,4 +317,39 @@ pub struct Status {
     pub last: Outcome,
     /// Namespaces that cannot be opened, and why.
     pub unreadable: Vec<String>,
+}
+
+/// Forecast for the end of the job's time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forecast {
+    /// End of the job's time, seconds since the epoch.
+    pub until: u64,
+    /// Seconds until then.
+    pub left_s: u64,
+    /// Bytes of files to be drained that are only in the store.
+    pub undrained_bytes: u64,
+    /// Seconds to drain them as fast as possible, with a reserve; None before anything was
+    /// measured.
+    pub needed_s: Option<u64>,
+    /// Whether they will be safe by then, as far as is known.
+    pub in_time: bool,
+}
+
+/// The state of the pace, for reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PaceReport {
+    /// Largest number of bytes per second.
+    pub rate_bytes: Option<u64>,
+    /// Largest percentage of the time in which programs write.
+    pub share_percent: Option<u8>,
+    /// Whether the drain pauses for a program that writes a checkpoint.
+    pub paused: bool,
+    /// Whether limits are lifted.
+    pub lifted: bool,
+    /// Bytes that asked for admission since the agent started.
+    pub admitted_bytes: u64,
+    /// Time they waited for it, all threads together, in milliseconds.
+    pub waited_ms: u64,
+    /// Time from the first admission to the last one, in milliseconds.
+    pub span_ms: u64,
 }

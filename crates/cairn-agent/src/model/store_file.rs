@@ -7,8 +7,7 @@
 
 use cairn_platform::descriptor::Descriptor;
 use cairn_platform::sys;
-use cairn_platform::sys::Errno;
-use cairn_platform::sys::c_path;
+use cairn_platform::sys::{Errno, c_path};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};

@@ -6,18 +6,17 @@
 //! agent did before it died is in the journal, and enters the manifest before anything else is
 //! done.
 
-use crate::checkpoint::sets::{Name, register};
+use crate::checkpoint::sets::register;
+use crate::model::checkpoint_name::Name;
 use crate::model::error::{Error, Result};
-use crate::model::job::Job;
-use crate::model::job::left_name;
+use crate::model::job::{Job, left_name};
 use crate::model::path::FilePath;
 use crate::persist::destination::{Destination, Found, same_time};
 use crate::persist::displaced::Before;
 use crate::persist::journal::{Intent, Journal};
 use crate::persist::manifest::{Checkpoint, Entry, Manifest, Partial, State, manifest_name};
 use crate::persist::ownership;
-use crate::store::node::Kind;
-use crate::store::node::Node;
+use crate::store::node::{Kind, Node};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
 use std::fs::{self, File};
 use std::iter;

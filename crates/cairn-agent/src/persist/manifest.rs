@@ -19,7 +19,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
 use std::str::FromStr;
 
-use crate::checkpoint::sets::{Family, Member};
+use crate::checkpoint::sets::Member;
+use crate::model::checkpoint_name::Family;
 use crate::model::error::{Error, Result};
 use crate::model::format;
 use crate::model::format::{read_checksum, write_checksum};
@@ -29,6 +30,7 @@ use crate::model::path::{self, FilePath};
 use crate::persist::destination::{Destination, Found, same_time};
 use crate::store::extended::Carried;
 use crate::store::node::Kind;
+use crate::store::write::Original;
 
 /// Format that this version writes, and the newest it reads.
 pub const MANIFEST_FORMAT: u32 = 1;
@@ -76,6 +78,13 @@ pub struct Copy {
     /// Extended attributes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extended: Option<Carried>,
+}
+
+impl From<&Copy> for Original {
+    fn from(copy: &Copy) -> Original {
+        let Copy { bytes, crc32c, mode, mtime_ns, .. } = *copy;
+        Original { bytes, crc32c, mode, mtime_ns }
+    }
 }
 
 /// One file, directory or symbolic link.
@@ -474,7 +483,7 @@ impl<'de> Deserialize<'de> for Target {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::sets::Name;
+    use crate::model::checkpoint_name::Name;
 
     fn drained(version: u64) -> Entry {
         Entry {

@@ -5,13 +5,12 @@
 //! two files have the same name. Files of an earlier start of a job are replaced only by a run that
 //! goes on from it. Only unchanged files that the job drained there are set aside.
 
-use crate::image;
 use crate::model::error::{Error, Result};
 use crate::model::format;
-use crate::model::job::Job;
-use crate::model::job::left_name;
+use crate::model::job::{Job, left_name};
 use crate::model::path::FilePath;
 use crate::persist::destination::Destination;
+use crate::persist::image_place;
 use crate::persist::ledger::{Ledger, set_rights};
 use crate::persist::manifest::{MANIFEST_FORMAT, Manifest, manifest_name, manifest_path};
 use crate::store::node::Kind;
@@ -73,7 +72,7 @@ pub(crate) fn remove(directory: &Path, job: &Job) -> Result<()> {
 
 /// Returns the directories beside the job's files that an earlier start left.
 fn beside(directory: &Path, job: &str) -> Vec<PathBuf> {
-    let mut all = image::places(directory, job).to_vec();
+    let mut all = image_place::places(directory, job).to_vec();
     all.push(directory.join(left_name(job)));
     all.retain(|path| path.exists());
     all
@@ -143,7 +142,7 @@ pub fn owner(directory: &Path, job: &str, launch: Option<&str>) -> Result<Option
         }
     }
     // A job whose files were all open has only an image there.
-    Ok(image::newest(directory, job).map(|_| job.to_string()))
+    Ok(image_place::newest(directory, job).map(|_| job.to_string()))
 }
 
 /// Checks that no other job owns the directory, for a store that has not drained there yet. Errors:

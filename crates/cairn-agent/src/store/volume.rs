@@ -18,15 +18,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::checkpoint::quarantine;
-use crate::drain::hold::Hold;
 use crate::model::error::{Error, Result};
 use crate::model::job::Scope;
-use crate::model::path::FilePath;
+use crate::model::path::{FilePath, building_place};
 use crate::model::protocol::Silent;
 use crate::store::extended::Extended;
-use crate::store::node::Kind;
-use crate::store::node::{Node, Tree};
+use crate::store::hold::Hold;
+use crate::store::node::{Kind, Node, Tree};
 use crate::store::reaper;
 
 /// Interval at which `open_present` checks whether a file has its data.
@@ -302,7 +300,7 @@ impl Volume {
             let extended = self.extended(&FilePath::root(), &root)?;
             tree.insert(self.prefix.clone(), node(&root, Vec::new(), extended));
         }
-        let building_place = quarantine::building_place();
+        let building_place = building_place();
         let mut waiting = vec![(FilePath::root(), ROOT, 0)];
         while let Some((directory, inode, depth)) = waiting.pop() {
             if depth > DEPTH_MAX {

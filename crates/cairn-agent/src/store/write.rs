@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::model::error::Result;
 use crate::model::path::FilePath;
-use crate::persist::manifest::Copy;
 use crate::store::extended::Extended;
 use crate::store::volume::{Volume, now};
 
@@ -177,18 +176,31 @@ impl Drop for NewFile<'_> {
     }
 }
 
+/// What an absent file is a copy of.
+#[derive(Clone, Copy, Debug)]
+pub struct Original {
+    /// Length.
+    pub bytes: u64,
+    /// CRC32C of the whole file.
+    pub crc32c: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// Modification time, nanoseconds since the epoch.
+    pub mtime_ns: i64,
+}
+
 /// Brings in the data of an absent file. They are useless unless it is finished.
 pub struct AbsentFile<'a> {
     writer: Writer<'a>,
 }
 
 impl<'a> AbsentFile<'a> {
-    /// Makes a file with the attributes of `copy` and these extended attributes, whose data are
+    /// Makes a file with the attributes of `original` and these extended attributes, whose data are
     /// absent. Precondition: nobody else uses the namespace yet.
     pub fn create(
         volume: &Volume,
         path: &FilePath,
-        copy: &Copy,
+        original: &Original,
         extended: &Extended,
     ) -> Result<()> {
         let failed = || volume.error("create", path);
@@ -197,12 +209,12 @@ impl<'a> AbsentFile<'a> {
         let opened = fs.open_file(&caller, ROOT, path.as_bytes(), options, 0o600);
         let opened = opened.map_err(failed())?;
         let made = || {
-            if copy.bytes > 0 {
-                fs.make_absent(&caller, opened.handle, copy.bytes, copy.crc32c)?;
+            if original.bytes > 0 {
+                fs.make_absent(&caller, opened.handle, original.bytes, original.crc32c)?;
             }
             extended.put(volume, opened.inode)?;
-            fs.set_mode(&caller, opened.inode, copy.mode & 0o7777)?;
-            set_mtime(volume, opened.inode, copy.mtime_ns)
+            fs.set_mode(&caller, opened.inode, original.mode & 0o7777)?;
+            set_mtime(volume, opened.inode, original.mtime_ns)
         };
         let made = made();
         fs.release(volume.slot(), opened.handle, now()).and(made).map_err(failed())

@@ -1,8 +1,8 @@
 //! `cairn restore`: fills a new store from what was drained or archived, for a restart on another
 //! node or at another time.
 
-use cairn_agent::archive::ArchivePolicy;
 use cairn_agent::archive::fetch::Archive;
+use cairn_agent::model::archive::ArchivePolicy;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::manifest::{Manifest, manifest_name};

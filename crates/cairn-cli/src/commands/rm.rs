@@ -1,7 +1,7 @@
 //! `cairn rm`: removes files from a store, but not their drained copies; or removes the whole
 //! store.
 
-use cairn_agent::drain::checkpoints::Told;
+use cairn_agent::model::drain_task::DrainTask;
 use cairn_agent::model::job::{Job, RUN_LOCK, left_name};
 use cairn_agent::model::lock;
 use cairn_agent::model::mapping::Mapping;
@@ -198,7 +198,13 @@ fn files_at_risk(store: &OpenStore, verify: bool) -> Result<u64> {
         return Ok(0);
     }
     // The agent looks at every copy again, because a copy may have been removed since its drain.
-    let report = drain_with(store, None, Duration::ZERO, Told { verify, ..Told::default() }, true)?;
+    let report = drain_with(
+        store,
+        None,
+        Duration::ZERO,
+        DrainTask { verify, ..DrainTask::default() },
+        true,
+    )?;
     let unclean = report.outcome.unclean.len() as u64;
     // The store does not have the data of lost files, either.
     let elsewhere = report.outcome.drained_files + report.outcome.lost_files;

@@ -2,8 +2,8 @@
 //!
 //! Must stay true: everything that can be refused is refused here, before anything is created.
 
-use cairn_agent::archive::ArchivePolicy;
-use cairn_agent::checkpoint::sets::policy::CheckpointPolicy;
+use cairn_agent::model::archive::ArchivePolicy;
+use cairn_agent::model::checkpoint_policy::CheckpointPolicy;
 use cairn_agent::model::error::why;
 use cairn_agent::model::job::{Job, Scope, TierSpec};
 use cairn_agent::model::log::Level;

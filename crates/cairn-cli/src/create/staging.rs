@@ -13,11 +13,11 @@ pub mod tie;
 
 use archived::Archived;
 use cairn_agent::checkpoint::sets::series::Series;
-use cairn_agent::checkpoint::sets::{Family, Name};
-use cairn_agent::image;
+use cairn_agent::model::checkpoint_name::{Family, Name};
 use cairn_agent::model::job::Job;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::image_place;
 use cairn_agent::persist::ledger::Ledger;
 use cairn_agent::persist::manifest::{Checkpoint, Copy, Entry, Manifest, Partial, manifest_name};
 use cairn_agent::store::extended::Extended;
@@ -343,7 +343,7 @@ fn in_places(persist: &Path, job: &Job) -> Result<(Destination, Option<Manifest>
 /// Returns the newest complete image and when it was finished. An image without files does not
 /// count.
 fn newest_image(persist: &Path, job: &Job) -> Result<Option<(Destination, Manifest, SystemTime)>> {
-    let Some((place, finished)) = image::newest(persist, &job.job) else { return Ok(None) };
+    let Some((place, finished)) = image_place::newest(persist, &job.job) else { return Ok(None) };
     let mut destination = Destination::open(&place, &job.store)?;
     let image = Manifest::load(&mut destination, &job.job)?;
     let image = image.filter(|image| !image.files.is_empty());

@@ -5,10 +5,12 @@
 //! Listing changes nothing. A checkpoint is offered for a restart only if the checksums of all its
 //! files match.
 
+use cairn_agent::checkpoint::sets::NamespaceTree;
 use cairn_agent::checkpoint::sets::policy::MATCHING;
 use cairn_agent::checkpoint::sets::register::{Checkpoint, Level};
-use cairn_agent::checkpoint::sets::{Family, Name, NamespaceTree};
-use cairn_agent::drain::checkpoints::{Checkpoints, Told, View};
+use cairn_agent::drain::checkpoints::{Checkpoints, View};
+use cairn_agent::model::checkpoint_name::{Family, Name};
+use cairn_agent::model::drain_task::DrainTask;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::model::protocol::Unfinished;
 use cairn_agent::persist::destination::Destination;
@@ -44,7 +46,7 @@ impl Found {
     pub fn look(store: &OpenStore, volumes: &[Volume]) -> Result<Found> {
         let trees = trees(volumes)?;
         let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
-        let view = checkpoints.look(&groves(volumes, &trees), Told::default(), &[])?;
+        let view = checkpoints.look(&groves(volumes, &trees), DrainTask::default(), &[])?;
         let complete = checkpoints.complete().to_vec();
         let View { unfinished, incomplete, .. } = view;
         let all = trees.iter().flatten().filter(|(path, node)| {
@@ -71,7 +73,7 @@ pub fn begin_run(store: &OpenStore, volumes: &[Volume]) -> Result<()> {
 }
 
 /// Records how a run ended in a store without an agent.
-pub fn end_run(store: &OpenStore, told: Told) -> Result<()> {
+pub fn end_run(store: &OpenStore, told: DrainTask) -> Result<()> {
     let volumes = store.volumes()?;
     let trees = trees(&volumes)?;
     Ok(Checkpoints::open(store.directory(), &store.job)?
@@ -95,7 +97,7 @@ pub fn adopt(
 pub fn current(store: &OpenStore, volumes: &[Volume]) -> Result<Checkpoints> {
     let trees = trees(volumes)?;
     let mut checkpoints = Checkpoints::open(store.directory(), &store.job)?;
-    checkpoints.look(&groves(volumes, &trees), Told::default(), &[])?;
+    checkpoints.look(&groves(volumes, &trees), DrainTask::default(), &[])?;
     Ok(checkpoints)
 }
 

@@ -3,7 +3,7 @@
 //! Must stay true: the agent is only asked for its status; nothing else changes. If the user stops
 //! watching, the drain continues.
 
-use cairn_agent::archive::Phase as ArchivePhase;
+use cairn_agent::model::archive::Phase as ArchivePhase;
 use cairn_agent::model::policy::AtEnd;
 use cairn_agent::model::protocol::{Phase, Status, Unfinished};
 use std::thread;

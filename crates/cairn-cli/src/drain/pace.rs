@@ -1,6 +1,6 @@
 //! Describes the drain's limits for `cairn status`.
 
-use cairn_agent::drain::pace::PaceReport;
+use cairn_agent::model::protocol::PaceReport;
 
 use crate::output::size::human;
 

@@ -7,7 +7,7 @@
 //! and the archive, the result is another store: what they hold of the old one stays.
 
 use cairn_agent::checkpoint::sets::register::REGISTER_FILE;
-use cairn_agent::drain::checkpoints::Told;
+use cairn_agent::model::drain_task::DrainTask;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::marks::MARKS_FILE;
 use cairn_agent::store::node::{Kind, Node};
@@ -71,7 +71,7 @@ impl Failed {
         let tier = tier::shown(media);
         let mut missing = Missing::look(store, &volumes)?;
         if store.job.persist.is_some() && missing.can_be_drained() {
-            drain_with(store, None, Duration::ZERO, Told::default(), request.quiet)?;
+            drain_with(store, None, Duration::ZERO, DrainTask::default(), request.quiet)?;
             missing = Missing::look(store, &volumes)?;
         }
         if !missing.complete.is_empty() && !request.may_overwrite {

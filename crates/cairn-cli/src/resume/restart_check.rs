@@ -15,10 +15,11 @@ pub mod rollback;
 mod tests;
 
 use cairn_agent::checkpoint::quarantine::Repair as Note;
+use cairn_agent::checkpoint::sets::Member;
 use cairn_agent::checkpoint::sets::register::Checkpoint;
-use cairn_agent::checkpoint::sets::{Family, Member};
-use cairn_agent::image;
+use cairn_agent::model::checkpoint_name::Family;
 use cairn_agent::model::job::Job;
+use cairn_agent::persist::image_place;
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::{Volume, now};
 use clap::ValueEnum;
@@ -139,7 +140,7 @@ pub fn line(claim: &Claim) -> Result<Option<String>> {
 
 /// Returns how to start from the last image instead; None if there is none.
 fn image_line(job: &Job) -> Option<String> {
-    let (_, finished) = image::newest(job.persist.as_deref()?, &job.job)?;
+    let (_, finished) = image_place::newest(job.persist.as_deref()?, &job.job)?;
     let age = duration::human(finished.elapsed().unwrap_or_default().as_secs_f64());
     Some(format!("all files as they were at the last image, {age} ago: --resume image"))
 }

@@ -1,7 +1,7 @@
 //! Last lines of `cairn run`: which files are safe, where they are, and which command to type next.
 
-use cairn_agent::archive::ArchiveStatus;
 use cairn_agent::checkpoint::sets::lag::Behind;
+use cairn_agent::model::archive::ArchiveStatus;
 use cairn_agent::model::job::{Job, TierSpec};
 use cairn_agent::model::protocol::Failed;
 use cairn_agent::model::ranks::Launch;

@@ -4,8 +4,8 @@
 //! Must stay true: an invalid location is refused before anything is created. Credentials are never
 //! options.
 
-use cairn_agent::archive::{ArchivePolicy, ArchiveStatus, Location, Phase};
-use cairn_agent::checkpoint::sets::policy::Every;
+use cairn_agent::model::archive::{ArchivePolicy, ArchiveStatus, Location, Phase};
+use cairn_agent::model::checkpoint_policy::Every;
 use cairn_agent::model::job::Job;
 use clap::Args;
 use serde::Deserialize;

@@ -4,7 +4,7 @@
 //! Must stay true: an invalid pattern is refused here, before anything is created.
 
 use cairn_agent::checkpoint::sets::pattern::Pattern;
-use cairn_agent::checkpoint::sets::policy::{CheckpointPolicy, Every, Purpose, Tag};
+use cairn_agent::model::checkpoint_policy::{CheckpointPolicy, Every, Purpose, Tag};
 use clap::Args;
 use serde::Deserialize;
 

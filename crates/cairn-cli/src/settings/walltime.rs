@@ -4,7 +4,7 @@
 //! used. After SIGTERM from the batch system, cairn exits before the SIGKILL that follows.
 
 use cairn_agent::agent::client::Client;
-use cairn_agent::drain::forecast::Forecast;
+use cairn_agent::model::protocol::Forecast;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 

@@ -3,9 +3,8 @@
 //! Must stay true: servers omit elements and add others, so a parser takes only the elements that
 //! it needs. A text that is not XML, or is cut off, is not a valid response.
 
-use quick_xml::Reader;
-use quick_xml::de;
 use quick_xml::events::Event;
+use quick_xml::{Reader, de};
 use serde::Deserialize;
 
 /// Reason of a refusal.

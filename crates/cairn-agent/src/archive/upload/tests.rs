@@ -11,9 +11,9 @@ use super::*;
 use crate::archive::client::tests::client;
 use crate::archive::object_store::{Mood, ObjectStore, Trouble};
 use crate::checkpoint::sets::register::Level;
-use crate::checkpoint::sets::{Family, Name};
 use crate::drain::pace::tests::Virtual;
 use crate::drain::pace::{Clock, Pace};
+use crate::model::checkpoint_name::{Family, Name};
 use crate::model::policy::DrainPolicy;
 use crate::test_store::TestStore;
 

@@ -9,7 +9,8 @@
 //! that others have stays joined with them, so it does not count as complete. A family that is
 //! written more often than every other step of another is not held back by it.
 
-use super::{Draft, Family, Name, newest_ns};
+use super::{Draft, newest_ns};
+use crate::model::checkpoint_name::{Family, Name};
 use crate::model::path::FilePath;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -5,8 +5,7 @@
 //! than one there. Does not find out which checkpoints are gone; `register.rs` does. Checkpoints
 //! that appear and vanish between two looks are unknown, so the counts are lower bounds.
 
-use super::Family;
-use crate::persist::manifest::Manifest;
+use crate::model::checkpoint_name::{Family, Name};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -89,17 +88,13 @@ impl Lags {
         cleared.for_each(|lag| lag.missed.clear());
     }
 
-    /// Updates the newest checkpoints from `manifest`, and forgets missed ones that are older.
-    pub fn compare(&mut self, manifest: &Manifest) {
-        for known in &manifest.checkpoints {
-            let lag = self.of(&known.name.family);
-            let (name, modified_ns) = (known.name.to_string(), known.modified_ns);
-            // The last entry is the newest.
-            lag.outside = Some(Outside { name, modified_ns });
-            if known.store == manifest.store {
-                lag.missed.retain(|id| *id > known.id);
-            }
-        }
+    /// Records that checkpoint `name` is in the persist directory, the newest of its family there.
+    /// `id` is its number in this store, if it comes from this store; missed ones that are older
+    /// are forgotten.
+    pub fn note_outside(&mut self, name: &Name, modified_ns: i64, id: Option<u64>) {
+        let lag = self.of(&name.family);
+        lag.outside = Some(Outside { name: name.to_string(), modified_ns });
+        lag.missed.retain(|missed| id.is_none_or(|id| *missed > id));
     }
 
     /// Adds `by` to all ids.

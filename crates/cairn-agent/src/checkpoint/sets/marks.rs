@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 
-use super::{Family, Name};
+use crate::model::checkpoint_name::{Family, Name};
 use crate::model::error::{Error, Result};
 
 /// Number of hints at the front of [`HINTS`] that state the purpose of a file; one of them holds.

@@ -19,8 +19,9 @@
 //! `dump.100.1` may be the parts of one checkpoint or a series. Such a position is marked as not
 //! certain.
 
+use super::Ranks;
 use super::pattern::Position;
-use super::{Family, Ranks};
+use crate::model::checkpoint_name::Family;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 

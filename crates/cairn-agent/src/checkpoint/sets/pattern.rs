@@ -7,7 +7,7 @@
 //! The family's name is the matched text with placeholders for step, rank and `{any}`. Must stay
 //! true: everything in a directory with a step in its name belongs to that step.
 
-use super::Family;
+use crate::model::checkpoint_name::Family;
 use regex::bytes::{Captures, Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
 /// Position of a file among checkpoints.

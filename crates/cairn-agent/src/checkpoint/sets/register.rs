@@ -11,13 +11,12 @@ use super::marks::Mark;
 use super::policy::Rules;
 use super::usual::Usual;
 use super::{
-    DrainProgress, Family, Member, Name, NamespaceTree, Ranks, Reason, Run, Set, Situation,
-    is_part, survey,
+    DrainProgress, Member, NamespaceTree, Ranks, Reason, Run, Set, Situation, is_part, survey,
 };
+use crate::model::checkpoint_name::{Family, Name};
 use crate::model::error::{Error, Result};
 use crate::model::format;
 use crate::model::store_file::{self, MustSurvive};
-use crate::persist::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -544,9 +543,9 @@ impl Register {
         (0..self.checkpoints.len()).for_each(|index| self.want(index));
     }
 
-    /// Updates the lags from `manifest`, which names the checkpoints that are complete there.
-    pub fn note_outside(&mut self, manifest: &Manifest) {
-        self.lags.compare(manifest);
+    /// Records that a checkpoint is complete in the persist directory, see [`Lags::note_outside`].
+    pub fn note_outside(&mut self, name: &Name, modified_ns: i64, id: Option<u64>) {
+        self.lags.note_outside(name, modified_ns, id);
     }
 
     /// Updates the levels: a checkpoint is in the persist directory if all of its files

@@ -4,7 +4,7 @@
 //! Must stay true: a directory counts only if a known checkpoint of its family is a directory.
 
 use super::pattern::Pattern;
-use super::{Family, Name};
+use crate::model::checkpoint_name::{Family, Name};
 use crate::model::path::FilePath;
 use std::collections::BTreeMap;
 

@@ -4,7 +4,8 @@
 //! one.
 
 use super::usual::Usual;
-use super::{Draft, Family, Name, Node, member, newest_ns};
+use super::{Draft, Node, member, newest_ns};
+use crate::model::checkpoint_name::{Family, Name};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
 

@@ -1,6 +1,8 @@
 //! Sets of synthetic trees.
 
 use super::*;
+use crate::model::checkpoint_name::Family;
+use crate::model::checkpoint_name::Name;
 use crate::store::extended::Extended;
 
 const SECOND: i64 = 1_000_000_000;

@@ -13,9 +13,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::checkpoint::sets::{Family, Name};
 use crate::drain::plan::plan;
 use crate::drain::{Drainer, Reason};
+use crate::model::checkpoint_name::{Family, Name};
 use crate::model::mapping::{Mapping, Rule};
 use crate::persist::journal::{Intent, Journal};
 use crate::persist::manifest::{Checkpoint, CheckpointFile, Manifest};

@@ -4,9 +4,9 @@
 //! Must stay true: a checkpoint is in a manifest only while each of its files has the copy that it
 //! names. The manifest that names a file of an incomplete checkpoint also marks it as such.
 
-use super::Manifest;
-use super::{read_number, read_time, write_time};
+use super::{Manifest, read_number, read_time, write_time};
 use crate::checkpoint::sets::{self, register};
+use crate::model::checkpoint_name::Name;
 use crate::model::format::{read_checksum, write_checksum};
 use crate::model::path::FilePath;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ pub struct Checkpoint {
     pub order: u64,
     /// Its name.
     #[serde(flatten)]
-    pub name: sets::Name,
+    pub name: Name,
     /// Last change of its files, nanoseconds since the epoch; in the file, seconds with nine
     /// decimals.
     #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
@@ -52,7 +52,7 @@ pub struct CheckpointFile {
 pub struct Partial {
     /// Its name.
     #[serde(flatten)]
-    pub name: sets::Name,
+    pub name: Name,
     /// Its files, including missing ones, sorted by path.
     pub files: Vec<FilePath>,
     /// The earlier checkpoint of that name. It counts as whole as long as its copies are there.

@@ -4,7 +4,8 @@
 //! newer one can be complete. A checkpoint object is trusted only if it can be parsed.
 
 use cairn_agent::archive::fetch::Archive;
-use cairn_agent::archive::{ArchivePolicy, manifest};
+use cairn_agent::archive::manifest;
+use cairn_agent::model::archive::ArchivePolicy;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::manifest::{Checkpoint, CheckpointFile, Copy, Entry, Manifest, State};
 use cairn_agent::store::extended::Extended;
@@ -154,7 +155,7 @@ fn enter(files: &mut BTreeMap<FilePath, Entry>, file: &manifest::File) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_agent::checkpoint::sets::{Family, Name};
+    use cairn_agent::model::checkpoint_name::{Family, Name};
 
     fn path(text: &str) -> FilePath {
         FilePath::parse(text.as_bytes()).expect("a path")

@@ -74,7 +74,7 @@ impl OnDemand<'_> {
             true => Extended::read(self.destination.open_file(path)?),
             false => Extended::default(),
         };
-        AbsentFile::create(volume, inner, copy, &extended)?;
+        AbsentFile::create(volume, inner, &copy.into(), &extended)?;
         Ok(true)
     }
 }

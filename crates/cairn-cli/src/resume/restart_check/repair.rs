@@ -12,9 +12,10 @@ mod places;
 
 use build::Obstacle;
 use cairn_agent::checkpoint::quarantine::{Move, REPAIR_FORMAT, Repair as Note};
+use cairn_agent::checkpoint::sets::Member;
 use cairn_agent::checkpoint::sets::register::Checkpoint;
-use cairn_agent::checkpoint::sets::{Family, Member, Name};
 use cairn_agent::drain::checkpoints::Checkpoints;
+use cairn_agent::model::checkpoint_name::{Family, Name};
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::ledger::Ledger;
 use cairn_agent::persist::manifest::{self, State};

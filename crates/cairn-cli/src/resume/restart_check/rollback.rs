@@ -4,9 +4,9 @@
 //! Must stay true: nothing in the store or its images is removed here, and nobody writes to the
 //! store meanwhile.
 
-use cairn_agent::drain::checkpoints::{Delivery, Told};
-use cairn_agent::image;
+use cairn_agent::model::drain_task::{Delivery, DrainTask};
 use cairn_agent::model::job::left_name;
+use cairn_agent::persist::image_place;
 use std::time::Duration;
 
 use crate::create::claim::Claim;
@@ -24,7 +24,7 @@ pub fn set_aside(claim: &Claim, quiet: bool) -> Result<()> {
         .persist
         .as_ref()
         .ok_or_else(|| Error::Persist(PersistError::NoPersist { job: name.clone() }))?;
-    if image::newest(persist, &name).is_none() {
+    if image_place::newest(persist, &name).is_none() {
         return Err(Error::Resume(ResumeError::NoImage {
             job: name,
             persist: persist.display().to_string(),
@@ -37,7 +37,7 @@ pub fn set_aside(claim: &Claim, quiet: bool) -> Result<()> {
         processes => Err(not_left(output::still_use(&processes))),
     };
     nobody_uses_it()?;
-    let told = Told { delivery: Delivery::LeftForImage, ..Told::default() };
+    let told = DrainTask { delivery: Delivery::LeftForImage, ..DrainTask::default() };
     let left = drain_with(&claim.store, None, Duration::ZERO, told, quiet);
     let left = left.map_err(|error| not_left(error.to_string()))?;
     if !left.outcome.complete || !left.outcome.unclean.is_empty() {
@@ -45,7 +45,7 @@ pub fn set_aside(claim: &Claim, quiet: bool) -> Result<()> {
     }
     // A program may have entered the store meanwhile.
     nobody_uses_it()?;
-    if image::newest(persist, &name).is_none() {
+    if image_place::newest(persist, &name).is_none() {
         return Err(Error::Resume(ResumeError::NoImage {
             job: name,
             persist: persist.display().to_string(),

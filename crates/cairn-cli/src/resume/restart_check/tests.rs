@@ -1,5 +1,5 @@
-use cairn_agent::checkpoint::sets::Name;
 use cairn_agent::checkpoint::sets::register::Level;
+use cairn_agent::model::checkpoint_name::Name;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::store::node::Kind;
 use cairn_agent::store::write::NewFile;

@@ -1,7 +1,9 @@
 //! Register entries of sets that come and go.
 
-use super::super::policy::{CheckpointPolicy, Every};
 use super::*;
+use crate::model::checkpoint_name::Family;
+use crate::model::checkpoint_name::Name;
+use crate::model::checkpoint_policy::{CheckpointPolicy, Every};
 use crate::model::path::FilePath;
 use std::fs;
 

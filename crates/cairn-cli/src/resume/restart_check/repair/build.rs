@@ -4,9 +4,8 @@
 //! Must stay true: a file that cannot be built for its own reason is reported and affects no other
 //! file. A copy that cannot be read at the moment does not count as damaged.
 
-use cairn_agent::checkpoint::quarantine::building_place;
 use cairn_agent::model::error::why;
-use cairn_agent::model::path::FilePath;
+use cairn_agent::model::path::{FilePath, building_place};
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::manifest::{Copy, Manifest};
 use cairn_agent::store::extended::Extended;

@@ -4,8 +4,8 @@
 //! Files that programs changed meanwhile stay. Nothing is removed except what was built, or what
 //! that replaced.
 
-use cairn_agent::checkpoint::quarantine::{Move, Repair, building_place};
-use cairn_agent::model::path::{ASIDE, FilePath};
+use cairn_agent::checkpoint::quarantine::{Move, Repair};
+use cairn_agent::model::path::{ASIDE, FilePath, building_place};
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Attributes, Caller, ROOT, RenameMode};
 

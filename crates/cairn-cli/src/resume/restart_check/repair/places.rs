@@ -3,9 +3,8 @@
 //! Must stay true: no file of another checkpoint, and no file without one, is moved. What was set
 //! aside before is not replaced.
 
-use cairn_agent::checkpoint::quarantine::NEW;
 use cairn_agent::checkpoint::sets::series::has_number;
-use cairn_agent::model::path::{ASIDE, FilePath};
+use cairn_agent::model::path::{ASIDE, BUILDING, FilePath};
 use std::collections::BTreeSet;
 
 /// Returns the paths that hold a checkpoint: directories that belong to it alone and have its step
@@ -46,7 +45,7 @@ fn directories_of(file: &FilePath) -> Vec<FilePath> {
 pub fn set_aside(places: &BTreeSet<FilePath>, is_taken: impl Fn(&FilePath) -> bool) -> FilePath {
     let aside = FilePath::root().join(ASIDE);
     let is_free = |base: &FilePath| !places.iter().any(|place| is_taken(&base.append(place)));
-    let is_built_in = places.iter().any(|place| place.components().next() == Some(NEW));
+    let is_built_in = places.iter().any(|place| place.components().next() == Some(BUILDING));
     if !is_built_in && is_free(&aside) {
         return aside;
     }

@@ -5,16 +5,15 @@
 //! replaced without loss. Trouble with the server is retried with a growing delay. Trouble with one
 //! checkpoint does not delay the others.
 
-use super::begun::Notes;
-use super::client::{Client, Pause};
-use super::fetch;
-use super::manifest::{MARK, Manifest};
-use super::upload::Uploader;
-use super::{ArchivePolicy, ArchiveStatus, Owed, Phase, select};
-use crate::agent::service::{is_off_duty, is_running};
 use crate::agent::shared::Shared;
+use crate::archive::begun::Notes;
+use crate::archive::client::{Client, Pause};
+use crate::archive::manifest::{MARK, Manifest};
+use crate::archive::upload::Uploader;
+use crate::archive::{Owed, fetch, select};
 use crate::checkpoint::sets::register::{Checkpoint, REGISTER_FILE, Register};
 use crate::drain::failures::Backoff;
+use crate::model::archive::{ArchivePolicy, ArchiveStatus, Phase};
 use crate::model::error::{Error, Refusal, Result};
 use crate::model::job::{JOB_FILE, Job};
 use crate::model::log::{self, Level};
@@ -99,7 +98,7 @@ impl<'a> Keeper<'a> {
         // The order matters: a run reports its end before it ends, and `settled` is set after the
         // register is written.
         let seen = Seen {
-            is_over: !is_running(shared) && shared.state().settled,
+            is_over: !shared.is_running() && shared.state().settled,
             job: version(&directory.join(JOB_FILE)),
             register: version(&directory.join(REGISTER_FILE)),
         };
@@ -107,7 +106,7 @@ impl<'a> Keeper<'a> {
             Some(backoff) => backoff.next() <= Instant::now(),
             None => seen != self.seen,
         };
-        if ticket.is_none() && (!is_due || is_off_duty(shared)) {
+        if ticket.is_none() && (!is_due || shared.is_off_duty()) {
             return;
         }
         if seen.job != self.seen.job {

@@ -1,16 +1,19 @@
 use cairn_core::{OpenOptions, ROOT};
 use cairn_platform::checksum;
-use source::CHUNK_BYTES;
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::sync::Barrier;
 
+use crate::bring::path_of;
+
 use super::*;
+use crate::bring::source::CHUNK_BYTES;
 use crate::persist::ledger::Ledger;
 use crate::persist::manifest::Copy;
 use crate::store::extended::Extended;
 use crate::store::write::AbsentFile;
+use crate::store::write::Original;
 use crate::test_store::{TestStore, path};
 
 /// Returns a store with absent files of these names, each with its name as content, and an agent
@@ -27,7 +30,7 @@ fn store_of(files: &[(&str, &[u8])]) -> (TestStore, Shared) {
     store.job.save(&store.path).expect("saves");
     for (name, content) in files {
         let (bytes, crc32c) = (content.len() as u64, checksum::crc32c(0, content));
-        let copy = Copy { bytes, crc32c, mode: 0o644, mtime_ns: 7, version: 1, extended: None };
+        let copy = Original { bytes, crc32c, mode: 0o644, mtime_ns: 7 };
         AbsentFile::create(&store.volume, &path(name), &copy, &Extended::default())
             .expect("creates");
         fs::write(store.directory("out").join(name), content).expect("writes");
