@@ -4,8 +4,8 @@
 //! Must stay true: the manifest object of a checkpoint is written after all objects that it names
 //! were verified, and removed before any of them is replaced. Credentials are read where they are
 //! used and stand in no file of Cairn. Does not decide what a checkpoint is; `sets/register.rs`
-//! does. `agent/archive_keeper.rs` is the thread, `upload.rs` sends a checkpoint, `begun.rs` records
-//! unfinished uploads, `fetch.rs` finds and reads objects, `client.rs` talks to the server.
+//! does. `agent/archive_keeper.rs` is the thread, `upload.rs` sends a checkpoint, `begun.rs`
+//! records unfinished uploads, `fetch.rs` finds and reads objects, `client.rs` talks to the server.
 
 pub(crate) mod begun;
 pub(crate) mod client;

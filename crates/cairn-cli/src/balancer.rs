@@ -18,6 +18,7 @@ pub use topology::{
     Component, Description, GroupDescription, Kind, SwitchDescription, Topology, TopologyError,
 };
 
+pub mod description;
 mod domains;
 mod flow;
 pub mod hostlist;

@@ -5,6 +5,5 @@ pub(crate) mod capacity;
 pub(crate) mod claim;
 pub(crate) mod claimed_tiers;
 pub(crate) mod numa;
-pub(crate) mod placement;
 pub(crate) mod request;
 pub(crate) mod staging;

@@ -5,6 +5,8 @@ pub(crate) mod markup;
 pub(crate) mod progress;
 pub(crate) mod ranks;
 pub(crate) mod size;
+pub(crate) mod toml_file;
+pub(crate) mod waiting;
 use cairn_agent::model::error::why;
 use cairn_core::Timestamp;
 use serde::Serialize;

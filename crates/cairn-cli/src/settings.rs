@@ -9,7 +9,9 @@
 pub(crate) mod archive;
 pub(crate) mod checkpoint_options;
 pub(crate) mod drain_options;
+pub(crate) mod log_level;
 pub(crate) mod origin;
+pub(crate) mod resume_option;
 pub(crate) mod space;
 pub(crate) mod stage_option;
 pub(crate) mod variables;
@@ -17,12 +19,13 @@ pub(crate) mod walltime;
 use cairn_agent::model::log::Level;
 use cairn_posix::process::rank;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use crate::output::toml_file::{parse, unreadable};
 
 use crate::error::{Error, Result, SettingError};
 use crate::output;
@@ -223,29 +226,6 @@ pub fn keys_of(variable: &str) -> Vec<String> {
         }
     };
     keys.iter().map(ToString::to_string).collect()
-}
-
-/// Reads a file that a person wrote.
-pub fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).map_err(|error| unreadable(path, &error))
-}
-
-/// Parses TOML. Errors name the line.
-pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
-    toml::from_str(text).map_err(|error| {
-        let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
-        let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
-        let message = error.message().lines().next().unwrap_or_default();
-        Error::Setting(SettingError::Configuration {
-            path: path.to_path_buf(),
-            problem: format!("{place}{message}"),
-        })
-    })
-}
-
-fn unreadable(path: &Path, error: &io::Error) -> Error {
-    let problem = format!("cannot be read: {}", cairn_agent::model::error::why(error));
-    Error::Setting(SettingError::Configuration { path: path.to_path_buf(), problem })
 }
 
 #[cfg(test)]

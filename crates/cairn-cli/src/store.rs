@@ -3,9 +3,12 @@
 //! Must stay true: a store that belongs to another user, is not private, has a newer format or is
 //! damaged is refused before anything in it is used. Nothing here changes a store.
 
+pub(crate) mod address;
+pub(crate) mod creation;
 pub(crate) mod job_name;
 pub(crate) mod local;
 pub(crate) mod offline;
+pub(crate) mod placement;
 pub(crate) mod removal;
 pub(crate) mod survey;
 pub(crate) mod tier;

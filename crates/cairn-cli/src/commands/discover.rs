@@ -5,15 +5,12 @@ use cairn_nvme::tcp::TcpFabric;
 use cairn_nvme::wire::fabrics::{DiscoveryEntry, TRANSPORT_TCP};
 use clap::Args;
 use serde::Serialize;
-use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+
+use crate::store::address::resolve;
 
 use crate::Context;
 use crate::error::{Error, Result, TargetError};
 use crate::output::{self, escaped};
-
-/// Port of NVMe over TCP.
-const DEFAULT_PORT: u16 = 4420;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -76,14 +73,4 @@ fn found(entry: &DiscoveryEntry) -> Found {
         address: entry.address.clone(),
         service: entry.service.clone(),
     }
-}
-
-/// Resolves `HOST` or `HOST:PORT` to its first address.
-pub fn resolve(text: &str) -> Result<SocketAddr> {
-    let with_port = text.to_socket_addrs();
-    let addresses = with_port.or_else(|_| (text, DEFAULT_PORT).to_socket_addrs());
-    let refused =
-        |source: io::Error| Error::Target(TargetError::Address { text: text.to_string(), source });
-    let nobody = || refused(io::ErrorKind::NotFound.into());
-    addresses.map_err(refused)?.next().ok_or_else(nobody)
 }

@@ -5,7 +5,7 @@
 //! the log meanwhile.
 
 use cairn_agent::model::log::{FILE_BYTES_MAX, Level, Line, files};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use rustix::fs::{Mode, OFlags};
 use serde_json::json;
 use std::collections::VecDeque;
@@ -15,6 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
+
+use crate::settings::log_level::LevelArgument;
 
 use crate::Context;
 use crate::error::Result;
@@ -50,30 +52,6 @@ pub struct Arguments {
     /// Show only the last N of these lines, and those that follow
     #[arg(short = 'n', long, value_name = "N")]
     lines: Option<usize>,
-}
-
-/// Level of a log line, as an option.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LevelArgument {
-    /// Something is lost or damaged, or the agent cannot work
-    Error,
-    /// Something could not be done for now
-    Warn,
-    /// What became of checkpoints, and when agents began and ended
-    Info,
-    /// Each request and each look at the files
-    Debug,
-}
-
-impl From<LevelArgument> for Level {
-    fn from(argument: LevelArgument) -> Level {
-        match argument {
-            LevelArgument::Error => Level::Error,
-            LevelArgument::Warn => Level::Warn,
-            LevelArgument::Info => Level::Info,
-            LevelArgument::Debug => Level::Debug,
-        }
-    }
 }
 
 /// Runs the command.

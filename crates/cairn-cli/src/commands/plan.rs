@@ -5,10 +5,10 @@
 //!
 //! Does not decide anything; `crate::balancer` does.
 
-pub mod description;
 mod picture;
 
 use crate::Context;
+use crate::balancer::description::Cluster;
 use crate::balancer::hostlist::{self, ListError};
 use crate::balancer::{
     self, Kind, Partition, Plan, PlannedTarget, RANKS_PER_TARGET, Request, Target,
@@ -17,7 +17,6 @@ use crate::error::{Error, ReportError, Result, SettingError};
 use crate::output::size::{self, human};
 use crate::output::{self, count};
 use clap::Args;
-use description::Cluster;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fs;

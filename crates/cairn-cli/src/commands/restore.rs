@@ -17,11 +17,12 @@ use crate::commands::verify::{check_drained, jobs_in, missing_manifest};
 use crate::create::claim::Claim;
 use crate::create::request::{Request, StoreArguments, checked_persist};
 use crate::create::staging::archived::Archived;
-use crate::create::staging::{self, Extent, Origin, Source, Stage, Staged};
+use crate::create::staging::{self, Origin, Source, Staged};
 use crate::error::{Error, PersistError, Result, SettingError, StoreError};
 use crate::output::size::human;
 use crate::output::{self, count};
 use crate::settings::archive::{self, ServerArguments};
+use crate::settings::stage_option::{Extent, Stage};
 
 const EXAMPLES: &str = "\
 Examples:

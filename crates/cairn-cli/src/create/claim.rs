@@ -7,11 +7,9 @@
 
 use cairn_agent::agent::client::Client;
 use cairn_agent::model::directory_id::DirectoryId;
-use cairn_agent::model::job::{
-    AGENT_LOCK, DeviceKind, JOB_FILE, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec,
-};
+use cairn_agent::model::job::{AGENT_LOCK, DeviceKind, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec};
+use cairn_agent::model::lock;
 use cairn_agent::model::mapping::Mapping;
-use cairn_agent::model::{lock, store_file};
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::ledger::Ledger;
 use cairn_agent::persist::manifest::Manifest;
@@ -24,35 +22,38 @@ use cairn_device::store::namespace::{self, Creation};
 use cairn_device::{Store, TierPlace};
 use cairn_posix::process::rank;
 use std::cell::OnceCell;
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
+
+use crate::output::waiting::SAID_AFTER;
+use crate::store::creation::{is_abandoned_creation, is_blank, is_described};
 
 use crate::create::claimed_tiers::{self, ClaimedTiers};
 use crate::create::request::{
     Request, address_space_bytes, fit_metadata, fit_segment, shown_mapping,
 };
-use crate::create::staging::{self, Stage};
+use crate::create::staging;
 use crate::drain::checkpoints;
 use crate::error::{Error, PersistError, Result, SettingError, StoreError, TierError};
 use crate::output::size;
 use crate::resume::media_rebuild::{self, Failed};
-use crate::resume::restart_check::{self, Resume, rollback};
+use crate::resume::restart_check::{self, rollback};
 use crate::resume::{ownership, recovery_report};
+use crate::settings::resume_option::Resume;
 use crate::settings::space::check_quota;
+use crate::settings::stage_option::Stage;
 use crate::store::{NODE, OpenStore, Roots, refuse, removal, survey, tier};
 
 /// How long to wait for the run lock of a run, which may be just about to end.
 const LOCK_PATIENCE: Duration = Duration::from_millis(300);
-/// Waits longer than this are reported.
-pub const SAID_AFTER: Duration = Duration::from_secs(2);
 /// Maximum number of attempts to enter a store that other commands remove meanwhile.
 const ATTEMPTS_MAX: u32 = 8;
 /// Maximum time for an agent to end.
 const AGENT_PATIENCE: Duration = Duration::from_secs(30);
 /// Interval between two checks of a condition that is waited for.
-pub const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Letters of the random part of a name; letters that look alike are left out.
 const NAME_LETTERS: &[u8] = b"abcdefghjkmnpqrstuvwxyz23456789";
 /// Maximum length of the part of a name that comes from the command.
@@ -656,15 +657,6 @@ fn kept_tiers(
     }
 }
 
-fn is_described(directory: &Path) -> bool {
-    directory.join(JOB_FILE).symlink_metadata().is_ok()
-}
-
-/// Whether a store directory is an empty leftover: the process that created it was killed.
-pub fn is_abandoned_creation(directory: &Path) -> Result<bool> {
-    Ok(!is_described(directory) && is_blank(directory)?)
-}
-
 /// Removes such a directory. Returns false if it is not one, or if a process is creating a store in
 /// it.
 pub fn remove_unbegun(directory: &Path, job: &str) -> Result<bool> {
@@ -680,22 +672,6 @@ pub fn remove_unbegun(directory: &Path, job: &str) -> Result<bool> {
         Store::open(directory)?.remove()?;
     }
     Ok(is_one)
-}
-
-/// Whether a store directory holds only what every new one holds.
-fn is_blank(directory: &Path) -> Result<bool> {
-    const OF_A_NEW_STORE: [&str; 3] = ["handles", RUN_LOCK, staging::MARK];
-    let listed = || -> std::io::Result<bool> {
-        for entry in fs::read_dir(directory)? {
-            let name = entry?.file_name();
-            let is_description = store_file::is_unfinished(&name, JOB_FILE);
-            if !is_description && !OF_A_NEW_STORE.iter().any(|known| name == *known) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    };
-    listed().map_err(Error::file("list", directory))
 }
 
 /// Takes the run lock of a store for a run. Errors: another run has it.

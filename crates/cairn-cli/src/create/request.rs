@@ -24,26 +24,24 @@ use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
-use std::{fs, io, thread};
+use std::{fs, io};
+
+use crate::output::waiting::waited_for;
 
 use crate::create::capacity::{ADDRESSES_SEGMENT_SHARE, Room};
 use crate::create::numa;
-use crate::create::staging::Stage;
 use crate::error::{Error, Result, SettingError, TierError};
 use crate::output::size;
-use crate::resume::restart_check::Resume;
 use crate::settings::RunSettings;
 use crate::settings::drain_options::DrainRequest;
+use crate::settings::resume_option::Resume;
 use crate::settings::space::Quota;
+use crate::settings::stage_option::Stage;
 use crate::store::tier::{self, TierPermission, TierRequest};
 use crate::store::{Roots, check_job_name};
 
 /// Default mount prefix.
 const MOUNT_DEFAULT: &str = "/cairn";
-/// Waits for a directory longer than this are reported.
-const SAID_AFTER: Duration = Duration::from_secs(5);
 /// Minimum number of inodes, however small the address space is.
 const INODES_MIN: u32 = 16 << 10;
 /// Minimum number of inodes, however little memory is given for metadata.
@@ -509,24 +507,6 @@ fn checked_mount(mount: String) -> Result<String> {
 /// Checks a directory that files can be drained to. Returns its absolute path.
 pub fn checked_persist(path: &Path) -> Result<PathBuf> {
     waited_for(path, || check_persist(path))
-}
-
-/// Runs the first operation of a command in a directory and returns its result. Prints a message if
-/// it takes long, because the file system may not answer.
-pub fn waited_for<T>(path: &Path, first: impl FnOnce() -> T) -> T {
-    let (answer, answered) = mpsc::channel::<()>();
-    thread::scope(|scope| {
-        let say = move || {
-            if answered.recv_timeout(SAID_AFTER) == Err(RecvTimeoutError::Timeout) {
-                crate::output::say!("cairn: waiting for {}, which does not answer", path.display());
-            }
-        };
-        // If the thread cannot be started, no message is printed.
-        let _ = thread::Builder::new().spawn_scoped(scope, say);
-        let came_to = first();
-        drop(answer);
-        came_to
-    })
 }
 
 /// The persist directory that a run has created. It is removed again if the run is refused, unless

@@ -34,6 +34,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 use std::{io, thread};
 
+use crate::settings::stage_option::{Extent, Stage};
+use crate::store::creation::STAGING;
+
 use crate::create::claim::Claim;
 use crate::drain::checkpoints;
 use crate::error::{Error, PersistError, Result, ResumeError};
@@ -47,42 +50,6 @@ use crate::store::locate;
 const WORKERS_MAX: usize = 4;
 /// Owner permissions of directories while files are staged into them.
 const ALL_RIGHTS: u32 = 0o700;
-/// File in the store's directory that marks it as not filled yet. It exists from before the
-/// directory becomes a store until the store is filled.
-pub const MARK: &str = "staging";
-
-/// What a new store receives of the files that a job drained earlier.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Stage {
-    /// Nothing.
-    #[default]
-    Nothing,
-    /// Files that the creator of the store stages afterwards.
-    Later,
-    /// All files, before programs run.
-    Whole(Extent),
-    /// All files before programs run, but their data while programs run.
-    OnDemand(Extent),
-    /// The files of the last image, before programs run.
-    Image,
-}
-
-impl Stage {
-    /// Whether the store is filled before programs run in it.
-    pub fn fills(self) -> bool {
-        !matches!(self, Stage::Nothing | Stage::Later)
-    }
-}
-
-/// Which files are staged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
-    /// All files except those of incomplete checkpoints.
-    All,
-    /// The newest complete checkpoint of each family, and files that belong to no checkpoint.
-    Newest,
-}
-
 /// Result of staging.
 #[derive(Debug, Default)]
 pub struct Staged {
@@ -215,7 +182,7 @@ pub struct Source<'a> {
 
 /// Whether the filling of a store was cut off.
 pub fn was_cut_off(directory: &Path) -> bool {
-    directory.join(MARK).symlink_metadata().is_ok()
+    directory.join(STAGING).symlink_metadata().is_ok()
 }
 
 /// Marks a directory as not filled yet. Must be called before the directory becomes a store, so
@@ -225,7 +192,7 @@ pub fn announce(directory: &Path, stage: Stage) -> Result<()> {
         // A killed process may have left the mark.
         Stage::Nothing => withdraw(directory),
         Stage::Later | Stage::Whole(_) | Stage::OnDemand(_) | Stage::Image => {
-            let mark = directory.join(MARK);
+            let mark = directory.join(STAGING);
             File::create(&mark).map(drop).map_err(Error::file("make", &mark))
         }
     }
@@ -234,7 +201,7 @@ pub fn announce(directory: &Path, stage: Stage) -> Result<()> {
 /// Removes the mark: the store is filled, or needs no filling. A store on tiers of an earlier one
 /// must not have the mark, because its files may exist nowhere else.
 pub fn withdraw(directory: &Path) -> Result<()> {
-    let mark = directory.join(MARK);
+    let mark = directory.join(STAGING);
     match fs::remove_file(&mark) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed.map_err(Error::file("remove", &mark)),

@@ -10,9 +10,9 @@ use cairn_agent::persist::manifest::Manifest;
 use cairn_core::InodeId;
 
 use crate::create::claim::Claim;
-use crate::create::staging::Stage;
 use crate::error::Result;
 use crate::output::count;
+use crate::settings::stage_option::Stage;
 use crate::store::tier;
 
 /// Prints the messages if the store was recovered.

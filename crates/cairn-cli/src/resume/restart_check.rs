@@ -22,46 +22,16 @@ use cairn_agent::model::job::Job;
 use cairn_agent::persist::image_place;
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::{Volume, now};
-use clap::ValueEnum;
 use repair::{Repair, moves};
 use std::collections::BTreeMap;
 
 use crate::create::claim::Claim;
 use crate::drain::checkpoints;
-use crate::error::{Error, Result, ResumeError, SettingError};
+use crate::error::{Error, Result, ResumeError};
 use crate::output;
 use crate::output::duration;
 use crate::output::progress::Progress;
 use crate::store::{locate, survey};
-
-/// How a run resumes an existing store, as an option.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Resume {
-    /// Resume it once the newest checkpoint of each family is intact
-    #[default]
-    Checked,
-    /// Resume it as it is
-    AsIs,
-    /// Start from its last image
-    Image,
-}
-
-impl Resume {
-    /// Returns the value of the command line, else of the settings file. Errors: an unknown word in
-    /// the settings file.
-    pub fn of(argument: Option<Resume>, setting: Option<String>) -> Result<Resume> {
-        let set = setting.map(|text| {
-            Resume::from_str(&text, true).map_err(|_| {
-                Error::Setting(SettingError::Value {
-                    option: "--resume",
-                    value: text,
-                    expected: "checked, as-is or image",
-                })
-            })
-        });
-        Ok(argument.or(set.transpose()?).unwrap_or_default())
-    }
-}
 
 /// Maximum number of checkpoints that the line at the start of a run names.
 const NAMED_MAX: usize = 3;

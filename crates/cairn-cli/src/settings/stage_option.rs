@@ -1,6 +1,5 @@
 //! `--stage`: when a new store receives the files that the job drained earlier.
 
-use crate::create::staging::{Extent, Stage};
 use crate::error::{Error, Result, SettingError};
 use clap::ValueEnum;
 use serde::Deserialize;
@@ -51,4 +50,36 @@ pub fn stage(
         StageArgument::OnDemand => Stage::OnDemand(extent),
         StageArgument::None => Stage::Nothing,
     })
+}
+
+/// What a new store receives of the files that a job drained earlier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stage {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Files that the creator of the store stages afterwards.
+    Later,
+    /// All files, before programs run.
+    Whole(Extent),
+    /// All files before programs run, but their data while programs run.
+    OnDemand(Extent),
+    /// The files of the last image, before programs run.
+    Image,
+}
+
+impl Stage {
+    /// Whether the store is filled before programs run in it.
+    pub fn fills(self) -> bool {
+        !matches!(self, Stage::Nothing | Stage::Later)
+    }
+}
+
+/// Which files are staged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All files except those of incomplete checkpoints.
+    All,
+    /// The newest complete checkpoint of each family, and files that belong to no checkpoint.
+    Newest,
 }

@@ -9,9 +9,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use crate::create::claim::{LOOK_EVERY, SAID_AFTER};
+use crate::output::waiting::SAID_AFTER;
+
 use crate::error::{Error, Result};
 use crate::store::Roots;
+
+/// Pause between attempts.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// How long to wait for another command that is removing the same store.
 const PATIENCE: Duration = Duration::from_secs(60);

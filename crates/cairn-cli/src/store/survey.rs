@@ -20,11 +20,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::create::claim;
 use crate::error::Result;
 use crate::output::user_name;
 use crate::store::unsaved::{Amount, Risk};
-use crate::store::{OpenStore, Roots};
+use crate::store::{OpenStore, Roots, creation};
 
 /// Unit of `st_blocks` in bytes.
 const BLOCK_BYTES: u64 = 512;
@@ -156,7 +155,7 @@ fn look(path: &Path) -> Option<StoreRow> {
     } else if let Some(job) = removed_job(&row.job).filter(|_| metadata.is_dir()) {
         row.job = job.to_string();
         row.state = State::Removed;
-    } else if metadata.is_dir() && claim::is_abandoned_creation(&row.store).unwrap_or(false) {
+    } else if metadata.is_dir() && creation::is_abandoned_creation(&row.store).unwrap_or(false) {
         row.state = State::Unbegun;
     } else if !metadata.is_dir() || !described {
         let problem = "no store: it has no description (job.json)";

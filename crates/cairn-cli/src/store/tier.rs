@@ -20,11 +20,10 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use crate::commands::discover::resolve;
-use crate::create::placement;
 use crate::error::{Error, Result, SettingError, TierError};
 use crate::output::size;
-use crate::store::{Roots, refuse};
+use crate::store::address::resolve;
+use crate::store::{Roots, placement, refuse};
 
 /// Size of the smallest tier.
 pub const TIER_BYTES_MIN: u64 = 1 << 20;

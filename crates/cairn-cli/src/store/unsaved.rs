@@ -10,10 +10,10 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::create::request::waited_for;
 use crate::error::Result;
 use crate::output::count;
 use crate::output::size::human;
+use crate::output::waiting::waited_for;
 use crate::store::OpenStore;
 
 /// Number and size of files.

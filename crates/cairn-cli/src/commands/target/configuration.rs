@@ -17,8 +17,7 @@ use toml::Spanned;
 use super::export::{self, Place};
 use super::grant::parse_room;
 use crate::error::{Error, Result, SettingError};
-use crate::output::size;
-use crate::settings;
+use crate::output::{size, toml_file};
 
 /// Settings of the target itself. Command-line options take precedence.
 #[derive(Debug, Default, Deserialize)]
@@ -93,8 +92,8 @@ pub struct Configuration {
 impl Configuration {
     /// Reads the file and opens what it names.
     pub fn read(path: &Path) -> Result<Configuration> {
-        let text = settings::read(path)?;
-        let file: File = settings::parse(path, &text)?;
+        let text = toml_file::read(path)?;
+        let file: File = toml_file::parse(path, &text)?;
         let text = Text { path, text: &text };
         let listen =
             file.listen.iter().map(|one| text.address("listen", one)).collect::<Result<_>>()?;

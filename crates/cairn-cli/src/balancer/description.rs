@@ -1,12 +1,11 @@
 //! Description files of a cluster: devices in TOML; the topology in the same file, or in one of
 //! Slurm's files.
 
-use crate::balancer::{
+use super::{
     Description, GroupDescription, SwitchDescription, Target, Topology, TopologyError, hostlist,
 };
 use crate::error::{Error, Result, SettingError};
-use crate::output::size;
-use crate::settings;
+use crate::output::{size, toml_file};
 use serde::Deserialize;
 use std::path::Path;
 
@@ -43,7 +42,7 @@ struct TargetDescription {
 impl Cluster {
     /// Reads the file at `path`, and the topology from the other file if one is given.
     pub fn read(path: &Path, topology: Option<&Path>) -> Result<Cluster> {
-        let file: File = settings::parse(path, &settings::read(path)?)?;
+        let file: File = toml_file::parse(path, &toml_file::read(path)?)?;
         let mut targets = Vec::new();
         for target in &file.target {
             targets.extend(target.expand(path)?);
@@ -61,7 +60,7 @@ impl Cluster {
 /// Reads the topology from a Slurm file. Lines of `SLURM_TOPOLOGY_ADDR` have no `=`; all lines of
 /// `topology.conf` do.
 fn read_slurm(path: &Path) -> Result<Topology> {
-    let text = settings::read(path)?;
+    let text = toml_file::read(path)?;
     let says = text.lines().filter_map(|line| line.split('#').next());
     let read = match says.into_iter().any(|line| line.contains('=')) {
         true => Topology::from_slurm(&text),

@@ -7,8 +7,8 @@ use cairn_nvme::partition::Part;
 use std::fs;
 use std::path::Path;
 
+use crate::balancer::description::Cluster;
 use crate::balancer::{self, RANKS_PER_TARGET, Request, hostlist};
-use crate::commands::plan::description::Cluster;
 use crate::error::{Error, ReportError, Result};
 
 /// Nodes of a job, as the launcher describes them to the command that it starts once per node.
