@@ -8,6 +8,7 @@ mod copy;
 mod drill;
 mod fsck;
 mod launch;
+mod mount;
 mod persist;
 mod report;
 mod resume;
@@ -20,6 +21,7 @@ pub use copy::CopyError;
 pub use drill::DrillError;
 pub use fsck::FsckError;
 pub use launch::LaunchError;
+pub use mount::MountError;
 pub use persist::PersistError;
 pub use report::ReportError;
 pub use resume::ResumeError;
@@ -83,6 +85,9 @@ pub enum Error {
     /// A durable tier that is damaged.
     #[error(transparent)]
     Fsck(#[from] FsckError),
+    /// A store that cannot be mounted or unmounted.
+    #[error(transparent)]
+    Mount(#[from] MountError),
     /// Figures that were not recorded, or a plan that cannot be made from them.
     #[error(transparent)]
     Report(#[from] ReportError),
@@ -151,6 +156,7 @@ impl Error {
             Error::Store(error) => error.exit_code(),
             Error::Resume(error) => error.exit_code(),
             Error::Launch(error) => error.exit_code(),
+            Error::Mount(error) => error.exit_code(),
             Error::Persist(error) => error.exit_code(),
             Error::Copy(error) => error.exit_code(),
             Error::Target(error) => error.exit_code(),

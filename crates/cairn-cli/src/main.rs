@@ -14,6 +14,7 @@ mod commands;
 mod create;
 mod drain;
 mod error;
+mod mount;
 mod output;
 mod report;
 mod resume;
@@ -23,7 +24,7 @@ mod store;
 
 use crate::commands::{
     advise, agent, completions, config, cp, discover, drill, exec, fsck, gc, log, ls, plan,
-    restore, rm, status, target, top, verify,
+    restore, rm, status, target, top, unmount, verify,
 };
 use crate::error::{EXIT_USAGE, Result};
 use crate::report::calls;
@@ -90,6 +91,8 @@ enum Action {
     Cp(cp::Arguments),
     Drain(drain::Arguments),
     Restore(restore::Arguments),
+    Mount(commands::mount::Arguments),
+    Unmount(unmount::Arguments),
     Verify(verify::Arguments),
     Fsck(fsck::Arguments),
     Plan(plan::Arguments),
@@ -101,6 +104,10 @@ enum Action {
     Discover(discover::Arguments),
     #[command(hide = true)]
     Agent(agent::Arguments),
+    #[command(hide = true)]
+    MountKeeper(mount::keeper::Arguments),
+    #[command(hide = true)]
+    MountServer(mount::server::Arguments),
     #[command(hide = true)]
     Probe(probe::Arguments),
     Config(config::Arguments),
@@ -186,6 +193,12 @@ fn act(line: CommandLine) -> Result<i32> {
         // it.
         return agent::run(arguments).map(|()| 0);
     }
+    match &line.action {
+        // The same, and no settings concern them.
+        Action::MountKeeper(arguments) => return mount::keeper::run(arguments).map(|()| 0),
+        Action::MountServer(arguments) => return mount::server::run(arguments).map(|()| 0),
+        _ => {}
+    }
     if let Action::Probe(arguments) = &line.action {
         return Ok(probe::run(arguments));
     }
@@ -208,6 +221,10 @@ fn act(line: CommandLine) -> Result<i32> {
         Action::Cp(arguments) => cp::run(&context, arguments),
         Action::Drain(arguments) => drain::run(&context, arguments),
         Action::Restore(arguments) => restore::run(&context, arguments),
+        Action::Mount(arguments) => commands::mount::run(&context, &arguments),
+        Action::Unmount(arguments) => unmount::run(&context, &arguments),
+        Action::MountKeeper(arguments) => mount::keeper::run(&arguments),
+        Action::MountServer(arguments) => mount::server::run(&arguments),
         Action::Verify(arguments) => verify::run(&context, arguments),
         Action::Fsck(arguments) => return fsck::run(&context, &arguments),
         Action::Plan(arguments) => plan::run(&context, &arguments),

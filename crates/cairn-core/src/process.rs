@@ -288,13 +288,36 @@ impl Microfs {
                         tx.give_back(SlabKind::Slot, slot.id.number());
                         return Ok(Some(true));
                     };
-                    let clean = slot.ends_clean(tx, handle);
+                    // A service only keeps what it shares with another process.
+                    let is_kept =
+                        slot.flags(tx) & SERVICE != 0 && tx.handle(handle)?.references(tx) > 1;
+                    let clean = is_kept || slot.ends_clean(tx, handle);
                     tx.release_handle(slot, handle, clean, now)?;
                 }
                 Ok(None)
             })?;
             if let Some(reaped) = reaped {
                 return Ok(reaped);
+            }
+        }
+    }
+
+    /// Makes `to` hold every handle that `from` holds.
+    pub fn share_handles(&self, from: SlotId, to: SlotId) -> Result<()> {
+        let mut next = 1;
+        loop {
+            let shared = self.transact(|tx| {
+                let (from, to) = (tx.slot(from)?, tx.slot(to)?);
+                let Some(id) = from.next_held(tx, next)? else { return Ok(None) };
+                if !to.holds(tx, id) {
+                    to.set_holds(tx, id, true);
+                    tx.handle(id)?.add_reference(tx);
+                }
+                Ok(Some(id.number()))
+            })?;
+            match shared {
+                Some(number) => next = number + 1,
+                None => return Ok(()),
             }
         }
     }

@@ -42,6 +42,8 @@ static RETIRED: AtomicPtr<Mount> = AtomicPtr::new(core::ptr::null_mut());
 static POISONED: AtomicBool = AtomicBool::new(false);
 static ENDED: AtomicBool = AtomicBool::new(false);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// Whether this process serves files to others and is no program of the job.
+static SERVICE: AtomicBool = AtomicBool::new(false);
 /// Thread that is ending the process; 0 if none is.
 static ENDER: AtomicU32 = AtomicU32::new(0);
 static ATTACHING: Latch = Latch::new();
@@ -131,6 +133,11 @@ pub(crate) fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
+/// Makes this process attach as one that serves files to others.
+pub(crate) fn set_service() {
+    SERVICE.store(true, Ordering::Relaxed);
+}
+
 /// Records that the calling thread is about to end the process.
 pub(crate) fn begin_end() {
     ENDER.store(sys::gettid(), Ordering::Relaxed);
@@ -178,7 +185,10 @@ fn attach() -> Result<&'static Mount> {
     }
     let mount = Box::new(Mount::open(configuration)?);
     let identity = process::identity()?;
-    let attached = mount.with_room(|| mount.fs().attach(identity))?;
+    let attached = mount.with_room(|| match SERVICE.load(Ordering::Relaxed) {
+        true => mount.fs().attach_service(identity),
+        false => mount.fs().attach(identity),
+    })?;
     mount.slot.store(attached.slot.0, Ordering::Relaxed);
     mount.pid.store(identity.pid, Ordering::Relaxed);
     mount.generation.store(process::generation(), Ordering::Relaxed);
@@ -552,7 +562,7 @@ impl Mount {
     }
 
     /// Frees the blocks of deleted files.
-    pub(crate) fn reclaim(&self) {
+    pub fn reclaim(&self) {
         let mut batches = 0;
         while self.fs().orphans() > 0 && batches < RECLAIM_BATCHES_MAX {
             // Blocks that cannot be freed at this time (pinned, or the lock is held by a stopped

@@ -9,6 +9,7 @@
 pub mod decisions;
 pub mod job;
 pub mod rank;
+pub mod server;
 pub mod unserved;
 use core::sync::atomic::{AtomicBool, Ordering};
 

@@ -89,6 +89,16 @@ impl Handle {
         self.set_flags(tx, old | flags);
     }
 
+    /// Records that a process that had this description died. If data were written through it, the
+    /// file becomes unclean, no matter who closes it last.
+    fn note_death(self, tx: &mut Transaction) -> Result<()> {
+        self.add_flags(tx, LOST_ONE);
+        if self.flags(tx) & (WROTE | MAY_WRITE) == WROTE | MAY_WRITE {
+            tx.recalled_inode(InodeId(self.inode(tx)))?.mark_unclean(tx);
+        }
+        Ok(())
+    }
+
     pub(crate) fn add_reference(self, tx: &mut Transaction) {
         let references = self.references(tx);
         self.set_references(tx, references.wrapping_add(1));
@@ -245,11 +255,7 @@ impl Transaction<'_> {
         handle.set_references(self, references - 1);
         if references > 1 {
             if !clean {
-                handle.add_flags(self, LOST_ONE);
-                if handle.flags(self) & (WROTE | MAY_WRITE) == WROTE | MAY_WRITE {
-                    // No matter who closes it last.
-                    inode.mark_unclean(self);
-                }
+                handle.note_death(self)?;
             }
             return Ok(false);
         }
@@ -364,6 +370,16 @@ impl Microfs {
         self.transact(|tx| {
             tx.handle(handle)?.add_flags(tx, WROTE);
             Ok(())
+        })
+    }
+
+    /// Notes that a process that used this handle died without an orderly end. If data were written
+    /// through the handle, the file becomes unclean. For servers that hold handles for other
+    /// processes; a process with a slot of its own is reaped instead.
+    pub fn note_death(&self, handle: HandleId) -> Result<()> {
+        self.transact(|tx| {
+            let handle = tx.handle(handle)?;
+            handle.note_death(tx)
         })
     }
 

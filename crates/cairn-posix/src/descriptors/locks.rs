@@ -19,6 +19,7 @@ use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::ffi::CString;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use cairn_core::{HandleId, InodeId};
 use cairn_device::store::lock_file;
@@ -85,10 +86,7 @@ fn descriptor(mount: &Mount, number: i32, inode: InodeId, owner: Owner) -> Resul
     if let Some(known) = DESCRIPTORS.with(find)? {
         return Ok(known);
     }
-    let born = mount.fs().attributes(inode)?.born;
-    let name = CString::new(lock_file::name(mount.name(), inode, born));
-    let name = name.map_err(|_| Errno(libc::EINVAL))?;
-    let opened = open_file(mount.handles_directory(), &name)?.raise();
+    let opened = open_for(mount, inode)?.raise();
     let inherited = sys::fcntl(number, libc::F_GETFD, 0)? & libc::FD_CLOEXEC;
     sys::fcntl(opened.raw(), libc::F_SETFD, i64::from(inherited))?;
     placeholder::note_internal(opened.raw());
@@ -100,6 +98,19 @@ fn descriptor(mount: &Mount, number: i32, inode: InodeId, owner: Owner) -> Resul
             raw
         })
     })
+}
+
+/// Opens the lock file of `inode`, for locks of a server's own. Errors: as `open`.
+pub fn open(mount: &Mount, inode: InodeId) -> Result<OwnedFd> {
+    let opened = open_for(mount, inode)?.into_raw();
+    // SAFETY: the descriptor was just given up by its owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(opened) })
+}
+
+fn open_for(mount: &Mount, inode: InodeId) -> Result<Descriptor> {
+    let born = mount.fs().attributes(inode)?.born;
+    let name = CString::new(lock_file::name(mount.name(), inode, born));
+    open_file(mount.handles_directory(), &name.map_err(|_| Errno(libc::EINVAL))?)
 }
 
 /// Most attempts to open a lock file that is removed and created meanwhile.

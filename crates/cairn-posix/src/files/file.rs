@@ -89,14 +89,7 @@ pub fn open_within(place: &Place, flags: i32, mode: u32, bounds: PathBounds) -> 
             return Err(Errno(libc::EPERM).into());
         }
     }
-    let open = |options| mount.fs().open_file(&caller, place.base, place.path, options, mode);
-    let retry_while_busy = |options| absent::wait(mount, || open(options));
-    let mut opened = retry_while_busy(OpenOptions { unless_written: true, ..options })?;
-    if matches!(opened, Err(Error::BeingWritten)) {
-        // If the other writers are dead, this program takes over what they left; find out first.
-        mount.reap_gone();
-        opened = retry_while_busy(options)?;
-    }
+    let opened = open_description(mount, &caller, (place.base, place.path), options, mode)?;
     let keeps_link = options.no_follow || options.create && options.exclusive;
     let follow = !keeps_link;
     let opened = mount.at(place, follow, opened)?;
@@ -112,6 +105,28 @@ pub fn open_within(place: &Place, flags: i32, mode: u32, bounds: PathBounds) -> 
             let _ = mount.fs().unlink(&caller, place.base, place.path);
         }
     })?)
+}
+
+/// Opens the file at `path`, relative to `base`, without a number for it. Waits for a file whose
+/// data are still elsewhere.
+pub(crate) fn open_description(
+    mount: &Mount,
+    caller: &Caller,
+    (base, path): (InodeId, &[u8]),
+    options: OpenOptions,
+    mode: u32,
+) -> Result<cairn_core::Result<Opened>> {
+    let open =
+        |options| absent::wait(mount, || mount.fs().open_file(caller, base, path, options, mode));
+    match open(OpenOptions { unless_written: true, ..options })? {
+        Err(Error::BeingWritten) => {
+            // If the other writers are dead, this program takes over what they left; find out
+            // first.
+            mount.reap_gone();
+            open(options)
+        }
+        opened => Ok(opened),
+    }
 }
 
 /// As `open(2)` with `O_TMPFILE`.

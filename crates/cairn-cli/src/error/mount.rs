@@ -1,0 +1,113 @@
+//! Errors of mounting a store.
+
+use super::{EXIT_FAILURE, EXIT_USAGE};
+use crate::output::quoted;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a store is not mounted, or not unmounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The kernel or its helper refused.
+    #[error("cannot mount at {}: {source}", place.display())]
+    Mount {
+        /// Where.
+        place: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is no directory to mount at.
+    #[error(
+        "cannot mount at {}: {source}; make this directory, or give another: cairn mount DIRECTORY",
+        place.display()
+    )]
+    NoPlace {
+        /// Where.
+        place: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The directory is not empty.
+    #[error(
+        "{} is not empty, and a mount would hide what is in it; move it away, or give another \
+         directory: cairn mount DIRECTORY",
+        place.display()
+    )]
+    NotEmpty {
+        /// Where.
+        place: PathBuf,
+    },
+    /// A store is mounted there.
+    #[error("a store is mounted at {} already: {}", place.display(), store.display())]
+    Mounted {
+        /// Where.
+        place: PathBuf,
+        /// Directory of its store.
+        store: PathBuf,
+    },
+    /// Each rank of the job has files of its own.
+    #[error(
+        "job {job} has files of its own for every rank (--scope rank), and one mount cannot show \
+         them; see them with: cairn ls {job}:/"
+    )]
+    ByRank {
+        /// The job.
+        job: String,
+    },
+    /// The keeper could not start.
+    #[error("{reason}")]
+    Keeper {
+        /// What it said.
+        reason: String,
+    },
+    /// Servers die again and again.
+    #[error("{times} servers of the mount at {} died one after another", place.display())]
+    Dies {
+        /// Where.
+        place: PathBuf,
+        /// How many were started.
+        times: usize,
+    },
+    /// Nothing to unmount.
+    #[error("no store is mounted{}", place.as_ref().map(|place| format!(" at {}", place.display())).unwrap_or_default())]
+    NotMounted {
+        /// Where the user meant.
+        place: Option<PathBuf>,
+    },
+    /// Several mounts could be meant.
+    #[error("several stores are mounted; name one of: {}", places.join(", "))]
+    Several {
+        /// Where.
+        places: Vec<String>,
+    },
+    /// Programs use the mount.
+    #[error(
+        "cannot unmount {}: {source}; programs use it (fuser -m {} names them), or unmount it as soon \
+         as they end with: cairn unmount --lazy {}",
+        place.display(), quoted(&place.display().to_string()), quoted(&place.display().to_string())
+    )]
+    Busy {
+        /// Where.
+        place: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl MountError {
+    /// Exit code of a command that ends with this error.
+    pub(super) fn exit_code(&self) -> i32 {
+        match self {
+            MountError::NoPlace { .. }
+            | MountError::NotEmpty { .. }
+            | MountError::Mounted { .. }
+            | MountError::ByRank { .. }
+            | MountError::NotMounted { .. }
+            | MountError::Several { .. } => EXIT_USAGE,
+            MountError::Mount { .. }
+            | MountError::Keeper { .. }
+            | MountError::Dies { .. }
+            | MountError::Busy { .. } => EXIT_FAILURE,
+        }
+    }
+}

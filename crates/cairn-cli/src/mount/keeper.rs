@@ -1,0 +1,116 @@
+//! `cairn mount-keeper`: mounts a store and keeps the mount. Not for people: `cairn mount` starts it.
+//!
+//! Must stay true: it opens nothing below the mount, whose server may be dead. A server that keeps
+//! dying is not started for ever: the kernel answers all waiting programs with an error then.
+
+use cairn_agent::agent::daemon;
+use cairn_agent::store::volume::Volume;
+use cairn_device::Store;
+use cairn_fuse::device;
+use clap::Args;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, MountError, Result};
+use crate::mount::place::source_of;
+use crate::store::NODE;
+
+/// Log of the keeper and of the servers, in the store's directory.
+const LOG: &str = "mount.log";
+/// At most this many servers are started within `RESTART_TIME`.
+const RESTARTS_MAX: usize = 5;
+const RESTART_TIME: Duration = Duration::from_secs(10);
+
+/// Keep a mount (started by `cairn mount`).
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Directory of the store
+    #[arg(long, value_name = "DIR")]
+    pub store: PathBuf,
+    /// Prefix below which programs see its files
+    #[arg(long, value_name = "DIR")]
+    pub prefix: PathBuf,
+    /// Where to mount it
+    #[arg(long, value_name = "DIR")]
+    pub place: PathBuf,
+    /// Whether others than the user have access
+    #[arg(long)]
+    pub allow_other: bool,
+}
+
+/// Mounts the store and keeps the mount. Returns when it is unmounted.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let (readiness, _log) = daemon::detach(&arguments.store.join(LOG))?;
+    match Keeper::mount(arguments) {
+        Ok(mut keeper) => {
+            readiness.ready();
+            keeper.keep()
+        }
+        Err(error) => {
+            readiness.failed(&error.to_string());
+            Err(error)
+        }
+    }
+}
+
+struct Keeper<'a> {
+    arguments: &'a Arguments,
+    /// Holds the files that programs have open below the mount.
+    volume: Volume,
+    connection: OwnedFd,
+    server: Child,
+}
+
+impl<'a> Keeper<'a> {
+    fn mount(arguments: &'a Arguments) -> Result<Keeper<'a>> {
+        let store = Store::open(&arguments.store)?;
+        let volume = Volume::open(&store, NODE, cairn_agent::model::path::FilePath::root())?;
+        let Arguments { store, place, allow_other, .. } = arguments;
+        let mounted = device::mount(place, &source_of(store), *allow_other);
+        let connection = mounted
+            .map_err(|source| Error::Mount(MountError::Mount { place: place.clone(), source }))?;
+        let server = start(arguments, &volume, &connection, false)?;
+        Ok(Keeper { arguments, volume, connection, server })
+    }
+
+    /// Starts servers until the store is unmounted.
+    fn keep(&mut self) -> Result<()> {
+        let mut started: Vec<Instant> = Vec::new();
+        loop {
+            let ended =
+                self.server.wait().map_err(Error::file("wait for", &self.arguments.place))?;
+            if ended.success() {
+                return Ok(());
+            }
+            crate::output::say!("cairn: the server of the mount ended: {ended}");
+            started.retain(|at| at.elapsed() < RESTART_TIME);
+            if started.len() >= RESTARTS_MAX {
+                // The connection ends with this process, and waiting programs get an error.
+                let _ = device::unmount(&self.arguments.place, true);
+                let place = self.arguments.place.clone();
+                return Err(Error::Mount(MountError::Dies { place, times: RESTARTS_MAX }));
+            }
+            started.push(Instant::now());
+            self.server = start(self.arguments, &self.volume, &self.connection, true)?;
+        }
+    }
+}
+
+fn start(
+    arguments: &Arguments,
+    volume: &Volume,
+    connection: &OwnedFd,
+    is_again: bool,
+) -> Result<Child> {
+    let Arguments { store, prefix, allow_other, .. } = arguments;
+    let failed = || Error::file("start the server of", store);
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("mount-server").arg("--store").arg(store).arg("--prefix").arg(prefix);
+    command.args(["--keeper", &volume.slot().0.to_string()]);
+    command.args(allow_other.then_some("--allow-other"));
+    command.args(is_again.then_some("--again"));
+    command.stdin(Stdio::from(connection.try_clone().map_err(failed())?));
+    command.spawn().map_err(failed())
+}

@@ -1,0 +1,45 @@
+//! `cairn mount-server`: serves a mount. Not for people: the keeper of the mount starts it, with the
+//! connection to the kernel as its standard input.
+
+use cairn_core::SlotId;
+use cairn_fuse::{Service, Start};
+use clap::Args;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use crate::error::{Error, Result};
+
+/// Serve a mount (started by `cairn mount`).
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Directory of the store
+    #[arg(long, value_name = "DIR")]
+    store: PathBuf,
+    /// Prefix below which programs see its files
+    #[arg(long, value_name = "DIR")]
+    prefix: PathBuf,
+    /// Process slot that keeps open files
+    #[arg(long, value_name = "NUMBER")]
+    keeper: u32,
+    /// Whether others than the user have access
+    #[arg(long)]
+    allow_other: bool,
+    /// Whether an earlier server of the mount died
+    #[arg(long)]
+    again: bool,
+}
+
+/// Serves until the store is unmounted.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let Arguments { store, prefix, keeper, allow_other, again } = arguments;
+    let service = Service {
+        store: store.clone(),
+        prefix: prefix.clone(),
+        keeper: SlotId(*keeper),
+        for_all: *allow_other,
+    };
+    let failed = || Error::file("serve", store);
+    let connection = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed())?;
+    let start = if *again { Start::Again } else { Start::New };
+    cairn_fuse::serve(connection, start, &service).map_err(failed())
+}

@@ -1,0 +1,25 @@
+//! Serves a store through FUSE, below the prefix at which programs with the preloaded library see
+//! it: for static programs, containers without the library, and shells of the same user.
+//!
+//! ```text
+//! server     answers the kernel's requests
+//! locks      byte-range locks, shared with preloaded programs
+//! requester  the process behind a request: its groups, whether it is being killed
+//! node       numbers of files in the kernel
+//! device     mounting, unmounting, and serving a mount on after its server died
+//! ```
+//!
+//! Must stay true: the kernel caches nothing of the store, neither data nor names nor attributes,
+//! so that both kinds of programs see the same files at the same moment. A file whose writer was
+//! killed is unclean, as without the mount. Everything that a server knows is in the store, so that
+//! another server can go on where it was killed.
+//!
+//! Does not start or watch servers; `cairn mount` does.
+
+pub mod device;
+mod locks;
+mod node;
+mod requester;
+mod server;
+
+pub use server::{Service, Start, serve};

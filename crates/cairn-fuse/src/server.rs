@@ -1,0 +1,965 @@
+//! Answers the kernel's requests.
+//!
+//! Must stay true:
+//! - The rights are those of the process that asks, at every call that a local file system checks.
+//! - An open description is held by two slots, this process's and the keeper's, so that it outlives
+//!   either. What it holds ends when the kernel releases it.
+//! - A request that comes a second time, because a server was killed before it answered, succeeds
+//!   if the first one has done the work.
+//! - A request that may wait for long does not keep others waiting.
+
+use cairn_core::{
+    Attributes, Caller, Credentials, HandleId, InodeId, OpenOptions, Opened, RenameMode, SlotId,
+    TimeUpdate, Timestamp,
+};
+use cairn_posix::data::io::{self as data, At};
+use cairn_posix::data::transfer::Buffers;
+use cairn_posix::files::{allocate, attributes, extended, file};
+use cairn_posix::mount::{self, Mount};
+use cairn_posix::process::server as files;
+use cairn_posix::{Errno, Result};
+use fuser::{
+    AccessFlags, BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, SessionACL, TimeOrNow, WriteFlags,
+};
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{io, process};
+
+use crate::locks::{Locks, Range};
+use crate::{device, node, requester};
+
+/// The kernel keeps no attribute and no name: preloaded programs change them without telling it.
+const NO_TIME: Duration = Duration::ZERO;
+/// Largest request, bytes. The kernel allows no more unless its administrator raised the limit, and
+/// larger ones are not faster.
+const REQUEST_BYTES: u32 = 1 << 20;
+/// Threads that answer requests.
+const THREADS: usize = 8;
+/// Pause of a thread that waits for a lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+/// Flag of a request that the kernel sends again.
+const AGAIN: u64 = 1 << 63;
+
+/// What is served, and to whom.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// Directory of the store.
+    pub store: PathBuf,
+    /// Prefix below which programs see its files.
+    pub prefix: PathBuf,
+    /// Slot that keeps open files if this server is killed.
+    pub keeper: SlotId,
+    /// Whether other users than the mount's owner have access, by the modes of files.
+    pub for_all: bool,
+}
+
+/// Whether the mount is new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// The kernel waits for its first answer.
+    New,
+    /// An earlier server of the mount died.
+    Again,
+}
+
+/// Serves a mount until it is unmounted. Errors: the store cannot be opened; the kernel refuses the
+/// connection.
+pub fn serve(connection: OwnedFd, start: Start, service: &Service) -> io::Result<()> {
+    let as_error = |errno: Errno| io::Error::from_raw_os_error(errno.0);
+    let prefix = service.prefix.as_os_str().as_bytes();
+    let mount = files::begin(service.store.as_os_str().as_bytes(), prefix).map_err(as_error)?;
+    if start == Start::Again {
+        let shared = mount.fs().share_handles(service.keeper, mount.slot());
+        shared.map_err(|error| as_error(error.into()))?;
+    }
+    let server = Server { mount, keeper: service.keeper, start, locks: Arc::default() };
+    let mut config = fuser::Config::default();
+    config.acl = if service.for_all { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(THREADS);
+    config.clone_fd = true;
+    let served = match start {
+        Start::New => fuser::Session::from_fd(server, connection, config.acl, config)?.run(),
+        Start::Again => device::go_on(server, connection, config)?.run(),
+    };
+    let _ = mount.fs().detach(mount.slot(), mount::now());
+    served
+}
+
+struct Server {
+    mount: &'static Mount,
+    keeper: SlotId,
+    start: Start,
+    locks: Arc<Locks>,
+}
+
+/// Where a name is: a directory, and the name in it.
+type Name<'a> = (INodeNo, &'a OsStr);
+
+fn is_again(request: &Request) -> bool {
+    u64::from(request.unique().0) & AGAIN != 0
+}
+
+fn handle(number: FileHandle) -> HandleId {
+    HandleId(number.0 as u32)
+}
+
+fn code(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.0)
+}
+
+fn time_of(time: Timestamp) -> SystemTime {
+    let (seconds, nanoseconds) = time.parts();
+    let whole = Duration::from_secs(seconds.unsigned_abs());
+    let base = if seconds < 0 { UNIX_EPOCH - whole } else { UNIX_EPOCH + whole };
+    base + Duration::from_nanos(nanoseconds as u64)
+}
+
+fn timestamp(time: SystemTime) -> Timestamp {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => Timestamp::from_parts(after.as_secs() as i64, i64::from(after.subsec_nanos())),
+        Err(error) => {
+            let before = error.duration();
+            Timestamp::from_parts(-(before.as_secs() as i64), -i64::from(before.subsec_nanos()))
+        }
+    }
+}
+
+fn kind_of(mode: u32) -> FileType {
+    match mode & libc::S_IFMT {
+        libc::S_IFDIR => FileType::Directory,
+        libc::S_IFLNK => FileType::Symlink,
+        _ => FileType::RegularFile,
+    }
+}
+
+fn shown(found: &Attributes) -> FileAttr {
+    FileAttr {
+        ino: node::number(found),
+        size: found.size,
+        blocks: found.allocated_bytes.div_ceil(512),
+        atime: time_of(found.accessed),
+        mtime: time_of(found.modified),
+        ctime: time_of(found.changed),
+        crtime: time_of(found.born),
+        kind: kind_of(found.mode),
+        perm: (found.mode & 0o7777) as u16,
+        nlink: found.links,
+        uid: found.uid,
+        gid: found.gid,
+        rdev: 0,
+        blksize: REQUEST_BYTES,
+        flags: 0,
+    }
+}
+
+/// Options of an open by the flags of `open(2)`.
+fn options(flags: i32) -> OpenOptions {
+    let (read, write) = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => (true, false),
+        libc::O_WRONLY => (false, true),
+        _ => (true, true),
+    };
+    OpenOptions {
+        read,
+        write,
+        append: flags & libc::O_APPEND != 0,
+        truncate: flags & libc::O_TRUNC != 0,
+        ..OpenOptions::default()
+    }
+}
+
+/// How the kernel treats an open file: requests go past its page cache, and mappings are possible.
+const OPENED: FopenFlags =
+    FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+
+impl Server {
+    /// Returns the caller behind a request.
+    fn caller(&self, request: &Request) -> Caller {
+        let credentials = Credentials { uid: request.uid(), gid: request.gid() };
+        // Root passes every check.
+        let groups = if credentials.uid == 0 { &[] } else { requester::groups(request.pid()) };
+        Caller { slot: self.mount.slot(), credentials, groups, now: mount::now() }
+    }
+
+    fn found(&self, number: INodeNo) -> Result<Attributes> {
+        node::attributes(self.mount, number)
+    }
+
+    fn inode(&self, number: INodeNo) -> Result<InodeId> {
+        Ok(self.found(number)?.inode)
+    }
+
+    fn look_up(&self, request: &Request, (parent, name): Name<'_>) -> Result<Attributes> {
+        let parent = self.inode(parent)?;
+        Ok(self.mount.fs().stat(&self.caller(request), parent, name.as_bytes(), false)?)
+    }
+
+    /// Lets the keeper hold a description, too.
+    fn keep(&self, opened: &Opened) -> FileHandle {
+        // Without the keeper, files that are open when this server is killed are unclean.
+        let _ = self.mount.fs().retain(self.keeper, opened.handle);
+        FileHandle(u64::from(opened.handle.0))
+    }
+
+    fn open(&self, request: &Request, number: INodeNo, flags: i32) -> Result<FileHandle> {
+        let inode = self.inode(number)?;
+        let caller = self.caller(request);
+        let options = OpenOptions { no_follow: true, ..options(flags) };
+        Ok(self.keep(&files::open(self.mount, &caller, (inode, b""), options, 0)?))
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        (parent, name): Name<'_>,
+        flags: i32,
+        mode: u32,
+    ) -> Result<(Attributes, FileHandle)> {
+        let parent = self.inode(parent)?;
+        let exclusive = flags & libc::O_EXCL != 0 && !is_again(request);
+        let options = OpenOptions { create: true, exclusive, no_follow: true, ..options(flags) };
+        let caller = self.caller(request);
+        let opened =
+            files::open(self.mount, &caller, (parent, name.as_bytes()), options, mode & 0o7777)?;
+        let found = self.mount.fs().attributes(opened.inode)?;
+        Ok((found, self.keep(&opened)))
+    }
+
+    /// Drops both references to a description.
+    fn release(&self, opened: HandleId) {
+        let own = files::release(self.mount, self.mount.slot(), opened);
+        let kept = files::release(self.mount, self.keeper, opened);
+        // The kernel reports no error of a release to anybody. Whoever reads the file finds it
+        // unclean if its data are not durable.
+        let _ = own.and(kept);
+    }
+
+    fn set_attributes(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        change: &Change,
+        opened: Option<FileHandle>,
+    ) -> Result<Attributes> {
+        let inode = self.inode(number)?;
+        let (fs, caller) = (self.mount.fs(), self.caller(request));
+        if let Some(size) = change.size {
+            match opened {
+                Some(opened) => fs.note_change(handle(opened))?,
+                None => fs.access(&caller, inode, b"", libc::W_OK as u32, false)?,
+            }
+            files::set_size(self.mount, inode, size)?;
+        }
+        if change.uid.is_some() || change.gid.is_some() {
+            fs.set_owner(&caller, inode, change.uid, change.gid)?;
+        }
+        if let Some(mode) = change.mode {
+            fs.set_mode(&caller, inode, mode & 0o7777)?;
+        }
+        let (accessed, modified) = change.times;
+        if (accessed, modified) != (TimeUpdate::Omit, TimeUpdate::Omit) {
+            fs.set_times(&caller, inode, accessed, modified)?;
+        }
+        Ok(fs.attributes(inode)?)
+    }
+
+    fn make_directory(
+        &self,
+        request: &Request,
+        (parent, name): Name<'_>,
+        mode: u32,
+    ) -> Result<Attributes> {
+        let (parent, caller) = (self.inode(parent)?, self.caller(request));
+        let made = self.mount.fs().make_directory(&caller, parent, name.as_bytes(), mode & 0o7777);
+        self.made(request, made, (parent, name))
+    }
+
+    /// Returns the attributes of what was made, now or by the same request before.
+    fn made(
+        &self,
+        request: &Request,
+        made: cairn_core::Result<InodeId>,
+        (parent, name): (InodeId, &OsStr),
+    ) -> Result<Attributes> {
+        match made {
+            Err(cairn_core::Error::Exists) if is_again(request) => {
+                let caller = self.caller(request);
+                Ok(self.mount.fs().stat(&caller, parent, name.as_bytes(), false)?)
+            }
+            made => Ok(self.mount.fs().attributes(made?)?),
+        }
+    }
+
+    fn make_node(
+        &self,
+        request: &Request,
+        (parent, name): Name<'_>,
+        mode: u32,
+    ) -> Result<Attributes> {
+        if !matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) {
+            return Err(Errno(libc::EPERM));
+        }
+        let flags = libc::O_WRONLY | libc::O_EXCL;
+        let (found, opened) = self.create(request, (parent, name), flags, mode)?;
+        self.release(handle(opened));
+        Ok(found)
+    }
+
+    fn link_to(
+        &self,
+        request: &Request,
+        (parent, name): Name<'_>,
+        target: &Path,
+    ) -> Result<Attributes> {
+        let (parent, caller) = (self.inode(parent)?, self.caller(request));
+        let target = target.as_os_str().as_bytes();
+        let made = self.mount.fs().symlink(&caller, target, parent, name.as_bytes());
+        self.made(request, made, (parent, name))
+    }
+
+    fn link(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        (parent, name): Name<'_>,
+    ) -> Result<Attributes> {
+        let (inode, parent) = (self.inode(number)?, self.inode(parent)?);
+        let caller = self.caller(request);
+        let linked = self.mount.fs().link(&caller, (inode, b""), (parent, name.as_bytes()), false);
+        self.made(request, linked.map(|()| inode), (parent, name))
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        (parent, name): Name<'_>,
+        (new_parent, new_name): Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (parent, new_parent) = (self.inode(parent)?, self.inode(new_parent)?);
+        let mode = match flags {
+            RenameFlags::RENAME_EXCHANGE => RenameMode::Exchange,
+            RenameFlags::RENAME_NOREPLACE => RenameMode::NoReplace,
+            flags if flags.is_empty() => RenameMode::Replace,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        let (from, to) = ((parent, name.as_bytes()), (new_parent, new_name.as_bytes()));
+        let renamed = self.mount.fs().rename(&self.caller(request), from, to, mode);
+        self.mount.reclaim();
+        done_before(request, renamed, cairn_core::Error::NotFound)
+    }
+
+    fn remove(&self, request: &Request, (parent, name): Name<'_>) -> Result<()> {
+        let parent = self.inode(parent)?;
+        let removed = self.mount.fs().unlink(&self.caller(request), parent, name.as_bytes());
+        self.mount.reclaim();
+        done_before(request, removed, cairn_core::Error::NotFound)
+    }
+
+    fn remove_directory(&self, request: &Request, (parent, name): Name<'_>) -> Result<()> {
+        let parent = self.inode(parent)?;
+        let caller = self.caller(request);
+        let removed = self.mount.fs().remove_directory(&caller, parent, name.as_bytes());
+        done_before(request, removed, cairn_core::Error::NotFound)
+    }
+
+    /// Calls `add` with each entry of a directory behind position `after`: its number, the position
+    /// behind it, its name, and its attributes. Stops when `add` returns true.
+    fn list(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        after: u64,
+        add: &mut dyn FnMut(u64, &OsStr, &Attributes) -> bool,
+    ) -> Result<()> {
+        let own = self.found(number)?;
+        if own.links == 0 {
+            // The directory was removed: not even the dots are left.
+            return Err(Errno(libc::ENOENT));
+        }
+        let fs = self.mount.fs();
+        if after < DOT && add(DOT, OsStr::new("."), &own) {
+            return Ok(());
+        }
+        if after < DOT_DOT {
+            let parent = fs.attributes(fs.parent(own.inode)?)?;
+            if add(DOT_DOT, OsStr::new(".."), &parent) {
+                return Ok(());
+            }
+        }
+        // Opening the directory was permitted; its mode may have changed since.
+        let caller = self.caller(request);
+        let caller = Caller { credentials: Credentials { uid: 0, ..caller.credentials }, ..caller };
+        let behind = after.saturating_sub(DOT_DOT);
+        fs.list(&caller, own.inode, behind, &mut |entry| {
+            // Removed meanwhile otherwise.
+            let Ok(found) = fs.attributes(entry.inode) else { return true };
+            !add(entry.cookie.saturating_add(DOT_DOT), OsStr::from_bytes(entry.name), &found)
+        })?;
+        Ok(())
+    }
+
+    fn write(&self, opened: HandleId, offset: u64, bytes: &[u8], appends: bool) -> Result<usize> {
+        let entry =
+            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: the entry describes `bytes`, which a write only reads.
+        let buffers = unsafe { Buffers::one(&entry) };
+        match appends {
+            true => data::append(opened, buffers, false),
+            false => data::write(opened, buffers, At::Offset(offset)),
+        }
+    }
+
+    fn set_lock(&self, request: &Request, key: (InodeId, u64), range: Range, reply: ReplyEmpty) {
+        match self.locks.set(self.mount, key, range) {
+            Err(Errno(libc::EAGAIN | libc::EACCES)) => {
+                let (mount, locks, pid) = (self.mount, self.locks.clone(), request.pid());
+                let wait = move || match wait_for_lock(mount, &locks, key, range, pid) {
+                    Ok(()) => reply.ok(),
+                    Err(errno) => reply.error(code(errno)),
+                };
+                // If no thread can be started, the reply is dropped, which the kernel sees as EIO.
+                let _ = thread::Builder::new().name("lock".to_string()).spawn(wait);
+            }
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(code(errno)),
+        }
+    }
+}
+
+fn wait_for_lock(
+    mount: &Mount,
+    locks: &Locks,
+    key: (InodeId, u64),
+    range: Range,
+    pid: u32,
+) -> Result<()> {
+    loop {
+        match locks.set(mount, key, range) {
+            Err(Errno(libc::EAGAIN | libc::EACCES)) if requester::is_interrupted(pid) => {
+                return Err(Errno(libc::EINTR));
+            }
+            Err(Errno(libc::EAGAIN | libc::EACCES)) => thread::sleep(LOCK_PAUSE),
+            set => return set,
+        }
+    }
+}
+
+/// Positions of the dots in a directory; those of names come behind them.
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+
+/// The result of an operation that fails with `missing` if it was done before.
+fn done_before(
+    request: &Request,
+    result: cairn_core::Result<()>,
+    missing: cairn_core::Error,
+) -> Result<()> {
+    match result {
+        Err(error) if error == missing && is_again(request) => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+/// Attributes to be set.
+struct Change {
+    mode: Option<u32>,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    size: Option<u64>,
+    /// Times of the last access and of the last modification.
+    times: (TimeUpdate, TimeUpdate),
+}
+
+fn update(time: Option<TimeOrNow>) -> TimeUpdate {
+    match time {
+        None => TimeUpdate::Omit,
+        Some(TimeOrNow::Now) => TimeUpdate::Now,
+        Some(TimeOrNow::SpecificTime(time)) => TimeUpdate::At(timestamp(time)),
+    }
+}
+
+thread_local! {
+    /// Bytes of the read under way.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Answers with an entry of the kernel's name cache, or with the error.
+fn entry(reply: ReplyEntry, result: Result<Attributes>) {
+    match result {
+        Ok(found) => reply.entry(&NO_TIME, &shown(&found), Generation(0)),
+        Err(errno) => reply.error(code(errno)),
+    }
+}
+
+fn empty(reply: ReplyEmpty, result: Result<()>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(code(errno)),
+    }
+}
+
+fn attr(reply: ReplyAttr, result: Result<Attributes>) {
+    match result {
+        Ok(found) => reply.attr(&NO_TIME, &shown(&found)),
+        Err(errno) => reply.error(code(errno)),
+    }
+}
+
+/// Answers with a value, or with its size if the caller gave no room for it.
+fn value(reply: ReplyXattr, size: u32, result: Result<Vec<u8>>) {
+    match result {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(errno) => reply.error(code(errno)),
+    }
+}
+
+impl Filesystem for Server {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        if self.start == Start::Again {
+            // The kernel keeps what the first server asked for.
+            return Ok(());
+        }
+        let _ = config.set_max_write(REQUEST_BYTES);
+        for wanted in [
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_POSIX_LOCKS,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_HAS_RESEND,
+        ] {
+            // An older kernel lacks some.
+            let _ = config.add_capabilities(wanted);
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        entry(reply, self.look_up(request, (parent, name)));
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        attr(reply, self.found(number));
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        opened: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let times = (update(accessed), update(modified));
+        let change = Change { mode, uid, gid, size, times };
+        attr(reply, self.set_attributes(request, number, &change, opened));
+    }
+
+    fn readlink(&self, request: &Request, number: INodeNo, reply: ReplyData) {
+        let read = || {
+            let (inode, mut target) = (self.inode(number)?, Vec::new());
+            self.mount.fs().read_link(&self.caller(request), inode, b"", &mut target)?;
+            Ok(target)
+        };
+        match read() {
+            Ok(target) => reply.data(&target),
+            Err(errno) => reply.error(code(errno)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        _: u32,
+        reply: ReplyEntry,
+    ) {
+        entry(reply, self.make_node(request, (parent, name), mode));
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        reply: ReplyEntry,
+    ) {
+        entry(reply, self.make_directory(request, (parent, name), mode));
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.remove(request, (parent, name)));
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.remove_directory(request, (parent, name)));
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        entry(reply, self.link_to(request, (parent, name), target));
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        empty(reply, self.rename(request, (parent, name), (new_parent, new_name), flags));
+    }
+
+    fn link(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        parent: INodeNo,
+        name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        entry(reply, self.link(request, number, (parent, name)));
+    }
+
+    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.open(request, number, flags.0) {
+            Ok(opened) => reply.opened(opened, OPENED),
+            Err(errno) => reply.error(code(errno)),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        match self.create(request, (parent, name), flags, mode) {
+            Ok((found, opened)) => {
+                reply.created(&NO_TIME, &shown(&found), Generation(0), opened, OPENED);
+            }
+            Err(errno) => reply.error(code(errno)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        opened: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        BUFFER.with_borrow_mut(|buffer| {
+            let size = size.min(REQUEST_BYTES) as usize;
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            let target = &mut buffer[..size];
+            let entry = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: size };
+            // SAFETY: the entry describes `target`, which nobody else uses meanwhile.
+            let buffers = unsafe { Buffers::one(&entry) };
+            match data::read(handle(opened), buffers, At::Offset(offset)) {
+                Ok(length) => reply.data(&buffer[..length]),
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        opened: FileHandle,
+        offset: u64,
+        bytes: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        // Pages of a mapping have a place of their own.
+        let is_of_mapping = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let appends = flags.0 & libc::O_APPEND != 0 && !is_of_mapping;
+        match self.write(handle(opened), offset, bytes, appends) {
+            Ok(length) => reply.written(length as u32),
+            Err(errno) => reply.error(code(errno)),
+        }
+    }
+
+    fn flush(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        opened: FileHandle,
+        owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        let opened = handle(opened);
+        if let Ok(info) = self.mount.fs().handle(opened) {
+            self.locks.end((info.inode, owner.0));
+            if info.write && requester::is_killed(request.pid()) {
+                let _ = self.mount.fs().note_death(opened);
+            }
+        } else if let Ok(inode) = self.inode(number) {
+            self.locks.end((inode, owner.0));
+        }
+        reply.ok();
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        opened: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.release(handle(opened));
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, opened: FileHandle, _: bool, reply: ReplyEmpty) {
+        empty(reply, file::sync(handle(opened)));
+    }
+
+    fn opendir(&self, request: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let permitted = || {
+            let inode = self.inode(number)?;
+            let caller = self.caller(request);
+            Ok(self.mount.fs().access(&caller, inode, b"", libc::R_OK as u32, false)?)
+        };
+        match permitted() {
+            Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
+            Err(errno) => reply.error(code(errno)),
+        }
+    }
+
+    fn readdir(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let listed = self.list(request, number, offset, &mut |position, name, found| {
+            reply.add(node::number(found), position, kind_of(found.mode), name)
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(code(errno)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let listed = self.list(request, number, offset, &mut |position, name, found| {
+            let number = node::number(found);
+            reply.add(number, position, name, &NO_TIME, &shown(found), Generation(0))
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(code(errno)),
+        }
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        empty(reply, file::sync_all());
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        match attributes::statvfs(self.mount) {
+            Ok(space) => reply.statfs(
+                space.f_blocks,
+                space.f_bfree,
+                space.f_bavail,
+                space.f_files,
+                space.f_ffree,
+                space.f_bsize as u32,
+                space.f_namemax as u32,
+                space.f_frsize as u32,
+            ),
+            Err(errno) => reply.error(code(errno)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        bytes: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        let set = || {
+            let (inode, caller) = (self.inode(number)?, self.caller(request));
+            let update = extended::update(flags)?;
+            Ok(self.mount.fs().set_extended(&caller, inode, name.as_bytes(), bytes, update)?)
+        };
+        empty(reply, set());
+    }
+
+    fn getxattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
+        let get = || {
+            let (inode, caller) = (self.inode(number)?, self.caller(request));
+            Ok(self.mount.fs().extended(&caller, inode, name.as_bytes())?)
+        };
+        value(reply, size, get());
+    }
+
+    fn listxattr(&self, _: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        value(reply, size, self.inode(number).and_then(extended::list));
+    }
+
+    fn removexattr(&self, request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let remove = || {
+            let (inode, caller) = (self.inode(number)?, self.caller(request));
+            Ok(self.mount.fs().remove_extended(&caller, inode, name.as_bytes())?)
+        };
+        empty(reply, remove());
+    }
+
+    fn access(&self, request: &Request, number: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let permitted = || {
+            let (inode, caller) = (self.inode(number)?, self.caller(request));
+            let mask = mask.bits() as u32 & 7;
+            Ok(self.mount.fs().access(&caller, inode, b"", mask, false)?)
+        };
+        empty(reply, permitted());
+    }
+
+    fn getlk(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        _: u32,
+        reply: ReplyLock,
+    ) {
+        let range = Range { start, end, kind };
+        let found = self
+            .inode(number)
+            .and_then(|inode| self.locks.get(self.mount, (inode, owner.0), range));
+        match found {
+            // The kernel does not say which process has a lock of a description.
+            Ok(found) => reply.locked(found.start, found.end, found.kind, process::id()),
+            Err(errno) => reply.error(code(errno)),
+        }
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        _: u32,
+        waits: bool,
+        reply: ReplyEmpty,
+    ) {
+        let range = Range { start, end, kind };
+        match self.inode(number) {
+            Ok(inode) if waits => self.set_lock(request, (inode, owner.0), range, reply),
+            Ok(inode) => empty(reply, self.locks.set(self.mount, (inode, owner.0), range)),
+            Err(errno) => reply.error(code(errno)),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        opened: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let (offset, length) = (offset as i64, length as i64);
+        empty(reply, allocate::change(handle(opened), mode, offset, length));
+    }
+
+    fn lseek(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        opened: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        match file::seek(handle(opened), offset, whence) {
+            Ok(position) => reply.offset(position),
+            Err(errno) => reply.error(code(errno)),
+        }
+    }
+}
