@@ -9,3 +9,4 @@ pub mod extended;
 pub mod file;
 pub mod names;
 pub mod path;
+pub mod place;

@@ -5,11 +5,13 @@
 //!
 //! ```text
 //! process      fork, exec, exit; MPI ranks; a program's calls about its job; served libc functions
+//! mapping      mmap and other calls on the address space
 //! files        path routing; calls on files by name; the current directory
 //! data         calls that move data: io.rs -> transfer.rs
-//! mapping      mmap
-//! descriptors  descriptor routing; placeholder descriptors; file locks; descriptors sent by socket
+//! descriptors  placeholder descriptors; dup and close; file locks; descriptors sent by socket
+//! pages        what the pages of mapped files show
 //! mount        the process's one mount
+//! task         descriptor table, current directory, list of mappings
 //! kernel       system calls past the C library
 //! ```
 //!
@@ -24,7 +26,9 @@ pub mod files;
 pub mod kernel;
 pub mod mapping;
 pub mod mount;
+pub mod pages;
 pub mod process;
+pub mod task;
 
 pub use cairn_core::{
     Above, Attributes, HandleId, HandleInfo, InodeId, NAME_BYTES_MAX, PATH_BYTES_MAX, PathBounds,

@@ -24,12 +24,10 @@ use cairn_device::{Device, Namespace, Store, StoreError, TierPlace};
 use cairn_platform::descriptor::Descriptor;
 use cairn_platform::{process, sys};
 
-use crate::descriptors::{placeholder, table};
 use crate::error::{Errno, Result};
-use crate::files::cwd;
 use crate::kernel::configuration::{self, Configuration, Scope};
 use crate::kernel::latch::Latch;
-use crate::mapping;
+use crate::task::{fs_context, internal_floor, mappings, store_inodes, table};
 
 /// Name of the namespace that all processes of the node share.
 const NODE: &str = "node";
@@ -193,7 +191,7 @@ fn attach() -> Result<&'static Mount> {
     mount.pid.store(identity.pid, Ordering::Relaxed);
     mount.generation.store(process::generation(), Ordering::Relaxed);
     let mount: &'static Mount = Box::leak(mount);
-    mount.internal_descriptors(&mut placeholder::note_internal);
+    mount.internal_descriptors(&mut internal_floor::note);
     if attached.known {
         mount.recognise_descriptors()?;
     }
@@ -459,8 +457,8 @@ impl Mount {
         if !prepared || self.fs().spawn_child(self.slot(), identity).is_err() {
             let attached = self.with_room(|| self.fs().attach(identity))?;
             self.retain_all(attached.slot, |_| true);
-            mapping::retain(self, attached.slot);
-            cwd::retain(self, attached.slot);
+            mappings::retain(self.fs(), attached.slot);
+            fs_context::retain(self.fs(), attached.slot);
             self.slot.store(attached.slot.0, Ordering::Relaxed);
         }
         self.pid.store(identity.pid, Ordering::Relaxed);
@@ -535,13 +533,25 @@ impl Mount {
     /// After an exec: enters the descriptors that survived it in the table and gives up the handles
     /// of those that did not.
     fn recognise_descriptors(&self) -> Result<()> {
-        placeholder::for_each_inherited(self, |descriptor, handle| {
-            let retain = || Ok(self.fs().retain(self.slot(), handle)?);
-            table::refer(handle, retain).and_then(|()| table::put(descriptor, handle)).is_ok()
+        let mut outcome = Ok(());
+        store_inodes::for_each_placeholder(|descriptor, placeholder| {
+            outcome = self.recognise(descriptor, placeholder);
+            outcome.is_ok()
         })?;
-        let held = |handle| table::holds(handle) || cwd::holds(handle);
+        outcome?;
+        let held = |handle| table::holds(handle) || fs_context::holds(handle);
         self.fs().retain_only(self.slot(), &held, now())?;
         self.fs().mark_exec(self.slot(), false)?;
+        Ok(())
+    }
+
+    /// Enters an inherited descriptor, a placeholder with this inode, if its handle is open.
+    fn recognise(&self, descriptor: i32, placeholder: u64) -> Result<()> {
+        if let Some(handle) = self.fs().handle_by_placeholder(placeholder)? {
+            let retain = || Ok(self.fs().retain(self.slot(), handle)?);
+            // A descriptor that cannot be entered does not keep the others out.
+            drop(table::refer(handle, retain).and_then(|()| table::put(descriptor, handle)));
+        }
         Ok(())
     }
 

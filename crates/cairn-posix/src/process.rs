@@ -16,12 +16,14 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use cairn_core::{HandleId, SlotId};
 use cairn_platform::{mlock_exempt, sys};
 
-use crate::descriptors::{fd_passing, locks, placeholder, readers, table, upkeep};
+use crate::descriptors::{fd_passing, locks, placeholder, upkeep};
 use crate::error::{Errno, Result};
 use crate::files::{cwd, file};
 use crate::kernel::configuration;
 use crate::mapping;
 use crate::mount::{self, Mount};
+use crate::pages::readers;
+use crate::task::{fs_context, store_inodes, table};
 
 /// Whether this process may hold anything of ours that a child would inherit: an attached mount,
 /// descriptors, or a current directory. If it was executed with such descriptors or directory,
@@ -34,7 +36,7 @@ pub fn has_inheritable_state() -> bool {
     if configuration::get().is_none() || HAS_NOTHING.load(Ordering::Relaxed) {
         return false;
     }
-    let inherited = placeholder::is_any_inherited() || cwd::inode().is_some();
+    let inherited = store_inodes::has_placeholders() || cwd::inode().is_some();
     // Descriptors and directories of a store that is gone are lost.
     let has_inheritable_state = inherited && mount::current().is_ok();
     // Descriptors received later in messages make themselves known.
@@ -77,7 +79,7 @@ impl Spawn {
         placeholder::forked();
         readers::forked();
         fd_passing::forked();
-        cwd::forked();
+        fs_context::forked();
         // Memory locks are not inherited across a fork.
         mlock_exempt::set_following(false);
         if let Some((mount, child)) = self.0 {
@@ -150,7 +152,7 @@ fn survives_exec(handle: HandleId) -> bool {
 }
 
 fn has_working_directory() -> bool {
-    !cwd::is_foreign() && cwd::inode().is_some()
+    !fs_context::is_foreign() && cwd::inode().is_some()
 }
 
 /// Notes that `exit` was called: handlers and destructors run now, which may close files. If a rank

@@ -7,8 +7,9 @@ use std::ffi::CStr;
 
 use cairn_posix::PathError;
 use cairn_posix::files::directory::{self, Stream};
-use cairn_posix::files::path::Place;
+use cairn_posix::files::place::Place;
 use cairn_posix::files::{cwd, file, names};
+use cairn_posix::task::fs_context;
 use common::*;
 
 fn next(stream: &Stream) -> Option<(String, u8)> {
@@ -174,7 +175,7 @@ fn current_directory_of_ours_makes_relative_paths_ours() {
     assert_eq!(cwd::path().unwrap().unwrap_err().0, libc::ENOENT);
     std::env::set_current_dir("/tmp").unwrap();
     cwd::left();
-    assert!(cwd::is_foreign() && cwd::path().is_none());
+    assert!(fs_context::is_foreign() && cwd::path().is_none());
     names::remove_directory(&at("work")).unwrap();
 }
 
@@ -198,11 +199,11 @@ fn relative_path_can_name_the_mount_from_outside() {
 #[test]
 fn umask_is_applied_to_files_and_directories() {
     let _turn = turn();
-    let before = cwd::umask();
-    cwd::set_umask(0o027);
+    let before = fs_context::umask();
+    fs_context::set_umask(0o027);
     let descriptor = file::open(&at("masked"), libc::O_CREAT | libc::O_WRONLY, 0o666).unwrap();
     names::make_directory(&at("masked-directory"), 0o777).unwrap();
-    cwd::set_umask(before);
+    fs_context::set_umask(before);
     assert_eq!(file::stat(&at("masked"), true).unwrap().mode & 0o7777, 0o640);
     assert_eq!(file::stat(&at("masked-directory"), true).unwrap().mode & 0o7777, 0o750);
     close(descriptor);

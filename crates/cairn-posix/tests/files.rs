@@ -172,7 +172,7 @@ fn number_taken_by_another_file_is_not_ours_any_more() {
     let null = cairn_posix::kernel::openat(libc::AT_FDCWD, c"/dev/null", libc::O_RDWR, 0).unwrap();
     let before = usage().handles;
     assert_eq!(descriptor::duplicate_to(null, file, 0), Ok(file));
-    assert!(!cairn_posix::descriptors::table::is_ours(file));
+    assert!(!cairn_posix::task::table::is_ours(file));
     assert_eq!(usage().handles, before - 1);
     cairn_posix::kernel::close(file).unwrap();
     cairn_posix::kernel::close(null).unwrap();

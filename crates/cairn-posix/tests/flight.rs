@@ -4,9 +4,10 @@ mod common;
 
 use cairn_device::Store;
 use cairn_device::store::namespace::open_namespace;
-use cairn_posix::descriptors::fd_passing::{self, Token};
-use cairn_posix::descriptors::{placeholder, table};
+use cairn_posix::descriptors::fd_passing::Token;
+use cairn_posix::descriptors::recognition;
 use cairn_posix::kernel::configuration;
+use cairn_posix::task::table;
 use cairn_posix::{Errno, kernel};
 use common::*;
 
@@ -40,7 +41,7 @@ fn description_whose_owner_closed_it_is_open_as_long_as_a_token_is_anywhere() {
     drop(token);
     look_after();
     assert_eq!(state("sent"), (1, false));
-    fd_passing::received(copy);
+    recognition::received(copy);
     assert_eq!(mount().fs().flights(), 0, "the receiver sees that nothing is on its way");
     write(copy, b"receiver").unwrap();
     let flags = kernel::fcntl(copy, libc::F_GETFD, 0);
@@ -104,7 +105,7 @@ fn token_can_be_neither_read_nor_written_and_one_that_came_unseen_is_recognised(
     // SAFETY: changes no handler: the Rust runtime ignores the signal already.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     assert_eq!(kernel::write(copy, b"x"), Err(cairn_platform::sys::Errno(libc::EPIPE)));
-    assert!(placeholder::classify(copy) && table::is_ours(copy));
+    assert!(recognition::classify(copy) && table::is_ours(copy));
     assert_eq!(kernel::write(copy, b"x"), Err(cairn_platform::sys::Errno(libc::EBADF)));
     [file, copy].into_iter().for_each(close);
     assert_eq!(Token::of(file).err(), Some(EBADF));

@@ -11,7 +11,7 @@ use cairn_posix::descriptors::locks;
 use cairn_posix::files::{file, names};
 use cairn_posix::mapping::{self, Request};
 use cairn_posix::process::Exec;
-use cairn_posix::{Errno, kernel};
+use cairn_posix::{Errno, kernel, pages};
 use common::*;
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -164,7 +164,7 @@ fn blocks_cut_from_a_mapped_file_are_nobody_elses_before_it_is_unmapped() {
         mapped.store(20 * HUGEBLOCK, &[0xee; HUGEBLOCK]);
         assert_eq!(get("other"), pattern(64 * HUGEBLOCK, 6));
         remove("other");
-        mapping::follow(attributes(name).inode);
+        pages::follow(attributes(name).inode);
         file::truncate_handle(handle(descriptor), 40 * HUGEBLOCK as i64).unwrap();
         assert_eq!(mapped.load(20 * HUGEBLOCK..20 * HUGEBLOCK + 2), [0, 0]);
         close(descriptor);

@@ -5,9 +5,10 @@ mod common;
 
 use cairn_core::Position;
 use cairn_posix::data::io::At;
-use cairn_posix::descriptors::{placeholder, table};
+use cairn_posix::descriptors::{internal, recognition};
 use cairn_posix::kernel;
 use cairn_posix::process::{Exec, Spawn};
+use cairn_posix::task::table;
 use common::*;
 
 #[test]
@@ -229,10 +230,10 @@ fn unknown_descriptor_on_a_placeholder_is_recognised() {
     // A duplicate made without our hooks, as descriptor passing makes them.
     let duplicate = kernel::fcntl(file, libc::F_DUPFD, 0).unwrap();
     assert!(!table::is_ours(duplicate));
-    assert!(placeholder::classify(duplicate));
+    assert!(recognition::classify(duplicate));
     assert_eq!(read(duplicate, 3).unwrap(), b"456");
     let null = kernel::openat(libc::AT_FDCWD, c"/dev/null", libc::O_RDONLY, 0).unwrap();
-    assert!(!placeholder::classify(null) && !placeholder::classify(-1));
+    assert!(!recognition::classify(null) && !recognition::classify(-1));
     kernel::close(null).unwrap();
     [file, duplicate].into_iter().for_each(close);
     remove("known");
@@ -242,7 +243,7 @@ fn unknown_descriptor_on_a_placeholder_is_recognised() {
 fn our_own_descriptors_are_told_from_the_applications() {
     let _turn = turn();
     let file = create("own");
-    let internal: Vec<i32> = (3..2000).filter(|&number| placeholder::is_internal(number)).collect();
+    let internal: Vec<i32> = (3..2000).filter(|&number| internal::is_internal(number)).collect();
     assert!(!internal.is_empty() && !internal.contains(&file));
     cairn_posix::descriptors::descriptor::close_range(3, u32::MAX).unwrap();
     assert!(!table::is_ours(file));

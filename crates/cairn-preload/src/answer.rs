@@ -8,10 +8,11 @@ use core::ffi::{CStr, c_int};
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use cairn_posix::descriptors::{placeholder, table};
-use cairn_posix::files::path::Place;
+use cairn_posix::descriptors::recognition;
+use cairn_posix::files::place::Place;
 use cairn_posix::kernel::calls::{self, Outcome};
 use cairn_posix::kernel::{address, configuration, gate, stack};
+use cairn_posix::task::table;
 use cairn_posix::{Errno, PathError, PathResult, Result, mount};
 
 /// Type that C functions return, with its value for failure.
@@ -379,7 +380,7 @@ pub fn is_ours(descriptor: c_int) -> bool {
 #[cold]
 pub fn recognise(descriptor: c_int) -> bool {
     let before = errno();
-    let found = guarded(|| Ok::<_, Errno>(placeholder::classify(descriptor)));
+    let found = guarded(|| Ok::<_, Errno>(recognition::classify(descriptor)));
     set_errno(before);
     found == Ok(true)
 }

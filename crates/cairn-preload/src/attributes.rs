@@ -4,7 +4,7 @@ use cairn_posix::descriptors::description;
 use core::ffi::{c_char, c_int};
 
 use cairn_posix::files::file;
-use cairn_posix::files::path::Place;
+use cairn_posix::files::place::Place;
 use cairn_posix::{Errno, HandleId, PathResult, Result};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
 

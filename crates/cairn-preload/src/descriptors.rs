@@ -3,9 +3,10 @@
 use cairn_posix::descriptors::description;
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
 
-use cairn_posix::descriptors::{descriptor, locks, placeholder, table};
+use cairn_posix::descriptors::{descriptor, internal, locks};
 use cairn_posix::files::file;
 use cairn_posix::kernel::configuration;
+use cairn_posix::task::table;
 use cairn_posix::{Errno, HandleId, Result, kernel};
 use libc::off_t;
 
@@ -19,7 +20,7 @@ fn close_number(symbol: &'static str, number: c_int, real: impl FnOnce(c_int) ->
         streams::descriptor_changed(number);
         return result;
     }
-    if placeholder::is_internal(number) {
+    if internal::is_internal(number) {
         // The application never opened this number.
         set_errno(libc::EBADF);
         return -1;
@@ -112,7 +113,7 @@ unsafe fn duplicate_to(
     flags: c_int,
     real: impl FnOnce() -> c_int,
 ) -> c_int {
-    if !table::is_ours(from) && !table::is_ours(to) && !placeholder::is_internal(to) {
+    if !table::is_ours(from) && !table::is_ours(to) && !internal::is_internal(to) {
         return real();
     }
     streams::about_to_change(to);

@@ -2,10 +2,10 @@
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
-use cairn_posix::descriptors::table;
 use cairn_posix::files::cwd;
 use cairn_posix::files::directory::{self, Stream};
 use cairn_posix::kernel::{address, configuration};
+use cairn_posix::task::{fs_context, table};
 use cairn_posix::{Errno, Result};
 use libc::{DIR, dirent64, size_t, ssize_t};
 
@@ -179,7 +179,7 @@ pub unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
 }
 
 fn left(result: c_int) -> c_int {
-    if result == 0 && !cwd::is_foreign() {
+    if result == 0 && !fs_context::is_foreign() {
         let _ = guarded(|| {
             cwd::left();
             Ok::<_, Errno>(())
@@ -232,7 +232,7 @@ unsafe fn working_path(path: Result<Vec<u8>>, buffer: *mut c_char, size: size_t)
 }
 
 fn ours() -> Option<Result<Vec<u8>>> {
-    match configuration::get().is_none() || cwd::is_foreign() {
+    match configuration::get().is_none() || fs_context::is_foreign() {
         true => None,
         false => guarded(|| Ok::<_, Errno>(cwd::path())).unwrap_or(None),
     }

@@ -6,11 +6,12 @@ use cairn_posix::descriptors::description;
 use core::ffi::{CStr, c_char, c_int};
 
 use cairn_posix::data::copy;
-use cairn_posix::descriptors::table;
-use cairn_posix::files::path::{self, Place, Route};
+use cairn_posix::files::path::{self, Route};
+use cairn_posix::files::place::Place;
 use cairn_posix::files::{file, names};
 use cairn_posix::kernel::{address, configuration};
 use cairn_posix::process::{Exec, unserved};
+use cairn_posix::task::table;
 use cairn_posix::{Errno, PathResult};
 
 use crate::answer::{

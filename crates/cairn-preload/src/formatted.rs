@@ -8,7 +8,7 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use cairn_posix::data::copy::{self, End};
-use cairn_posix::descriptors::table;
+use cairn_posix::task::table;
 use cairn_posix::{Errno, kernel};
 use libc::size_t;
 

@@ -2,9 +2,10 @@
 
 use core::ffi::{c_char, c_int};
 
-use cairn_posix::descriptors::table;
-use cairn_posix::files::path::{self, Place, Route};
+use cairn_posix::files::path::{self, Route};
+use cairn_posix::files::place::Place;
 use cairn_posix::files::{cwd, names};
+use cairn_posix::task::table;
 use cairn_posix::{Errno, HandleId, PathResult};
 
 /// Place to work on, if the call is Cairn's. The name of an open descriptor (`/dev/fd/3`) is a
@@ -83,7 +84,7 @@ macro_rules! path_hooks {
         $directory == libc::AT_FDCWD && cairn_posix::files::path::is_foreign($path)
     };
     (@passes $path:ident [$($directory:ident)?] [$then:path]) => {
-        !cairn_posix::descriptors::table::in_use() && path_hooks!(@passes $path [$($directory)?] [])
+        !cairn_posix::task::table::in_use() && path_hooks!(@passes $path [$($directory)?] [])
     };
 }
 
@@ -165,7 +166,7 @@ macro_rules! descriptor_hooks {
         $(#[$attribute])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($descriptor: c_int $(, $argument: $type)*) -> $result {
-            if let Some($handle) = cairn_posix::descriptors::table::lookup($descriptor) {
+            if let Some($handle) = cairn_posix::task::table::lookup($descriptor) {
                 $($crate::hooks::$point();)?
                 return $crate::answer::answer(|| $ours);
             }
@@ -176,7 +177,7 @@ macro_rules! descriptor_hooks {
             if result == <$result as $crate::answer::Answer>::FAILED
                 && $crate::answer::recognise_after_failure($descriptor)
             {
-                if let Some($handle) = cairn_posix::descriptors::table::lookup($descriptor) {
+                if let Some($handle) = cairn_posix::task::table::lookup($descriptor) {
                     return $crate::answer::answer(|| $ours);
                 }
             }

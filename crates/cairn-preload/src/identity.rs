@@ -4,9 +4,9 @@
 
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
-use cairn_posix::descriptors::table;
-use cairn_posix::files::cwd::{self, Split};
+use cairn_posix::files::cwd::Split;
 use cairn_posix::kernel::configuration;
+use cairn_posix::task::{fs_context, table};
 use cairn_posix::{Errno, kernel, process};
 use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
 
@@ -82,7 +82,7 @@ pub unsafe extern "C-unwind" fn ulimit(command: c_int, limit: c_long) -> c_long 
 pub unsafe extern "C-unwind" fn umask(mask: mode_t) -> mode_t {
     // SAFETY: the caller's own argument.
     let before = unsafe { library!(umask: fn(mode_t) -> mode_t)(mask) };
-    cwd::set_umask(mask);
+    fs_context::set_umask(mask);
     before
 }
 

@@ -7,11 +7,12 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use cairn_posix::descriptors::{locks, placeholder};
+use cairn_posix::descriptors::{locks, recognition};
 use cairn_posix::files::cwd;
 use cairn_posix::kernel::latch::Held;
 use cairn_posix::kernel::{configuration, stack};
 use cairn_posix::process::{self, Spawn};
+use cairn_posix::task::store_inodes;
 use cairn_posix::{Errno, Result, mapping, mount};
 use libc::{pid_t, size_t};
 
@@ -39,7 +40,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
         stack::begin();
     }
     dispatch::begin();
-    if !(0..=2).any(placeholder::may_be_ours) {
+    if !(0..=2).any(store_inodes::may_be_placeholder) {
         return;
     }
     match sanitizers::may_use_threads() {
@@ -54,7 +55,7 @@ static LOOKS_LATE: AtomicBool = AtomicBool::new(false);
 fn look_at_standard_descriptors() {
     let before = errno();
     for number in 0..=2 {
-        let is_ours = guarded(|| Ok::<_, Errno>(placeholder::classify(number)));
+        let is_ours = guarded(|| Ok::<_, Errno>(recognition::classify(number)));
         if is_ours == Ok(true) {
             streams::descriptor_changed(number);
         }

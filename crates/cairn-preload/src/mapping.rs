@@ -2,9 +2,9 @@
 
 use core::ffi::{c_int, c_void};
 
-use cairn_posix::descriptors::table;
 use cairn_posix::kernel::configuration;
 use cairn_posix::mapping::{self, Request};
+use cairn_posix::task::table;
 use cairn_posix::{Errno, Result, mount};
 use libc::size_t;
 

@@ -2,10 +2,11 @@
 
 use core::ffi::{CStr, c_char, c_int, c_uint};
 
-use cairn_posix::descriptors::table;
 use cairn_posix::files::names;
-use cairn_posix::files::path::{Place, Route};
+use cairn_posix::files::path::Route;
+use cairn_posix::files::place::Place;
 use cairn_posix::kernel::address;
+use cairn_posix::task::table;
 use cairn_posix::{Errno, PathError, PathResult, Result, kernel};
 use libc::{mode_t, size_t, ssize_t};
 

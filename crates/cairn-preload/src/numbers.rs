@@ -18,7 +18,7 @@ use crate::sockets;
 
 /// Called when the C library has opened a stream.
 pub fn stream_opened(stream: *mut FILE) {
-    if !stream.is_null() && cairn_posix::descriptors::table::in_use() {
+    if !stream.is_null() && cairn_posix::task::table::in_use() {
         // SAFETY: the C library has just returned it.
         opened(unsafe { library!(fileno: fn(*mut FILE) -> c_int)(stream) });
     }
@@ -38,7 +38,7 @@ pub unsafe fn pair_opened(result: c_int, numbers: *const c_int) -> c_int {
 /// # Safety
 /// After success both `numbers` are valid.
 unsafe fn both_opened(result: c_int, numbers: [*const c_int; 2]) -> c_int {
-    if result == 0 && cairn_posix::descriptors::table::in_use() {
+    if result == 0 && cairn_posix::task::table::in_use() {
         // SAFETY: promised by the caller.
         for number in numbers.map(|number| unsafe { *number }) {
             opened(number);
@@ -90,13 +90,13 @@ macro_rules! acceptors {
             descriptor: c_int, address: *mut sockaddr, length: *mut socklen_t $(, $more: $type)*
         ) -> c_int {
             let refused = |handle| answer(|| sockets::refused::<c_int>(handle));
-            if let Some(handle) = cairn_posix::descriptors::table::lookup(descriptor) {
+            if let Some(handle) = cairn_posix::task::table::lookup(descriptor) {
                 return refused(handle);
             }
             let real = next!($name: fn(c_int, *mut sockaddr, *mut socklen_t $(, $type)*) -> c_int);
             // SAFETY: the caller's own arguments.
             let result = unsafe { real(descriptor, address, length $(, $more)*) };
-            match cairn_posix::descriptors::table::lookup(descriptor) {
+            match cairn_posix::task::table::lookup(descriptor) {
                 Some(handle) if result == -1 && recognise_after_failure(descriptor) => refused(handle),
                 _ => opened(result),
             }

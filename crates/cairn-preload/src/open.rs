@@ -2,9 +2,11 @@
 
 use core::ffi::{CStr, c_char, c_int, c_uint};
 
-use cairn_posix::descriptors::{descriptor, table};
-use cairn_posix::files::path::{Place, Route};
+use cairn_posix::descriptors::descriptor;
+use cairn_posix::files::path::Route;
+use cairn_posix::files::place::Place;
 use cairn_posix::files::{file, names};
+use cairn_posix::task::table;
 use cairn_posix::{Errno, PathBounds, PathResult};
 
 use crate::answer::{answer_path, answer_path_as, set_errno};

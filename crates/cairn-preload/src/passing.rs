@@ -6,9 +6,10 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use cairn_posix::descriptors::fd_passing::{self, Token};
-use cairn_posix::descriptors::table;
+use cairn_posix::descriptors::fd_passing::Token;
+use cairn_posix::descriptors::recognition;
 use cairn_posix::kernel::{address, configuration};
+use cairn_posix::task::table;
 use cairn_posix::{Errno, Result};
 use libc::{CMSG_DATA, CMSG_LEN, cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
 
@@ -327,7 +328,7 @@ pub unsafe extern "C-unwind" fn pidfd_getfd(process: c_int, number: c_int, flags
 pub fn got(descriptor: c_int) -> c_int {
     if descriptor >= 0 && configuration::get().is_some() {
         let _ = guarded(|| {
-            fd_passing::received(descriptor);
+            recognition::received(descriptor);
             Ok::<_, Errno>(())
         });
     }

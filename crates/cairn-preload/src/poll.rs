@@ -3,9 +3,9 @@
 use cairn_posix::descriptors::description;
 use core::ffi::{c_int, c_void};
 
-use cairn_posix::descriptors::table;
 use cairn_posix::kernel::calls::Outcome;
 use cairn_posix::kernel::{address, configuration};
+use cairn_posix::task::table;
 use cairn_posix::{Errno, kernel};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 

@@ -7,7 +7,8 @@
 use core::ffi::{c_char, c_int, c_long};
 
 use cairn_posix::files::cwd;
-use cairn_posix::files::path::{self, Place, Route};
+use cairn_posix::files::path::{self, Route};
+use cairn_posix::files::place::Place;
 use cairn_posix::kernel::address;
 use cairn_posix::{Above, Errno, InodeId, PathBounds, PathResult, mount};
 

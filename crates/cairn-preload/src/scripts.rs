@@ -10,10 +10,10 @@ use core::ffi::{CStr, c_char, c_int};
 
 use cairn_posix::data::io::{self, At};
 use cairn_posix::data::transfer::Buffers;
-use cairn_posix::descriptors::table;
 use cairn_posix::files::file;
-use cairn_posix::files::path::Place;
+use cairn_posix::files::place::Place;
 use cairn_posix::mount::Rights;
+use cairn_posix::task::table;
 use cairn_posix::{Errno, PathResult, kernel};
 
 use crate::answer::{errno, set_errno};

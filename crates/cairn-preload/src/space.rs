@@ -6,8 +6,8 @@ use core::ffi::{c_char, c_int, c_uint};
 
 use cairn_posix::Errno;
 use cairn_posix::data::copy::{self, End};
-use cairn_posix::descriptors::table;
 use cairn_posix::files::{allocate, file};
+use cairn_posix::task::table;
 use libc::{size_t, ssize_t};
 
 use crate::answer::{answer, answer_as, deliver, given, lent, number, recognise_after_failure};

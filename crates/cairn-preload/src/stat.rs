@@ -4,10 +4,10 @@
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
 use cairn_posix::Attributes;
-use cairn_posix::descriptors::{placeholder, table};
-use cairn_posix::files::path::Place;
+use cairn_posix::files::place::Place;
 use cairn_posix::files::{attributes, file};
 use cairn_posix::mount::Rights;
+use cairn_posix::task::{store_inodes, table};
 use cairn_posix::{Errno, PathResult, Result, mount};
 use libc::{stat as Stat, statfs as Statfs, statvfs as Statvfs, statx as Statx};
 
@@ -54,7 +54,7 @@ by_path! {
 
 /// Whether the kernel's answer describes a placeholder that was not in the table yet.
 fn recognise_after_failure(descriptor: c_int, mode: u32, device: u64) -> bool {
-    placeholder::is_placeholder(mode, device) && crate::answer::recognise(descriptor)
+    store_inodes::is_placeholder(mode, device) && crate::answer::recognise(descriptor)
 }
 
 macro_rules! by_descriptor {

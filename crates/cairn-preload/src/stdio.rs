@@ -7,9 +7,9 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-use cairn_posix::descriptors::table;
 use cairn_posix::files::file;
-use cairn_posix::files::path::Place;
+use cairn_posix::files::place::Place;
+use cairn_posix::task::table;
 use cairn_posix::{Errno, PathResult, Result};
 use libc::{FILE, size_t, ssize_t};
 

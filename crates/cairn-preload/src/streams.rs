@@ -8,7 +8,7 @@
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use cairn_posix::descriptors::table;
+use cairn_posix::task::table;
 use libc::FILE;
 
 use crate::stdio;

@@ -12,8 +12,8 @@
 use cairn_posix::descriptors::description;
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
-use cairn_posix::descriptors::table;
 use cairn_posix::kernel::configuration;
+use cairn_posix::task::table;
 use cairn_posix::{Errno, HandleInfo, Result, kernel};
 use libc::{iovec, ssize_t};
 

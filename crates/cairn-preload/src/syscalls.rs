@@ -9,11 +9,11 @@
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
-use cairn_posix::descriptors::table;
 use cairn_posix::files::cwd;
 use cairn_posix::files::path::Route;
 use cairn_posix::kernel::{address, configuration, gate};
 use cairn_posix::mapping::Request;
+use cairn_posix::task::{fs_context, table};
 use cairn_posix::{Errno, kernel};
 use libc::{epoll_event, iovec, pollfd, sigset_t, timespec};
 
@@ -284,7 +284,7 @@ unsafe fn serve(call: &Call) -> Option<c_long> {
         libc::SYS_getdents64 => call.on(0, || directories::getdents64(fd, b as *mut c_void, c) as c_long),
         libc::SYS_chdir => directories::chdir(a as *const c_char).into(),
         libc::SYS_fchdir => directories::fchdir(fd).into(),
-        libc::SYS_getcwd if !cwd::is_foreign() => working_directory(call),
+        libc::SYS_getcwd if !fs_context::is_foreign() => working_directory(call),
 
         libc::SYS_mmap => {
             let request = Request { address: call.pointer(0), length: b, protection: c as c_int, flags: d as c_int, offset: f as i64 };

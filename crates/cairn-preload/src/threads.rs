@@ -5,9 +5,9 @@
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 
-use cairn_posix::files::cwd;
 use cairn_posix::kernel::{configuration, stack};
 use cairn_posix::selector;
+use cairn_posix::task::fs_context;
 use libc::{pthread_attr_t, pthread_t};
 
 use crate::dispatch;
@@ -19,7 +19,7 @@ struct Start<Function> {
     function: Function,
     argument: *mut c_void,
     stack_bytes: usize,
-    surroundings: Option<cwd::Inherited>,
+    surroundings: Option<fs_context::Inherited>,
 }
 
 impl<Function: Copy> Start<Function> {
@@ -32,14 +32,14 @@ impl<Function: Copy> Start<Function> {
         // SAFETY: promised by the caller.
         let start = *unsafe { Box::from_raw(start.cast::<Start<Function>>()) };
         stack::thread_begins(start.stack_bytes);
-        cwd::begin_with(start.surroundings);
+        fs_context::begin_with(start.surroundings);
         (start.function, start.argument)
     }
 }
 
 /// Whether a new thread must begin in a function of ours.
 fn is_taken() -> bool {
-    selector::is_on() || stack::asks_for_threads() || cwd::of_new_thread().is_some()
+    selector::is_on() || stack::asks_for_threads() || fs_context::of_new_thread().is_some()
 }
 
 /// Stack size in bytes of a thread with these attributes; 0 if unknown.
@@ -89,7 +89,7 @@ pub unsafe extern "C-unwind" fn pthread_create(
     }
     // SAFETY: the caller's own attributes.
     let stack_bytes = unsafe { stack_bytes(attributes) };
-    let surroundings = cwd::of_new_thread();
+    let surroundings = fs_context::of_new_thread();
     let start = Box::into_raw(Box::new(Start { function, argument, stack_bytes, surroundings }));
     // SAFETY: the caller's own arguments, except for the function. Ours runs theirs.
     let result = unsafe { real(thread, attributes, run_thread, start.cast()) };
@@ -126,7 +126,7 @@ pub unsafe extern "C-unwind" fn thrd_create(
     }
     // SAFETY: null is allowed.
     let stack_bytes = unsafe { stack_bytes(core::ptr::null()) };
-    let surroundings = cwd::of_new_thread();
+    let surroundings = fs_context::of_new_thread();
     let start = Box::into_raw(Box::new(Start { function, argument, stack_bytes, surroundings }));
     // SAFETY: the caller's own arguments, except for the function. Ours runs theirs.
     let result = unsafe { real(thread, run_c11_thread, start.cast()) };

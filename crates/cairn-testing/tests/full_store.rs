@@ -15,8 +15,8 @@ use attached::{remove, stat, store, usage, write, write_at};
 use cairn_core::{Error, OpenOptions, ROOT, Report};
 use cairn_posix::Errno;
 use cairn_posix::data::io::At;
-use cairn_posix::descriptors::table;
 use cairn_posix::files::{file, names};
+use cairn_posix::task::table;
 use cairn_testing::random::{Random, for_each_seed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

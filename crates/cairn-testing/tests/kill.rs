@@ -16,9 +16,9 @@ use attached::{at, check, close, compare_checksums, errno, get, open, put, read,
 use attached::{mount, stat, store, usage, write, write_at};
 use cairn_posix::Errno;
 use cairn_posix::data::io::At;
-use cairn_posix::descriptors::table;
 use cairn_posix::files::{allocate, extended, file, names};
 use cairn_posix::process::Spawn;
+use cairn_posix::task::table;
 use cairn_testing::random::{Random, SEED_VARIABLE, environment_number, soaking};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};

@@ -58,18 +58,20 @@ const HOUSES: [House; 6] = [
     },
     House {
         name: "cairn-posix",
-        rooms: &["process", "files", "data", "mapping", "descriptors", "mount", "kernel", "error"],
-        // The mount attaches at its first use, with everything that the process has by then. Locks
-        // bring mappings up to date. A mapping is made and changed with data of its file.
-        up: &[
-            "descriptors/locks -> mapping",
-            "mapping/change -> files",
-            "mapping/create -> data",
-            "mount/mount -> descriptors",
-            "mount/mount -> files",
-            "mount/mount -> mapping",
+        rooms: &[
+            "process",
+            "mapping",
+            "files",
+            "data",
+            "descriptors",
+            "pages",
+            "mount",
+            "task",
+            "kernel",
+            "error",
         ],
-        cycle: 25,
+        up: &[],
+        cycle: 2,
     },
     House {
         name: "cairn-agent",

@@ -5,7 +5,6 @@
 //!
 //! Does not know where bytes are; the core plans, `transfer.rs` moves.
 
-use crate::descriptors::description;
 use cairn_core::{
     Caller, Committed, Error, HandleId, LeasedWrite, Position, ReadPlan, SMALL_BYTES_MAX, WritePlan,
 };
@@ -13,10 +12,11 @@ use cairn_platform::sys;
 
 use crate::data::transfer::{self, Buffers};
 use crate::data::{read_ahead, space};
-use crate::descriptors::table;
+use crate::descriptors::description;
 use crate::error::{Errno, Result};
-use crate::mapping;
 use crate::mount::{self, Mount};
+use crate::pages;
+use crate::task::table;
 
 /// Most bytes that one call transfers, as in Linux.
 const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
@@ -213,7 +213,7 @@ fn write_for(
         }
         return Err(failed);
     };
-    mapping::follow_handle(handle);
+    pages::follow_handle(handle);
     Ok(written)
 }
 

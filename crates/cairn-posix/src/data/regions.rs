@@ -13,10 +13,10 @@ use cairn_device::Mappable;
 use cairn_platform::{mlock_exempt, sys};
 
 use crate::data::absent;
-use crate::descriptors::readers;
 use crate::error::{Errno, Result};
 use crate::kernel::latch::Latch;
 use crate::mount::{self, Mount};
+use crate::pages::readers;
 
 /// Read-only mapping of each tier, of the one store that a process can have.
 static TIERS: [AtomicPtr<u8>; TIERS_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; TIERS_MAX];

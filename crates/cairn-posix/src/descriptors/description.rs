@@ -8,10 +8,10 @@
 use cairn_core::{Caller, Credentials, HandleId, HandleInfo, InodeId, OpenOptions};
 use cairn_platform::sys;
 
-use crate::descriptors::table::{self, Left};
 use crate::descriptors::upkeep;
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
+use crate::task::table::{self, Left};
 
 /// As `close(2)`. Errors: `EBADF` if the descriptor is not ours.
 pub fn close(descriptor: i32) -> Result<()> {

@@ -3,14 +3,13 @@
 //! Invariant: the kernel and the table agree after every call. A number that is replaced leaves the
 //! table before the kernel replaces it; a duplicate of ours enters it afterwards.
 
-use crate::descriptors::description;
 use cairn_core::HandleId;
 use cairn_platform::sys;
 
-use crate::descriptors::table::{self, Left};
-use crate::descriptors::{placeholder, upkeep};
+use crate::descriptors::{description, internal, upkeep};
 use crate::error::{Errno, Result};
 use crate::kernel::calls::{self, Outcome};
+use crate::task::table::{self, Left};
 use crate::{kernel, mount};
 
 fn release_quietly(left: Option<Left>) {
@@ -68,10 +67,10 @@ pub fn duplicate_to(from: i32, to: i32, flags: i32) -> Result<i32> {
     if from == to {
         return Err(Errno(libc::EINVAL));
     }
-    if placeholder::is_internal(from) {
+    if internal::is_internal(from) {
         return Err(Errno(libc::EBADF));
     }
-    if placeholder::is_internal(to) && !placeholder::vacate(to) {
+    if internal::is_internal(to) && !internal::vacate(to) {
         return Err(Errno(libc::EBUSY));
     }
     let handle = if table::is_ours(from) { Some(share(from)?) } else { None };
@@ -121,7 +120,7 @@ pub fn close_range(first: u32, last: u32) -> Result<()> {
         let _ = description::close(descriptor);
     }
     let mut start = first;
-    for internal in placeholder::internal_numbers() {
+    for internal in internal::numbers() {
         if internal < start || internal > last {
             continue;
         }

@@ -12,9 +12,10 @@ use cairn_core::HandleId;
 use cairn_platform::descriptor::Descriptor;
 use cairn_platform::sys;
 
-use crate::descriptors::{descriptor, placeholder, table};
+use crate::descriptors::placeholder;
 use crate::error::{Errno, Result};
 use crate::mount::{self, Mount};
+use crate::task::table;
 
 /// Most tokens of this process that a forked child can close. Of further ones it has copies until
 /// it ends or executes.
@@ -64,17 +65,6 @@ pub(crate) fn forked() {
             let _ = sys::close(number);
         }
     }
-}
-
-/// Handles a descriptor that the kernel received from another process. Enters it if it is ours.
-pub fn received(descriptor: i32) {
-    descriptor::claimed(descriptor);
-    placeholder::classify(descriptor);
-}
-
-/// Whether these are the attributes of a token of our store.
-pub(crate) fn is_token(mode: u32, device: u64) -> bool {
-    mode & libc::S_IFMT == libc::S_IFIFO && placeholder::store_device() == Some(device)
 }
 
 /// Enters a token that was received, and replaces it by a placeholder. Errors: `EBADF` if it is of

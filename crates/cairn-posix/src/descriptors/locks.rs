@@ -26,12 +26,12 @@ use cairn_device::store::lock_file;
 use cairn_platform::descriptor::Descriptor;
 use cairn_platform::sys;
 
-use crate::descriptors::{description, placeholder, table};
 use crate::error::{Errno, Result};
 use crate::kernel::gate;
 use crate::kernel::latch::{Held, Latch};
 use crate::mount::{self, Mount};
-use crate::{kernel, mapping};
+use crate::task::{internal_floor, table};
+use crate::{kernel, pages};
 
 /// Owner of a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,7 @@ fn descriptor(mount: &Mount, number: i32, inode: InodeId, owner: Owner) -> Resul
     let opened = open_for(mount, inode)?.raise();
     let inherited = sys::fcntl(number, libc::F_GETFD, 0)? & libc::FD_CLOEXEC;
     sys::fcntl(opened.raw(), libc::F_SETFD, i64::from(inherited))?;
-    placeholder::note_internal(opened.raw());
+    internal_floor::note(opened.raw());
     // If another thread was faster, its descriptor is used.
     DESCRIPTORS.with(|list| {
         find(list).unwrap_or_else(|| {
@@ -203,14 +203,15 @@ pub fn lock_whole(number: i32, operation: i32) -> Result<()> {
     if !matches!(operation & !libc::LOCK_NB, libc::LOCK_SH | libc::LOCK_EX | libc::LOCK_UN) {
         return Err(Errno(libc::EINVAL));
     }
-    let info = description::opened(handle)?;
-    if operation & libc::LOCK_UN == 0 && !info.read && !info.write {
+    let info = mount.fs().handle(handle)?;
+    let permitted = operation & libc::LOCK_UN != 0 || info.read || info.write;
+    if info.path_only || !permitted {
         return Err(Errno(libc::EBADF));
     }
     let lock = descriptor(mount, number, info.inode, Owner::Description(handle))?;
     gate::outside(|| sys::flock(lock, operation))?;
     if operation & libc::LOCK_UN == 0 {
-        mapping::follow_all();
+        pages::follow_all();
     }
     Ok(())
 }
@@ -249,7 +250,7 @@ pub fn lock_range(number: i32, command: i32, lock: &mut libc::flock) -> Result<(
     match (sets, i32::from(absolute.l_type)) {
         // Unlocking needs no update of mappings: from then on others may change the file again.
         (true, libc::F_UNLCK) => {}
-        (true, _) => mapping::follow_all(),
+        (true, _) => pages::follow_all(),
         // No lock is in the way: the kernel changes nothing but the type.
         (false, libc::F_UNLCK) => lock.l_type = absolute.l_type,
         (false, _) => *lock = absolute,

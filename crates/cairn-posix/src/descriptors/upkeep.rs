@@ -4,9 +4,9 @@
 use cairn_core::{HandleId, InodeId};
 
 use crate::descriptors::locks;
-use crate::descriptors::table::{self, Left};
 use crate::error::Result;
 use crate::mount::{self, Mount};
+use crate::task::table::{self, Left};
 
 /// Most batches sealed for one close. The drain seals a file with more stale blocks.
 const SEAL_BATCHES_MAX: usize = 1 << 10;
@@ -30,6 +30,16 @@ pub fn release(mount: &Mount, left: Left) -> Result<()> {
     mount.fs().release(mount.slot(), left.handle, mount::now())?;
     mount.reclaim();
     Ok(())
+}
+
+/// Releases the handle of a number that the kernel has given to something else, if that was this
+/// process's last number of it.
+#[inline]
+pub(crate) fn release_displaced(mount: &Mount, displaced: Option<Left>) {
+    if let Some(Left { handle, last: true, .. }) = displaced {
+        // The close of that number was not seen, so an error cannot be reported.
+        let _ = mount.fs().release(mount.slot(), handle, mount::now());
+    }
 }
 
 /// Seals the file behind `handle` if this process made blocks of it stale.

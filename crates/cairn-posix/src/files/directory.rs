@@ -14,12 +14,12 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use cairn_core::InodeId;
 use cairn_platform::{mlock_exempt, sys};
 
-use crate::descriptors::table;
 use crate::error::{Errno, PathResult, Result};
 use crate::files::file;
-use crate::files::path::Place;
+use crate::files::place::Place;
 use crate::kernel::latch::Latch;
 use crate::mount::{self, Mount};
+use crate::task::table;
 
 /// Most streams that a process can have open at once.
 const STREAMS_MAX: usize = 1024;

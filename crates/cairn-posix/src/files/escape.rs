@@ -3,7 +3,8 @@
 //! Does not follow them outside; the caller's own call does.
 
 use crate::error::{Errno, PathError, PathResult};
-use crate::files::path::{self, Place};
+use crate::files::path;
+use crate::files::place::Place;
 use crate::kernel::configuration;
 use crate::mount::Mount;
 

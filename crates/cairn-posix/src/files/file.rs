@@ -6,19 +6,18 @@
 //! Does not read or write data (`io.rs`), allocate space (`allocate.rs`) or change names
 //! (`names.rs`).
 
-use crate::descriptors::description;
 use cairn_core::{
     Attributes, Caller, Error, HandleId, HandleInfo, InodeId, OpenOptions, Opened, PathBounds,
     TimeUpdate, Timestamp, Truncation,
 };
 
 use crate::data::{absent, io};
-use crate::descriptors::{placeholder, upkeep};
+use crate::descriptors::{description, placeholder, upkeep};
 use crate::error::{Errno, PathResult, Result};
-use crate::files::cwd;
-use crate::files::path::Place;
-use crate::mapping;
+use crate::files::place::Place;
 use crate::mount::{self, Mount, Rights};
+use crate::pages;
+use crate::task::fs_context;
 
 const PERMISSION_BITS: u32 = 0o7777;
 /// Flags of `open(2)` that have no effect on memory but that `fcntl(F_GETFL)` returns.
@@ -75,7 +74,7 @@ pub fn open(place: &Place, flags: i32, mode: u32) -> PathResult<i32> {
 pub fn open_within(place: &Place, flags: i32, mode: u32, bounds: PathBounds) -> PathResult<i32> {
     let mount = mount::current()?;
     let options = OpenOptions { bounds, ..options(flags)? };
-    let mode = mode & PERMISSION_BITS & !cwd::umask();
+    let mode = mode & PERMISSION_BITS & !fs_context::umask();
     let caller = mount.caller();
     if flags & libc::O_TMPFILE == libc::O_TMPFILE {
         let opened = open_nameless(mount, &caller, place, (flags, bounds), mode)?;
@@ -94,7 +93,7 @@ pub fn open_within(place: &Place, flags: i32, mode: u32, bounds: PathBounds) -> 
     let follow = !keeps_link;
     let opened = mount.at(place, follow, opened)?;
     if options.truncate {
-        mapping::follow(opened.inode);
+        pages::follow(opened.inode);
         mount.reclaim();
     }
     let descriptor = give_number(mount, &caller, opened.handle, flags);
@@ -175,7 +174,7 @@ pub fn stat(place: &Place, follow: bool) -> PathResult<Attributes> {
     let mount = mount::current()?;
     let found = mount.fs().stat(&mount.caller(), place.base, place.path, follow);
     let found = mount.at(place, follow, found)?;
-    mapping::follow(found.inode);
+    pages::follow(found.inode);
     Ok(found)
 }
 
@@ -184,7 +183,7 @@ pub fn attributes(handle: HandleId) -> Result<Attributes> {
     let mount = mount::current()?;
     let found = mount.fs().attributes(mount.inode_of(handle)?)?;
     // After the answer, so that a mapping shows no less than the answer says.
-    mapping::follow(found.inode);
+    pages::follow(found.inode);
     Ok(found)
 }
 
@@ -251,7 +250,7 @@ pub(crate) fn set_size(mount: &Mount, inode: InodeId, size: u64) -> Result<()> {
 fn show_cut(mount: &Mount, inode: InodeId) -> Result<()> {
     if mount.fs().is_mapped(inode)? {
         mount.settle(inode)?;
-        mapping::follow(inode);
+        pages::follow(inode);
     }
     Ok(())
 }
@@ -289,7 +288,7 @@ pub fn set_times(inode: InodeId, times: Option<[libc::timespec; 2]>) -> Result<(
 pub fn seek(handle: HandleId, offset: i64, whence: i32) -> Result<i64> {
     let position = description::seek(handle, offset, whence)?;
     if !matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) {
-        mapping::follow_handle(handle);
+        pages::follow_handle(handle);
     }
     Ok(position)
 }

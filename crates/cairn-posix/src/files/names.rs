@@ -1,12 +1,13 @@
 //! Names: creating, removing, renaming and linking files and directories; unique temporary names.
 
-use crate::descriptors::description;
 use cairn_core::{HandleId, InodeId, PATH_BYTES_MAX, RenameMode};
 
+use crate::descriptors::description;
 use crate::error::{Errno, PathError, PathResult, Result};
-use crate::files::path::Place;
-use crate::files::{cwd, file};
+use crate::files::file;
+use crate::files::place::Place;
 use crate::kernel::configuration;
+use crate::task::fs_context;
 use crate::{kernel, mount};
 
 /// Mode bits of a new directory. Set-user-ID has no meaning for a directory.
@@ -19,7 +20,7 @@ const SYMLINKS_MAX: usize = 40;
 /// As `mkdir(2)`.
 pub fn make_directory(place: &Place, mode: u32) -> PathResult<()> {
     let (mount, caller) = description::caller()?;
-    let mode = mode & DIRECTORY_BITS & !cwd::umask();
+    let mode = mode & DIRECTORY_BITS & !fs_context::umask();
     let made = mount.fs().make_directory(&caller, place.base, place.path, mode);
     mount.at(place, false, made).map(drop)
 }

@@ -12,35 +12,18 @@
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
 
-use cairn_core::InodeId;
-
-use crate::descriptors::table;
 use crate::error::{Errno, Result};
 use crate::files::cwd;
+use crate::files::place::Place;
 use crate::kernel::configuration::{self, Configuration};
 use crate::kernel::{address, gate, stack};
+use crate::task::{fs_context, table};
 use crate::{kernel, mount};
 
 /// Longest path that the kernel accepts, with its NUL.
 const PATH_BYTES: usize = 4096;
 /// Most bytes of a path, beyond the mount's prefix, that are read before its end is known.
 const LOOKED_AT_MAX: usize = 64;
-
-/// File of ours, as the application named it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
-    /// Directory that `path` starts from.
-    pub base: InodeId,
-    /// Rest of the path, without a leading slash; empty for `base` itself.
-    pub path: &'a [u8],
-}
-
-impl Place<'_> {
-    /// Whether the path starts at the mount prefix.
-    pub fn is_from_prefix(&self) -> bool {
-        self.base == cairn_core::ROOT
-    }
-}
 
 /// Who serves a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +97,7 @@ unsafe fn look(configuration: &Configuration, path: *const c_char) -> Look {
         // component of the prefix.
         _ => {
             let may_name = |first| configuration.starts_component(first);
-            !cwd::is_foreign() || path.first_of_relative().is_none_or(may_name)
+            !fs_context::is_foreign() || path.first_of_relative().is_none_or(may_name)
         }
     };
     let Some(whole) = path.bytes() else { return Look::Foreign };

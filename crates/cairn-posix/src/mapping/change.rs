@@ -8,11 +8,12 @@ use core::ops::Range;
 
 use cairn_core::HandleId;
 
-use super::{LENGTH_MAX, MAPPINGS, Mapping, PAGE_BYTES, cut, follow_all, pages};
 use crate::error::{Errno, Result};
 use crate::files::allocate;
 use crate::kernel;
 use crate::mount::{self, Mount};
+use crate::pages::follow_all;
+use crate::task::mappings::{LENGTH_MAX, MAPPINGS, Mapping, PAGE_BYTES, cut, pages};
 
 /// As `mprotect(2)`. Returns `None` if nothing of ours is in the range.
 ///

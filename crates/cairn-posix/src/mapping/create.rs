@@ -9,14 +9,14 @@ use cairn_core::{HandleId, InodeId};
 use cairn_platform::process;
 
 use super::change::await_writes;
-use super::place::{Manner, Placed};
-use super::{LENGTH_MAX, MAPPINGS, Mapping, PAGE_BYTES, pages, removed};
+use super::unmap::removed;
 use crate::data::absent;
 use crate::data::io::{self, At};
 use crate::data::transfer::Buffers;
 use crate::error::{Errno, Result};
 use crate::kernel;
 use crate::mount::{self, Mount};
+use crate::task::mappings::{LENGTH_MAX, MAPPINGS, Manner, Mapping, PAGE_BYTES, Placed, pages};
 
 /// Flags of `mmap` that say where a mapping goes, and those that say how its pages are allocated.
 const PLACE_FLAGS: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | MAP_32BIT;

@@ -1,50 +1,12 @@
-//! Mappings across fork, exec and the end of the process.
-
-use core::ffi::c_void;
+//! Mappings at an exec and at the end of the process. A fork needs only the list
+//! (`task/mappings.rs`).
 
 use cairn_core::SlotId;
 use cairn_platform::process;
 
-use super::create::{Request, reserve};
-use super::{MAPPINGS, Mapping, any, end};
-use crate::error::Result;
-use crate::kernel::latch::Held;
+use super::unmap::end;
 use crate::mount::Mount;
-
-/// Keeps mappings from being added or ended until the result is dropped, in this process and in a
-/// child forked meanwhile. So the child has a consistent list and the descriptions in it. Errors:
-/// `EDEADLK`.
-pub fn quiet() -> Result<Held<'static>> {
-    MAPPINGS.latch.hold()
-}
-
-/// Retains the mappings of a forked child whose creation was not seen. Pages of a file that is gone
-/// become zeros.
-pub(crate) fn retain(mount: &Mount, slot: SlotId) {
-    // The list is as the parent left it.
-    let _ = MAPPINGS.with(|list| {
-        list.retain(|mapping| {
-            let is_held = mount.fs().retain(slot, mapping.handle).is_ok();
-            if !is_held {
-                detach_pages(mapping);
-            }
-            is_held
-        });
-    });
-}
-
-/// Replaces a mapping of ours by zeros.
-fn detach_pages(mapping: &Mapping) {
-    let request = Request {
-        address: mapping.pages.start as *mut c_void,
-        length: mapping.pages.len(),
-        protection: mapping.manner.protection,
-        flags: libc::MAP_FIXED,
-        offset: 0,
-    };
-    // SAFETY: replaces only the pages of the mapping.
-    let _ = unsafe { reserve(&request, request.protection) };
-}
+use crate::task::mappings::{MAPPINGS, Mapping, any};
 
 /// Prepares for an exec, which ends all mappings. The executed program may never look at the store,
 /// so files mapped through inherited descriptions stop counting as open for writing. If the exec
@@ -64,7 +26,7 @@ pub(crate) fn before_exec(mount: &Mount, slot: SlotId) -> bool {
             for mapping in list.iter_mut().filter(|mapping| mapping.handle == old) {
                 mapping.handle = new;
                 if mapping.make_private(mount).is_err() {
-                    detach_pages(mapping);
+                    mapping.detach_pages();
                 }
             }
             given_up.push(old);
@@ -87,7 +49,7 @@ pub(crate) fn end_all(mount: &Mount, slot: SlotId) {
         let mut handles = Vec::new();
         for mut mapping in list.drain(..) {
             if mapping.manner.stores && mapping.make_private(mount).is_err() {
-                detach_pages(&mapping);
+                mapping.detach_pages();
             }
             if !handles.contains(&mapping.handle) {
                 handles.push(mapping.handle);

@@ -10,9 +10,9 @@ use core::ops::Range;
 
 use cairn_platform::{mlock_exempt, sys};
 
-use super::PAGE_BYTES;
 use crate::error::{Errno, Result};
 use crate::kernel;
+use crate::task::mappings::PAGE_BYTES;
 
 /// Valid flags of `mlockall`.
 const FLAGS: i32 = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;

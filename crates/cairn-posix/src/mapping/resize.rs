@@ -9,10 +9,11 @@ use core::ops::Range;
 use cairn_core::HandleId;
 
 use super::create::{Request, reserve};
-use super::{MAPPINGS, Mapping, PAGE_BYTES, cut, give_up, pages};
+use super::unmap::give_up;
 use crate::error::{Errno, Result};
 use crate::kernel;
 use crate::mount::{self, Mount};
+use crate::task::mappings::{MAPPINGS, Mapping, PAGE_BYTES, cut, pages};
 
 /// As `mremap(2)`. Returns `None` if nothing of ours is in the range.
 ///

@@ -18,14 +18,14 @@ use cairn_device::store::{NAME_BYTES_MAX, candidate_roots, store_path};
 use cairn_platform::descriptor::Descriptor;
 use cairn_platform::sys;
 
-use crate::descriptors::table;
 use crate::error::{Errno, PathResult, Result};
-use crate::files::path::Place;
+use crate::files::place::Place;
 use crate::files::{cwd, file};
 use crate::kernel::launcher::Rank;
 use crate::kernel::{configuration, gate};
 use crate::mapping;
 use crate::mount::{self, Mount};
+use crate::task::table;
 
 /// Job description, and the file that the agent holds a lock on.
 const JOB_FILE: &std::ffi::CStr = c"job.json";

@@ -17,11 +17,12 @@ use cairn_device::store::namespace::create_namespace;
 use cairn_platform::{process, sys};
 use cairn_posix::data::io::{self, At};
 use cairn_posix::data::transfer::Buffers;
-use cairn_posix::descriptors::table;
-use cairn_posix::files::path::{Place, Route};
+use cairn_posix::files::path::Route;
+use cairn_posix::files::place::Place;
 use cairn_posix::files::{file, names, path};
 use cairn_posix::kernel::configuration::{self, Scope};
 use cairn_posix::mount::{self, Mount};
+use cairn_posix::task::table;
 use cairn_posix::{Errno, PathResult, Result};
 
 pub const HUGEBLOCK: usize = 32 << 10;

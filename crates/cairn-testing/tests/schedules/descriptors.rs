@@ -6,7 +6,7 @@
 use crate::stage::moment;
 use crate::{explore, find};
 use cairn_posix::HandleId;
-use cairn_posix::descriptors::table;
+use cairn_posix::task::table;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// First number that the simulated kernel returns; those of the test itself are lower.

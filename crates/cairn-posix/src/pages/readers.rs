@@ -14,9 +14,9 @@ use cairn_core::TIERS_MAX;
 use cairn_platform::descriptor::Descriptor;
 use cairn_platform::sys;
 
-use crate::descriptors::placeholder;
 use crate::error::{Errno, Result};
 use crate::mount::Mount;
+use crate::task::internal_floor;
 
 /// For each tier the descriptor that it was opened by and the read-only one, packed in one word; 0
 /// if none is kept.
@@ -38,7 +38,7 @@ pub(crate) fn keep(mount: &Mount) {
         }
         let Ok(reader) = open(file) else { continue };
         let reader = reader.raise().into_raw();
-        placeholder::note_internal(reader);
+        internal_floor::note(reader);
         let word = u64::from(file as u32) << 32 | u64::from(reader as u32);
         // Another thread may be using the descriptor that is kept already.
         if place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_err() {

@@ -11,7 +11,7 @@
 //! - Whole pages beyond the end of the file map an empty file, so touching one raises SIGBUS, as
 //!   POSIX asks.
 //!
-//! Does not remember what is placed where; `mapping.rs` does.
+//! Does not remember what is placed where; `task/mappings.rs` does.
 
 use core::ffi::c_void;
 
@@ -19,27 +19,14 @@ use cairn_core::{Committed, Error, HandleId, InodeId, Position, WriteKind, Write
 use cairn_platform::descriptor::Descriptor;
 use cairn_platform::{checksum, sys};
 
-use super::PAGE_BYTES;
-use crate::descriptors::readers;
 use crate::error::{Errno, Result};
 use crate::kernel;
 use crate::mount::Mount;
+use crate::pages::readers;
+use crate::task::mappings::{Manner, PAGE_BYTES, Placed};
 
 /// Most attempts at a mapping whose blocks keep moving, and at a hole that others fill and cut off.
 const ATTEMPTS_MAX: usize = 100;
-
-/// Behaviour of the pages of a mapping.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Manner {
-    /// `PROT_*`.
-    pub protection: i32,
-    /// Whether stores go to the file; otherwise each page that is stored to becomes private.
-    pub shared: bool,
-    /// Whether the protection permits stores to the file, or may be changed to do so.
-    pub stores: bool,
-    /// Further flags for `mmap`.
-    pub flags: i32,
-}
 
 /// A mapping in progress.
 pub(super) struct Place<'a> {
@@ -51,17 +38,6 @@ pub(super) struct Place<'a> {
     /// Its place in the file.
     pub offset: u64,
     pub manner: Manner,
-}
-
-/// State of the file when a mapping was placed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Placed {
-    pub moves: u32,
-    pub adds: u32,
-    /// Offset of the first page beyond the end of the file.
-    pub end: u64,
-    /// Whether some pages are zeros because the file had no blocks there.
-    pub holes: bool,
 }
 
 /// A run of a plan, with its offset in the file.
