@@ -31,11 +31,15 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::commands::mount;
 use crate::create::claim::Claim;
 use crate::create::request::{MadePersist, Request, StoreArguments};
 use crate::drain::drain_state::DrainProgress;
 use crate::drain::{DrainReport, checkpoints, drain_with, lag};
-use crate::error::{EXIT_DRAIN, Error, LaunchError, PersistError, Result, SettingError};
+use crate::error::{
+    EXIT_DRAIN, Error, LaunchError, MountError, PersistError, Result, SettingError,
+};
+use crate::mount::place::{self, Hidden, hidden_by};
 use crate::report::calls;
 use crate::resume::earlier;
 use crate::run::ending::{Ending, Safety};
@@ -55,6 +59,8 @@ use crate::{Context, check};
 
 /// Longest wait for a signal before the other conditions are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Longest wait at the end of a run for programs that still use its mount.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two checks that the agent lives.
 const AGENT_EVERY: Duration = Duration::from_secs(2);
 /// How long files may stay open after the program ended, because killed processes take a moment to
@@ -163,6 +169,10 @@ pub struct Arguments {
     /// not served; cairn calls shows all of them
     #[arg(help_heading = None, long, value_name = "YES|NO", env = "CAIRN_RUN_REPORT_CALLS", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     report_calls: Option<bool>,
+    /// Mount the store for the time of the run, too, so that programs that the library does not
+    /// reach see its files: static programs, containers, other shells
+    #[arg(help_heading = None, long, value_name = "YES|NO", env = "CAIRN_RUN_MOUNT_FUSE", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    mount_fuse: Option<bool>,
     /// Run for `cairn drill`: touches only the store and what the command line names
     #[arg(long, hide = true)]
     rehearsal: bool,
@@ -184,6 +194,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let is_real = !arguments.is_rehearsal();
     let discard = is_real && arguments.discard.or(settings.run.discard).unwrap_or(false);
     let counts_calls = arguments.report_calls.or(settings.run.report_calls).unwrap_or(false);
+    let mounts = is_real && arguments.mount_fuse.or(settings.run.mount_fuse).unwrap_or(false);
     let resume = Resume::of(arguments.resume, settings.run.resume.clone())?;
     let newest_only = arguments.newest_only.or(settings.run.newest_only).unwrap_or(false);
     let extent = if newest_only { Extent::Newest } else { Extent::All };
@@ -278,17 +289,19 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         crate::output::say!("cairn: {note}");
     }
     let job = &claim.store.job;
-    if let Some(why) = check::out_of_reach(program) {
+    let is_prefix_free = hidden_by(Path::new(&job.mount))? == Hidden::Nothing;
+    if mounts {
+        mount_for_run(&claim)?;
+    } else if let Some(why) = check::out_of_reach(program) {
         let (name, mount) = (program.to_string_lossy(), &job.mount);
         crate::output::say!(
-            "cairn: {name} {why}; it cannot see the files below {mount}: link it dynamically, or with libcairn.a \
-             (cairn config --help)"
+            "cairn: {name} {why}; it cannot see the files below {mount}: give --mount-fuse, or link it \
+             dynamically, or with libcairn.a (cairn config --help)"
         );
     }
     if let Some(note) = space::without_effect(&job.space, job.persist.is_some()) {
         crate::output::say!("cairn: {}: {note}", job.job);
     }
-    let hides = Path::new(&job.mount).symlink_metadata().is_ok();
     let executed = execute(&claim, &library, &arguments.command, counts_calls, |_| {});
     let code = executed.as_ref().ok().map(|ran| exit_code(ran.status));
     let last = match &company {
@@ -303,7 +316,15 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         Ok(ran) => {
             let others_failed = last.others_failed;
             let words = &words;
-            let options = Options { discard, counts_calls, others_failed, words, is_real, hides };
+            let options = Options {
+                discard,
+                counts_calls,
+                others_failed,
+                words,
+                is_real,
+                is_prefix_free,
+                mounts,
+            };
             finish(context, claim, ran, &options)
         }
         Err(error) => {
@@ -314,6 +335,18 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
             }
             Err(error)
         }
+    }
+}
+
+/// Mounts the store where programs see it, unless another rank of the node has done so.
+fn mount_for_run(claim: &Claim) -> Result<()> {
+    match mount::mount(&claim.store, None, false) {
+        Err(Error::Mount(MountError::Mounted { store, .. }))
+            if store == claim.store.directory() =>
+        {
+            Ok(())
+        }
+        mounted => mounted.map(drop),
     }
 }
 
@@ -444,16 +477,28 @@ struct Options<'a> {
     words: &'a [String],
     /// Whether this is not the run of a drill. A drill reports itself what happens to the store.
     is_real: bool,
-    /// Whether the mount prefix existed in the real file system before the run.
-    hides: bool,
+    /// Whether nothing was at the mount prefix in the real file system before the run.
+    is_prefix_free: bool,
+    /// Whether the store was mounted for the run.
+    mounts: bool,
 }
 
 /// Drains what is left, reports which files are safe where, and removes the store if it is no
 /// longer needed. Returns the exit code.
 fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> Result<i32> {
     let Ran { status, agent, mut signals, walltime, launches_before } = ran;
-    let Options { discard, counts_calls, others_failed, words, is_real, hides } = *options;
+    let Options { discard, counts_calls, others_failed, words, is_real, is_prefix_free, mounts } =
+        *options;
     let code = exit_code(status);
+    let unmounted = match (discard, mounts) {
+        (true, _) => place::detach(claim.store.directory()).map(|()| Vec::new()),
+        (false, true) => place::release(claim.store.directory(), UNMOUNT_PATIENCE),
+        (false, false) => Ok(Vec::new()),
+    };
+    let mut used_mounts = unmounted.unwrap_or_else(|error| {
+        crate::output::say!("cairn: {error}");
+        Vec::new()
+    });
     let may_end = claim.may_end_by(words);
     let is_finished = code == 0 && !others_failed && may_end;
     let safety = match discard {
@@ -480,7 +525,12 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
             .unwrap_or_else(|error| error.holder().map(Holder::pid).into_iter().collect()),
         false => Vec::new(),
     };
-    let removes = discard || (may_remove && remaining_processes.is_empty());
+    if may_remove && remaining_processes.is_empty() && !discard {
+        // Of a user who mounted it meanwhile.
+        used_mounts = place::release(claim.store.directory(), Duration::ZERO)?;
+    }
+    let is_unused = remaining_processes.is_empty() && used_mounts.is_empty();
+    let removes = discard || may_remove && is_unused;
     // A list that cannot be read is not the program's fault; `cairn status` reports it.
     let launches = ranks::launches(claim.store.directory()).unwrap_or_default();
     let launch = launches.into_iter().skip(launches_before).next_back();
@@ -509,11 +559,13 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
         behind: lag::of(claim.store.directory()),
         not_brought: not_brought(&claim),
         remaining_processes,
+        used_mounts,
         pending,
         removed: removes,
         offers: is_real,
         calls,
-        strayed: Strayed::at(&claim.store.job.mount).filter(|_| !hides),
+        strayed: Strayed::at(&claim.store.job.mount)
+            .filter(|found| is_prefix_free && found.is_something()),
     };
     let strayed = ending.strayed.is_some();
     if removes {

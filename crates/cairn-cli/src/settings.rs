@@ -93,6 +93,8 @@ pub struct RunSettings {
     pub discard: Option<bool>,
     /// `--report-calls`.
     pub report_calls: Option<bool>,
+    /// `--mount-fuse`.
+    pub mount_fuse: Option<bool>,
     /// `--force`.
     pub force: Option<bool>,
     /// `--huge-pages`.

@@ -6,6 +6,7 @@
 //! locks      byte-range locks, shared with preloaded programs
 //! requester  the process behind a request: its groups, whether it is being killed
 //! node       numbers of files in the kernel
+//! removed    removed files that the kernel still knows
 //! device     mounting, unmounting, and serving a mount on after its server died
 //! ```
 //!
@@ -19,6 +20,7 @@
 pub mod device;
 mod locks;
 mod node;
+mod removed;
 mod requester;
 mod server;
 

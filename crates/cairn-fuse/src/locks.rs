@@ -13,9 +13,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cairn_core::InodeId;
+use cairn_core::{HandleId, InodeId};
 use cairn_posix::Errno;
 use cairn_posix::descriptors::locks;
 use cairn_posix::mount::Mount;
@@ -55,38 +55,61 @@ impl Range {
     }
 }
 
-/// Descriptors of lock files, by file and lock owner.
+/// Owner of locks on a file, as the kernel tells processes and descriptions apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// The file.
+    pub inode: InodeId,
+    /// The description through which it locks.
+    pub opened: HandleId,
+    /// The kernel's number for it.
+    pub number: u64,
+}
+
+/// Descriptors of lock files, by file and number of the owner, with the last description through
+/// which it locked.
 #[derive(Default)]
-pub struct Locks(Mutex<HashMap<(InodeId, u64), Arc<OwnedFd>>>);
+pub struct Locks(Mutex<HashMap<(InodeId, u64), (Arc<OwnedFd>, HandleId)>>);
 
 impl Locks {
-    fn descriptor(&self, mount: &Mount, key: (InodeId, u64)) -> Result<Arc<OwnedFd>, Errno> {
-        let mut owners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = owners.get(&key) {
+    fn owners(&self) -> MutexGuard<'_, HashMap<(InodeId, u64), (Arc<OwnedFd>, HandleId)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn descriptor(&self, mount: &Mount, owner: Owner) -> Result<Arc<OwnedFd>, Errno> {
+        let mut owners = self.owners();
+        let key = (owner.inode, owner.number);
+        if let Some((known, opened)) = owners.get_mut(&key) {
+            *opened = owner.opened;
             return Ok(known.clone());
         }
-        let opened = Arc::new(locks::open(mount, key.0)?);
-        owners.insert(key, opened.clone());
-        Ok(opened)
+        let file = Arc::new(locks::open(mount, owner.inode)?);
+        owners.insert(key, (file.clone(), owner.opened));
+        Ok(file)
     }
 
     /// Locks or unlocks a range. Errors: `EAGAIN` if another owner has it.
-    pub fn set(&self, mount: &Mount, key: (InodeId, u64), range: Range) -> Result<(), Errno> {
-        let descriptor = self.descriptor(mount, key)?;
+    pub fn set(&self, mount: &Mount, owner: Owner, range: Range) -> Result<(), Errno> {
+        let descriptor = self.descriptor(mount, owner)?;
         command(&descriptor, libc::F_OFD_SETLK, &mut range.as_flock())
     }
 
-    /// Returns the lock that keeps `key` from locking `range`, or `range` as unlocked.
-    pub fn get(&self, mount: &Mount, key: (InodeId, u64), range: Range) -> Result<Range, Errno> {
-        let descriptor = self.descriptor(mount, key)?;
+    /// Returns the lock that keeps `owner` from locking `range`, or `range` as unlocked.
+    pub fn get(&self, mount: &Mount, owner: Owner, range: Range) -> Result<Range, Errno> {
+        let descriptor = self.descriptor(mount, owner)?;
         let mut lock = range.as_flock();
         command(&descriptor, libc::F_OFD_GETLK, &mut lock)?;
         Ok(Range::of_flock(&lock))
     }
 
-    /// Ends all locks of an owner on a file.
-    pub fn end(&self, key: (InodeId, u64)) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+    /// Ends the locks of a process on a file, one of whose descriptors it closes.
+    pub fn end(&self, inode: InodeId, number: u64) {
+        self.owners().remove(&(inode, number));
+    }
+
+    /// Ends the locks that belong to a description that is closed.
+    pub fn end_of(&self, opened: HandleId) {
+        self.owners().retain(|_, (_, last)| *last != opened);
     }
 }
 

@@ -24,17 +24,17 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, SessionACL, TimeOrNow, WriteFlags,
 };
-use std::cell::RefCell;
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use std::{io, process};
 
-use crate::locks::{Locks, Range};
+use crate::locks::{Locks, Owner, Range};
+use crate::removed::Removed;
 use crate::{device, node, requester};
 
 /// The kernel keeps no attribute and no name: preloaded programs change them without telling it.
@@ -80,12 +80,22 @@ pub fn serve(connection: OwnedFd, start: Start, service: &Service) -> io::Result
     if start == Start::Again {
         let shared = mount.fs().share_handles(service.keeper, mount.slot());
         shared.map_err(|error| as_error(error.into()))?;
+        // Before files are closed: the slot of the dead server must not be the last that has one.
+        mount.reap_gone();
     }
-    let server = Server { mount, keeper: service.keeper, start, locks: Arc::default() };
+    let server = Server {
+        mount,
+        keeper: service.keeper,
+        start,
+        locks: Arc::default(),
+        buffers: ReadBuffers::default(),
+        removed: Removed::default(),
+    };
     let mut config = fuser::Config::default();
     config.acl = if service.for_all { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(THREADS);
-    config.clone_fd = true;
+    // With a connection for each thread, requests that a thread has read would fail with it.
+    config.clone_fd = false;
     let served = match start {
         Start::New => fuser::Session::from_fd(server, connection, config.acl, config)?.run(),
         Start::Again => device::go_on(server, connection, config)?.run(),
@@ -99,6 +109,8 @@ struct Server {
     keeper: SlotId,
     start: Start,
     locks: Arc<Locks>,
+    buffers: ReadBuffers,
+    removed: Removed,
 }
 
 /// Where a name is: a directory, and the name in it.
@@ -123,12 +135,14 @@ fn time_of(time: Timestamp) -> SystemTime {
     base + Duration::from_nanos(nanoseconds as u64)
 }
 
+/// Returns a time that the kernel sent.
 fn timestamp(time: SystemTime) -> Timestamp {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => Timestamp::from_parts(after.as_secs() as i64, i64::from(after.subsec_nanos())),
+        // `fuser` subtracts the nanoseconds of such a time, which are to be added to the seconds.
         Err(error) => {
             let before = error.duration();
-            Timestamp::from_parts(-(before.as_secs() as i64), -i64::from(before.subsec_nanos()))
+            Timestamp::from_parts(-(before.as_secs() as i64), i64::from(before.subsec_nanos()))
         }
     }
 }
@@ -141,11 +155,13 @@ fn kind_of(mode: u32) -> FileType {
     }
 }
 
-fn shown(found: &Attributes) -> FileAttr {
+/// Returns attributes as the kernel wants them, with the sizes that preloaded programs see.
+fn shown(mount: &Mount, found: &Attributes) -> FileAttr {
+    let stat = attributes::stat(mount, found);
     FileAttr {
         ino: node::number(found),
-        size: found.size,
-        blocks: found.allocated_bytes.div_ceil(512),
+        size: stat.st_size as u64,
+        blocks: stat.st_blocks as u64,
         atime: time_of(found.accessed),
         mtime: time_of(found.modified),
         ctime: time_of(found.changed),
@@ -156,7 +172,7 @@ fn shown(found: &Attributes) -> FileAttr {
         uid: found.uid,
         gid: found.gid,
         rdev: 0,
-        blksize: REQUEST_BYTES,
+        blksize: stat.st_blksize as u32,
         flags: 0,
     }
 }
@@ -182,6 +198,26 @@ const OPENED: FopenFlags =
     FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
 impl Server {
+    fn lock_owner(&self, number: INodeNo, opened: FileHandle, owner: LockOwner) -> Result<Owner> {
+        let opened = handle(opened);
+        Ok(Owner { inode: self.inode(number)?, opened, number: owner.0 })
+    }
+
+    /// Takes the set-id bits of a file that somebody without the right to set them changes. The
+    /// core does so for changes by this process's own user.
+    fn drop_set_id_bits(&self, request: &Request, inode: InodeId) -> Result<()> {
+        let fs = self.mount.fs();
+        let found = fs.attributes(inode)?;
+        let is_executable_by_group = found.mode & 0o010 != 0;
+        let lost = libc::S_ISUID | if is_executable_by_group { libc::S_ISGID } else { 0 };
+        if request.uid() != 0 && found.mode & lost != 0 {
+            let root = Credentials { uid: 0, gid: 0 };
+            let caller = Caller { credentials: root, ..self.caller(request) };
+            fs.set_mode(&caller, inode, found.mode & 0o7777 & !lost)?;
+        }
+        Ok(())
+    }
+
     /// Returns the caller behind a request.
     fn caller(&self, request: &Request) -> Caller {
         let credentials = Credentials { uid: request.uid(), gid: request.gid() };
@@ -194,6 +230,8 @@ impl Server {
         node::attributes(self.mount, number)
     }
 
+    /// Returns the inode with this number. Errors: as [`node::attributes`]; the kernel looks the
+    /// path up once more after `ESTALE`.
     fn inode(&self, number: INodeNo) -> Result<InodeId> {
         Ok(self.found(number)?.inode)
     }
@@ -236,6 +274,7 @@ impl Server {
 
     /// Drops both references to a description.
     fn release(&self, opened: HandleId) {
+        self.locks.end_of(opened);
         let own = files::release(self.mount, self.mount.slot(), opened);
         let kept = files::release(self.mount, self.keeper, opened);
         // The kernel reports no error of a release to anybody. Whoever reads the file finds it
@@ -258,6 +297,7 @@ impl Server {
                 None => fs.access(&caller, inode, b"", libc::W_OK as u32, false)?,
             }
             files::set_size(self.mount, inode, size)?;
+            self.drop_set_id_bits(request, inode)?;
         }
         if change.uid.is_some() || change.gid.is_some() {
             fs.set_owner(&caller, inode, change.uid, change.gid)?;
@@ -353,23 +393,48 @@ impl Server {
             _ => return Err(Errno(libc::EINVAL)),
         };
         let (from, to) = ((parent, name.as_bytes()), (new_parent, new_name.as_bytes()));
-        let renamed = self.mount.fs().rename(&self.caller(request), from, to, mode);
-        self.mount.reclaim();
-        done_before(request, renamed, cairn_core::Error::NotFound)
+        self.removing(request, to, |caller| self.mount.fs().rename(caller, from, to, mode))
     }
 
     fn remove(&self, request: &Request, (parent, name): Name<'_>) -> Result<()> {
-        let parent = self.inode(parent)?;
-        let removed = self.mount.fs().unlink(&self.caller(request), parent, name.as_bytes());
-        self.mount.reclaim();
-        done_before(request, removed, cairn_core::Error::NotFound)
+        let place = (self.inode(parent)?, name.as_bytes());
+        self.removing(request, place, |caller| self.mount.fs().unlink(caller, place.0, place.1))
     }
 
     fn remove_directory(&self, request: &Request, (parent, name): Name<'_>) -> Result<()> {
-        let parent = self.inode(parent)?;
-        let caller = self.caller(request);
-        let removed = self.mount.fs().remove_directory(&caller, parent, name.as_bytes());
-        done_before(request, removed, cairn_core::Error::NotFound)
+        let place = (self.inode(parent)?, name.as_bytes());
+        self.removing(request, place, |caller| {
+            self.mount.fs().remove_directory(caller, place.0, place.1)
+        })
+    }
+
+    /// Does what may remove the file at `place`. The kernel may know that file, by a current
+    /// directory or a path that it has just looked up, so its inode is kept until it forgets it.
+    fn removing(
+        &self,
+        request: &Request,
+        (parent, name): (InodeId, &[u8]),
+        act: impl FnOnce(&Caller) -> cairn_core::Result<()>,
+    ) -> Result<()> {
+        let (fs, caller) = (self.mount.fs(), self.caller(request));
+        let options = OpenOptions { path_only: true, no_follow: true, ..OpenOptions::default() };
+        let victim = fs.open_file(&caller, parent, name, options, 0).ok();
+        let done = act(&caller);
+        if let Some(Opened { handle, inode, .. }) = victim {
+            let gone = fs.attributes(inode).ok().filter(|found| found.links == 0);
+            let unneeded = match gone {
+                Some(found) => self.removed.keep(node::number(&found), handle),
+                None => Some(handle),
+            };
+            if let Some(unneeded) = unneeded {
+                fs.release(caller.slot, unneeded, caller.now)?;
+            }
+        }
+        self.mount.reclaim();
+        match done {
+            Err(cairn_core::Error::NotFound) if is_again(request) => Ok(()),
+            done => Ok(done?),
+        }
     }
 
     /// Calls `add` with each entry of a directory behind position `after`: its number, the position
@@ -419,11 +484,11 @@ impl Server {
         }
     }
 
-    fn set_lock(&self, request: &Request, key: (InodeId, u64), range: Range, reply: ReplyEmpty) {
-        match self.locks.set(self.mount, key, range) {
+    fn set_lock(&self, request: &Request, owner: Owner, range: Range, reply: ReplyEmpty) {
+        match self.locks.set(self.mount, owner, range) {
             Err(Errno(libc::EAGAIN | libc::EACCES)) => {
                 let (mount, locks, pid) = (self.mount, self.locks.clone(), request.pid());
-                let wait = move || match wait_for_lock(mount, &locks, key, range, pid) {
+                let wait = move || match wait_for_lock(mount, &locks, owner, range, pid) {
                     Ok(()) => reply.ok(),
                     Err(errno) => reply.error(code(errno)),
                 };
@@ -436,15 +501,27 @@ impl Server {
     }
 }
 
-fn wait_for_lock(
-    mount: &Mount,
-    locks: &Locks,
-    key: (InodeId, u64),
-    range: Range,
-    pid: u32,
-) -> Result<()> {
+impl Server {
+    /// Answers with a name and its file, or with the error.
+    fn entry(&self, reply: ReplyEntry, result: Result<Attributes>) {
+        match result {
+            Ok(found) => reply.entry(&NO_TIME, &shown(self.mount, &found), Generation(0)),
+            Err(errno) => reply.error(code(errno)),
+        }
+    }
+
+    /// Answers with attributes, or with the error.
+    fn attr(&self, reply: ReplyAttr, result: Result<Attributes>) {
+        match result {
+            Ok(found) => reply.attr(&NO_TIME, &shown(self.mount, &found)),
+            Err(errno) => reply.error(code(errno)),
+        }
+    }
+}
+
+fn wait_for_lock(mount: &Mount, locks: &Locks, owner: Owner, range: Range, pid: u32) -> Result<()> {
     loop {
-        match locks.set(mount, key, range) {
+        match locks.set(mount, owner, range) {
             Err(Errno(libc::EAGAIN | libc::EACCES)) if requester::is_interrupted(pid) => {
                 return Err(Errno(libc::EINTR));
             }
@@ -457,18 +534,6 @@ fn wait_for_lock(
 /// Positions of the dots in a directory; those of names come behind them.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
-
-/// The result of an operation that fails with `missing` if it was done before.
-fn done_before(
-    request: &Request,
-    result: cairn_core::Result<()>,
-    missing: cairn_core::Error,
-) -> Result<()> {
-    match result {
-        Err(error) if error == missing && is_again(request) => Ok(()),
-        result => Ok(result?),
-    }
-}
 
 /// Attributes to be set.
 struct Change {
@@ -488,29 +553,30 @@ fn update(time: Option<TimeOrNow>) -> TimeUpdate {
     }
 }
 
-thread_local! {
-    /// Bytes of the read under way.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
+/// Buffers for reads, the one that was used last on top: its memory is in the processor's cache.
+#[derive(Default)]
+struct ReadBuffers(Mutex<Vec<Vec<u8>>>);
 
-/// Answers with an entry of the kernel's name cache, or with the error.
-fn entry(reply: ReplyEntry, result: Result<Attributes>) {
-    match result {
-        Ok(found) => reply.entry(&NO_TIME, &shown(&found), Generation(0)),
-        Err(errno) => reply.error(code(errno)),
+impl ReadBuffers {
+    fn stack(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `act` with `size` bytes, whatever is in them.
+    fn with<T>(&self, size: usize, act: impl FnOnce(&mut [u8]) -> T) -> T {
+        let mut buffer = self.stack().pop().unwrap_or_default();
+        if buffer.len() < size {
+            buffer.resize(size, 0);
+        }
+        let result = act(&mut buffer[..size]);
+        self.stack().push(buffer);
+        result
     }
 }
 
 fn empty(reply: ReplyEmpty, result: Result<()>) {
     match result {
         Ok(()) => reply.ok(),
-        Err(errno) => reply.error(code(errno)),
-    }
-}
-
-fn attr(reply: ReplyAttr, result: Result<Attributes>) {
-    match result {
-        Ok(found) => reply.attr(&NO_TIME, &shown(&found)),
         Err(errno) => reply.error(code(errno)),
     }
 }
@@ -540,6 +606,7 @@ impl Filesystem for Server {
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_HAS_RESEND,
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ] {
             // An older kernel lacks some.
             let _ = config.add_capabilities(wanted);
@@ -548,11 +615,11 @@ impl Filesystem for Server {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        entry(reply, self.look_up(request, (parent, name)));
+        self.entry(reply, self.look_up(request, (parent, name)));
     }
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        attr(reply, self.found(number));
+        self.attr(reply, self.found(number));
     }
 
     fn setattr(
@@ -575,7 +642,7 @@ impl Filesystem for Server {
     ) {
         let times = (update(accessed), update(modified));
         let change = Change { mode, uid, gid, size, times };
-        attr(reply, self.set_attributes(request, number, &change, opened));
+        self.attr(reply, self.set_attributes(request, number, &change, opened));
     }
 
     fn readlink(&self, request: &Request, number: INodeNo, reply: ReplyData) {
@@ -600,7 +667,7 @@ impl Filesystem for Server {
         _: u32,
         reply: ReplyEntry,
     ) {
-        entry(reply, self.make_node(request, (parent, name), mode));
+        self.entry(reply, self.make_node(request, (parent, name), mode));
     }
 
     fn mkdir(
@@ -612,7 +679,7 @@ impl Filesystem for Server {
         _: u32,
         reply: ReplyEntry,
     ) {
-        entry(reply, self.make_directory(request, (parent, name), mode));
+        self.entry(reply, self.make_directory(request, (parent, name), mode));
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -631,7 +698,7 @@ impl Filesystem for Server {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        entry(reply, self.link_to(request, (parent, name), target));
+        self.entry(reply, self.link_to(request, (parent, name), target));
     }
 
     fn rename(
@@ -655,7 +722,7 @@ impl Filesystem for Server {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        entry(reply, self.link(request, number, (parent, name)));
+        self.entry(reply, self.link(request, number, (parent, name)));
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -677,7 +744,7 @@ impl Filesystem for Server {
     ) {
         match self.create(request, (parent, name), flags, mode) {
             Ok((found, opened)) => {
-                reply.created(&NO_TIME, &shown(&found), Generation(0), opened, OPENED);
+                reply.created(&NO_TIME, &shown(self.mount, &found), Generation(0), opened, OPENED);
             }
             Err(errno) => reply.error(code(errno)),
         }
@@ -694,17 +761,12 @@ impl Filesystem for Server {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        BUFFER.with_borrow_mut(|buffer| {
-            let size = size.min(REQUEST_BYTES) as usize;
-            if buffer.len() < size {
-                buffer.resize(size, 0);
-            }
-            let target = &mut buffer[..size];
-            let entry = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: size };
+        self.buffers.with(size.min(REQUEST_BYTES) as usize, |target| {
+            let entry = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: target.len() };
             // SAFETY: the entry describes `target`, which nobody else uses meanwhile.
             let buffers = unsafe { Buffers::one(&entry) };
             match data::read(handle(opened), buffers, At::Offset(offset)) {
-                Ok(length) => reply.data(&buffer[..length]),
+                Ok(length) => reply.data(&target[..length]),
                 Err(errno) => reply.error(code(errno)),
             }
         });
@@ -712,8 +774,8 @@ impl Filesystem for Server {
 
     fn write(
         &self,
-        _: &Request,
-        _: INodeNo,
+        request: &Request,
+        number: INodeNo,
         opened: FileHandle,
         offset: u64,
         bytes: &[u8],
@@ -725,7 +787,12 @@ impl Filesystem for Server {
         // Pages of a mapping have a place of their own.
         let is_of_mapping = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let appends = flags.0 & libc::O_APPEND != 0 && !is_of_mapping;
-        match self.write(handle(opened), offset, bytes, appends) {
+        let written = self.write(handle(opened), offset, bytes, appends);
+        if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            // The bytes are written; a file that is gone meanwhile has no bits to lose.
+            let _ = self.inode(number).and_then(|inode| self.drop_set_id_bits(request, inode));
+        }
+        match written {
             Ok(length) => reply.written(length as u32),
             Err(errno) => reply.error(code(errno)),
         }
@@ -741,12 +808,12 @@ impl Filesystem for Server {
     ) {
         let opened = handle(opened);
         if let Ok(info) = self.mount.fs().handle(opened) {
-            self.locks.end((info.inode, owner.0));
+            self.locks.end(info.inode, owner.0);
             if info.write && requester::is_killed(request.pid()) {
                 let _ = self.mount.fs().note_death(opened);
             }
         } else if let Ok(inode) = self.inode(number) {
-            self.locks.end((inode, owner.0));
+            self.locks.end(inode, owner.0);
         }
         reply.ok();
     }
@@ -770,14 +837,27 @@ impl Filesystem for Server {
     }
 
     fn opendir(&self, request: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let permitted = || {
-            let inode = self.inode(number)?;
-            let caller = self.caller(request);
-            Ok(self.mount.fs().access(&caller, inode, b"", libc::R_OK as u32, false)?)
-        };
-        match permitted() {
-            Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
+        match self.open(request, number, libc::O_RDONLY) {
+            Ok(opened) => reply.opened(opened, FopenFlags::empty()),
             Err(errno) => reply.error(code(errno)),
+        }
+    }
+
+    fn releasedir(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        opened: FileHandle,
+        _: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.release(handle(opened));
+        reply.ok();
+    }
+
+    fn forget(&self, _: &Request, number: INodeNo, _: u64) {
+        if let Some(kept) = self.removed.forget(number) {
+            let _ = files::release(self.mount, self.mount.slot(), kept);
         }
     }
 
@@ -808,7 +888,7 @@ impl Filesystem for Server {
     ) {
         let listed = self.list(request, number, offset, &mut |position, name, found| {
             let number = node::number(found);
-            reply.add(number, position, name, &NO_TIME, &shown(found), Generation(0))
+            reply.add(number, position, name, &NO_TIME, &shown(self.mount, found), Generation(0))
         });
         match listed {
             Ok(()) => reply.ok(),
@@ -894,7 +974,7 @@ impl Filesystem for Server {
         &self,
         _: &Request,
         number: INodeNo,
-        _: FileHandle,
+        opened: FileHandle,
         owner: LockOwner,
         start: u64,
         end: u64,
@@ -904,11 +984,11 @@ impl Filesystem for Server {
     ) {
         let range = Range { start, end, kind };
         let found = self
-            .inode(number)
-            .and_then(|inode| self.locks.get(self.mount, (inode, owner.0), range));
+            .lock_owner(number, opened, owner)
+            .and_then(|owner| self.locks.get(self.mount, owner, range));
         match found {
             // The kernel does not say which process has a lock of a description.
-            Ok(found) => reply.locked(found.start, found.end, found.kind, process::id()),
+            Ok(found) => reply.locked(found.start, found.end, found.kind, 0),
             Err(errno) => reply.error(code(errno)),
         }
     }
@@ -917,7 +997,7 @@ impl Filesystem for Server {
         &self,
         request: &Request,
         number: INodeNo,
-        _: FileHandle,
+        opened: FileHandle,
         owner: LockOwner,
         start: u64,
         end: u64,
@@ -927,17 +1007,17 @@ impl Filesystem for Server {
         reply: ReplyEmpty,
     ) {
         let range = Range { start, end, kind };
-        match self.inode(number) {
-            Ok(inode) if waits => self.set_lock(request, (inode, owner.0), range, reply),
-            Ok(inode) => empty(reply, self.locks.set(self.mount, (inode, owner.0), range)),
+        match self.lock_owner(number, opened, owner) {
+            Ok(owner) if waits => self.set_lock(request, owner, range, reply),
+            Ok(owner) => empty(reply, self.locks.set(self.mount, owner, range)),
             Err(errno) => reply.error(code(errno)),
         }
     }
 
     fn fallocate(
         &self,
-        _: &Request,
-        _: INodeNo,
+        request: &Request,
+        number: INodeNo,
         opened: FileHandle,
         offset: u64,
         length: u64,
@@ -945,7 +1025,9 @@ impl Filesystem for Server {
         reply: ReplyEmpty,
     ) {
         let (offset, length) = (offset as i64, length as i64);
-        empty(reply, allocate::change(handle(opened), mode, offset, length));
+        let done = allocate::change(handle(opened), mode, offset, length);
+        let done = done.and_then(|()| self.drop_set_id_bits(request, self.inode(number)?));
+        empty(reply, done);
     }
 
     fn lseek(

@@ -507,7 +507,7 @@ impl Mount {
     }
 
     /// As `Namespace::reap_gone`. If it fails, the agent does the work later.
-    pub(crate) fn reap_gone(&self) {
+    pub fn reap_gone(&self) {
         let _ = self.namespace.reap_gone();
     }
 

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use crate::Context;
 use crate::error::{Error, MountError, Result};
-use crate::mount::place;
+use crate::mount::place::{Hidden, hidden_by};
 use crate::output::{self, quoted};
 use crate::store::OpenStore;
 
@@ -19,7 +19,7 @@ Examples:
   cairn mount                            mount the only store where its programs see it (/cairn)
   cairn mount --job melt ~/melt          mount the store of job melt at another directory
   cairn unmount                          unmount it again
-  cairn run --mount -- ./static-program  mount a new store for the time of a run";
+  cairn run --mount-fuse -- ./static     mount a new store for the time of a run";
 
 /// Mount a store, so that any program sees its files: static programs, containers, other shells.
 #[derive(Args, Debug)]
@@ -65,12 +65,13 @@ pub fn mount(store: &OpenStore, place: Option<&Path>, allow_other: bool) -> Resu
         return Err(Error::Mount(MountError::ByRank { job: store.job.job.clone() }));
     }
     let prefix = PathBuf::from(&store.job.mount);
-    let place = prepared(place.unwrap_or(&prefix))?;
+    let (place, is_made) = prepared(place.unwrap_or(&prefix))?;
     store.agent()?;
     let mut keeper = Command::new("/proc/self/exe");
     keeper.arg("mount-keeper").arg("--store").arg(store.directory());
     keeper.arg("--prefix").arg(&prefix).arg("--place").arg(&place);
     keeper.args(allow_other.then_some("--allow-other"));
+    keeper.args(is_made.then_some("--remove-place"));
     for variable in ["LD_PRELOAD", "CAIRN_MOUNT", "CAIRN_STORE"] {
         keeper.env_remove(variable);
     }
@@ -87,23 +88,18 @@ pub fn mount(store: &OpenStore, place: Option<&Path>, allow_other: bool) -> Resu
     Err(Error::Mount(MountError::Keeper { reason }))
 }
 
-/// Makes the directory to mount at, if there is none, and unmounts what is dead there. Returns its
-/// absolute path.
-fn prepared(place: &Path) -> Result<PathBuf> {
+/// Makes the directory to mount at, if there is none. Returns its absolute path, and whether it was
+/// made.
+fn prepared(place: &Path) -> Result<(PathBuf, bool)> {
     let place = std::path::absolute(place).map_err(Error::file("find", place))?;
-    place::clear_dead(&place).map_err(Error::file("unmount the dead store at", &place))?;
-    if let Some(found) = place::all()?.into_iter().rev().find(|found| found.place == place) {
-        let store = place::store_of(&found).unwrap_or_default();
-        return Err(Error::Mount(MountError::Mounted { place, store }));
+    match hidden_by(&place)? {
+        Hidden::Nothing => {}
+        Hidden::Mount(store) => return Err(Error::Mount(MountError::Mounted { place, store })),
+        Hidden::Files => return Err(Error::Mount(MountError::NotEmpty { place })),
     }
-    let no_place = |source| Error::Mount(MountError::NoPlace { place: place.clone(), source });
     match fs::create_dir(&place) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        made => made.map_err(no_place)?,
-    }
-    let mut names = fs::read_dir(&place).map_err(no_place)?;
-    match names.next() {
-        None => Ok(place),
-        Some(_) => Err(Error::Mount(MountError::NotEmpty { place })),
+        Ok(()) => Ok((place, true)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok((place, false)),
+        Err(source) => Err(Error::Mount(MountError::NoPlace { place, source })),
     }
 }

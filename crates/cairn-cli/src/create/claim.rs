@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::mount::place;
 use crate::output::waiting::SAID_AFTER;
 use crate::store::creation::{is_abandoned_creation, is_blank, is_described};
 
@@ -523,6 +524,8 @@ impl Claim {
 
     /// Ends the agent and removes the store with everything in it. Reports which tiers stay.
     pub fn remove(mut self) -> Result<()> {
+        // Whoever still uses a mount of it sees an empty directory from now on.
+        place::detach(self.store.directory())?;
         // An agent that does not end finds its store gone and gives up.
         self.end_agent()?;
         let locks = self.locks.take().unwrap_or_default();

@@ -30,7 +30,8 @@ use crate::output::waiting::waited_for;
 
 use crate::create::capacity::{ADDRESSES_SEGMENT_SHARE, Room};
 use crate::create::numa;
-use crate::error::{Error, Result, SettingError, TierError};
+use crate::error::{Error, MountError, Result, SettingError, TierError};
+use crate::mount::place::{Hidden, hidden_by};
 use crate::output::size;
 use crate::settings::RunSettings;
 use crate::settings::drain_options::DrainRequest;
@@ -294,8 +295,17 @@ impl Request {
     /// Checks values that depend on each other, for a store with this mount prefix and persist
     /// directory.
     pub fn check_places(&self, mount: &str, persist: Option<&Path>) -> Result<()> {
-        if !self.force && Path::new(mount).symlink_metadata().is_ok() {
-            return Err(Error::Setting(SettingError::MountHides { mount: mount.to_string() }));
+        let prefix = Path::new(mount);
+        match hidden_by(prefix)? {
+            Hidden::Nothing => {}
+            Hidden::Mount(store) => {
+                let place = prefix.to_path_buf();
+                return Err(Error::Mount(MountError::Mounted { place, store }));
+            }
+            Hidden::Files if self.force => {}
+            Hidden::Files => {
+                return Err(Error::Setting(SettingError::MountHides { mount: mount.to_string() }));
+            }
         }
         if let Some(persist) = persist.filter(|persist| persist.starts_with(mount)) {
             return Err(Error::of("--persist")(Error::Setting(SettingError::Persist {

@@ -8,6 +8,7 @@ use cairn_agent::store::volume::Volume;
 use cairn_device::Store;
 use cairn_fuse::device;
 use clap::Args;
+use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -38,6 +39,9 @@ pub struct Arguments {
     /// Whether others than the user have access
     #[arg(long)]
     pub allow_other: bool,
+    /// Whether to remove the directory after the mount
+    #[arg(long)]
+    pub remove_place: bool,
 }
 
 /// Mounts the store and keeps the mount. Returns when it is unmounted.
@@ -82,6 +86,10 @@ impl<'a> Keeper<'a> {
             let ended =
                 self.server.wait().map_err(Error::file("wait for", &self.arguments.place))?;
             if ended.success() {
+                if self.arguments.remove_place {
+                    // It stays if somebody has put something into it, or mounted something there.
+                    let _ = fs::remove_dir(&self.arguments.place);
+                }
                 return Ok(());
             }
             crate::output::say!("cairn: the server of the mount ended: {ended}");

@@ -1,8 +1,9 @@
 //! Where stores are mounted.
 
 use cairn_fuse::device::{self, Mounted};
-use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 use crate::error::{Error, Result};
 
@@ -23,7 +24,7 @@ pub fn all() -> Result<Vec<Mounted>> {
 
 /// Whether nobody serves what is mounted at `place` any more.
 pub fn is_dead(place: &Path) -> bool {
-    let looked = std::fs::metadata(place);
+    let looked = fs::metadata(place);
     looked.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
 }
 
@@ -34,4 +35,78 @@ pub fn clear_dead(place: &Path) -> io::Result<()> {
         device::unmount(place, true)?;
     }
     Ok(())
+}
+
+/// What a store at a prefix would hide.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Hidden {
+    /// Nothing: there is nothing, or an empty directory.
+    Nothing,
+    /// The mount of the store in this directory.
+    Mount(PathBuf),
+    /// A file, or a directory that is not empty.
+    Files,
+}
+
+/// Finds out what a store at `prefix` would hide. Unmounts what is dead there.
+pub fn hidden_by(prefix: &Path) -> Result<Hidden> {
+    clear_dead(prefix).map_err(Error::file("unmount the dead store at", prefix))?;
+    if let Some(found) = all()?.iter().rev().find(|found| found.place == prefix) {
+        return Ok(Hidden::Mount(store_of(found).unwrap_or_default()));
+    }
+    let is_nothing = match prefix.symlink_metadata() {
+        Err(_) => true,
+        Ok(found) if found.is_dir() => {
+            fs::read_dir(prefix).is_ok_and(|mut names| names.next().is_none())
+        }
+        Ok(_) => false,
+    };
+    Ok(if is_nothing { Hidden::Nothing } else { Hidden::Files })
+}
+
+/// Unmounts a store everywhere, and waits `patience` for programs that still use a mount. Returns
+/// the places that they use for longer.
+pub fn release(store: &Path, patience: Duration) -> Result<Vec<PathBuf>> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    let began = Instant::now();
+    loop {
+        let mut busy = Vec::new();
+        for found in all()?.into_iter().rev() {
+            let is_of_store = store_of(&found).as_deref() == Some(store);
+            if is_of_store && device::unmount(&found.place, is_dead(&found.place)).is_err() {
+                busy.push(found.place);
+            }
+        }
+        if busy.is_empty() || began.elapsed() >= patience {
+            return Ok(busy);
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Unmounts a store everywhere, whoever uses it.
+pub fn detach(store: &Path) -> Result<()> {
+    for found in all()?.into_iter().rev() {
+        if store_of(&found).as_deref() == Some(store) {
+            device::unmount(&found.place, true).map_err(Error::file("unmount", &found.place))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_directory_is_nothing_and_a_file_is_something_to_hide() {
+        let place = std::env::temp_dir().join(format!("cairn-hidden.{}", std::process::id()));
+        assert_eq!(hidden_by(&place).expect("looks"), Hidden::Nothing);
+        fs::create_dir(&place).expect("makes");
+        assert_eq!(hidden_by(&place).expect("looks"), Hidden::Nothing);
+        fs::write(place.join("file"), "x").expect("writes");
+        assert_eq!(hidden_by(&place).expect("looks"), Hidden::Files);
+        assert_eq!(hidden_by(&place.join("file")).expect("looks"), Hidden::Files);
+        fs::remove_dir_all(&place).expect("removes");
+    }
 }

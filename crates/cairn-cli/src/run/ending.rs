@@ -167,6 +167,8 @@ pub struct Ending<'a> {
     pub not_brought: Vec<Failed>,
     /// Processes that the command left behind and that still use the store.
     pub remaining_processes: Vec<u32>,
+    /// Where the store is still mounted, because programs use it there.
+    pub used_mounts: Vec<PathBuf>,
     /// Executable of an earlier failed run that this run does not complete.
     pub pending: Option<String>,
     /// Whether the store was removed.
@@ -226,6 +228,12 @@ impl Ending<'_> {
             let users = still_use(&self.remaining_processes);
             lines.push(format!("{job}: {users} the store, so it is kept"));
         }
+        lines.extend(self.used_mounts.iter().map(|place| {
+            let place = escaped(place.as_os_str().as_bytes());
+            format!(
+                "{job}: programs use the store at {place}, where it is mounted, so it is kept; when they have ended: cairn unmount {place}"
+            )
+        }));
         let archived = self.archive.iter().flat_map(archive::lines);
         lines.extend(archived.map(|line| format!("{job}: {line}")));
         if self.removed {
@@ -363,6 +371,8 @@ impl Ending<'_> {
             not_brought: &'a [Failed],
             #[serde(rename = "inhabitants", skip_serializing_if = "<[u32]>::is_empty")]
             remaining_processes: &'a [u32],
+            #[serde(skip_serializing_if = "<[PathBuf]>::is_empty")]
+            used_mounts: &'a [PathBuf],
             #[serde(skip_serializing_if = "Option::is_none")]
             pending: Option<&'a String>,
             commands: Value,
@@ -404,6 +414,7 @@ impl Ending<'_> {
             behind: &self.behind,
             not_brought: &self.not_brought,
             remaining_processes: &self.remaining_processes,
+            used_mounts: &self.used_mounts,
             pending: self.pending.as_ref(),
             commands,
         };

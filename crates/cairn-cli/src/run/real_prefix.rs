@@ -27,6 +27,11 @@ impl Strayed {
         Some(Strayed { path, names })
     }
 
+    /// Whether it is more than an empty directory.
+    pub fn is_something(&self) -> bool {
+        self.names > 0 || !self.path.is_dir()
+    }
+
     /// Returns a message about it.
     pub fn line(&self) -> String {
         let path = escaped(self.path.as_os_str().as_bytes());

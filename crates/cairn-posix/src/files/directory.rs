@@ -257,7 +257,8 @@ pub fn fill(
     }
     if !full {
         let after = *position - AFTER_DOTS;
-        mount.fs().list(&mount.caller(), directory, after, &mut |entry| {
+        // Opening the directory was permitted; its mode may have changed since.
+        mount.fs().list(&description::unrestricted(mount), directory, after, &mut |entry| {
             let next = entry.cookie + AFTER_DOTS;
             full = !records.push(entry.name, entry.inode, entry.kind, next);
             if !full {

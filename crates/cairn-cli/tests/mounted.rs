@@ -1,0 +1,469 @@
+//! `cairn mount`, `cairn unmount` and `cairn run --mount-fuse`: programs that the library does not
+//! reach see the same files as those that it does, and a mount survives its servers.
+//!
+//! The programs of a test are plain commands that go through the kernel. Where this machine has no
+//! FUSE, or does not let the user mount, the tests say so and prove nothing.
+
+mod common;
+
+use common::{Sandbox, eventually, kill};
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+const JOB: &str = "mounted";
+
+/// Whether this user can mount here.
+fn can_mount() -> bool {
+    let opened = File::options().read(true).write(true).open("/dev/fuse");
+    if opened.is_ok() && rustix::process::geteuid().is_root() {
+        return true;
+    }
+    println!("left out: only root can mount here, and /dev/fuse must be there");
+    false
+}
+
+/// A store that an earlier run has left, mounted.
+struct Mounted {
+    sandbox: Sandbox,
+    place: PathBuf,
+}
+
+impl Mounted {
+    /// Mounts the store that `script` leaves. None if this user cannot mount.
+    fn with(script: &str) -> Option<Mounted> {
+        if !can_mount() {
+            return None;
+        }
+        let sandbox = Sandbox::new();
+        sandbox.run(JOB, &format!("{script}; exit 3")).ends_with(3);
+        let place = sandbox.work().join("mount");
+        let mounted = Mounted { sandbox, place };
+        mounted.mount();
+        Some(mounted)
+    }
+
+    fn mount(&self) {
+        let place = self.place.to_str().expect("UTF-8");
+        self.sandbox.cairn(&["mount", "--job", JOB, place]).succeeds().says("is mounted at");
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.join(name)
+    }
+
+    /// Runs a script with the preloaded library.
+    fn preloaded(&self, script: &str) -> String {
+        let ran = self.sandbox.cairn(&["exec", "--job", JOB, "--", "bash", "-c", script]);
+        ran.succeeds().stdout
+    }
+
+    /// Process ids of the keeper or the server of this mount.
+    fn pids(&self, role: &str) -> Vec<i64> {
+        let store = self.sandbox.store(JOB);
+        let is_one = |words: &[&[u8]]| {
+            words.contains(&role.as_bytes())
+                && words.contains(&store.as_os_str().as_encoded_bytes())
+        };
+        let listed = fs::read_dir("/proc").expect("lists").flatten();
+        let pids = listed.filter_map(|entry| {
+            let line = fs::read(entry.path().join("cmdline")).ok()?;
+            let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+            is_one(&words).then(|| entry.file_name().to_str()?.parse().ok())?
+        });
+        pids.collect()
+    }
+
+    /// Kills the only process of this role, and waits until it is gone.
+    fn kill(&self, role: &str) -> i64 {
+        let [pid] = self.pids(role)[..] else { panic!("one {role}") };
+        kill("KILL", pid);
+        eventually("it dies", || !self.pids(role).contains(&pid));
+        pid
+    }
+
+    fn is_mounted(&self) -> bool {
+        let table = fs::read_to_string("/proc/self/mountinfo").expect("reads");
+        table.contains(&format!(" {} ", self.place.display()))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        while self.is_mounted() {
+            let place = self.place.to_str().expect("UTF-8");
+            self.sandbox.cairn(&["unmount", "--lazy", place]);
+        }
+    }
+}
+
+/// A program that does not know of Cairn.
+fn plain(words: &[&str]) -> Command {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).env_remove("LD_PRELOAD").stdin(Stdio::null());
+    command
+}
+
+fn python(script: &str, place: &Path) -> Child {
+    let command = plain(&["python3", "-c", script, place.to_str().expect("UTF-8")])
+        .stdout(Stdio::piped())
+        .spawn();
+    command.expect("starts")
+}
+
+/// Returns the next line that the program says.
+fn said(child: &mut Child) -> String {
+    let output = child.stdout.as_mut().expect("is piped");
+    let bytes = output.bytes().map(|byte| byte.expect("reads"));
+    String::from_utf8(bytes.take_while(|byte| *byte != b'\n').collect()).expect("is text")
+}
+
+#[test]
+fn both_kinds_of_programs_see_the_same_files_at_once() {
+    let Some(mounted) = Mounted::with("mkdir /cairn/d; echo one >/cairn/d/f; ln -s d/f /cairn/l")
+    else {
+        return;
+    };
+    assert_eq!(fs::read_to_string(mounted.path("l")).expect("reads"), "one\n");
+    let size = 3 * (1 << 20) + 17;
+    let bytes: Vec<u8> = (0..size).map(|at| (at * 31 % 251) as u8).collect();
+    fs::write(mounted.path("d/large"), &bytes).expect("writes");
+    fs::copy("/bin/true", mounted.path("d/program")).expect("copies");
+    assert!(
+        plain(&[mounted.path("d/program").to_str().expect("UTF-8")])
+            .status()
+            .expect("runs")
+            .success()
+    );
+    fs::rename(mounted.path("d/f"), mounted.path("g")).expect("renames");
+    let told = mounted.preloaded(
+        "cat /cairn/g; ls /cairn/d; stat -c '%s %a %h' /cairn/d/large; cksum </cairn/d/large",
+    );
+    let sum = plain(&["cksum"]).stdin(File::open(mounted.path("d/large")).expect("opens")).output();
+    let sum = String::from_utf8(sum.expect("runs").stdout).expect("text");
+    assert_eq!(told, format!("one\nlarge\nprogram\n{size} 644 1\n{sum}"));
+    assert_eq!(fs::read(mounted.path("d/large")).expect("reads"), bytes);
+    // What preloaded programs change shows at once, although names and sizes were asked for before.
+    let before = fs::metadata(mounted.path("g")).expect("is there");
+    mounted
+        .preloaded("echo more >>/cairn/g; rm /cairn/d/large; chmod 600 /cairn/g; mkdir /cairn/e");
+    let after = fs::metadata(mounted.path("g")).expect("is there");
+    assert_eq!((before.len(), after.len()), (4, 9));
+    assert_eq!(after.permissions().mode() & 0o7777, 0o600);
+    assert!(after.modified().expect("has one") >= before.modified().expect("has one"));
+    assert!(!mounted.path("d/large").exists() && mounted.path("e").is_dir());
+    let open = File::open(mounted.path("g")).expect("opens");
+    mounted.preloaded("printf 'xx' | dd of=/cairn/g conv=notrunc status=none; rm /cairn/g");
+    let mut read = String::new();
+    (&open).read_to_string(&mut read).expect("reads what has no name any more");
+    assert_eq!(read, "xxe\nmore\n");
+}
+
+#[test]
+fn calls_on_open_files_and_directories_behave_as_on_a_disk() {
+    let Some(mounted) = Mounted::with("true") else { return };
+    let path = mounted.path("f");
+    let mut file =
+        File::options().read(true).write(true).create_new(true).open(&path).expect("creates");
+    assert!(File::options().write(true).create_new(true).open(&path).is_err());
+    file.write_all_at(b"end", 10_000).expect("writes");
+    file.seek(SeekFrom::Start(0)).expect("seeks");
+    let mut whole = Vec::new();
+    file.read_to_end(&mut whole).expect("reads");
+    assert_eq!((whole.len(), &whole[..3], &whole[10_000..]), (10_003, &[0, 0, 0][..], &b"end"[..]));
+    file.set_len(5).expect("cuts");
+    assert_eq!(file.metadata().expect("has some").len(), 5);
+    file.sync_all().expect("syncs");
+    let mut log = File::options().append(true).open(&path).expect("opens");
+    log.write_all(b"tail").expect("appends");
+    assert_eq!(fs::read(&path).expect("reads"), b"\0\0\0\0\0tail");
+    fs::hard_link(&path, mounted.path("g")).expect("links");
+    assert_eq!(fs::metadata(&path).expect("is there").nlink(), 2);
+    fs::remove_file(&path).expect("removes");
+    assert_eq!(file.metadata().expect("has some").nlink(), 1);
+    let many = mounted.path("many");
+    fs::create_dir(&many).expect("makes");
+    (0..500).for_each(|n| fs::write(many.join(n.to_string()), "").expect("writes"));
+    assert_eq!(fs::read_dir(&many).expect("lists").count(), 500);
+    assert_eq!(
+        fs::remove_dir(&many).map_err(|error| error.kind()),
+        Err(std::io::ErrorKind::DirectoryNotEmpty)
+    );
+    fs::remove_dir_all(&many).expect("removes");
+    let xattr = "import os, sys; p = sys.argv[1] + '/g'; os.setxattr(p, 'user.a', b'v'); \
+                 print(os.listxattr(p), os.getxattr(p, 'user.a'), os.statvfs(p).f_namemax)";
+    let mut child = python(xattr, &mounted.place);
+    let mut told = String::new();
+    child.stdout.take().expect("is piped").read_to_string(&mut told).expect("reads");
+    assert!(child.wait().expect("ends").success());
+    assert_eq!(told, "['user.a'] b'v' 255\n");
+}
+
+#[test]
+fn file_of_a_killed_writer_is_unclean_and_one_of_a_program_that_ends_is_not() {
+    let Some(mounted) = Mounted::with("true") else { return };
+    let writer = |name: &str, end: &str| {
+        let script = format!(
+            "import os, sys, time\n\
+             f = os.open(sys.argv[1] + '/{name}', os.O_CREAT | os.O_WRONLY, 0o644)\n\
+             os.write(f, b'half')\n\
+             print('written', flush=True)\n\
+             {end}\n"
+        );
+        let mut child = python(&script, &mounted.place);
+        assert_eq!(said(&mut child), "written");
+        child
+    };
+    let mut killed = writer("killed", "time.sleep(600)");
+    let mut aborted = writer("aborted", "os.abort()");
+    let mut exited = writer("exited", "os._exit(1)");
+    killed.kill().expect("is ours");
+    for child in [&mut killed, &mut aborted, &mut exited] {
+        child.wait().expect("ends");
+    }
+    let mut reader = python(
+        "import sys, time; f = open(sys.argv[1] + '/exited'); print('open', flush=True); time.sleep(600)",
+        &mounted.place,
+    );
+    assert_eq!(said(&mut reader), "open");
+    reader.kill().expect("is ours");
+    reader.wait().expect("ends");
+    let place = mounted.place.to_str().expect("UTF-8");
+    mounted.sandbox.cairn(&["unmount", place]).succeeds();
+    mounted.sandbox.cairn(&["drain", JOB]).says("2 files not in place, because the writer died");
+    assert_eq!(mounted.sandbox.drained_names(), ["exited"]);
+}
+
+#[test]
+fn open_files_go_on_when_the_server_is_killed() {
+    let Some(mounted) = Mounted::with("true") else { return };
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(mounted.path("f"))
+        .expect("creates");
+    let mut written = Vec::<u8>::new();
+    for round in 0..4_u8 {
+        let block = vec![round + 1; 300_000];
+        file.write_all(&block).expect("writes");
+        written.extend(&block);
+        let before = mounted.kill("mount-server");
+        eventually("another one starts", || {
+            mounted.pids("mount-server").iter().any(|pid| *pid != before)
+        });
+        let name = mounted.path(&format!("made-{round}"));
+        fs::write(&name, "after").expect("is served");
+    }
+    file.write_all(b"last").expect("writes");
+    written.extend(b"last");
+    drop(file);
+    assert_eq!(fs::read(mounted.path("f")).expect("reads"), written);
+    assert_eq!(mounted.preloaded("stat -c %s /cairn/f"), format!("{}\n", written.len()));
+    let place = mounted.place.to_str().expect("UTF-8");
+    mounted.sandbox.cairn(&["unmount", place]).succeeds();
+    mounted.sandbox.cairn(&["drain", JOB]).succeeds().says("5 files");
+    assert_eq!(mounted.sandbox.drained_names(), ["f", "made-0", "made-1", "made-2", "made-3"]);
+}
+
+#[test]
+fn request_under_way_when_the_server_is_killed_is_answered_by_the_next_one() {
+    let Some(mounted) = Mounted::with("true") else { return };
+    let script = "import os, sys\n\
+                  p = sys.argv[1]\n\
+                  f = os.open(p + '/log', os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)\n\
+                  print('begun', flush=True)\n\
+                  for n in range(4000):\n\
+                  \x20   os.close(os.open(p + f'/x{n}', os.O_CREAT | os.O_EXCL | os.O_WRONLY))\n\
+                  \x20   os.rename(p + f'/x{n}', p + f'/y{n}')\n\
+                  \x20   os.unlink(p + f'/y{n}')\n\
+                  \x20   os.write(f, b'%07d\\n' % n)\n";
+    let mut child = python(script, &mounted.place);
+    assert_eq!(said(&mut child), "begun");
+    for _ in 0..4 {
+        thread::sleep(Duration::from_millis(150));
+        let before = mounted.kill("mount-server");
+        eventually("another one starts", || {
+            mounted.pids("mount-server").iter().any(|pid| *pid != before)
+        });
+    }
+    assert!(child.wait().expect("ends").success());
+    let log = fs::read_to_string(mounted.path("log")).expect("reads");
+    let mut lines: Vec<&str> = log.lines().collect();
+    // An append that was done but not answered is done again.
+    lines.dedup();
+    let expected: Vec<String> = (0..4000).map(|n| format!("{n:07}")).collect();
+    assert_eq!(lines, expected);
+    assert_eq!(fs::read_dir(&mounted.place).expect("lists").count(), 1);
+}
+
+#[test]
+fn mount_works_on_without_its_keeper_and_is_cleared_away_without_both() {
+    let Some(mounted) = Mounted::with("echo kept >/cairn/f") else { return };
+    let mut file = File::create(mounted.path("g")).expect("creates");
+    mounted.kill("mount-keeper");
+    file.write_all(b"one").expect("writes");
+    assert_eq!(fs::read_to_string(mounted.path("f")).expect("reads"), "kept\n");
+    // Whoever reaps the keeper leaves the file to the server.
+    mounted.preloaded("true");
+    file.write_all(b"two").expect("writes");
+    drop(file);
+    assert_eq!(mounted.preloaded("cat /cairn/g"), "onetwo");
+    mounted.kill("mount-server");
+    let dead = fs::read(mounted.path("f")).expect_err("nobody serves it");
+    assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+    mounted.mount();
+    assert_eq!(fs::read_to_string(mounted.path("f")).expect("reads"), "kept\n");
+    mounted.kill("mount-keeper");
+    mounted.kill("mount-server");
+    let place = mounted.place.to_str().expect("UTF-8");
+    mounted.sandbox.cairn(&["unmount", place]).succeeds();
+    assert!(!mounted.is_mounted());
+}
+
+#[test]
+fn busy_mount_is_unmounted_only_lazily() {
+    let Some(mounted) = Mounted::with("echo kept >/cairn/f") else { return };
+    let place = mounted.place.to_str().expect("UTF-8");
+    let mut open = File::open(mounted.path("f")).expect("opens");
+    mounted.sandbox.cairn(&["unmount", place]).ends_with(1).says("programs use it");
+    assert!(mounted.is_mounted());
+    mounted.sandbox.cairn(&["unmount", "--lazy", place]).succeeds();
+    assert!(!mounted.is_mounted());
+    let mut text = String::new();
+    open.read_to_string(&mut text).expect("reads on");
+    assert_eq!(text, "kept\n");
+    assert_eq!(mounted.pids("mount-server").len(), 1);
+    drop(open);
+    eventually("the server ends", || mounted.pids("mount-server").is_empty());
+    eventually("the keeper ends", || mounted.pids("mount-keeper").is_empty());
+    eventually("the directory that it made is gone", || !mounted.place.exists());
+}
+
+#[test]
+fn locks_of_both_kinds_of_programs_exclude_each_other_and_waiting_can_be_interrupted() {
+    let Some(mounted) = Mounted::with("true >/cairn/f") else { return };
+    let lock = "import fcntl, os, sys, time\n\
+                f = open(sys.argv[1] + '/f', 'r+')\n\
+                fcntl.lockf(f, fcntl.LOCK_EX, 10)\n\
+                print('locked', flush=True)\n\
+                time.sleep(600)\n";
+    let mut holder = python(lock, &mounted.place);
+    assert_eq!(said(&mut holder), "locked");
+    let attempt = "python3 -c 'import fcntl\n\
+                   f = open(\"/cairn/f\", \"r+\")\n\
+                   try: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1); print(\"free\")\n\
+                   except OSError: print(\"locked\")'";
+    assert_eq!(mounted.preloaded(attempt), "locked\n");
+    let wait = "import fcntl, os, signal, sys\n\
+                signal.signal(signal.SIGALRM, lambda *_: 1 / 0)\n\
+                f = open(sys.argv[1] + '/f', 'r+')\n\
+                signal.setitimer(signal.ITIMER_REAL, 0.3)\n\
+                try: fcntl.lockf(f, fcntl.LOCK_EX, 1)\n\
+                except ZeroDivisionError: print('interrupted', flush=True)\n\
+                fcntl.lockf(f, fcntl.LOCK_EX, 1)\n\
+                print('got it', flush=True)\n";
+    let mut waiter = python(wait, &mounted.place);
+    assert_eq!(said(&mut waiter), "interrupted");
+    let mut doomed = python(lock, &mounted.place);
+    thread::sleep(Duration::from_millis(100));
+    doomed.kill().expect("is ours");
+    doomed.wait().expect("ends although it waits for the lock");
+    holder.kill().expect("is ours");
+    holder.wait().expect("ends");
+    let told = said(&mut waiter);
+    assert_eq!((&told[..], waiter.wait().expect("ends").code()), ("got it", Some(0)));
+    assert_eq!(mounted.preloaded(attempt), "free\n");
+}
+
+#[test]
+fn wrong_places_are_refused_and_say_why() {
+    let Some(mounted) = Mounted::with("true") else { return };
+    let (sandbox, place) = (&mounted.sandbox, mounted.place.to_str().expect("UTF-8"));
+    sandbox.cairn(&["mount", "--job", JOB, place]).refused_with("is mounted at");
+    let full = sandbox.work().join("full");
+    fs::create_dir(&full).expect("makes");
+    fs::write(full.join("precious"), "").expect("writes");
+    let full = full.to_str().expect("UTF-8");
+    sandbox.cairn(&["mount", "--job", JOB, full]).refused_with("is not empty");
+    sandbox.cairn(&["mount", "--job", JOB, "none/of/these"]).refused_with("No such file");
+    sandbox.cairn(&["mount", "--job", "nobody"]).refused_with("has no store");
+    sandbox.cairn(&["unmount", full]).refused_with("no store is mounted");
+    sandbox.cairn(&["run", "--job", "ranks", "--scope", "rank", "--", "false"]).ends_with(1);
+    sandbox.cairn(&["mount", "--job", "ranks"]).refused_with("--scope rank");
+    // A store is not removed from under programs that use it through a mount of the user's.
+    let busy = File::create(mounted.path("f")).expect("creates");
+    let again = sandbox.run(JOB, "true");
+    again.ends_with(75).says("1 file still open").says("the store is kept");
+    drop(busy);
+    // Nor from under one whose current directory is in it.
+    let mut inside = plain(&["sleep", "600"]).current_dir(&mounted.place).spawn().expect("starts");
+    let again = sandbox.run(JOB, "true");
+    again.succeeds().says("where it is mounted, so it is kept");
+    inside.kill().expect("is ours");
+    inside.wait().expect("ends");
+    let again = sandbox.run(JOB, "true").succeeds();
+    again.says("store removed");
+    assert!(!mounted.is_mounted());
+}
+
+/// Builds a program without dynamic linker; None, and says so, if this machine cannot.
+fn static_program(sandbox: &Sandbox) -> Option<PathBuf> {
+    const SOURCE: &str = "#include <stdio.h>\n\
+        int main(int n, char **words) {\n\
+        \x20   FILE *file = fopen(words[1], \"w\");\n\
+        \x20   return !file || fputs(words[2], file) < 0 || fclose(file) != 0;\n\
+        }\n";
+    let (source, program) = (sandbox.work().join("put.c"), sandbox.work().join("put"));
+    fs::write(&source, SOURCE).expect("writes");
+    let built = plain(&["cc", "-static", "-o"]).arg(&program).arg(&source).output().expect("runs");
+    if !built.status.success() {
+        println!("left out: no static C library");
+        return None;
+    }
+    Some(program)
+}
+
+#[test]
+fn static_program_writes_into_the_store_of_a_run_with_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let Some(program) = static_program(&sandbox) else { return };
+    let prefix = sandbox.work().join("prefix");
+    let prefix = prefix.to_str().expect("UTF-8");
+    let out = sandbox.out();
+    let out = out.to_str().expect("UTF-8");
+    let script = format!("{} {prefix}/made static && cat {prefix}/made", program.display());
+    let run = ["run", "--job", JOB, "--mount", prefix, "--persist", out];
+    let with = |more: &[&str]| {
+        let command = ["--", "bash", "-c", &script];
+        sandbox.cairn(&[&run[..], more, &command[..]].concat())
+    };
+    assert_ne!(with(&[]).code, Some(0), "nothing serves it");
+    sandbox.cairn(&["rm", JOB, "--discard"]);
+    with(&["--fresh", "--mount-fuse"]).succeeds().prints("static").says("store removed");
+    assert_eq!(sandbox.drained("made"), "static");
+    assert!(!Path::new(prefix).exists(), "no directory is left behind");
+    // A program that still uses the mount keeps the store.
+    let stays = format!("(cd {prefix} && exec setsid sleep 600) >/dev/null 2>&1 & sleep 0.3");
+    let command =
+        ["--fresh", "--mount-fuse", "--", "env", "-i", "PATH=/usr/bin:/bin", "bash", "-c", &stays];
+    let ran = sandbox.cairn(&[&run[..], &command[..]].concat());
+    assert!(ran.stderr.contains("kept"), "{}", ran.stderr);
+    for entry in fs::read_dir("/proc").expect("lists").flatten() {
+        let cwd = fs::read_link(entry.path().join("cwd"));
+        if cwd.is_ok_and(|cwd| cwd == Path::new(prefix)) {
+            kill("KILL", entry.file_name().to_str().expect("a number").parse().expect("one"));
+        }
+    }
+    eventually("it can be unmounted", || {
+        sandbox.cairn(&["unmount", prefix]).code == Some(0)
+            || !fs::read_to_string("/proc/self/mountinfo").expect("reads").contains(prefix)
+    });
+}
