@@ -33,7 +33,7 @@ apps: build ## The unmodified programs of tests/apps, those of MPI too, what arr
 	tests/applications/run.py --rounds 1
 	demo/memory-lost.sh
 
-conformance: build ## fio with verification, stress-ng and random calls against a tmpfs, a minute each (CONFORMANCE_SECONDS=n)
+conformance: build ## fio with verification, stress-ng, POSIX cases and random calls, preloaded and mounted (CONFORMANCE_SECONDS=n)
 	@scripts/setup.sh build test conformance
 	scripts/conformance.sh
 	CAIRN_TEST_SEEDS=$(or $(SEEDS),1000) $(CARGO) test --release --locked -p cairn-preload --test differential

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Third-party file system tests on a Cairn store: fio, which verifies what it wrote, with each of
-# its file engines, and the file stressors of stress-ng, which check what they read.
+# its file engines, and the file stressors of stress-ng, which check what they read; and the cases of
+# tests/posix, also through a mount.
 #
 #   scripts/conformance.sh [NAME…]     only these engines and stressors
 #   CAIRN=PATH                         the command to test (default: target/release/cairn)
@@ -63,4 +64,7 @@ for stressor in "${STRESSORS[@]}"; do
     on_cairn "stress-ng $stressor" stress-ng "--$stressor" 2 "${limits[@]}" --timeout "$SECONDS_EACH" --verify \
         --temp-path /cairn
 done
+if is_wanted posix "$@"; then
+    CAIRN=$COMMAND "$OLDPWD/tests/posix/run.sh" || failed=1
+fi
 exit "$failed"

@@ -346,7 +346,7 @@ impl CheckReport {
                 let what = "is linked with libcairn.a: only a trial shows what is refused";
                 self.find(Weight::Note, path, what, "try it with --run");
             } else {
-                let advice = "link it dynamically, or with libcairn.a (cairn config --help)";
+                let advice = "run it with --mount-fuse, or link it dynamically, or with libcairn.a (cairn config --help)";
                 self.find(Weight::OutOfReach, path, IS_STATIC, advice);
             }
             return Ok(());

@@ -6,6 +6,7 @@
 
 mod copy;
 mod drill;
+mod exit_code;
 mod fsck;
 mod launch;
 mod mount;
@@ -19,6 +20,7 @@ mod tier;
 
 pub use copy::CopyError;
 pub use drill::DrillError;
+pub use exit_code::{EXIT_DRAIN, EXIT_FAILURE, EXIT_NOT_REPAIRED, EXIT_USAGE};
 pub use fsck::FsckError;
 pub use launch::LaunchError;
 pub use mount::MountError;
@@ -37,20 +39,6 @@ use std::path::PathBuf;
 
 /// Result of a command.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
-
-/// Exit code: the request was refused.
-pub const EXIT_USAGE: i32 = 2;
-/// Exit code of `cairn fsck`, as in fsck(8): damage was left unrepaired.
-pub const EXIT_NOT_REPAIRED: i32 = 4;
-/// Exit code: an operation failed.
-pub const EXIT_FAILURE: i32 = 1;
-/// Exit code: the program succeeded, but its files could not be drained (`EX_TEMPFAIL`: the drain
-/// can be repeated).
-pub const EXIT_DRAIN: i32 = 75;
-/// Exit code: the program cannot be executed.
-pub const EXIT_NOT_EXECUTABLE: i32 = 126;
-/// Exit code: the program does not exist.
-pub const EXIT_NOT_FOUND: i32 = 127;
 
 /// Why a command cannot continue.
 #[derive(Debug, thiserror::Error)]

@@ -12,3 +12,4 @@
 pub(crate) mod keeper;
 pub(crate) mod place;
 pub(crate) mod server;
+pub(crate) mod start;

@@ -31,7 +31,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::commands::mount;
 use crate::create::claim::Claim;
 use crate::create::request::{MadePersist, Request, StoreArguments};
 use crate::drain::drain_state::DrainProgress;
@@ -40,6 +39,7 @@ use crate::error::{
     EXIT_DRAIN, Error, LaunchError, MountError, PersistError, Result, SettingError,
 };
 use crate::mount::place::{self, Hidden, hidden_by};
+use crate::mount::start::mount;
 use crate::report::calls;
 use crate::resume::earlier;
 use crate::run::ending::{Ending, Safety};
@@ -340,7 +340,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
 
 /// Mounts the store where programs see it, unless another rank of the node has done so.
 fn mount_for_run(claim: &Claim) -> Result<()> {
-    match mount::mount(&claim.store, None, false) {
+    match mount(&claim.store, None, false) {
         Err(Error::Mount(MountError::Mounted { store, .. }))
             if store == claim.store.directory() =>
         {

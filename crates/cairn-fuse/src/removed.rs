@@ -1,8 +1,8 @@
 //! Files that were removed through the mount and that the kernel may still know.
 //!
-//! Must stay true: an inode is kept only until the kernel forgets it, so that its space is free when
-//! nobody uses it any more. Files that preloaded programs remove are not kept: using one that the
-//! kernel knows but nobody has open is `ESTALE`.
+//! Must stay true: an inode is kept only until the kernel forgets it, so that its space is free
+//! when nobody uses it any more. Files that preloaded programs remove are not kept: what the kernel
+//! knows of them, but nobody has open, is `ESTALE`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -93,8 +93,8 @@ const HOUSES: [House; 6] = [
     House {
         name: "cairn-cli",
         rooms: &[
-            "commands", "check", "run", "resume", "drain", "create", "settings", "report", "store",
-            "balancer", "output", "error",
+            "commands", "check", "run", "resume", "drain", "create", "settings", "report", "mount",
+            "store", "balancer", "output", "error",
         ],
         // Making a store and resuming one are two ways of one claim.
         up: &[

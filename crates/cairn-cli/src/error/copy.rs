@@ -1,6 +1,6 @@
 //! Paths that `cairn cp` and similar commands cannot use.
 
-use super::{EXIT_FAILURE, EXIT_USAGE};
+use crate::error::exit_code::{EXIT_FAILURE, EXIT_USAGE};
 
 /// Paths that `cairn cp` and similar commands cannot use.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! A drill that failed, or tested nothing.
 
-use super::EXIT_FAILURE;
+use crate::error::exit_code::EXIT_FAILURE;
 
 /// A drill that failed, or tested nothing.
 #[derive(Debug, thiserror::Error)]

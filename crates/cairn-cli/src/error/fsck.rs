@@ -3,7 +3,8 @@
 use cairn_nvme::shared::RemotePath;
 use std::path::PathBuf;
 
-use super::{EXIT_FAILURE, EXIT_NOT_REPAIRED, Error};
+use super::Error;
+use crate::error::exit_code::{EXIT_FAILURE, EXIT_NOT_REPAIRED};
 
 /// A durable tier that is damaged.
 #[derive(Debug, thiserror::Error)]

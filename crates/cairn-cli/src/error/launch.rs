@@ -4,7 +4,7 @@ use cairn_agent::model::error::why;
 use std::io;
 use std::path::PathBuf;
 
-use super::{EXIT_FAILURE, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
+use crate::error::exit_code::{EXIT_FAILURE, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 
 /// A program that cannot be started, or would not be served.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,6 @@
 //! Errors of mounting a store.
 
-use super::{EXIT_FAILURE, EXIT_USAGE};
-use crate::output::quoted;
+use crate::error::exit_code::{EXIT_FAILURE, EXIT_USAGE};
 use std::io;
 use std::path::PathBuf;
 
@@ -84,7 +83,7 @@ pub enum MountError {
     #[error(
         "cannot unmount {}: {source}; programs use it (fuser -m {} names them), or unmount it as soon \
          as they end with: cairn unmount --lazy {}",
-        place.display(), quoted(&place.display().to_string()), quoted(&place.display().to_string())
+        place.display(), place.display(), place.display()
     )]
     Busy {
         /// Where.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{EXIT_DRAIN, EXIT_FAILURE, EXIT_USAGE};
+use crate::error::exit_code::{EXIT_DRAIN, EXIT_FAILURE, EXIT_USAGE};
 
 /// A persist directory or archive that cannot be filled, read or staged from.
 #[derive(Debug, thiserror::Error)]

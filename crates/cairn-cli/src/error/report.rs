@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::EXIT_USAGE;
+use crate::error::exit_code::EXIT_USAGE;
 
 /// Figures that were not recorded, or a plan that cannot be made from them.
 #[derive(Debug, thiserror::Error)]

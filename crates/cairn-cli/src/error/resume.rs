@@ -1,6 +1,6 @@
 //! A store that cannot be resumed as it was asked for.
 
-use super::{EXIT_FAILURE, EXIT_USAGE};
+use crate::error::exit_code::{EXIT_FAILURE, EXIT_USAGE};
 
 /// A store that cannot be resumed as it was asked for.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::EXIT_USAGE;
+use crate::error::exit_code::EXIT_USAGE;
 
 /// A value of an option or of a settings file that cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{EXIT_FAILURE, EXIT_USAGE};
+use crate::error::exit_code::{EXIT_FAILURE, EXIT_USAGE};
 
 /// A store that is missing, in use, or has files that nothing else has.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::{EXIT_FAILURE, EXIT_USAGE};
+use crate::error::exit_code::{EXIT_FAILURE, EXIT_USAGE};
 
 /// An NVMe/TCP target that cannot be started, reached or asked.
 #[derive(Debug, thiserror::Error)]

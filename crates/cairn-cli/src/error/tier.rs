@@ -4,7 +4,7 @@ use cairn_nvme::shared::RemotePath;
 use std::borrow::Cow;
 use std::path::PathBuf;
 
-use super::EXIT_USAGE;
+use crate::error::exit_code::EXIT_USAGE;
 use crate::output::size;
 
 /// A tier of a new store that cannot be made.

@@ -1,4 +1,5 @@
-//! `cairn mount-keeper`: mounts a store and keeps the mount. Not for people: `cairn mount` starts it.
+//! `cairn mount-keeper`: mounts a store and keeps the mount. Not for people: `cairn mount` starts
+//! it.
 //!
 //! Must stay true: it opens nothing below the mount, whose server may be dead. A server that keeps
 //! dying is not started for ever: the kernel answers all waiting programs with an error then.

@@ -1,5 +1,5 @@
-//! `cairn mount-server`: serves a mount. Not for people: the keeper of the mount starts it, with the
-//! connection to the kernel as its standard input.
+//! `cairn mount-server`: serves a mount. Not for people: the keeper of the mount starts it, with
+//! the connection to the kernel as its standard input.
 
 use cairn_core::SlotId;
 use cairn_fuse::{Service, Start};

@@ -1,0 +1,55 @@
+//! Starts the keeper of a mount.
+
+use cairn_agent::model::job::Scope;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{fs, io};
+
+use crate::error::{Error, MountError, Result};
+use crate::mount::place::{Hidden, hidden_by};
+use crate::store::OpenStore;
+
+/// Mounts `store` at `place`, or where programs of the job see it. Returns the place.
+pub fn mount(store: &OpenStore, place: Option<&Path>, allow_other: bool) -> Result<PathBuf> {
+    if store.job.scope == Scope::Rank {
+        return Err(Error::Mount(MountError::ByRank { job: store.job.job.clone() }));
+    }
+    let prefix = PathBuf::from(&store.job.mount);
+    let (place, is_made) = prepared(place.unwrap_or(&prefix))?;
+    store.agent()?;
+    let mut keeper = Command::new("/proc/self/exe");
+    keeper.arg("mount-keeper").arg("--store").arg(store.directory());
+    keeper.arg("--prefix").arg(&prefix).arg("--place").arg(&place);
+    keeper.args(allow_other.then_some("--allow-other"));
+    keeper.args(is_made.then_some("--remove-place"));
+    for variable in ["LD_PRELOAD", "CAIRN_MOUNT", "CAIRN_STORE"] {
+        keeper.env_remove(variable);
+    }
+    keeper.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let ended = keeper.output().map_err(Error::file("start the keeper of", &place))?;
+    if ended.status.success() {
+        return Ok(place);
+    }
+    let said = String::from_utf8_lossy(&ended.stderr).trim().to_string();
+    let reason = match said.trim_start_matches("cairn: ") {
+        "" => format!("cannot mount at {}: {}", place.display(), ended.status),
+        said => said.to_string(),
+    };
+    Err(Error::Mount(MountError::Keeper { reason }))
+}
+
+/// Makes the directory to mount at, if there is none. Returns its absolute path, and whether it was
+/// made.
+fn prepared(place: &Path) -> Result<(PathBuf, bool)> {
+    let place = std::path::absolute(place).map_err(Error::file("find", place))?;
+    match hidden_by(&place)? {
+        Hidden::Nothing => {}
+        Hidden::Mount(store) => return Err(Error::Mount(MountError::Mounted { place, store })),
+        Hidden::Files => return Err(Error::Mount(MountError::NotEmpty { place })),
+    }
+    match fs::create_dir(&place) {
+        Ok(()) => Ok((place, true)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok((place, false)),
+        Err(source) => Err(Error::Mount(MountError::NoPlace { place, source })),
+    }
+}
