@@ -564,8 +564,7 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
         removed: removes,
         offers: is_real,
         calls,
-        strayed: Strayed::at(&claim.store.job.mount)
-            .filter(|found| is_prefix_free && found.is_something()),
+        strayed: strayed(&claim.store.job.mount).filter(|_| is_prefix_free),
     };
     let strayed = ending.strayed.is_some();
     if removes {
@@ -579,6 +578,12 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
     let succeeded = code == 0 && !others_failed;
     let is_elsewhere = undrained || unarchived || strayed;
     Ok(if succeeded && is_elsewhere && !discard { EXIT_DRAIN } else { code })
+}
+
+/// Returns what the run has left at the mount prefix in the real file system.
+fn strayed(mount: &str) -> Option<Strayed> {
+    let is_mounted = matches!(hidden_by(Path::new(mount)), Ok(Hidden::Mount(_)));
+    Strayed::at(mount).filter(|found| !is_mounted && found.is_something())
 }
 
 /// Returns the files whose data could not be brought in; empty if the agent does not answer.

@@ -118,8 +118,12 @@ fn python(script: &str, place: &Path) -> Child {
 /// Returns the next line that the program says.
 fn said(child: &mut Child) -> String {
     let output = child.stdout.as_mut().expect("is piped");
-    let bytes = output.bytes().map(|byte| byte.expect("reads"));
-    String::from_utf8(bytes.take_while(|byte| *byte != b'\n').collect()).expect("is text")
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while output.read(&mut byte).expect("reads") == 1 && byte != *b"\n" {
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).expect("is text")
 }
 
 #[test]
@@ -232,10 +236,86 @@ fn file_of_a_killed_writer_is_unclean_and_one_of_a_program_that_ends_is_not() {
     assert_eq!(said(&mut reader), "open");
     reader.kill().expect("is ours");
     reader.wait().expect("ends");
+    // A child that inherits the descriptor and is killed has written nothing.
+    let inherits = "import os, subprocess, sys\n\
+                    f = os.open(sys.argv[1] + '/inherited', os.O_CREAT | os.O_WRONLY, 0o644)\n\
+                    os.write(f, b'whole')\n\
+                    child = subprocess.Popen(['sleep', '600'], stdout=f)\n\
+                    child.kill()\n\
+                    child.wait()\n";
+    assert!(python(inherits, &mounted.place).wait().expect("ends").success());
+    // The kernel tells nothing of a mapping whose process is killed but its pages.
+    let maps = "import ctypes, os, sys, time\n\
+                f = os.open(sys.argv[1] + '/mapped', os.O_CREAT | os.O_RDWR, 0o644)\n\
+                os.ftruncate(f, 1 << 20)\n\
+                c = ctypes.CDLL(None)\n\
+                c.mmap.restype = ctypes.c_void_p\n\
+                at = c.mmap(None, ctypes.c_size_t(1 << 20), 3, 1, f, ctypes.c_long(0))\n\
+                os.close(f)\n\
+                ctypes.memset(at, 7, 1 << 19)\n\
+                print('stored', flush=True)\n\
+                time.sleep(600)\n";
+    let mut mapper = python(maps, &mounted.place);
+    assert_eq!(said(&mut mapper), "stored");
+    mapper.kill().expect("is ours");
+    mapper.wait().expect("ends");
     let place = mounted.place.to_str().expect("UTF-8");
     mounted.sandbox.cairn(&["unmount", place]).succeeds();
-    mounted.sandbox.cairn(&["drain", JOB]).says("2 files not in place, because the writer died");
-    assert_eq!(mounted.sandbox.drained_names(), ["exited"]);
+    mounted.sandbox.cairn(&["drain", JOB]).says("3 files not in place, because the writer died");
+    assert_eq!(mounted.sandbox.drained_names(), ["exited", "inherited"]);
+}
+
+/// Mechanism: the keeper unmounted what it gave up.
+///
+/// Consequence: programs went on in the directory below the mount, and their files were not in the
+/// store.
+///
+/// Fix: the dead mount stays, and programs get an error.
+#[test]
+fn mount_that_is_given_up_gives_errors_instead_of_what_is_below_it() {
+    let Some(mounted) = Mounted::with("true") else { return };
+    for _ in 0..5 {
+        let before = mounted.kill("mount-server");
+        eventually("another one starts", || {
+            mounted.pids("mount-server").iter().any(|pid| *pid != before)
+        });
+    }
+    mounted.kill("mount-server");
+    eventually("the keeper gives up", || mounted.pids("mount-keeper").is_empty());
+    let refused = fs::write(mounted.path("f"), "lost").expect_err("nobody serves it");
+    assert_eq!(refused.raw_os_error(), Some(libc::ENOTCONN));
+    mounted.mount();
+    fs::write(mounted.path("f"), "kept").expect("is served");
+    assert_eq!(mounted.preloaded("cat /cairn/f"), "kept");
+}
+
+#[test]
+fn other_users_have_the_rights_that_modes_give_them() {
+    let Some(mounted) = Mounted::with("true") else { return };
+    let place = mounted.place.to_str().expect("UTF-8");
+    let as_nobody = |words: &[&str]| {
+        let command = [&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"], words];
+        plain(&command.concat()).output().expect("runs").status.success()
+    };
+    assert!(!as_nobody(&["ls", place]), "the mount is its owner's");
+    mounted.sandbox.cairn(&["unmount", place]).succeeds();
+    mounted.sandbox.cairn(&["mount", "--allow-other", "--job", JOB, place]).succeeds();
+    fs::set_permissions(&mounted.place, fs::Permissions::from_mode(0o777)).expect("changes");
+    let program = mounted.path("program");
+    fs::copy("/bin/true", &program).expect("copies");
+    let program = program.to_str().expect("UTF-8");
+    let with = |mode| {
+        fs::set_permissions(program, fs::Permissions::from_mode(mode)).expect("changes");
+        (as_nobody(&[program]), as_nobody(&["cat", program]))
+    };
+    // May execute, may read.
+    assert_eq!([0o755, 0o711, 0o744].map(with), [(true, true), (true, false), (false, true)]);
+    fs::set_permissions(program, fs::Permissions::from_mode(0o6777)).expect("changes");
+    assert!(as_nobody(&["sh", "-c", "echo >>\"$1\"", "sh", program]));
+    let mode = fs::metadata(program).expect("is there").permissions().mode();
+    assert_eq!(mode & 0o7777, 0o777, "who writes does not keep the owner's rights");
+    assert!(as_nobody(&["mkdir", mounted.path("own").to_str().expect("UTF-8")]));
+    assert_eq!(fs::metadata(mounted.path("own")).expect("is there").uid(), 65534);
 }
 
 #[test]
@@ -389,7 +469,7 @@ fn wrong_places_are_refused_and_say_why() {
     fs::create_dir(&full).expect("makes");
     fs::write(full.join("precious"), "").expect("writes");
     let full = full.to_str().expect("UTF-8");
-    sandbox.cairn(&["mount", "--job", JOB, full]).refused_with("is not empty");
+    sandbox.cairn(&["mount", "--job", JOB, full]).refused_with("is no empty directory");
     sandbox.cairn(&["mount", "--job", JOB, "none/of/these"]).refused_with("No such file");
     sandbox.cairn(&["mount", "--job", "nobody"]).refused_with("has no store");
     sandbox.cairn(&["unmount", full]).refused_with("no store is mounted");

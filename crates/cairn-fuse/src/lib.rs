@@ -4,6 +4,8 @@
 //! ```text
 //! server     answers the kernel's requests
 //! locks      byte-range locks, shared with preloaded programs
+//! answers    requests that were carried out, for the server after this one
+//! writers    which processes write which file
 //! requester  the process behind a request: its groups, whether it is being killed
 //! node       numbers of files in the kernel
 //! removed    removed files that the kernel still knows
@@ -17,11 +19,14 @@
 //!
 //! Does not start or watch servers; `cairn mount` does.
 
+mod answers;
 pub mod device;
 mod locks;
 mod node;
 mod removed;
 mod requester;
 mod server;
+mod writers;
 
+pub use answers::memory as answers;
 pub use server::{Service, Start, serve};

@@ -68,11 +68,14 @@ pub struct Owner {
 
 /// Descriptors of lock files, by file and number of the owner, with the last description through
 /// which it locked.
+type Owners = HashMap<(InodeId, u64), (Arc<OwnedFd>, HandleId)>;
+
+/// The locks of all programs below a mount.
 #[derive(Default)]
-pub struct Locks(Mutex<HashMap<(InodeId, u64), (Arc<OwnedFd>, HandleId)>>);
+pub struct Locks(Mutex<Owners>);
 
 impl Locks {
-    fn owners(&self) -> MutexGuard<'_, HashMap<(InodeId, u64), (Arc<OwnedFd>, HandleId)>> {
+    fn owners(&self) -> MutexGuard<'_, Owners> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -36,6 +36,13 @@ fn is_killed_task(stat: &str) -> bool {
     is_exiting && signal != 0
 }
 
+/// Returns the process of the task `task`; `task` itself if that cannot be found out.
+pub fn process(task: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{task}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    line.and_then(|process| process.trim().parse().ok()).unwrap_or(task)
+}
+
 /// Whether a signal that the task `pid` handles, or dies of, is pending: it must not wait any more.
 pub fn is_interrupted(pid: u32) -> bool {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return true };

@@ -4,8 +4,8 @@
 //! - The rights are those of the process that asks, at every call that a local file system checks.
 //! - An open description is held by two slots, this process's and the keeper's, so that it outlives
 //!   either. What it holds ends when the kernel releases it.
-//! - A request that comes a second time, because a server was killed before it answered, succeeds
-//!   if the first one has done the work.
+//! - A request that comes a second time, because a server was killed before it answered, is not
+//!   carried out twice if that would make a difference.
 //! - A request that may wait for long does not keep others waiting.
 
 use cairn_core::{
@@ -33,8 +33,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::answers::Answers;
 use crate::locks::{Locks, Owner, Range};
 use crate::removed::Removed;
+use crate::writers::WriterTable;
 use crate::{device, node, requester};
 
 /// The kernel keeps no attribute and no name: preloaded programs change them without telling it.
@@ -73,7 +75,14 @@ pub enum Start {
 
 /// Serves a mount until it is unmounted. Errors: the store cannot be opened; the kernel refuses the
 /// connection.
-pub fn serve(connection: OwnedFd, start: Start, service: &Service) -> io::Result<()> {
+/// `answers` is the memory that all servers of a mount share, see [`crate::answers()`].
+pub fn serve(
+    connection: OwnedFd,
+    answers: OwnedFd,
+    start: Start,
+    service: &Service,
+) -> io::Result<()> {
+    let answers = Answers::map(answers)?;
     let as_error = |errno: Errno| io::Error::from_raw_os_error(errno.0);
     let prefix = service.prefix.as_os_str().as_bytes();
     let mount = files::begin(service.store.as_os_str().as_bytes(), prefix).map_err(as_error)?;
@@ -90,6 +99,8 @@ pub fn serve(connection: OwnedFd, start: Start, service: &Service) -> io::Result
         locks: Arc::default(),
         buffers: ReadBuffers::default(),
         removed: Removed::default(),
+        writers: WriterTable::default(),
+        answers,
     };
     let mut config = fuser::Config::default();
     config.acl = if service.for_all { SessionACL::All } else { SessionACL::Owner };
@@ -111,14 +122,12 @@ struct Server {
     locks: Arc<Locks>,
     buffers: ReadBuffers,
     removed: Removed,
+    writers: WriterTable,
+    answers: Answers,
 }
 
 /// Where a name is: a directory, and the name in it.
 type Name<'a> = (INodeNo, &'a OsStr);
-
-fn is_again(request: &Request) -> bool {
-    u64::from(request.unique().0) & AGAIN != 0
-}
 
 fn handle(number: FileHandle) -> HandleId {
     HandleId(number.0 as u32)
@@ -193,6 +202,9 @@ fn options(flags: i32) -> OpenOptions {
     }
 }
 
+/// Flag of an open for execution (`__FMODE_EXEC` in the kernel).
+const FOR_EXECUTION: i32 = 0x20;
+
 /// How the kernel treats an open file: requests go past its page cache, and mappings are possible.
 const OPENED: FopenFlags =
     FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
@@ -216,6 +228,17 @@ impl Server {
             fs.set_mode(&caller, inode, found.mode & 0o7777 & !lost)?;
         }
         Ok(())
+    }
+
+    /// Returns the result of a request that an earlier server carried out.
+    fn answered(&self, request: &Request) -> Option<u64> {
+        let number = request.unique().0;
+        (number & AGAIN != 0).then(|| self.answers.find(number & !AGAIN)).flatten()
+    }
+
+    /// Notes that a request was carried out.
+    fn note_answer(&self, request: &Request, result: u64) {
+        self.answers.note(request.unique().0 & !AGAIN, result);
     }
 
     /// Returns the caller behind a request.
@@ -250,9 +273,18 @@ impl Server {
 
     fn open(&self, request: &Request, number: INodeNo, flags: i32) -> Result<FileHandle> {
         let inode = self.inode(number)?;
-        let caller = self.caller(request);
+        let mut caller = self.caller(request);
+        if flags & FOR_EXECUTION != 0 {
+            self.mount.fs().access(&caller, inode, b"", libc::X_OK as u32, false)?;
+            // A program that may be executed is read for its user, who may not read it himself.
+            caller.credentials.uid = 0;
+        }
         let options = OpenOptions { no_follow: true, ..options(flags) };
-        Ok(self.keep(&files::open(self.mount, &caller, (inode, b""), options, 0)?))
+        let opened = files::open(self.mount, &caller, (inode, b""), options, 0)?;
+        if options.write {
+            self.writers.open(opened.handle, inode, request.pid());
+        }
+        Ok(self.keep(&opened))
     }
 
     fn create(
@@ -263,11 +295,21 @@ impl Server {
         mode: u32,
     ) -> Result<(Attributes, FileHandle)> {
         let parent = self.inode(parent)?;
-        let exclusive = flags & libc::O_EXCL != 0 && !is_again(request);
-        let options = OpenOptions { create: true, exclusive, no_follow: true, ..options(flags) };
-        let caller = self.caller(request);
+        let mut caller = self.caller(request);
+        let is_made = self.answered(request).is_some();
+        let exclusive = flags & libc::O_EXCL != 0 && !is_made;
+        if is_made {
+            // The mode of the file may not let its maker open it a second time.
+            caller.credentials.uid = 0;
+        }
+        let options =
+            OpenOptions { create: !is_made, exclusive, no_follow: true, ..options(flags) };
         let opened =
             files::open(self.mount, &caller, (parent, name.as_bytes()), options, mode & 0o7777)?;
+        self.note_answer(request, 1);
+        if options.write {
+            self.writers.open(opened.handle, opened.inode, request.pid());
+        }
         let found = self.mount.fs().attributes(opened.inode)?;
         Ok((found, self.keep(&opened)))
     }
@@ -275,6 +317,7 @@ impl Server {
     /// Drops both references to a description.
     fn release(&self, opened: HandleId) {
         self.locks.end_of(opened);
+        self.writers.close(opened);
         let own = files::release(self.mount, self.mount.slot(), opened);
         let kept = files::release(self.mount, self.keeper, opened);
         // The kernel reports no error of a release to anybody. Whoever reads the file finds it
@@ -318,25 +361,26 @@ impl Server {
         (parent, name): Name<'_>,
         mode: u32,
     ) -> Result<Attributes> {
-        let (parent, caller) = (self.inode(parent)?, self.caller(request));
-        let made = self.mount.fs().make_directory(&caller, parent, name.as_bytes(), mode & 0o7777);
-        self.made(request, made, (parent, name))
+        self.make(request, (parent, name), |caller, parent| {
+            self.mount.fs().make_directory(caller, parent, name.as_bytes(), mode & 0o7777)
+        })
     }
 
-    /// Returns the attributes of what was made, now or by the same request before.
-    fn made(
+    /// Makes a name, unless an earlier server has made it for the same request. Returns the
+    /// attributes of what was made.
+    fn make(
         &self,
         request: &Request,
-        made: cairn_core::Result<InodeId>,
-        (parent, name): (InodeId, &OsStr),
+        (parent, name): Name<'_>,
+        act: impl FnOnce(&Caller, InodeId) -> cairn_core::Result<InodeId>,
     ) -> Result<Attributes> {
-        match made {
-            Err(cairn_core::Error::Exists) if is_again(request) => {
-                let caller = self.caller(request);
-                Ok(self.mount.fs().stat(&caller, parent, name.as_bytes(), false)?)
-            }
-            made => Ok(self.mount.fs().attributes(made?)?),
+        let (fs, caller, parent) = (self.mount.fs(), self.caller(request), self.inode(parent)?);
+        if self.answered(request).is_some() {
+            return Ok(fs.stat(&caller, parent, name.as_bytes(), false)?);
         }
+        let made = act(&caller, parent)?;
+        self.note_answer(request, 1);
+        Ok(fs.attributes(made)?)
     }
 
     fn make_node(
@@ -360,10 +404,10 @@ impl Server {
         (parent, name): Name<'_>,
         target: &Path,
     ) -> Result<Attributes> {
-        let (parent, caller) = (self.inode(parent)?, self.caller(request));
-        let target = target.as_os_str().as_bytes();
-        let made = self.mount.fs().symlink(&caller, target, parent, name.as_bytes());
-        self.made(request, made, (parent, name))
+        self.make(request, (parent, name), |caller, parent| {
+            let target = target.as_os_str().as_bytes();
+            self.mount.fs().symlink(caller, target, parent, name.as_bytes())
+        })
     }
 
     fn link(
@@ -372,10 +416,11 @@ impl Server {
         number: INodeNo,
         (parent, name): Name<'_>,
     ) -> Result<Attributes> {
-        let (inode, parent) = (self.inode(number)?, self.inode(parent)?);
-        let caller = self.caller(request);
-        let linked = self.mount.fs().link(&caller, (inode, b""), (parent, name.as_bytes()), false);
-        self.made(request, linked.map(|()| inode), (parent, name))
+        let inode = self.inode(number)?;
+        self.make(request, (parent, name), |caller, parent| {
+            let place = (parent, name.as_bytes());
+            self.mount.fs().link(caller, (inode, b""), place, false).map(|()| inode)
+        })
     }
 
     fn rename(
@@ -416,10 +461,16 @@ impl Server {
         (parent, name): (InodeId, &[u8]),
         act: impl FnOnce(&Caller) -> cairn_core::Result<()>,
     ) -> Result<()> {
+        if self.answered(request).is_some() {
+            return Ok(());
+        }
         let (fs, caller) = (self.mount.fs(), self.caller(request));
         let options = OpenOptions { path_only: true, no_follow: true, ..OpenOptions::default() };
         let victim = fs.open_file(&caller, parent, name, options, 0).ok();
         let done = act(&caller);
+        if done.is_ok() {
+            self.note_answer(request, 1);
+        }
         if let Some(Opened { handle, inode, .. }) = victim {
             let gone = fs.attributes(inode).ok().filter(|found| found.links == 0);
             let unneeded = match gone {
@@ -431,10 +482,7 @@ impl Server {
             }
         }
         self.mount.reclaim();
-        match done {
-            Err(cairn_core::Error::NotFound) if is_again(request) => Ok(()),
-            done => Ok(done?),
-        }
+        Ok(done?)
     }
 
     /// Calls `add` with each entry of a directory behind position `after`: its number, the position
@@ -473,15 +521,26 @@ impl Server {
         Ok(())
     }
 
-    fn write(&self, opened: HandleId, offset: u64, bytes: &[u8], appends: bool) -> Result<usize> {
+    fn write(&self, opened: HandleId, offset: u64, bytes: &[u8]) -> Result<usize> {
+        self.with_buffers(bytes, |buffers| data::write(opened, buffers, At::Offset(offset)))
+    }
+
+    /// Appends, unless an earlier server has done so for the same request.
+    fn append(&self, request: &Request, opened: HandleId, bytes: &[u8]) -> Result<usize> {
+        if let Some(length) = self.answered(request) {
+            return Ok(length as usize);
+        }
+        let length = self.with_buffers(bytes, |buffers| data::append(opened, buffers, false))?;
+        self.note_answer(request, length as u64);
+        Ok(length)
+    }
+
+    /// Calls `act`, which only reads them, with `bytes` as buffers.
+    fn with_buffers<T>(&self, bytes: &[u8], act: impl FnOnce(Buffers) -> T) -> T {
         let entry =
             libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         // SAFETY: the entry describes `bytes`, which a write only reads.
-        let buffers = unsafe { Buffers::one(&entry) };
-        match appends {
-            true => data::append(opened, buffers, false),
-            false => data::write(opened, buffers, At::Offset(offset)),
-        }
+        act(unsafe { Buffers::one(&entry) })
     }
 
     fn set_lock(&self, request: &Request, owner: Owner, range: Range, reply: ReplyEmpty) {
@@ -787,7 +846,21 @@ impl Filesystem for Server {
         // Pages of a mapping have a place of their own.
         let is_of_mapping = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let appends = flags.0 & libc::O_APPEND != 0 && !is_of_mapping;
-        let written = self.write(handle(opened), offset, bytes, appends);
+        let opened = handle(opened);
+        let written = match appends {
+            true => self.append(request, opened, bytes),
+            false => self.write(opened, offset, bytes),
+        };
+        if is_of_mapping {
+            // Of a process that is being killed, this may be all that the server hears.
+            let inode = self.inode(number);
+            for killed in inode.map(|inode| self.writers.killed(inode)).unwrap_or_default() {
+                let _ = self.mount.fs().note_change(killed);
+                let _ = self.mount.fs().note_death(killed);
+            }
+        } else {
+            self.writers.write(opened, request.pid());
+        }
         if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             // The bytes are written; a file that is gone meanwhile has no bits to lose.
             let _ = self.inode(number).and_then(|inode| self.drop_set_id_bits(request, inode));
@@ -809,7 +882,8 @@ impl Filesystem for Server {
         let opened = handle(opened);
         if let Ok(info) = self.mount.fs().handle(opened) {
             self.locks.end(info.inode, owner.0);
-            if info.write && requester::is_killed(request.pid()) {
+            let pid = request.pid();
+            if info.write && requester::is_killed(pid) && self.writers.is_writer(opened, pid) {
                 let _ = self.mount.fs().note_death(opened);
             }
         } else if let Ok(inode) = self.inode(number) {

@@ -2,6 +2,7 @@
 
 use cairn_fuse::device::{self, Mounted};
 use clap::Args;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::Context;
@@ -43,8 +44,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
 }
 
 fn chosen(context: &Context, arguments: &Arguments, mounted: Vec<Mounted>) -> Result<Mounted> {
-    let place = arguments.place.as_deref().map(std::path::absolute).transpose();
-    let place = place.map_err(Error::file("find", Path::new(".")))?;
+    let place = arguments.place.as_deref().map(place::absolute).transpose()?;
     let store = arguments.job.as_deref().and_then(|job| context.roots.find(job));
     let is_meant = |found: &Mounted| {
         place.as_ref().is_none_or(|place| found.place == *place)
@@ -64,7 +64,17 @@ fn chosen(context: &Context, arguments: &Arguments, mounted: Vec<Mounted>) -> Re
 
 /// Unmounts what is mounted at `place`. What is dead is unmounted in any case.
 pub fn unmount(place: &Path, lazily: bool) -> Result<()> {
-    let lazily = lazily || place::is_dead(place);
-    device::unmount(place, lazily)
-        .map_err(|source| Error::Mount(MountError::Busy { place: place.to_path_buf(), source }))
+    let unmounted = match device::unmount(place, lazily) {
+        Err(_) if !lazily && place::is_dead(place) => device::unmount(place, true),
+        unmounted => unmounted,
+    };
+    unmounted.map_err(|source| {
+        let place = place.to_path_buf();
+        let is_busy =
+            source.kind() == io::ErrorKind::ResourceBusy || source.to_string().contains("busy");
+        Error::Mount(match is_busy {
+            true => MountError::Busy { place, source },
+            false => MountError::Unmount { place, source },
+        })
+    })
 }

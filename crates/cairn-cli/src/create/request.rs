@@ -298,6 +298,7 @@ impl Request {
         let prefix = Path::new(mount);
         match hidden_by(prefix)? {
             Hidden::Nothing => {}
+            Hidden::Mount(store) if self.is_store_of_job(&store) => {}
             Hidden::Mount(store) => {
                 let place = prefix.to_path_buf();
                 return Err(Error::Mount(MountError::Mounted { place, store }));
@@ -315,6 +316,11 @@ impl Request {
             })));
         }
         Ok(())
+    }
+
+    /// Whether a store has the name of this job.
+    fn is_store_of_job(&self, store: &Path) -> bool {
+        self.job.as_ref().is_some_and(|job| store.file_name() == Some(job.as_ref()))
     }
 
     /// Returns the mount prefix of a new store.

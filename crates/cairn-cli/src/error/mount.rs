@@ -26,10 +26,10 @@ pub enum MountError {
         /// Why.
         source: io::Error,
     },
-    /// The directory is not empty.
+    /// There is something else than an empty directory.
     #[error(
-        "{} is not empty, and a mount would hide what is in it; move it away, or give another \
-         directory: cairn mount DIRECTORY",
+        "{} is no empty directory, and a mount would hide what is there; move it away, or give \
+         another: cairn mount DIRECTORY",
         place.display()
     )]
     NotEmpty {
@@ -37,7 +37,10 @@ pub enum MountError {
         place: PathBuf,
     },
     /// A store is mounted there.
-    #[error("a store is mounted at {} already: {}", place.display(), store.display())]
+    #[error(
+        "a store is mounted at {} already: {}; unmount it with: cairn unmount {}",
+        place.display(), store.display(), place.display()
+    )]
     Mounted {
         /// Where.
         place: PathBuf,
@@ -79,6 +82,14 @@ pub enum MountError {
         /// Where.
         places: Vec<String>,
     },
+    /// The user may not unmount it, or the helper failed.
+    #[error("cannot unmount {}: {source}", place.display())]
+    Unmount {
+        /// Where.
+        place: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// Programs use the mount.
     #[error(
         "cannot unmount {}: {source}; programs use it (fuser -m {} names them), or unmount it as soon \
@@ -106,6 +117,7 @@ impl MountError {
             MountError::Mount { .. }
             | MountError::Keeper { .. }
             | MountError::Dies { .. }
+            | MountError::Unmount { .. }
             | MountError::Busy { .. } => EXIT_FAILURE,
         }
     }

@@ -65,6 +65,8 @@ struct Keeper<'a> {
     /// Holds the files that programs have open below the mount.
     volume: Volume,
     connection: OwnedFd,
+    /// What servers have answered, for the next one.
+    answers: OwnedFd,
     server: Child,
 }
 
@@ -76,8 +78,9 @@ impl<'a> Keeper<'a> {
         let mounted = device::mount(place, &source_of(store), *allow_other);
         let connection = mounted
             .map_err(|source| Error::Mount(MountError::Mount { place: place.clone(), source }))?;
-        let server = start(arguments, &volume, &connection, false)?;
-        Ok(Keeper { arguments, volume, connection, server })
+        let answers = cairn_fuse::answers().map_err(Error::file("keep answers of", place))?;
+        let server = start(arguments, &volume, (&connection, &answers), false)?;
+        Ok(Keeper { arguments, volume, connection, answers, server })
     }
 
     /// Starts servers until the store is unmounted.
@@ -96,13 +99,14 @@ impl<'a> Keeper<'a> {
             crate::output::say!("cairn: the server of the mount ended: {ended}");
             started.retain(|at| at.elapsed() < RESTART_TIME);
             if started.len() >= RESTARTS_MAX {
-                // The connection ends with this process, and waiting programs get an error.
-                let _ = device::unmount(&self.arguments.place, true);
+                // The connection ends with this process, and programs get an error. The mount
+                // stays: without it they would go on in the directory below.
                 let place = self.arguments.place.clone();
                 return Err(Error::Mount(MountError::Dies { place, times: RESTARTS_MAX }));
             }
             started.push(Instant::now());
-            self.server = start(self.arguments, &self.volume, &self.connection, true)?;
+            let shared = (&self.connection, &self.answers);
+            self.server = start(self.arguments, &self.volume, shared, true)?;
         }
     }
 }
@@ -110,7 +114,7 @@ impl<'a> Keeper<'a> {
 fn start(
     arguments: &Arguments,
     volume: &Volume,
-    connection: &OwnedFd,
+    (connection, answers): (&OwnedFd, &OwnedFd),
     is_again: bool,
 ) -> Result<Child> {
     let Arguments { store, prefix, allow_other, .. } = arguments;
@@ -121,5 +125,7 @@ fn start(
     command.args(allow_other.then_some("--allow-other"));
     command.args(is_again.then_some("--again"));
     command.stdin(Stdio::from(connection.try_clone().map_err(failed())?));
+    // What a server says goes to standard error.
+    command.stdout(Stdio::from(answers.try_clone().map_err(failed())?));
     command.spawn().map_err(failed())
 }

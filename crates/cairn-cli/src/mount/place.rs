@@ -22,6 +22,18 @@ pub fn all() -> Result<Vec<Mounted>> {
     device::mounts().map_err(Error::file("read", Path::new("/proc/self/mountinfo")))
 }
 
+/// Returns the path by which the kernel lists a mount at `place`. What is mounted there is not
+/// looked at: it may be dead.
+pub fn absolute(place: &Path) -> Result<PathBuf> {
+    let failed = || Error::file("find", place);
+    let place = std::path::absolute(place).map_err(failed())?;
+    match (place.parent(), place.file_name()) {
+        (Some(parent), Some(name)) => Ok(parent.canonicalize().map_err(failed())?.join(name)),
+        // It ends in a dot or is the root.
+        _ => place.canonicalize().map_err(failed()),
+    }
+}
+
 /// Whether nobody serves what is mounted at `place` any more.
 pub fn is_dead(place: &Path) -> bool {
     let looked = fs::metadata(place);

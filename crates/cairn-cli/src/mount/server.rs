@@ -1,5 +1,6 @@
 //! `cairn mount-server`: serves a mount. Not for people: the keeper of the mount starts it, with
-//! the connection to the kernel as its standard input.
+//! the connection to the kernel as its standard input, and the memory for answers as its standard
+//! output.
 
 use cairn_core::SlotId;
 use cairn_fuse::{Service, Start};
@@ -40,6 +41,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let failed = || Error::file("serve", store);
     let connection = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed())?;
+    let answers = std::io::stdout().as_fd().try_clone_to_owned().map_err(failed())?;
     let start = if *again { Start::Again } else { Start::New };
-    cairn_fuse::serve(connection, start, &service).map_err(failed())
+    cairn_fuse::serve(connection, answers, start, &service).map_err(failed())
 }

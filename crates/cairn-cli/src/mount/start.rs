@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::{fs, io};
 
 use crate::error::{Error, MountError, Result};
-use crate::mount::place::{Hidden, hidden_by};
+use crate::mount::place::{Hidden, absolute, hidden_by};
 use crate::store::OpenStore;
 
 /// Mounts `store` at `place`, or where programs of the job see it. Returns the place.
@@ -41,7 +41,13 @@ pub fn mount(store: &OpenStore, place: Option<&Path>, allow_other: bool) -> Resu
 /// Makes the directory to mount at, if there is none. Returns its absolute path, and whether it was
 /// made.
 fn prepared(place: &Path) -> Result<(PathBuf, bool)> {
-    let place = std::path::absolute(place).map_err(Error::file("find", place))?;
+    let no_parent = |error| match error {
+        Error::File { source, .. } => {
+            Error::Mount(MountError::NoPlace { place: place.to_path_buf(), source })
+        }
+        error => error,
+    };
+    let place = absolute(place).map_err(no_parent)?;
     match hidden_by(&place)? {
         Hidden::Nothing => {}
         Hidden::Mount(store) => return Err(Error::Mount(MountError::Mounted { place, store })),
