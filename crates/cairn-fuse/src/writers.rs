@@ -5,7 +5,8 @@
 //! children that inherited it. And it says nothing when a mapping ends, which may be the last that
 //! a killed process had of a file.
 //!
-//! Must stay true: of a description that an earlier server opened, every process counts as a writer.
+//! Must stay true: of a description that an earlier server opened, every process counts as a
+//! writer.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
