@@ -78,7 +78,7 @@ bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that gr
 		target/release/cairn-bench $(row) $(CURDIR)/target/bench.$(row) &&) true
 
 # Rows that make their stores themselves.
-measured-alone = ranks rotation fresh foreign spill remote drain progress
+measured-alone = ranks rotation fresh foreign spill remote drain progress mounted
 
 install: build ## Install the command, the libraries, cairn.h, manual pages and completions below PREFIX (/usr/local)
 	install -D -m 755 $(program) $(root)/bin/cairn

@@ -5,8 +5,8 @@
 //! alternating slices. The groups named "durable" are measured where the store's tier is a file,
 //! the others where it is memory. These commands make their own stores: `cairn-bench spill PATH`,
 //! `cairn-bench remote PATH`, `cairn-bench progress PATH`, `cairn-bench drain DIR [PART]`,
-//! `cairn-bench ranks`, `cairn-bench rotation`, `cairn-bench fresh PATH [PART [OPTION…]]` and
-//! `cairn-bench foreign`.
+//! `cairn-bench ranks`, `cairn-bench rotation`, `cairn-bench fresh PATH [PART [OPTION…]]`,
+//! `cairn-bench mounted` and `cairn-bench foreign`.
 //!
 //! Does not assert; it only measures.
 
@@ -21,6 +21,7 @@ mod images;
 mod measure;
 mod memory_media;
 mod metadata;
+mod mounted;
 mod process;
 mod progress;
 mod ranks;
@@ -55,6 +56,7 @@ fn main() {
         "child" => return process::child(rest),
         "ranks" => return ranks::creates(),
         "foreign" => return foreign::costs(),
+        "mounted" => return mounted::rates(),
         "rotation" => return rotation::rates(),
         "fresh" => return fresh::rates(rest.get(1..).unwrap_or_default()),
         "spill" => return spill::rates(&path()),

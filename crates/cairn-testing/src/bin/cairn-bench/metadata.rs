@@ -26,7 +26,7 @@ pub fn create(names: &[CString]) {
     }
 }
 
-fn stat(names: &[CString]) {
+pub fn stat(names: &[CString]) {
     for name in names {
         let mut attributes = std::mem::MaybeUninit::<libc::stat>::uninit();
         // SAFETY: `name` is zero-terminated, and `attributes` has room for the result.
