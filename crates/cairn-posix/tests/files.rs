@@ -56,6 +56,33 @@ fn list_of_buffers_is_written_and_read_as_one() {
     remove("list");
 }
 
+/// Mechanism: calls on a file by name found its inode first and then used it.
+///
+/// Consequence: if the name was replaced between the two, the call failed with `ENOENT`, or changed
+/// a later file that had got the inode.
+///
+/// Fix: the inode is kept until the call is done.
+#[test]
+fn file_that_was_found_is_no_other_file_although_its_name_is_replaced() {
+    let _turn = turn();
+    put("found", b"old");
+    put("new", b"new");
+    let found = file::find(&at("found"), true).unwrap_or_else(|_| panic!("it is there"));
+    names::rename(&at("new"), &at("found"), 0).unwrap();
+    put("later", b"later");
+    assert_eq!(found.attributes().map(|attributes| attributes.links), Ok(0));
+    assert_eq!(file::set_mode(found.inode, 0o600), Ok(()));
+    for name in ["found", "later"] {
+        let other = file::stat(&at(name), true).unwrap();
+        assert_ne!((other.inode, other.mode & 0o777), (found.inode, 0o600), "{name}");
+    }
+    let handles = usage().handles;
+    drop(found);
+    assert_eq!(usage().handles, handles - 1);
+    remove("found");
+    remove("later");
+}
+
 #[test]
 fn call_that_outlives_its_descriptor_leaves_other_files_alone() {
     let _turn = turn();

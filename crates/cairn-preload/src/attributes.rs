@@ -18,15 +18,16 @@ fn follows(flags: c_int) -> bool {
 }
 
 fn change_mode(place: &Place, mode: mode_t, follow: bool) -> PathResult<()> {
-    let found = file::stat(place, follow)?;
-    if found.is_symlink() {
+    let found = file::find(place, follow)?;
+    if found.attributes()?.is_symlink() {
         return Err(Errno(libc::EOPNOTSUPP).into());
     }
     Ok(file::set_mode(found.inode, mode)?)
 }
 
 fn change_owner(place: &Place, uid: uid_t, gid: gid_t, follow: bool) -> PathResult<()> {
-    Ok(file::set_owner(file::resolve(place, follow)?, uid, gid)?)
+    let found = file::find(place, follow)?;
+    Ok(file::set_owner(found.inode, uid, gid)?)
 }
 
 type Times = Option<[timespec; 2]>;
@@ -35,7 +36,8 @@ fn change_times(place: &Place, times: Result<Times>, follow: bool) -> PathResult
     if times.is_ok_and(is_omitted) {
         return Ok(());
     }
-    Ok(file::set_times(file::resolve(place, follow)?, times?)?)
+    let found = file::find(place, follow)?;
+    Ok(file::set_times(found.inode, times?)?)
 }
 
 /// Whether both times are `UTIME_OMIT`. In this case the kernel does not even look at the file.

@@ -4,13 +4,13 @@
 //! to be set are copied first, because code that holds the store's lock never touches the
 //! application's memory.
 
-use cairn_posix::descriptors::description;
 use core::ffi::{c_char, c_int, c_void};
 
-use cairn_posix::files::extended::{EXTENDED_NAME_BYTES_MAX, EXTENDED_VALUE_BYTES_MAX, InodeId};
-use cairn_posix::files::{extended, file};
+use cairn_posix::files::extended;
+use cairn_posix::files::extended::{EXTENDED_NAME_BYTES_MAX, EXTENDED_VALUE_BYTES_MAX};
+use cairn_posix::files::file::{self, Found};
 use cairn_posix::kernel::address;
-use cairn_posix::{Errno, HandleId, PATH_BYTES_MAX, Result};
+use cairn_posix::{Errno, PATH_BYTES_MAX, Result};
 use libc::{size_t, ssize_t};
 
 type Outcome<T, E> = core::result::Result<T, E>;
@@ -54,7 +54,7 @@ unsafe fn set<E: From<Errno>>(
     value: *const c_void,
     size: size_t,
     flags: c_int,
-    file: impl FnOnce() -> Outcome<InodeId, E>,
+    file: impl FnOnce() -> Outcome<Found, E>,
 ) -> Outcome<(), E> {
     let update = extended::update(flags)?;
     // SAFETY: promised by the caller.
@@ -71,7 +71,7 @@ unsafe fn set<E: From<Errno>>(
         // SAFETY: the value has at least that many bytes, and there is room for them.
         unsafe { core::ptr::copy_nonoverlapping(value.cast(), copy.as_mut_ptr(), length) };
     }
-    Ok(extended::set(file()?, name.as_bytes(), &copy[..length], update)?)
+    Ok(extended::set(file()?.inode, name.as_bytes(), &copy[..length], update)?)
 }
 
 /// # Safety
@@ -80,11 +80,11 @@ unsafe fn get<E: From<Errno>>(
     name: *const c_char,
     value: *mut c_void,
     size: size_t,
-    file: impl FnOnce() -> Outcome<InodeId, E>,
+    file: impl FnOnce() -> Outcome<Found, E>,
 ) -> Outcome<usize, E> {
     // SAFETY: promised by the caller.
     let name = unsafe { Name::copy(name) }?;
-    let found = extended::get(file()?, name.as_bytes())?;
+    let found = extended::get(file()?.inode, name.as_bytes())?;
     // SAFETY: promised by the caller.
     Ok(unsafe { hand_out(&found, value, size) }?)
 }
@@ -94,9 +94,9 @@ unsafe fn get<E: From<Errno>>(
 unsafe fn list<E: From<Errno>>(
     list: *mut c_char,
     size: size_t,
-    file: impl FnOnce() -> Outcome<InodeId, E>,
+    file: impl FnOnce() -> Outcome<Found, E>,
 ) -> Outcome<usize, E> {
-    let names = extended::list(file()?)?;
+    let names = extended::list(file()?.inode)?;
     // SAFETY: promised by the caller.
     Ok(unsafe { hand_out(&names, list.cast(), size) }?)
 }
@@ -105,11 +105,11 @@ unsafe fn list<E: From<Errno>>(
 /// `name` is terminated.
 unsafe fn remove<E: From<Errno>>(
     name: *const c_char,
-    file: impl FnOnce() -> Outcome<InodeId, E>,
+    file: impl FnOnce() -> Outcome<Found, E>,
 ) -> Outcome<(), E> {
     // SAFETY: promised by the caller.
     let name = unsafe { Name::copy(name) }?;
-    Ok(extended::remove(file()?, name.as_bytes())?)
+    Ok(extended::remove(file()?.inode, name.as_bytes())?)
 }
 
 /// Copies `found` to the application and returns its length; if `room` is 0, only returns the
@@ -129,48 +129,44 @@ unsafe fn hand_out(found: &[u8], target: *mut c_void, room: size_t) -> Result<us
     Ok(found.len())
 }
 
-fn opened(handle: HandleId) -> Result<InodeId> {
-    Ok(description::opened(handle)?.inode)
-}
-
 path_hooks! {
     fn getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t,
         // SAFETY: the caller passes a terminated name and room for `size` bytes.
-        [path, follow true] = |place| unsafe { get(name, value, size, || file::resolve(&place, true)) };
+        [path, follow true] = |place| unsafe { get(name, value, size, || file::find(&place, true)) };
     fn lgetxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t,
         // SAFETY: the caller passes a terminated name and room for `size` bytes.
-        [path, follow false] = |place| unsafe { get(name, value, size, || file::resolve(&place, false)) };
+        [path, follow false] = |place| unsafe { get(name, value, size, || file::find(&place, false)) };
     fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int,
         // SAFETY: the caller passes a terminated name and `size` bytes.
-        [path, follow true] = |place| unsafe { set(name, value, size, flags, || file::resolve(&place, true)) };
+        [path, follow true] = |place| unsafe { set(name, value, size, flags, || file::find(&place, true)) };
     fn lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int,
         // SAFETY: the caller passes a terminated name and `size` bytes.
-        [path, follow false] = |place| unsafe { set(name, value, size, flags, || file::resolve(&place, false)) };
+        [path, follow false] = |place| unsafe { set(name, value, size, flags, || file::find(&place, false)) };
     fn listxattr(path: *const c_char, names: *mut c_char, size: size_t) -> ssize_t,
         // SAFETY: the caller passes room for `size` bytes.
-        [path, follow true] = |place| unsafe { list(names, size, || file::resolve(&place, true)) };
+        [path, follow true] = |place| unsafe { list(names, size, || file::find(&place, true)) };
     fn llistxattr(path: *const c_char, names: *mut c_char, size: size_t) -> ssize_t,
         // SAFETY: the caller passes room for `size` bytes.
-        [path, follow false] = |place| unsafe { list(names, size, || file::resolve(&place, false)) };
+        [path, follow false] = |place| unsafe { list(names, size, || file::find(&place, false)) };
     fn removexattr(path: *const c_char, name: *const c_char) -> c_int,
         // SAFETY: the caller passes a terminated name.
-        [path, follow true] = |place| unsafe { remove(name, || file::resolve(&place, true)) };
+        [path, follow true] = |place| unsafe { remove(name, || file::find(&place, true)) };
     fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int,
         // SAFETY: the caller passes a terminated name.
-        [path, follow false] = |place| unsafe { remove(name, || file::resolve(&place, false)) };
+        [path, follow false] = |place| unsafe { remove(name, || file::find(&place, false)) };
 }
 
 descriptor_hooks! {
     fn fgetxattr(descriptor: c_int, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t
         // SAFETY: the caller passes a terminated name and room for `size` bytes.
-        = |handle| unsafe { get(name, value, size, || opened(handle)) };
+        = |handle| unsafe { get(name, value, size, || Found::opened(handle)) };
     fn fsetxattr(descriptor: c_int, name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int
         // SAFETY: the caller passes a terminated name and `size` bytes.
-        = |handle| unsafe { set(name, value, size, flags, || opened(handle)) };
+        = |handle| unsafe { set(name, value, size, flags, || Found::opened(handle)) };
     fn flistxattr(descriptor: c_int, names: *mut c_char, size: size_t) -> ssize_t
         // SAFETY: the caller passes room for `size` bytes.
-        = |handle| unsafe { list(names, size, || opened(handle)) };
+        = |handle| unsafe { list(names, size, || Found::opened(handle)) };
     fn fremovexattr(descriptor: c_int, name: *const c_char) -> c_int
         // SAFETY: the caller passes a terminated name.
-        = |handle| unsafe { remove(name, || opened(handle)) };
+        = |handle| unsafe { remove(name, || Found::opened(handle)) };
 }

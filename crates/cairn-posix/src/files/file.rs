@@ -203,15 +203,56 @@ pub fn resolve(place: &Place, follow: bool) -> PathResult<InodeId> {
     mount.at(place, follow, found)
 }
 
+/// A file that was found by its name. Until this is dropped, the inode is not given to another
+/// file, although somebody may remove the name or give it to another file.
+pub struct Found {
+    /// The file.
+    pub inode: InodeId,
+    /// What keeps it; none if it is open.
+    kept: Option<HandleId>,
+}
+
+impl Found {
+    /// Returns the file behind a handle, which keeps it. Errors: `EBADF` if the handle only names a
+    /// file.
+    pub fn opened(handle: HandleId) -> Result<Found> {
+        Ok(Found { inode: description::opened(handle)?.inode, kept: None })
+    }
+
+    /// Returns the attributes of the file.
+    pub fn attributes(&self) -> Result<Attributes> {
+        Ok(mount::current()?.fs().attributes(self.inode)?)
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        if let (Some(handle), Ok(mount)) = (self.kept, mount::current()) {
+            // If this fails, the handle is released with the process slot.
+            let _ = mount.fs().release(mount.slot(), handle, mount::now());
+        }
+    }
+}
+
+/// Finds the file that a place names.
+pub fn find(place: &Place, follow: bool) -> PathResult<Found> {
+    let mount = mount::current()?;
+    let options = OpenOptions { path_only: true, no_follow: !follow, ..OpenOptions::default() };
+    let opened = mount.fs().open_file(&mount.caller(), place.base, place.path, options, 0);
+    let opened = mount.at(place, follow, opened)?;
+    Ok(Found { inode: opened.inode, kept: Some(opened.handle) })
+}
+
 /// As `truncate(2)`.
 pub fn truncate(place: &Place, size: i64) -> PathResult<()> {
     let size = u64::try_from(size).map_err(|_| Errno(libc::EINVAL))?;
-    let found = stat(place, true)?;
-    if found.is_directory() {
+    let (found, mount) = (find(place, true)?, mount::current()?);
+    if found.attributes()?.is_directory() {
         return Err(Errno(libc::EISDIR).into());
     }
-    access(place, libc::W_OK, true, Rights::Effective)?;
-    Ok(set_size(mount::current()?, found.inode, size)?)
+    let permitted = mount.fs().access(&mount.caller(), found.inode, b"", libc::W_OK as u32, false);
+    permitted.map_err(Errno::from)?;
+    Ok(set_size(mount, found.inode, size)?)
 }
 
 /// As `ftruncate(2)`.
