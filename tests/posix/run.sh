@@ -34,6 +34,12 @@ check() {
     local way=$1 said=$scratch/said name
     shift
     timeout 600 "$@" --quiet --compare "$scratch/reference" >"$said" 2>&1
+    if [ $? -gt 1 ] || ! tail -n 1 "$said" | grep -q '^[0-9]* cases: '; then
+        failed=1
+        echo "FAIL $way: the cases did not run to their end"
+        tail -n 20 "$said"
+        return
+    fi
     while read -r name; do
         if grep -q "^$way $name " "$here/differences.txt"; then
             echo "known $way: $name"
@@ -54,7 +60,10 @@ may_mount() {
 # Holds the store until the end.
 "$COMMAND" run --job posix --discard --tier ram:1G -- \
     sh -c "while [ ! -e '$scratch/end' ]; do sleep 0.2; done" 2>/dev/null &
-until "$COMMAND" status posix >/dev/null 2>&1; do sleep 0.1; done
+for _ in $(seq 300); do
+    "$COMMAND" status posix >/dev/null 2>&1 && break
+    sleep 0.1
+done
 
 [ $# -gt 0 ] || set -- mounted mounted-as-user preloaded
 for way in "$@"; do

@@ -289,10 +289,8 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         crate::output::say!("cairn: {note}");
     }
     let job = &claim.store.job;
-    let is_prefix_free = hidden_by(Path::new(&job.mount))? == Hidden::Nothing;
-    if mounts {
-        mount_for_run(&claim)?;
-    } else if let Some(why) = check::out_of_reach(program) {
+    let is_prefix_free = matches!(hidden_by(Path::new(&job.mount)), Ok(Hidden::Nothing));
+    if let Some(why) = check::out_of_reach(program).filter(|_| !mounts) {
         let (name, mount) = (program.to_string_lossy(), &job.mount);
         crate::output::say!(
             "cairn: {name} {why}; it cannot see the files below {mount}: give --mount-fuse, or link it \
@@ -302,7 +300,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     if let Some(note) = space::without_effect(&job.space, job.persist.is_some()) {
         crate::output::say!("cairn: {}: {note}", job.job);
     }
-    let executed = execute(&claim, &library, &arguments.command, counts_calls, |_| {});
+    let mounted = if mounts { mount_for_run(&claim) } else { Ok(()) };
+    let executed =
+        mounted.and_then(|()| execute(&claim, &library, &arguments.command, counts_calls, |_| {}));
     let code = executed.as_ref().ok().map(|ran| exit_code(ran.status));
     let last = match &company {
         Some(company) => match company.leave(&claim, code)? {
@@ -495,10 +495,7 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
         (false, true) => place::release(claim.store.directory(), UNMOUNT_PATIENCE),
         (false, false) => Ok(Vec::new()),
     };
-    let mut used_mounts = unmounted.unwrap_or_else(|error| {
-        crate::output::say!("cairn: {error}");
-        Vec::new()
-    });
+    let mut used_mounts = told(unmounted);
     let may_end = claim.may_end_by(words);
     let is_finished = code == 0 && !others_failed && may_end;
     let safety = match discard {
@@ -527,7 +524,7 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
     };
     if may_remove && remaining_processes.is_empty() && !discard {
         // Of a user who mounted it meanwhile.
-        used_mounts = place::release(claim.store.directory(), Duration::ZERO)?;
+        used_mounts = told(place::release(claim.store.directory(), Duration::ZERO));
     }
     let is_unused = remaining_processes.is_empty() && used_mounts.is_empty();
     let removes = discard || may_remove && is_unused;
@@ -580,10 +577,20 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
     Ok(if succeeded && is_elsewhere && !discard { EXIT_DRAIN } else { code })
 }
 
+/// Returns the places of mounts that are used; none, and says so, if that cannot be found out.
+fn told(places: Result<Vec<PathBuf>>) -> Vec<PathBuf> {
+    places.unwrap_or_else(|error| {
+        crate::output::say!("cairn: {error}");
+        Vec::new()
+    })
+}
+
 /// Returns what the run has left at the mount prefix in the real file system.
 fn strayed(mount: &str) -> Option<Strayed> {
-    let is_mounted = matches!(hidden_by(Path::new(mount)), Ok(Hidden::Mount(_)));
-    Strayed::at(mount).filter(|found| !is_mounted && found.is_something())
+    if matches!(hidden_by(Path::new(mount)), Ok(Hidden::Mount(_))) {
+        return None;
+    }
+    Strayed::at(mount).filter(Strayed::is_something)
 }
 
 /// Returns the files whose data could not be brought in; empty if the agent does not answer.

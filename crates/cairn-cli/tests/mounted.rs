@@ -189,6 +189,17 @@ fn calls_on_open_files_and_directories_behave_as_on_a_disk() {
     assert_eq!(fs::metadata(&path).expect("is there").nlink(), 2);
     fs::remove_file(&path).expect("removes");
     assert_eq!(file.metadata().expect("has some").nlink(), 1);
+    // Whether a write appends is decided when it is made; pages of a mapping have a place.
+    let appends = "import fcntl, mmap, os, sys\n\
+                   f = os.open(sys.argv[1] + '/appends', os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)\n\
+                   os.write(f, b'0123456789')\n\
+                   m = mmap.mmap(f, 10)\n\
+                   m[0:2] = b'AB'\n\
+                   m.close()\n\
+                   fcntl.fcntl(f, fcntl.F_SETFL, 0)\n\
+                   os.pwrite(f, b'CD', 4)\n";
+    assert!(python(appends, &mounted.place).wait().expect("ends").success());
+    assert_eq!(fs::read(mounted.path("appends")).expect("reads"), b"AB23CD6789");
     let many = mounted.path("many");
     fs::create_dir(&many).expect("makes");
     (0..500).for_each(|n| fs::write(many.join(n.to_string()), "").expect("writes"));
@@ -274,6 +285,8 @@ fn file_of_a_killed_writer_is_unclean_and_one_of_a_program_that_ends_is_not() {
 #[test]
 fn mount_that_is_given_up_gives_errors_instead_of_what_is_below_it() {
     let Some(mounted) = Mounted::with("true") else { return };
+    let mut half = File::create(mounted.path("half")).expect("creates");
+    half.write_all(b"half").expect("writes");
     for _ in 0..5 {
         let before = mounted.kill("mount-server");
         eventually("another one starts", || {
@@ -287,6 +300,11 @@ fn mount_that_is_given_up_gives_errors_instead_of_what_is_below_it() {
     mounted.mount();
     fs::write(mounted.path("f"), "kept").expect("is served");
     assert_eq!(mounted.preloaded("cat /cairn/f"), "kept");
+    drop(half);
+    let place = mounted.place.to_str().expect("UTF-8");
+    mounted.sandbox.cairn(&["unmount", "--lazy", place]).succeeds();
+    mounted.sandbox.cairn(&["drain", JOB]).says("1 file not in place, because the writer died");
+    assert_eq!(mounted.sandbox.drained_names(), ["f"]);
 }
 
 #[test]

@@ -70,3 +70,46 @@ fn who_looks_after_the_store_is_a_process_and_no_program() {
     fs.attach(identity(2)).expect("attach");
     assert_eq!(pids(fs.programs()), [1, 2]);
 }
+
+#[test]
+fn file_that_services_share_is_unclean_when_its_writer_or_the_last_of_them_dies() {
+    let geometry = Geometry::new(b"/cairn", [64, 0, 0, 0], 0);
+    let memory = HeapMemory::new(geometry.segment_bytes() as usize / 8);
+    let owner = Credentials { uid: 1000, gid: 1000 };
+    Microfs::format(&memory, &geometry, checksum, owner, Timestamp(1)).expect("format");
+    let fs = Microfs::open(Box::new(memory), checksum).expect("open");
+    let service = |pid| fs.attach_service(identity(pid)).expect("attach").slot;
+    let (keeper, server) = (service(1), service(2));
+    let caller = Caller { slot: server, credentials: owner, groups: &[], now: Timestamp(2) };
+    let open = |name: &[u8]| {
+        let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
+        let opened = fs.open_file(&caller, ROOT, name, options, 0o644).expect("open");
+        fs.note_change(opened.handle).expect("is open");
+        fs.retain(keeper, opened.handle).expect("is open");
+        opened
+    };
+    let is_unclean = |inode| fs.attributes(inode).expect("is there").unclean;
+    let [kept, closed, killed] = [&b"kept"[..], b"closed", b"killed"].map(open);
+
+    // One of two services dies: the files live on with the other, and with the next one.
+    assert_eq!(fs.reap(server, identity(2), Timestamp(3)), Ok(true));
+    assert!([kept, closed, killed].iter().all(|opened| !is_unclean(opened.inode)));
+    let next = service(3);
+    fs.share_handles(keeper, next).expect("shares");
+    for opened in [closed, killed] {
+        if opened.inode == killed.inode {
+            fs.note_death(opened.handle).expect("is open");
+            assert!(is_unclean(opened.inode), "whoever closes it last");
+        }
+        fs.release(next, opened.handle, Timestamp(4)).expect("is held");
+        fs.release(keeper, opened.handle, Timestamp(4)).expect("is held");
+        assert_eq!(fs.handle(opened.handle).map(drop), Err(cairn_core::Error::BadHandle));
+    }
+    assert!(!is_unclean(closed.inode) && is_unclean(killed.inode));
+
+    // Both die.
+    assert_eq!(fs.reap(keeper, identity(1), Timestamp(5)), Ok(true));
+    assert!(!is_unclean(kept.inode));
+    assert_eq!(fs.reap(next, identity(3), Timestamp(5)), Ok(true));
+    assert!(is_unclean(kept.inode));
+}

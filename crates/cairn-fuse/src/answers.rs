@@ -13,11 +13,14 @@ use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Requests that are remembered: more than can be under way at a time.
+/// Requests that are remembered: far more than threads carry out at a time.
 const PLACES: usize = 1024;
 /// Distance between the numbers of requests.
 const STEP: u64 = 2;
-const BYTES: usize = PLACES * size_of::<Place>();
+const BYTES: usize = (1 + PLACES) * size_of::<Place>();
+/// States in the first word of the memory.
+const BEGUN: u64 = 1;
+const RESENDS: u64 = 2;
 
 /// A request, and what came of it. 0 is no request.
 #[repr(C)]
@@ -49,20 +52,41 @@ impl Answers {
 
     fn place(&self, request: u64) -> &Place {
         let places = self.0.address().as_ptr().cast::<Place>();
-        // SAFETY: the mapping is shared memory of PLACES places, all of whose states are valid, and
+        // SAFETY: the mapping is shared memory of that many places, all of whose states are valid, and
         // lives as long as self.
-        unsafe { &*places.add((request / STEP) as usize % PLACES) }
+        unsafe { &*places.add(1 + (request / STEP) as usize % PLACES) }
+    }
+
+    fn state(&self) -> &AtomicU64 {
+        // SAFETY: as in `place`; the first one holds the state.
+        unsafe { &(*self.0.address().as_ptr().cast::<Place>()).request }
+    }
+
+    /// Notes that the kernel's first request is answered, and whether it sends requests again.
+    pub(crate) fn begin(&self, resends: bool) {
+        self.state().store(BEGUN | if resends { RESENDS } else { 0 }, Ordering::Release);
+    }
+
+    /// Whether the mount works.
+    pub fn has_begun(&self) -> bool {
+        self.state().load(Ordering::Acquire) & BEGUN != 0
+    }
+
+    /// Whether a server can be replaced. On an older kernel than 6.9, the processes behind requests
+    /// that the server had read would wait for ever.
+    pub fn can_go_on(&self) -> bool {
+        self.state().load(Ordering::Acquire) & RESENDS != 0
     }
 
     /// Notes that `request` was carried out with this result.
-    pub fn note(&self, request: u64, result: u64) {
+    pub(crate) fn note(&self, request: u64, result: u64) {
         let place = self.place(request);
         place.result.store(result, Ordering::Relaxed);
         place.request.store(request, Ordering::Release);
     }
 
     /// Returns the result of `request`, if it was carried out.
-    pub fn find(&self, request: u64) -> Option<u64> {
+    pub(crate) fn find(&self, request: u64) -> Option<u64> {
         let place = self.place(request);
         (place.request.load(Ordering::Acquire) == request)
             .then(|| place.result.load(Ordering::Relaxed))

@@ -60,6 +60,8 @@ fn mount_by_helper(place: &Path, source: &str, for_all: bool) -> io::Result<Owne
         rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::empty(), None)?;
     rustix::io::fcntl_setfd(&own, rustix::io::FdFlags::CLOEXEC)?;
     let others = if for_all { ",allow_other" } else { "" };
+    // A comma would begin another option.
+    let source = source.replace('\\', "\\\\").replace(',', "\\,");
     let options = format!("nosuid,nodev,fsname={source},subtype=cairn{others}");
     let run = |helper: &str| {
         let mut command = Command::new(helper);
@@ -130,6 +132,8 @@ pub struct Mounted {
     pub place: PathBuf,
     /// What was given as its source.
     pub source: String,
+    /// User who mounted it.
+    pub user: u32,
 }
 
 /// Returns the mounts of ours that this process sees, the newest last.
@@ -144,7 +148,10 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let (kind, source) = (fields.get(dash + 1)?, fields.get(dash + 2)?);
     let place = PathBuf::from(OsString::from_vec(unescaped(fields.get(4)?)));
     let source = String::from_utf8(unescaped(source)).ok()?;
-    (*kind == FILE_SYSTEM.as_bytes()).then_some(Mounted { place, source })
+    let options = std::str::from_utf8(fields.get(dash + 3)?).ok()?;
+    let user = options.split(',').find_map(|option| option.strip_prefix("user_id="))?;
+    let user = user.parse().ok()?;
+    (*kind == FILE_SYSTEM.as_bytes()).then_some(Mounted { place, source, user })
 }
 
 /// Replaces the octal escapes of blanks and backslashes.
@@ -189,9 +196,7 @@ pub(crate) fn go_on<F: Filesystem>(
     if unsafe { libc::dup3(connection.as_raw_fd(), number, libc::O_CLOEXEC) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // An older kernel does not know it. Then the processes behind unanswered requests wait until
-    // they are killed.
-    let _ = rustix::io::write(&connection, &resend_notification());
+    rustix::io::write(&connection, &resend_notification())?;
     Ok(session)
 }
 
@@ -220,12 +225,13 @@ mod tests {
 
     #[test]
     fn own_mounts_are_found_among_others_with_their_blanks() {
-        let line = b"36 35 98:0 / /mnt\\0402 rw,noatime shared:1 - fuse.cairn cairn:/s\\134x rw";
+        let line = b"36 35 98:0 / /mnt\\0402 rw,noatime shared:1 - fuse.cairn cairn:/s\\134x rw,user_id=7,group_id=8";
         let found = parse(line).expect("is ours");
         assert_eq!(
             (found.place.as_os_str().as_bytes(), &found.source[..]),
             (&b"/mnt 2"[..], "cairn:/s\\x")
         );
+        assert_eq!(found.user, 7);
         assert_eq!(parse(b"36 35 98:0 / /mnt rw - ext4 /dev/sda rw"), None);
         assert_eq!(parse(b""), None);
     }

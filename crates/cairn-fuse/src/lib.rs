@@ -12,8 +12,8 @@
 //! device     mounting, unmounting, and serving a mount on after its server died
 //! ```
 //!
-//! Must stay true: the kernel caches nothing of the store, neither data nor names nor attributes,
-//! so that both kinds of programs see the same files at the same moment. A file whose writer was
+//! Must stay true: the kernel caches no names, no attributes, and no data but pages that are
+//! mapped, so that both kinds of programs see the same files at the same moment. A file whose writer was
 //! killed is unclean, as without the mount. Everything that a server knows is in the store, so that
 //! another server can go on where it was killed.
 //!
@@ -28,5 +28,5 @@ mod requester;
 mod server;
 mod writers;
 
-pub use answers::memory as answers;
+pub use answers::{Answers, memory as answers};
 pub use server::{Service, Start, serve};

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
 /// Flag in `/proc/PID/stat`: the task is exiting (`PF_EXITING`).
@@ -24,16 +25,24 @@ pub fn is_killed(pid: u32) -> bool {
         return false;
     }
     let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return false };
-    is_killed_task(&String::from_utf8_lossy(&stat))
+    is_killed_task(&String::from_utf8_lossy(&stat), tells_its_end(pid))
 }
 
-fn is_killed_task(stat: &str) -> bool {
+/// Whether this process may read how the task `pid` ends.
+fn tells_its_end(pid: u32) -> bool {
+    let own = rustix::process::geteuid();
+    let owner = fs::metadata(format!("/proc/{pid}")).map(|found| found.uid());
+    own.is_root() || owner.is_ok_and(|owner| owner == own.as_raw())
+}
+
+/// `tells`: whether the line tells how the task ends. If not, an end counts as one by a signal.
+fn is_killed_task(stat: &str, tells: bool) -> bool {
     // The name may hold spaces and parentheses.
     let Some((_, rest)) = stat.rsplit_once(')') else { return false };
     let field = |index| rest.split_whitespace().nth(index)?.parse::<u64>().ok();
     let is_exiting = field(FLAGS_FIELD).is_some_and(|flags| flags & EXITING != 0);
     let signal = field(EXIT_CODE_FIELD).map_or(0, |code| code & 0x7f);
-    is_exiting && signal != 0
+    is_exiting && (signal != 0 || !tells)
 }
 
 /// Returns the process of the task `task`; `task` itself if that cannot be found out.
@@ -44,6 +53,7 @@ pub fn process(task: u32) -> u32 {
 }
 
 /// Whether a signal that the task `pid` handles, or dies of, is pending: it must not wait any more.
+/// One that stops it for a while is none.
 pub fn is_interrupted(pid: u32) -> bool {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
     let mask = |name: &str| {
@@ -51,7 +61,9 @@ pub fn is_interrupted(pid: u32) -> bool {
         line.and_then(|value| u64::from_str_radix(value.trim(), 16).ok()).unwrap_or(0)
     };
     let pending = mask("SigPnd:") | mask("ShdPnd:");
-    pending & !mask("SigBlk:") & !mask("SigIgn:") != 0
+    let stops = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGCONT];
+    let stopping = stops.iter().fold(0, |mask, signal| mask | 1 << (signal - 1));
+    pending & !mask("SigBlk:") & !mask("SigIgn:") & !stopping != 0
 }
 
 /// Returns the supplementary groups of the task `pid`; none if they cannot be found out.
@@ -85,11 +97,12 @@ mod tests {
             (fields[FLAGS_FIELD], fields[EXIT_CODE_FIELD]) = (flags.to_string(), code.to_string());
             format!("17 (a) b (c) {}", fields.join(" "))
         };
-        assert!(is_killed_task(&stat(EXITING | 64, 9)));
-        assert!(is_killed_task(&stat(EXITING, 0x80 | 11)));
-        assert!(!is_killed_task(&stat(EXITING, 1 << 8)));
-        assert!(!is_killed_task(&stat(64, 9)));
-        assert!(!is_killed_task("nonsense") && !is_killed_task(""));
+        assert!(is_killed_task(&stat(EXITING | 64, 9), true));
+        assert!(is_killed_task(&stat(EXITING, 0x80 | 11), true));
+        assert!(!is_killed_task(&stat(EXITING, 1 << 8), true));
+        assert!(is_killed_task(&stat(EXITING, 0), false));
+        assert!(!is_killed_task(&stat(64, 9), true) && !is_killed_task(&stat(64, 0), false));
+        assert!(!is_killed_task("nonsense", true) && !is_killed_task("", true));
     }
 
     #[test]

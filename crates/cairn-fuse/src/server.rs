@@ -29,7 +29,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -44,8 +44,9 @@ const NO_TIME: Duration = Duration::ZERO;
 /// Largest request, bytes. The kernel allows no more unless its administrator raised the limit, and
 /// larger ones are not faster.
 const REQUEST_BYTES: u32 = 1 << 20;
-/// Threads that answer requests.
-const THREADS: usize = 8;
+/// Threads that answer requests. Writes that wait for room, and opens that wait for data from
+/// elsewhere, each keep one until they are done.
+const THREADS: usize = 16;
 /// Pause of a thread that waits for a lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// Flag of a request that the kernel sends again.
@@ -99,7 +100,6 @@ pub fn serve(
         locks: Arc::default(),
         buffers: ReadBuffers::default(),
         removed: Removed::default(),
-        writers: WriterTable::default(),
         answers,
     };
     let mut config = fuser::Config::default();
@@ -111,8 +111,14 @@ pub fn serve(
         Start::New => fuser::Session::from_fd(server, connection, config.acl, config)?.run(),
         Start::Again => device::go_on(server, connection, config)?.run(),
     };
+    // After an error the slot is left to whoever reaps it: what was being written is unclean.
+    served?;
+    // If the mount was ended by force, programs could not close what they were writing.
+    for unfinished in WRITERS.unfinished() {
+        let _ = mount.fs().note_death(unfinished);
+    }
     let _ = mount.fs().detach(mount.slot(), mount::now());
-    served
+    Ok(())
 }
 
 struct Server {
@@ -122,9 +128,11 @@ struct Server {
     locks: Arc<Locks>,
     buffers: ReadBuffers,
     removed: Removed,
-    writers: WriterTable,
     answers: Answers,
 }
+
+/// The writers below the mount of this process, which serves one.
+static WRITERS: LazyLock<WriterTable> = LazyLock::new(WriterTable::default);
 
 /// Where a name is: a directory, and the name in it.
 type Name<'a> = (INodeNo, &'a OsStr);
@@ -186,20 +194,15 @@ fn shown(mount: &Mount, found: &Attributes) -> FileAttr {
     }
 }
 
-/// Options of an open by the flags of `open(2)`.
+/// Options of an open by the flags of `open(2)`. Each write says itself whether it appends: the
+/// flags of the description may have changed since, and pages of a mapping have a place.
 fn options(flags: i32) -> OpenOptions {
     let (read, write) = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => (true, false),
         libc::O_WRONLY => (false, true),
         _ => (true, true),
     };
-    OpenOptions {
-        read,
-        write,
-        append: flags & libc::O_APPEND != 0,
-        truncate: flags & libc::O_TRUNC != 0,
-        ..OpenOptions::default()
-    }
+    OpenOptions { read, write, truncate: flags & libc::O_TRUNC != 0, ..OpenOptions::default() }
 }
 
 /// Flag of an open for execution (`__FMODE_EXEC` in the kernel).
@@ -236,6 +239,15 @@ impl Server {
         (number & AGAIN != 0).then(|| self.answers.find(number & !AGAIN)).flatten()
     }
 
+    /// Does what cannot be done twice, unless an earlier server did it for the same request.
+    fn once(&self, request: &Request, act: impl FnOnce() -> cairn_core::Result<()>) -> Result<()> {
+        if self.answered(request).is_none() {
+            act()?;
+            self.note_answer(request, 1);
+        }
+        Ok(())
+    }
+
     /// Notes that a request was carried out.
     fn note_answer(&self, request: &Request, result: u64) {
         self.answers.note(request.unique().0 & !AGAIN, result);
@@ -264,27 +276,37 @@ impl Server {
         Ok(self.mount.fs().stat(&self.caller(request), parent, name.as_bytes(), false)?)
     }
 
-    /// Lets the keeper hold a description, too.
-    fn keep(&self, opened: &Opened) -> FileHandle {
+    /// Lets the keeper hold a description, too, and notes whose it is.
+    fn keep(&self, request: &Request, opened: &Opened, writes: bool) -> FileHandle {
         // Without the keeper, files that are open when this server is killed are unclean.
         let _ = self.mount.fs().retain(self.keeper, opened.handle);
+        if writes {
+            WRITERS.open(opened.handle, opened.inode, request.pid());
+        }
+        self.note_answer(request, u64::from(opened.handle.0));
         FileHandle(u64::from(opened.handle.0))
     }
 
+    /// Returns the description that an earlier server opened for the same request.
+    fn opened_before(&self, request: &Request) -> Option<(HandleId, InodeId)> {
+        let opened = HandleId(self.answered(request)? as u32);
+        Some((opened, self.mount.fs().handle(opened).ok()?.inode))
+    }
+
     fn open(&self, request: &Request, number: INodeNo, flags: i32) -> Result<FileHandle> {
+        if let Some((opened, _)) = self.opened_before(request) {
+            return Ok(FileHandle(u64::from(opened.0)));
+        }
         let inode = self.inode(number)?;
         let mut caller = self.caller(request);
-        if flags & FOR_EXECUTION != 0 {
+        let options = OpenOptions { no_follow: true, ..options(flags) };
+        if flags & FOR_EXECUTION != 0 && !options.write && !options.truncate {
             self.mount.fs().access(&caller, inode, b"", libc::X_OK as u32, false)?;
             // A program that may be executed is read for its user, who may not read it himself.
             caller.credentials.uid = 0;
         }
-        let options = OpenOptions { no_follow: true, ..options(flags) };
         let opened = files::open(self.mount, &caller, (inode, b""), options, 0)?;
-        if options.write {
-            self.writers.open(opened.handle, inode, request.pid());
-        }
-        Ok(self.keep(&opened))
+        Ok(self.keep(request, &opened, options.write))
     }
 
     fn create(
@@ -294,30 +316,22 @@ impl Server {
         flags: i32,
         mode: u32,
     ) -> Result<(Attributes, FileHandle)> {
-        let parent = self.inode(parent)?;
-        let mut caller = self.caller(request);
-        let is_made = self.answered(request).is_some();
-        let exclusive = flags & libc::O_EXCL != 0 && !is_made;
-        if is_made {
-            // The mode of the file may not let its maker open it a second time.
-            caller.credentials.uid = 0;
+        if let Some((opened, inode)) = self.opened_before(request) {
+            return Ok((self.mount.fs().attributes(inode)?, FileHandle(u64::from(opened.0))));
         }
-        let options =
-            OpenOptions { create: !is_made, exclusive, no_follow: true, ..options(flags) };
+        let (parent, caller) = (self.inode(parent)?, self.caller(request));
+        let exclusive = flags & libc::O_EXCL != 0;
+        let options = OpenOptions { create: true, exclusive, no_follow: true, ..options(flags) };
         let opened =
             files::open(self.mount, &caller, (parent, name.as_bytes()), options, mode & 0o7777)?;
-        self.note_answer(request, 1);
-        if options.write {
-            self.writers.open(opened.handle, opened.inode, request.pid());
-        }
-        let found = self.mount.fs().attributes(opened.inode)?;
-        Ok((found, self.keep(&opened)))
+        let opened_for = self.keep(request, &opened, options.write);
+        Ok((self.mount.fs().attributes(opened.inode)?, opened_for))
     }
 
     /// Drops both references to a description.
     fn release(&self, opened: HandleId) {
         self.locks.end_of(opened);
-        self.writers.close(opened);
+        WRITERS.close(opened);
         let own = files::release(self.mount, self.mount.slot(), opened);
         let kept = files::release(self.mount, self.keeper, opened);
         // The kernel reports no error of a release to anybody. Whoever reads the file finds it
@@ -530,7 +544,7 @@ impl Server {
         if let Some(length) = self.answered(request) {
             return Ok(length as usize);
         }
-        let length = self.with_buffers(bytes, |buffers| data::append(opened, buffers, false))?;
+        let length = self.with_buffers(bytes, |buffers| data::write_at_end(opened, buffers))?;
         self.note_answer(request, length as u64);
         Ok(length)
     }
@@ -670,6 +684,8 @@ impl Filesystem for Server {
             // An older kernel lacks some.
             let _ = config.add_capabilities(wanted);
         }
+        let resends = config.capabilities().contains(InitFlags::FUSE_HAS_RESEND);
+        self.answers.begin(resends);
         Ok(())
     }
 
@@ -854,12 +870,12 @@ impl Filesystem for Server {
         if is_of_mapping {
             // Of a process that is being killed, this may be all that the server hears.
             let inode = self.inode(number);
-            for killed in inode.map(|inode| self.writers.killed(inode)).unwrap_or_default() {
+            for killed in inode.map(|inode| WRITERS.killed(inode)).unwrap_or_default() {
                 let _ = self.mount.fs().note_change(killed);
                 let _ = self.mount.fs().note_death(killed);
             }
         } else {
-            self.writers.write(opened, request.pid());
+            WRITERS.write(opened, request.pid());
         }
         if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             // The bytes are written; a file that is gone meanwhile has no bits to lose.
@@ -882,8 +898,9 @@ impl Filesystem for Server {
         let opened = handle(opened);
         if let Ok(info) = self.mount.fs().handle(opened) {
             self.locks.end(info.inode, owner.0);
+            WRITERS.flush(opened);
             let pid = request.pid();
-            if info.write && requester::is_killed(pid) && self.writers.is_writer(opened, pid) {
+            if info.write && requester::is_killed(pid) && WRITERS.is_writer(opened, pid) {
                 let _ = self.mount.fs().note_death(opened);
             }
         } else if let Ok(inode) = self.inode(number) {
@@ -1003,7 +1020,9 @@ impl Filesystem for Server {
         let set = || {
             let (inode, caller) = (self.inode(number)?, self.caller(request));
             let update = extended::update(flags)?;
-            Ok(self.mount.fs().set_extended(&caller, inode, name.as_bytes(), bytes, update)?)
+            self.once(request, || {
+                self.mount.fs().set_extended(&caller, inode, name.as_bytes(), bytes, update)
+            })
         };
         empty(reply, set());
     }
@@ -1030,7 +1049,7 @@ impl Filesystem for Server {
     fn removexattr(&self, request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let remove = || {
             let (inode, caller) = (self.inode(number)?, self.caller(request));
-            Ok(self.mount.fs().remove_extended(&caller, inode, name.as_bytes())?)
+            self.once(request, || self.mount.fs().remove_extended(&caller, inode, name.as_bytes()))
         };
         empty(reply, remove());
     }

@@ -19,6 +19,8 @@ use crate::requester;
 struct Writers {
     inode: InodeId,
     tasks: Vec<(u32, u32)>,
+    /// Whether something was written since a descriptor was last closed.
+    is_unfinished: bool,
 }
 
 /// Writers of all descriptions that this server has opened.
@@ -33,16 +35,31 @@ impl WriterTable {
     /// Notes that the task `task` opened a description for writing.
     pub fn open(&self, handle: HandleId, inode: InodeId, task: u32) {
         let tasks = vec![(task, requester::process(task))];
-        self.map().insert(handle, Writers { inode, tasks });
+        self.map().insert(handle, Writers { inode, tasks, is_unfinished: false });
     }
 
     /// Notes that the task `task` writes.
     pub fn write(&self, handle: HandleId, task: u32) {
         if let Some(writers) = self.map().get_mut(&handle) {
+            writers.is_unfinished = true;
             if !writers.tasks.iter().any(|(known, _)| *known == task) {
                 writers.tasks.push((task, requester::process(task)));
             }
         }
+    }
+
+    /// Notes that a process closes a descriptor of a description.
+    pub fn flush(&self, handle: HandleId) {
+        if let Some(writers) = self.map().get_mut(&handle) {
+            writers.is_unfinished = false;
+        }
+    }
+
+    /// Returns the descriptions through which something was written since they were last flushed.
+    pub fn unfinished(&self) -> Vec<HandleId> {
+        let map = self.map();
+        let unfinished = map.iter().filter(|(_, writers)| writers.is_unfinished);
+        unfinished.map(|(handle, _)| *handle).collect()
     }
 
     /// Whether the process of `task` may have written through a description.
@@ -87,6 +104,9 @@ mod tests {
         assert!(table.is_writer(HandleId(1), other.id()));
         assert!(table.is_writer(HandleId(2), own));
         assert!(table.killed(InodeId(7)).is_empty());
+        assert_eq!(table.unfinished(), [HandleId(1)]);
+        table.flush(HandleId(1));
+        assert_eq!(table.unfinished(), []);
         table.close(HandleId(1));
         assert!(table.is_writer(HandleId(1), own));
         other.kill().expect("is ours");

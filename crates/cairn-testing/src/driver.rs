@@ -341,7 +341,7 @@ impl Process {
         let mut first = 0;
         while done < bytes.len() {
             let position = match at {
-                Position::Cursor => Position::Cursor,
+                Position::Cursor | Position::End => at,
                 Position::At(offset) | Position::Again(offset) => {
                     Position::At(offset + done as u64)
                 }

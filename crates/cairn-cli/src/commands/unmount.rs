@@ -37,7 +37,9 @@ pub struct Arguments {
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let mounted = place::all()?;
     if arguments.all {
-        return mounted.iter().rev().try_for_each(|found| unmount(&found.place, arguments.lazy));
+        let unmounted = mounted.iter().rev().map(|found| unmount(&found.place, arguments.lazy));
+        // One that cannot be unmounted keeps none of the others.
+        return unmounted.fold(Ok(()), |all, one| all.and(one));
     }
     let found = chosen(context, arguments, mounted)?;
     unmount(&found.place, arguments.lazy)
@@ -46,6 +48,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
 fn chosen(context: &Context, arguments: &Arguments, mounted: Vec<Mounted>) -> Result<Mounted> {
     let place = arguments.place.as_deref().map(place::absolute).transpose()?;
     let store = arguments.job.as_deref().and_then(|job| context.roots.find(job));
+    let store = store.and_then(|store| store.canonicalize().ok());
     let is_meant = |found: &Mounted| {
         place.as_ref().is_none_or(|place| found.place == *place)
             && (arguments.job.is_none() || place::store_of(found) == store)

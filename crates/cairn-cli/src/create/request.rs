@@ -318,9 +318,10 @@ impl Request {
         Ok(())
     }
 
-    /// Whether a store has the name of this job.
+    /// Whether this is a store of this user and this job.
     fn is_store_of_job(&self, store: &Path) -> bool {
-        self.job.as_ref().is_some_and(|job| store.file_name() == Some(job.as_ref()))
+        let user = format!("cairn-{}", rustix::process::geteuid().as_raw());
+        self.job.as_ref().is_some_and(|job| store.ends_with(Path::new(&user).join(job)))
     }
 
     /// Returns the mount prefix of a new store.

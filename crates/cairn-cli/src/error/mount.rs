@@ -63,12 +63,18 @@ pub enum MountError {
         reason: String,
     },
     /// Servers die again and again.
-    #[error("{times} servers of the mount at {} died one after another", place.display())]
+    #[error("the server of the mount at {} died, and is not started again", place.display())]
     Dies {
         /// Where.
         place: PathBuf,
-        /// How many were started.
-        times: usize,
+    },
+    /// The first server did not begin.
+    #[error("cannot mount at {}: no server begins; see {log} in the store's directory", place.display())]
+    NoServer {
+        /// Where.
+        place: PathBuf,
+        /// Name of its log.
+        log: &'static str,
     },
     /// Nothing to unmount.
     #[error("no store is mounted{}", place.as_ref().map(|place| format!(" at {}", place.display())).unwrap_or_default())]
@@ -117,6 +123,7 @@ impl MountError {
             MountError::Mount { .. }
             | MountError::Keeper { .. }
             | MountError::Dies { .. }
+            | MountError::NoServer { .. }
             | MountError::Unmount { .. }
             | MountError::Busy { .. } => EXIT_FAILURE,
         }

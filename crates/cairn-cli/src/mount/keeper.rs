@@ -7,13 +7,13 @@
 use cairn_agent::agent::daemon;
 use cairn_agent::store::volume::Volume;
 use cairn_device::Store;
-use cairn_fuse::device;
+use cairn_fuse::{Answers, device};
 use clap::Args;
-use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use std::{fs, mem, thread};
 
 use crate::error::{Error, MountError, Result};
 use crate::mount::place::source_of;
@@ -24,6 +24,9 @@ const LOG: &str = "mount.log";
 /// At most this many servers are started within `RESTART_TIME`.
 const RESTARTS_MAX: usize = 5;
 const RESTART_TIME: Duration = Duration::from_secs(10);
+/// Longest time that the first server takes to begin, and the pause between looks.
+const START_TIME: Duration = Duration::from_secs(30);
+const START_PAUSE: Duration = Duration::from_millis(2);
 
 /// Keep a mount (started by `cairn mount`).
 #[derive(Args, Debug)]
@@ -48,16 +51,20 @@ pub struct Arguments {
 /// Mounts the store and keeps the mount. Returns when it is unmounted.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (readiness, _log) = daemon::detach(&arguments.store.join(LOG))?;
-    match Keeper::mount(arguments) {
-        Ok(mut keeper) => {
-            readiness.ready();
-            keeper.keep()
-        }
+    let mut keeper = match Keeper::mount(arguments) {
+        Ok(keeper) => keeper,
         Err(error) => {
             readiness.failed(&error.to_string());
-            Err(error)
+            return Err(error);
         }
+    };
+    readiness.ready();
+    let kept = keeper.keep();
+    if kept.is_err() {
+        // Its slot is reaped as that of a dead process: what programs were writing is unclean.
+        mem::forget(keeper);
     }
+    kept
 }
 
 struct Keeper<'a> {
@@ -65,8 +72,9 @@ struct Keeper<'a> {
     /// Holds the files that programs have open below the mount.
     volume: Volume,
     connection: OwnedFd,
-    /// What servers have answered, for the next one.
-    answers: OwnedFd,
+    /// Memory of what servers have answered, for the next one.
+    memory: OwnedFd,
+    answers: Answers,
     server: Child,
 }
 
@@ -78,9 +86,31 @@ impl<'a> Keeper<'a> {
         let mounted = device::mount(place, &source_of(store), *allow_other);
         let connection = mounted
             .map_err(|source| Error::Mount(MountError::Mount { place: place.clone(), source }))?;
-        let answers = cairn_fuse::answers().map_err(Error::file("keep answers of", place))?;
-        let server = start(arguments, &volume, (&connection, &answers), false)?;
-        Ok(Keeper { arguments, volume, connection, answers, server })
+        let begun = Keeper::begin(arguments, volume, connection);
+        begun.inspect_err(|_| {
+            // The first error is the one to report.
+            let _ = device::unmount(place, true);
+        })
+    }
+
+    /// Starts the first server, and waits until it serves.
+    fn begin(arguments: &'a Arguments, volume: Volume, connection: OwnedFd) -> Result<Keeper<'a>> {
+        let place = &arguments.place;
+        let failed = || Error::file("serve", place);
+        let memory = cairn_fuse::answers().map_err(failed())?;
+        let answers = Answers::map(memory.try_clone().map_err(failed())?).map_err(failed())?;
+        let mut server = start(arguments, &volume, (&connection, &memory), false)?;
+        let began = Instant::now();
+        while !answers.has_begun() {
+            let ended = server.try_wait().map_err(failed())?;
+            if ended.is_some() || began.elapsed() > START_TIME {
+                let _ = server.kill();
+                let place = place.clone();
+                return Err(Error::Mount(MountError::NoServer { place, log: LOG }));
+            }
+            thread::sleep(START_PAUSE);
+        }
+        Ok(Keeper { arguments, volume, connection, memory, answers, server })
     }
 
     /// Starts servers until the store is unmounted.
@@ -98,14 +128,14 @@ impl<'a> Keeper<'a> {
             }
             crate::output::say!("cairn: the server of the mount ended: {ended}");
             started.retain(|at| at.elapsed() < RESTART_TIME);
-            if started.len() >= RESTARTS_MAX {
+            if started.len() >= RESTARTS_MAX || !self.answers.can_go_on() {
                 // The connection ends with this process, and programs get an error. The mount
                 // stays: without it they would go on in the directory below.
                 let place = self.arguments.place.clone();
-                return Err(Error::Mount(MountError::Dies { place, times: RESTARTS_MAX }));
+                return Err(Error::Mount(MountError::Dies { place }));
             }
             started.push(Instant::now());
-            let shared = (&self.connection, &self.answers);
+            let shared = (&self.connection, &self.memory);
             self.server = start(self.arguments, &self.volume, shared, true)?;
         }
     }
@@ -114,7 +144,7 @@ impl<'a> Keeper<'a> {
 fn start(
     arguments: &Arguments,
     volume: &Volume,
-    (connection, answers): (&OwnedFd, &OwnedFd),
+    (connection, memory): (&OwnedFd, &OwnedFd),
     is_again: bool,
 ) -> Result<Child> {
     let Arguments { store, prefix, allow_other, .. } = arguments;
@@ -126,6 +156,6 @@ fn start(
     command.args(is_again.then_some("--again"));
     command.stdin(Stdio::from(connection.try_clone().map_err(failed())?));
     // What a server says goes to standard error.
-    command.stdout(Stdio::from(answers.try_clone().map_err(failed())?));
+    command.stdout(Stdio::from(memory.try_clone().map_err(failed())?));
     command.spawn().map_err(failed())
 }

@@ -17,9 +17,20 @@ pub fn store_of(mounted: &Mounted) -> Option<PathBuf> {
     mounted.source.strip_prefix("cairn:").map(PathBuf::from)
 }
 
-/// Returns all mounts of stores that this process sees.
+/// Returns the mounts of stores that this user or root has made; for root, those of all users.
+/// Anybody can mount something that calls itself a store of somebody else.
 pub fn all() -> Result<Vec<Mounted>> {
-    device::mounts().map_err(Error::file("read", Path::new("/proc/self/mountinfo")))
+    let own = rustix::process::geteuid();
+    let mut all =
+        device::mounts().map_err(Error::file("read", Path::new("/proc/self/mountinfo")))?;
+    all.retain(|found| own.is_root() || [own.as_raw(), 0].contains(&found.user));
+    Ok(all)
+}
+
+/// Whether this is a mount of the store in `directory`.
+fn is_of(found: &Mounted, directory: &Path) -> bool {
+    let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_path_buf());
+    store_of(found).as_deref() == Some(&*directory)
 }
 
 /// Returns the path by which the kernel lists a mount at `place`. What is mounted there is not
@@ -76,7 +87,7 @@ pub fn hidden_by(prefix: &Path) -> Result<Hidden> {
     Ok(if is_nothing { Hidden::Nothing } else { Hidden::Files })
 }
 
-/// Unmounts a store everywhere, and waits `patience` for programs that still use a mount. Returns
+/// Unmounts a store everywhere, also where its user has mounted it, and waits `patience` for programs that still use a mount. Returns
 /// the places that they use for longer.
 pub fn release(store: &Path, patience: Duration) -> Result<Vec<PathBuf>> {
     const PAUSE: Duration = Duration::from_millis(20);
@@ -84,8 +95,10 @@ pub fn release(store: &Path, patience: Duration) -> Result<Vec<PathBuf>> {
     loop {
         let mut busy = Vec::new();
         for found in all()?.into_iter().rev() {
-            let is_of_store = store_of(&found).as_deref() == Some(store);
-            if is_of_store && device::unmount(&found.place, is_dead(&found.place)).is_err() {
+            // Whether it is dead is asked only if it must be: a server that is stopped answers
+            // nothing.
+            let is_left = is_of(&found, store) && device::unmount(&found.place, false).is_err();
+            if is_left && !(is_dead(&found.place) && device::unmount(&found.place, true).is_ok()) {
                 busy.push(found.place);
             }
         }
@@ -99,7 +112,7 @@ pub fn release(store: &Path, patience: Duration) -> Result<Vec<PathBuf>> {
 /// Unmounts a store everywhere, whoever uses it.
 pub fn detach(store: &Path) -> Result<()> {
     for found in all()?.into_iter().rev() {
-        if store_of(&found).as_deref() == Some(store) {
+        if is_of(&found, store) {
             device::unmount(&found.place, true).map_err(Error::file("unmount", &found.place))?;
         }
     }

@@ -17,8 +17,11 @@ pub fn mount(store: &OpenStore, place: Option<&Path>, allow_other: bool) -> Resu
     let prefix = PathBuf::from(&store.job.mount);
     let (place, is_made) = prepared(place.unwrap_or(&prefix))?;
     store.agent()?;
+    // The keeper has another current directory, and the path tells the mounts of a store.
+    let directory = store.directory();
+    let directory = directory.canonicalize().map_err(Error::file("find", directory))?;
     let mut keeper = Command::new("/proc/self/exe");
-    keeper.arg("mount-keeper").arg("--store").arg(store.directory());
+    keeper.arg("mount-keeper").arg("--store").arg(&directory);
     keeper.arg("--prefix").arg(&prefix).arg("--place").arg(&place);
     keeper.args(allow_other.then_some("--allow-other"));
     keeper.args(is_made.then_some("--remove-place"));

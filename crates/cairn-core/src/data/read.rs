@@ -124,6 +124,7 @@ impl Microfs {
             }
             let offset = match at {
                 Position::Cursor => handle.cursor(tx),
+                Position::End => inode.size(tx),
                 Position::At(offset) | Position::Again(offset) => offset,
             };
             tx.plan_bytes(inode, offset, length, Lost::Refused, plan)?;

@@ -186,7 +186,7 @@ impl WritePlan {
 
 impl Transaction<'_> {
     pub(crate) fn write_offset(&self, inode: Inode, handle: Handle, at: Position) -> u64 {
-        let appends = handle.flags(self) & APPEND != 0;
+        let appends = handle.flags(self) & APPEND != 0 || at == Position::End;
         match at {
             Position::Again(offset) => offset,
             // Without a write in flight, all that was planned beyond the end has failed.
@@ -196,7 +196,7 @@ impl Transaction<'_> {
                 places.fold(inode.size(self).max(inode.appended_end(self)), u64::max)
             }
             Position::At(offset) => offset,
-            Position::Cursor => handle.cursor(self),
+            Position::Cursor | Position::End => handle.cursor(self),
         }
     }
 

@@ -237,6 +237,8 @@ pub enum Position {
     /// At this offset; a write through an appending handle goes to the end nevertheless, as in
     /// Linux.
     At(u64),
+    /// At the end of the file, wherever the cursor is and however the file was opened.
+    End,
     /// Exactly here: repeats a plan that could not be committed.
     Again(u64),
 }

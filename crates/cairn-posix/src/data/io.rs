@@ -235,6 +235,31 @@ pub fn append(handle: HandleId, buffers: Buffers, moves: bool) -> Result<usize> 
     })
 }
 
+/// Appends through `handle` itself, which was opened for writing. The cursor stays where it is. The
+/// buffers are memory of this process. Errors: as `write`.
+pub fn write_at_end(handle: HandleId, mut buffers: Buffers) -> Result<usize> {
+    let mount = mount::current()?;
+    let caller = mount.caller();
+    let request = Request { mount, caller: &caller, handle };
+    let (wanted, mut done) = (buffers.remaining(), 0);
+    while done < wanted {
+        match request.write_slice(&mut buffers, Position::End, (wanted - done) as u64) {
+            Ok(bytes) => done += bytes,
+            Err(failed) => {
+                if leaves_refused_write(failed) {
+                    note_refused_write(Some(handle), handle, Position::End)?;
+                }
+                if done == 0 {
+                    return Err(failed);
+                }
+                break;
+            }
+        }
+    }
+    pages::follow_handle(handle);
+    Ok(done)
+}
+
 /// Returns how many bytes can be written when some of the first `most` are not readable. Errors:
 /// `EFAULT` for none, `EBADF`.
 #[cold]
@@ -320,6 +345,7 @@ fn note_refused_write(owner: Option<HandleId>, handle: HandleId, at: Position) -
     let offset = match at {
         Position::At(offset) | Position::Again(offset) => offset,
         Position::Cursor => mount.fs().handle(handle)?.cursor,
+        Position::End => mount.fs().attributes(mount.inode_of(handle)?)?.size,
     };
     Ok(mount.fs().note_refused_write(owner, offset)?)
 }
