@@ -52,8 +52,8 @@ impl Answers {
 
     fn place(&self, request: u64) -> &Place {
         let places = self.0.address().as_ptr().cast::<Place>();
-        // SAFETY: the mapping is shared memory of that many places, all of whose states are valid, and
-        // lives as long as self.
+        // SAFETY: the mapping is shared memory of that many places, all of whose states are valid,
+        // and lives as long as self.
         unsafe { &*places.add(1 + (request / STEP) as usize % PLACES) }
     }
 

@@ -13,9 +13,9 @@
 //! ```
 //!
 //! Must stay true: the kernel caches no names, no attributes, and no data but pages that are
-//! mapped, so that both kinds of programs see the same files at the same moment. A file whose writer was
-//! killed is unclean, as without the mount. Everything that a server knows is in the store, so that
-//! another server can go on where it was killed.
+//! mapped, so that both kinds of programs see the same files at the same moment. A file whose
+//! writer was killed is unclean, as without the mount. What the next server needs, if one is
+//! killed, is in the store, or in memory that its keeper has.
 //!
 //! Does not start or watch servers; `cairn mount` does.
 

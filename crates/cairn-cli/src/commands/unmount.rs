@@ -37,9 +37,12 @@ pub struct Arguments {
 pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     let mounted = place::all()?;
     if arguments.all {
-        let unmounted = mounted.iter().rev().map(|found| unmount(&found.place, arguments.lazy));
+        let mut unmounted = Ok(());
         // One that cannot be unmounted keeps none of the others.
-        return unmounted.fold(Ok(()), |all, one| all.and(one));
+        for found in mounted.iter().rev() {
+            unmounted = unmounted.and(unmount(&found.place, arguments.lazy));
+        }
+        return unmounted;
     }
     let found = chosen(context, arguments, mounted)?;
     unmount(&found.place, arguments.lazy)
