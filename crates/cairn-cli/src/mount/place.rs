@@ -87,8 +87,8 @@ pub fn hidden_by(prefix: &Path) -> Result<Hidden> {
     Ok(if is_nothing { Hidden::Nothing } else { Hidden::Files })
 }
 
-/// Unmounts a store everywhere, also where its user has mounted it, and waits `patience` for programs that still use a mount. Returns
-/// the places that they use for longer.
+/// Unmounts a store everywhere, also where its user has mounted it, and waits `patience` for
+/// programs that still use a mount. Returns the places that they use for longer.
 pub fn release(store: &Path, patience: Duration) -> Result<Vec<PathBuf>> {
     const PAUSE: Duration = Duration::from_millis(20);
     let began = Instant::now();
