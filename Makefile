@@ -40,7 +40,7 @@ conformance: build ## fio with verification, stress-ng, POSIX cases and random c
 
 soak: ## The crash, kill and model tests for hours instead of seconds (SEEDS=n)
 	CAIRN_SOAK=1 CAIRN_TEST_SEEDS=$(or $(SEEDS),2000) $(CARGO) test --release --locked -p cairn-testing
-	CAIRN_SOAK=1 $(CARGO) test --release --locked -p cairn-cli --test kill --test large_drains --test creation
+	CAIRN_SOAK=1 $(CARGO) test --release --locked -p cairn-cli --test kill --test large_drains --test creation --test mounted
 	CAIRN_SOAK=1 $(CARGO) test --release --locked -p cairn-preload --test storm
 
 sim: ## A node on a virtual clock: replay SEED=n with its trace, or run SEEDS=n of them

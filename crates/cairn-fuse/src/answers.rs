@@ -3,9 +3,9 @@
 //! The kernel sends a request again if a server was killed before it answered. Most requests can be
 //! carried out twice, but not those that append, exchange names, or fail if something exists.
 //!
-//! Must stay true: a request is noted when its effect is in the store, and before it is answered. A
-//! server that is killed between the two carries it out twice: between two instructions, not while
-//! the answer is on its way.
+//! Must stay true: a request is noted when it begins, and again when its effect is in the store and
+//! before it is answered. Of one that has only begun, whoever carries it out again has to see from
+//! the store whether it is done.
 
 use cairn_platform::descriptor::Descriptor;
 use cairn_platform::mapping::Mapping;
@@ -21,6 +21,8 @@ const BYTES: usize = (1 + PLACES) * size_of::<Place>();
 /// States in the first word of the memory.
 const BEGUN: u64 = 1;
 const RESENDS: u64 = 2;
+/// Flag of a request that has begun; the kernel's numbers never have it.
+const UNDER_WAY: u64 = 1 << 63;
 
 /// A request, and what came of it. 0 is no request.
 #[repr(C)]
@@ -54,7 +56,7 @@ impl Answers {
         let places = self.0.address().as_ptr().cast::<Place>();
         // SAFETY: the mapping is shared memory of that many places, all of whose states are valid,
         // and lives as long as self.
-        unsafe { &*places.add(1 + (request / STEP) as usize % PLACES) }
+        unsafe { &*places.add(1 + (request % UNDER_WAY / STEP) as usize % PLACES) }
     }
 
     fn state(&self) -> &AtomicU64 {
@@ -78,10 +80,22 @@ impl Answers {
         self.state().load(Ordering::Acquire) & RESENDS != 0
     }
 
+    /// Notes that `request` begins, with what tells later whether it is done.
+    pub(crate) fn note_begin(&self, request: u64, hint: u64) {
+        self.note(request | UNDER_WAY, hint);
+    }
+
+    /// Returns what was noted when `request` began, if it may be done or not.
+    pub(crate) fn find_begun(&self, request: u64) -> Option<u64> {
+        self.find(request | UNDER_WAY)
+    }
+
     /// Notes that `request` was carried out with this result.
     pub(crate) fn note(&self, request: u64, result: u64) {
         let place = self.place(request);
-        place.result.store(result, Ordering::Relaxed);
+        // Whoever is killed in between leaves no request with the result of another one.
+        place.request.store(0, Ordering::Release);
+        place.result.store(result, Ordering::Release);
         place.request.store(request, Ordering::Release);
     }
 
@@ -103,7 +117,10 @@ mod tests {
         let first = Answers::map(memory.try_clone().expect("duplicates")).expect("maps");
         assert_eq!(first.find(2), None);
         first.note(2, 100);
+        first.note_begin(4, 3);
+        assert_eq!((first.find(4), first.find_begun(4)), (None, Some(3)));
         first.note(4, 7);
+        assert_eq!(first.find_begun(4), None);
         drop(first);
         let next = Answers::map(memory).expect("maps");
         assert_eq!((next.find(2), next.find(4), next.find(6)), (Some(100), Some(7), None));

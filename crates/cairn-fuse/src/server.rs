@@ -239,12 +239,33 @@ impl Server {
         (number & AGAIN != 0).then(|| self.answers.find(number & !AGAIN)).flatten()
     }
 
+    /// Notes that a request begins, with the time. Returns the time at which an earlier server began
+    /// the same request, if that server did not say that it was done.
+    fn begin(&self, request: &Request) -> Option<Timestamp> {
+        let number = request.unique().0 & !AGAIN;
+        let begun = (request.unique().0 & AGAIN != 0).then(|| self.answers.find_begun(number));
+        let begun = begun.flatten().map(|nanoseconds| Timestamp(nanoseconds as i64));
+        self.answers.note_begin(number, begun.unwrap_or(mount::now()).0 as u64);
+        begun
+    }
+
     /// Does what cannot be done twice, unless an earlier server did it for the same request.
-    fn once(&self, request: &Request, act: impl FnOnce() -> cairn_core::Result<()>) -> Result<()> {
-        if self.answered(request).is_none() {
-            act()?;
-            self.note_answer(request, 1);
+    /// `done`: the error that says that it was done.
+    fn once(
+        &self,
+        request: &Request,
+        done: cairn_core::Error,
+        act: impl FnOnce() -> cairn_core::Result<()>,
+    ) -> Result<()> {
+        if self.answered(request).is_some() {
+            return Ok(());
         }
+        let begun = self.begin(request);
+        match act() {
+            Err(error) if error == done && begun.is_some() => {}
+            acted => acted?,
+        }
+        self.note_answer(request, 1);
         Ok(())
     }
 
@@ -280,10 +301,10 @@ impl Server {
     fn keep(&self, request: &Request, opened: &Opened, writes: bool) -> FileHandle {
         // Without the keeper, files that are open when this server is killed are unclean.
         let _ = self.mount.fs().retain(self.keeper, opened.handle);
+        self.note_answer(request, u64::from(opened.handle.0));
         if writes {
             WRITERS.open(opened.handle, opened.inode, request.pid());
         }
-        self.note_answer(request, u64::from(opened.handle.0));
         FileHandle(u64::from(opened.handle.0))
     }
 
@@ -320,10 +341,24 @@ impl Server {
             return Ok((self.mount.fs().attributes(inode)?, FileHandle(u64::from(opened.0))));
         }
         let (parent, caller) = (self.inode(parent)?, self.caller(request));
-        let exclusive = flags & libc::O_EXCL != 0;
+        // If the server that made the file was the only one to hold it, it is opened again.
+        let exclusive = flags & libc::O_EXCL != 0 && self.answered(request).is_none();
         let options = OpenOptions { create: true, exclusive, no_follow: true, ..options(flags) };
-        let opened =
-            files::open(self.mount, &caller, (parent, name.as_bytes()), options, mode & 0o7777)?;
+        let begun = self.begin(request);
+        let place = (parent, name.as_bytes());
+        let opened = match files::open(self.mount, &caller, place, options, mode & 0o7777) {
+            // Made by this request, if it was made since this began.
+            Err(Errno(libc::EEXIST)) if begun.is_some() => {
+                let found = self.mount.fs().stat(&caller, parent, name.as_bytes(), false)?;
+                if begun.is_none_or(|begun| found.born < begun) {
+                    return Err(Errno(libc::EEXIST));
+                }
+                let options = OpenOptions { exclusive: false, ..options };
+                files::open(self.mount, &caller, place, options, 0)?
+            }
+            opened => opened?,
+        };
+        self.note_answer(request, u64::from(opened.handle.0));
         let opened_for = self.keep(request, &opened, options.write);
         Ok((self.mount.fs().attributes(opened.inode)?, opened_for))
     }
@@ -392,7 +427,17 @@ impl Server {
         if self.answered(request).is_some() {
             return Ok(fs.stat(&caller, parent, name.as_bytes(), false)?);
         }
-        let made = act(&caller, parent)?;
+        let begun = self.begin(request);
+        let made = match act(&caller, parent) {
+            Err(cairn_core::Error::Exists) if begun.is_some() => {
+                let found = fs.stat(&caller, parent, name.as_bytes(), false)?;
+                if begun.is_none_or(|begun| found.changed < begun) {
+                    return Err(Errno(libc::EEXIST));
+                }
+                found.inode
+            }
+            made => made?,
+        };
         self.note_answer(request, 1);
         Ok(fs.attributes(made)?)
     }
@@ -452,17 +497,28 @@ impl Server {
             _ => return Err(Errno(libc::EINVAL)),
         };
         let (from, to) = ((parent, name.as_bytes()), (new_parent, new_name.as_bytes()));
-        self.removing(request, to, |caller| self.mount.fs().rename(caller, from, to, mode))
+        self.removing(request, to, |caller, begun| {
+            let fs = self.mount.fs();
+            // An exchange that is done twice undoes itself.
+            let is_done = |begun| {
+                let found = fs.stat(caller, to.0, to.1, false);
+                mode == RenameMode::Exchange && found.is_ok_and(|found| found.changed >= begun)
+            };
+            match begun.is_some_and(is_done) {
+                true => Ok(()),
+                false => fs.rename(caller, from, to, mode),
+            }
+        })
     }
 
     fn remove(&self, request: &Request, (parent, name): Name<'_>) -> Result<()> {
         let place = (self.inode(parent)?, name.as_bytes());
-        self.removing(request, place, |caller| self.mount.fs().unlink(caller, place.0, place.1))
+        self.removing(request, place, |caller, _| self.mount.fs().unlink(caller, place.0, place.1))
     }
 
     fn remove_directory(&self, request: &Request, (parent, name): Name<'_>) -> Result<()> {
         let place = (self.inode(parent)?, name.as_bytes());
-        self.removing(request, place, |caller| {
+        self.removing(request, place, |caller, _| {
             self.mount.fs().remove_directory(caller, place.0, place.1)
         })
     }
@@ -473,15 +529,19 @@ impl Server {
         &self,
         request: &Request,
         (parent, name): (InodeId, &[u8]),
-        act: impl FnOnce(&Caller) -> cairn_core::Result<()>,
+        act: impl FnOnce(&Caller, Option<Timestamp>) -> cairn_core::Result<()>,
     ) -> Result<()> {
         if self.answered(request).is_some() {
             return Ok(());
         }
+        let begun = self.begin(request);
         let (fs, caller) = (self.mount.fs(), self.caller(request));
         let options = OpenOptions { path_only: true, no_follow: true, ..OpenOptions::default() };
         let victim = fs.open_file(&caller, parent, name, options, 0).ok();
-        let done = act(&caller);
+        let done = match act(&caller, begun) {
+            Err(cairn_core::Error::NotFound) if begun.is_some() => Ok(()),
+            done => done,
+        };
         if done.is_ok() {
             self.note_answer(request, 1);
         }
@@ -544,9 +604,50 @@ impl Server {
         if let Some(length) = self.answered(request) {
             return Ok(length as usize);
         }
+        let fs = self.mount.fs();
+        let size = || -> Result<u64> { Ok(fs.attributes(fs.handle(opened)?.inode)?.size) };
+        let number = request.unique().0 & !AGAIN;
+        let begun = (request.unique().0 & AGAIN != 0).then(|| self.answers.find_begun(number));
+        match begun.flatten() {
+            Some(before) if self.ends_with(opened, before, size()?, bytes)? => {
+                return Ok(bytes.len());
+            }
+            Some(_) => {}
+            None => self.answers.note_begin(number, size()?),
+        }
         let length = self.with_buffers(bytes, |buffers| data::write_at_end(opened, buffers))?;
         self.note_answer(request, length as u64);
         Ok(length)
+    }
+
+    /// Whether `bytes` were appended to a file that was `before` long and is `size` long now.
+    fn ends_with(&self, opened: HandleId, before: u64, size: u64, bytes: &[u8]) -> Result<bool> {
+        let length = bytes.len() as u64;
+        if size < before.saturating_add(length) {
+            return Ok(false);
+        }
+        let inode = self.mount.fs().handle(opened)?.inode;
+        let caller = Caller {
+            slot: self.mount.slot(),
+            credentials: Credentials { uid: 0, gid: 0 },
+            groups: &[],
+            now: mount::now(),
+        };
+        let options = OpenOptions { read: true, ..OpenOptions::default() };
+        let reader = files::open(self.mount, &caller, (inode, b""), options, 0)?.handle;
+        // Others may have appended before or after.
+        let is_at = |offset| {
+            self.buffers.with(bytes.len(), |found| {
+                let entry =
+                    libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: found.len() };
+                // SAFETY: the entry describes `found`, which nobody else uses meanwhile.
+                let buffers = unsafe { Buffers::one(&entry) };
+                data::read(reader, buffers, At::Offset(offset)) == Ok(bytes.len()) && found == bytes
+            })
+        };
+        let is_there = is_at(before) || is_at(size - length);
+        files::release(self.mount, caller.slot, reader)?;
+        Ok(is_there)
     }
 
     /// Calls `act`, which only reads them, with `bytes` as buffers.
@@ -1020,7 +1121,7 @@ impl Filesystem for Server {
         let set = || {
             let (inode, caller) = (self.inode(number)?, self.caller(request));
             let update = extended::update(flags)?;
-            self.once(request, || {
+            self.once(request, cairn_core::Error::Exists, || {
                 self.mount.fs().set_extended(&caller, inode, name.as_bytes(), bytes, update)
             })
         };
@@ -1049,7 +1150,9 @@ impl Filesystem for Server {
     fn removexattr(&self, request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let remove = || {
             let (inode, caller) = (self.inode(number)?, self.caller(request));
-            self.once(request, || self.mount.fs().remove_extended(&caller, inode, name.as_bytes()))
+            self.once(request, cairn_core::Error::NoData, || {
+                self.mount.fs().remove_extended(&caller, inode, name.as_bytes())
+            })
         };
         empty(reply, remove());
     }
