@@ -239,8 +239,8 @@ impl Server {
         (number & AGAIN != 0).then(|| self.answers.find(number & !AGAIN)).flatten()
     }
 
-    /// Notes that a request begins, with the time. Returns the time at which an earlier server began
-    /// the same request, if that server did not say that it was done.
+    /// Notes that a request begins, with the time. Returns the time at which an earlier server
+    /// began the same request, if that server did not say that it was done.
     fn begin(&self, request: &Request) -> Option<Timestamp> {
         let number = request.unique().0 & !AGAIN;
         let begun = (request.unique().0 & AGAIN != 0).then(|| self.answers.find_begun(number));
