@@ -403,7 +403,9 @@ fn request_under_way_when_the_server_is_killed_is_carried_out_once_by_the_next_o
             mounted.pids("mount-server").iter().any(|pid| *pid != before)
         });
         if is_soak && kill_number % 10 == 0 {
-            kill("KILL", i64::from(mounted.sandbox.agent(JOB)));
+            if let Some(agent) = mounted.sandbox.agent_if_any(JOB) {
+                kill("KILL", i64::from(agent));
+            }
         }
     }
     drop(child.stdin.take());
