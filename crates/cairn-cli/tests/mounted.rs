@@ -296,7 +296,9 @@ fn mount_that_is_given_up_gives_errors_instead_of_what_is_below_it() {
     mounted.kill("mount-server");
     eventually("the keeper gives up", || mounted.pids("mount-keeper").is_empty());
     let refused = fs::write(mounted.path("f"), "lost").expect_err("nobody serves it");
-    assert_eq!(refused.raw_os_error(), Some(libc::ENOTCONN));
+    // The connection may be ending at this moment.
+    let is_clear = matches!(refused.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED));
+    assert!(is_clear, "{refused}");
     mounted.mount();
     fs::write(mounted.path("f"), "kept").expect("is served");
     assert_eq!(mounted.preloaded("cat /cairn/f"), "kept");
