@@ -2,7 +2,7 @@
 //! it: for static programs, containers without the library, and shells of the same user.
 //!
 //! ```text
-//! server     answers the kernel's requests
+//! server     answers the kernel's requests: dispatch, names, attributes, transfer of data
 //! locks      byte-range locks, shared with preloaded programs
 //! answers    requests that were carried out, for the server after this one
 //! writers    which processes write which file
