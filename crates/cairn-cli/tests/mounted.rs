@@ -490,7 +490,11 @@ fn locks_of_both_kinds_of_programs_exclude_each_other_and_waiting_can_be_interru
     let mut waiter = python(wait, &mounted.place);
     assert_eq!(said(&mut waiter), "interrupted");
     let mut doomed = python(lock, &mounted.place);
-    thread::sleep(Duration::from_millis(100));
+    let call = format!("{} ", libc::SYS_fcntl);
+    eventually("it waits for the lock", || {
+        let now = fs::read_to_string(format!("/proc/{}/syscall", doomed.id()));
+        now.is_ok_and(|now| now.starts_with(&call))
+    });
     doomed.kill().expect("is ours");
     doomed.wait().expect("ends although it waits for the lock");
     holder.kill().expect("is ours");

@@ -17,7 +17,8 @@ use crate::requester;
 
 /// The tasks that wrote through a description, or opened it for writing, each with its process.
 struct Writers {
-    inode: InodeId,
+    /// None for a description that an earlier server opened; it may have had other writers.
+    inode: Option<InodeId>,
     tasks: Vec<(u32, u32)>,
     /// Whether something was written since a descriptor was last closed.
     is_unfinished: bool,
@@ -35,16 +36,17 @@ impl WriterTable {
     /// Notes that the task `task` opened a description for writing.
     pub fn open(&self, handle: HandleId, inode: InodeId, task: u32) {
         let tasks = vec![(task, requester::process(task))];
-        self.map().insert(handle, Writers { inode, tasks, is_unfinished: false });
+        self.map().insert(handle, Writers { inode: Some(inode), tasks, is_unfinished: false });
     }
 
     /// Notes that the task `task` writes.
     pub fn write(&self, handle: HandleId, task: u32) {
-        if let Some(writers) = self.map().get_mut(&handle) {
-            writers.is_unfinished = true;
-            if !writers.tasks.iter().any(|(known, _)| *known == task) {
-                writers.tasks.push((task, requester::process(task)));
-            }
+        let mut map = self.map();
+        let unknown = || Writers { inode: None, tasks: Vec::new(), is_unfinished: false };
+        let writers = map.entry(handle).or_insert_with(unknown);
+        writers.is_unfinished = true;
+        if !writers.tasks.iter().any(|(known, _)| *known == task) {
+            writers.tasks.push((task, requester::process(task)));
         }
     }
 
@@ -66,7 +68,8 @@ impl WriterTable {
     pub fn is_writer(&self, handle: HandleId, task: u32) -> bool {
         let process = requester::process(task);
         self.map().get(&handle).is_none_or(|writers| {
-            writers.tasks.iter().any(|(known, of)| *known == task || *of == process)
+            writers.inode.is_none()
+                || writers.tasks.iter().any(|(known, of)| *known == task || *of == process)
         })
     }
 
@@ -74,7 +77,7 @@ impl WriterTable {
     /// of a mapping are written, which the kernel does when the mapping ends.
     pub fn killed(&self, inode: InodeId) -> Vec<HandleId> {
         let map = self.map();
-        let of_file = map.iter().filter(|(_, writers)| writers.inode == inode);
+        let of_file = map.iter().filter(|(_, writers)| writers.inode == Some(inode));
         let is_killed = |writers: &Writers| {
             let mut processes = writers.tasks.iter().flat_map(|(task, process)| [task, process]);
             processes.any(|task| requester::is_killed(*task))
@@ -91,6 +94,7 @@ impl WriterTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
     use std::process::Command;
 
     #[test]
@@ -102,7 +106,11 @@ mod tests {
         assert!(table.is_writer(HandleId(1), own) && !table.is_writer(HandleId(1), other.id()));
         table.write(HandleId(1), other.id());
         assert!(table.is_writer(HandleId(1), other.id()));
-        assert!(table.is_writer(HandleId(2), own));
+        table.write(HandleId(2), own);
+        assert!(table.is_writer(HandleId(2), own) && table.is_writer(HandleId(2), other.id()));
+        let unfinished: BTreeSet<HandleId> = table.unfinished().into_iter().collect();
+        assert_eq!(unfinished, BTreeSet::from([HandleId(1), HandleId(2)]));
+        table.flush(HandleId(2));
         assert!(table.killed(InodeId(7)).is_empty());
         assert_eq!(table.unfinished(), [HandleId(1)]);
         table.flush(HandleId(1));

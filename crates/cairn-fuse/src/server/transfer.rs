@@ -58,30 +58,27 @@ impl Server {
         let size = || -> Result<u64> { Ok(fs.attributes(fs.handle(opened)?.inode)?.size) };
         let number = request.unique().0 & !AGAIN;
         let begun = (request.unique().0 & AGAIN != 0).then(|| self.answers.find_begun(number));
-        match begun.flatten() {
-            Some(before) if self.ends_with(opened, before, size()?, bytes)? => {
-                return Ok(bytes.len());
+        let done = match begun.flatten() {
+            Some(before) => self.appended(opened, before, size()?, bytes)?,
+            None => {
+                self.answers.note_begin(number, size()?);
+                0
             }
-            Some(_) => {}
-            None => self.answers.note_begin(number, size()?),
-        }
-        let length = self.with_buffers(bytes, |buffers| data::write_at_end(opened, buffers))?;
+        };
+        let rest = &bytes[done..];
+        let length = match rest.is_empty() {
+            true => done,
+            false => {
+                done + self.with_buffers(rest, |buffers| data::write_at_end(opened, buffers))?
+            }
+        };
         self.note_answer(request, length as u64);
         Ok(length)
     }
 
-    /// Whether `bytes` were appended to a file that was `before` long and is `size` long now.
-    pub(super) fn ends_with(
-        &self,
-        opened: HandleId,
-        before: u64,
-        size: u64,
-        bytes: &[u8],
-    ) -> Result<bool> {
-        let length = bytes.len() as u64;
-        if size < before.saturating_add(length) {
-            return Ok(false);
-        }
+    /// Returns how many of `bytes` were appended to a file that was `before` long when that began,
+    /// and is `size` long now: all of them, or a part if the server was killed on the way.
+    fn appended(&self, opened: HandleId, before: u64, size: u64, bytes: &[u8]) -> Result<usize> {
         let inode = self.mount.fs().handle(opened)?.inode;
         let caller = Caller {
             slot: self.mount.slot(),
@@ -91,8 +88,7 @@ impl Server {
         };
         let options = OpenOptions { read: true, ..OpenOptions::default() };
         let reader = files::open(self.mount, &caller, (inode, b""), options, 0)?.handle;
-        // Others may have appended before or after.
-        let is_at = |offset| {
+        let has_at = |offset, bytes: &[u8]| {
             self.buffers.with(bytes.len(), |found| {
                 let entry =
                     libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: found.len() };
@@ -101,9 +97,17 @@ impl Server {
                 data::read(reader, buffers, At::Offset(offset)) == Ok(bytes.len()) && found == bytes
             })
         };
-        let is_there = is_at(before) || is_at(size - length);
+        let length = bytes.len() as u64;
+        let grown = size.saturating_sub(before).min(length) as usize;
+        let done = match grown {
+            0 => 0,
+            _ if has_at(before, &bytes[..grown]) => grown,
+            // Others have appended before.
+            _ if grown == bytes.len() && has_at(size - length, bytes) => grown,
+            _ => 0,
+        };
         files::release(self.mount, caller.slot, reader)?;
-        Ok(is_there)
+        Ok(done)
     }
 
     /// Calls `act`, which only reads them, with `bytes` as buffers.
