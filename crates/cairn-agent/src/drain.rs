@@ -24,6 +24,7 @@ pub mod plan;
 pub(crate) mod queue;
 #[cfg(test)]
 mod tests;
+pub(crate) mod turn;
 mod unchanged;
 
 use cairn_core::InodeId;

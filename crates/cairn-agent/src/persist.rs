@@ -10,3 +10,4 @@ pub mod manifest;
 pub mod marks;
 pub mod outside;
 pub mod ownership;
+pub mod slots;

@@ -3,6 +3,7 @@
 pub mod extended;
 pub(crate) mod headroom;
 pub(crate) mod hold;
+pub mod inputs;
 pub mod liveness;
 pub mod memory;
 pub mod node;

@@ -21,6 +21,7 @@ use cairn_agent::model::path::FilePath;
 use cairn_agent::model::protocol::{Outcome, Unfinished};
 use cairn_agent::persist::manifest::manifest_name;
 use cairn_agent::persist::ownership;
+use cairn_agent::store::inputs::Inputs;
 use cairn_agent::store::node::Kind;
 use clap::Args;
 use serde::Serialize;
@@ -106,7 +107,7 @@ pub struct DrainReport {
     pub job: String,
     /// Persist directory.
     pub persist: Option<PathBuf>,
-    /// Number of regular files in the store.
+    /// Number of regular files in the store, without inputs that nobody has changed.
     pub files: u64,
     /// Their size in bytes.
     pub bytes: u64,
@@ -333,8 +334,11 @@ pub fn drain_with(
     };
     let outcome = store.ask_agent(agent, |agent| agent.drain(settle, told, &mut show))?;
     let (mut files, mut bytes) = (0, 0);
+    let inputs = Inputs::load(store.directory())?;
     for volume in store.volumes()? {
-        for node in volume.tree()?.into_values().filter(|node| node.kind == Kind::File) {
+        let tree = volume.tree()?;
+        let own = tree.iter().filter(|(path, node)| !inputs.is_unchanged(path, node));
+        for (_, node) in own.filter(|(_, node)| node.kind == Kind::File) {
             files += 1;
             bytes += node.bytes;
         }

@@ -14,6 +14,7 @@ mod persist;
 mod report;
 mod resume;
 mod setting;
+mod stage;
 mod store;
 mod target;
 mod tier;
@@ -28,6 +29,7 @@ pub use persist::PersistError;
 pub use report::ReportError;
 pub use resume::ResumeError;
 pub use setting::SettingError;
+pub use stage::StageError;
 pub use store::StoreError;
 pub use target::TargetError;
 pub use tier::TierError;
@@ -76,6 +78,9 @@ pub enum Error {
     /// A store that cannot be mounted or unmounted.
     #[error(transparent)]
     Mount(#[from] MountError),
+    /// Inputs that cannot be staged in.
+    #[error(transparent)]
+    Stage(#[from] StageError),
     /// Figures that were not recorded, or a plan that cannot be made from them.
     #[error(transparent)]
     Report(#[from] ReportError),
@@ -145,6 +150,7 @@ impl Error {
             Error::Resume(error) => error.exit_code(),
             Error::Launch(error) => error.exit_code(),
             Error::Mount(error) => error.exit_code(),
+            Error::Stage(error) => error.exit_code(),
             Error::Persist(error) => error.exit_code(),
             Error::Copy(error) => error.exit_code(),
             Error::Target(error) => error.exit_code(),

@@ -24,7 +24,7 @@ mod store;
 
 use crate::commands::{
     advise, agent, completions, config, cp, discover, drill, exec, fsck, gc, log, ls, plan,
-    restore, rm, status, target, top, unmount, verify,
+    restore, rm, stage, status, target, top, unmount, verify,
 };
 use crate::error::{EXIT_USAGE, Result};
 use crate::report::calls;
@@ -80,6 +80,7 @@ struct CommandLine {
 #[derive(Subcommand, Debug)]
 enum Action {
     Run(Box<run::Arguments>),
+    Stage(Box<stage::Arguments>),
     Exec(exec::Arguments),
     Check(check::Arguments),
     Status(status::Arguments),
@@ -121,7 +122,7 @@ impl Action {
     fn has_settings(&self) -> bool {
         match self {
             Action::Run(arguments) => !arguments.is_rehearsal(),
-            Action::Restore(_) | Action::Drill(_) => true,
+            Action::Restore(_) | Action::Drill(_) | Action::Stage(_) => true,
             _ => false,
         }
     }
@@ -211,6 +212,7 @@ fn act(line: CommandLine) -> Result<i32> {
     let done = match line.action {
         Action::Run(arguments) => return run::run(&context, *arguments),
         Action::Check(arguments) => return check::run(&context, &arguments),
+        Action::Stage(arguments) => stage::run(&context, *arguments),
         Action::Exec(arguments) => exec::run(&context, arguments),
         Action::Top(arguments) => top::run(&context, &arguments),
         Action::Calls(arguments) => calls::run(&context, arguments),

@@ -33,10 +33,11 @@ use std::time::{Duration, Instant};
 
 use crate::create::claim::Claim;
 use crate::create::request::{MadePersist, Request, StoreArguments};
+use crate::create::staging::inputs;
 use crate::drain::drain_state::DrainProgress;
 use crate::drain::{DrainReport, checkpoints, drain_with, lag};
 use crate::error::{
-    EXIT_DRAIN, Error, LaunchError, MountError, PersistError, Result, SettingError,
+    EXIT_DRAIN, Error, LaunchError, MountError, PersistError, Result, SettingError, StageError,
 };
 use crate::mount::place::{self, Hidden, hidden_by};
 use crate::mount::start::mount;
@@ -49,6 +50,7 @@ use crate::run::signals::{Event, Signals};
 use crate::settings::archive::{self, ArchiveArguments, archive_with};
 use crate::settings::checkpoint_options::{self, CheckpointArguments};
 use crate::settings::drain_options::{DrainArguments, DrainRequest};
+use crate::settings::input_options::{InputArguments, InputRequest, ReusePolicy};
 use crate::settings::log_level::LevelArgument;
 use crate::settings::resume_option::Resume;
 use crate::settings::space::{self, SpaceArguments};
@@ -144,6 +146,8 @@ pub struct Arguments {
         hide_possible_values = false
     )]
     stage: Option<StageArgument>,
+    #[command(flatten)]
+    inputs: InputArguments,
     /// Begin anew, although an earlier start of the job, or another job, has files in --persist:
     /// first move what they drained there to cairn-aside.JOB.N in that directory
     #[arg(long, conflicts_with_all = ["stage", "shared", "resume"])]
@@ -229,7 +233,14 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     };
     // A drill drains only to a directory that nobody needs.
     request.shared |= !is_real;
+    if is_real {
+        let InputArguments { stage_in, limits } = arguments.inputs;
+        let mount = request.mount_or_default();
+        request.inputs = InputRequest::new(stage_in, limits, settings.stage.clone(), &mount)?;
+        request.drain.slots = request.inputs.slots.clone();
+    }
     if stage != Stage::Nothing
+        && request.inputs.named.is_empty()
         && request.persist.is_none()
         && request.archive.is_none()
         && request.job.as_ref().is_none_or(|job| roots.find(job).is_none())
@@ -249,6 +260,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     if stage != Stage::Nothing && request.scope == Some(Scope::Rank) {
         return Err(Error::Persist(PersistError::StageOfRanks));
     }
+    if !request.inputs.named.is_empty() && request.scope == Some(Scope::Rank) {
+        return Err(Error::Stage(StageError::OfRanks));
+    }
     let library = launch::find_library()?;
     let words: Vec<String> =
         arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -262,6 +276,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         true => earlier::lines(roots, &request, &words),
         false => Vec::new(),
     };
+    let reuse = request.inputs.reuse.clone();
     let mut company = NodeRanks::of_this_process(&request);
     if company.is_some() && resume == Resume::Image {
         let problem = "restores the image for all ranks of a node at once; run this before the ranks start: cairn run --job NAME --resume image -- true";
@@ -324,6 +339,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
                 is_real,
                 is_prefix_free,
                 mounts,
+                reuse: &reuse,
             };
             finish(context, claim, ran, &options)
         }
@@ -481,14 +497,34 @@ struct Options<'a> {
     is_prefix_free: bool,
     /// Whether the store was mounted for the run.
     mounts: bool,
+    /// How inputs are kept for other jobs.
+    reuse: &'a ReusePolicy,
+}
+
+/// Keeps the reusable inputs of a job on the node for other jobs. Says why it cannot; the job has
+/// ended well all the same.
+fn keep_reusable(claim: &Claim, policy: &ReusePolicy) {
+    let line = match inputs::keep(claim, policy) {
+        Ok(line) => line,
+        Err(error) => Some(format!("inputs are not kept for other jobs: {error}")),
+    };
+    line.iter().for_each(|line| crate::output::say!("cairn: {}: {line}", claim.store.job.job));
 }
 
 /// Drains what is left, reports which files are safe where, and removes the store if it is no
 /// longer needed. Returns the exit code.
 fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> Result<i32> {
     let Ran { status, agent, mut signals, walltime, launches_before } = ran;
-    let Options { discard, counts_calls, others_failed, words, is_real, is_prefix_free, mounts } =
-        *options;
+    let Options {
+        discard,
+        counts_calls,
+        others_failed,
+        words,
+        is_real,
+        is_prefix_free,
+        mounts,
+        reuse,
+    } = *options;
     let code = exit_code(status);
     let unmounted = match (discard, mounts) {
         (true, _) => place::detach(claim.store.directory()).map(|()| Vec::new()),
@@ -534,6 +570,9 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
     let pending = claim.store.job.pending.clone().filter(|_| !may_end && !removes);
     if is_finished && !removes {
         claim.note_end()?;
+    }
+    if !discard {
+        keep_reusable(&claim, reuse);
     }
     let job = &claim.store.job;
     let is_postponed = matches!(safety, Safety::Postponed { .. });

@@ -9,6 +9,7 @@
 pub(crate) mod archive;
 pub(crate) mod checkpoint_options;
 pub(crate) mod drain_options;
+pub(crate) mod input_options;
 pub(crate) mod log_level;
 pub(crate) mod origin;
 pub(crate) mod resume_option;
@@ -32,6 +33,7 @@ use crate::output;
 use crate::settings::archive::ArchiveSettings;
 use crate::settings::checkpoint_options::{CheckpointSettings, FileSettings};
 use crate::settings::drain_options::DrainSettings;
+use crate::settings::input_options::InputSettings;
 use crate::settings::space::SpaceSettings;
 use crate::settings::stage_option::StageSetting;
 
@@ -54,6 +56,8 @@ pub struct Settings {
     pub files: FileSettings,
     /// How files are drained.
     pub drain: DrainSettings,
+    /// Inputs, and how they are staged in.
+    pub stage: InputSettings,
     /// Where stores are kept.
     pub store: StoreSettings,
     /// What stays in a store, and how long a write waits for space.

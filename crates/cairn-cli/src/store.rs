@@ -4,6 +4,7 @@
 //! damaged is refused before anything in it is used. Nothing here changes a store.
 
 pub(crate) mod address;
+pub(crate) mod building;
 pub(crate) mod creation;
 pub(crate) mod job_name;
 pub(crate) mod local;
@@ -158,6 +159,11 @@ impl Roots {
             places.is_ok_and(|places| places.iter().any(is_it))
         };
         self.all().into_iter().find(|(_, directory)| has_it(directory)).map(|(job, _)| job)
+    }
+
+    /// Returns the directories in which this user's stores are.
+    pub fn own(&self) -> Vec<PathBuf> {
+        self.candidates().into_iter().map(|root| store_path(&root, "")).collect()
     }
 
     /// Returns the directories in which users keep stores, other users included.

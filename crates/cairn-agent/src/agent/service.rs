@@ -404,6 +404,7 @@ impl DrainLoop<'_> {
         // then.
         self.shared.meter.yield_if_awaited(true);
         let taken = self.drainer.pass(&volumes, all, Reason::ImageDue, &self.shared.meter);
+        self.shared.meter.pace.turn.end();
         self.shared.meter.yield_if_awaited(false);
         if !matches!(taken, Err(Error::Stopped)) {
             self.shared.state().note_image(began, &taken);
@@ -437,6 +438,7 @@ impl DrainLoop<'_> {
         }
         let (volumes, all) = self.shared.volumes();
         let mut result = self.drainer.pass(&volumes, all, reason, &self.shared.meter);
+        self.shared.meter.pace.turn.end();
         if told.wanted >= Wanted::Newest {
             // The register has the checkpoints by this point, whether or not the drain succeeded.
             self.shared.archive.ask(true);

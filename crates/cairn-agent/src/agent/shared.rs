@@ -199,6 +199,7 @@ impl Shared {
     pub fn take_up(&self, job: &Job) {
         crate::model::log::set_level(job.log);
         self.meter.pace.set(&job.drain);
+        self.meter.pace.turn.set(job.drain.slots.as_ref(), &job.job);
         self.state().space.set(&job.space);
         self.archive.go_by(&job.archive);
     }

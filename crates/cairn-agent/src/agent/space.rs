@@ -95,6 +95,7 @@ pub fn run(shared: &Shared) {
             0 => LOOK_IDLE,
             _ => LOOK_EVERY,
         };
+        shared.meter.pace.turn.press(waiting.count > 0);
         shared.state().space.waiting = waiting;
     }
     // A writer that comes after this point must not wait, because no agent makes room.

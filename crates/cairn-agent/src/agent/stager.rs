@@ -105,7 +105,7 @@ fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<bool> {
     // The list of failures is bounded; this makes room for new ones.
     forget_failures(shared);
     let job = Job::load(shared.directory())?;
-    let source = match Source::open(&job) {
+    let source = match Source::open(shared.directory(), &job) {
         Ok(source) => source,
         Err(error) => {
             beat(volumes);

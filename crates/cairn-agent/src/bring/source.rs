@@ -1,23 +1,26 @@
-//! Finds the data of absent files in the persist directory and stages them in.
+//! Finds the data of absent files and stages them in: of inputs in the files that they are copies
+//! of, of others in the persist directory.
 //!
 //! An absent file records the length and checksum of its data. Its copy usually has the file's
 //! path. Where programs, and after them the drain, have renamed it, the manifest says which copies
 //! are candidates. Must stay true: a copy is reported as damaged only if the manifest, freshly
-//! read, says that it has the data of this file.
+//! read, says that it has the data of this file. Nobody knows the checksum of an input, so its
+//! source must be, before and after it is read, in the state in which it was found.
 
 use cairn_core::Error::NoSpace;
+use cairn_core::InodeId;
 use cairn_platform::checksum;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::part::Parts;
+use super::part::{Part, Parts};
 use super::path_of;
 use super::queue::Item;
 use crate::model::error::{Error, Result};
@@ -25,6 +28,7 @@ use crate::model::job::Job;
 use crate::model::path::FilePath;
 use crate::persist::destination::Destination;
 use crate::persist::manifest::{Entry, Manifest};
+use crate::store::inputs::{Inputs, SourceState, StagedFile};
 use crate::store::volume::Volume;
 
 /// Bytes staged in at a time, unless a hugeblock is larger.
@@ -37,11 +41,13 @@ const LEASE_EVERY: Duration = Duration::from_millis(20);
 /// Message for a copy that differs from what the manifest says.
 pub const DAMAGED: &str = "its copy in the persist directory is damaged or gone";
 
-/// The persist directory of a job as a source of data.
+/// The inputs and the persist directory of a job as a source of data.
 pub struct Source<'a> {
-    persist: PathBuf,
     job: Job,
-    copies: Mutex<Arc<Copies>>,
+    /// Inputs whose data were absent at the start of the run, by inode.
+    inputs: HashMap<InodeId, StagedFile>,
+    /// Copies in the persist directory, if the job has one.
+    copies: Option<Mutex<Arc<Copies>>>,
     moved_bytes: AtomicU64,
     parts: Parts<'a>,
 }
@@ -80,14 +86,28 @@ enum Tried {
     Other,
 }
 
+/// Data of a file that were read from one place.
+enum Poured<'p, 'a> {
+    /// All of them; they count once the part is finished.
+    All { part: Part<'p, 'a>, crc32c: u32 },
+    /// There are fewer than there should be.
+    Short,
+    /// Nobody wants more.
+    Ended(Verdict),
+}
+
 impl<'a> Source<'a> {
-    /// Opens the persist directory of `job` and reads its manifest. Errors: there is none; it
-    /// cannot be opened; its manifest cannot be read.
-    pub fn open(job: &Job) -> Result<Source<'a>> {
-        let persist = job.persist.clone().unwrap_or_default();
-        let copies = Mutex::new(Arc::new(Copies::load(&persist, job)?));
+    /// Reads the record of inputs of the store in `directory` and the manifest in the persist
+    /// directory of `job`. Errors: one of them cannot be read.
+    pub fn open(directory: &Path, job: &Job) -> Result<Source<'a>> {
+        let inputs = Inputs::load(directory)?.files.into_values();
+        let inputs = inputs.filter(|file| file.crc32c.is_none());
+        let inputs = inputs.map(|file| (InodeId(file.inode), file)).collect();
+        let copies =
+            job.persist.as_deref().map(|persist| Copies::load(persist, job)).transpose()?;
+        let copies = copies.map(|copies| Mutex::new(Arc::new(copies)));
         let (job, moved_bytes, parts) = (job.clone(), AtomicU64::new(0), Parts::default());
-        Ok(Source { persist, job, copies, moved_bytes, parts })
+        Ok(Source { job, inputs, copies, moved_bytes, parts })
     }
 
     /// Whether a file that somebody waits for lacks room.
@@ -100,20 +120,24 @@ impl<'a> Source<'a> {
         self.moved_bytes.load(Ordering::Relaxed)
     }
 
-    fn copies(&self) -> Arc<Copies> {
-        Arc::clone(&self.copies.lock().unwrap_or_else(PoisonError::into_inner))
+    fn copies(&self) -> Option<Arc<Copies>> {
+        let copies = self.copies.as_ref()?;
+        Some(Arc::clone(&copies.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    fn reload(&self) -> Result<Arc<Copies>> {
-        let fresh = Arc::new(Copies::load(&self.persist, &self.job)?);
-        *self.copies.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&fresh);
-        Ok(fresh)
+    fn reload(&self) -> Result<Option<Arc<Copies>>> {
+        let Some((copies, persist)) = self.copies.as_ref().zip(self.job.persist.as_deref()) else {
+            return Ok(None);
+        };
+        let fresh = Arc::new(Copies::load(persist, &self.job)?);
+        *copies.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&fresh);
+        Ok(Some(fresh))
     }
 
     /// Returns the ranks of files that belong to checkpoints: the newest checkpoint has the
     /// greatest.
     pub fn rank(&self) -> HashMap<FilePath, usize> {
-        let copies = self.copies();
+        let Some(copies) = self.copies() else { return HashMap::new() };
         let ranked = copies.manifest.checkpoints.iter().enumerate();
         let files =
             ranked.flat_map(|(rank, known)| known.files.iter().map(move |file| (file, rank)));
@@ -123,7 +147,11 @@ impl<'a> Source<'a> {
     /// Stages in a file. `goes_on` is called before each part and returns false to stop.
     pub fn bring(&self, volume: &'a Volume, item: &Item, goes_on: &dyn Fn() -> bool) -> Verdict {
         let failed = |reason: String| Verdict::Failed { reason, damaged: false };
-        match self.try_all(volume, item, goes_on) {
+        let brought = match self.inputs.get(&item.key.inode) {
+            Some(input) => self.bring_input(volume, item, input, goes_on),
+            None => self.try_all(volume, item, goes_on),
+        };
+        match brought {
             Ok(verdict) => verdict,
             Err(Error::Store { source: NoSpace, .. }) => failed("the store is full".to_string()),
             Err(error) => failed(error.to_string()),
@@ -136,13 +164,17 @@ impl<'a> Source<'a> {
         item: &Item,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Verdict> {
-        let mut copies = self.copies();
+        let unknown = || {
+            let reason = "nothing in the persist directory is known to be its copy".to_string();
+            Ok(Verdict::Failed { reason, damaged: false })
+        };
+        let Some(mut copies) = self.copies() else { return unknown() };
         let mut path = item.path.clone();
         for attempt in 0..ATTEMPTS_MAX {
             if attempt > 0 {
                 // Both may be out of date: the file's path, and the copies that the drain has
                 // renamed.
-                copies = self.reload()?;
+                copies = self.reload()?.unwrap_or(copies);
                 let Some(found) = path_of(volume, &path, item.key.inode)? else {
                     return Ok(Verdict::Gone);
                 };
@@ -150,7 +182,7 @@ impl<'a> Source<'a> {
             }
             let says_it_has = copies.says_it_has(&path, item);
             for candidate in copies.candidates(&path, item, says_it_has) {
-                match self.pour(volume, item, &copies.destination, candidate, goes_on)? {
+                match self.bring_copy(volume, item, &copies.destination, candidate, goes_on)? {
                     Tried::Done(verdict) => return Ok(verdict),
                     Tried::Other => {}
                 }
@@ -165,12 +197,44 @@ impl<'a> Source<'a> {
                 thread::sleep(RETRY_EVERY);
             }
         }
-        let reason = "nothing in the persist directory is known to be its copy".to_string();
-        Ok(Verdict::Failed { reason, damaged: false })
+        unknown()
+    }
+
+    /// Stages in an input from the file that it is a copy of.
+    fn bring_input(
+        &self,
+        volume: &'a Volume,
+        item: &Item,
+        input: &StagedFile,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Verdict> {
+        let shown = input.source.display();
+        let failed = |what: &str| {
+            let reason = format!("its source {shown} {what}");
+            Ok(Verdict::Failed { reason, damaged: false })
+        };
+        let open = || input.open().map_err(Error::file("open", &input.source));
+        let file = match opened(open, goes_on)? {
+            Opened::File(file) => file,
+            Opened::Nothing => return failed("is gone"),
+            Opened::Stopped => return Ok(Verdict::Stopped),
+        };
+        let is_same = || -> Result<bool> {
+            let found = file.metadata().map_err(Error::file("look at", &input.source))?;
+            Ok(SourceState::of(&found) == input.state)
+        };
+        if !is_same()? {
+            return failed("has changed since the job began");
+        }
+        match self.pour(volume, item, (&file, &input.source), goes_on)? {
+            Poured::All { part, .. } if is_same()? => part.finish(),
+            Poured::All { .. } | Poured::Short => failed("has changed since the job began"),
+            Poured::Ended(verdict) => Ok(verdict),
+        }
     }
 
     /// Stages in a file from the copy at `candidate`, if that has its data.
-    fn pour(
+    fn bring_copy(
         &self,
         volume: &'a Volume,
         item: &Item,
@@ -179,51 +243,53 @@ impl<'a> Source<'a> {
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Tried> {
         let full_path = destination.full_path(candidate);
-        let file = loop {
-            match destination.open_file(candidate) {
-                Err(Error::File { source, .. }) if is_about_nothing_there(&source) => {
-                    return Ok(Tried::Other);
-                }
-                // Another process has a lease on the copy. The attempt to open it asks that process
-                // to give the lease up.
-                Err(Error::File { source, .. }) if source.kind() == ErrorKind::WouldBlock => {
-                    if !goes_on() {
-                        return Ok(Tried::Done(Verdict::Stopped));
-                    }
-                    thread::sleep(LEASE_EVERY);
-                }
-                opened => break opened?,
-            }
+        let file = match opened(|| destination.open_file(candidate), goes_on)? {
+            Opened::File(file) => file,
+            Opened::Nothing => return Ok(Tried::Other),
+            Opened::Stopped => return Ok(Tried::Done(Verdict::Stopped)),
         };
         let metadata = file.metadata().map_err(Error::file("look at", &full_path))?;
         if !metadata.is_file() || metadata.len() != item.bytes {
             return Ok(Tried::Other);
         }
-        let Some(mut target) = self.parts.open(volume, item, goes_on)? else {
-            return Ok(Tried::Done(if goes_on() { Verdict::Gone } else { Verdict::Stopped }));
+        Ok(match self.pour(volume, item, (&file, &full_path), goes_on)? {
+            Poured::All { part, crc32c } if crc32c == item.crc32c => Tried::Done(part.finish()?),
+            Poured::All { .. } | Poured::Short => Tried::Other,
+            Poured::Ended(verdict) => Tried::Done(verdict),
+        })
+    }
+
+    /// Reads the data of a file from `file`, which is at `full_path`, into the store.
+    fn pour(
+        &self,
+        volume: &'a Volume,
+        item: &Item,
+        (file, full_path): (&File, &Path),
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Poured<'_, 'a>> {
+        let Some(mut part) = self.parts.open(volume, item, goes_on)? else {
+            let verdict = if goes_on() { Verdict::Gone } else { Verdict::Stopped };
+            return Ok(Poured::Ended(verdict));
         };
         let chunk_bytes = CHUNK_BYTES.max(volume.hugeblock_bytes()).min(item.bytes);
         let mut buffer = vec![0; chunk_bytes as usize];
         let (mut offset, mut crc32c) = (0, 0);
         while offset < item.bytes {
             if !goes_on() {
-                return Ok(Tried::Done(Verdict::Stopped));
+                return Ok(Poured::Ended(Verdict::Stopped));
             }
             let chunk = &mut buffer[..chunk_bytes.min(item.bytes - offset) as usize];
-            if !read_exact(&file, chunk, offset).map_err(Error::file("read", &full_path))? {
-                return Ok(Tried::Other);
+            if !read_exact(file, chunk, offset).map_err(Error::file("read", full_path))? {
+                return Ok(Poured::Short);
             }
             offset += chunk.len() as u64;
-            if let Some(ended) = target.append(chunk, offset, goes_on)? {
-                return Ok(Tried::Done(ended));
+            if let Some(ended) = part.append(chunk, offset, goes_on)? {
+                return Ok(Poured::Ended(ended));
             }
             crc32c = checksum::crc32c(crc32c, chunk);
             self.moved_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
         }
-        if crc32c != item.crc32c {
-            return Ok(Tried::Other);
-        }
-        Ok(Tried::Done(target.finish()?))
+        Ok(Poured::All { part, crc32c })
     }
 }
 
@@ -258,6 +324,34 @@ impl Copies {
     fn says_it_has(&self, path: &FilePath, item: &Item) -> bool {
         let copy = self.manifest.files.get(path).and_then(Entry::copy);
         copy.is_some_and(|copy| (copy.bytes, copy.crc32c) == (item.bytes, item.crc32c))
+    }
+}
+
+/// What became of an attempt to open a file.
+enum Opened {
+    File(File),
+    /// There is none.
+    Nothing,
+    /// The agent ends.
+    Stopped,
+}
+
+/// Opens a file. Waits for another process that has a lease on it: the attempt to open the file
+/// asks that process to give the lease up.
+fn opened(open: impl Fn() -> Result<File>, goes_on: &dyn Fn() -> bool) -> Result<Opened> {
+    loop {
+        match open() {
+            Err(Error::File { source, .. }) if is_about_nothing_there(&source) => {
+                return Ok(Opened::Nothing);
+            }
+            Err(Error::File { source, .. }) if source.kind() == ErrorKind::WouldBlock => {
+                if !goes_on() {
+                    return Ok(Opened::Stopped);
+                }
+                thread::sleep(LEASE_EVERY);
+            }
+            opened => return opened.map(Opened::File),
+        }
     }
 }
 

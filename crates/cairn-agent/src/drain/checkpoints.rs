@@ -9,6 +9,7 @@ use cairn_device::store::notes::Note;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::model::drain_task::{Delivery, DrainTask, Wanted};
@@ -24,10 +25,13 @@ use crate::model::error::Result;
 use crate::model::job::{Job, RUN_LOCK};
 use crate::model::path::FilePath;
 use crate::model::protocol::Unfinished;
+use crate::model::store_file::Version;
 use crate::model::{lock, log, ranks};
 use crate::persist::destination::Destination;
 use crate::persist::ledger::Ledger;
 use crate::persist::manifest::{Manifest, Partial};
+use crate::store::inputs::{Inputs, StagedFile};
+use crate::store::node::{Kind, Node};
 use crate::store::volume::now;
 
 /// Delay until the next look at sets that became complete during this one.
@@ -47,6 +51,8 @@ pub struct Checkpoints {
     saved: Register,
     /// Files that are never drained, whatever they belong to, as of the last look.
     unwanted: HashSet<FilePath>,
+    /// Inputs of the job, and the version of their record when it was read.
+    inputs: Mutex<(Option<Version>, Arc<Inputs>)>,
     /// Number of missed checkpoints of each family that the log last reported.
     told: HashMap<Family, u64>,
     /// When the present run was last seen alive, nanoseconds since the epoch; `i64::MIN` if never.
@@ -142,6 +148,7 @@ impl Checkpoints {
             saved: register.clone(),
             register,
             unwanted: HashSet::new(),
+            inputs: Mutex::default(),
             told: HashMap::new(),
             alive_ns: i64::MIN,
             run_was_seen: false,
@@ -201,18 +208,64 @@ impl Checkpoints {
         self.register.checkpoints()
     }
 
-    /// Whether files have purposes of their own, so that they are treated apart from their
-    /// checkpoint. Errors: the notes of programs cannot be read.
+    /// Whether files have purposes of their own, or are inputs, so that they are treated apart from
+    /// their checkpoint. Errors: the notes of programs or the record of inputs cannot be read.
     pub fn has_purposes(&self) -> Result<bool> {
-        Ok(self.rules.has_purposes(&marks::read(&self.store)?))
+        let are_inputs = !self.inputs()?.is_empty();
+        Ok(are_inputs || self.rules.has_purposes(&marks::read(&self.store)?))
     }
 
     /// Returns the files that are never drained. Errors: the notes of programs cannot be read.
     pub fn unwanted_in(&self, groves: &[NamespaceTree<'_>]) -> Result<HashSet<FilePath>> {
-        let notes = marks::read(&self.store)?;
+        self.unwanted_among(groves, &marks::read(&self.store)?)
+    }
+
+    /// The same, given the notes of programs. Inputs that nobody changed are where they came from.
+    fn unwanted_among(
+        &self,
+        groves: &[NamespaceTree<'_>],
+        notes: &[Note],
+    ) -> Result<HashSet<FilePath>> {
+        let inputs = self.inputs()?;
+        let purpose = purposes(&self.rules, &self.mount, notes);
+        let is_unwanted = |path: &FilePath, node: &Node| match purpose(path) {
+            Some(Purpose::Persistent) => false,
+            Some(Purpose::Reusable | Purpose::Temporary) => true,
+            None => inputs.is_unchanged(path, node),
+        };
+        if inputs.is_empty() && !self.rules.has_purposes(notes) {
+            return Ok(HashSet::new());
+        }
+        let names = groves.iter().flat_map(|(_, tree)| tree.iter());
+        let unwanted = names.filter(|(path, node)| is_unwanted(path, node));
+        Ok(unwanted.map(|(path, _)| path.clone()).collect())
+    }
+
+    /// Returns the inputs that nobody has changed and that the user declared reusable. Errors: as
+    /// `unwanted_in`.
+    pub fn reusable_inputs(
+        &self,
+        groves: &[NamespaceTree<'_>],
+    ) -> Result<Vec<(FilePath, StagedFile)>> {
+        let (inputs, notes) = (self.inputs()?, marks::read(&self.store)?);
         let purpose = purposes(&self.rules, &self.mount, &notes);
-        let paths = groves.iter().flat_map(|(_, tree)| tree.keys());
-        Ok(paths.filter(|path| is_unwanted(purpose(path))).cloned().collect())
+        let names = groves.iter().flat_map(|(_, tree)| tree.iter());
+        let kept = names.filter(|(path, node)| {
+            let is_here = node.kind == Kind::File && node.absence.is_none();
+            is_here && inputs.is_unchanged(path, node) && purpose(path) == Some(Purpose::Reusable)
+        });
+        let staged = |path: &FilePath| Some((path.clone(), inputs.files.get(path)?.clone()));
+        Ok(kept.filter_map(|(path, _)| staged(path)).collect())
+    }
+
+    /// Returns the inputs of the job. Errors: their record cannot be read.
+    fn inputs(&self) -> Result<Arc<Inputs>> {
+        let version = Inputs::version(&self.store);
+        let mut known = self.inputs.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.0 != version {
+            *known = (version, Arc::new(Inputs::load(&self.store)?));
+        }
+        Ok(Arc::clone(&known.1))
     }
 
     /// Returns the complete checkpoints without the files that are never drained.
@@ -332,7 +385,7 @@ impl Checkpoints {
         }
         // This holds for any number of passes after the run, and for any agent that makes them.
         let is_of_all = self.has_succeeded() || told.delivery != Delivery::Sound;
-        Ok(self.view(groves, &sets, &notes, (run, is_of_all), repair))
+        self.view(groves, &sets, &notes, (run, is_of_all), repair)
     }
 
     /// Enters complete sets in the register, and notes checkpoints that went before they were
@@ -377,6 +430,15 @@ impl Checkpoints {
             is_idle: run == Run::Running && is_idle,
         };
         let mut sets = self.register.survey(groves, &self.rules, moment);
+        let inputs = self.inputs()?;
+        if !inputs.is_empty() {
+            // The job has not written them, whatever they are called.
+            let node = |path: &FilePath| groves.iter().find_map(|(_, tree)| tree.get(path));
+            let is_input = |member: &Member| {
+                node(&member.path).is_some_and(|node| inputs.is_unchanged(&member.path, node))
+            };
+            sets.retain(|set| !set.members.iter().all(is_input));
+        }
         let is_repaired = |set: &Set| {
             let mut paths = set.members.iter().map(|member| &member.path);
             repair.is_some_and(|repair| paths.any(|path| repair.have(path)))
@@ -394,14 +456,10 @@ impl Checkpoints {
         notes: &[Note],
         (run, is_of_all): (Run, bool),
         repair: Option<Places>,
-    ) -> View {
+    ) -> Result<View> {
+        let unwanted = self.unwanted_among(groves, notes)?;
         let purpose = purposes(&self.rules, &self.mount, notes);
-        let mut held: HashSet<FilePath> = HashSet::new();
-        if self.rules.has_purposes(notes) {
-            let unwanted = |path: &&FilePath| is_unwanted(purpose(path));
-            held.extend(groves.iter().flat_map(|(_, tree)| tree.keys()).filter(unwanted).cloned());
-        }
-        let unwanted = held.clone();
+        let mut held = unwanted.clone();
         let unclean = groves.iter().flat_map(|(_, tree)| tree.iter());
         let unclean = unclean.filter(|(path, node)| node.unclean && !unwanted.contains(*path));
         let taken = unclean
@@ -472,7 +530,7 @@ impl Checkpoints {
             unfinished_files.map(|set| (set.name.clone(), set.members.clone())).collect();
         let look_again = waits.min().map(|left| Instant::now() + left);
         self.unwanted = unwanted;
-        View {
+        Ok(View {
             held,
             incomplete,
             taken,
@@ -485,7 +543,7 @@ impl Checkpoints {
             unfinished_files,
             look_again,
             repair,
-        }
+        })
     }
 
     /// Updates the levels in the register, and names the checkpoints that `ledger` holds whole in

@@ -1,5 +1,5 @@
 //! Limits of the drain: bytes per second, a share of the time in which programs write, and no work
-//! while they write a checkpoint.
+//! while they write a checkpoint; and turns with other drains (`turn.rs`).
 //!
 //! Must stay true: a copying thread asks before each part and waits as long as it is told. A limit
 //! holds over any period, except for a tenth of a second's worth and the part under way. The drain
@@ -10,6 +10,7 @@
 
 use crate::drain::forecast::Rates;
 use crate::drain::meter::Meter;
+use crate::drain::turn::Turn;
 use crate::model::error::{Error, Result};
 use crate::model::policy::DrainPolicy;
 use crate::model::protocol::PaceReport;
@@ -126,6 +127,8 @@ pub struct Pace {
     hurrying: AtomicBool,
     admitted_bytes: AtomicU64,
     waited_ns: AtomicU64,
+    /// The turn among drains that share slots.
+    pub turn: Turn,
 }
 
 impl Default for Pace {
@@ -143,6 +146,7 @@ impl Pace {
             hurrying: AtomicBool::new(false),
             admitted_bytes: AtomicU64::new(0),
             waited_ns: AtomicU64::new(0),
+            turn: Turn::default(),
         }
     }
 
@@ -227,6 +231,7 @@ impl Pace {
             rate_bytes: limits.policy.rate_bytes,
             share_percent: limits.policy.share_percent,
             paused: !lifted && limits.pauses(now),
+            waits_for: self.turn.waits_for().filter(|_| !lifted),
             lifted,
             admitted_bytes: self.admitted_bytes.load(Ordering::Relaxed),
             waited_ms: self.waited_ns.load(Ordering::Relaxed) / 1_000_000,
@@ -290,7 +295,7 @@ impl<'a> PacedWork<'a> {
         let mut now = begun;
         while !self.meter.is_stopping() && !pace.is_lifted() {
             let left = leave_at.saturating_sub(now);
-            if left.is_zero() && !pace.limits().pauses(now) {
+            if left.is_zero() && !pace.limits().pauses(now) && pace.turn.has(now) {
                 break;
             }
             pace.clock.nap(if left.is_zero() { NAP } else { left.min(NAP) });

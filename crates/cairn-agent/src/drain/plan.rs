@@ -58,8 +58,9 @@ impl Plan {
 }
 
 impl Plan {
-    /// Drops the copies of `held` files and returns these files. Also drops directories that are
-    /// held, and those that would hold nothing else, unless `makes_empty`.
+    /// Drops the copies of `held` files and returns these files. Also drops symbolic links and
+    /// directories that are held, and directories that would hold nothing else, unless
+    /// `makes_empty`.
     pub fn hold(
         &mut self,
         held: &HashSet<FilePath>,
@@ -72,6 +73,7 @@ impl Plan {
         let (mut left_out, copies): (Vec<_>, _) =
             std::mem::take(&mut self.copies).into_iter().partition(|path| held.contains(path));
         self.copies = copies;
+        self.symlinks.retain(|path| !held.contains(path));
         let (unlinked, links): (Vec<_>, _) =
             std::mem::take(&mut self.links).into_iter().partition(|(_, to)| held.contains(to));
         self.links = links;

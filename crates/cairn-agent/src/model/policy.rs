@@ -3,6 +3,8 @@
 //! Must stay true: a store whose description lacks these options drains with the defaults.
 
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
+use std::path::PathBuf;
 
 /// How a job is drained.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +31,18 @@ pub struct DrainPolicy {
     /// End of the job's time, seconds since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
+    /// Slots in which to copy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<SlotPolicy>,
+}
+
+/// How many nodes and jobs that share a directory copy at the same time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotPolicy {
+    /// The directory, absolute.
+    pub directory: PathBuf,
+    /// Number of slots.
+    pub count: NonZeroU32,
 }
 
 /// What happens to files that are not drained when `cairn run` ends.

@@ -344,6 +344,9 @@ pub struct PaceReport {
     pub share_percent: Option<u8>,
     /// Whether the drain pauses for a program that writes a checkpoint.
     pub paused: bool,
+    /// Slot that the drain waits for, and who has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
     /// Whether limits are lifted.
     pub lifted: bool,
     /// Bytes that asked for admission since the agent started.

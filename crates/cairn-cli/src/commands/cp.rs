@@ -342,7 +342,10 @@ fn copy_in_path(
         return Ok(());
     }
     let file = File::open(source).map_err(Error::file("open", source))?;
-    local::copy_in(file, source, volume, inner, None, &mut |bytes| progress.advance(bytes))?;
+    local::copy_in(file, source, volume, inner, None, &mut |bytes| {
+        progress.advance(bytes);
+        Ok(())
+    })?;
     report.files += 1;
     report.bytes += metadata.len();
     Ok(())

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use crate::commands::rm::take_for_removal;
 use crate::create::claim;
+use crate::create::staging::reuse;
 use crate::drain::checkpoints::Found;
 use crate::error::{Error, Result, StoreError};
 use crate::output::duration;
@@ -37,7 +38,8 @@ in it was written, or its agent started or ended.
 gc removes a store only if the persist directory still has a verified copy of every file, and the
 archive has every checkpoint that is to be archived. Before it removes a store, gc looks at the
 copies again and sends missing checkpoints to the archive. Only --force and --yes together permit
-the loss of files. Damaged stores, and those of other users, are named and left alone.
+the loss of files. Inputs that an earlier job left on this node (cairn run --reusable) go when their
+lease has ended. Damaged stores, and those of other users, are named and left alone.
 
 Exit codes: 0 done; 1 the store that --job names was not removed (the message says why); 2 refused.";
 
@@ -60,6 +62,9 @@ pub struct Arguments {
     /// Confirm that those files may be lost; requires --force
     #[arg(long, requires = "force")]
     yes: bool,
+    /// Also remove inputs that are kept on this node for other jobs, although their lease goes on
+    #[arg(long)]
+    reusable: bool,
 }
 
 /// Result of the command.
@@ -73,6 +78,9 @@ struct GcReport {
     freed_bytes: u64,
     /// Stores that stay.
     kept: Vec<Kept>,
+    /// Number of kept inputs that were removed, or would be, and their size in bytes.
+    inputs: u64,
+    inputs_bytes: u64,
 }
 
 /// A removed store.
@@ -114,6 +122,14 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
                 report.freed.push(Freed { job, store, bytes, to_archive });
             }
             Err(why) => report.kept.push(Kept { job: row.job, store: row.store, why }),
+        }
+    }
+    if arguments.job.is_none() {
+        let beside = context.roots.own().into_iter().map(|own| own.join(reuse::DIRECTORY));
+        for directory in beside.chain(context.settings.stage.reuse_dir.clone()) {
+            let (files, bytes) = reuse::collect(&directory, arguments.reusable, arguments.dry_run);
+            report.inputs += files;
+            report.inputs_bytes += bytes;
         }
     }
     say(context, &report)?;
@@ -231,6 +247,10 @@ fn say(context: &Context, report: &GcReport) -> Result<()> {
             _ => format!(", once {} of it are archived", output::count(*to_archive, "checkpoint")),
         };
         output::line(&format!("{verb}: {job}, {}, {}{before}", store.display(), human(*bytes)));
+    }
+    if report.inputs > 0 {
+        let inputs = output::count(report.inputs, "kept input");
+        output::line(&format!("{verb}: {inputs}, {}", human(report.inputs_bytes)));
     }
     let stores = output::count(report.freed.len() as u64, "store");
     output::line(&format!("{verb} {} in {stores}", human(report.freed_bytes)));

@@ -143,6 +143,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     request.mount.get_or_insert(manifest.mount.clone());
     request.map.get_or_insert(manifest.map.clone());
     request.stage = Stage::Later;
+    request.runs_program = false;
     let wanted = |path: &FilePath| {
         let place = manifest.map.place(path).unwrap_or_default();
         let matches =

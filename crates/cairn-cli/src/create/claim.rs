@@ -15,6 +15,7 @@ use cairn_agent::persist::ledger::Ledger;
 use cairn_agent::persist::manifest::Manifest;
 use cairn_agent::store::memory::Memory;
 use cairn_agent::store::reaper;
+use cairn_agent::store::volume::Volume;
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
 use cairn_device::media::media_file::Allocation;
 use cairn_device::store::TierLocks;
@@ -44,7 +45,6 @@ use crate::resume::restart_check::{self, rollback};
 use crate::resume::{ownership, recovery_report};
 use crate::settings::resume_option::Resume;
 use crate::settings::space::check_quota;
-use crate::settings::stage_option::Stage;
 use crate::store::{NODE, OpenStore, Roots, refuse, removal, survey, tier};
 
 /// How long to wait for the run lock of a run, which may be just about to end.
@@ -120,12 +120,36 @@ impl Claim {
                     }),
                 None => Claim::create_by(roots, request, command, entrance),
             };
+            let claimed = claimed.and_then(|claim| claim.with_inputs(request, entrance));
             match claimed {
                 // `cairn gc` or `cairn rm` removed the store after it was found.
                 Err(error) if error.is_about_nothing_there() && attempts < ATTEMPTS_MAX => {
                     attempts += 1;
                 }
                 claimed => return claimed,
+            }
+        }
+    }
+
+    /// Stages in the inputs of the job, unless this run joins others: the first one does. If that
+    /// fails, what is staged stays for the next attempt; a new store without a file is removed.
+    fn with_inputs(self, request: &Request, entrance: &Entrance<'_>) -> Result<Claim> {
+        if lock::is_shared(&self.lock) {
+            return Ok(self);
+        }
+        let staged = staging::inputs::stage(&self, &request.inputs, request.stage, request.quiet);
+        match staged {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                (entrance.give_up)(self.store.directory(), &error);
+                let has_files = |volumes: Vec<Volume>| {
+                    volumes.iter().any(|volume| volume.tree().map_or(true, |tree| !tree.is_empty()))
+                };
+                if self.is_new && !self.store.volumes().is_ok_and(has_files) {
+                    // The first error is the one to report.
+                    let _ = self.remove();
+                }
+                Err(error)
             }
         }
     }
@@ -232,7 +256,7 @@ impl Claim {
     /// Records the new run and its changed options. A run that joins others is not counted.
     fn begin_run(&mut self, request: &Request, command: &[String]) -> Result<()> {
         let mut job = self.store.job.clone();
-        job.runs += u64::from(!lock::is_shared(&self.lock));
+        job.runs += u64::from(request.runs_program && !lock::is_shared(&self.lock));
         job.pending = job.pending.or_else(|| Job::executable(command));
         if !request.checkpoint.is_default() {
             job.checkpoint = request.checkpoint.clone();
@@ -304,7 +328,8 @@ impl Claim {
         Description { root, job, goes_on, notes }: Description,
         entrance: &Entrance<'_>,
     ) -> Result<Claim> {
-        let has_source = job.persist.is_some() || job.archive.is_some();
+        let has_inputs = !request.inputs.named.is_empty();
+        let has_source = job.persist.is_some() || job.archive.is_some() || has_inputs;
         if request.stage.fills() && !has_source {
             return Err(Error::Persist(PersistError::NothingToStage));
         }
@@ -573,8 +598,7 @@ impl Description {
             tiers,
             meta: request.meta_spec(),
             promote: request.promote,
-            // A restore without a run does not count as a run.
-            runs: u64::from(request.stage != Stage::Later),
+            runs: u64::from(request.runs_program),
             pending: Job::executable(command),
             metrics: request.metrics.clone(),
             log: request.log.unwrap_or_default(),

@@ -22,7 +22,6 @@ use cairn_posix::process::rank;
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -35,6 +34,7 @@ use crate::mount::place::{Hidden, hidden_by};
 use crate::output::size;
 use crate::settings::RunSettings;
 use crate::settings::drain_options::DrainRequest;
+use crate::settings::input_options::{InputRequest, path_in_store};
 use crate::settings::resume_option::Resume;
 use crate::settings::space::Quota;
 use crate::settings::stage_option::Stage;
@@ -203,6 +203,10 @@ pub struct Request {
     pub space: SpacePolicy,
     /// What a new store is filled with.
     pub stage: Stage,
+    /// Inputs to stage in before a program runs.
+    pub inputs: InputRequest,
+    /// Whether a program runs in the store afterwards.
+    pub runs_program: bool,
     /// How a run resumes an existing store.
     pub resume: Resume,
     /// Archive of complete checkpoints.
@@ -260,6 +264,8 @@ impl Request {
             drain: DrainRequest::default(),
             space: SpacePolicy::default(),
             stage: Stage::Nothing,
+            inputs: InputRequest::default(),
+            runs_program: true,
             resume: Resume::default(),
             archive: None,
             quiet: false,
@@ -467,25 +473,13 @@ fn mapping(values: &[String], mount: &str) -> Result<Option<Mapping>> {
             Error::Setting(SettingError::Map { value: value.clone(), problem: problem.into() })
         };
         let (from, to) = value.split_once('=').ok_or_else(|| refuse("write FROM=TO"))?;
-        let inner = match Path::new(from).strip_prefix(mount) {
-            Ok(inner) => inner,
-            Err(_) if !from.starts_with('/') => Path::new(from),
-            Err(_) => {
-                let inner = from.trim_start_matches('/');
-                let problem = "the first part does not lie below";
-                return Err(refuse(&format!(
-                    "{problem} {mount}; relative to the prefix, write {inner}"
-                )));
-            }
-        };
+        let from = path_in_store(from, mount).map_err(|problem| refuse(&problem))?;
         if to.starts_with('/') {
             return Err(refuse("the place must be relative to the persist directory"));
         }
-        let path = |bytes, problem| FilePath::parse(bytes).ok_or_else(|| refuse(problem));
-        Ok(Rule {
-            from: path(inner.as_os_str().as_bytes(), "the first part is not a path")?,
-            to: path(to.as_bytes(), "the place must stay below the persist directory, without ..")?,
-        })
+        let to = FilePath::parse(to.as_bytes());
+        let problem = "the place must stay below the persist directory, without ..";
+        Ok(Rule { from, to: to.ok_or_else(|| refuse(problem))? })
     };
     if values.is_empty() {
         return Ok(None);

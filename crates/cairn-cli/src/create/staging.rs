@@ -8,7 +8,9 @@
 //! Does not change the source of the files.
 
 pub mod archived;
+pub mod inputs;
 mod on_demand;
+pub mod reuse;
 pub mod tie;
 
 use archived::Archived;
@@ -133,9 +135,13 @@ impl Origin for Destination {
         let expected = Expected { bytes: copy.bytes, crc32c: copy.crc32c };
         let opened = self.open_file(path).map_err(Error::from);
         let brought = opened.and_then(|file| {
-            local::copy_in(file, &full_path, volume, inner, Some(expected), advance)
+            let mut advance = |bytes| {
+                advance(bytes);
+                Ok(())
+            };
+            local::copy_in(file, &full_path, volume, inner, Some(expected), &mut advance)
         });
-        or_damaged(brought, self)
+        or_damaged(brought.map(|found| found.is_some()), self)
     }
 }
 
@@ -474,24 +480,9 @@ impl<'a> Staging<'a> {
 
     /// Restores the owner permissions of directories that are restricted in the manifest.
     fn restrict(&self) -> Result<()> {
-        for (path, entry) in self.source.manifest.files.iter().rev() {
-            let is_restricted =
-                entry.kind == Kind::Directory && entry.mode & ALL_RIGHTS != ALL_RIGHTS;
-            let Some((volume, inner)) = locate(self.volumes, path).filter(|_| is_restricted) else {
-                continue;
-            };
-            match volume.attributes(&inner) {
-                Ok(found) => {
-                    let set =
-                        volume.fs().set_mode(&volume.caller(), found.inode, entry.mode & 0o7777);
-                    set.map_err(volume.error("set the attributes of", &inner))?;
-                }
-                // `tidy` has removed the directory.
-                Err(cairn_agent::Error::Store { source: cairn_core::Error::NotFound, .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        let entries = self.source.manifest.files.iter().rev();
+        let directories = entries.filter(|(_, entry)| entry.kind == Kind::Directory);
+        restrict(self.volumes, directories.map(|(path, entry)| (path, entry.mode)))
     }
 
     /// Stages every wanted file, but none of incomplete checkpoints.
@@ -671,36 +662,61 @@ impl<'a> Staging<'a> {
         let total = files.iter().map(|(_, entry)| bytes(entry)).sum();
         let progress = Mutex::new(Progress::new("bringing in", total, self.quiet));
         let staged = Mutex::new(&mut self.staged);
-        let next = AtomicUsize::new(0);
         let (origin, volumes) = (self.source.origin, self.volumes);
-        let work = || -> Result<()> {
-            while let Some((path, entry)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let mut advance = |bytes| lock(&progress).advance(bytes);
-                let brought = bring_one(volumes, origin, path, entry, &mut advance);
-                let is_good = brought.inspect_err(|_| {
-                    // Stops the other workers.
-                    next.store(files.len(), Ordering::Relaxed);
-                })?;
-                let mut staged = lock(&staged);
-                if is_good {
-                    staged.files += 1;
-                    staged.bytes += bytes(entry);
-                } else {
-                    staged.damaged.insert((*path).clone());
-                }
+        for_each(&files, |(path, entry)| {
+            let mut advance = |bytes| lock(&progress).advance(bytes);
+            let is_good = bring_one(volumes, origin, path, entry, &mut advance)?;
+            let mut staged = lock(&staged);
+            if is_good {
+                staged.files += 1;
+                staged.bytes += bytes(entry);
+            } else {
+                staged.damaged.insert((*path).clone());
             }
             Ok(())
-        };
-        let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let workers = WORKERS_MAX.min(processors).min(files.len());
-        thread::scope(|scope| {
-            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-            let mut ended = workers.into_iter().map(|worker| worker.join());
-            ended.try_for_each(|ended| {
-                ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
         })
     }
+}
+
+/// Does `work` on all items, in order, several at a time. Returns the first error, after which no
+/// further item is begun.
+fn for_each<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<()> {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            // An error stops the other workers.
+            work(item).inspect_err(|_| next.store(items.len(), Ordering::Relaxed))?;
+        }
+        Ok(())
+    };
+    let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let workers = WORKERS_MAX.min(processors).min(items.len());
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let mut ended = workers.into_iter().map(|worker| worker.join());
+        ended.try_for_each(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
+/// Takes from the owner of directories the permissions that their modes do not have. The content of
+/// a directory must come before the directory.
+fn restrict<'p>(
+    volumes: &[Volume],
+    directories: impl Iterator<Item = (&'p FilePath, u32)>,
+) -> Result<()> {
+    for (path, mode) in directories.filter(|(_, mode)| mode & ALL_RIGHTS != ALL_RIGHTS) {
+        let Some((volume, inner)) = locate(volumes, path) else { continue };
+        match volume.attributes(&inner) {
+            Ok(found) => {
+                let set = volume.fs().set_mode(&volume.caller(), found.inode, mode & 0o7777);
+                set.map_err(volume.error("set the attributes of", &inner))?;
+            }
+            // `tidy` has removed the directory.
+            Err(cairn_agent::Error::Store { source: cairn_core::Error::NotFound, .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Returns the size of an entry's copy in bytes.

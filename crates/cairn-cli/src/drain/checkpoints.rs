@@ -15,6 +15,7 @@ use cairn_agent::model::path::FilePath;
 use cairn_agent::model::protocol::Unfinished;
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::manifest::{self, Manifest};
+use cairn_agent::store::inputs::StagedFile;
 use cairn_agent::store::node::{Kind, Tree};
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::{Volume, now};
@@ -55,6 +56,16 @@ impl Found {
         let unclean = all.map(|(path, _)| path.clone()).collect();
         Ok(Found { complete, unfinished, incomplete, unclean })
     }
+}
+
+/// Returns the inputs of a store that are tagged reusable and that nobody has changed.
+pub fn reusable_inputs(
+    store: &OpenStore,
+    volumes: &[Volume],
+) -> Result<Vec<(FilePath, StagedFile)>> {
+    let trees = trees(volumes)?;
+    let checkpoints = Checkpoints::load(store.directory(), &store.job)?;
+    Ok(checkpoints.reusable_inputs(&groves(volumes, &trees))?)
 }
 
 fn trees(volumes: &[Volume]) -> Result<Vec<Tree>> {

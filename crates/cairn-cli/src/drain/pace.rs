@@ -4,7 +4,7 @@ use cairn_agent::model::protocol::PaceReport;
 
 use crate::output::size::human;
 
-/// Returns the limits of the drain; None if it has none.
+/// Returns the limits of the drain, and the slot that it waits for; None if there are none.
 pub fn line(pace: &PaceReport) -> Option<String> {
     let rate = pace.rate_bytes.map(|rate| format!("at most {}/s", human(rate)));
     let share = pace
@@ -16,7 +16,10 @@ pub fn line(pace: &PaceReport) -> Option<String> {
         PaceReport { paused: true, .. } => "; waits while a program writes",
         _ => "",
     };
-    (!limits.is_empty()).then(|| format!("{}{now}", limits.join(", ")))
+    let waits = pace.waits_for.as_ref().map(|what| format!("waits for {what}"));
+    let limits = (!limits.is_empty()).then(|| format!("{}{now}", limits.join(", ")));
+    let all: Vec<String> = limits.into_iter().chain(waits).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use cairn_agent::model::job::Job;
 use cairn_agent::persist::image_place;
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::{Volume, now};
-use repair::{Repair, moves};
+use repair::Repair;
 use std::collections::BTreeMap;
 
 use crate::create::claim::Claim;
@@ -31,7 +31,7 @@ use crate::error::{Error, Result, ResumeError};
 use crate::output;
 use crate::output::duration;
 use crate::output::progress::Progress;
-use crate::store::{locate, survey};
+use crate::store::{building, locate, survey};
 
 /// Maximum number of checkpoints that the line at the start of a run names.
 const NAMED_MAX: usize = 3;
@@ -57,7 +57,7 @@ pub fn settle(claim: &Claim, volumes: &[Volume]) -> Result<()> {
         Note::load(claim.store.directory()).map_err(Error::from).map_err(not_settled)?
     else {
         // The run was killed before it moved anything.
-        moves::clear(volumes);
+        building::clear(volumes);
         return Ok(());
     };
     let settle = || {

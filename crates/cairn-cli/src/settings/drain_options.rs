@@ -3,7 +3,7 @@
 //! Must stay true: an option that is not given leaves an existing store unchanged. Every bad value
 //! is refused before anything is created.
 
-use cairn_agent::model::policy::{AtEnd, DrainPolicy, Images, Priority, Verify};
+use cairn_agent::model::policy::{AtEnd, DrainPolicy, Images, Priority, SlotPolicy, Verify};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
@@ -110,6 +110,8 @@ pub struct DrainRequest {
     images: Option<Images>,
     /// End of this run's time, in seconds since the epoch. Never taken over from an earlier run.
     until: Option<u64>,
+    /// Slots in which to copy.
+    pub slots: Option<SlotPolicy>,
 }
 
 impl DrainRequest {
@@ -136,6 +138,7 @@ impl DrainRequest {
                 .map(AtEnd::from),
             images: arguments.image_every.or(settings.image_every).map(images).transpose()?,
             until: walltime::until(arguments.until.or(settings.until))?,
+            slots: None,
         })
     }
 
@@ -148,6 +151,7 @@ impl DrainRequest {
         policy.priority = self.priority.unwrap_or(policy.priority);
         policy.verify = self.verify.unwrap_or(policy.verify);
         policy.at_end = self.at_end.unwrap_or(policy.at_end);
+        policy.slots = self.slots.clone().or(policy.slots.take());
         policy.images = self.images.unwrap_or(policy.images);
         policy.until = self.until;
         *policy != before

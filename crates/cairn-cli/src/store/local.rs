@@ -86,16 +86,17 @@ pub struct Expected {
     pub crc32c: u32,
 }
 
-/// Copies a local file into the store with its attributes. Returns false, and leaves no file, if
-/// its content is not the expected one.
+/// Copies a local file into the store with its attributes. Returns the CRC32C of its data; None,
+/// and leaves no file, if its content is not the expected one. `advance` is called with the number
+/// of bytes of each part; its error ends the copy.
 pub fn copy_in(
     mut source: File,
     source_path: &Path,
     volume: &Volume,
     inner: &FilePath,
     expected: Option<Expected>,
-    advance: &mut dyn FnMut(u64),
-) -> Result<bool> {
+    advance: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Option<u32>> {
     let metadata = source.metadata().map_err(Error::file("look at", source_path))?;
     let mut target = NewFile::create(volume, inner)?;
     let mut buffer = vec![0; READ_BYTES];
@@ -108,7 +109,7 @@ pub fn copy_in(
                 target.append_hole(hole)?;
                 crc32c = checksum::combine(crc32c, checksum::zeros(hole), hole);
                 bytes += hole;
-                advance(hole);
+                advance(hole)?;
             }
             data_end = end;
         }
@@ -122,14 +123,14 @@ pub fn copy_in(
         target.append(&buffer[..length])?;
         crc32c = checksum::crc32c(crc32c, &buffer[..length]);
         bytes += length as u64;
-        advance(length as u64);
+        advance(length as u64)?;
     }
     if expected.is_some_and(|expected| (expected.bytes, expected.crc32c) != (bytes, crc32c)) {
-        return Ok(false);
+        return Ok(None);
     }
     target.set_extended(&Extended::read(&source))?;
     target.finish(metadata.mode(), mtime_ns(&metadata))?;
-    Ok(true)
+    Ok(Some(crc32c))
 }
 
 /// Returns the length of the hole at `offset` of a local file of `bytes` bytes, and the end of the

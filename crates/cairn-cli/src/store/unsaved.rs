@@ -5,6 +5,7 @@
 //! as not safe.
 
 use cairn_agent::persist::outside::{Lack, Outside};
+use cairn_agent::store::inputs::Inputs;
 use cairn_agent::store::node::Kind;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -54,8 +55,11 @@ impl Risk {
             risk.persist_problem = Some(error.to_string());
             None
         });
+        let inputs = Inputs::load(store.directory())?;
         for volume in store.volumes()? {
-            for (path, node) in volume.tree()?.iter().filter(|(_, node)| node.kind == Kind::File) {
+            let tree = volume.tree()?;
+            let own = tree.iter().filter(|(path, node)| !inputs.is_unchanged(path, node));
+            for (path, node) in own.filter(|(_, node)| node.kind == Kind::File) {
                 let without_copy = Some(Lack::without_copy(node));
                 let lack = outside.as_ref().map_or(Ok(without_copy), |it| it.lack(path, node));
                 let lack = lack.unwrap_or_else(|error| {

@@ -12,6 +12,7 @@ use crate::bring::source::CHUNK_BYTES;
 use crate::persist::ledger::Ledger;
 use crate::persist::manifest::Copy;
 use crate::store::extended::Extended;
+use crate::store::inputs::{Inputs, SourceState, StagedFile};
 use crate::store::write::AbsentFile;
 use crate::store::write::Original;
 use crate::test_store::{TestStore, path};
@@ -41,7 +42,7 @@ fn store_of(files: &[(&str, &[u8])]) -> (TestStore, Shared) {
 }
 
 fn bringer<'a>(store: &TestStore, shared: &'a Shared, volumes: &'a [Arc<Volume>]) -> Stager<'a> {
-    let source = Source::open(&store.job).expect("opens");
+    let source = Source::open(&store.path, &store.job).expect("opens");
     Stager::new(shared, volumes, source)
 }
 
@@ -418,4 +419,43 @@ fn copy_that_was_too_short_is_made_good_by_nothing_but_the_data_of_its_file() {
     assert!(matches!(verdict, Verdict::Stopped), "{verdict:?}: it is looked for elsewhere");
     write(&own).expect("writes");
     assert!(matches!(bring(9), Verdict::Brought));
+}
+
+/// Makes inputs without data whose sources are in the directory `pfs`, and starts nothing.
+fn with_inputs(files: &[(&str, &str)]) -> (TestStore, Shared) {
+    let (store, shared) = store(&[]);
+    let mut inputs = Inputs::default();
+    for (name, content) in files {
+        let source = store.directory("pfs").join(name);
+        fs::write(&source, content).expect("writes");
+        let bytes = content.len() as u64;
+        let copy = Original { bytes, crc32c: 0, mode: 0o644, mtime_ns: 7 };
+        AbsentFile::create(&store.volume, &path(name), &copy, &Extended::default())
+            .expect("creates");
+        let there = store.volume.attributes(&path(name)).expect("it is there");
+        let state = SourceState::of(&source.metadata().expect("is there"));
+        let (inode, version) = (there.inode.0, there.version);
+        let staged = StagedFile { source, state, crc32c: None, inode, version };
+        inputs.files.insert(path(name), staged);
+    }
+    inputs.save(&store.path).expect("saves");
+    (store, shared)
+}
+
+#[test]
+fn input_comes_from_its_source_unless_that_has_changed() {
+    let (store, shared) = with_inputs(&[("same", "as it was"), ("other", "before"), ("gone", "x")]);
+    fs::write(store.directory("pfs").join("other"), "behind").expect("writes");
+    fs::remove_file(store.directory("pfs").join("gone")).expect("removes");
+    let volumes = shared.volumes().0;
+    assert!(bring_all(&shared, &volumes).expect("stages"), "some are still absent");
+    let is_absent = |name| super::is_absent(&store.volume, inode(&store, name));
+    assert_eq!(["same", "other", "gone"].map(is_absent), [false, true, true]);
+    let state = shared.state();
+    let reason = |name: &str| {
+        let failed = state.bringing.failed.values().find(|failed| failed.path == path(name));
+        failed.map(|failed| failed.reason.clone()).unwrap_or_default()
+    };
+    assert!(reason("other").contains("pfs/other has changed since the job began"));
+    assert!(reason("gone").contains("pfs/gone is gone"));
 }

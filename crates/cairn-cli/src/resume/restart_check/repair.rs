@@ -30,7 +30,7 @@ use crate::create::staging::tie;
 use crate::drain::checkpoints;
 use crate::error::Result;
 use crate::output::progress::Progress;
-use crate::store::locate;
+use crate::store::{building, locate};
 
 /// Repair of the checkpoints of a store.
 pub struct Repair<'a> {
@@ -79,13 +79,13 @@ impl<'a> Repair<'a> {
     /// Makes the newest checkpoint of a family an intact one, if there is one: among those `known`,
     /// oldest first, else among those only in the persist directory. `found` is the damage of one
     /// of them.
-    pub fn family(
+    pub(super) fn family(
         &mut self,
         family: &Family,
         mut known: Vec<Checkpoint>,
         found: (Checkpoint, Vec<Damage>),
     ) -> Result<()> {
-        moves::clear(self.volumes);
+        building::clear(self.volumes);
         let mut aside = Vec::new();
         let mut intact = None;
         while let Some(newest) = known.pop() {
@@ -135,13 +135,13 @@ impl<'a> Repair<'a> {
             // If this fails, too, the next run tries again.
             if moves::take_back(self.volumes, note).is_ok() {
                 Note::forget(directory)?;
-                moves::clear(self.volumes);
+                building::clear(self.volumes);
             }
             return Err(error);
         }
         self.take_note(note)?;
         Note::forget(directory)?;
-        moves::clear(self.volumes);
+        building::clear(self.volumes);
         Ok(())
     }
 
@@ -268,7 +268,7 @@ impl<'a> Repair<'a> {
             let _ = ledger.commit();
         }
         self.say(&obstacle.reason);
-        moves::clear(self.volumes);
+        building::clear(self.volumes);
         Ok(false)
     }
 

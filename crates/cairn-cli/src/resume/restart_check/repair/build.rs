@@ -59,11 +59,14 @@ pub fn build(
     let expected = Expected { bytes: copy.bytes, crc32c: copy.crc32c };
     let target = place_of(inner);
     let built = destination.open_file(path).map_err(Error::from).and_then(|file| {
-        local::copy_in(file, &full_path, volume, &target, Some(expected), advance)
+        local::copy_in(file, &full_path, volume, &target, Some(expected), &mut |bytes| {
+            advance(bytes);
+            Ok(())
+        })
     });
     let source = match built {
-        Ok(true) => return Ok(Ok(())),
-        Ok(false) => return Ok(Err(Obstacle::damage(format!("{shown} is damaged, too")))),
+        Ok(Some(_)) => return Ok(Ok(())),
+        Ok(None) => return Ok(Err(Obstacle::damage(format!("{shown} is damaged, too")))),
         Err(Error::Agent(cairn_agent::Error::Store { source, .. }))
             if source == cairn_core::Error::NoSpace || source == cairn_core::Error::NoInodes =>
         {

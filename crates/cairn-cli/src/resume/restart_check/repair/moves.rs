@@ -5,9 +5,9 @@
 //! that replaced.
 
 use cairn_agent::checkpoint::quarantine::{Move, Repair};
-use cairn_agent::model::path::{ASIDE, FilePath, building_place};
+use cairn_agent::model::path::FilePath;
 use cairn_agent::store::volume::Volume;
-use cairn_core::{Attributes, Caller, ROOT, RenameMode};
+use cairn_core::{Attributes, ROOT, RenameMode};
 
 use crate::error::Result;
 use crate::store::locate;
@@ -93,36 +93,11 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Removes what was built, or was replaced by it; and the directory for checkpoints that are set
-/// aside, if it is empty. Errors are ignored: no program sees these files, and a later call removes
-/// them.
-pub fn clear(volumes: &[Volume]) {
-    for volume in volumes {
-        remove_all(volume, &building_place());
-        let (fs, caller) = (volume.fs(), volume.caller());
-        let _ = fs.remove_directory(&caller, ROOT, ASIDE);
-        // The next build needs the space.
-        while matches!(fs.reclaim(None), Ok(true)) {}
-    }
-}
-
-fn remove_all(volume: &Volume, path: &FilePath) {
-    let Ok(found) = volume.attributes(path) else { return };
-    let (fs, caller): (_, Caller) = (volume.fs(), volume.caller());
-    if !found.is_directory() {
-        let _ = fs.unlink(&caller, ROOT, path.as_bytes());
-        return;
-    }
-    for (name, _) in volume.names(path, found.inode).unwrap_or_default() {
-        remove_all(volume, &path.join(&name));
-    }
-    let _ = fs.remove_directory(&caller, ROOT, path.as_bytes());
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::super::tests::Scratch;
     use super::*;
+    use crate::store::building;
 
     fn path(text: &str) -> FilePath {
         FilePath::parse(text.as_bytes()).expect("a valid path")
@@ -199,7 +174,7 @@ mod tests {
                     true => carry_out(volumes, &repair).expect("carries out"),
                     false => take_back(volumes, &repair).expect("takes back"),
                 }
-                clear(volumes);
+                building::clear(volumes);
                 let expected = if goes_on { of(&AFTER) } else { of(&BEFORE) };
                 assert_eq!(scratch.contents(), expected, "{done} done, goes on: {goes_on}");
                 assert_eq!(scratch.volume.attributes(&path(".cairn-damaged")).is_ok(), goes_on);
@@ -216,7 +191,7 @@ mod tests {
         volume.fs().unlink(&volume.caller(), ROOT, b"state.3").expect("removes");
         let volumes = std::slice::from_ref(volume);
         carry_out(volumes, &repair).expect("carries out");
-        clear(volumes);
+        building::clear(volumes);
         let expected = [
             (".cairn-damaged/ckpt-1/x", "damaged"),
             ("ckpt-0/y", "made"),

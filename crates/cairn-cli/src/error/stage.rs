@@ -1,0 +1,88 @@
+//! Inputs that cannot be staged in.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::exit_code::{EXIT_FAILURE, EXIT_USAGE};
+
+/// An input that cannot be staged in.
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    /// There is nothing under the name that the user gave.
+    #[error("cannot stage in {}: it does not exist{}", path.display(), nearest(parent))]
+    Missing {
+        /// What the user named.
+        path: PathBuf,
+        /// The nearest directory above it that exists, unless that is the next one.
+        parent: Option<PathBuf>,
+    },
+    /// Each rank has files of its own.
+    #[error(
+        "--stage-in fills one tree for all processes, but with --scope rank each rank has its own; \
+         leave one of them out"
+    )]
+    OfRanks,
+    /// The store is too small.
+    #[error(
+        "cannot stage in {}: the store's tiers are full, and the inputs need {}; give it larger or more \
+         tiers (--tier), or name fewer inputs",
+        path.display(), bytes
+    )]
+    NoRoom {
+        /// The file that did not fit.
+        path: PathBuf,
+        /// Size of all inputs that were to be staged.
+        bytes: String,
+    },
+    /// The file changed between the look at its directory and the end of its copy.
+    #[error(
+        "cannot stage in {}: it changed while it was copied; start again when its writer has ended",
+        path.display()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The time that the user allowed is over.
+    #[error(
+        "staging in took longer than {} (--stage-timeout): {here} of {total} files are in the store; \
+         the same command continues with the others",
+        limit
+    )]
+    Late {
+        /// The time.
+        limit: String,
+        /// Number of files that are in the store.
+        here: usize,
+        /// Number of files that were to be staged.
+        total: usize,
+    },
+}
+
+impl StageError {
+    /// The error about a source that is missing.
+    pub fn missing(path: &Path) -> StageError {
+        let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        let above = path.ancestors().skip(1);
+        let is_next = |above: &Path| Some(above) == path.parent();
+        let parent = above.into_iter().find(|above| above.exists()).filter(|above| !is_next(above));
+        StageError::Missing { path: path.to_path_buf(), parent: parent.map(Path::to_path_buf) }
+    }
+
+    /// Exit code of a command that ends with this error.
+    pub(super) fn exit_code(&self) -> i32 {
+        match self {
+            StageError::Missing { .. } | StageError::OfRanks => EXIT_USAGE,
+            StageError::NoRoom { .. } | StageError::Changed { .. } | StageError::Late { .. } => {
+                EXIT_FAILURE
+            }
+        }
+    }
+}
+
+/// The words about a parent that exists.
+fn nearest(parent: &Option<PathBuf>) -> String {
+    let shown = parent
+        .as_ref()
+        .map(|path| format!(", nor does the directory above it; {} does", path.display()));
+    shown.unwrap_or_default()
+}
