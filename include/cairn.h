@@ -127,7 +127,7 @@ enum cairn_hint_kind {
     CAIRN_HINT_PERSISTENT = 1, /* results: to be kept in the persist directory */
     CAIRN_HINT_REUSABLE = 2,   /* a later job reads them */
     CAIRN_HINT_TEMPORARY = 3,  /* not needed after the job */
-    CAIRN_HINT_PRELOAD = 4,    /* will be read soon */
+    CAIRN_HINT_PRELOAD = 4,    /* will be read soon: absent data come before those of other files */
     CAIRN_HINT_OFFLOAD = 5     /* will not be needed soon */
 };
 

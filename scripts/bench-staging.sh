@@ -100,10 +100,9 @@ tc qdisc add dev "$near" root $limit
 ip netns exec "$space" tc qdisc add dev "$far" root $limit
 
 # The job of a node: reads its input, computes, writes its result.
-job() { sh -c "cat '$1' >/dev/null; sleep $compute; cat '$1' >'$2'"; }
-export compute
-export -f job
-node_directly() { job "$work/pfs$1/in$1" "$work/pfs$1/out$1"; }
+job="cat IN >/dev/null; sleep $compute; head -c ${mib}M /dev/zero >OUT"
+with_files() { sed "s|IN|$1|; s|OUT|$2|" <<<"$job"; }
+node_directly() { sh -c "$(with_files "$work/pfs$1/in$1" "$work/pfs$1/out$1")"; }
 # node_with_cairn NODE OPTIONS…
 node_with_cairn() {
     local node=$1
@@ -111,8 +110,7 @@ node_with_cairn() {
     mkdir -p "$work/pfs$node/out$node"
     "$cairn" --store-root "$work/root$node" run --job "n$node" --tier "ram:$((3 * mib))M" --mount "/cairn-bench$node" \
         --persist "$work/pfs$node/out$node" --fresh --drain-verify write --stage-in "$work/pfs$node/in$node:in" "$@" -- \
-        sh -c "cat /cairn-bench$node/in >/dev/null; sleep $compute; cat /cairn-bench$node/in >/cairn-bench$node/out" \
-        >"$work/log/n$node" 2>&1 || { cat "$work/log/n$node" >&2; exit 1; }
+        sh -c "$(with_files "/cairn-bench$node/in" "/cairn-bench$node/out")" >"$work/log/n$node" 2>&1 || { cat "$work/log/n$node" >&2; exit 1; }
 }
 # seconds COMMAND…: how long it takes.
 seconds() {

@@ -16,6 +16,7 @@
 mod tests;
 
 use cairn_core::{InodeId, Moment};
+use cairn_device::store::notes::NOTES_FILE;
 use cairn_platform::sys::monotonic_ms;
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroUsize;
@@ -29,6 +30,7 @@ use crate::bring::queue::{Item, Key, Queue};
 use crate::bring::source::{self, Source, Verdict};
 use crate::bring::standstill::Standstill;
 use crate::bring::{FailedKey, is_absent, is_waited_for, item, part};
+use crate::checkpoint::sets::marks;
 use crate::model::error::Result;
 use crate::model::job::Job;
 use crate::model::log::{self, Complaints};
@@ -201,9 +203,14 @@ impl<'a> Stager<'a> {
             }
             let mut standstill = Standstill::default();
             let mut wishes: Vec<Option<u64>> = vec![None; self.volumes.len()];
+            let (mut hints, mut hinted_at) = (None, Instant::now());
             let began = Instant::now();
             while started && !self.shared.is_stopping() {
                 let looked = self.look_for_wishes(&mut wishes);
+                if hints.is_none() || hinted_at.elapsed() >= LOOK_IDLE {
+                    hinted_at = Instant::now();
+                    self.look_for_hints(&mut hints);
+                }
                 let queue = self.queue();
                 let (left, is_awaited, takings) =
                     (queue.left(), queue.is_awaited(), queue.takings());
@@ -255,6 +262,22 @@ impl<'a> Stager<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Moves files that programs say they will read soon before others, if there are new hints since
+    /// the length of the notes was `seen`. Without the notes the order stays as it is.
+    fn look_for_hints(&self, seen: &mut Option<u64>) {
+        let directory = self.shared.directory();
+        let length = directory.join(NOTES_FILE).metadata().map_or(0, |found| found.len());
+        if seen.replace(length) == Some(length) || length == 0 {
+            return;
+        }
+        let Ok(notes) = marks::read(directory) else { return };
+        let mount = self.source.mount();
+        self.queue().prefer(|item| {
+            let seen = [mount.as_bytes(), b"/", item.path.as_bytes()].concat();
+            marks::hints(&notes, &seen).contains(&"preload")
+        });
     }
 
     /// Puts files back into the queue that were not available before and that somebody waits for.

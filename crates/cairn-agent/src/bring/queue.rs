@@ -34,9 +34,11 @@ pub struct Item {
 /// Absent files, and those that somebody waits for.
 #[derive(Debug, Default)]
 pub struct Queue {
-    waiting: BTreeMap<u64, Item>,
-    places: HashMap<Key, u64>,
-    next_place: u64,
+    waiting: BTreeMap<i64, Item>,
+    places: HashMap<Key, i64>,
+    next_place: i64,
+    /// Place of the file that was last preferred to all others.
+    front: i64,
     /// Waiting files that go first.
     first: VecDeque<Key>,
     /// Files that somebody waits for, until they are done.
@@ -56,6 +58,18 @@ impl Queue {
         self.places.insert(item.key, self.next_place);
         self.waiting.insert(self.next_place, item);
         self.next_place += 1;
+    }
+
+    /// Moves the files for which `will_be_read` holds before all others that nobody waits for.
+    pub fn prefer(&mut self, will_be_read: impl Fn(&Item) -> bool) {
+        let preferred = self.waiting.iter().filter(|(_, item)| will_be_read(item));
+        let places: Vec<i64> = preferred.map(|(place, _)| *place).collect();
+        for place in places.into_iter().rev() {
+            let Some(item) = self.waiting.remove(&place) else { continue };
+            self.front -= 1;
+            self.places.insert(item.key, self.front);
+            self.waiting.insert(self.front, item);
+        }
     }
 
     /// Records that somebody waits for a file. Returns false if neither the queue nor a thread has
@@ -185,6 +199,16 @@ mod tests {
         }
         let left = queue.left();
         assert_eq!((left.files, left.bytes, left.waited_for), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_will_be_read_comes_before_the_rest_in_its_order() {
+        let mut queue = queue(&[1, 2, 3, 4, 5]);
+        assert!(queue.want(key(5)));
+        queue.prefer(|item| [2, 4].contains(&item.bytes));
+        queue.prefer(|item| item.bytes == 3);
+        let order: Vec<u32> = std::iter::from_fn(|| taken(queue.take())).collect();
+        assert_eq!(order, [5, 3, 2, 4, 1]);
     }
 
     #[test]

@@ -110,6 +110,11 @@ impl<'a> Source<'a> {
         Ok(Source { job, inputs, copies, moved_bytes, parts })
     }
 
+    /// Prefix below which programs see the files.
+    pub fn mount(&self) -> &str {
+        &self.job.mount
+    }
+
     /// Whether a file that somebody waits for lacks room.
     pub fn lacks_room(&self) -> bool {
         self.parts.are_short()
