@@ -88,7 +88,7 @@ gluster volume start pfs
 for node in 1 2 3; do
     mkdir "$work/pfs$node"
     until glusterfs --volfile-server="$server" --volfile-id=pfs --log-file="$work/log/client$node.log" \
-        --direct-io-mode=enable "$work/pfs$node" 2>/dev/null && mountpoint -q "$work/pfs$node"; do sleep 0.2; done
+        "$work/pfs$node" 2>/dev/null && mountpoint -q "$work/pfs$node"; do sleep 0.2; done
 done
 mkdir "$work/pfs1/slots"
 for node in 1 2 3; do head -c "${mib}M" /dev/urandom >"$work/pfs$node/in$node"; done
@@ -100,8 +100,9 @@ tc qdisc add dev "$near" root $limit
 ip netns exec "$space" tc qdisc add dev "$far" root $limit
 
 # The job of a node: reads its input, computes, writes its result.
-job="cat IN >/dev/null; sleep $compute; head -c ${mib}M /dev/zero >OUT"
-with_files() { sed "s|IN|$1|; s|OUT|$2|" <<<"$job"; }
+# Whoever has read the file system leaves nothing of it in the page cache, as between jobs.
+job="dd if=IN of=/dev/null bs=1M iflag=nocache status=none; sleep $compute; head -c ${mib}M /dev/zero >OUT; sync OUT"
+with_files() { sed "s|IN|$1|g; s|OUT|$2|g" <<<"$job"; }
 node_directly() { sh -c "$(with_files "$work/pfs$1/in$1" "$work/pfs$1/out$1")"; }
 # node_with_cairn NODE OPTIONS…
 node_with_cairn() {
@@ -135,7 +136,9 @@ at_once() { node_with_cairn "$node"; }
 directly() { node_directly "$node"; }
 
 # Ten jobs on each of two nodes that read the same input.
-reads_directly() { for _ in 1 2 3 4 5 6 7 8 9 10; do cat "$work/pfs$1/in$1" >/dev/null; done; }
+reads_directly() {
+    for _ in 1 2 3 4 5 6 7 8 9 10; do dd if="$work/pfs$1/in$1" of=/dev/null bs=1M iflag=nocache status=none; done
+}
 reads_reused() {
     local round
     for round in 1 2 3 4 5 6 7 8 9 10; do

@@ -167,6 +167,8 @@ fn files_are_copied_out_with_mode_time_and_content() {
         modified.duration_since(std::time::UNIX_EPOCH).expect("after").as_secs() / 31_557_600;
     assert_eq!(year, 51, "2021");
     sandbox.cairn(&["cp", ":/cairn/run", "tree"]).refused_with("add --recursive");
+    sandbox.cairn(&["cp", "--job", "kept", ":/restart.2", "named"]).succeeds().says("1 file, 2 B");
+    sandbox.cairn(&["cp", "--job", "other", ":/restart.2", "named"]).refused_with("other");
     sandbox.cairn(&["cp", "-r", ":/cairn/run", "tree"]).succeeds().says("2 files");
     let tree = sandbox.work().join("tree");
     assert_eq!(fs::read_to_string(tree.join("deep/b")).expect("reads"), "b\n");

@@ -208,6 +208,10 @@ fn store_is_staged_first_and_runs_later() {
     site.sandbox.cairn(&stage).succeeds().says("3 input files, 3.00 MiB, staged in");
     let more = format!("{}:second", site.pfs("in/mesh").display());
     site.sandbox.cairn(&["stage", "--job", "job", &more]).succeeds();
+    let status = site.sandbox.cairn(&["status", "job"]).succeeds();
+    assert!(status.stdout.contains("command   none yet"), "{}", status.stdout);
+    assert!(status.stdout.contains("inputs    4 files, 3.00 MiB"), "{}", status.stdout);
+    assert!(!status.stdout.contains("undrained"), "{}", status.stdout);
     let answer = site.sandbox.cairn(&["stage", "--json", "--job", "job", &more]).succeeds().json();
     assert_eq!(answer["is_new"], false);
     site.change("in/mesh", "changed before the run\n");

@@ -29,7 +29,7 @@ Examples:
   cairn cp 'melt:/restart.*' /scratch/all   all files whose names match
   cairn cp --recursive melt:/run1 /scratch/run1
 
-A path in a store has the form JOB:/path, or :/path if there is only one store. It can be the path
+A path in a store has the form JOB:/path, or :/path if there is only one store or with --job. It can be the path
 that the program sees (/cairn/a), or relative to the mount (/a).
 
 cp keeps the mode, the time of last change and extended attributes. It replaces an existing file as
@@ -47,6 +47,10 @@ pub struct Arguments {
     /// Copy directories with everything in them
     #[arg(long, short)]
     recursive: bool,
+    /// The job of places without a name, as in :/path [default: the one this runs in, or the only
+    /// one]
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
     /// What to copy; in a store, `*`, `?` and `[...]` match parts of names
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<String>,
@@ -66,11 +70,15 @@ pub struct CopyReport {
 
 /// Runs the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
-    let Arguments { recursive, sources, target } = arguments;
-    let inside = sources.iter().map(|source| store_place(source)).collect::<Option<Vec<_>>>();
-    let is_outside = sources.iter().all(|source| store_place(source).is_none());
+    let Arguments { recursive, job, sources, target } = arguments;
+    let place = |text: &str| {
+        let place = store_place(text)?;
+        Some(Place { job: place.job.or_else(|| job.clone()), ..place })
+    };
+    let inside = sources.iter().map(|source| place(source)).collect::<Option<Vec<_>>>();
+    let is_outside = sources.iter().all(|source| place(source).is_none());
     let mut report = CopyReport::default();
-    match (inside, store_place(&target)) {
+    match (inside, place(&target)) {
         (Some(places), None) => {
             let expanded: Vec<Vec<Source>> =
                 places.iter().map(|place| expand(context, place)).collect::<Result<_>>()?;

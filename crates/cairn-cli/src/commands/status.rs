@@ -8,6 +8,7 @@ use cairn_agent::model::job::{DeviceKind, Scope, TierSpec};
 use cairn_agent::model::mapping::{Mapping, Rule};
 use cairn_agent::model::protocol::{Bringing, Phase, Silent, SpaceStatus, Stalled, Status};
 use cairn_agent::model::ranks::Launch;
+use cairn_agent::store::inputs::Inputs;
 use cairn_agent::store::node::Kind;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Durability, Timestamp};
@@ -182,6 +183,11 @@ pub struct FileCounts {
     /// Closed, and drained in their newest version.
     pub drained: u64,
     pub drained_bytes: u64,
+    /// Inputs that nobody has changed since they were staged in.
+    #[serde(default)]
+    pub inputs: u64,
+    #[serde(default)]
+    pub inputs_bytes: u64,
     /// Closed, but not drained.
     pub undrained: u64,
     pub undrained_bytes: u64,
@@ -298,9 +304,10 @@ fn report(store: &OpenStore) -> StoreReport {
         trouble: None,
     };
     let counted = store.volumes().and_then(|volumes| {
+        let inputs = Inputs::load(store.directory())?;
         let first_with_data = usize::from(job.metadata_tier().is_some());
         for volume in &volumes {
-            count_volume(volume, first_with_data, &mut report)?;
+            count_volume(volume, first_with_data, &inputs, &mut report)?;
         }
         report.launches = cairn_agent::model::ranks::launches(store.directory())?;
         Ok(())
@@ -362,7 +369,12 @@ impl StoreReport {
     }
 }
 
-fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreReport) -> Result<()> {
+fn count_volume(
+    volume: &Volume,
+    first_with_data: usize,
+    inputs: &Inputs,
+    report: &mut StoreReport,
+) -> Result<()> {
     let root = cairn_agent::FilePath::root();
     let usage = volume.fs().usage().map_err(volume.error("measure", &root))?;
     if let Some(meta) = &mut report.meta {
@@ -421,13 +433,16 @@ fn count_volume(volume: &Volume, first_with_data: usize, report: &mut StoreRepor
     }
     report.processes += usage.processes;
     let files = &mut report.files;
-    for (_, node) in volume.tree()?.into_iter().filter(|(_, node)| node.kind == Kind::File) {
+    let tree = volume.tree()?;
+    for (path, node) in tree.iter().filter(|(_, node)| node.kind == Kind::File) {
         files.total += 1;
         files.total_bytes += node.bytes;
         let (number, bytes) = if node.open {
             (&mut files.open, &mut files.open_bytes)
         } else if node.unclean {
             (&mut files.unclean, &mut files.unclean_bytes)
+        } else if inputs.is_unchanged(path, node) {
+            (&mut files.inputs, &mut files.inputs_bytes)
         } else if node.drained {
             (&mut files.drained, &mut files.drained_bytes)
         } else {
@@ -460,7 +475,8 @@ fn lines(report: &StoreReport) -> Vec<String> {
     if let Some(trouble) = &report.trouble {
         add("trouble", trouble.clone());
     }
-    add("command", report.command.join(" "));
+    let command = report.command.join(" ");
+    add("command", if command.is_empty() { "none yet".to_string() } else { command });
     add("store", format!("{} at {}", report.store.display(), report.mount));
     let log_line = |log: &LogReport| {
         let used = format!("{} of {} used", human(log.used_bytes), human(log.total_bytes));
@@ -535,6 +551,7 @@ fn lines(report: &StoreReport) -> Vec<String> {
         );
     }
     for (name, number, bytes) in [
+        ("inputs", files.inputs, files.inputs_bytes),
         ("drained", files.drained, files.drained_bytes),
         ("undrained", files.undrained, files.undrained_bytes),
         ("open", files.open, files.open_bytes),

@@ -1,6 +1,7 @@
 //! Progress of a store's drain, read from the store alone: no agent is asked, nothing is waited
 //! for.
 
+use cairn_agent::store::inputs::Inputs;
 use cairn_agent::store::node::Kind;
 use serde::Serialize;
 
@@ -12,7 +13,7 @@ use crate::store::OpenStore;
 /// Regular files of a store, and how many of them are safe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DrainProgress {
-    /// Number of regular files.
+    /// Number of regular files, without inputs that nobody has changed.
     pub files: u64,
     /// Number of other names: directories and links.
     pub others: u64,
@@ -32,8 +33,10 @@ impl DrainProgress {
     /// Reads the state of `store`.
     pub fn of(store: &OpenStore) -> Result<DrainProgress> {
         let mut standing = DrainProgress::default();
+        let inputs = Inputs::load(store.directory())?;
         for volume in store.volumes()? {
-            for node in volume.tree()?.into_values() {
+            let tree = volume.tree()?;
+            for (_, node) in tree.iter().filter(|(path, node)| !inputs.is_unchanged(path, node)) {
                 if node.kind != Kind::File {
                     standing.others += 1;
                     continue;
