@@ -44,6 +44,10 @@ pub const NODE: &str = "node";
 /// Maximum number of agents that a request is sent to, one after another.
 const AGENTS_MAX: u32 = 5;
 
+/// Name of the directory, beside a user's stores, of inputs that are kept for other jobs. No job
+/// has such a name.
+pub const REUSABLE: &str = ".reusable";
+
 /// Directories that can hold stores.
 #[derive(Clone, Debug)]
 pub struct Roots {
@@ -161,9 +165,10 @@ impl Roots {
         self.all().into_iter().find(|(_, directory)| has_it(directory)).map(|(job, _)| job)
     }
 
-    /// Returns the directories in which this user's stores are.
-    pub fn own(&self) -> Vec<PathBuf> {
-        self.candidates().into_iter().map(|root| store_path(&root, "")).collect()
+    /// Returns the directories in which inputs of this user may be kept for other jobs, beside his
+    /// stores.
+    pub fn reusable(&self) -> Vec<PathBuf> {
+        self.candidates().into_iter().map(|root| store_path(&root, REUSABLE)).collect()
     }
 
     /// Returns the directories in which users keep stores, other users included.

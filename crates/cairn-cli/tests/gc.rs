@@ -377,3 +377,22 @@ fn store_that_nobody_uses_gives_back_what_was_cleared_ahead() {
     let again = ["run", "--job", "left", "--tier", "ram:512M", "--", "bash", "-c", script];
     sandbox.cairn(&again).succeeds();
 }
+
+/// Mechanism: a directory that had anything but the names of a new store was no blank one.
+///
+/// Consequence: what `rm -r` leaves of a store, the mount of its huge pages, could neither be
+/// removed nor used again for the job.
+///
+/// Fix: an empty mount counts as blank.
+#[test]
+fn mount_that_rm_leaves_of_a_store_is_no_obstacle() {
+    let sandbox = Sandbox::new();
+    for command in [&["gc", "--job", "job", "--older-than", "0"][..], &["rm", "job", "--discard"]] {
+        sandbox.run_undrained("job", "echo x >/cairn/x; exit 3").ends_with(3);
+        let store = sandbox.store("job");
+        std::fs::create_dir_all(store.join("huge")).expect("is there, or is made");
+        sandbox.shell(&format!("rm -r {} 2>/dev/null; mkdir -p {0}/huge", store.display()));
+        sandbox.cairn(command).succeeds();
+        assert!(!store.exists());
+    }
+}

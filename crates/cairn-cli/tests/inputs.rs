@@ -257,6 +257,8 @@ fn reusable_inputs_stay_for_the_next_job_until_their_source_changes() {
     let show = "head -c 1 /cairn/in/deep/big | od -An -tu1; cat /cairn/in/mesh";
     site.run("a", &reusable, show).succeeds().says("3 input files, 3.00 MiB, stay on this node");
     assert_eq!(kept(&site).len(), 3);
+    let jobs = site.sandbox.cairn(&["ls", "--jobs"]).succeeds();
+    assert!(jobs.stdout.starts_with("no stores\n3 inputs, 3.00 MiB, kept for"), "{}", jobs.stdout);
     let before = read_at(&site.pfs("in/deep/big"));
     for job in ["b", "c"] {
         let ran = site.run(job, &reusable, show).succeeds();

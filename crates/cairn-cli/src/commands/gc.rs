@@ -125,7 +125,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         }
     }
     if arguments.job.is_none() {
-        let beside = context.roots.own().into_iter().map(|own| own.join(reuse::DIRECTORY));
+        let beside = context.roots.reusable().into_iter();
         for directory in beside.chain(context.settings.stage.reuse_dir.clone()) {
             let (files, bytes) = reuse::collect(&directory, arguments.reusable, arguments.dry_run);
             report.inputs += files;

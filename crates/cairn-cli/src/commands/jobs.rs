@@ -1,5 +1,6 @@
 //! `cairn ls --jobs`: lists the stores on this machine.
 
+use crate::create::staging::reuse;
 use crate::error::Result;
 use crate::output::duration;
 use crate::output::size::human;
@@ -17,6 +18,18 @@ pub fn list(context: &Context) -> Result<()> {
         output::line("no stores");
     }
     table(&rows).iter().for_each(|line| output::line(line));
+    let beside = context.roots.reusable().into_iter();
+    for directory in beside.chain(context.settings.stage.reuse_dir.clone()) {
+        let (files, bytes) = reuse::amount(&directory);
+        if files > 0 {
+            let (files, bytes) = (output::count(files, "input"), human(bytes));
+            output::line(&format!(
+                "{files}, {bytes}, kept for later jobs in {}; to remove them: cairn {}gc --reusable",
+                directory.display(),
+                context.roots.option()
+            ));
+        }
+    }
     Ok(())
 }
 

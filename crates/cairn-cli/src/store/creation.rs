@@ -7,6 +7,8 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
+/// Mount of a store's memory with huge pages.
+const HUGE_MOUNT: &str = "huge";
 /// Mark of a store that is being filled.
 pub const STAGING: &str = "staging";
 
@@ -19,12 +21,16 @@ pub fn is_abandoned_creation(directory: &Path) -> Result<bool> {
     Ok(!is_described(directory) && is_blank(directory)?)
 }
 
-/// Whether a store directory holds only what every new one holds.
+/// Whether a store directory holds only what every new one holds, or what `rm -r` leaves of a store,
+/// which cannot remove a mount.
 pub fn is_blank(directory: &Path) -> Result<bool> {
     const OF_A_NEW_STORE: [&str; 3] = ["handles", RUN_LOCK, STAGING];
     let listed = || -> std::io::Result<bool> {
         for entry in fs::read_dir(directory)? {
             let name = entry?.file_name();
+            if name == HUGE_MOUNT && fs::read_dir(directory.join(&name))?.next().is_none() {
+                continue;
+            }
             let is_description = store_file::is_unfinished(&name, JOB_FILE);
             if !is_description && !OF_A_NEW_STORE.iter().any(|known| name == *known) {
                 return Ok(false);

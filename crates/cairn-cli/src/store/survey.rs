@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::error::Result;
 use crate::output::user_name;
 use crate::store::unsaved::{Amount, Risk};
-use crate::store::{OpenStore, Roots, creation};
+use crate::store::{OpenStore, REUSABLE, Roots, creation};
 
 /// Unit of `st_blocks` in bytes.
 const BLOCK_BYTES: u64 = 512;
@@ -113,7 +113,8 @@ pub fn survey(roots: &Roots) -> Vec<StoreRow> {
         }
         match fs::read_dir(&directory) {
             Ok(entries) => {
-                let paths = entries.flatten().map(|entry| entry.path());
+                let entries = entries.flatten().filter(|entry| entry.file_name() != REUSABLE);
+                let paths = entries.map(|entry| entry.path());
                 rows.extend(paths.filter_map(|path| look(&path)));
             }
             Err(error) => rows.extend(closed(&directory, &cairn_agent::model::error::why(&error))),

@@ -26,10 +26,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, Result};
 use crate::settings::input_options::ReusePolicy;
+use crate::store::REUSABLE;
 use crate::store::local::Expected;
 
-/// Name of the directory beside a user's stores. No job can have it.
-pub const DIRECTORY: &str = ".reusable";
 /// Version of the format of records.
 const FORMAT: u32 = 1;
 /// Largest record that is read, in bytes.
@@ -61,7 +60,7 @@ struct Record {
 impl Reusable {
     /// The kept inputs for the stores beside `store`.
     pub fn beside(store: &Path, policy: &ReusePolicy) -> Reusable {
-        let beside = || store.parent().unwrap_or(store).join(DIRECTORY);
+        let beside = || store.parent().unwrap_or(store).join(REUSABLE);
         let directory = policy.directory.clone().unwrap_or_else(beside);
         Reusable { directory, lease: policy.lease, bytes_max: policy.bytes_max, begun: now() }
     }
@@ -191,6 +190,12 @@ fn kept(directory: &Path) -> Vec<Kept> {
         }
     }
     kept
+}
+
+/// Returns the number of kept files of a directory, and their size in bytes.
+pub fn amount(directory: &Path) -> (u64, u64) {
+    let kept = kept(directory);
+    (kept.len() as u64, kept.iter().map(|file| file.bytes).sum())
 }
 
 /// Removes the kept files of a directory that nobody may use any more, or `all` of them, unless
