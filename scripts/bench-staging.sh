@@ -100,7 +100,7 @@ tc qdisc add dev "$near" root $limit
 ip netns exec "$space" tc qdisc add dev "$far" root $limit
 
 # The job of a node: reads its input, computes, writes its result.
-# Whoever has read the file system leaves nothing of it in the page cache, as between jobs.
+# The page cache is empty before each way, and whoever reads the file system leaves nothing there.
 job="dd if=IN of=/dev/null bs=1M iflag=nocache status=none; sleep $compute; head -c ${mib}M /dev/zero >OUT; sync OUT"
 with_files() { sed "s|IN|$1|g; s|OUT|$2|g" <<<"$job"; }
 node_directly() { sh -c "$(with_files "$work/pfs$1/in$1" "$work/pfs$1/out$1")"; }
@@ -116,6 +116,8 @@ node_with_cairn() {
 # seconds COMMAND…: how long it takes.
 seconds() {
     local begin end
+    sync
+    echo 3 >/proc/sys/vm/drop_caches
     begin=$(date +%s%N)
     "$@"
     end=$(date +%s%N)
