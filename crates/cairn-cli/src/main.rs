@@ -164,7 +164,15 @@ fn command_line() -> clap::Command {
             None => argument,
         }
     };
-    CommandLine::command().mut_subcommand("run", |run| run.mut_args(in_order))
+    // Options that several commands share have other defaults there.
+    let help = |text: &'static str| move |argument: clap::Arg| argument.help(text).long_help(text);
+    let map = "Directory of the store and the place below the persist directory where its files land, \
+               as in out=results/run7; may be repeated [default: as the manifest says]";
+    let job = "Name of the job; an existing store of the job gets the inputs that it lacks";
+    CommandLine::command()
+        .mut_subcommand("run", |run| run.mut_args(in_order))
+        .mut_subcommand("restore", |restore| restore.mut_arg("map", help(map)))
+        .mut_subcommand("stage", |stage| stage.mut_arg("job", help(job)))
 }
 
 fn main() {

@@ -103,7 +103,8 @@ Examples:
 
 Exit codes: the command's own (128 + N if signal N killed it); 127 command not found; 126 command
 not executable; 75 the command and the node's other ranks succeeded, but some files could not be
-drained (the store is kept); 2 the request was refused and nothing was changed.
+drained (the store is kept); 2 the request was refused and nothing was changed; 1 with a line that
+begins with \"cairn:\", something failed before the command could start, as in staging in.
 
 The report at the end goes to standard error. With --json, it is one JSON document.
 
