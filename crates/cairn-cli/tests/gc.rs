@@ -390,7 +390,10 @@ fn mount_that_rm_leaves_of_a_store_is_no_obstacle() {
     for command in [&["gc", "--job", "job", "--older-than", "0"][..], &["rm", "job", "--discard"]] {
         sandbox.run_undrained("job", "echo x >/cairn/x; exit 3").ends_with(3);
         let store = sandbox.store("job");
-        sandbox.shell(&format!("rm -r {} 2>/dev/null; install -d -m 700 {0} {0}/huge", store.display()));
+        sandbox.shell(&format!(
+            "rm -r {} 2>/dev/null; install -d -m 700 {0} {0}/huge",
+            store.display()
+        ));
         sandbox.cairn(command).succeeds();
         assert!(!store.exists());
     }

@@ -149,6 +149,24 @@ fn source_that_is_missing_is_refused_before_anything_is_made() {
 }
 
 #[test]
+fn of_inputs_with_the_same_path_the_later_one_counts_and_kinds_must_agree() {
+    let site = Site::new();
+    fs::create_dir_all(site.pfs("more/deep")).expect("makes");
+    fs::write(site.pfs("more/mesh"), "other mesh\n").expect("writes");
+    fs::write(site.pfs("more/deep/new"), "new\n").expect("writes");
+    let more = format!("{}:in", site.pfs("more").display());
+    let script = "cat /cairn/in/mesh /cairn/in/twin /cairn/in/deep/new; ls /cairn/in/deep";
+    let ran = site.run("job", &["--stage-in", &more], script).succeeds();
+    assert_eq!(ran.stdout, "other mesh\nmesh\nnew\nbig\nnew\n");
+    for path in ["in/deep", "in/mesh/below"] {
+        let clash = format!("{}:{path}", site.pfs("more/mesh").display());
+        let ran = site.run("other", &["--stage-in", &clash], "true").ends_with(2);
+        assert!(ran.stderr.contains("something of another kind"), "{}", ran.stderr);
+        assert!(!site.sandbox.store("other").exists());
+    }
+}
+
+#[test]
 fn what_cannot_be_staged_is_named() {
     let site = Site::new();
     let made = std::process::Command::new("mkfifo").arg(site.pfs("in/fifo")).status();

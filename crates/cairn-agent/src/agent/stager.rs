@@ -264,8 +264,8 @@ impl<'a> Stager<'a> {
         Ok(())
     }
 
-    /// Moves files that programs say they will read soon before others, if there are new hints since
-    /// the length of the notes was `seen`. Without the notes the order stays as it is.
+    /// Moves files that programs say they will read soon before others, if there are new hints
+    /// since the length of the notes was `seen`. Without the notes the order stays as it is.
     fn look_for_hints(&self, seen: &mut Option<u64>) {
         let directory = self.shared.directory();
         let length = directory.join(NOTES_FILE).metadata().map_or(0, |found| found.len());

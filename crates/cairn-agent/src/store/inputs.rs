@@ -135,12 +135,11 @@ impl Inputs {
         store_file::replace_json(&directory.join(INPUTS_FILE), self, MustSurvive::Process)
     }
 
-    /// Adds what the user named. The same path in the store gets the newer source.
+    /// Adds what the user names for a run. What was named for the same paths before does not count
+    /// any more.
     pub fn name(&mut self, inputs: &[Input]) {
-        for input in inputs {
-            self.named.retain(|known| known.path != input.path);
-            self.named.push(input.clone());
-        }
+        self.named.retain(|known| !inputs.iter().any(|input| input.path == known.path));
+        self.named.extend_from_slice(inputs);
     }
 
     /// Whether nothing was staged.
@@ -214,7 +213,9 @@ mod tests {
         assert_eq!(Inputs::load(&directory).expect("loads"), Inputs::default());
         let mut inputs = Inputs::default();
         let input = |source: &str| Input { source: source.into(), path: path("mesh") };
-        inputs.name(&[input("/pfs/old"), input("/pfs/new")]);
+        inputs.name(&[input("/pfs/old"), input("/pfs/other")]);
+        assert_eq!(inputs.named.len(), 2);
+        inputs.name(&[input("/pfs/new")]);
         assert_eq!(inputs.named, [input("/pfs/new")]);
         inputs.save(&directory).expect("saves");
         assert_eq!(Inputs::load(&directory).expect("loads"), inputs);

@@ -11,6 +11,8 @@ pub mod archived;
 pub mod inputs;
 mod on_demand;
 pub mod reuse;
+mod site;
+mod sources;
 pub mod tie;
 
 use archived::Archived;

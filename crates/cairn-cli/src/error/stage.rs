@@ -21,6 +21,18 @@ pub enum StageError {
          leave one of them out"
     )]
     OfRanks,
+    /// Two inputs have a file and a directory, or the like, for the same path.
+    #[error(
+        "cannot stage in {} at /{path} of the store: another input has something of another kind \
+         there; give one of them another path, as in SOURCE:PATH",
+        source_path.display()
+    )]
+    Overlap {
+        /// The file.
+        source_path: PathBuf,
+        /// Its path in the store.
+        path: String,
+    },
     /// The store is too small.
     #[error(
         "cannot stage in {}: the store's tiers are full, and the inputs need {}; give it larger or more \
@@ -71,7 +83,9 @@ impl StageError {
     /// Exit code of a command that ends with this error.
     pub(super) fn exit_code(&self) -> i32 {
         match self {
-            StageError::Missing { .. } | StageError::OfRanks => EXIT_USAGE,
+            StageError::Missing { .. } | StageError::OfRanks | StageError::Overlap { .. } => {
+                EXIT_USAGE
+            }
             StageError::NoRoom { .. } | StageError::Changed { .. } | StageError::Late { .. } => {
                 EXIT_FAILURE
             }

@@ -5,7 +5,7 @@
 
 use cairn_agent::model::path::FilePath;
 use cairn_agent::model::policy::SlotPolicy;
-use cairn_agent::store::inputs::{Input, Inputs};
+use cairn_agent::store::inputs::Input;
 use clap::Args;
 use serde::Deserialize;
 use std::ffi::OsStr;
@@ -133,10 +133,7 @@ impl InputRequest {
             true => settings.inputs.map(OneOrMore::into_vec).unwrap_or_default(),
             false => sources,
         };
-        let mut inputs = Inputs::default();
-        for source in &sources {
-            inputs.name(&[input(source, mount)?]);
-        }
+        let named = sources.iter().map(|source| input(source, mount)).collect::<Result<_>>()?;
         let time = |option, text: Option<String>| {
             let read = |text: String| duration::argument(&text).map(Duration::from_secs_f64);
             text.map(read).transpose().map_err(|problem| refused(option, problem))
@@ -152,7 +149,7 @@ impl InputRequest {
         });
         let lease = time("--reuse-for", limits.reuse_for.or(settings.reuse_for))?;
         Ok(InputRequest {
-            named: inputs.named,
+            named,
             timeout: time("--stage-timeout", limits.stage_timeout.or(settings.timeout))?,
             slots: limits.slots.or(settings.slots).map(|text| slots(&text)).transpose()?,
             reuse: ReusePolicy {

@@ -21,8 +21,8 @@ pub fn is_abandoned_creation(directory: &Path) -> Result<bool> {
     Ok(!is_described(directory) && is_blank(directory)?)
 }
 
-/// Whether a store directory holds only what every new one holds, or what `rm -r` leaves of a store,
-/// which cannot remove a mount.
+/// Whether a store directory holds only what every new one holds, or what `rm -r` leaves of a
+/// store, which cannot remove a mount.
 pub fn is_blank(directory: &Path) -> Result<bool> {
     const OF_A_NEW_STORE: [&str; 3] = ["handles", RUN_LOCK, STAGING];
     let listed = || -> std::io::Result<bool> {

@@ -9,33 +9,30 @@
 //! Files are read with the permissions of the user, once. Does not change the sources.
 
 use cairn_agent::model::path::{FilePath, building_place};
-use cairn_agent::model::policy::SlotPolicy;
-use cairn_agent::persist::slots::{Direction, Slot, SlotWait};
 use cairn_agent::store::extended::Extended;
-use cairn_agent::store::inputs::{Input, Inputs, SourceState, StagedFile, open_source};
+use cairn_agent::store::inputs::{Inputs, SourceState, StagedFile};
 use cairn_agent::store::node::Tree;
 use cairn_agent::store::volume::Volume;
 use cairn_agent::store::write::{AbsentFile, Original};
 use cairn_core::{InodeId, ROOT, RenameMode};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{self, File, Metadata};
-use std::io::ErrorKind;
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::reuse::Reusable;
+use super::site::Site;
+use super::sources::{Found, Outside, open};
 use super::{ALL_RIGHTS, for_each, lock, restrict};
 use crate::create::claim::Claim;
 use crate::drain::checkpoints;
 use crate::error::{Error, Result, StageError};
 use crate::output::progress::Progress;
 use crate::output::size::human;
-use crate::output::waiting::SAID_AFTER;
 use crate::output::{count, duration};
 use crate::settings::input_options::{InputRequest, ReusePolicy};
 use crate::settings::stage_option::Stage;
@@ -43,13 +40,10 @@ use crate::store::{building, local, locate};
 
 /// Shortest time between two replacements of the record.
 const SAVE_EVERY: Duration = Duration::from_secs(2);
-/// Longest wait for a slot of the site, and the interval between attempts.
-const SLOT_PATIENCE: Duration = Duration::from_secs(600);
-const SLOT_EVERY: Duration = Duration::from_millis(100);
 /// Mode of directories above inputs that the user did not name.
 const PARENT_MODE: u32 = 0o755;
 /// Inode number of a file that is still to be staged. No file has it.
-const TO_COME: u32 = 0;
+pub const TO_COME: u32 = 0;
 
 /// Stages the inputs that `request` names, and those named for the job before, as far as they are
 /// not in the store. Errors: a source is missing, cannot be read or changes; the store has no room;
@@ -88,7 +82,7 @@ pub fn stage(claim: &Claim, request: &InputRequest, stage: Stage, quiet: bool) -
     // Also if nothing is to be staged: what is named now counts for the next run.
     inputs.save(directory)?;
     let reusable = Reusable::beside(directory, &request.reuse);
-    let mut staging = Staging {
+    let staging = Staging {
         directory,
         volume,
         reusable: &reusable,
@@ -101,12 +95,14 @@ pub fn stage(claim: &Claim, request: &InputRequest, stage: Stage, quiet: bool) -
     };
     let bytes: u64 = found.files.iter().map(|file| file.metadata.len()).sum();
     let is_on_demand = matches!(stage, Stage::OnDemand(_)) && claim.is_new;
-    building::begin(volume)?;
+    if !found.files.is_empty() {
+        building::begin(volume)?;
+    }
     let restricted = staging.open_up(&found.files, &tree)?;
     staging.names(&found)?;
     let staged = match is_on_demand {
         true => staging.announce(&found.files),
-        false => staging.bring(found.files.clone(), (bytes, quiet)),
+        false => staging.bring(&found.files, (bytes, quiet)),
     };
     staging.save()?;
     building::clear(&volumes);
@@ -130,77 +126,6 @@ pub fn stage(claim: &Claim, request: &InputRequest, stage: Stage, quiet: bool) -
 
 fn say(claim: &Claim, line: &str) {
     crate::output::say!("cairn: {}: {line}", claim.store.job.job);
-}
-
-/// A file, directory or link outside.
-#[derive(Clone)]
-struct Outside {
-    source: PathBuf,
-    path: FilePath,
-    metadata: Metadata,
-}
-
-/// What the sources of a job consist of. Parents come before what is in them.
-#[derive(Default)]
-struct Found {
-    directories: Vec<Outside>,
-    files: Vec<Outside>,
-    links: Vec<Outside>,
-    /// Files that are neither, which are left out.
-    others: Vec<PathBuf>,
-    /// Sources that are gone, but were staged before.
-    gone: Vec<PathBuf>,
-}
-
-impl Found {
-    /// Adds what `input` consists of. Errors: it is missing and was never staged; it cannot be
-    /// listed.
-    fn walk(&mut self, input: &Input, known: &Inputs) -> Result<()> {
-        let Input { source, path } = input;
-        match fs::metadata(source) {
-            Ok(metadata) => self.add(source.clone(), path.clone(), metadata),
-            Err(error) if is_missing(&error) => {
-                let is_of_it = |(one, file): (&FilePath, &StagedFile)| {
-                    one.strip_prefix(path).is_some() && file.inode != TO_COME
-                };
-                if !known.files.iter().any(is_of_it) {
-                    return Err(Error::Stage(StageError::missing(source)));
-                }
-                self.gone.push(source.clone());
-                Ok(())
-            }
-            Err(error) => Err(Error::file("look at", source)(error)),
-        }
-    }
-
-    fn add(&mut self, source: PathBuf, path: FilePath, metadata: Metadata) -> Result<()> {
-        let kind = metadata.file_type();
-        let one = Outside { source, path, metadata };
-        if kind.is_dir() {
-            let list =
-                || -> std::io::Result<Vec<fs::DirEntry>> { fs::read_dir(&one.source)?.collect() };
-            let mut children = list().map_err(Error::file("list", &one.source))?;
-            children.sort_by_key(fs::DirEntry::file_name);
-            let path = one.path.clone();
-            self.directories.push(one);
-            for child in children {
-                let source = child.path();
-                let metadata = child.metadata().map_err(Error::file("look at", &source))?;
-                self.add(source, path.join(child.file_name().as_bytes()), metadata)?;
-            }
-        } else if kind.is_file() {
-            self.files.push(one);
-        } else if kind.is_symlink() {
-            self.links.push(one);
-        } else {
-            self.others.push(one.source);
-        }
-        Ok(())
-    }
-}
-
-fn is_missing(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// What is worth a line before files are staged.
@@ -342,25 +267,22 @@ impl Staging<'_> {
 
     /// Stages the data of files, several at a time, the largest first. Names of one file become
     /// names of one file again.
-    fn bring(&mut self, mut files: Vec<Outside>, (bytes, quiet): (u64, bool)) -> Result<()> {
-        let mut first: HashMap<(u64, u64), FilePath> = HashMap::new();
-        let mut links = Vec::new();
-        files.retain(|file| {
-            let metadata = &file.metadata;
-            if metadata.nlink() < 2 {
-                return true;
+    fn bring(&self, files: &[Outside], (bytes, quiet): (u64, bool)) -> Result<()> {
+        let mut first: HashMap<(u64, u64), &FilePath> = HashMap::new();
+        let (mut copies, mut links) = (Vec::new(), Vec::new());
+        for file in files {
+            let key = (file.metadata.dev(), file.metadata.ino());
+            match first.get(&key) {
+                Some(&other) if file.metadata.nlink() > 1 => links.push((file, other)),
+                _ => {
+                    first.insert(key, &file.path);
+                    copies.push(file);
+                }
             }
-            let key = (metadata.dev(), metadata.ino());
-            let other = first.entry(key).or_insert_with(|| file.path.clone()).clone();
-            let is_first = other == file.path;
-            if !is_first {
-                links.push((file.clone(), other));
-            }
-            is_first
-        });
-        files.sort_by_key(|file| std::cmp::Reverse(file.metadata.len()));
+        }
+        copies.sort_by_key(|file| std::cmp::Reverse(file.metadata.len()));
         let progress = Mutex::new(Progress::new("staging in", bytes, quiet));
-        for_each(&files, |file| {
+        for_each(&copies, |&file| {
             let mut advance = |bytes| {
                 lock(&progress).advance(bytes);
                 self.site.iter().for_each(Site::renew);
@@ -379,7 +301,7 @@ impl Staging<'_> {
             let crc32c = self.copy(file, &mut advance).map_err(no_room)?;
             self.note(file, Some(crc32c))
         })?;
-        for (file, other) in &links {
+        for (file, other) in links {
             let crc32c = lock(&self.record).0.files.get(other).and_then(|known| known.crc32c);
             self.link(other, &file.path)?;
             self.note(file, crc32c)?;
@@ -504,7 +426,7 @@ impl Staging<'_> {
         Ok(())
     }
 
-    fn save(&mut self) -> Result<()> {
+    fn save(&self) -> Result<()> {
         Ok(lock(&self.record).0.save(self.directory)?)
     }
 
@@ -518,81 +440,6 @@ impl Staging<'_> {
                 Err(Error::Stage(StageError::Late { limit, here, total }))
             }
             _ => Ok(()),
-        }
-    }
-}
-
-/// Slots of a site, one of which the staging uses.
-struct Site {
-    name: String,
-    job: String,
-    quiet: bool,
-    /// Locked by the thread that waits for a slot.
-    wait: Mutex<SlotWait>,
-    slot: Mutex<Option<Slot>>,
-    has_entered: AtomicBool,
-}
-
-impl Site {
-    fn new(policy: &SlotPolicy, claim: &Claim, quiet: bool) -> Site {
-        let SlotPolicy { directory, count } = policy;
-        let job = claim.store.job.job.clone();
-        Site {
-            name: format!("one of {count} slots in {}", directory.display()),
-            quiet,
-            wait: Mutex::new(SlotWait::new(policy, Direction::In, &job)),
-            job,
-            slot: Mutex::default(),
-            has_entered: AtomicBool::new(false),
-        }
-    }
-
-    fn say(&self, line: &str) {
-        if !self.quiet {
-            crate::output::say!("cairn: {}: {line}", self.job);
-        }
-    }
-
-    /// Waits until a slot is free; only the first call does. `check` ends the wait with its error.
-    fn enter(&self, check: &dyn Fn() -> Result<()>) -> Result<()> {
-        let mut wait = lock(&self.wait);
-        if self.has_entered.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let begun = Instant::now();
-        let mut has_said = false;
-        loop {
-            match wait.try_take() {
-                Ok(Some(slot)) => {
-                    *lock(&self.slot) = Some(slot);
-                    break;
-                }
-                Ok(None) if begun.elapsed() >= SLOT_PATIENCE => {
-                    self.say(&format!("stages in without {}: the wait is too long", self.name));
-                    break;
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    self.say(&format!("stages in without {}: {error}", self.name));
-                    break;
-                }
-            }
-            if !has_said && begun.elapsed() >= SAID_AFTER {
-                has_said = true;
-                self.say(&format!("waits for {}, used by {}", self.name, wait.holders()));
-            }
-            check()?;
-            thread::sleep(SLOT_EVERY);
-        }
-        self.has_entered.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Shows that this process lives. If the slot was taken from it, it goes on without one.
-    fn renew(&self) {
-        let mut slot = lock(&self.slot);
-        if slot.as_mut().is_some_and(|slot| !slot.renew()) {
-            *slot = None;
         }
     }
 }
@@ -626,12 +473,4 @@ pub fn keep(claim: &Claim, policy: &ReusePolicy) -> Result<Option<String>> {
     let files = count(kept, "input file");
     let bytes = human(bytes);
     Ok(Some(format!("{files}, {bytes}, stay on this node for other jobs, for {lease}{without}")))
-}
-
-/// Opens a source for reading.
-fn open(path: &Path) -> Result<File> {
-    open_source(path).map_err(|error| match is_missing(&error) {
-        true => Error::Stage(StageError::Changed { path: path.to_path_buf() }),
-        false => Error::file("open", path)(error),
-    })
 }
