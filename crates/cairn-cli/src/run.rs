@@ -286,11 +286,16 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
             problem: problem.to_string(),
         }));
     }
+    let name = request.job.clone();
     let claim = match &mut company {
-        Some(company) => company.enter(roots, request, &words)?,
-        None => Claim::obtain(roots, &request, &words)?,
+        Some(company) => company.enter(roots, request, &words),
+        None => Claim::obtain(roots, &request, &words),
     };
-    made.keep();
+    if claim.is_ok() || name.is_some_and(|job| roots.find(&job).is_some()) {
+        // Also for a store whose inputs are staged in part.
+        made.keep();
+    }
+    let claim = claim?;
     if !context.json {
         settings.tell();
     }

@@ -252,6 +252,146 @@ fn data_follow_on_demand() {
     assert_eq!(site.sandbox.drained_names(), ["own"]);
 }
 
+/// Mechanism: a name that a command had been about to make, or had made before it was cut off, was
+/// made again, whatever programs had done since.
+///
+/// Consequence: links and directories that the job had removed came back, its own files were
+/// overwritten, and a link in place of a file kept it from starting.
+///
+/// Fix: only what is still to come, and is as it was when that was planned, is staged again.
+#[test]
+fn attempt_that_is_cut_off_costs_the_job_nothing_of_its_own() {
+    let site = Site::new();
+    let script = "cd /cairn/in; rm link; ln -s mine link; rm twin; echo precious >own; exit 3";
+    site.run("job", &[], script).ends_with(3);
+    fs::write(site.pfs("in/later"), "later\n").expect("writes");
+    fs::write(site.pfs("in/own"), "not mine\n").expect("writes");
+    let late = ["run", "--job", "job", "--stage-timeout", "0.000001", "--", "true"];
+    site.sandbox.cairn(&late).ends_with(1);
+    // What was about to come and has gone at the source does not come.
+    fs::remove_file(site.pfs("in/later")).expect("removes");
+    let show = "cd /cairn/in; readlink link; ls; cat own; echo late >later; exit 3";
+    let ran = site.run("job", &[], show).ends_with(3);
+    assert_eq!(ran.stdout, "mine\ndeep\nlink\nmesh\nown\nprecious\n", "{}", ran.stderr);
+    fs::write(site.pfs("in/later"), "from outside\n").expect("writes");
+    site.run("job", &[], "cat /cairn/in/later").succeeds().prints("late\n");
+}
+
+#[test]
+fn program_does_not_start_with_a_part_of_its_inputs() {
+    let site = Site::new();
+    let late = site.run("job", &["--stage-timeout", "0.000001"], "true").ends_with(1);
+    assert!(late.stderr.contains("of 3 files"), "{}", late.stderr);
+    fs::rename(site.pfs("in"), site.pfs("gone")).expect("renames");
+    site.run("job", &[], "true").refused_with("does not exist");
+    let run = ["run", "--job", "job", "--", "true"];
+    if site.sandbox.store("job").exists() {
+        site.sandbox.cairn(&run).refused_with("of its files are not in the store yet");
+    }
+    fs::rename(site.pfs("gone"), site.pfs("in")).expect("renames");
+}
+
+#[test]
+fn every_change_of_the_job_is_drained() {
+    let site = Site::new();
+    fs::create_dir(site.pfs("in/private")).expect("makes");
+    fs::write(site.pfs("in/private/a"), "a\n").expect("writes");
+    fs::set_permissions(site.pfs("in/private"), Permissions::from_mode(0o700)).expect("sets");
+    let options = ["--reusable", "in/mesh"];
+    let script = "cd /cairn/in; stat -c %a private; rm link; ln -s elsewhere link; touch -d 2001-01-01 private/a; \
+                  chmod 600 twin; ln deep/big /cairn/x; echo more >private/b; exit 3";
+    let ran = site.run("job", &options, script).ends_with(3);
+    assert_eq!(ran.stdout, "700\n");
+    let names = site.sandbox.drained_names();
+    // The change of mode is that of both names of the file.
+    let mut expected = vec![
+        "in",
+        "in/link",
+        "in/mesh",
+        "in/private",
+        "in/private/a",
+        "in/private/b",
+        "in/twin",
+        "x",
+    ];
+    expected.retain(|name| site.sandbox.out().join(name).symlink_metadata().is_ok());
+    assert_eq!(expected.len(), 8, "{names:?}");
+    assert!(!site.sandbox.out().join("in/deep").exists(), "{names:?}");
+    let mode = fs::metadata(site.sandbox.out().join("in/private")).expect("is there").mode();
+    assert_eq!(mode & 0o777, 0o700, "it is as private as it was");
+    // The name that was drained goes; the other name of the file is an input.
+    site.run("job", &options, "rm /cairn/x; exit 3").ends_with(3);
+    site.run("job", &options, "true").succeeds();
+    assert!(!site.sandbox.out().join("x").exists());
+    assert!(!site.sandbox.out().join("in/deep").exists());
+}
+
+#[test]
+fn sources_that_change_their_kind_are_followed() {
+    let site = Site::new();
+    site.run("job", &[], "exit 3").ends_with(3);
+    fs::remove_file(site.pfs("in/link")).expect("removes");
+    std::os::unix::fs::symlink("twin", site.pfs("in/link")).expect("links");
+    fs::remove_file(site.pfs("in/mesh")).expect("removes");
+    fs::create_dir(site.pfs("in/mesh")).expect("makes");
+    fs::write(site.pfs("in/mesh/part"), "part\n").expect("writes");
+    let show = "cd /cairn/in; readlink link; cat mesh/part; exit 3";
+    let ran = site.run("job", &[], show).ends_with(3);
+    assert_eq!(ran.stdout, "twin\npart\n", "{}", ran.stderr);
+    fs::remove_file(site.pfs("in/link")).expect("removes");
+    fs::write(site.pfs("in/link"), "a file now\n").expect("writes");
+    site.run("job", &[], "cat /cairn/in/link").succeeds().prints("a file now\n");
+    assert!(site.sandbox.drained_names().is_empty(), "{:?}", site.sandbox.drained_names());
+}
+
+#[test]
+fn odd_names_times_and_sources_are_staged_or_refused_with_the_reason() {
+    use std::os::unix::ffi::OsStrExt;
+    let site = Site::new();
+    let odd = site.pfs("in").join(std::ffi::OsStr::from_bytes(b"bad\xff name"));
+    let file = File::create(&odd).expect("makes");
+    let far = std::time::UNIX_EPOCH + Duration::new(13_569_465_600, 500_000_000);
+    file.set_modified(far).expect("sets");
+    for options in [&[][..], &["--stage=on-demand"]] {
+        let ran = site.run("job", options, "ls /cairn/in | wc -l; stat -c %h /cairn/in/twin");
+        assert_eq!(ran.succeeds().stdout, "5\n2\n");
+    }
+    for (source, part) in [
+        ("/dev/null", "neither a file nor a directory".to_string()),
+        (&format!("{}:/cairn", site.pfs("in/mesh").display()), "needs a name".to_string()),
+        (&site.sandbox.out().display().to_string(), "would change its own input".to_string()),
+    ] {
+        let ran = site.run("other", &["--stage-in", source], "true").ends_with(2);
+        assert!(ran.stderr.contains(&part), "{}", ran.stderr);
+        assert!(!site.sandbox.store("other").exists());
+    }
+    // A job with a file of its own there goes on without the input.
+    site.run("mine", &[], "echo own >/cairn/name; exit 3").ends_with(3);
+    let clash = format!("{}:name", site.pfs("in/deep").display());
+    let ran = site.run("mine", &["--stage-in", &clash], "true").ends_with(2);
+    assert!(ran.stderr.contains("a file of its own there"), "{}", ran.stderr);
+    site.run("mine", &[], "cat /cairn/name").succeeds().prints("own\n");
+}
+
+#[test]
+fn kept_inputs_have_the_attributes_of_their_source_and_a_place_of_their_own() {
+    let site = Site::new();
+    let place = site.pfs("place");
+    fs::create_dir(&place).expect("makes");
+    fs::write(place.join("Makefile"), "mine").expect("writes");
+    let place = place.display().to_string();
+    let options = ["--reusable", "in/**", "--reuse-dir", &place];
+    site.run("a", &options, "chmod 604 /cairn/in/mesh; chmod 640 /cairn/in/mesh").succeeds();
+    let ran =
+        site.run("b", &options, "stat -c %a /cairn/in/mesh").succeeds().says("from this node");
+    assert_eq!(ran.stdout, "640\n");
+    assert_eq!(fs::read(site.pfs("place/Makefile")).expect("is there"), b"mine");
+    let own = fs::read_dir(site.pfs("place")).expect("lists").flatten().map(|entry| entry.path());
+    let own = own.into_iter().find(|path| path.is_dir()).expect("a directory of its own");
+    fs::set_permissions(own, Permissions::from_mode(0o755)).expect("sets");
+    site.run("c", &options, "true").refused_with("make it private with chmod 700");
+}
+
 /// Names and content of what is kept for other jobs.
 fn kept(site: &Site) -> Vec<PathBuf> {
     let directory = site.sandbox.store(".reusable");

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -28,7 +28,7 @@ use crate::model::job::Job;
 use crate::model::path::FilePath;
 use crate::persist::destination::Destination;
 use crate::persist::manifest::{Entry, Manifest};
-use crate::store::inputs::{Inputs, SourceState, StagedFile};
+use crate::store::inputs::{Content, Inputs, SourceState, Staged, open_source};
 use crate::store::volume::Volume;
 
 /// Bytes staged in at a time, unless a hugeblock is larger.
@@ -45,7 +45,7 @@ pub const DAMAGED: &str = "its copy in the persist directory is damaged or gone"
 pub struct Source<'a> {
     job: Job,
     /// Inputs whose data were absent at the start of the run, by inode.
-    inputs: HashMap<InodeId, StagedFile>,
+    inputs: HashMap<InodeId, (PathBuf, SourceState)>,
     /// Copies in the persist directory, if the job has one.
     copies: Option<Mutex<Arc<Copies>>>,
     moved_bytes: AtomicU64,
@@ -100,9 +100,15 @@ impl<'a> Source<'a> {
     /// Reads the record of inputs of the store in `directory` and the manifest in the persist
     /// directory of `job`. Errors: one of them cannot be read.
     pub fn open(directory: &Path, job: &Job) -> Result<Source<'a>> {
-        let inputs = Inputs::load(directory)?.files.into_values();
-        let inputs = inputs.filter(|file| file.crc32c.is_none());
-        let inputs = inputs.map(|file| (InodeId(file.inode), file)).collect();
+        let staged = Inputs::load(directory)?.staged.into_values();
+        let absent = staged.filter_map(|Staged { source, content, made, .. }| match content {
+            Content::File(state) => {
+                let made = made.filter(|made| made.crc32c.is_none())?;
+                Some((InodeId(made.inode), (source, state)))
+            }
+            Content::Directory(_) | Content::Symlink(_) => None,
+        });
+        let inputs = absent.collect();
         let copies =
             job.persist.as_deref().map(|persist| Copies::load(persist, job)).transpose()?;
         let copies = copies.map(|copies| Mutex::new(Arc::new(copies)));
@@ -210,28 +216,28 @@ impl<'a> Source<'a> {
         &self,
         volume: &'a Volume,
         item: &Item,
-        input: &StagedFile,
+        (source, state): &(PathBuf, SourceState),
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Verdict> {
-        let shown = input.source.display();
+        let shown = source.display();
         let failed = |what: &str| {
             let reason = format!("its source {shown} {what}");
             Ok(Verdict::Failed { reason, damaged: false })
         };
-        let open = || input.open().map_err(Error::file("open", &input.source));
+        let open = || open_source(source).map_err(Error::file("open", source));
         let file = match opened(open, goes_on)? {
             Opened::File(file) => file,
             Opened::Nothing => return failed("is gone"),
             Opened::Stopped => return Ok(Verdict::Stopped),
         };
         let is_same = || -> Result<bool> {
-            let found = file.metadata().map_err(Error::file("look at", &input.source))?;
-            Ok(SourceState::of(&found) == input.state)
+            let found = file.metadata().map_err(Error::file("look at", source))?;
+            Ok(SourceState::of(&found) == *state)
         };
         if !is_same()? {
             return failed("has changed since the job began");
         }
-        match self.pour(volume, item, (&file, &input.source), goes_on)? {
+        match self.pour(volume, item, (&file, source), goes_on)? {
             Poured::All { part, .. } if is_same()? => part.finish(),
             Poured::All { .. } | Poured::Short => failed("has changed since the job began"),
             Poured::Ended(verdict) => Ok(verdict),

@@ -30,7 +30,7 @@ use crate::model::{lock, log, ranks};
 use crate::persist::destination::Destination;
 use crate::persist::ledger::Ledger;
 use crate::persist::manifest::{Manifest, Partial};
-use crate::store::inputs::{Inputs, StagedFile};
+use crate::store::inputs::{Content, Inputs, SourceState, Staged};
 use crate::store::node::{Kind, Node};
 use crate::store::volume::now;
 
@@ -79,6 +79,8 @@ pub struct View {
     pub held: HashSet<FilePath>,
     /// Files of incomplete checkpoints.
     pub incomplete: HashSet<FilePath>,
+    /// Files that are never drained.
+    pub unwanted: HashSet<FilePath>,
     /// Unclean files that are copied as they are.
     pub taken: HashSet<FilePath>,
     /// Whether all files are copied except those that the user declared temporary or reusable.
@@ -230,7 +232,11 @@ impl Checkpoints {
         let purpose = purposes(&self.rules, &self.mount, notes);
         let is_unwanted = |path: &FilePath, node: &Node| match purpose(path) {
             Some(Purpose::Persistent) => false,
-            Some(Purpose::Reusable | Purpose::Temporary) => true,
+            Some(Purpose::Temporary) => true,
+            // What the job has made of a reusable input is the job's own.
+            Some(Purpose::Reusable) => {
+                !inputs.staged.contains_key(path) || inputs.is_unchanged(path, node)
+            }
             None => inputs.is_unchanged(path, node),
         };
         if inputs.is_empty() && !self.rules.has_purposes(notes) {
@@ -241,12 +247,12 @@ impl Checkpoints {
         Ok(unwanted.map(|(path, _)| path.clone()).collect())
     }
 
-    /// Returns the inputs that nobody has changed and that the user declared reusable. Errors: as
-    /// `unwanted_in`.
+    /// Returns the input files that nobody has changed and that the user declared reusable: path,
+    /// source and its state. Errors: as `unwanted_in`.
     pub fn reusable_inputs(
         &self,
         groves: &[NamespaceTree<'_>],
-    ) -> Result<Vec<(FilePath, StagedFile)>> {
+    ) -> Result<Vec<(FilePath, PathBuf, SourceState)>> {
         let (inputs, notes) = (self.inputs()?, marks::read(&self.store)?);
         let purpose = purposes(&self.rules, &self.mount, &notes);
         let names = groves.iter().flat_map(|(_, tree)| tree.iter());
@@ -254,8 +260,14 @@ impl Checkpoints {
             let is_here = node.kind == Kind::File && node.absence.is_none();
             is_here && inputs.is_unchanged(path, node) && purpose(path) == Some(Purpose::Reusable)
         });
-        let staged = |path: &FilePath| Some((path.clone(), inputs.files.get(path)?.clone()));
-        Ok(kept.filter_map(|(path, _)| staged(path)).collect())
+        let of = |path: &FilePath| {
+            let Staged { source, content, .. } = inputs.staged.get(path)?;
+            match content {
+                Content::File(state) => Some((path.clone(), source.clone(), *state)),
+                Content::Directory(_) | Content::Symlink(_) => None,
+            }
+        };
+        Ok(kept.filter_map(|(path, _)| of(path)).collect())
     }
 
     /// Returns the inputs of the job. Errors: their record cannot be read.
@@ -533,6 +545,7 @@ impl Checkpoints {
         Ok(View {
             held,
             incomplete,
+            unwanted: self.unwanted.clone(),
             taken,
             is_of_all,
             unneeded,

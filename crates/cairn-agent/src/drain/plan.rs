@@ -95,6 +95,16 @@ impl Plan {
         left_out
     }
 
+    /// Removes copies that would be renamed to an `unwanted` name: the name that was drained is
+    /// gone, and the other one is never drained.
+    pub fn leave_out(&mut self, unwanted: &HashSet<FilePath>) {
+        let (left_out, renames): (Vec<_>, _) = std::mem::take(&mut self.renames)
+            .into_iter()
+            .partition(|(_, to)| unwanted.contains(to));
+        self.renames = renames;
+        self.remove.extend(left_out.into_iter().map(|(from, _)| from));
+    }
+
     /// Returns the paths where something of another kind takes the place of a copy.
     pub fn displaced(&self, tree: &Tree) -> BTreeSet<FilePath> {
         self.remove.iter().filter(|path| tree.contains_key(*path)).cloned().collect()

@@ -9,9 +9,9 @@
 //! Must stay true: slots order work and decide nothing else. If two processes have the same slot
 //! for a moment, or the directory is gone, data are copied all the same.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -122,8 +122,10 @@ impl SlotWait {
         let mut options = File::options();
         let mut file =
             options.read(true).write(true).create_new(true).mode(0o644).open(&temporary)?;
+        // Whoever waits reads it, whatever the umask.
         let made = file
-            .write_all(text(&self.holder, 0).as_bytes())
+            .set_permissions(Permissions::from_mode(0o644))
+            .and_then(|()| file.write_all(text(&self.holder, 0).as_bytes()))
             .and_then(|()| file.sync_data())
             .and_then(|()| fs::hard_link(&temporary, path));
         let _ = fs::remove_file(&temporary);

@@ -1,21 +1,25 @@
 //! Inputs of a job: files and directories outside that are staged into its store before programs
-//! run, and what each staged file is a copy of (`inputs.json` in the store's directory).
+//! run, and what each staged name is a copy of (`inputs.json` in the store's directory).
 //!
-//! Must stay true: a file counts as an unchanged input only while it has the path, inode and
-//! version that it was staged with. Whatever a program changed, renamed or linked is the program's
-//! own file, and is drained like any other. If the record is lost, nothing counts as an input.
+//! Must stay true: a name counts as an unchanged input only while it leads to the inode that was
+//! made for it, with its data, mode and time. Whatever a program changed, renamed, linked or made
+//! again is the program's own, and is drained like anything else. No program runs while a name is
+//! still to come, so until then whatever has it counts as an input. If the record is lost, nothing
+//! counts as an input.
 //!
 //! Does not copy anything: the command stages files whole, and the agent on demand.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::model::error::{Error, Result};
-use crate::model::path::FilePath;
+use crate::model::path::{FilePath, deserialize_bytes, serialize_bytes};
 use crate::model::store_file::{self, MustSurvive, Version};
 use crate::store::node::{Kind, Node};
 
@@ -25,6 +29,8 @@ pub const INPUTS_FILE: &str = "inputs.json";
 const FORMAT: u32 = 1;
 /// Largest record that is read, in bytes: some millions of files.
 const BYTES_MAX: usize = 1 << 30;
+/// Permission bits.
+const MODE: u32 = 0o7777;
 
 /// Inputs of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,35 +39,65 @@ pub struct Inputs {
     format: u32,
     /// What the user named, in order.
     pub named: Vec<Input>,
-    /// Staged files, by path in the store.
-    pub files: BTreeMap<FilePath, StagedFile>,
-    /// Inode numbers of directories and symbolic links that were made for them, by path.
-    pub others: BTreeMap<FilePath, u32>,
+    /// What was staged, or is to be, by path in the store.
+    #[serde(serialize_with = "write_list", deserialize_with = "read_list")]
+    pub staged: BTreeMap<FilePath, Staged>,
 }
 
 /// A file or directory to stage in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Input {
     /// Where it is, absolute.
+    #[serde(serialize_with = "write_path", deserialize_with = "read_path")]
     pub source: PathBuf,
     /// Path that it gets in the store.
     pub path: FilePath,
 }
 
-/// A staged file.
+/// What was staged under one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StagedFile {
-    /// The file that it is a copy of, absolute.
+pub struct Staged {
+    /// What it is a copy of, absolute; empty for a directory above inputs.
+    #[serde(serialize_with = "write_path", deserialize_with = "read_path")]
     pub source: PathBuf,
-    /// State of that file when it was read, or is to be read.
-    pub state: SourceState,
-    /// CRC32C of its data; None while they are absent.
+    /// Content of the source when it was read, or is to be read.
+    pub content: Content,
+    /// What was made of it; None if that is still to come.
+    pub made: Option<Made>,
+    /// Inode and version of what the name led to when this was planned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<(u32, u64)>,
+}
+
+/// Content of a source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Content {
+    /// A regular file in this state.
+    File(SourceState),
+    /// A directory with these permission bits.
+    Directory(u32),
+    /// A symbolic link with this target.
+    Symlink(
+        #[serde(serialize_with = "serialize_bytes", deserialize_with = "deserialize_bytes")]
+        Vec<u8>,
+    ),
+}
+
+/// A name in the store as it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Made {
+    /// Inode number.
+    pub inode: u32,
+    /// Version of the data.
+    pub version: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Modification time, nanoseconds since the epoch.
+    pub mtime_ns: i64,
+    /// CRC32C of a file's data; None while they are absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crc32c: Option<u32>,
-    /// Inode number in the store.
-    pub inode: u32,
-    /// Version of the data in the store.
-    pub version: u64,
 }
 
 /// What tells whether a file outside has changed. Without its device number, which is another one
@@ -78,11 +114,21 @@ pub struct SourceState {
     pub ctime_ns: i64,
 }
 
-impl StagedFile {
-    /// Opens the file that it is a copy of, without waiting for anything that took its name.
-    pub fn open(&self) -> io::Result<File> {
-        open_source(&self.source)
+impl SourceState {
+    /// Returns the state of a file outside.
+    pub fn of(found: &Metadata) -> SourceState {
+        SourceState {
+            inode: found.ino(),
+            bytes: found.len(),
+            mtime_ns: nanoseconds(found.mtime(), found.mtime_nsec()),
+            ctime_ns: nanoseconds(found.ctime(), found.ctime_nsec()),
+        }
     }
+}
+
+/// Returns a time in nanoseconds since the epoch; the nearest one that can be said.
+fn nanoseconds(seconds: i64, rest: i64) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
 }
 
 /// Opens a source for reading, without waiting for anything that took its name.
@@ -91,15 +137,47 @@ pub fn open_source(path: &Path) -> io::Result<File> {
     options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
-impl SourceState {
-    /// Returns the state of a file outside.
-    pub fn of(found: &Metadata) -> SourceState {
-        let ns = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000) + rest;
-        SourceState {
-            inode: found.ino(),
-            bytes: found.len(),
-            mtime_ns: ns(found.mtime(), found.mtime_nsec()),
-            ctime_ns: ns(found.ctime(), found.ctime_nsec()),
+impl Content {
+    /// Kind of the source.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Content::File(_) => Kind::File,
+            Content::Directory(_) => Kind::Directory,
+            Content::Symlink(_) => Kind::Symlink,
+        }
+    }
+
+    /// Whether a name in the store looks as if it had been made of this content.
+    pub fn looks_like(&self, node: &Node) -> bool {
+        match self {
+            Content::File(state) => {
+                let there = (node.kind, node.bytes, node.mtime_ns);
+                there == (Kind::File, state.bytes, state.mtime_ns)
+            }
+            Content::Directory(_) => node.kind == Kind::Directory,
+            Content::Symlink(target) => node.kind == Kind::Symlink && node.target == *target,
+        }
+    }
+}
+
+impl Staged {
+    /// Whether a name in the store is as it was made. If it is still to come: whether it leads to
+    /// what was there before, or to what a command that was cut off made.
+    pub fn is_unchanged(&self, node: &Node) -> bool {
+        let Some(made) = self.made else {
+            return self.before == Some((node.inode, node.version))
+                || self.content.looks_like(node);
+        };
+        if (made.inode, self.content.kind()) != (node.inode, node.kind) {
+            return false;
+        }
+        let has_mode = made.mode == node.mode & MODE;
+        match &self.content {
+            Content::File(_) => {
+                has_mode && (made.version, made.mtime_ns) == (node.version, node.mtime_ns)
+            }
+            Content::Directory(_) => has_mode,
+            Content::Symlink(target) => node.target == *target,
         }
     }
 }
@@ -144,20 +222,37 @@ impl Inputs {
 
     /// Whether nothing was staged.
     pub fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.others.is_empty()
+        self.staged.is_empty()
     }
 
-    /// Whether the file at `path` in the store is as it was staged. A directory is, whatever was
-    /// put into it.
+    /// Whether `path` in the store is an input that nobody has changed.
     pub fn is_unchanged(&self, path: &FilePath, node: &Node) -> bool {
-        match node.kind {
-            Kind::File => self
-                .files
-                .get(path)
-                .is_some_and(|staged| (staged.inode, staged.version) == (node.inode, node.version)),
-            Kind::Directory | Kind::Symlink => self.others.get(path) == Some(&node.inode),
-        }
+        let staged = self.staged.get(path);
+        staged.is_some_and(|staged| staged.made.is_none() || staged.is_unchanged(node))
     }
+}
+
+/// Writes a path as text, or as digits if it is none.
+pub fn write_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serialize_bytes(path.as_os_str().as_bytes(), serializer)
+}
+
+/// Reads what [`write_path`] wrote.
+pub fn read_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    Ok(OsString::from_vec(deserialize_bytes(deserializer)?).into())
+}
+
+fn write_list<S: Serializer>(
+    staged: &BTreeMap<FilePath, Staged>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(staged)
+}
+
+fn read_list<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<FilePath, Staged>, D::Error> {
+    Ok(Vec::<(FilePath, Staged)>::deserialize(deserializer)?.into_iter().collect())
 }
 
 #[cfg(test)]
@@ -189,21 +284,48 @@ mod tests {
         }
     }
 
+    fn staged(content: Content, made: Option<Made>) -> Staged {
+        Staged { source: "/pfs/a".into(), content, made, before: None }
+    }
+
+    const STATE: SourceState = SourceState { inode: 9, bytes: 1, mtime_ns: 0, ctime_ns: 3 };
+    const MADE: Made = Made { inode: 5, version: 6, mode: 0o644, mtime_ns: 0, crc32c: Some(4) };
+
     #[test]
     fn only_what_is_as_it_was_staged_counts_as_an_input() {
-        let state = SourceState { inode: 9, bytes: 1, mtime_ns: 2, ctime_ns: 3 };
-        let staged =
-            StagedFile { source: "/pfs/a".into(), state, crc32c: Some(4), inode: 5, version: 6 };
         let mut inputs = Inputs::default();
-        inputs.files.insert(path("in/a"), staged);
-        assert!(inputs.is_unchanged(&path("in/a"), &node(5, 6)));
-        assert!(!inputs.is_unchanged(&path("in/a"), &node(5, 7)), "was written to");
-        assert!(!inputs.is_unchanged(&path("in/a"), &node(8, 6)), "was replaced");
+        inputs.staged.insert(path("in/a"), staged(Content::File(STATE), Some(MADE)));
+        let in_place = path("in/a");
+        assert!(inputs.is_unchanged(&in_place, &node(5, 6)));
+        assert!(!inputs.is_unchanged(&in_place, &node(5, 7)), "was written to");
+        assert!(!inputs.is_unchanged(&in_place, &node(8, 6)), "was replaced");
         assert!(!inputs.is_unchanged(&path("out/a"), &node(5, 6)), "was renamed or linked");
-        let directory = |inode| Node { kind: Kind::Directory, ..node(inode, 0) };
-        inputs.others.insert(path("in"), 7);
-        assert!(inputs.is_unchanged(&path("in"), &directory(7)));
-        assert!(!inputs.is_unchanged(&path("in"), &directory(8)), "was made again");
+        assert!(!inputs.is_unchanged(&in_place, &Node { mode: 0o600, ..node(5, 6) }), "chmod");
+        assert!(!inputs.is_unchanged(&in_place, &Node { mtime_ns: 1, ..node(5, 6) }), "touch");
+        let link = |target: &str| Node {
+            kind: Kind::Symlink,
+            target: target.as_bytes().to_vec(),
+            ..node(5, 6)
+        };
+        inputs.staged.insert(path("l"), staged(Content::Symlink(b"a".to_vec()), Some(MADE)));
+        assert!(inputs.is_unchanged(&path("l"), &link("a")));
+        assert!(!inputs.is_unchanged(&path("l"), &link("b")), "another link with that inode");
+        assert!(!inputs.is_unchanged(&path("l"), &node(5, 6)), "a file with that inode");
+        let directory = |mode| Node { kind: Kind::Directory, mode, ..node(5, 0) };
+        inputs.staged.insert(path("in"), staged(Content::Directory(0o644), Some(MADE)));
+        assert!(inputs.is_unchanged(&path("in"), &directory(0o644)));
+        assert!(!inputs.is_unchanged(&path("in"), &directory(0o755)), "chmod");
+    }
+
+    #[test]
+    fn what_is_still_to_come_counts_as_an_input_and_is_told_from_what_a_user_put_there() {
+        let mut inputs = Inputs::default();
+        let to_come = Staged { before: Some((7, 1)), ..staged(Content::File(STATE), None) };
+        inputs.staged.insert(path("a"), to_come.clone());
+        assert!(inputs.is_unchanged(&path("a"), &node(3, 3)), "no program runs meanwhile");
+        assert!(to_come.is_unchanged(&node(7, 1)), "was there before");
+        assert!(to_come.is_unchanged(&node(3, 3)), "has the length and time of the source");
+        assert!(!to_come.is_unchanged(&Node { bytes: 2, ..node(3, 3) }));
     }
 
     #[test]
@@ -217,6 +339,10 @@ mod tests {
         assert_eq!(inputs.named.len(), 2);
         inputs.name(&[input("/pfs/new")]);
         assert_eq!(inputs.named, [input("/pfs/new")]);
+        let odd = FilePath::parse(b"in/\xff").expect("a valid path");
+        let source = PathBuf::from(OsString::from_vec(b"/pfs/\xff".to_vec()));
+        let file = Staged { source, ..staged(Content::File(STATE), Some(MADE)) };
+        inputs.staged.insert(odd, file);
         inputs.save(&directory).expect("saves");
         assert_eq!(Inputs::load(&directory).expect("loads"), inputs);
         let text = r#"{"format":2}"#;

@@ -350,7 +350,7 @@ fn copy_in_path(
         return Ok(());
     }
     let file = File::open(source).map_err(Error::file("open", source))?;
-    local::copy_in(file, source, volume, inner, None, &mut |bytes| {
+    local::copy_in((file, source), None, (volume, inner), None, &mut |bytes| {
         progress.advance(bytes);
         Ok(())
     })?;

@@ -126,7 +126,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
     if arguments.job.is_none() {
         let beside = context.roots.reusable().into_iter();
-        for directory in beside.chain(context.settings.stage.reuse_dir.clone()) {
+        for directory in
+            beside.chain(context.settings.stage.reuse_dir.as_deref().map(reuse::own_part))
+        {
             let (files, bytes) = reuse::collect(&directory, arguments.reusable, arguments.dry_run);
             report.inputs += files;
             report.inputs_bytes += bytes;

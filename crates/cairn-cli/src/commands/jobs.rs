@@ -19,7 +19,8 @@ pub fn list(context: &Context) -> Result<()> {
     }
     table(&rows).iter().for_each(|line| output::line(line));
     let beside = context.roots.reusable().into_iter();
-    for directory in beside.chain(context.settings.stage.reuse_dir.clone()) {
+    for directory in beside.chain(context.settings.stage.reuse_dir.as_deref().map(reuse::own_part))
+    {
         let (files, bytes) = reuse::amount(&directory);
         if files > 0 {
             let (files, bytes) = (output::count(files, "input"), human(bytes));

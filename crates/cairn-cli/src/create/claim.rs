@@ -38,11 +38,12 @@ use crate::create::request::{
 };
 use crate::create::staging;
 use crate::drain::checkpoints;
-use crate::error::{Error, PersistError, Result, SettingError, StoreError, TierError};
+use crate::error::{Error, PersistError, Result, SettingError, StageError, StoreError, TierError};
 use crate::output::size;
 use crate::resume::media_rebuild::{self, Failed};
 use crate::resume::restart_check::{self, rollback};
 use crate::resume::{ownership, recovery_report};
+use crate::settings::input_options::InputRequest;
 use crate::settings::resume_option::Resume;
 use crate::settings::space::check_quota;
 use crate::store::{NODE, OpenStore, Roots, refuse, removal, survey, tier};
@@ -132,12 +133,15 @@ impl Claim {
     }
 
     /// Stages in the inputs of the job, unless this run joins others: the first one does. If that
-    /// fails, what is staged stays for the next attempt; a new store without a file is removed.
+    /// fails, what is staged stays for the next attempt; but a new store is removed if it is empty,
+    /// or too small for its inputs.
     fn with_inputs(self, request: &Request, entrance: &Entrance<'_>) -> Result<Claim> {
         if lock::is_shared(&self.lock) {
             return Ok(self);
         }
-        let staged = staging::inputs::stage(&self, &request.inputs, request.stage, request.quiet);
+        let staged = self.check_sources(&request.inputs).and_then(|()| {
+            staging::inputs::stage(&self, &request.inputs, request.stage, request.quiet)
+        });
         match staged {
             Ok(()) => Ok(self),
             Err(error) => {
@@ -145,12 +149,27 @@ impl Claim {
                 let has_files = |volumes: Vec<Volume>| {
                     volumes.iter().any(|volume| volume.tree().map_or(true, |tree| !tree.is_empty()))
                 };
-                if self.is_new && !self.store.volumes().is_ok_and(has_files) {
+                let is_too_small = matches!(error, Error::Stage(StageError::NoRoom { .. }));
+                let is_useless = is_too_small || !self.store.volumes().is_ok_and(has_files);
+                if self.is_new && is_useless {
                     // The first error is the one to report.
                     let _ = self.remove();
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Refuses sources that the drain could replace. What the job drained comes back by `--stage`.
+    fn check_sources(&self, inputs: &InputRequest) -> Result<()> {
+        let Some(persist) = &self.store.job.persist else { return Ok(()) };
+        let is_there = |source: &Path| source.starts_with(persist) || persist.starts_with(source);
+        match inputs.named.iter().find(|input| is_there(&input.source)) {
+            Some(input) => Err(Error::Stage(StageError::InPersist {
+                path: input.source.clone(),
+                persist: persist.clone(),
+            })),
+            None => Ok(()),
         }
     }
 

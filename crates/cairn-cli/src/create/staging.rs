@@ -9,6 +9,7 @@
 
 pub mod archived;
 pub mod inputs;
+mod limit;
 mod on_demand;
 pub mod reuse;
 mod site;
@@ -141,7 +142,8 @@ impl Origin for Destination {
                 advance(bytes);
                 Ok(())
             };
-            local::copy_in(file, &full_path, volume, inner, Some(expected), &mut advance)
+            let from = (file, full_path.as_path());
+            local::copy_in(from, None, (volume, inner), Some(expected), &mut advance)
         });
         or_damaged(brought.map(|found| found.is_some()), self)
     }

@@ -15,7 +15,7 @@ use cairn_agent::model::path::FilePath;
 use cairn_agent::model::protocol::Unfinished;
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::manifest::{self, Manifest};
-use cairn_agent::store::inputs::StagedFile;
+use cairn_agent::store::inputs::SourceState;
 use cairn_agent::store::node::{Kind, Tree};
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::{Volume, now};
@@ -23,6 +23,7 @@ use glob::Pattern;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::HashSet;
+use std::path::PathBuf;
 
 use crate::error::{CopyError, Error, Result, SettingError};
 use crate::output::duration;
@@ -62,7 +63,7 @@ impl Found {
 pub fn reusable_inputs(
     store: &OpenStore,
     volumes: &[Volume],
-) -> Result<Vec<(FilePath, StagedFile)>> {
+) -> Result<Vec<(FilePath, PathBuf, SourceState)>> {
     let trees = trees(volumes)?;
     let checkpoints = Checkpoints::load(store.directory(), &store.job)?;
     Ok(checkpoints.reusable_inputs(&groves(volumes, &trees))?)

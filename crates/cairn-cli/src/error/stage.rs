@@ -15,6 +15,64 @@ pub enum StageError {
         /// The nearest directory above it that exists, unless that is the next one.
         parent: Option<PathBuf>,
     },
+    /// The source has gone before all of it was staged.
+    #[error(
+        "cannot stage in {}: it does not exist any more, and {lacking} of its files are not in the \
+         store yet; bring it back, or begin anew with another --job",
+        path.display()
+    )]
+    GoneBefore {
+        /// What the user named.
+        path: PathBuf,
+        /// Number of files that are missing.
+        lacking: usize,
+    },
+    /// Neither a file nor a directory.
+    #[error("cannot stage in {}: it is neither a file nor a directory", path.display())]
+    Special {
+        /// What the user named.
+        path: PathBuf,
+    },
+    /// A file for the prefix itself.
+    #[error("cannot stage in {}: a file needs a name in the store, as in SOURCE:NAME", path.display())]
+    NoName {
+        /// What the user named.
+        path: PathBuf,
+    },
+    /// A directory is where the job has a file.
+    #[error(
+        "cannot stage in {} at /{path} of the store: the job has a file of its own there; give the \
+         input another path, as in SOURCE:PATH",
+        source_path.display()
+    )]
+    Taken {
+        /// What the user named.
+        source_path: PathBuf,
+        /// Its path in the store.
+        path: String,
+    },
+    /// Others could put files there that this user's programs would read.
+    #[error(
+        "cannot keep inputs in {}: it must be a directory that only you can enter; remove it, or \
+         make it private with chmod 700",
+        path.display()
+    )]
+    NotPrivate {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The drain could replace the source.
+    #[error(
+        "cannot stage in {}: the job drains to {}, and would change its own input; drain elsewhere \
+         (--persist), or bring in what it has drained with --stage",
+        path.display(), persist.display()
+    )]
+    InPersist {
+        /// What the user named.
+        path: PathBuf,
+        /// The persist directory.
+        persist: PathBuf,
+    },
     /// Each rank has files of its own.
     #[error(
         "--stage-in fills one tree for all processes, but with --scope rank each rank has its own; \
@@ -83,9 +141,15 @@ impl StageError {
     /// Exit code of a command that ends with this error.
     pub(super) fn exit_code(&self) -> i32 {
         match self {
-            StageError::Missing { .. } | StageError::OfRanks | StageError::Overlap { .. } => {
-                EXIT_USAGE
-            }
+            StageError::Missing { .. }
+            | StageError::GoneBefore { .. }
+            | StageError::Special { .. }
+            | StageError::NoName { .. }
+            | StageError::Taken { .. }
+            | StageError::NotPrivate { .. }
+            | StageError::InPersist { .. }
+            | StageError::OfRanks
+            | StageError::Overlap { .. } => EXIT_USAGE,
             StageError::NoRoom { .. } | StageError::Changed { .. } | StageError::Late { .. } => {
                 EXIT_FAILURE
             }

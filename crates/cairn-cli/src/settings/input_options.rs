@@ -34,7 +34,7 @@ pub struct InputArguments {
     /// not drained. Files that the job has changed, removed or made stay as they are; a file that
     /// has changed at the source is copied again. With --stage=on-demand, data follow while the
     /// command runs, files that it opens first [default: none]
-    #[arg(long, value_name = "SOURCE[:PATH]", env = "CAIRN_STAGE_IN", value_delimiter = ',')]
+    #[arg(long, value_name = "SOURCE[:PATH]", env = "CAIRN_STAGE_IN")]
     pub stage_in: Vec<String>,
     #[command(flatten)]
     pub limits: LimitArguments,
@@ -133,7 +133,8 @@ impl InputRequest {
             true => settings.inputs.map(OneOrMore::into_vec).unwrap_or_default(),
             false => sources,
         };
-        let named = sources.iter().map(|source| input(source, mount)).collect::<Result<_>>()?;
+        let sources = sources.iter().flat_map(|value| parts(value));
+        let named = sources.map(|source| input(source, mount)).collect::<Result<_>>()?;
         let time = |option, text: Option<String>| {
             let read = |text: String| duration::argument(&text).map(Duration::from_secs_f64);
             text.map(read).transpose().map_err(|problem| refused(option, problem))
@@ -181,6 +182,13 @@ fn slots(value: &str) -> Result<SlotPolicy> {
         return Err(refused("--slots", format!("{} is not a directory", directory.display())));
     }
     Ok(SlotPolicy { directory, count })
+}
+
+/// Splits a list with commas. A comma in the name of a source that exists is none of the list.
+fn parts(value: &str) -> Vec<&str> {
+    let source = value.rsplit_once(':').map_or(value, |(source, _)| source);
+    let is_one = [value, source].iter().any(|path| Path::new(path).exists());
+    if is_one { vec![value] } else { value.split(',').collect() }
 }
 
 /// Parses one value of `--stage-in`.
@@ -235,6 +243,7 @@ mod tests {
         let scratch = std::env::temp_dir().join(format!("cairn-input-{}", std::process::id()));
         std::fs::create_dir_all(scratch.join("mesh")).expect("a scratch directory");
         std::fs::write(scratch.join("a:b"), "x").expect("writes");
+        std::fs::write(scratch.join("c,d"), "x").expect("writes");
         let scratch = scratch.canonicalize().expect("is there");
         let at = |value: &str| input(&format!("{}/{value}", scratch.display()), "/cairn");
         for (value, source, path) in [
@@ -248,6 +257,8 @@ mod tests {
             assert_eq!(found.source, scratch.join(source), "{value}");
             assert_eq!(found.path.to_string(), path, "{value}");
         }
+        let list = |value: &str| parts(&value.replace('@', &scratch.display().to_string())).len();
+        assert_eq!(["@/mesh,@/a:b:x", "@/c,d", "@/c,d:x"].map(list), [2, 1, 1]);
         for (value, part) in [
             ("mesh:/elsewhere/in", "relative to the prefix, write elsewhere/in"),
             ("mesh:../x", "not a path"),

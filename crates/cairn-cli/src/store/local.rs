@@ -86,14 +86,13 @@ pub struct Expected {
     pub crc32c: u32,
 }
 
-/// Copies a local file into the store with its attributes. Returns the CRC32C of its data; None,
+/// Copies a local file into the store with its attributes, or with those of `like`. Returns the CRC32C of its data; None,
 /// and leaves no file, if its content is not the expected one. `advance` is called with the number
 /// of bytes of each part; its error ends the copy.
 pub fn copy_in(
-    mut source: File,
-    source_path: &Path,
-    volume: &Volume,
-    inner: &FilePath,
+    (mut source, source_path): (File, &Path),
+    like: Option<&File>,
+    (volume, inner): (&Volume, &FilePath),
     expected: Option<Expected>,
     advance: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Option<u32>> {
@@ -128,7 +127,9 @@ pub fn copy_in(
     if expected.is_some_and(|expected| (expected.bytes, expected.crc32c) != (bytes, crc32c)) {
         return Ok(None);
     }
-    target.set_extended(&Extended::read(&source))?;
+    let like = like.unwrap_or(&source);
+    let metadata = like.metadata().map_err(Error::file("look at", source_path))?;
+    target.set_extended(&Extended::read(like))?;
     target.finish(metadata.mode(), mtime_ns(&metadata))?;
     Ok(Some(crc32c))
 }

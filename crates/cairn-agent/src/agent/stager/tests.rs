@@ -12,7 +12,7 @@ use crate::bring::source::CHUNK_BYTES;
 use crate::persist::ledger::Ledger;
 use crate::persist::manifest::Copy;
 use crate::store::extended::Extended;
-use crate::store::inputs::{Inputs, SourceState, StagedFile};
+use crate::store::inputs::{Content, Inputs, Made, SourceState, Staged};
 use crate::store::write::AbsentFile;
 use crate::store::write::Original;
 use crate::test_store::{TestStore, path};
@@ -435,8 +435,10 @@ fn with_inputs(files: &[(&str, &str)]) -> (TestStore, Shared) {
         let there = store.volume.attributes(&path(name)).expect("it is there");
         let state = SourceState::of(&source.metadata().expect("is there"));
         let (inode, version) = (there.inode.0, there.version);
-        let staged = StagedFile { source, state, crc32c: None, inode, version };
-        inputs.files.insert(path(name), staged);
+        let made = Made { inode, version, mode: 0o644, mtime_ns: 7, crc32c: None };
+        let content = Content::File(state);
+        let staged = Staged { source, content, made: Some(made), before: None };
+        inputs.staged.insert(path(name), staged);
     }
     inputs.save(&store.path).expect("saves");
     (store, shared)

@@ -10,24 +10,24 @@
 
 use cairn_agent::model::path::{FilePath, building_place};
 use cairn_agent::store::extended::Extended;
-use cairn_agent::store::inputs::{Inputs, SourceState, StagedFile};
-use cairn_agent::store::node::Tree;
+use cairn_agent::store::inputs::{Content, Inputs, Made, SourceState, Staged};
+use cairn_agent::store::node::{Kind, Tree};
 use cairn_agent::store::volume::Volume;
-use cairn_agent::store::write::{AbsentFile, Original};
+use cairn_agent::store::write::{AbsentFile, Original, set_mtime};
 use cairn_core::{InodeId, ROOT, RenameMode};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{self, File};
-use std::os::unix::ffi::OsStrExt;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::limit::Limit;
 use super::reuse::Reusable;
 use super::site::Site;
 use super::sources::{Found, Outside, open};
-use super::{ALL_RIGHTS, for_each, lock, restrict};
+use super::{ALL_RIGHTS, for_each, lock};
 use crate::create::claim::Claim;
 use crate::drain::checkpoints;
 use crate::error::{Error, Result, StageError};
@@ -42,8 +42,6 @@ use crate::store::{building, local, locate};
 const SAVE_EVERY: Duration = Duration::from_secs(2);
 /// Mode of directories above inputs that the user did not name.
 const PARENT_MODE: u32 = 0o755;
-/// Inode number of a file that is still to be staged. No file has it.
-pub const TO_COME: u32 = 0;
 
 /// Stages the inputs that `request` names, and those named for the job before, as far as they are
 /// not in the store. Errors: a source is missing, cannot be read or changes; the store has no room;
@@ -57,31 +55,23 @@ pub fn stage(claim: &Claim, request: &InputRequest, stage: Stage, quiet: bool) -
     }
     let volumes = claim.store.volumes()?;
     let [volume] = &volumes[..] else { return Err(Error::Stage(StageError::OfRanks)) };
-    let deadline = request.timeout.map(|timeout| (Instant::now() + timeout, timeout));
-    let mut found = Found::default();
-    for input in &inputs.named {
-        found.walk(input, &inputs)?;
-    }
+    let limit = Limit::begin(request.timeout);
     let tree = volume.tree()?;
-    let mut told = Told::default();
-    found.files.retain(|file| is_wanted(file, &inputs, &tree, &mut told));
+    let found = Found::look(&inputs, &tree)?;
+    let Plan { found, told } = Plan::of(found, &inputs, &tree)?;
     told.lines(&found).iter().filter(|_| !quiet).for_each(|line| say(claim, line));
-    // Programs have run since these were made, unless the command that made them was cut off.
-    let was_cut_off = inputs.files.values().any(|file| file.inode == TO_COME);
-    let is_new = |path: &FilePath| {
-        let is_made = tree.contains_key(path) || inputs.others.contains_key(path);
-        !path.is_root() && (!is_made || was_cut_off)
-    };
-    found.directories.retain(|one| is_new(&one.path));
-    found.links.retain(|one| is_new(&one.path));
-    for file in &found.files {
-        let (source, state) = (file.source.clone(), SourceState::of(&file.metadata));
-        let staged = StagedFile { source, state, crc32c: None, inode: TO_COME, version: 0 };
-        inputs.files.insert(file.path.clone(), staged);
+    // What an earlier command was about to stage, and has gone at the source, is not to come.
+    inputs.staged.retain(|_, staged| staged.made.is_some());
+    for one in found.all() {
+        let before = tree.get(&one.path).map(|node| (node.inode, node.version));
+        let (source, content) = (one.source.clone(), one.content.clone());
+        let staged = Staged { source, content, made: None, before };
+        inputs.staged.insert(one.path.clone(), staged);
     }
     // Also if nothing is to be staged: what is named now counts for the next run.
     inputs.save(directory)?;
-    let reusable = Reusable::beside(directory, &request.reuse);
+    limit.set_total(found.files.len());
+    let reusable = Reusable::beside(directory, &request.reuse)?;
     let staging = Staging {
         directory,
         volume,
@@ -90,27 +80,20 @@ pub fn stage(claim: &Claim, request: &InputRequest, stage: Stage, quiet: bool) -
         reused: AtomicU64::new(0),
         site: request.slots.as_ref().map(|slots| Site::new(slots, claim, quiet)),
         record: Mutex::new((inputs, Instant::now())),
-        deadline,
-        total: found.files.len(),
+        limit: &limit,
     };
     let bytes: u64 = found.files.iter().map(|file| file.metadata.len()).sum();
     let is_on_demand = matches!(stage, Stage::OnDemand(_)) && claim.is_new;
     if !found.files.is_empty() {
         building::begin(volume)?;
     }
-    let restricted = staging.open_up(&found.files, &tree)?;
-    staging.names(&found)?;
-    let staged = match is_on_demand {
-        true => staging.announce(&found.files),
-        false => staging.bring(&found.files, (bytes, quiet)),
-    };
-    staging.save()?;
+    let restricted = staging.open_up(&found, &tree)?;
+    staging.names(&found, &tree)?;
+    let staged = staging.bring(&found.files, is_on_demand, (bytes, quiet));
     building::clear(&volumes);
-    let directories = found.directories.iter().map(|one| (&one.path, one.metadata.mode()));
-    let restricted = restricted.iter().map(|(path, mode)| (path, *mode));
-    let all: Vec<(&FilePath, u32)> = restricted.chain(directories).collect();
-    restrict(&volumes, all.into_iter().rev())?;
-    staged?;
+    let finished = staging.finish(&found, restricted);
+    staging.save()?;
+    staged.and(finished)?;
     if !quiet && !found.files.is_empty() {
         let files = count(found.files.len() as u64, "input file");
         let done =
@@ -166,32 +149,86 @@ impl Told {
     }
 }
 
-/// Whether an input file is to be staged.
-fn is_wanted(file: &Outside, inputs: &Inputs, tree: &Tree, told: &mut Told) -> bool {
-    let known = inputs.files.get(&file.path);
-    let there = tree.get(&file.path);
-    let is_same = known.is_some_and(|known| {
-        (&known.source, known.state) == (&file.source, SourceState::of(&file.metadata))
-    });
+/// What is to be staged of what there is.
+struct Plan {
+    found: Found,
+    told: Told,
+}
+
+impl Plan {
+    /// Decides what is to be staged. Errors: a directory that the user names would have to replace
+    /// a file of the job.
+    fn of(mut found: Found, inputs: &Inputs, tree: &Tree) -> Result<Plan> {
+        let mut told = Told::default();
+        for named in &inputs.named {
+            let is_directory = found.directories.iter().any(|one| one.path == named.path);
+            let is_own = tree.get(&named.path).is_some_and(|node| {
+                node.kind != Kind::Directory && !inputs.is_unchanged(&named.path, node)
+            });
+            if is_directory && is_own && !inputs.staged.contains_key(&named.path) {
+                let (source, path) = (named.source.clone(), named.path.to_string());
+                return Err(Error::Stage(StageError::Taken { source_path: source, path }));
+            }
+        }
+        // Directories first, parents before what is in them.
+        let mut gone: HashSet<FilePath> = HashSet::new();
+        let is_below = |path: &FilePath, gone: &HashSet<FilePath>| {
+            path.split().is_some_and(|(parent, _)| gone.contains(&parent))
+        };
+        found.directories.retain(|one| {
+            let verdict = verdict(one, inputs, tree);
+            let is_lost = verdict == Verdict::Own || is_below(&one.path, &gone);
+            if is_lost {
+                gone.insert(one.path.clone());
+            }
+            !is_lost && verdict != Verdict::There && !one.path.is_root()
+        });
+        let mut is_wanted = |one: &Outside| {
+            if is_below(&one.path, &gone) {
+                return false;
+            }
+            let verdict = verdict(one, inputs, tree);
+            told.own += u64::from(verdict == Verdict::Own && tree.contains_key(&one.path));
+            told.changed += u64::from(verdict == Verdict::Changed);
+            matches!(verdict, Verdict::New | Verdict::Changed)
+        };
+        found.files.retain(&mut is_wanted);
+        found.links.retain(&mut is_wanted);
+        Ok(Plan { found, told })
+    }
+}
+
+/// Whether something outside is to be staged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// The store does not have it.
+    New,
+    /// The store has it, but the source has changed.
+    Changed,
+    /// The store has it.
+    There,
+    /// Programs have something else there, or have removed it.
+    Own,
+}
+
+fn verdict(one: &Outside, inputs: &Inputs, tree: &Tree) -> Verdict {
+    let (known, there) = (inputs.staged.get(&one.path), tree.get(&one.path));
     match (known, there) {
-        // An earlier command was about to stage it, and no program has run since.
-        (Some(StagedFile { inode: TO_COME, .. }), _) => true,
-        (None, None) => true,
-        (None, Some(_)) => {
-            told.own += 1;
-            false
-        }
-        // Programs have it, or what they made of it, or have removed it.
-        (Some(_), None) => false,
-        (Some(_), Some(_)) if is_same => false,
-        (Some(_), Some(node)) if !inputs.is_unchanged(&file.path, node) => {
-            told.own += 1;
-            false
-        }
-        (Some(_), Some(_)) => {
-            told.changed += 1;
-            true
-        }
+        (None, None) => Verdict::New,
+        // Two inputs, or an input and what was drained, share a directory.
+        (None, Some(node)) if node.kind == Kind::Directory && one.is_directory() => Verdict::There,
+        (None, Some(_)) => Verdict::Own,
+        (Some(staged), None) if staged.made.is_none() => Verdict::New,
+        (Some(_), None) => Verdict::Own,
+        (Some(staged), Some(node)) => match staged.is_unchanged(node) {
+            true if staged.made.is_none() => Verdict::New,
+            true if (&staged.source, &staged.content) == (&one.source, &one.content) => {
+                Verdict::There
+            }
+            true => Verdict::Changed,
+            false if node.kind == Kind::Directory && one.is_directory() => Verdict::There,
+            false => Verdict::Own,
+        },
     }
 }
 
@@ -208,19 +245,18 @@ struct Staging<'a> {
     site: Option<Site>,
     /// The record, and when it was last saved.
     record: Mutex<(Inputs, Instant)>,
-    /// When the time is over, and how long it was.
-    deadline: Option<(Instant, Duration)>,
-    /// Number of files to stage.
-    total: usize,
+    limit: &'a Limit,
 }
 
 impl Staging<'_> {
-    /// Makes the directories above files that are to be staged, or gives their owner all
-    /// permissions there. Returns the directories whose owner had less, with their modes.
-    fn open_up(&self, files: &[Outside], tree: &Tree) -> Result<BTreeMap<FilePath, u32>> {
+    /// Makes the directories above everything that is to be staged, except for those that are
+    /// staged themselves, and gives their owner all permissions there. Returns the directories
+    /// whose owner had less, with their modes.
+    fn open_up(&self, found: &Found, tree: &Tree) -> Result<BTreeMap<FilePath, u32>> {
+        let own: HashSet<&FilePath> = found.directories.iter().map(|one| &one.path).collect();
         let mut parents: BTreeSet<FilePath> = BTreeSet::new();
-        for file in files {
-            let mut parent = file.path.split().map(|(parent, _)| parent);
+        for one in found.all() {
+            let mut parent = one.path.split().map(|(parent, _)| parent);
             while let Some(path) = parent.filter(|path| !path.is_root()) {
                 parent = path.split().map(|(parent, _)| parent);
                 if !parents.insert(path) {
@@ -229,17 +265,18 @@ impl Staging<'_> {
             }
         }
         let mut restricted = BTreeMap::new();
-        for path in parents {
+        for path in parents.into_iter().filter(|path| !own.contains(path)) {
             match tree.get(&path) {
                 None => {
                     local::make_directory(self.volume, &path, PARENT_MODE, &Extended::default())?;
-                    self.note_other(&path)?;
+                    let content = Content::Directory(PARENT_MODE);
+                    let source = PathBuf::new();
+                    let staged = Staged { source, content, made: None, before: None };
+                    lock(&self.record).0.staged.insert(path.clone(), staged);
+                    self.note(&path, None)?;
                 }
                 Some(node) if node.mode & ALL_RIGHTS != ALL_RIGHTS => {
-                    let (fs, caller) = (self.volume.fs(), self.volume.caller());
-                    let mode = node.mode & 0o7777 | ALL_RIGHTS;
-                    let set = fs.set_mode(&caller, InodeId(node.inode), mode);
-                    set.map_err(self.volume.error("set the attributes of", &path))?;
+                    self.set_mode(&path, InodeId(node.inode), node.mode | ALL_RIGHTS)?;
                     restricted.insert(path, node.mode);
                 }
                 Some(_) => {}
@@ -248,81 +285,127 @@ impl Staging<'_> {
         Ok(restricted)
     }
 
+    fn set_mode(&self, path: &FilePath, inode: InodeId, mode: u32) -> Result<()> {
+        let set = self.volume.fs().set_mode(&self.volume.caller(), inode, mode & 0o7777);
+        Ok(set.map_err(self.volume.error("set the attributes of", path))?)
+    }
+
     /// Makes directories, with all permissions for their owner, and symbolic links.
-    fn names(&self, found: &Found) -> Result<()> {
+    fn names(&self, found: &Found, tree: &Tree) -> Result<()> {
         for one in &found.directories {
+            self.remove_other(one, tree)?;
             let extended = File::open(&one.source).map(Extended::read).unwrap_or_default();
             let mode = one.metadata.mode() | ALL_RIGHTS;
             local::make_directory(self.volume, &one.path, mode, &extended)?;
-            self.note_other(&one.path)?;
         }
         for one in &found.links {
-            let target = fs::read_link(&one.source).map_err(Error::file("read", &one.source))?;
+            self.remove_other(one, tree)?;
+            let Content::Symlink(target) = &one.content else { continue };
             let mtime_ns = local::mtime_ns(&one.metadata);
-            local::make_symlink(self.volume, &one.path, target.as_os_str().as_bytes(), mtime_ns)?;
-            self.note_other(&one.path)?;
+            local::make_symlink(self.volume, &one.path, target, mtime_ns)?;
+            self.note(&one.path, None)?;
+        }
+        for one in &found.files {
+            self.remove_other(one, tree)?;
         }
         Ok(())
     }
 
-    /// Stages the data of files, several at a time, the largest first. Names of one file become
-    /// names of one file again.
-    fn bring(&self, files: &[Outside], (bytes, quiet): (u64, bool)) -> Result<()> {
-        let mut first: HashMap<(u64, u64), &FilePath> = HashMap::new();
+    /// Removes an unchanged input whose source has become something of another kind.
+    fn remove_other(&self, one: &Outside, tree: &Tree) -> Result<()> {
+        let (fs, caller) = (self.volume.fs(), self.volume.caller_as_user());
+        let removed = match tree.get(&one.path) {
+            Some(node) if node.kind != one.content.kind() => match node.kind {
+                Kind::Directory => fs.remove_directory(&caller, ROOT, one.path.as_bytes()),
+                Kind::File | Kind::Symlink => fs.unlink(&caller, ROOT, one.path.as_bytes()),
+            },
+            _ => return Ok(()),
+        };
+        Ok(removed.map_err(self.volume.error("replace", &one.path))?)
+    }
+
+    /// Gives directories their own modes and times, and the `restricted` ones theirs. The content
+    /// of a directory comes before the directory.
+    fn finish(&self, found: &Found, restricted: BTreeMap<FilePath, u32>) -> Result<()> {
+        for one in found.directories.iter().rev() {
+            let inode = self.volume.attributes(&one.path)?.inode;
+            self.set_mode(&one.path, inode, one.metadata.mode())?;
+            let set = set_mtime(self.volume, inode, local::mtime_ns(&one.metadata));
+            set.map_err(self.volume.error("set the time of", &one.path))?;
+            self.note(&one.path, None)?;
+        }
+        for (path, mode) in restricted.iter().rev() {
+            self.set_mode(path, self.volume.attributes(path)?.inode, *mode)?;
+        }
+        Ok(())
+    }
+
+    /// Stages files, several at a time, the largest first. With `is_on_demand`, the agent brings
+    /// their data while programs run, except for those that are on this node. Names of one file
+    /// become names of one file again.
+    fn bring(
+        &self,
+        files: &[Outside],
+        is_on_demand: bool,
+        (bytes, quiet): (u64, bool),
+    ) -> Result<()> {
+        let mut first: HashMap<(u64, u64), &Outside> = HashMap::new();
         let (mut copies, mut links) = (Vec::new(), Vec::new());
         for file in files {
             let key = (file.metadata.dev(), file.metadata.ino());
             match first.get(&key) {
                 Some(&other) if file.metadata.nlink() > 1 => links.push((file, other)),
                 _ => {
-                    first.insert(key, &file.path);
+                    first.insert(key, file);
                     copies.push(file);
                 }
             }
         }
         copies.sort_by_key(|file| std::cmp::Reverse(file.metadata.len()));
-        let progress = Mutex::new(Progress::new("staging in", bytes, quiet));
+        let progress = Mutex::new(Progress::new("staging in", bytes, quiet || is_on_demand));
         for_each(&copies, |&file| {
             let mut advance = |bytes| {
                 lock(&progress).advance(bytes);
                 self.site.iter().for_each(Site::renew);
-                self.check_time()
+                self.limit.check()
             };
             let no_room = |error| match error {
                 Error::Agent(cairn_agent::Error::Store {
                     source: cairn_core::Error::NoSpace,
                     ..
-                }) => Error::Stage(StageError::NoRoom {
-                    path: file.source.clone(),
-                    bytes: human(bytes),
-                }),
+                }) => {
+                    let (path, bytes) = (file.source.clone(), human(bytes));
+                    Error::Stage(StageError::NoRoom { path, bytes })
+                }
                 error => error,
             };
-            let crc32c = self.copy(file, &mut advance).map_err(no_room)?;
-            self.note(file, Some(crc32c))
+            let crc32c = match self.copy_kept(file, &mut advance).map_err(no_room)? {
+                Some(crc32c) => Some(crc32c),
+                // Files without a length may have data all the same, in /proc for example.
+                None if is_on_demand && file.metadata.len() > 0 => self.announce(file)?,
+                None => Some(self.copy(file, &mut advance).map_err(no_room)?),
+            };
+            self.note(&file.path, crc32c)
         })?;
         for (file, other) in links {
-            let crc32c = lock(&self.record).0.files.get(other).and_then(|known| known.crc32c);
-            self.link(other, &file.path)?;
-            self.note(file, crc32c)?;
+            self.link(&other.path, &file.path)?;
+            let made = lock(&self.record).0.staged.get(&other.path).and_then(|it| it.made);
+            self.note(&file.path, made.and_then(|made| made.crc32c))?;
         }
         Ok(())
     }
 
-    /// Copies a file into the store, from this node if an earlier job has kept it. Returns the
-    /// CRC32C of its data. Errors: it changed meanwhile.
+    /// Copies a file into the store. Returns the CRC32C of its data. Errors: it changed meanwhile.
     fn copy(&self, file: &Outside, advance: &mut dyn FnMut(u64) -> Result<()>) -> Result<u32> {
-        if let Some(crc32c) = self.copy_kept(file, advance)? {
-            return Ok(crc32c);
-        }
         let state = SourceState::of(&file.metadata);
         if let Some(site) = &self.site {
-            site.enter(&|| self.check_time())?;
+            site.enter(&|| self.limit.check())?;
         }
         let copied = self.build(file, |built| {
             let source = open(&file.source)?;
             let other = source.try_clone().map_err(Error::file("open", &file.source))?;
-            let copied = local::copy_in(other, &file.source, self.volume, built, None, advance)?;
+            let copied =
+                local::copy_in((other, &file.source), None, (self.volume, built), None, advance)?;
             let now = source.metadata().map_err(Error::file("look at", &file.source))?;
             Ok(copied.filter(|_| SourceState::of(&now) == state))
         })?;
@@ -362,7 +445,9 @@ impl Staging<'_> {
         };
         let volume = self.volume;
         let copied = self.build(file, |built| {
-            local::copy_in(kept, &name, volume, built, Some(expected), advance)
+            // What the source is now counts, not what an earlier job has made of its copy.
+            let like = open(&file.source)?;
+            local::copy_in((kept, &name), Some(&like), (volume, built), Some(expected), advance)
         })?;
         match copied {
             Some(_) => drop(self.reused.fetch_add(1, Ordering::Relaxed)),
@@ -371,23 +456,14 @@ impl Staging<'_> {
         Ok(copied)
     }
 
-    /// Makes files whose data the agent stages in while programs run, except for those that are on
-    /// this node.
-    fn announce(&self, files: &[Outside]) -> Result<()> {
-        for file in files {
-            if let Some(crc32c) = self.copy_kept(file, &mut |_| Ok(()))? {
-                self.note(file, Some(crc32c))?;
-                continue;
-            }
-            let extended = Extended::read(open(&file.source)?);
-            let (bytes, mode) = (file.metadata.len(), file.metadata.mode());
-            let mtime_ns = local::mtime_ns(&file.metadata);
-            // Nobody has read the data yet.
-            let original = Original { bytes, crc32c: 0, mode, mtime_ns };
-            AbsentFile::create(self.volume, &file.path, &original, &extended)?;
-            self.note(file, None)?;
-        }
-        Ok(())
+    /// Makes a file whose data the agent stages in while programs run. Nobody knows their checksum.
+    fn announce(&self, file: &Outside) -> Result<Option<u32>> {
+        let extended = Extended::read(open(&file.source)?);
+        let (bytes, mode) = (file.metadata.len(), file.metadata.mode());
+        let mtime_ns = local::mtime_ns(&file.metadata);
+        let original = Original { bytes, crc32c: 0, mode, mtime_ns };
+        AbsentFile::create(self.volume, &file.path, &original, &extended)?;
+        Ok(None)
     }
 
     fn link(&self, other: &FilePath, path: &FilePath) -> Result<()> {
@@ -404,19 +480,18 @@ impl Staging<'_> {
         Ok(linked.map_err(self.volume.error("give another name to", other))?)
     }
 
-    /// Records that a directory or symbolic link was made for the inputs.
-    fn note_other(&self, path: &FilePath) -> Result<()> {
-        let inode = self.volume.attributes(path)?.inode.0;
-        lock(&self.record).0.others.insert(path.clone(), inode);
-        Ok(())
-    }
-
-    /// Records that a file is in the store.
-    fn note(&self, file: &Outside, crc32c: Option<u32>) -> Result<()> {
-        let there = self.volume.attributes(&file.path)?;
+    /// Records that something is in the store as it is to be; `crc32c` is that of a file's data.
+    fn note(&self, path: &FilePath, crc32c: Option<u32>) -> Result<()> {
+        let there = self.volume.attributes(path)?;
+        let (inode, version) = (there.inode.0, there.version);
+        let (mode, mtime_ns) = (there.mode & 0o7777, there.modified.0);
         let mut record = lock(&self.record);
-        if let Some(staged) = record.0.files.get_mut(&file.path) {
-            (staged.inode, staged.version, staged.crc32c) = (there.inode.0, there.version, crc32c);
+        if let Some(staged) = record.0.staged.get_mut(path) {
+            staged.made = Some(Made { inode, version, mode, mtime_ns, crc32c });
+            staged.before = None;
+            if matches!(staged.content, Content::File(_)) {
+                self.limit.note_file();
+            }
         }
         if record.1.elapsed() < SAVE_EVERY {
             return Ok(());
@@ -429,19 +504,6 @@ impl Staging<'_> {
     fn save(&self) -> Result<()> {
         Ok(lock(&self.record).0.save(self.directory)?)
     }
-
-    fn check_time(&self) -> Result<()> {
-        match self.deadline {
-            Some((deadline, limit)) if Instant::now() > deadline => {
-                let record = lock(&self.record);
-                let left = record.0.files.values().filter(|file| file.inode == TO_COME).count();
-                let (here, total) = (self.total - left.min(self.total), self.total);
-                let limit = duration::human(limit.as_secs_f64());
-                Err(Error::Stage(StageError::Late { limit, here, total }))
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 /// Keeps the inputs of a job that are tagged reusable and that nobody has changed on this node, for
@@ -453,13 +515,13 @@ pub fn keep(claim: &Claim, policy: &ReusePolicy) -> Result<Option<String>> {
     if policy.lease.is_zero() || files.is_empty() {
         return Ok(None);
     }
-    files.sort_by_key(|(_, staged)| std::cmp::Reverse(staged.state.bytes));
-    let reusable = Reusable::beside(claim.store.directory(), policy);
+    files.sort_by_key(|(_, _, state)| std::cmp::Reverse(state.bytes));
+    let reusable = Reusable::beside(claim.store.directory(), policy)?;
     let (mut kept, mut bytes, mut left) = (0, 0, 0);
-    for (path, staged) in &files {
+    for (path, source, state) in &files {
         let Some((volume, inner)) = locate(&volumes, path) else { continue };
-        match reusable.keep(volume, &inner, staged)? {
-            true => (kept, bytes) = (kept + 1, bytes + staged.state.bytes),
+        match reusable.keep(volume, &inner, (source, *state))? {
+            true => (kept, bytes) = (kept + 1, bytes + state.bytes),
             false => left += 1,
         }
     }

@@ -11,20 +11,19 @@
 
 use cairn_agent::model::path::FilePath;
 use cairn_agent::model::store_file::{self, MustSurvive};
-use cairn_agent::store::inputs::{SourceState, StagedFile};
+use cairn_agent::store::inputs::{SourceState, open_source, read_path, write_path};
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::Volume;
 use cairn_platform::checksum;
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StageError};
 use crate::settings::input_options::ReusePolicy;
 use crate::store::REUSABLE;
 use crate::store::local::Expected;
@@ -33,8 +32,8 @@ use crate::store::local::Expected;
 const FORMAT: u32 = 1;
 /// Largest record that is read, in bytes.
 const RECORD_BYTES_MAX: usize = 64 << 10;
-/// Permission bits of a kept file that the user needs.
-const READABLE: u32 = 0o400;
+/// Number of hexadecimal digits of the name of a kept file.
+const KEY_DIGITS: usize = 32;
 
 /// Kept inputs of a user.
 pub struct Reusable {
@@ -49,6 +48,7 @@ pub struct Reusable {
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     format: u32,
+    #[serde(serialize_with = "write_path", deserialize_with = "read_path")]
     source: PathBuf,
     state: SourceState,
     crc32c: u32,
@@ -58,11 +58,16 @@ struct Record {
 }
 
 impl Reusable {
-    /// The kept inputs for the stores beside `store`.
-    pub fn beside(store: &Path, policy: &ReusePolicy) -> Reusable {
-        let beside = || store.parent().unwrap_or(store).join(REUSABLE);
-        let directory = policy.directory.clone().unwrap_or_else(beside);
-        Reusable { directory, lease: policy.lease, bytes_max: policy.bytes_max, begun: now() }
+    /// The kept inputs for the stores beside `store`. Errors: the directory of the policy is not
+    /// this user's alone.
+    pub fn beside(store: &Path, policy: &ReusePolicy) -> Result<Reusable> {
+        let directory = match &policy.directory {
+            Some(directory) => own_part(directory),
+            None => store.parent().unwrap_or(store).join(REUSABLE),
+        };
+        check_private(&directory)?;
+        let ReusePolicy { lease, bytes_max, .. } = *policy;
+        Ok(Reusable { directory, lease, bytes_max, begun: now() })
     }
 
     /// Returns the kept copy of `source`, which is in `state` now, and what its data must be; None
@@ -75,7 +80,10 @@ impl Reusable {
             forget(&name);
             return None;
         }
-        let file = File::open(&name).ok()?;
+        let file = open_source(&name).ok()?;
+        if !file.metadata().is_ok_and(|found| found.is_file()) {
+            return None;
+        }
         self.use_now(&name, &mut record);
         Some((file, name, Expected { bytes: state.bytes, crc32c: record.crc32c }))
     }
@@ -91,12 +99,17 @@ impl Reusable {
         forget(&self.directory.join(key(source)));
     }
 
-    /// Keeps the file at `inner` of a store, which is an unchanged copy of `staged.source`. Returns
+    /// Keeps the file at `inner` of a store, which is an unchanged copy of `source`. Returns
     /// false if it does not fit. Errors: it cannot be read or written.
-    pub fn keep(&self, volume: &Volume, inner: &FilePath, staged: &StagedFile) -> Result<bool> {
-        let name = self.directory.join(key(&staged.source));
+    pub fn keep(
+        &self,
+        volume: &Volume,
+        inner: &FilePath,
+        (source, state): (&Path, SourceState),
+    ) -> Result<bool> {
+        let name = self.directory.join(key(source));
         if let Some(mut known) = load(&record_of(&name)) {
-            if (&known.source, known.state) == (&staged.source, staged.state) {
+            if (known.source.as_path(), known.state) == (source, state) {
                 self.use_now(&name, &mut known);
                 return Ok(true);
             }
@@ -105,8 +118,8 @@ impl Reusable {
         std::os::unix::fs::DirBuilderExt::mode(options.recursive(true), 0o700);
         options.create(&self.directory).map_err(Error::file("make", &self.directory))?;
         // A file that does not fit even alone must not cost others their place.
-        let fits_alone = self.bytes_max.is_none_or(|bytes_max| staged.state.bytes <= bytes_max);
-        if !fits_alone || !self.make_room(staged.state.bytes)? {
+        let fits_alone = self.bytes_max.is_none_or(|bytes_max| state.bytes <= bytes_max);
+        if !fits_alone || !self.make_room(state.bytes)? {
             return Ok(false);
         }
         let temporary = name.with_extension(format!("{}.new", std::process::id()));
@@ -114,7 +127,7 @@ impl Reusable {
         let crc32c = crc32c.inspect_err(|_| drop(fs::remove_file(&temporary)))?;
         forget(&name);
         fs::rename(&temporary, &name).map_err(Error::file("rename", &temporary))?;
-        let (source, state) = (staged.source.clone(), staged.state);
+        let source = source.to_path_buf();
         let (used, until) = (now(), now() + self.lease.as_secs());
         let record = Record { format: FORMAT, source, state, crc32c, used, until };
         store_file::replace_json(&record_of(&name), &record, MustSurvive::Process)?;
@@ -174,6 +187,11 @@ fn kept(directory: &Path) -> Vec<Kept> {
     let mut kept = Vec::new();
     for entry in entries.flatten() {
         let (name, Ok(found)) = (entry.path(), entry.metadata()) else { continue };
+        let stem = name.file_stem().unwrap_or_default().as_bytes();
+        if stem.len() != KEY_DIGITS || !stem.iter().all(u8::is_ascii_hexdigit) || !found.is_file() {
+            // Not a name that this file makes.
+            continue;
+        }
         match name.extension() {
             // A record goes with its file.
             Some(extension) if extension == "json" => {}
@@ -222,11 +240,10 @@ fn is_young(path: &Path) -> bool {
     !record_of(path).exists() && now().saturating_sub(changed) < UNRECORDED.as_secs()
 }
 
-/// Copies a file out of a store with its mode and time. Returns the CRC32C of its data.
+/// Copies the data of a file out of a store. Returns their CRC32C.
 fn copy_out(volume: &Volume, inner: &FilePath, path: &Path) -> Result<u32> {
     let _ = fs::remove_file(path);
     let file = volume.open_present(inner)?;
-    let extended = volume.extended(inner, &file.attributes()?)?;
     let mut options = File::options();
     let target = options.write(true).create_new(true).mode(0o600).open(path);
     let target = target.map_err(Error::file("make", path))?;
@@ -247,24 +264,29 @@ fn copy_out(volume: &Volume, inner: &FilePath, path: &Path) -> Result<u32> {
     })?;
     let attributes = summary.attributes;
     target.set_len(attributes.size).map_err(Error::file("write", path))?;
-    extended.give(&target);
-    let mode = attributes.mode & 0o7777 | READABLE;
-    target.set_permissions(Permissions::from_mode(mode)).map_err(Error::file("write", path))?;
-    let modified = attributes.modified.0;
-    let time = Timespec {
-        tv_sec: modified.div_euclid(1_000_000_000),
-        tv_nsec: modified.rem_euclid(1_000_000_000),
-    };
-    let times = Timestamps { last_access: time, last_modification: time };
-    let set = rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW);
-    set.map_err(Error::file("write", path))?;
     Ok(crc32c)
+}
+
+/// The part of a directory that the user named in which this user's files are kept. Others may have
+/// files in the directory itself.
+pub fn own_part(directory: &Path) -> PathBuf {
+    directory.join(format!("cairn-reusable-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// Checks that nobody else can put files into a directory, or read those in it.
+fn check_private(directory: &Path) -> Result<()> {
+    let Ok(found) = directory.symlink_metadata() else { return Ok(()) };
+    let is_own = found.uid() == rustix::process::geteuid().as_raw();
+    match found.is_dir() && is_own && found.mode() & 0o077 == 0 {
+        true => Ok(()),
+        false => Err(Error::Stage(StageError::NotPrivate { path: directory.to_path_buf() })),
+    }
 }
 
 /// Name of the copy of `source`.
 fn key(source: &Path) -> String {
     let digest = Sha256::digest(source.as_os_str().as_bytes());
-    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    digest.iter().take(KEY_DIGITS / 2).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn record_of(name: &Path) -> PathBuf {

@@ -3,15 +3,15 @@
 //! Does not follow links below a source, and does not read files.
 
 use cairn_agent::model::path::FilePath;
-use cairn_agent::store::inputs::{Input, Inputs, StagedFile, open_source};
-use cairn_agent::store::node::Kind;
+use cairn_agent::store::inputs::{Content, Input, Inputs, SourceState, open_source};
+use cairn_agent::store::node::{Kind, Tree};
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::create::staging::inputs::TO_COME;
 use crate::error::{Error, Result, StageError};
 
 /// A file, directory or link outside.
@@ -23,6 +23,15 @@ pub struct Outside {
     pub path: FilePath,
     /// As it was found.
     pub metadata: Metadata,
+    /// Its content, as far as it is looked at here.
+    pub content: Content,
+}
+
+impl Outside {
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        matches!(self.content, Content::Directory(_))
+    }
 }
 
 /// What the sources of a job consist of. Parents come before what is in them. If two inputs have a
@@ -44,11 +53,31 @@ pub struct Found {
 }
 
 impl Found {
-    /// Adds what `input` consists of. Errors: it is missing and was never staged; it cannot be
-    /// listed.
-    pub fn walk(&mut self, input: &Input, known: &Inputs) -> Result<()> {
+    /// Looks at the sources of `inputs`, of which `tree` has some already. Errors: one is missing,
+    /// and the store does not have all of it; it cannot be listed, or is no file or directory; two
+    /// do not go together.
+    pub fn look(inputs: &Inputs, tree: &Tree) -> Result<Found> {
+        let mut found = Found::default();
+        for input in &inputs.named {
+            found.walk(input, inputs, tree)?;
+        }
+        Ok(found)
+    }
+
+    /// Everything.
+    pub fn all(&self) -> impl Iterator<Item = &Outside> {
+        self.directories.iter().chain(&self.links).chain(&self.files)
+    }
+
+    fn walk(&mut self, input: &Input, inputs: &Inputs, tree: &Tree) -> Result<()> {
         let Input { source, path } = input;
         match fs::metadata(source) {
+            Ok(metadata) if !metadata.is_dir() && !metadata.is_file() => {
+                Err(Error::Stage(StageError::Special { path: source.clone() }))
+            }
+            Ok(metadata) if metadata.is_file() && path.is_root() => {
+                Err(Error::Stage(StageError::NoName { path: source.clone() }))
+            }
             Ok(metadata) => {
                 let mut parent = path.split().map(|(parent, _)| parent);
                 while let Some(above) = parent {
@@ -58,14 +87,26 @@ impl Found {
                 self.add(source.clone(), path.clone(), metadata)
             }
             Err(error) if is_missing(&error) => {
-                let is_of_it = |(one, file): (&FilePath, &StagedFile)| {
-                    one.strip_prefix(path).is_some() && file.inode != TO_COME
-                };
-                if !known.files.iter().any(is_of_it) {
-                    return Err(Error::Stage(StageError::missing(source)));
+                let of_it =
+                    inputs.staged.iter().filter(|(one, _)| one.strip_prefix(path).is_some());
+                let is_here =
+                    |path: &FilePath| tree.get(path).is_none_or(|node| node.absence.is_none());
+                let (mut all, mut lacking) = (0, 0);
+                for (path, staged) in of_it {
+                    all += 1;
+                    lacking += usize::from(staged.made.is_none() || !is_here(path));
                 }
-                self.gone.push(source.clone());
-                Ok(())
+                match (all, lacking) {
+                    (0, _) => Err(Error::Stage(StageError::missing(source))),
+                    (_, 0) => {
+                        self.gone.push(source.clone());
+                        Ok(())
+                    }
+                    _ => {
+                        let path = source.clone();
+                        Err(Error::Stage(StageError::GoneBefore { path, lacking }))
+                    }
+                }
             }
             Err(error) => Err(Error::file("look at", source)(error)),
         }
@@ -73,44 +114,44 @@ impl Found {
 
     fn add(&mut self, source: PathBuf, path: FilePath, metadata: Metadata) -> Result<()> {
         let kind = metadata.file_type();
-        let is_of = [
-            (kind.is_dir(), Kind::Directory),
-            (kind.is_file(), Kind::File),
-            (kind.is_symlink(), Kind::Symlink),
-        ];
-        for (_, kind) in is_of.into_iter().filter(|(is_it, _)| *is_it) {
-            self.claim(&path, kind, &source)?;
-        }
-        let one = Outside { source, path, metadata };
-        if kind.is_dir() {
-            let list =
-                || -> std::io::Result<Vec<fs::DirEntry>> { fs::read_dir(&one.source)?.collect() };
-            let mut children = list().map_err(Error::file("list", &one.source))?;
-            children.sort_by_key(fs::DirEntry::file_name);
-            let path = one.path.clone();
-            self.directories.push(one);
-            for child in children {
-                let source = child.path();
-                let metadata = child.metadata().map_err(Error::file("look at", &source))?;
-                self.add(source, path.join(child.file_name().as_bytes()), metadata)?;
-            }
+        let content = if kind.is_dir() {
+            Content::Directory(metadata.mode() & 0o7777)
         } else if kind.is_file() {
-            self.files.push(one);
+            Content::File(SourceState::of(&metadata))
         } else if kind.is_symlink() {
-            self.links.push(one);
+            let target = fs::read_link(&source).map_err(Error::file("read", &source))?;
+            Content::Symlink(target.into_os_string().into_vec())
         } else {
-            self.others.push(one.source);
+            self.others.push(source);
+            return Ok(());
+        };
+        self.claim(&path, content.kind(), &source)?;
+        let one = Outside { source, path, metadata, content };
+        match one.content {
+            Content::File(_) => self.files.push(one),
+            Content::Symlink(_) => self.links.push(one),
+            Content::Directory(_) => {
+                let list = || -> std::io::Result<Vec<fs::DirEntry>> {
+                    fs::read_dir(&one.source)?.collect()
+                };
+                let mut children = list().map_err(Error::file("list", &one.source))?;
+                children.sort_by_key(fs::DirEntry::file_name);
+                let path = one.path.clone();
+                self.directories.push(one);
+                for child in children {
+                    let source = child.path();
+                    let metadata = child.metadata().map_err(Error::file("look at", &source))?;
+                    self.add(source, path.join(child.file_name().as_bytes()), metadata)?;
+                }
+            }
         }
         Ok(())
     }
-}
 
-impl Found {
     /// Records what `path` is. Removes what an earlier input has there. Errors: that is something
     /// of another kind.
     fn claim(&mut self, path: &FilePath, kind: Kind, source: &Path) -> Result<()> {
-        let earlier = self.kinds.insert(path.clone(), kind);
-        match earlier {
+        match self.kinds.insert(path.clone(), kind) {
             Some(earlier) if earlier != kind => {
                 let (source, path) = (source.to_path_buf(), path.to_string());
                 return Err(Error::Stage(StageError::Overlap { source_path: source, path }));
@@ -124,7 +165,7 @@ impl Found {
 }
 
 /// Whether an error says that there is no such file.
-pub fn is_missing(error: &std::io::Error) -> bool {
+fn is_missing(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 

@@ -59,7 +59,8 @@ pub fn build(
     let expected = Expected { bytes: copy.bytes, crc32c: copy.crc32c };
     let target = place_of(inner);
     let built = destination.open_file(path).map_err(Error::from).and_then(|file| {
-        local::copy_in(file, &full_path, volume, &target, Some(expected), &mut |bytes| {
+        let (from, to) = ((file, full_path.as_path()), (volume, &target));
+        local::copy_in(from, None, to, Some(expected), &mut |bytes| {
             advance(bytes);
             Ok(())
         })
