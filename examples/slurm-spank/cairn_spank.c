@@ -2,7 +2,7 @@
  * SPANK plug-in: srun --cairn='OPTIONS' ./sim runs each task as cairn run OPTIONS -- ./sim.
  *
  *     cc -shared -fPIC -O2 -Wall -Wextra -o cairn_spank.so cairn_spank.c
- *     plugstack.conf: required /etc/slurm/cairn/cairn_spank.so cairn=/usr/local/bin/cairn
+ *     plugstack.conf: required /etc/slurm/cairn-spank/cairn_spank.so cairn=/usr/local/bin/cairn
  *
  * Arguments in plugstack.conf:
  *     cairn=PATH       the command (default: /usr/local/bin/cairn)

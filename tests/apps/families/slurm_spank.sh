@@ -20,14 +20,14 @@ E
     printf '#!/bin/sh\necho "$4" >>%s/log\n' "$spank" >"$spank/bin/logger"
     chmod +x "$spank/bin/logger"
     mkdir -p "$scratch/slurm"
-    sed -e "s|/etc/slurm/cairn|$spank|" -e "s|/usr/local/bin/cairn|$spank/cairn default=--discard|" \
+    sed -e "s|/etc/slurm/cairn-spank|$spank|" -e "s|/usr/local/bin/cairn|$spank/cairn default=--discard|" \
         "$spank/plugstack.conf" >"$scratch/slurm/plugstack.conf"
     if [ -n "$long" ] && ! make --silent -C "$spank" >"$scratch/spank.log" 2>&1; then
         fails "the plug-in compiles" "$(cat "$scratch/spank.log")"
         return 0
     fi
 fi
-slurm_gres='' slurm_lines="$(sed "s|/etc/slurm/cairn|$spank|" "$repository/examples/slurm-spank/slurm.conf")
+slurm_gres='' slurm_lines="$(sed "s|/etc/slurm/cairn-spank|$spank|" "$repository/examples/slurm-spank/slurm.conf")
 TaskProlog=$spank/task-prolog"
 begin_slurm || return 0
 
