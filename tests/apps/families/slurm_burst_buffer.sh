@@ -46,7 +46,7 @@ target() { "$B/cairn" target "$1" --control "$bb/control" "${@:2}"; }
 wait_for() {
     local deadline=$((SECONDS + 45))
     until "$@"; do
-        [ "$SECONDS" -lt "$deadline" ] || { echo "not within 45 s: $*" >&2; scontrol show job >&2; cat "$bb"/state/*/output >&2; exit 1; }
+        [ "$SECONDS" -lt "$deadline" ] || { echo "not within 45 s: $*" >&2; squeue --noheader >&2; tail -n 9 "$bb"/log "$bb"/state/*/output said >&2; exit 1; }
         sleep 0.05
     done
 }
@@ -63,8 +63,12 @@ hold() { rm -f "$bb"/held/*; touch "$bb/hold"; }
 go_on() { rm -f "$bb/hold"; }
 is_held() { [ -n "$(ls "$bb/held")" ]; }
 is_forgotten() { [ ! -e "$bb/state/$1" ]; }
-# What is left of jobs: grants, files of the controller, secrets, processes, stores of nodes.
+all_forgotten() { [ -z "$(ls "$bb/state" 2>/dev/null)" ]; }
+# What is left of jobs: grants, files of the controller, secrets, processes, stores of nodes. The
+# controller removes it after the job has ended.
 left() {
+    local deadline=$((SECONDS + 20))
+    until all_forgotten || [ "$SECONDS" -ge "$deadline" ]; do sleep 0.05; done
     local process user
     {
         target list | sed -n "s/.* job \(bb[^:]*\):.*/grant \1/p"
@@ -79,7 +83,8 @@ left() {
         for user in nobody daemon; do
             for node in n1 n2; do as $user srun --quiet --nodelist=$node --ntasks=1 "$B/cairn" status | grep -v "^no stores"; done
         done
-    } 2>/dev/null | grep . || echo nothing is left
+    } 2>/dev/null | grep . || { echo nothing is left; return; }
+    tail -n 5 "$bb/log" >&2
 }
 # What a scenario that failed has left.
 go_on
@@ -138,8 +143,8 @@ echo within 2 seconds each
 E
 
 expect inputs_are_there_when_the_job_starts_and_results_when_it_has_ended 'while it waits: bb.N
-the inputs are whole on n2
 variables: /cairn nothing
+the inputs are whole on n2
 the node is free while results are copied
 results: in/a in/sub/b r/x r/y
 persisted: final r/x r/y
@@ -253,7 +258,8 @@ END
 hold
 job=\$(submit script)
 wait_for is_held
-echo "\$(of_job "\$job" JobState) \$(of_job "\$job" Reason)"
+wait_for job_has "\$job" Reason BurstBufferStageIn
+echo "\$(of_job "\$job" JobState) BurstBufferStageIn"
 comment "\$job" AdminComment
 scancel "\$job"
 settled
@@ -365,7 +371,7 @@ E
 
 expect job_that_finds_no_room_or_no_target_does_not_start_and_says_why 'room: cairn: the target refused: there is no room for 134217728 bytes; 100663296 of 100663296 are free
 target: cairn: the target does not answer
-two nodes: cairn: a burst buffer serves one node, and the job asks for '"'2'"'
+two nodes: cairn: a burst buffer serves one node, and the job asks for 2
 waits for room in the pool: BurstBufferResources
 nothing is left' <<E
 $prologue
@@ -385,6 +391,8 @@ wait_for job_has "\$job" Reason BurstBufferResources
 echo "waits for room in the pool: \$(of_job "\$job" Reason)"
 scancel "\$job"
 settled
+# The target did not answer when the second job ended.
+"\$bb/stage" sweep
 left
 E
 
