@@ -1,11 +1,9 @@
--- Lines for job_submit.lua, beside slurm.conf (JobSubmitPlugins=lua). With a script of your own there,
--- call these two functions from it.
+-- job_submit.lua, beside slurm.conf (JobSubmitPlugins=lua). If there is one already, call
+-- complete_directives from it.
 --
--- complete_directives: Slurm refuses a capacity without pool=, and knows one directive only. So
--- "#CAIRN capacity=20GiB" gets its pool, and "#DW" becomes "#CAIRN".
---
--- prefer_nodes: "#CAIRN near=FEATURE" or the comment "cairn-near=FEATURE" makes nodes with that feature
--- preferred (sbatch --prefer), never demanded. Slurm 22.05 and newer.
+-- Slurm refuses a capacity without pool=, and knows one directive only. So "#CAIRN capacity=20GiB"
+-- gets its pool, and "#DW" becomes "#CAIRN". Looks only at the comments at the head of a script, as
+-- Slurm does.
 
 local function complete_directives(job)
     if not job.script then return end
