@@ -10,7 +10,7 @@ bb=$scratch/slurm-burst-buffer
 if [ -z "$list_only" ]; then
     cp -rL "$repository/examples/slurm-burst-buffer" "$bb"
     mkdir -m 1733 "$bb/keys"
-    mkdir "$bb/bin" "$scratch/slurm"
+    mkdir -p "$bb/bin" "$scratch/slurm"
     cat >>"$bb/settings" <<E
 PATH=$bb/bin:/usr/bin:/bin:/usr/sbin:/sbin
 target='$scratch/bin/cairn target'
