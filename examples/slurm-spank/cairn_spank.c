@@ -76,8 +76,8 @@ static bool put_quoted(char *words, size_t *length, char byte)
 }
 
 /*
- * Splits `text` into words as a shell does, without expansion: blanks separate words; '…' and "…"
- * keep them; \ keeps the next character, except in '…'. Appends the words to `words`, each in
+ * Splits `text` into words as a shell does, without expansion: blanks separate words; quotes keep
+ * them; \ keeps the next character, except in single quotes. Appends the words to `words`, each in
  * single quotes. Returns NULL, or what is wrong.
  */
 static const char *split(const char *text, char *words)

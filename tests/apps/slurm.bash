@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154 # scratch, list_only, long: run.sh sets them
 #
-# A private Slurm on this machine, for families slurm and slurm_*: a controller and two nodes, n1 and
-# n2, each with its own /dev/shm, and nothing outside the scratch directory. begin_slurm sets
+# A private Slurm on this machine, for families slurm and slurm_*: a controller and two nodes, n1
+# and n2, each with its own /dev/shm, and nothing outside the scratch directory. begin_slurm sets
 # $slurm_conf to the value for SLURM_CONF; stop_slurm ends all of it, and removes its configuration.
 # scripts/setup.sh slurm installs what is needed. It needs root, to give each node its own /dev/shm.
 #

@@ -30,10 +30,16 @@ E
     mkdir -m 1777 "$bb/held"
     sed "s|/etc/slurm/cairn-bb|$bb|" "$bb/burst_buffer.lua" >"$scratch/slurm/burst_buffer.lua"
     cp "$bb/burst_buffer.conf" "$scratch/slurm/"
+    cp -r "$repository/examples/slurm-spank" "$bb/spank"
+    sed "s|/etc/slurm/cairn-spank|$bb/spank|; s|/usr/local|$scratch|" "$bb/spank/plugstack.conf" >"$scratch/slurm/plugstack.conf"
+    if [ -n "$long" ] && ! make --silent -C "$bb/spank" >"$scratch/spank.log" 2>&1; then
+        fails "the plug-in compiles" "$(cat "$scratch/spank.log")"
+        return 0
+    fi
     sed "s|/etc/slurm/cairn-bb|$bb|" "$bb/job_submit.lua" >"$scratch/slurm/job_submit.lua"
 fi
 slurm_gres='' slurm_lines="$(sed "s|/etc/slurm/cairn-bb|$bb|" "$repository/examples/slurm-burst-buffer/slurm.conf")
-DebugFlags=BurstBuffer"
+SlurmdTimeout=10"
 begin_slurm || return 0
 if [ -z "$list_only" ]; then
     in_background target "$scratch/bin/cairn" target --listen 127.0.0.1:0 --control "$bb/control" --grants ram:96M
@@ -69,7 +75,7 @@ all_forgotten() { [ -z "$(ls "$bb/state" 2>/dev/null)" ]; }
 left() {
     local deadline=$((SECONDS + 20))
     until all_forgotten || [ "$SECONDS" -ge "$deadline" ]; do sleep 0.05; done
-    local process user
+    local process node
     {
         target list | sed -n "s/.* job \(bb[^:]*\):.*/grant \1/p"
         ls "$bb/state"; ls "$bb/keys"
@@ -79,9 +85,8 @@ left() {
             "$B/cairn":* | *"$bb/stage "*) echo "process $(tr "\0" " " <"$process/cmdline")" ;;
             esac
         done
-        for node in n1 n2; do srun --quiet --nodelist=$node --ntasks=1 "$B/cairn" --store-root /dev/shm status | grep -v "^no stores"; done
-        for user in nobody daemon; do
-            for node in n1 n2; do as $user srun --quiet --nodelist=$node --ntasks=1 "$B/cairn" status | grep -v "^no stores"; done
+        for node in $(sinfo --noheader --Node --states=idle --format=%N); do
+            as nobody srun --quiet --nodelist="$node" --ntasks=1 "$B/cairn" status | grep -v "^no stores"
         done
     } 2>/dev/null | grep . || { echo nothing is left; return; }
     tail -n 5 "$bb/log" >&2
@@ -233,6 +238,21 @@ scancel "\$job"
 settled
 "\$bb/stage" sweep
 left
+E
+
+expect options_of_the_plug_in_are_used_with_a_burst_buffer 'two tasks: f.0 f.1 in
+two tasks: f.0 f.1 in
+f.0' <<E
+$prologue
+cat head - >script <<END
+#SBATCH --ntasks=2 --cairn
+#CAIRN stage_out source=f.0 destination=\$PWD/pfs/f.0
+srun sh -c 'cd /cairn && echo f.\\\$SLURM_PROCID >f.\\\$SLURM_PROCID; until [ -e f.0 ] && [ -e f.1 ]; do sleep 0.05; done; echo two tasks: *'
+END
+submit script >&2
+settled
+grep '^two' said; cat said >&2
+cat pfs/f.0
 E
 
 expect persisted_data_come_back_to_a_later_job 'first
@@ -393,6 +413,31 @@ scancel "\$job"
 settled
 # The target did not answer when the second job ended.
 "\$bb/stage" sweep
+left
+E
+
+# The last one: it takes node n1 away.
+expect job_whose_node_dies_goes_on_with_its_data_on_another_one 'first on n1
+second on n2: checkpoint in
+nothing is left' <<E
+$prologue
+cat head - >script <<END
+\$run sh -c 'if [ -e /cairn/step ]; then echo second on \\\$SLURMD_NODENAME: \\\$(cat /cairn/step) \\\$(cd /cairn && echo i*); exit; fi; echo first on \\\$SLURMD_NODENAME; echo checkpoint >/cairn/step; touch written; exec sleep 100'
+END
+job=\$(submit --open-mode=append --nodelist=n1 --requeue script)
+wait_for test -e written
+# Everything on the node ends, and so does its memory.
+for process in /proc/[0-9]*; do
+    tr '\0' ' ' <"\$process/cmdline" | grep -q "^slurmd .*\$SLURM_CONF -N n1 " && memory=\$(readlink "\$process/ns/mnt")
+done 2>/dev/null
+for process in /proc/[0-9]*; do
+    [ "\$(readlink "\$process/ns/mnt")" != "\$memory" ] || kill -KILL "\${process#/proc/}"
+done
+wait_for job_has "\$job" Restarts 1
+wait_for job_has "\$job" BurstBufferState complete
+scontrol update "JobId=\$job" ReqNodeList=n2 StartTime=now+2seconds
+wait_for no_jobs
+grep -v '^cairn\|^slurmstepd' said; cat said >&2
 left
 E
 

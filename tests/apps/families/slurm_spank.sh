@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2016,SC2034,SC2154
 #
-# The option --cairn of srun and sbatch, with --long: examples/slurm-spank, unmodified, on a Slurm of
-# two nodes that this machine simulates (slurm.bash). Processes of a job are tracked by their
+# The option --cairn of srun and sbatch, with --long: examples/slurm-spank, unmodified, on a Slurm
+# of two nodes that this machine simulates (slurm.bash). Processes of a job are tracked by their
 # parents here (proctrack/linuxproc), so agents outlive the job, unless a test kills them.
 
 spank=$scratch/slurm-spank
