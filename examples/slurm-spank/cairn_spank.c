@@ -126,6 +126,9 @@ static int take_option(int value, const char *text, int is_remote)
     (void)is_remote;
 
     options[0] = '\0';
+    /* sbatch --cairn, without options: its steps get this text from the environment. */
+    if (text && !strcmp(text, "(null)"))
+        text = NULL;
     is_enabled = !text || strcmp(text, "off") != 0;
     if (!text || !is_enabled)
         return ESPANK_SUCCESS;

@@ -392,6 +392,7 @@ E
 expect job_that_finds_no_room_or_no_target_does_not_start_and_says_why 'room: cairn: the target refused: there is no room for 134217728 bytes; 100663296 of 100663296 are free
 target: cairn: the target does not answer
 two nodes: cairn: a burst buffer serves one node, and the job asks for 2
+array: cairn: array jobs and heterogeneous jobs are not served
 waits for room in the pool: BurstBufferResources
 nothing is left' <<E
 $prologue
@@ -404,6 +405,8 @@ mv "\$bb/away" "\$bb/control"
 scancel "\$job"
 sed -i 's/128/16/' script
 job=\$(submit --nodes=2 script); echo "two nodes: \$(comment_in)"; scancel "\$job"
+settled
+job=\$(submit --array=1-2 script); echo "array: \$(comment_in | sort -u)"; scancel "\$job"
 settled
 sed -i 's/16MiB/9GiB/' script
 job=\$(submit script)

@@ -73,6 +73,7 @@ node 0: f.0 f.1
 node 1: f.2 f.3
 node 1: f.2 f.3
 step with --cairn=off: no store
+job with --cairn and no options: f
 drained: f.0 f.1 f.2 f.3' <<E
 $prologue
 cat >batch <<END
@@ -84,6 +85,8 @@ srun --ntasks=1 --nodes=1 --cairn=off sh -c '[ -e "\$mount" ] || echo step with 
 END
 sbatch --quiet --wait --nodes=2 --ntasks-per-node=2 --output=said --error=complained batch
 cat said; cat complained >&2
+sbatch --quiet --wait --cairn --output=said --error=complained --wrap 'srun sh -c "touch \$mount/f && ls \$mount"'
+echo "job with --cairn and no options: \$(cat said)"; cat complained >&2
 echo "drained: \$(cd out && echo f.*)"
 E
 
