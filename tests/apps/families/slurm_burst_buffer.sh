@@ -389,6 +389,25 @@ left
 [ ! -e begun ] || echo begun
 E
 
+expect copy_of_inputs_that_takes_too_long_is_given_up 'cairn: stage_in: not done within 2 s
+nothing is left' <<E
+$prologue
+cat head - >script <<END
+touch begun
+END
+hold
+cp "\$bb/settings" settings
+echo stage_in_seconds=2 >>"\$bb/settings"
+job=\$(submit script)
+wait_for has_comment "\$job"
+cp settings "\$bb/settings"
+comment "\$job" AdminComment
+scancel "\$job"
+settled
+left
+[ ! -e begun ] || echo begun
+E
+
 expect job_that_finds_no_room_or_no_target_does_not_start_and_says_why 'room: cairn: the target refused: there is no room for 134217728 bytes; 100663296 of 100663296 are free
 target: cairn: the target does not answer
 two nodes: cairn: a burst buffer serves one node, and the job asks for 2
