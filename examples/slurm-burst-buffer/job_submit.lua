@@ -5,10 +5,9 @@
 -- gets its pool, and "#DW" becomes "#CAIRN". Looks only at the comments at the head of a script, as
 -- Slurm does.
 
-local function complete_directives(job)
-    if not job.script then return end
+local function completed(text)
     local lines, is_head = {}, true
-    for line in (job.script .. "\n"):gmatch("(.-)\n") do
+    for line in (text .. "\n"):gmatch("(.-)\n") do
         if line ~= "" and line:sub(1, 1) ~= "#" then is_head = false end
         if is_head then
             line = line:gsub("^#DW(%s)", "#CAIRN%1")
@@ -18,8 +17,15 @@ local function complete_directives(job)
         end
         lines[#lines + 1] = line
     end
-    local script = table.concat(lines, "\n")
-    if script ~= job.script then job.script = script end
+    return table.concat(lines, "\n")
+end
+
+-- Both are there: the script of sbatch, and what --bb and --bbf say.
+local function complete_directives(job)
+    for _, field in ipairs({ "script", "burst_buffer" }) do
+        local text = job[field]
+        if text and completed(text) ~= text then job[field] = completed(text) end
+    end
 end
 
 function slurm_job_submit(job, partitions, user)

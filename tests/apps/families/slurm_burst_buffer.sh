@@ -389,6 +389,15 @@ left
 [ ! -e begun ] || echo begun
 E
 
+expect interactive_job_has_a_burst_buffer_too 'f
+nothing is left' <<E
+$prologue
+printf '#DW jobdw type=scratch capacity=32MiB access_mode=striped\n' >lines
+as nobody srun --bbf=lines sh -c "\$run sh -c 'touch /cairn/f && ls /cairn'"
+settled
+left
+E
+
 expect copy_of_inputs_that_takes_too_long_is_given_up 'cairn: stage_in: not done within 2 s
 nothing is left' <<E
 $prologue
