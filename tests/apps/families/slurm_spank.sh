@@ -74,6 +74,7 @@ node 1: f.2 f.3
 node 1: f.2 f.3
 step with --cairn=off: no store
 job with --cairn and no options: f
+step of salloc: f
 drained: f.0 f.1 f.2 f.3' <<E
 $prologue
 cat >batch <<END
@@ -87,6 +88,7 @@ sbatch --quiet --wait --nodes=2 --ntasks-per-node=2 --output=said --error=compla
 cat said; cat complained >&2
 sbatch --quiet --wait --cairn --output=said --error=complained --wrap 'srun sh -c "touch \$mount/f && ls \$mount"'
 echo "job with --cairn and no options: \$(cat said)"; cat complained >&2
+echo "step of salloc: \$(salloc --quiet --ntasks=1 --cairn srun sh -c 'touch \$mount/f && ls \$mount')"
 echo "drained: \$(cd out && echo f.*)"
 E
 
