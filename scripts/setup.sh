@@ -55,7 +55,8 @@ needs_of() {
         ;;
     slurm)
         printf '%s\n' 'slurmctld slurmctld' 'slurmd slurmd' 'slurm-client srun' 'munge munged' 'util-linux unshare' \
-            'slurm-wlm-basic-plugins /usr/share/doc/slurm-wlm-basic-plugins'
+            'slurm-wlm-basic-plugins /usr/share/doc/slurm-wlm-basic-plugins' 'gcc cc' \
+            'libslurm-dev /usr/include/slurm/spank.h'
         ;;
     allocators)
         printf '%s\n' 'libjemalloc2 libjemalloc.so.2' 'libtcmalloc-minimal4 libtcmalloc_minimal.so.4' \

@@ -1,9 +1,9 @@
 # shellcheck shell=bash disable=SC2154 # scratch, list_only, long: run.sh sets them
 #
-# A private Slurm on this machine, for families slurm and slurm_gres: a controller and two nodes, n1
+# A private Slurm on this machine, for families slurm and slurm_*: a controller and two nodes, n1
 # and n2, each with its own /dev/shm, and nothing outside the scratch directory. begin_slurm sets
-# $slurm_conf to the value for SLURM_CONF; stop_slurm ends all of it. scripts/setup.sh slurm
-# installs what is needed. It needs root, to give each node its own /dev/shm.
+# $slurm_conf to the value for SLURM_CONF; stop_slurm ends all of it, and removes its configuration.
+# scripts/setup.sh slurm installs what is needed. It needs root, to give each node its own /dev/shm.
 #
 # Must stay true: every process that is started here is ended here, by its number.
 
@@ -90,6 +90,7 @@ stop_slurm() {
         wait "${slurm_processes[index]}" 2>/dev/null
     done
     slurm_processes=()
+    rm -f "$scratch"/slurm/*.conf "$scratch"/slurm/*.lua
 }
 
 write_configuration() {

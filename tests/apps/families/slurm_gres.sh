@@ -37,7 +37,7 @@ as() { setpriv --reuid "$1" --regid "$(id -g "$1")" --clear-groups "${@:2}"; }
 until_there() { until [ -e "$1" ]; do sleep 0.05; done; }
 submit() { sbatch --parsable --output="$PWD/said.%j" "$@"; }
 run="\"$B/cairn\" run --mount \"$M/mount\""
-# Ends processes that outlive a job's commands, as a Slurm with control groups does.
+# Ends agents that outlive the commands of a job, as a Slurm with control groups does.
 end_agents() {
     local process
     for process in /proc/[0-9]*; do
