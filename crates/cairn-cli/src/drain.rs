@@ -82,6 +82,10 @@ pub struct Arguments {
     /// stays until the new one is complete
     #[arg(long, conflicts_with = "as_is")]
     image: bool,
+    /// Lift the limits of the drain (--drain-rate, --drain-share, slots) for as long as its agent
+    /// lives
+    #[arg(long)]
+    now: bool,
     /// For a job without a run: drain every file to its place as it is, even if it was open when
     /// its writer died
     #[arg(long)]
@@ -154,6 +158,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         delivery,
         ..DrainTask::default()
     };
+    if arguments.now {
+        store.agent()?.hurry()?;
+    }
     let mut claim = None;
     if arguments.as_is {
         // No program may write while its files count as final.

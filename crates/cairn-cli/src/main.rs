@@ -170,7 +170,8 @@ fn command_line() -> clap::Command {
                as in out=results/run7; may be repeated [default: as the manifest says]";
     let job = "Name of the job; an existing store of the job gets the inputs that it lacks";
     CommandLine::command()
-        .mut_subcommand("run", |run| run.mut_args(in_order))
+        // A site puts its defaults before what the user gives.
+        .mut_subcommand("run", |run| run.mut_args(in_order).args_override_self(true))
         .mut_subcommand("restore", |restore| restore.mut_arg("map", help(map)))
         .mut_subcommand("stage", |stage| stage.mut_arg("job", help(job)))
 }

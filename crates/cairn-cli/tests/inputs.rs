@@ -243,6 +243,30 @@ fn store_is_staged_first_and_runs_later() {
 }
 
 #[test]
+fn what_the_job_has_drained_is_staged_before_inputs_of_the_same_names() {
+    let site = Site::new();
+    site.run("job", &[], "echo more >>/cairn/in/mesh; echo x >/cairn/x").succeeds();
+    let out = site.sandbox.out().display().to_string();
+    site.sandbox
+        .cairn(&["stage", "--job", "job", "--drained"])
+        .refused_with("name it with --persist");
+    let stage = ["stage", "--job", "job", "--persist", &out, "--drained", &site.source()];
+    site.sandbox.cairn(&stage).succeeds();
+    let run = [
+        "run",
+        "--job",
+        "job",
+        "--discard=no",
+        "--discard=no",
+        "--",
+        "cat",
+        "/cairn/in/mesh",
+        "/cairn/x",
+    ];
+    site.sandbox.cairn(&run).succeeds().prints("mesh\nmore\nx\n");
+}
+
+#[test]
 fn data_follow_on_demand() {
     let site = Site::new();
     let script = "cat /cairn/in/twin; stat -c %s /cairn/in/deep/big; echo own >/cairn/own; \

@@ -7,10 +7,11 @@ use std::path::Path;
 use crate::Context;
 use crate::create::claim::Claim;
 use crate::create::request::{Request, StoreArguments};
-use crate::error::{Error, Result, SettingError};
+use crate::error::{Error, PersistError, Result, SettingError};
 use crate::output;
 use crate::settings::checkpoint_options::{self, CheckpointArguments};
 use crate::settings::input_options::{InputRequest, LimitArguments};
+use crate::settings::stage_option::{Extent, Stage};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,6 +19,8 @@ Examples:
       copies both into the store of job melt, as /cairn/mesh.h5 and /cairn/in
   cairn run --job melt --persist /pfs/run7/out -- ./simulate
       runs in that store; what changed at the sources meanwhile is copied again
+  cairn stage --job melt --persist /pfs/run7/out --drained
+      the store with what an earlier run of the job has drained
   cairn stage --job melt --tier 'nvme-tcp://storage1/nqn.2026-11.io.cairn:target?nsid=1' /pfs/in
       into a namespace of another machine, from where a node takes it up with the same --job
       and --tier
@@ -35,9 +38,13 @@ pub struct Arguments {
     checkpoint: CheckpointArguments,
     #[command(flatten)]
     limits: LimitArguments,
+    /// Also bring in what the job has drained to --persist, as --stage of cairn run does; it comes
+    /// before inputs of the same names
+    #[arg(long)]
+    drained: bool,
     /// File or directory, and the path that it gets in the store, as in /pfs/run7/in:/cairn/in;
     /// without a path, its name below the prefix
-    #[arg(value_name = "SOURCE[:PATH]", required = true)]
+    #[arg(value_name = "SOURCE[:PATH]", required_unless_present = "drained")]
     sources: Vec<String>,
 }
 
@@ -51,8 +58,12 @@ struct Answer<'a> {
 /// Runs the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let Context { roots, settings, json } = context;
-    let Arguments { store, checkpoint, limits, sources } = arguments;
+    let Arguments { store, checkpoint, limits, drained, sources } = arguments;
     let request = Request::new(store, settings.run.clone())?;
+    let is_there = request.job.as_ref().is_some_and(|job| roots.find(job).is_some());
+    if drained && request.persist.is_none() && !is_there {
+        return Err(Error::Persist(PersistError::NothingToStage));
+    }
     if request.job.is_none() {
         return Err(Error::Setting(SettingError::Option {
             option: "--job",
@@ -64,6 +75,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let mut request = Request {
         checkpoint: checkpoint_options::policy(checkpoint, checkpoints, files)?,
         inputs: InputRequest::new(sources, limits, settings.stage.clone(), &mount)?,
+        stage: if drained { Stage::Whole(Extent::All) } else { Stage::Nothing },
         runs_program: false,
         quiet: *json,
         ..request

@@ -82,6 +82,9 @@ pub struct StoreReport {
     processes: u64,
     /// Launches of MPI programs in it, oldest first.
     launches: Vec<Launch>,
+    /// The launch of the resource manager that the store was made in, as in `slurm:4711.0`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    launch: Option<String>,
     /// Programs that Cairn could not serve.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unserved: Vec<String>,
@@ -296,6 +299,7 @@ fn report(store: &OpenStore) -> StoreReport {
         unserved: unserved::programs(store.directory()),
         uncaught: unserved::uncaught(store.directory()),
         launches: Vec::new(),
+        launch: job.launch.clone(),
         files: FileCounts::default(),
         checkpoints: Notes::of(store).map(|notes| notes.checkpoints()).unwrap_or_default(),
         sets: sets(store),

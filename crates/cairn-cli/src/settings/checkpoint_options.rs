@@ -32,15 +32,16 @@ pub struct CheckpointArguments {
     #[arg(long, value_name = "TIME", env = "CAIRN_CHECKPOINT_SETTLE")]
     pub settle: Option<String>,
     /// Files that are always drained: shell wildcards, matched against the path below the prefix.
-    /// May be repeated
-    #[arg(long, value_name = "GLOB", env = "CAIRN_FILES_PERSISTENT")]
+    /// May be repeated, or be a list with commas
+    #[arg(long, value_name = "GLOB", env = "CAIRN_FILES_PERSISTENT", value_delimiter = ',')]
     pub persistent: Vec<String>,
-    /// Files that stay in the store and are not drained, because they can be obtained again. May be
-    /// repeated
-    #[arg(long, value_name = "GLOB", env = "CAIRN_FILES_REUSABLE")]
+    /// Files that stay in the store and are not drained, because they can be obtained again. Inputs
+    /// among them that the job does not change stay on the node for other jobs. May be repeated, or
+    /// be a list with commas
+    #[arg(long, value_name = "GLOB", env = "CAIRN_FILES_REUSABLE", value_delimiter = ',')]
     pub reusable: Vec<String>,
-    /// Files that are never drained. May be repeated
-    #[arg(long, value_name = "GLOB", env = "CAIRN_FILES_TEMPORARY")]
+    /// Files that are never drained. May be repeated, or be a list with commas
+    #[arg(long, value_name = "GLOB", env = "CAIRN_FILES_TEMPORARY", value_delimiter = ',')]
     pub temporary: Vec<String>,
 }
 
