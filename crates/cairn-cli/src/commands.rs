@@ -17,6 +17,7 @@ pub(crate) mod mount;
 pub(crate) mod plan;
 pub(crate) mod restore;
 pub(crate) mod rm;
+pub(crate) mod slurm;
 pub(crate) mod stage;
 pub(crate) mod status;
 pub(crate) mod target;

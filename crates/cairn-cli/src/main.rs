@@ -24,7 +24,7 @@ mod store;
 
 use crate::commands::{
     advise, agent, completions, config, cp, discover, drill, exec, fsck, gc, log, ls, plan,
-    restore, rm, stage, status, target, top, unmount, verify,
+    restore, rm, slurm, stage, status, target, top, unmount, verify,
 };
 use crate::error::{EXIT_USAGE, Result};
 use crate::report::calls;
@@ -103,6 +103,7 @@ enum Action {
     Drill(drill::Arguments),
     Target(target::Arguments),
     Discover(discover::Arguments),
+    Slurm(slurm::Arguments),
     #[command(hide = true)]
     Agent(agent::Arguments),
     #[command(hide = true)]
@@ -245,6 +246,7 @@ fn act(line: CommandLine) -> Result<i32> {
         Action::Drill(arguments) => drill::run(&context, &arguments),
         Action::Target(arguments) => target::run(&context, &arguments),
         Action::Discover(arguments) => discover::run(&context, &arguments),
+        Action::Slurm(arguments) => return slurm::run(&arguments),
         Action::Agent(arguments) => agent::run(&arguments),
         Action::Probe(arguments) => return Ok(probe::run(&arguments)),
         Action::Config(arguments) => config::run(&arguments),
