@@ -21,6 +21,8 @@ import contextlib
 import ctypes
 import enum
 import errno
+import fnmatch
+import glob
 import json
 import os
 import subprocess
@@ -34,9 +36,12 @@ from cairn import _library, _program
 __version__ = "0.1.0"
 __all__ = [
     "Checkpoint", "Hint", "InactiveWarning", "Level", "SetState", "Status", "Tier", "checkpoint", "checkpoints", "hint",
-    "is_active", "job", "latest", "prefix", "program", "status", "wait_safe",
+    "begin", "end", "is_active", "job", "latest", "persist_directory", "prefix", "program", "set_unfinished_aside", "status",
+    "wait_safe",
 ]
 
+# CLOCK_REALTIME_COARSE of Linux; the module `time` has no name for it.
+_COARSE_CLOCK = 5
 _POLL_MIN_S, _POLL_MAX_S = 0.02, 0.5
 _STATUS_PERSISTS, _STATUS_AGENT = 1, 2
 Path = Union[str, "os.PathLike[str]"]
@@ -213,7 +218,12 @@ def checkpoint(step: int, name: str = "checkpoint") -> Iterator[None]:
 
 def begin(step: int, name: str = "checkpoint") -> None:
     """First half of `checkpoint`, for programs whose save is no block. Errors: as there."""
-    _mark("cairn_checkpoint_begin", step, name)
+    if _mark("cairn_checkpoint_begin", step, name):
+        # A file belongs to the checkpoint if its time is not before this mark. File times come from
+        # the kernel's coarse clock, which may be 4 ms behind.
+        begun_ns = time.time_ns()
+        while time.clock_gettime_ns(_COARSE_CLOCK) < begun_ns:
+            time.sleep(0.0005)
 
 
 def end(step: int, name: str = "checkpoint") -> None:
@@ -221,7 +231,8 @@ def end(step: int, name: str = "checkpoint") -> None:
     _mark("cairn_checkpoint_end", step, name)
 
 
-def _mark(function: str, step: int, name: str) -> None:
+def _mark(function: str, step: int, name: str) -> bool:
+    """Records a mark; returns False outside a job."""
     if not 0 <= step < 1 << 64:
         raise ValueError(f"step {step} is not a number from 0 to 2^64 - 1")
     if not name or "\0" in name:
@@ -229,6 +240,7 @@ def _mark(function: str, step: int, name: str) -> None:
     library = _active("cairn.checkpoint")
     if library is not None:
         _library.call(library, function, os.fsencode(name), step)
+    return library is not None
 
 
 def hint(path: Path, kind: Union[Hint, str]) -> None:
@@ -394,6 +406,59 @@ def latest(pattern: str = "*") -> Optional[Checkpoint]:
         above = os.path.dirname(files[0])
         return Checkpoint(path=above if _is_numbered(above) else files[0], files=files)
     return Checkpoint(path=os.path.commonpath(files), files=files)
+
+
+def persist_directory() -> Optional[str]:
+    """Returns the directory to which this job drains; None if there is none, or outside a job.
+
+    Files lie there as below the prefix, unless `cairn run --map` says otherwise. Starts the program
+    `cairn`. Raises: OSError (ENOENT: it is not installed; EIO: it failed).
+
+    >>> persist_directory() is None
+    True
+    """
+    if not is_active():
+        return None
+    found = json.loads(_asked("status", job() or "", "--json") or "[]")
+    return found[0]["persist"] if found else None
+
+
+def set_unfinished_aside(directory: Path, pattern: str) -> List[str]:
+    """Moves checkpoints that a killed run left unfinished out of the way of programs that resume.
+
+    Such programs take the directory with the highest number, finished or not. Call this before they
+    look, and before any process saves. Entries of `directory` whose names match `pattern`, such as
+    `checkpoint-*`, are moved to `directory/unfinished/` if Cairn does not know them to be complete.
+    Returns their new paths. Outside a job nothing is moved.
+
+    Starts the program `cairn`. Raises: OSError (ENOENT: it is not installed; EIO: it failed; those
+    of rename).
+
+    >>> set_unfinished_aside("no/such/directory", "checkpoint-*")
+    []
+    """
+    top, moved = prefix(), []
+    if top is None or not os.path.isdir(directory):
+        return []
+    directory = os.path.abspath(directory)
+    aside = os.path.join(directory, "unfinished")
+    for name in sorted(os.listdir(directory)):
+        path = os.path.join(directory, name)
+        if path == aside or not fnmatch.fnmatchcase(name, pattern) or _is_complete(os.path.relpath(path, top)):
+            continue
+        os.makedirs(aside, exist_ok=True)
+        target = os.path.join(aside, name)
+        while os.path.lexists(target):
+            target += "~"
+        os.rename(path, target)
+        moved.append(target)
+    return moved
+
+
+def _is_complete(path: str) -> bool:
+    """Whether a file or directory is a complete checkpoint, or is in one. `path` counts from the prefix."""
+    name = glob.escape(path)
+    return latest(name) is not None or latest(f"{name}/**") is not None
 
 
 def _is_numbered(directory: str) -> bool:
