@@ -22,7 +22,7 @@ from fsspec.implementations.local import LocalFileOpener, LocalFileSystem
 import cairn
 
 # Directory of files whose transaction has not ended. It is never drained.
-PENDING = ".cairn-fsspec"
+PENDING = ".fsspec-pending"
 
 
 def _prefix() -> str:
