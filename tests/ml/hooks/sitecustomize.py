@@ -17,7 +17,7 @@ PREFIX = os.environ.get("ML_PREFIX", "/cairn") + "/"
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 CLOCK_MONOTONIC, SIGEV_SIGNAL = 1, 0
 
-events = 0
+events, strike_at, strike_ms = 0, 0, 0.0
 
 
 class SignalEvent(ctypes.Structure):
@@ -56,9 +56,17 @@ def report():
         out.write(f"{events}\n")
 
 
-if "ML_KILL" in os.environ or "ML_EVENTS" in os.environ:
-    strike_at, strike_ms = os.environ.get("ML_KILL", "0:0").split(":")
-    strike_at, strike_ms = int(strike_at), float(strike_ms)
+def arm(at, milliseconds):
+    """From here on the process counts events, and dies that long after event number `at`."""
+    global strike_at, strike_ms
+    strike_at, strike_ms = at, milliseconds
     sys.addaudithook(watch)
-    if "ML_EVENTS" in os.environ:
-        atexit.register(report)
+    # Processes that this one starts with a new Python, such as savers, are armed alike.
+    os.environ["ML_KILL"] = f"{at}:{milliseconds}"
+
+
+if "ML_KILL" in os.environ:
+    arm(*(kind(value) for kind, value in zip((int, float), os.environ["ML_KILL"].split(":"))))
+if "ML_EVENTS" in os.environ:
+    arm(0, 0.0)
+    atexit.register(report)

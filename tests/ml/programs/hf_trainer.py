@@ -39,10 +39,8 @@ class Record(TrainerCallback):
         moments = [optimizer.state[one] for group in optimizer.param_groups for one in group["params"]]
         record(what, state.global_step, [model.state_dict(), moments])
 
-    def on_step_begin(self, args, state, control, model=None, optimizer=None, **_):
-        if not getattr(self, "has_begun", False):
-            self.has_begun = True
-            self.tell("resumed", state, model, optimizer)
+    def on_train_begin(self, args, state, control, model=None, optimizer=None, **_):
+        self.tell("resumed", state, model, optimizer)
 
     def on_save(self, args, state, control, model=None, optimizer=None, **_):
         self.tell("saved", state, model, optimizer)
@@ -56,6 +54,7 @@ torch.manual_seed(1)
 arguments = TrainingArguments(
     output_dir=directory, max_steps=steps, save_steps=1, save_total_limit=3, per_device_train_batch_size=4,
     logging_strategy="no", report_to="none", use_cpu=True, disable_tqdm=True, ignore_data_skip=True,
+    lr_scheduler_type="constant",
 )
 trainer = Trainer(model=Net(PretrainedConfig()), args=arguments, train_dataset=Data(), callbacks=[Record()])
 os.makedirs(directory, exist_ok=True)
