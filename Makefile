@@ -8,7 +8,7 @@ root    := $(DESTDIR)$(PREFIX)
 program := target/release/cairn
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test apps conformance soak sim fuzz guest interop pages bench install clean
+.PHONY: help build demo test apps ml wheel conformance soak sim fuzz guest interop pages bench install clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,13 @@ apps: build ## The unmodified programs of tests/apps, those of MPI too, what arr
 	CAIRN_BIN=target/debug tests/delivery/run.py
 	tests/applications/run.py --rounds 1
 	demo/memory-lost.sh
+
+ml: build ## Training jobs: the Python package, and torch, transformers, Lightning and orbax killed in their saves (KILLS=n)
+	@scripts/setup.sh build ml
+	scripts/ml.sh $(KILLS)
+
+wheel: build ## The Python package cairn-ckpt with the program and its libraries (python/dist)
+	python/build.py
 
 conformance: build ## fio with verification, stress-ng, POSIX cases and random calls, preloaded and mounted (CONFORMANCE_SECONDS=n)
 	@scripts/setup.sh build test conformance
