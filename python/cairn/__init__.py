@@ -428,8 +428,9 @@ def set_unfinished_aside(directory: Path, pattern: str) -> List[str]:
 
     Such programs take the directory with the highest number, finished or not. Call this before they
     look, and before any process saves. Entries of `directory` whose names match `pattern`, such as
-    `checkpoint-*`, are moved to `directory/unfinished/` if Cairn does not know them to be complete.
-    Returns their new paths. Outside a job nothing is moved.
+    `checkpoint-*`, are moved below `unfinished` at the prefix if Cairn does not know them to be
+    complete: `/cairn/run/checkpoint-20` to `/cairn/unfinished/run/checkpoint-20`. Returns their new
+    paths. Outside a job nothing is moved.
 
     Starts the program `cairn`. Raises: OSError (ENOENT: it is not installed; EIO: it failed; those
     of rename).
@@ -441,13 +442,15 @@ def set_unfinished_aside(directory: Path, pattern: str) -> List[str]:
     if top is None or not os.path.isdir(directory):
         return []
     directory = os.path.abspath(directory)
-    aside = os.path.join(directory, "unfinished")
+    # Not in `directory`: some frameworks take every entry there for a checkpoint.
+    aside = os.path.join(top, "unfinished")
     for name in sorted(os.listdir(directory)):
         path = os.path.join(directory, name)
-        if path == aside or not fnmatch.fnmatchcase(name, pattern) or _is_complete(os.path.relpath(path, top)):
+        place = os.path.relpath(path, top)
+        if path == aside or not fnmatch.fnmatchcase(name, pattern) or _is_complete(place):
             continue
-        os.makedirs(aside, exist_ok=True)
-        target = os.path.join(aside, name)
+        target = os.path.join(aside, place)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
         while os.path.lexists(target):
             target += "~"
         os.rename(path, target)

@@ -213,9 +213,9 @@ os.kill(os.getpid(), signal.SIGKILL)
         self.in_job("""
             assert sorted(os.listdir("/cairn/run")) == ["checkpoint-10", "checkpoint-20", "checkpoint-30", "logs"]
             moved = cairn.set_unfinished_aside("/cairn/run", "checkpoint-*")
-            assert moved == [f"/cairn/run/unfinished/checkpoint-{step}" for step in (20, 30)], moved
-            assert sorted(os.listdir("/cairn/run")) == ["checkpoint-10", "logs", "unfinished"], os.listdir("/cairn/run")
-            assert open("/cairn/run/unfinished/checkpoint-20/a", "rb").read() == b"half"
+            assert moved == [f"/cairn/unfinished/run/checkpoint-{step}" for step in (20, 30)], moved
+            assert sorted(os.listdir("/cairn/run")) == ["checkpoint-10", "logs"], os.listdir("/cairn/run")
+            assert open("/cairn/unfinished/run/checkpoint-20/a", "rb").read() == b"half"
             assert cairn.set_unfinished_aside("/cairn/run", "checkpoint-*") == []
         """)
 

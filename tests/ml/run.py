@@ -57,6 +57,7 @@ class Program:
     arguments: tuple = ()
     ranks: int = 0
     imports: str = ""  # What the launcher imports before it forks.
+    tmpdir: str = ""  # TMPDIR in the job; outside the store if it is empty.
     torchrun: bool = False  # Started by torchrun itself, and killed once in each run.
     weight: int = 0  # Share of the kills; programs of weight 0 get the least.
     aside: bool = False
@@ -74,7 +75,8 @@ PROGRAMS = [
     Program("dcp sync, torchrun", "dcp.py", "torch", ("sync",), ranks=2, torchrun=True),
     Program("accelerate aside", "accelerate_state.py", "accelerate", imports=HF, aside=True),
     Program("accelerate as it is", "accelerate_state.py", "accelerate", imports=HF, is_by_name=True),
-    Program("lightning", "lightning_fit.py", "lightning", imports="lightning"),
+    Program("lightning, TMPDIR in the store", "lightning_fit.py", "lightning", imports="lightning", tmpdir="/cairn/tmp"),
+    Program("lightning as it is", "lightning_fit.py", "lightning", imports="lightning", is_by_name=True),
     Program("torch.save, mmap, DataLoader", "torch_save.py", "torch", imports="torch"),
     Program("orbax sync", "orbax_manager.py", "orbax", ("sync",)),
     Program("orbax async", "orbax_manager.py", "orbax", ("async",)),
@@ -269,12 +271,16 @@ class Job:
     def run(self, steps, strikes, sets_aside):
         """Runs the program on Cairn; returns the lines of each round."""
         more = {"ML_ASIDE": "1"} if sets_aside else {}
+        start = []
+        if self.program.tmpdir:
+            start = ["sh", "-c", 'mkdir -p "$TMPDIR" && exec "$@"', "sh"]
+            more["TMPDIR"] = self.program.tmpdir
         if self.program.torchrun and strikes:
             more["ML_KILL"] = "{1}:{2}".format(*strikes[0])
             more["ML_VICTIM"] = "parent" if strikes[0][0] else "self"
         words = [BINARIES / "cairn", "run", "--job", "job", "--persist", self.persist, "--tier", "ram:1G", "--image-every",
-                 "none", "--", *self.words("/cairn/run", steps, strikes, dies=bool(strikes))]
-        return self.started(words, self.environment(**more), expects_success=strikes is None)
+                 "none", "--", *start, *self.words("/cairn/run", steps, strikes, dies=bool(strikes))]
+        return self.started(words, dict(self.environment(), **more), expects_success=strikes is None)
 
     def run_outside(self, steps):
         """Runs the program without Cairn on a copy of what was drained; returns the lines of its rounds."""

@@ -42,7 +42,8 @@ def tell(what, trainer, module):
 class Save(ModelCheckpoint):
     def _save_checkpoint(self, trainer, path):
         super()._save_checkpoint(trainer, path)
-        tell("saved", trainer, trainer.lightning_module)
+        if "last" in path:  # Written after the numbered one of the same step.
+            tell("saved", trainer, trainer.lightning_module)
 
 
 class Begin(Callback):
