@@ -24,6 +24,7 @@ import errno
 import fnmatch
 import glob
 import json
+import math
 import os
 import subprocess
 import time
@@ -329,7 +330,7 @@ def _files_below(directory: Path) -> Iterator[str]:
 def _wait_for_file(library: ctypes.CDLL, path: Optional[Path], level: int, deadline: Optional[float]) -> None:
     name = None if path is None else os.fsencode(path)
     while True:
-        left_ms = -1 if deadline is None else max(0, int(1000 * (deadline - time.monotonic())))
+        left_ms = -1 if deadline is None else max(0, math.ceil(1000 * (deadline - time.monotonic())))
         try:
             _library.call(library, "cairn_wait_safe", name, int(level), left_ms)
             return
