@@ -54,7 +54,7 @@ Description-Content-Type: text/markdown
 {description}"""
 
 ENTRY_POINTS = """[console_scripts]
-cairn = cairn._program:main
+cairn = _cairn_start:main
 
 [fsspec.specs]
 cairn = cairn.fsspec:CairnFileSystem
@@ -95,6 +95,7 @@ def build(binaries, dist):
         for source in sorted((HERE / "cairn").iterdir()):
             if source.suffix in {".py", ".typed"} or source.name == "py.typed":
                 members[f"cairn/{source.name}"] = source.read_bytes()
+        members["_cairn_start.py"] = (HERE / "_cairn_start.py").read_bytes()
     information = f"{FILE_NAME}-{version}.dist-info"
     for licence in ("LICENSE-APACHE", "LICENSE-MIT"):
         members[f"{information}/licenses/{licence}"] = (ROOT / licence).read_bytes()

@@ -26,13 +26,14 @@ import glob
 import json
 import math
 import os
+import shutil
 import subprocess
 import time
 import warnings
 from dataclasses import dataclass
 from typing import Iterator, List, Optional, Tuple, Union
 
-from cairn import _library, _program
+from cairn import _library
 
 __version__ = "0.1.0"
 __all__ = [
@@ -193,8 +194,10 @@ def job() -> Optional[str]:
 
 
 def program() -> Optional[str]:
-    """Returns the path of the program `cairn`; None if it is not installed."""
-    return _program.find()
+    """Returns the path of the program `cairn`: that of this package, else the one in PATH; None if
+    there is none."""
+    ours = os.path.join(os.path.dirname(os.path.realpath(__file__)), "_runtime", "bin", "cairn")
+    return ours if os.path.exists(ours) else shutil.which("cairn")
 
 
 @contextlib.contextmanager

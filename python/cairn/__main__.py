@@ -1,5 +1,5 @@
 """`python -m cairn` is the program `cairn`."""
 
-from cairn._program import main
+from _cairn_start import main
 
 main()

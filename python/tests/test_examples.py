@@ -1,6 +1,7 @@
 """The programs of examples/python, and the code in the how-tos, which is taken from them."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -10,21 +11,17 @@ import harness
 from harness import JobTest
 
 EXAMPLES = harness.ROOT / "examples/python"
-# Example, its module, how it is started, and what the second run continues from.
+# Example, its module, how it is started, and what a run continues from after N steps.
 PROGRAMS = [
-    ("huggingface.py", "transformers", [], "/cairn/run/checkpoint-4"),
+    ("huggingface.py", "transformers", [], "/cairn/run/checkpoint-{}"),
     ("lightning_fit.py", "lightning", [], "/cairn/run/last.ckpt"),
-    ("distributed.py", "torch", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], "step4"),
-    ("jax_orbax.py", "orbax", [], "4"),
+    ("distributed.py", "torch", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], "step{}"),
+    ("jax_orbax.py", "orbax", [], "{}"),
 ]
 
 
 class Examples(JobTest):
-    def setUp(self):
-        super().setUp()
-        self.marks = 0
-
-    def run_twice(self, name):
+    def run_and_resume(self, name):
         _, module, start, newest = next(one for one in PROGRAMS if one[0] == name)
         if not importlib.util.find_spec(module):
             self.skipTest(f"no {module}")
@@ -38,26 +35,28 @@ class Examples(JobTest):
         sets = self.asked("ls", "job", "--checkpoints", "--json")
         self.assertTrue(sets and all(one["whole"] for one in sets), sets)
         second = self.in_job(f"os.execv({sys.executable!r}, {words + ['6']!r})")
-        self.assertIn(f"resuming from {newest}", second)
-        self.assertTrue(any(self.persist.rglob("*6*")), list(self.persist.rglob("*")))
+        self.assertIn(f"resuming from {newest.format(4)}\n", second)
+        # The store is gone now, as after the loss of the node.
+        third = self.in_job(f"os.execv({sys.executable!r}, {words + ['8']!r})", "--stage")
+        self.assertIn(f"resuming from {newest.format(6)}\n", third)
+        self.assertTrue(any(self.persist.rglob("*8*")), list(self.persist.rglob("*")))
 
     def asked(self, *words):
-        import json
         done = subprocess.run([harness.binaries() / "cairn", *words], env=self.environment(), capture_output=True, text=True,
                               check=True, timeout=harness.LIMIT_S)
         return json.loads(done.stdout)
 
     def test_transformers_trainer_resumes_and_marks(self):
-        self.run_twice("huggingface.py")
+        self.run_and_resume("huggingface.py")
 
     def test_lightning_resumes_and_marks(self):
-        self.run_twice("lightning_fit.py")
+        self.run_and_resume("lightning_fit.py")
 
     def test_distributed_checkpoint_resumes_and_marks(self):
-        self.run_twice("distributed.py")
+        self.run_and_resume("distributed.py")
 
     def test_orbax_resumes_and_marks(self):
-        self.run_twice("jax_orbax.py")
+        self.run_and_resume("jax_orbax.py")
 
 
 class HowTos(unittest.TestCase):

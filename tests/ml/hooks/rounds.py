@@ -6,7 +6,7 @@ Each line of FILE is a round: `RANK:N:MS` for sitecustomize.arm in the process o
 for a round that is left alone. The modules are imported once; each process is a fork of this one, so
 a round takes a fraction of a second. When a process of a round has died, the others are ended, as
 torchrun does. ML_LOG gets `round I -` before each round, and after it `ended SIGNAL -` (0 for an exit, -1 for
-success) and `left N -`: the number of checkpoints in the store that are not complete. With --die the launcher ends itself by SIGKILL after
+success) and `left N -`: the number of checkpoints that the round left unfinished. With --die the launcher ends itself by SIGKILL after
 the last round.
 """
 
@@ -40,10 +40,11 @@ def main():
     worst = 0
     for index, strike in enumerate(rounds):
         write(f"round {index} -")
+        before = unfinished()
         ended = play(chosen, strike)
         worst = max(worst, int(ended >= 0))
         write(f"ended {ended} -")
-        write(f"left {unfinished()} -")
+        write(f"left {len(unfinished() - before)} -")
     if chosen.die:
         os.kill(os.getpid(), signal.SIGKILL)
     sys.exit(worst)
@@ -97,8 +98,10 @@ def start(chosen, rank, launch, strike):
 
 
 def unfinished():
+    """Returns the checkpoints in the store that are not complete, each with the number of its files."""
     done = subprocess.run(["cairn", "ls", "--checkpoints", "--json"], capture_output=True, text=True, check=False)
-    return sum(not one["whole"] for one in json.loads(done.stdout or "[]")) if done.returncode == 0 else 0
+    found = json.loads(done.stdout or "[]") if done.returncode == 0 else []
+    return {(one["family"], one["step"], one["files"], one["bytes"]) for one in found if not one["whole"]}
 
 
 def write(line):
