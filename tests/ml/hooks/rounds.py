@@ -101,7 +101,9 @@ def unfinished():
     """Returns the checkpoints in the store that are not complete, each with the number of its files."""
     done = subprocess.run(["cairn", "ls", "--checkpoints", "--json"], capture_output=True, text=True, check=False)
     found = json.loads(done.stdout or "[]") if done.returncode == 0 else []
-    return {(one["family"], one["step"], one["files"], one["bytes"]) for one in found if not one["whole"]}
+    # Those that were set aside have been counted already.
+    return {(one["family"], one["step"], one["files"], one["bytes"]) for one in found
+            if not one["whole"] and not one["family"].startswith("unfinished/")}
 
 
 def write(line):
