@@ -4,7 +4,9 @@ The binaries are in CAIRN_BIN, else in target/release or target/debug. Without t
 skipped, with the reason. Every store is in a directory of its own, which is removed at the end.
 """
 
+import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +29,16 @@ def binaries():
         if (place / "cairn").exists() and (place / "libcairn_preload.so").exists():
             return place.resolve()
     return None
+
+
+def lacks(distribution, minimum="0"):
+    """Returns why a distribution of Python cannot be used here; an empty text if it can."""
+    try:
+        found = importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return f"no {distribution}"
+    numbers = [[int(part) for part in re.findall(r"\d+", version)[:3]] for version in (found, minimum)]
+    return "" if numbers[0] >= numbers[1] else f"{distribution} {found} is older than {minimum}"
 
 
 @unittest.skipUnless(binaries(), "no program cairn: make build, or name its directory in CAIRN_BIN")

@@ -1,6 +1,5 @@
 """The programs of examples/python, and the code in the how-tos, which is taken from them."""
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -8,23 +7,24 @@ import sys
 import unittest
 
 import harness
-from harness import JobTest
+from harness import JobTest, lacks
 
 EXAMPLES = harness.ROOT / "examples/python"
-# Example, its module, how it is started, and what a run continues from after N steps.
+# Example, the distribution that it needs, how it is started, and what a run continues from after N steps.
 PROGRAMS = [
     ("huggingface.py", "transformers", [], "/cairn/run/checkpoint-{}"),
     ("lightning_fit.py", "lightning", [], "/cairn/run/last.ckpt"),
     ("distributed.py", "torch", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], "step{}"),
-    ("jax_orbax.py", "orbax", [], "{}"),
+    ("jax_orbax.py", "orbax-checkpoint", [], "{}"),
 ]
 
 
 class Examples(JobTest):
     def run_and_resume(self, name):
         _, module, start, newest = next(one for one in PROGRAMS if one[0] == name)
-        if not importlib.util.find_spec(module):
-            self.skipTest(f"no {module}")
+        reason = lacks(module, "2.4" if module == "torch" else "0")
+        if reason:
+            self.skipTest(reason)
         words = [sys.executable, *start, str(EXAMPLES / name), "/cairn/run"]
         first = self.in_job(f"os.execv({sys.executable!r}, {words + ['4']!r})", "--drain", "none")
         self.assertIn("resuming from None", first)

@@ -1,12 +1,11 @@
 """cairn.fsspec: files of the job by the protocol cairn://."""
 
-import importlib.util
 import unittest
 
-from harness import JobTest
+from harness import JobTest, lacks
 
 
-@unittest.skipUnless(importlib.util.find_spec("fsspec"), "no fsspec")
+@unittest.skipIf(lacks("fsspec", "2023.1"), lacks("fsspec", "2023.1"))
 class FileSystem(JobTest):
     def test_files_are_those_below_the_prefix(self):
         self.in_job("""

@@ -28,7 +28,7 @@ def save(step, fails=False):
 
 class Outside(unittest.TestCase):
     def test_examples_of_the_documentation_hold(self):
-        self.assertEqual(doctest.testmod(cairn).failed, 0)
+        self.assertEqual(doctest.testmod(cairn, verbose=False).failed, 0)
 
     def test_calls_do_nothing_and_the_first_one_says_so(self):
         code = """if True:

@@ -1,10 +1,9 @@
 """cairn.torch: the writer marks each save, the reader also reads from the persist directory."""
 
-import importlib.util
 import sys
 import unittest
 
-from harness import JobTest
+from harness import JobTest, lacks
 
 # A state of two tensors on each of two ranks, saved and loaded by all of them.
 RANKS = '''
@@ -64,7 +63,7 @@ dist.destroy_process_group()
 '''
 
 
-@unittest.skipUnless(importlib.util.find_spec("torch"), "no torch")
+@unittest.skipIf(lacks("torch", "2.4"), lacks("torch", "2.4"))
 class Distributed(JobTest):
     def on_two_ranks(self, code, *options):
         script = self.box / "script.py"
@@ -87,7 +86,7 @@ class Distributed(JobTest):
         import doctest
 
         import cairn.torch
-        self.assertEqual(doctest.testmod(cairn.torch).failed, 0)
+        self.assertEqual(doctest.testmod(cairn.torch, verbose=False).failed, 0)
 
 
 if __name__ == "__main__":
