@@ -6,7 +6,7 @@ import sys
 PROGRAM = os.path.join(os.path.dirname(os.path.realpath(__file__)), "cairn", "_runtime", "bin", "cairn")
 
 
-def main():
+def main() -> None:
     """Replaces this process; its arguments are those of the program."""
     try:
         os.execv(PROGRAM, ["cairn", *sys.argv[1:]])

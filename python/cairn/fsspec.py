@@ -66,6 +66,9 @@ class CairnFileSystem(LocalFileSystem):  # type: ignore[misc]
 class CairnFile(LocalFileOpener):  # type: ignore[misc]
     """An open file. In a transaction it is written in `PENDING`, and `commit` renames it."""
 
+    f: Any
+    temp: str
+
     def _open(self) -> None:
         if self.autocommit or "w" not in self.mode or (self.f is not None and not self.f.closed):
             super()._open()

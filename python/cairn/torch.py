@@ -29,7 +29,7 @@ __all__ = ["Reader", "Writer"]
 PathLike = Union[str, "os.PathLike[str]"]
 
 
-class Writer(FileSystemWriter):
+class Writer(FileSystemWriter):  # type: ignore[misc]
     """FileSystemWriter that tells Cairn when a save begins and ends on this rank.
 
     `path` may be empty if `dcp.save` gets a `checkpoint_id`. The step is the last number in the path,
@@ -77,7 +77,7 @@ def mark_of(path: PathLike) -> Tuple[int, str]:
     return int(last[0]), os.path.join(directory, f"{name[:last.start()]}{{step}}{name[last.end():]}")
 
 
-class _WithPersistDirectory(FileSystem):
+class _WithPersistDirectory(FileSystem):  # type: ignore[misc]
     """Reads files that the store lacks from the persist directory."""
 
     def __init__(self) -> None:
@@ -91,8 +91,8 @@ class _WithPersistDirectory(FileSystem):
         with self._lock:
             if not self._has_asked:
                 self._has_asked = True
-                prefix, persist = cairn.prefix(), cairn.persist_directory()
-                self._places = (Path(prefix), Path(persist)) if prefix and persist else None
+                top, target = cairn.prefix(), cairn.persist_directory()
+                self._places = (Path(top), Path(target)) if top and target else None
         if self._places is None:
             return None
         prefix, persist = self._places
@@ -115,7 +115,7 @@ class _WithPersistDirectory(FileSystem):
         return super().exists(path) or (copy is not None and copy.exists())
 
 
-class Reader(FileSystemReader):
+class Reader(FileSystemReader):  # type: ignore[misc]
     """FileSystemReader that also finds what only the persist directory has.
 
     Each file is read from the store if it is there, else from the persist directory. `options` are
