@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python"
+sys.path.insert(0, str(PACKAGE))
 # Far more than any job here takes on a busy machine.
 LIMIT_S = 120
 

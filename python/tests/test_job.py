@@ -7,12 +7,11 @@ import subprocess
 import sys
 import unittest
 
-import harness
+import harness  # First: it names the directory of the package.
 from harness import JobTest
 
-sys.path.insert(0, str(harness.PACKAGE))
-import cairn  # noqa: E402
-from cairn import _library  # noqa: E402
+import cairn
+from cairn import _library
 
 SAVE = '''
 def save(step, fails=False):

@@ -58,8 +58,6 @@ class Apptainer(unittest.TestCase):
 
 class Version(unittest.TestCase):
     def test_package_has_the_version_of_the_workspace(self):
-        import sys
-        sys.path.insert(0, str(harness.PACKAGE))
         import cairn
         manifest = (harness.ROOT / "Cargo.toml").read_text()
         self.assertIn(cairn.__version__, re.findall(r'^version = "(.+)"', manifest, re.MULTILINE))
