@@ -8,7 +8,7 @@ root    := $(DESTDIR)$(PREFIX)
 program := target/release/cairn
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test apps slurm conformance soak sim fuzz guest interop pages bench install clean
+.PHONY: help build demo test apps slurm ml wheel conformance soak sim fuzz guest interop pages bench install clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -36,6 +36,13 @@ apps: build ## The unmodified programs of tests/apps, those of MPI too, what arr
 slurm: build ## srun, sbatch and the plug-ins of examples/slurm-*, on a private Slurm of two nodes, as root
 	@scripts/setup.sh build mpi slurm
 	CAIRN=$(program) tests/apps/run.sh --long slurm slurm_gres slurm_spank slurm_burst_buffer slurm_check
+
+ml: build ## Training jobs: the Python package, and torch, transformers, Lightning and orbax killed in their saves (KILLS=n)
+	@scripts/setup.sh build ml
+	scripts/ml.sh $(KILLS)
+
+wheel: build ## The Python package cairn-ckpt with the program and its libraries (python/dist)
+	python/build.py
 
 conformance: build ## fio with verification, stress-ng, POSIX cases and random calls, preloaded and mounted (CONFORMANCE_SECONDS=n)
 	@scripts/setup.sh build test conformance

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Makes sure that what a make target needs is on this machine. Installs missing packages from the
-# distribution, and object stores, which the distribution does not have, below target.
+# distribution, and below target what the distribution does not have: object stores, and the
+# frameworks of training jobs.
 #
 #   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | mpi | slurm | allocators | object-stores |
-#                               bench | guest | interop | conformance | pages | programs | applications
+#                               bench | guest | interop | conformance | pages | programs | applications | ml
 #
 # Must stay true: silent and done within milliseconds when nothing is missing. Nothing that is there
 # is installed again. Without permission to install, it changes nothing and prints one message with
@@ -69,7 +70,8 @@ needs_of() {
     guest) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'python3 /usr/bin/python3' \
         'e2fsprogs mkfs.ext4' ;;
     interop) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'e2fsprogs /sbin/mkfs.ext4' 'cpio cpio' 'kmod /sbin/modprobe' 'python3 /usr/bin/python3' 'fio fio' ;;
-    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, slurm, allocators, object-stores, bench, guest, interop, conformance, pages, programs, applications)" ;;
+    ml) printf '%s\n' 'python3 /usr/bin/python3' 'python3-venv /usr/share/doc/python3-venv' 'binutils objdump' ;;
+    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, slurm, allocators, object-stores, bench, guest, interop, conformance, pages, programs, applications, ml)" ;;
     esac
 }
 
@@ -147,6 +149,20 @@ install_object_stores() {
     echo "$wanted" >"$stores/versions"
 }
 
+# 5.5 GB, most of them torch.
+install_ml() {
+    local here venv wanted
+    here=$(cd "$(dirname "$0")" && pwd)
+    venv=$here/../target/ml-venv
+    wanted=$(cat "$here/../tests/ml/requirements.txt")
+    [ "$(cat "$venv/versions" 2>/dev/null)" != "$wanted" ] || return 0
+    printf 'setup: installing the frameworks of training jobs below target/ml-venv\n' >&2
+    rm -rf "$venv" && mkdir -p "$here/../target" && /usr/bin/python3 -m venv "$venv" &&
+        "$venv/bin/pip" install -q --disable-pip-version-check -r "$here/../tests/ml/requirements.txt" >&2 ||
+        fail "pip could not install what is in tests/ml/requirements.txt; its message is above"
+    echo "$wanted" >"$venv/versions"
+}
+
 [ $# -gt 0 ] || fail "say what for: scripts/setup.sh build|test|fuzz|demo…"
 missing=()
 for what in "$@"; do
@@ -164,5 +180,6 @@ for what in "$@"; do
     build) check_rust ;;
     test) check_rust_tools ;;
     object-stores) check_rust && install_object_stores ;;
+    ml) install_ml ;;
     esac
 done
