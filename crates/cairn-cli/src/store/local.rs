@@ -86,9 +86,9 @@ pub struct Expected {
     pub crc32c: u32,
 }
 
-/// Copies a local file into the store with its attributes, or with those of `like`. Returns the CRC32C of its data; None,
-/// and leaves no file, if its content is not the expected one. `advance` is called with the number
-/// of bytes of each part; its error ends the copy.
+/// Copies a local file into the store with its attributes, or with those of `like`. Returns the
+/// CRC32C of its data; None, and leaves no file, if its content is not the expected one. `advance`
+/// is called with the number of bytes of each part; its error ends the copy.
 pub fn copy_in(
     (mut source, source_path): (File, &Path),
     like: Option<&File>,
