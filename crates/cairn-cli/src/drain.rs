@@ -26,7 +26,7 @@ use cairn_agent::store::node::Kind;
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::Context;
 use crate::create::claim::{Claim, claim_existing};
@@ -34,6 +34,7 @@ use crate::create::request::checked_persist;
 use crate::error::{Error, PersistError, Result, SettingError, StoreError};
 use crate::output::progress::Progress;
 use crate::output::size::human;
+use crate::output::waiting::SAID_AFTER;
 use crate::output::{self, count, quoted};
 use crate::settings::archive::{self, archive_with};
 use crate::store::job_name::JobName;
@@ -336,12 +337,21 @@ pub fn drain_with(
         None => "looking at the store".to_string(),
     };
     let mut progress = Progress::new(&label, 0, quiet || persist.is_none());
+    let (begun, mut has_said) = (Instant::now(), quiet || store.job.drain.slots.is_none());
     let mut show = |so_far: &cairn_agent::model::protocol::Progress| {
         progress.set(so_far.bytes_done, so_far.bytes_total);
+        if !has_said && begun.elapsed() >= SAID_AFTER {
+            has_said = true;
+            let agent = Client::connect_within(store.directory(), SAID_AFTER);
+            let status = agent.and_then(|mut agent| agent.status().ok());
+            if let Some(slot) = status.and_then(|status| status.pace.waits_for) {
+                crate::output::say!("cairn: {}: the drain waits for {slot}", store.job.job);
+            }
+        }
     };
     let outcome = store.ask_agent(agent, |agent| agent.drain(settle, told, &mut show))?;
     let (mut files, mut bytes) = (0, 0);
-    let inputs = Inputs::load(store.directory())?;
+    let inputs = Inputs::known(store.directory());
     for volume in store.volumes()? {
         let tree = volume.tree()?;
         let own = tree.iter().filter(|(path, node)| !inputs.is_unchanged(path, node));

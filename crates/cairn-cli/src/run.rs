@@ -577,7 +577,7 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
     if is_finished && !removes {
         claim.note_end()?;
     }
-    if !discard {
+    if removes && !discard {
         keep_reusable(&claim, reuse);
     }
     let job = &claim.store.job;

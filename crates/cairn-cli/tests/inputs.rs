@@ -523,6 +523,30 @@ fn jobs_that_share_slots_stage_and_drain_in_turn() {
     let ran = site.sandbox.cairn(&run).succeeds();
     let _ = ran.says("1 file, 2 B, drained");
     assert_eq!(site.sandbox.drained_names(), ["x"]);
+    // So does the command that waits for the drain.
+    fs::write(&held, "job other on n9\n2").expect("writes");
+    let run = [
+        "run",
+        "--job",
+        "job",
+        "--persist",
+        &out,
+        "--stage",
+        "--slots",
+        &option,
+        "--",
+        "sh",
+        "-c",
+        "echo y >/cairn/y",
+    ];
+    let mut command = site.sandbox.command(&run);
+    let file = File::create(&said).expect("makes");
+    let mut child = command.stderr(file).stdout(Stdio::null()).spawn().expect("starts");
+    let says = |part: &str| fs::read_to_string(&said).is_ok_and(|text| text.contains(part));
+    eventually("the wait is told", || says("the drain waits for one of 1 slots"));
+    fs::remove_file(&held).expect("removes");
+    assert!(child.wait().expect("ends").success());
+    assert!(site.sandbox.out().join("y").exists());
     assert_eq!(fs::read_dir(&slots).expect("lists").count(), 0, "slots are given up");
 }
 

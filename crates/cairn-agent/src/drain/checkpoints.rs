@@ -211,9 +211,9 @@ impl Checkpoints {
     }
 
     /// Whether files have purposes of their own, or are inputs, so that they are treated apart from
-    /// their checkpoint. Errors: the notes of programs or the record of inputs cannot be read.
+    /// their checkpoint. Errors: the notes of programs cannot be read.
     pub fn has_purposes(&self) -> Result<bool> {
-        let are_inputs = !self.inputs()?.is_empty();
+        let are_inputs = !self.inputs().is_empty();
         Ok(are_inputs || self.rules.has_purposes(&marks::read(&self.store)?))
     }
 
@@ -228,7 +228,7 @@ impl Checkpoints {
         groves: &[NamespaceTree<'_>],
         notes: &[Note],
     ) -> Result<HashSet<FilePath>> {
-        let inputs = self.inputs()?;
+        let inputs = self.inputs();
         let purpose = purposes(&self.rules, &self.mount, notes);
         let is_unwanted = |path: &FilePath, node: &Node| match purpose(path) {
             Some(Purpose::Persistent) => false,
@@ -253,7 +253,7 @@ impl Checkpoints {
         &self,
         groves: &[NamespaceTree<'_>],
     ) -> Result<Vec<(FilePath, PathBuf, SourceState)>> {
-        let (inputs, notes) = (self.inputs()?, marks::read(&self.store)?);
+        let (inputs, notes) = (self.inputs(), marks::read(&self.store)?);
         let purpose = purposes(&self.rules, &self.mount, &notes);
         let names = groves.iter().flat_map(|(_, tree)| tree.iter());
         let kept = names.filter(|(path, node)| {
@@ -270,14 +270,22 @@ impl Checkpoints {
         Ok(kept.filter_map(|(path, _)| of(path)).collect())
     }
 
-    /// Returns the inputs of the job. Errors: their record cannot be read.
-    fn inputs(&self) -> Result<Arc<Inputs>> {
+    /// Returns the inputs of the job. If their record cannot be read, there are none: everything is
+    /// drained.
+    fn inputs(&self) -> Arc<Inputs> {
         let version = Inputs::version(&self.store);
         let mut known = self.inputs.lock().unwrap_or_else(PoisonError::into_inner);
         if known.0 != version {
-            *known = (version, Arc::new(Inputs::load(&self.store)?));
+            let inputs = Inputs::load(&self.store).unwrap_or_else(|error| {
+                log::say(
+                    log::Level::Warn,
+                    format_args!("inputs count as files of the job: {error}"),
+                );
+                Inputs::default()
+            });
+            *known = (version, Arc::new(inputs));
         }
-        Ok(Arc::clone(&known.1))
+        Arc::clone(&known.1)
     }
 
     /// Returns the complete checkpoints without the files that are never drained.
@@ -442,7 +450,7 @@ impl Checkpoints {
             is_idle: run == Run::Running && is_idle,
         };
         let mut sets = self.register.survey(groves, &self.rules, moment);
-        let inputs = self.inputs()?;
+        let inputs = self.inputs();
         if !inputs.is_empty() {
             // The job has not written them, whatever they are called.
             let node = |path: &FilePath| groves.iter().find_map(|(_, tree)| tree.get(path));

@@ -12,8 +12,6 @@ use crate::model::log;
 use crate::model::policy::SlotPolicy;
 use crate::persist::slots::{Direction, Slot, SlotWait};
 
-/// Interval between attempts to get a slot.
-const TRY_EVERY: Duration = Duration::from_millis(250);
 /// Longest time for which a slot is kept while others may wait, and how long it is then left to
 /// them.
 const KEEP_MAX: Duration = Duration::from_secs(30);
@@ -104,7 +102,7 @@ impl Turn {
 impl State {
     fn try_take(&mut self, now: Duration) -> bool {
         let Some(wait) = self.wait.as_mut().filter(|_| now >= self.next_try) else { return false };
-        self.next_try = now + TRY_EVERY;
+        self.next_try = now + wait.pause();
         let since = *self.waiting_since.get_or_insert(now);
         match wait.try_take() {
             Ok(Some(slot)) => {
@@ -153,19 +151,16 @@ mod tests {
         other.set(Some(&policy), "other");
         assert!(one.has(at(2.0)) && !other.has(at(2.0)));
         assert!(other.waits_for().expect("waits").contains("job one on "));
-        assert!(!other.has(at(2.1)), "it does not try all the time");
         other.press(true);
-        assert!(other.has(at(2.2)), "a program waits for space");
+        assert!(other.has(at(2.01)), "a program waits for space");
         other.press(false);
         assert!(!other.has(at(3.0)));
         assert!(!one.has(at(32.5)), "it leaves the slot to others for a moment");
-        assert!(other.has(at(32.6)) && !one.has(at(33.5)));
+        assert!(other.has(at(35.0)) && !one.has(at(36.0)));
         other.end();
-        assert!(one.has(at(34.0)), "the other one is done");
-        assert!(!other.has(at(35.0)) && !other.has(at(600.0)));
-        // A slot is given up after a while, so `one` keeps it only because it gets it back.
-        assert!(one.has(at(34.5)));
-        assert!(other.has(at(636.0)), "it has waited for long");
+        assert!(one.has(at(39.0)), "the other one is done");
+        assert!(!other.has(at(40.0)) && !other.has(at(600.0)));
+        assert!(other.has(at(641.0)), "it has waited for long");
         assert!(one.waits_for().is_none() && other.waits_for().is_none());
         one.end();
         fs::remove_dir_all(&directory).expect("removes");

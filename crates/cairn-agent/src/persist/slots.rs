@@ -24,6 +24,9 @@ use crate::model::store_file;
 const RENEW_EVERY: Duration = Duration::from_secs(3);
 /// A slot whose text is the same for this long is free.
 const STALE_AFTER: Duration = Duration::from_secs(20);
+/// Pauses between attempts: a directory that a thousand nodes share must bear them.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Longest text of a slot that is read, in bytes.
 const TEXT_BYTES_MAX: usize = 4096;
 
@@ -47,6 +50,8 @@ pub struct SlotWait {
     holder: String,
     /// For each slot, the text found last, and when it was first found.
     seen: Vec<Option<(Vec<u8>, Instant)>>,
+    /// Pause before the next attempt.
+    pause: Duration,
 }
 
 /// A slot that this process has, until it is dropped.
@@ -64,7 +69,7 @@ impl SlotWait {
     pub fn new(policy: &SlotPolicy, direction: Direction, job: &str) -> SlotWait {
         let holder = format!("job {job} on {}", host());
         let seen = (0..policy.count.get()).map(|_| None).collect();
-        SlotWait { policy: policy.clone(), direction, holder, seen }
+        SlotWait { policy: policy.clone(), direction, holder, seen, pause: PAUSE_MIN }
     }
 
     /// Takes a slot if one is free. Errors: the directory cannot be used.
@@ -76,13 +81,15 @@ impl SlotWait {
             };
             let name = format!("cairn-slot.{direction}.{number}");
             let path = self.policy.directory.join(name);
-            if let Some(slot) = self.make(&path)? {
-                return Ok(Some(slot));
-            }
             let text = match store_file::read(&path, TEXT_BYTES_MAX) {
                 Ok(text) => text,
-                // Its holder has just given it up.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    match self.make(&path)? {
+                        Some(slot) => return Ok(Some(slot)),
+                        // Another waiter was faster.
+                        None => continue,
+                    }
+                }
                 // Whatever it is, it does not change, so it counts as stale in a while.
                 Err(_) => Vec::new(),
             };
@@ -99,6 +106,17 @@ impl SlotWait {
             }
         }
         Ok(None)
+    }
+
+    /// Returns how long to leave the directory alone before the next attempt: longer each time, and
+    /// not the same for all who wait.
+    pub fn pause(&mut self) -> Duration {
+        let mut random = [0_u8; 1];
+        // Without the random number, some wait in step.
+        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::NONBLOCK);
+        let pause = self.pause;
+        self.pause = (pause * 3 / 2).min(PAUSE_MAX);
+        pause * (192 + u32::from(random[0]) / 2) / 256
     }
 
     /// Returns who has the slots, for a person, as of the last attempt.

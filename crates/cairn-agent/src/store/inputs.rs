@@ -202,6 +202,12 @@ impl Inputs {
         }
     }
 
+    /// The same for those who only ask what is an input: if the record cannot be read, nothing is,
+    /// and everything counts as the job's own.
+    pub fn known(directory: &Path) -> Inputs {
+        Inputs::load(directory).unwrap_or_default()
+    }
+
     /// Returns the version of the record in `directory`, which changes with each `save`.
     pub fn version(directory: &Path) -> Option<Version> {
         store_file::version(&directory.join(INPUTS_FILE))

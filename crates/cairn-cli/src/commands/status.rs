@@ -308,7 +308,7 @@ fn report(store: &OpenStore) -> StoreReport {
         trouble: None,
     };
     let counted = store.volumes().and_then(|volumes| {
-        let inputs = Inputs::load(store.directory())?;
+        let inputs = Inputs::known(store.directory());
         let first_with_data = usize::from(job.metadata_tier().is_some());
         for volume in &volumes {
             count_volume(volume, first_with_data, &inputs, &mut report)?;

@@ -33,7 +33,7 @@ impl DrainProgress {
     /// Reads the state of `store`.
     pub fn of(store: &OpenStore) -> Result<DrainProgress> {
         let mut standing = DrainProgress::default();
-        let inputs = Inputs::load(store.directory())?;
+        let inputs = Inputs::known(store.directory());
         for volume in store.volumes()? {
             let tree = volume.tree()?;
             for (_, node) in tree.iter().filter(|(path, node)| !inputs.is_unchanged(path, node)) {

@@ -55,7 +55,7 @@ impl Risk {
             risk.persist_problem = Some(error.to_string());
             None
         });
-        let inputs = Inputs::load(store.directory())?;
+        let inputs = Inputs::known(store.directory());
         for volume in store.volumes()? {
             let tree = volume.tree()?;
             let own = tree.iter().filter(|(path, node)| !inputs.is_unchanged(path, node));

@@ -38,8 +38,9 @@ use crate::settings::input_options::{InputRequest, ReusePolicy};
 use crate::settings::stage_option::Stage;
 use crate::store::{building, local, locate};
 
-/// Shortest time between two replacements of the record.
+/// Shortest time between two replacements of the record, and how many times as long as one takes.
 const SAVE_EVERY: Duration = Duration::from_secs(2);
+const SAVE_SHARE: u32 = 20;
 /// Mode of directories above inputs that the user did not name.
 const PARENT_MODE: u32 = 0o755;
 
@@ -79,7 +80,7 @@ pub fn stage(claim: &Claim, request: &InputRequest, stage: Stage, quiet: bool) -
         built: AtomicU64::new(0),
         reused: AtomicU64::new(0),
         site: request.slots.as_ref().map(|slots| Site::new(slots, claim, quiet)),
-        record: Mutex::new((inputs, Instant::now())),
+        record: Mutex::new((inputs, Instant::now() + SAVE_EVERY)),
         limit: &limit,
     };
     let bytes: u64 = found.files.iter().map(|file| file.metadata.len()).sum();
@@ -243,7 +244,7 @@ struct Staging<'a> {
     reused: AtomicU64,
     /// The slots of the site.
     site: Option<Site>,
-    /// The record, and when it was last saved.
+    /// The record, and when it is to be saved next.
     record: Mutex<(Inputs, Instant)>,
     limit: &'a Limit,
 }
@@ -493,11 +494,12 @@ impl Staging<'_> {
                 self.limit.note_file();
             }
         }
-        if record.1.elapsed() < SAVE_EVERY {
+        let begun = Instant::now();
+        if begun < record.1 {
             return Ok(());
         }
         record.0.save(self.directory)?;
-        record.1 = Instant::now();
+        record.1 = Instant::now() + SAVE_EVERY.max(begun.elapsed() * SAVE_SHARE);
         Ok(())
     }
 

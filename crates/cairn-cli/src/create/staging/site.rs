@@ -14,9 +14,9 @@ use crate::create::claim::Claim;
 use crate::error::Result;
 use crate::output::waiting::SAID_AFTER;
 
-/// Longest wait for a slot of the site, and the interval between attempts.
+/// Longest wait for a slot of the site, and the interval at which its time limit is looked at.
 const SLOT_PATIENCE: Duration = Duration::from_secs(600);
-const SLOT_EVERY: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Slots of a site, one of which the staging uses.
 pub struct Site {
@@ -78,8 +78,11 @@ impl Site {
                 has_said = true;
                 self.say(&format!("waits for {}, used by {}", self.name, wait.holders()));
             }
-            check()?;
-            thread::sleep(SLOT_EVERY);
+            let next = Instant::now() + wait.pause();
+            while Instant::now() < next {
+                check()?;
+                thread::sleep(LOOK_EVERY);
+            }
         }
         self.has_entered.store(true, Ordering::Relaxed);
         Ok(())
