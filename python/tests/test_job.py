@@ -151,7 +151,7 @@ assert cairn.wait_safe(None, cairn.Level.NODE, timeout=60) and cairn.wait_safe(1
                 refused(errno.ETIMEDOUT, "/cairn/open", timeout=0.2)
             refused(errno.ENOENT, "/cairn/none", timeout=1)
             refused(errno.EINVAL, sys.executable, timeout=1)
-            refused(errno.ETIMEDOUT, 99, timeout=0.2)
+            refused(errno.ENOENT, 99)
             try:
                 cairn.hint("/elsewhere", "temporary")
                 sys.exit("no error")
@@ -168,6 +168,18 @@ assert cairn.wait_safe(None, cairn.Level.NODE, timeout=60) and cairn.wait_safe(1
                 except OSError as error:
                     assert error.errno == errno.ENOTSUP, error
         """, "--discard", persists=False)
+
+    def test_step_that_is_not_to_be_drained_is_not_waited_for(self):
+        self.in_job(SAVE + """
+for step in (1, 2, 3):
+    save(step)
+assert cairn.wait_safe(3, timeout=60)
+try:
+    cairn.wait_safe(2)
+    sys.exit("safe")
+except OSError as error:
+    assert error.errno == errno.ENOTSUP and "--pfs-every" in str(error), error
+        """, "--pfs-every", "3")
 
     def test_signal_does_not_end_the_waiting(self):
         self.in_job("""
