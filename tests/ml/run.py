@@ -28,6 +28,7 @@ import argparse
 import concurrent.futures
 import fnmatch
 import importlib.util
+import json
 import os
 import platform
 import random
@@ -191,7 +192,7 @@ def judge(job, outcome, kills, chance):
                 break
             weigh(outcome, lines, known)
             outcome.kills += 1
-            outcome.partial += ends.get("left", 0) > 0
+            outcome.partial += job.has_unfinished() if program.torchrun else ends.get("left", 0) > 0
     last = known.acknowledged + 3
     for lines in job.run(last, None, True):
         lines = [one for one in lines if one[0] not in ("ended", "left")]
@@ -321,6 +322,12 @@ class Job:
             elif what != "round":
                 rounds[-1].append((what, int(step), digest))
         return rounds
+
+    def has_unfinished(self):
+        """Whether the store that a run left has a checkpoint that is not complete."""
+        words = [BINARIES / "cairn", "--store-root", self.stores, "ls", "job", "--checkpoints", "--json"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
+        return done.returncode == 0 and any(not one["whole"] for one in json.loads(done.stdout))
 
     def remove(self):
         words = [BINARIES / "cairn", "--store-root", self.stores, "rm", "job", "--discard"]
