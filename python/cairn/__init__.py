@@ -470,7 +470,7 @@ def set_unfinished_aside(directory: Path, pattern: str) -> List[str]:
 
 
 def _is_complete(path: str) -> bool:
-    """Whether a file or directory is a complete checkpoint, or is in one. `path` counts from the prefix."""
+    """Whether a file or directory, below the prefix, is a complete checkpoint, or in one."""
     name = glob.escape(path)
     return latest(name) is not None or latest(f"{name}/**") is not None
 
