@@ -32,6 +32,7 @@ import json
 import os
 import platform
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -96,7 +97,7 @@ class Outcome:
     from_unfinished: int = 0
     lost: int = 0
     resumes: int = 0
-    refused: int = 0  # Calls that were not served.
+    refused: int = 0  # Calls that were not served in the last run.
     seconds: float = 0
     said: list = field(default_factory=list)
 
@@ -199,6 +200,12 @@ def judge(job, outcome, kills, chance):
         if not lines:
             take_failure(job, outcome, True)
         weigh(outcome, lines, known)
+    counted = re.search(r"calls served, (\d+) not served", job.said)
+    if not counted:
+        raise Failed(f"the last run did not count its calls: {job.said[-600:]}")
+    outcome.refused = int(counted[1])
+    if outcome.refused and not program.is_by_name:
+        raise Failed(f"calls were not served: {job.said[-600:]}")
     if known.acknowledged != last:
         raise Failed(f"the last run ended at step {known.acknowledged} instead of {last}: {job.said[-600:]}")
     rounds = job.run_outside(last + 1)
@@ -279,8 +286,9 @@ class Job:
         if self.program.torchrun and strikes:
             more["ML_KILL"] = "{1}:{2}".format(*strikes[0])
             more["ML_VICTIM"] = "parent" if strikes[0][0] else "self"
+        counting = [] if strikes else ["--report-calls"]
         words = [BINARIES / "cairn", "run", "--job", "job", "--persist", self.persist, "--tier", "ram:1G", "--image-every",
-                 "none", "--", *start, *self.words("/cairn/run", steps, strikes, dies=bool(strikes))]
+                 "none", *counting, "--", *start, *self.words("/cairn/run", steps, strikes, dies=bool(strikes))]
         return self.started(words, dict(self.environment(), **more), expects_success=strikes is None)
 
     def run_outside(self, steps):
@@ -342,13 +350,14 @@ def line(outcome):
 
 
 def table(outcomes):
-    rows = ["| program | kills | left a checkpoint unfinished | resumed from it | saves lost | result |", "|---|---|---|---|---|---|"]
+    rows = ["| program | kills | left a checkpoint unfinished | resumed from it | saves lost | calls not served | result |",
+            "|---|---|---|---|---|---|---|"]
     for outcome in outcomes:
         result = "failed" if outcome.has_failed else "as undisturbed"
         if outcome.from_unfinished and not outcome.has_failed:
             result = "takes the newest name"
         rows.append(f"| {outcome.program.name} | {outcome.kills} | {outcome.partial} | {outcome.from_unfinished} | "
-                    f"{outcome.lost} | {result} |")
+                    f"{outcome.lost} | {outcome.refused} | {result} |")
     return "\n".join(rows) + f"\n\n{os.cpu_count()} processors, Linux {platform.release()}, {time.strftime('%Y-%m-%d')}\n"
 
 
