@@ -2,7 +2,7 @@
 # Training jobs on Cairn: the tests of the Python package with every framework, and tests/ml/run.py,
 # which kills programs in the midst of their saves.
 #
-#   scripts/ml.sh [KILLS]        how many kills HF and DCP share (default: 200, an hour)
+#   scripts/ml.sh [KILLS]    how many kills HF and DCP share (default: 200, half an hour)
 #
 # The binaries are in CAIRN_BIN, or else in target/release. scripts/setup.sh ml makes target/ml-venv.
 set -euo pipefail
