@@ -4,7 +4,7 @@
 #
 #   scripts/ml.sh [KILLS]    how many kills HF and DCP share (default: 200, half an hour)
 #
-# The binaries are in CAIRN_BIN, or else in target/release. scripts/setup.sh ml makes target/ml-venv.
+# The binaries are in CAIRN_BIN, or else in target/release. First: scripts/setup.sh ml
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
