@@ -207,7 +207,8 @@ def checkpoint(step: int, name: str = "checkpoint") -> Iterator[None]:
     """Says that the files which change inside the block are step `step` of the checkpoint `name`.
 
     The checkpoint is complete when every process that began it has ended it. If the block raises, it
-    is not ended, so it is never taken for a complete one, and the exception goes on.
+    is not ended, so it is never taken for a complete one, and the exception goes on. The same holds
+    if the process is killed: Cairn then waits for its end, also in later steps of that name.
 
     Raises: ValueError (`step` is negative, `name` empty), OSError (ENAMETOOLONG, ENOSPC).
 

@@ -16,9 +16,9 @@ kills, by `cairn run` after the launcher was killed, too. A last run is left alo
 - Nothing is lost: it resumes from the last step whose save returned, or from a later one.
 - What was drained, read without Cairn, resumes from the last step as well.
 
-Programs marked `aside` mark their saves and call cairn.set_unfinished_aside before they look, as
-docs/howto/huggingface.md says. Those marked `as it is` do neither; that they resume from an unfinished
-checkpoint is counted, but is no failure, because their framework takes it by its name alone.
+Programs marked `aside` call cairn.set_unfinished_aside before they look, as docs/howto/huggingface.md
+says. Those marked `as it is` do not; that they resume from an unfinished checkpoint is counted, but is
+no failure, because their framework takes it by its name alone.
 
 The binaries are in CAIRN_BIN, else in target/release. Exit code: 0, or 1 if a program failed. A
 framework that is not installed is named and left out. Shares no code with Cairn.
