@@ -1,4 +1,4 @@
-"""Becomes the program `cairn`. Outside the package, so that starting it does not import the package."""
+"""Becomes the program `cairn`. Outside the package, so that starting it does not import that."""
 
 import os
 import sys

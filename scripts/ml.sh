@@ -2,9 +2,9 @@
 # Training jobs on Cairn: the tests of the Python package with every framework, and tests/ml/run.py,
 # which kills programs in the midst of their saves.
 #
-#   scripts/ml.sh [KILLS]        how many kills HF and DCP share (default: 200, an hour)
+#   scripts/ml.sh [KILLS]    how many kills HF and DCP share (default: 200, half an hour)
 #
-# The binaries are in CAIRN_BIN, or else in target/release. scripts/setup.sh ml makes target/ml-venv.
+# The binaries are in CAIRN_BIN, or else in target/release. First: scripts/setup.sh ml
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

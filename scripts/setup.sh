@@ -4,7 +4,8 @@
 # frameworks of training jobs.
 #
 #   scripts/setup.sh WHAT…      WHAT: build | test | fuzz | demo | mpi | slurm | allocators | object-stores |
-#                               bench | guest | interop | conformance | pages | programs | applications | ml
+#                               bench | guest | interop | conformance | pages | programs |
+#                               applications | ml
 #
 # Must stay true: silent and done within milliseconds when nothing is missing. Nothing that is there
 # is installed again. Without permission to install, it changes nothing and prints one message with

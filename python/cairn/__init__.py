@@ -128,8 +128,9 @@ class Checkpoint:
 class SetState:
     """A set of files that are one checkpoint, or will be.
 
-    `family` is the common part of the names, such as `run/checkpoint-{step}`. `level` is None while
-    the set is not complete; `reason` then says why.
+    `family` is the common part of the names, such as `run/checkpoint-{step}`. `level` is where it is
+    safe and `wanted` where it will be; both are None while the set is not complete, and `reason` says
+    why.
     """
 
     family: str
@@ -138,6 +139,7 @@ class SetState:
     bytes: int
     is_complete: bool
     level: Optional[Level]
+    wanted: Optional[Level]
     reason: Optional[str]
 
 
@@ -205,7 +207,8 @@ def checkpoint(step: int, name: str = "checkpoint") -> Iterator[None]:
     """Says that the files which change inside the block are step `step` of the checkpoint `name`.
 
     The checkpoint is complete when every process that began it has ended it. If the block raises, it
-    is not ended, so it is never taken for a complete one, and the exception goes on.
+    is not ended, so it is never taken for a complete one, and the exception goes on. The same holds
+    if the process is killed: Cairn then waits for its end, also in later steps of that name.
 
     Raises: ValueError (`step` is negative, `name` empty), OSError (ENAMETOOLONG, ENOSPC).
 
@@ -297,9 +300,10 @@ def wait_safe(what: Union[Path, int, None] = None, level: Union[Level, str] = Le
     file of the store. `timeout` is in seconds, None for no limit. Returns True when they are safe,
     False outside a job.
 
-    Raises: TimeoutError (not safe yet), ValueError (no such level), FileNotFoundError, or OSError:
-    ENOTSUP (the job has no persist directory), ESRCH (the job's agent is dead), EIO (a file will
-    never be safe), EINVAL (not below the prefix).
+    Raises: TimeoutError (not safe yet), ValueError (no such level), FileNotFoundError (no such file,
+    or no checkpoint of that step is in the store), or OSError: ENOTSUP (the job has no persist
+    directory, or the checkpoint is not to go there: --pfs-every), ESRCH (the job's agent is dead),
+    EIO (a file will never be safe), EINVAL (not below the prefix).
 
     >>> wait_safe(7, "moon")
     Traceback (most recent call last):
@@ -346,7 +350,7 @@ def _wait_for_file(library: ctypes.CDLL, path: Optional[Path], level: int, deadl
 
 
 def _wait_for_step(library: ctypes.CDLL, step: int, level: Level, deadline: Optional[float]) -> None:
-    """Waits until all sets of this step are complete and safe. There must be one."""
+    """Waits until all sets of this step are complete and safe."""
     if level == Level.NODE:
         _wait_for_file(library, None, level, deadline)
     elif not (status() or _NOTHING).persists:
@@ -354,13 +358,17 @@ def _wait_for_step(library: ctypes.CDLL, step: int, level: Level, deadline: Opti
     pause_s = _POLL_MIN_S
     while True:
         sets = [found for found in checkpoints() if found.step == step]
-        if sets and all(found.is_complete and (found.level or 0) >= level for found in sets):
+        if not sets:
+            raise FileNotFoundError(errno.ENOENT, f"no checkpoint of step {step} is in the store")
+        if all(found.is_complete and (found.level or 0) >= level for found in sets):
             return
+        if any(found.wanted is not None and found.wanted < level for found in sets):
+            raise OSError(errno.ENOTSUP, f"step {step} is not to go to the persist directory (--pfs-every)")
         if level != Level.NODE and not (status() or _NOTHING).agent_is_alive:
             raise OSError(errno.ESRCH, "the job's agent is dead")
         left_s = pause_s if deadline is None else deadline - time.monotonic()
         if left_s <= 0:
-            said = "; ".join(found.reason or "not drained" for found in sets) or "no files of it are known"
+            said = "; ".join(found.reason or "not drained" for found in sets)
             raise TimeoutError(errno.ETIMEDOUT, f"step {step} is not safe yet: {said}")
         time.sleep(min(pause_s, left_s))
         pause_s = min(2 * pause_s, _POLL_MAX_S)
@@ -383,7 +391,7 @@ def checkpoints() -> List[SetState]:
     levels = {"node": Level.NODE, "pfs": Level.PERSIST, "archive": Level.PERSIST}
     return [
         SetState(family=one["family"], step=one["step"], files=one["files"], bytes=one["bytes"], is_complete=one["whole"],
-                 level=levels.get(one["level"] or ""), reason=one["reason"])
+                 level=levels.get(one["level"] or ""), wanted=levels.get(one["wanted"] or ""), reason=one["reason"])
         for one in found
     ]
 
@@ -463,7 +471,7 @@ def set_unfinished_aside(directory: Path, pattern: str) -> List[str]:
 
 
 def _is_complete(path: str) -> bool:
-    """Whether a file or directory is a complete checkpoint, or is in one. `path` counts from the prefix."""
+    """Whether a file or directory, below the prefix, is a complete checkpoint, or in one."""
     name = glob.escape(path)
     return latest(name) is not None or latest(f"{name}/**") is not None
 

@@ -72,7 +72,8 @@ class JobTest(unittest.TestCase):
                 sys.executable, "-c", prologue + textwrap.dedent(code)]
 
     def in_job(self, code, *options, persists=True, expected=0):
-        """Runs code in the job and returns what it printed. Fails if the exit code is not `expected`, unless that is None."""
+        """Runs code in the job and returns what it printed. Fails if the exit code is not `expected`,
+        unless that is None."""
         done = subprocess.run(self.command(code, *options, persists=persists), env=self.environment(), cwd=self.box,
                               capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=LIMIT_S)
         if expected is not None:

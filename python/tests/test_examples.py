@@ -10,7 +10,8 @@ import harness
 from harness import JobTest, lacks
 
 EXAMPLES = harness.ROOT / "examples/python"
-# Example, the distribution that it needs, how it is started, and what a run continues from after N steps.
+# Example, the distribution that it needs, how it is started, and what a run continues from after
+# N steps.
 PROGRAMS = [
     ("huggingface.py", "transformers", [], "/cairn/run/checkpoint-{}"),
     ("lightning_fit.py", "lightning", [], "/cairn/run/last.ckpt"),

@@ -23,6 +23,33 @@ class FileSystem(JobTest):
         """)
         self.assertEqual((self.persist / "last.pt").read_bytes(), b"one")
 
+    @unittest.skipIf(lacks("torch", "2.4"), lacks("torch", "2.4"))
+    def test_distributed_checkpoints_take_the_protocol(self):
+        self.in_job("""
+            import warnings
+            warnings.simplefilter("ignore")
+            import fsspec, torch
+            import torch.distributed.checkpoint as dcp
+            from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+            import cairn.fsspec
+            fsspec.register_implementation("cairn", cairn.fsspec.CairnFileSystem, clobber=True)
+            dcp.save({"a": torch.ones(1000)}, storage_writer=FsspecWriter("cairn://run/step3"), no_dist=True)
+            found = {"a": torch.zeros(1000)}
+            dcp.load(found, storage_reader=FsspecReader("cairn://run/step3"), no_dist=True)
+            assert found["a"].sum() == 1000 and os.path.exists("/cairn/run/step3/.metadata")
+        """)
+
+    @unittest.skipIf(lacks("pandas", "2.0"), lacks("pandas", "2.0"))
+    def test_pandas_takes_the_protocol(self):
+        self.in_job("""
+            import fsspec, pandas
+            import cairn.fsspec
+            fsspec.register_implementation("cairn", cairn.fsspec.CairnFileSystem, clobber=True)
+            pandas.DataFrame({"a": [1, 2]}).to_csv("cairn://tables/x.csv")
+            assert pandas.read_csv("cairn://tables/x.csv")["a"].tolist() == [1, 2]
+            assert os.path.exists("/cairn/tables/x.csv")
+        """)
+
     def test_transaction_ends_in_one_rename_of_each_file(self):
         self.in_job("""
             import cairn.fsspec

@@ -107,7 +107,10 @@ def main():
         if name in REAL and not importlib.util.find_spec(REAL[name][2]):
             print(f"left out: {name}: no {REAL[name][2]}", flush=True)
             continue
-        said = (name in LAYOUTS and half(LAYOUTS[name])) or differences(*(generated(LAYOUTS[name]) if name in LAYOUTS else written(*REAL[name])))
+        if name in LAYOUTS:
+            said = half(LAYOUTS[name]) or differences(*generated(LAYOUTS[name]))
+        else:
+            said = differences(*written(*REAL[name]))
         expected = GAPS.get(name)
         verdict = "known" if not said else f"not known: {said}"
         if bool(said) != (expected is not None):

@@ -16,9 +16,9 @@ kills, by `cairn run` after the launcher was killed, too. A last run is left alo
 - Nothing is lost: it resumes from the last step whose save returned, or from a later one.
 - What was drained, read without Cairn, resumes from the last step as well.
 
-Programs marked `aside` mark their saves and call cairn.set_unfinished_aside before they look, as
-docs/howto/huggingface.md says. Those marked `as it is` do neither; that they resume from an unfinished
-checkpoint is counted, but is no failure, because their framework takes it by its name alone.
+Programs marked `aside` call cairn.set_unfinished_aside before they look, as docs/howto/huggingface.md
+says. Those marked `as it is` do not; that they resume from an unfinished checkpoint is counted, but is
+no failure, because their framework takes it by its name alone.
 
 The binaries are in CAIRN_BIN, else in target/release. Exit code: 0, or 1 if a program failed. A
 framework that is not installed is named and left out. Shares no code with Cairn.
@@ -28,9 +28,11 @@ import argparse
 import concurrent.futures
 import fnmatch
 import importlib.util
+import json
 import os
 import platform
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -95,7 +97,7 @@ class Outcome:
     from_unfinished: int = 0
     lost: int = 0
     resumes: int = 0
-    refused: int = 0  # Calls that were not served.
+    refused: int = 0  # Calls that were not served in the last run.
     seconds: float = 0
     said: list = field(default_factory=list)
 
@@ -191,13 +193,19 @@ def judge(job, outcome, kills, chance):
                 break
             weigh(outcome, lines, known)
             outcome.kills += 1
-            outcome.partial += ends.get("left", 0) > 0
+            outcome.partial += job.has_unfinished() if program.torchrun else ends.get("left", 0) > 0
     last = known.acknowledged + 3
     for lines in job.run(last, None, True):
         lines = [one for one in lines if one[0] not in ("ended", "left")]
         if not lines:
             take_failure(job, outcome, True)
         weigh(outcome, lines, known)
+    counted = re.search(r"calls served, (\d+) not served", job.said)
+    if not counted:
+        raise Failed(f"the last run did not count its calls: {job.said[-600:]}")
+    outcome.refused = int(counted[1])
+    if outcome.refused and not program.is_by_name:
+        raise Failed(f"calls were not served: {job.said[-600:]}")
     if known.acknowledged != last:
         raise Failed(f"the last run ended at step {known.acknowledged} instead of {last}: {job.said[-600:]}")
     rounds = job.run_outside(last + 1)
@@ -278,8 +286,9 @@ class Job:
         if self.program.torchrun and strikes:
             more["ML_KILL"] = "{1}:{2}".format(*strikes[0])
             more["ML_VICTIM"] = "parent" if strikes[0][0] else "self"
+        counting = [] if strikes else ["--report-calls"]
         words = [BINARIES / "cairn", "run", "--job", "job", "--persist", self.persist, "--tier", "ram:1G", "--image-every",
-                 "none", "--", *start, *self.words("/cairn/run", steps, strikes, dies=bool(strikes))]
+                 "none", *counting, "--", *start, *self.words("/cairn/run", steps, strikes, dies=bool(strikes))]
         return self.started(words, dict(self.environment(), **more), expects_success=strikes is None)
 
     def run_outside(self, steps):
@@ -322,6 +331,12 @@ class Job:
                 rounds[-1].append((what, int(step), digest))
         return rounds
 
+    def has_unfinished(self):
+        """Whether the store that a run left has a checkpoint that is not complete."""
+        words = [BINARIES / "cairn", "--store-root", self.stores, "ls", "job", "--checkpoints", "--json"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
+        return done.returncode == 0 and any(not one["whole"] for one in json.loads(done.stdout))
+
     def remove(self):
         words = [BINARIES / "cairn", "--store-root", self.stores, "rm", "job", "--discard"]
         subprocess.run(words, capture_output=True, timeout=LIMIT_S)
@@ -335,13 +350,14 @@ def line(outcome):
 
 
 def table(outcomes):
-    rows = ["| program | kills | left a checkpoint unfinished | resumed from it | saves lost | result |", "|---|---|---|---|---|---|"]
+    rows = ["| program | kills | left a checkpoint unfinished | resumed from it | saves lost | calls not served | result |",
+            "|---|---|---|---|---|---|---|"]
     for outcome in outcomes:
         result = "failed" if outcome.has_failed else "as undisturbed"
         if outcome.from_unfinished and not outcome.has_failed:
             result = "takes the newest name"
         rows.append(f"| {outcome.program.name} | {outcome.kills} | {outcome.partial} | {outcome.from_unfinished} | "
-                    f"{outcome.lost} | {result} |")
+                    f"{outcome.lost} | {outcome.refused} | {result} |")
     return "\n".join(rows) + f"\n\n{os.cpu_count()} processors, Linux {platform.release()}, {time.strftime('%Y-%m-%d')}\n"
 
 

@@ -1,10 +1,11 @@
 """Kills a process in the midst of a save. Python imports this module in every process that it starts.
 
 ML_KILL=N:MS: the N-th event of a save in a process arms a timer, which ends the process by SIGKILL
-MS milliseconds later. Events are directories that are created, files opened for writing, and renames
-below ML_PREFIX, as Python's audit hooks report them. The timer is the kernel's, so it strikes in the
-midst of code in C and Rust, too. With ML_VICTIM=parent it is the parent that is killed first: the
-launcher of ranks. ML_EVENTS=FILE: each process appends its number of events at its end.
+MS milliseconds later. Events are directories that are created, files opened for writing, and new
+names, below ML_PREFIX, as Python's audit hooks report them. The timer is the kernel's, so it
+strikes in the midst of code in C and Rust, too. With ML_VICTIM=parent it is the parent that is
+killed first: the launcher of ranks. ML_EVENTS=FILE: each process appends its number of events at
+its end.
 """
 
 import atexit
@@ -42,7 +43,8 @@ def watch(event, arguments):
         is_one = isinstance(arguments[2], int) and arguments[2] & WRITING
     else:
         is_one = event in ("os.mkdir", "os.rename")
-    if not is_one or not str(arguments[0]).startswith(PREFIX):
+    place = arguments[1] if event == "os.rename" else arguments[0]
+    if not is_one or not str(place).startswith(PREFIX):
         return
     events += 1
     if events == strike_at:

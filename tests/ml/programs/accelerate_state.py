@@ -1,6 +1,5 @@
 """accelerate: save_state with automatic names, load_state of the newest."""
 
-import contextlib
 import os
 import sys
 
@@ -34,11 +33,9 @@ model, optimizer = accelerator.prepare(model, optimizer)
 accelerator.register_for_checkpointing(steps_done)
 
 saves = os.path.join(directory, "checkpoints")
-mark = contextlib.nullcontext
 if os.environ.get("ML_ASIDE"):  # What docs/howto/huggingface.md adds.
     import cairn
     cairn.set_unfinished_aside(saves, "checkpoint_*")
-    mark = cairn.checkpoint
 names = [name for name in os.listdir(saves) if name.startswith("checkpoint_")] if os.path.isdir(saves) else []
 if names:
     accelerator.load_state()  # The newest by its number.
@@ -57,6 +54,5 @@ while steps_done.step < steps:
     accelerator.backward(loss)
     optimizer.step()
     optimizer.zero_grad()
-    with mark(steps_done.step):
-        accelerator.save_state()
+    accelerator.save_state()
     record("saved", steps_done.step, state())

@@ -1,4 +1,4 @@
-"""numpy, zarr, h5py or pandas (KIND): a new file or directory for each step, renamed when it is whole."""
+"""numpy, zarr, h5py or pandas (KIND): a new file or directory for each step, renamed when whole."""
 
 import os
 import shutil

@@ -1,4 +1,7 @@
-"""torch.distributed.checkpoint on two ranks: MODE is sync, thread or process; the newest with .metadata counts."""
+"""torch.distributed.checkpoint on two ranks: MODE is sync, thread or process.
+
+The newest directory with .metadata counts.
+"""
 
 import os
 import shutil

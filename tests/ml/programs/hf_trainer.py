@@ -46,20 +46,9 @@ class Record(TrainerCallback):
         self.tell("saved", state, model, optimizer)
 
 
-class MarkSaves(TrainerCallback):
-    def on_step_end(self, args, state, control, **_):
-        if control.should_save:
-            cairn.begin(state.global_step, "trainer")
-
-    def on_save(self, args, state, control, **_):
-        cairn.end(state.global_step, "trainer")
-
-
-callbacks = [Record()]
 if os.environ.get("ML_ASIDE"):  # What docs/howto/huggingface.md adds.
     import cairn
     cairn.set_unfinished_aside(directory, "checkpoint-*")
-    callbacks.insert(0, MarkSaves())
 
 torch.manual_seed(1)
 arguments = TrainingArguments(
@@ -67,6 +56,6 @@ arguments = TrainingArguments(
     logging_strategy="no", report_to="none", use_cpu=True, disable_tqdm=True, ignore_data_skip=True,
     lr_scheduler_type="constant",
 )
-trainer = Trainer(model=Net(PretrainedConfig()), args=arguments, train_dataset=Data(), callbacks=callbacks)
+trainer = Trainer(model=Net(PretrainedConfig()), args=arguments, train_dataset=Data(), callbacks=[Record()])
 os.makedirs(directory, exist_ok=True)
 trainer.train(resume_from_checkpoint=get_last_checkpoint(directory) is not None)

@@ -1,4 +1,7 @@
-"""torch.save to a new name, a rename, torch.load(mmap=True) of the newest; batches by two DataLoader workers."""
+"""torch.save to a new name, a rename, torch.load(mmap=True) of the newest.
+
+Two DataLoader workers make the batches.
+"""
 
 import os
 import sys
