@@ -42,8 +42,6 @@ __all__ = [
     "wait_safe",
 ]
 
-# CLOCK_REALTIME_COARSE of Linux; the module `time` has no name for it.
-_COARSE_CLOCK = 5
 _POLL_MIN_S, _POLL_MAX_S = 0.02, 0.5
 _STATUS_PERSISTS, _STATUS_AGENT = 1, 2
 Path = Union[str, "os.PathLike[str]"]
@@ -225,12 +223,7 @@ def checkpoint(step: int, name: str = "checkpoint") -> Iterator[None]:
 
 def begin(step: int, name: str = "checkpoint") -> None:
     """First half of `checkpoint`, for programs whose save is no block. Errors: as there."""
-    if _mark("cairn_checkpoint_begin", step, name):
-        # A file belongs to the checkpoint if its time is not before this mark. File times come from
-        # the kernel's coarse clock, which may be 4 ms behind.
-        begun_ns = time.time_ns()
-        while time.clock_gettime_ns(_COARSE_CLOCK) < begun_ns:
-            time.sleep(0.0005)
+    _mark("cairn_checkpoint_begin", step, name)
 
 
 def end(step: int, name: str = "checkpoint") -> None:

@@ -117,8 +117,6 @@ save(3)
 assert cairn.latest().path == "/cairn/run/s3"
         """)
 
-    # Marks of a process that is dead still count. Remove the decorator when they do not.
-    @unittest.expectedFailure
     def test_step_that_a_killed_process_had_begun_is_complete_when_another_ends_it(self):
         self.in_job(SAVE + """
 save(1)

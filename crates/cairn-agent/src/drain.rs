@@ -418,6 +418,8 @@ impl Drainer {
         outcome.failed.extend(self.failed(&ledger));
         outcome.failed.extend(audit::without_data(&ledger, trees));
         (outcome.as_they_are, outcome.unclean) = unclean_files(trees, ledger.manifest());
+        // Nobody misses what is never drained.
+        outcome.unclean.retain(|path| !view.unwanted.contains(path));
         let is_of_all = view.is_of_all;
         outcome.unfinished = view.unfinished;
         let waits = outcome.unfinished.iter().any(|unfinished| unfinished.waits);
@@ -634,7 +636,7 @@ fn undrained(trees: &[(&Arc<Volume>, Tree)], view: View, failed: Vec<Failed>) ->
     for (_, tree) in trees {
         let open = tree.iter().filter(|(_, node)| node.open);
         outcome.open.extend(open.map(|(path, _)| path.clone()));
-        outcome.unclean.extend(unclean(tree));
+        outcome.unclean.extend(unclean(tree).filter(|path| !view.unwanted.contains(path)));
     }
     outcome
 }

@@ -627,3 +627,23 @@ fn all_below(root: &Path) -> Vec<String> {
     found.sort();
     found
 }
+
+/// Mechanism: every file whose writer died counted as one that the persist directory lacks.
+///
+/// Consequence: a temporary file of a killed program kept the store of the next, successful run,
+/// and made its exit code 75.
+///
+/// Fix: files that are never drained are not missed.
+#[test]
+fn temporary_file_of_a_killed_program_is_not_missed() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out().display().to_string();
+    let run = |script: &str| {
+        let options = ["run", "--job", "job", "--persist", &out, "--temporary", "scratch/**"];
+        sandbox.cairn(&[&options[..], &["--", "bash", "-c", script]].concat())
+    };
+    run("mkdir /cairn/scratch; exec 3>/cairn/scratch/a; echo x >&3; kill -9 $$").ends_with(137);
+    run("echo y >/cairn/y").succeeds().says("store removed");
+    assert_eq!(sandbox.drained("y"), "y\n");
+    assert!(!sandbox.out().join("scratch/a").exists());
+}

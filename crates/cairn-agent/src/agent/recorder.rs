@@ -451,7 +451,7 @@ impl Recorder {
         let found = Store::open(&self.directory).ok();
         let found = found.and_then(|store| notes::read(store.directory().raw()).ok());
         let found: Vec<_> = found.unwrap_or_default();
-        let marks = found.into_iter().filter(|note| note.kind != Kind::Hint);
+        let marks = found.into_iter().filter(|note| matches!(note.kind, Kind::Begin | Kind::End));
         for note in marks.take(MARKS_MAX).skip(self.notes_seen).collect::<Vec<_>>() {
             let mark = Mark {
                 at_ms: ms_of(note.time_ns),

@@ -20,7 +20,9 @@ use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
 use cairn_device::media::media_file::Allocation;
 use cairn_device::store::TierLocks;
 use cairn_device::store::namespace::{self, Creation};
+use cairn_device::store::notes::{self, Kind, NOTES_FILE, Note};
 use cairn_device::{Store, TierPlace};
+use cairn_platform::sys;
 use cairn_posix::process::rank;
 use std::cell::OnceCell;
 use std::fs::File;
@@ -274,6 +276,9 @@ impl Claim {
 
     /// Records the new run and its changed options. A run that joins others is not counted.
     fn begin_run(&mut self, request: &Request, command: &[String]) -> Result<()> {
+        if request.runs_program && !lock::is_shared(&self.lock) {
+            self.note_run()?;
+        }
         let mut job = self.store.job.clone();
         job.runs += u64::from(request.runs_program && !lock::is_shared(&self.lock));
         job.pending = job.pending.or_else(|| Job::executable(command));
@@ -286,6 +291,19 @@ impl Claim {
         job.log = request.log.unwrap_or(job.log);
         job.archive = request.archive.clone().or(job.archive);
         self.save(job)
+    }
+
+    /// Notes, behind the marks of programs, that those who made them are dead.
+    fn note_run(&self) -> Result<()> {
+        let directory = self.store.directory();
+        if !directory.join(NOTES_FILE).exists() {
+            return Ok(());
+        }
+        let (time_ns, pid) = (sys::now().0, std::process::id());
+        let note = Note { time_ns, pid, rank: None, kind: Kind::Run, number: 0, text: vec![b'-'] };
+        let noted = notes::append(Store::open(directory)?.directory().raw(), &note);
+        let failed = |errno: sys::Errno| std::io::Error::from_raw_os_error(errno.0);
+        noted.map_err(failed).map_err(Error::file("write to", &directory.join(NOTES_FILE)))
     }
 
     /// Whether a successful run of `command` ends the job: no run of another executable has failed

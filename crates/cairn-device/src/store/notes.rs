@@ -34,9 +34,12 @@ pub enum Kind {
     End,
     /// Treatment of files; the number is one of [`HINTS`].
     Hint,
+    /// A run begins in the store: no process of earlier runs lives. Number and text mean nothing.
+    Run,
 }
 
-const KINDS: [(Kind, &str); 3] = [(Kind::Begin, "begin"), (Kind::End, "end"), (Kind::Hint, "hint")];
+const KINDS: [(Kind, &str); 4] =
+    [(Kind::Begin, "begin"), (Kind::End, "end"), (Kind::Hint, "hint"), (Kind::Run, "run")];
 
 /// Names of the hints, in the order of their numbers, which begin at 1.
 pub const HINTS: [&str; 5] = ["persistent", "reusable", "temporary", "preload", "offload"];

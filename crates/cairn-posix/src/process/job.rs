@@ -32,6 +32,8 @@ const JOB_FILE: &std::ffi::CStr = c"job.json";
 const AGENT_LOCK: &std::ffi::CStr = c"agent.lock";
 /// Longest description that is read, in bytes.
 const JOB_BYTES_MAX: usize = 1 << 20;
+/// A part of the kernel's tick, which is 1 to 10 ms.
+const TICK_PART: Duration = Duration::from_micros(500);
 /// Sleep between two checks of a wait: the first, and the longest.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_MOST: Duration = Duration::from_millis(50);
@@ -188,7 +190,14 @@ pub fn note(kind: Kind, number: u64, text: &[u8]) -> Result<()> {
         number,
         text: text.to_vec(),
     };
-    Ok(notes::append(mount.store_directory(), &note)?)
+    notes::append(mount.store_directory(), &note)?;
+    // Files have times of the kernel's tick, which may be 4 ms behind. What is written at once
+    // after a checkpoint begins must not seem older than that.
+    while kind == Kind::Begin && mount::now().0 < note.time_ns {
+        // A signal may cut it short.
+        let _ = gate::outside(|| sys::nanosleep(TICK_PART));
+    }
+    Ok(())
 }
 
 /// Makes all data as durable as the first tier can. Errors: `ENODEV`; `EIO`.

@@ -41,6 +41,9 @@ pub struct Mark {
     pub first_ns: i64,
     /// Time of the last announcement, nanoseconds since the epoch.
     pub last_ns: i64,
+    /// When the next run began, if processes of the last one had not ended the checkpoint: they are
+    /// dead.
+    pub cut_off_ns: Option<i64>,
 }
 
 impl Mark {
@@ -62,21 +65,39 @@ pub fn read(directory: &Path) -> Result<Vec<Note>> {
     found.map_err(failed).map_err(Error::file("read", &directory.join(notes::NOTES_FILE)))
 }
 
-/// Returns the announced checkpoints, ordered by their first announcements.
+/// Returns the announced checkpoints, ordered by their first announcements. A checkpoint that a run
+/// did not end, and that a later one begins again, counts as the later one.
 pub fn marks(notes: &[Note]) -> Vec<Mark> {
     let mut found: Vec<Announced> = Vec::new();
     let mut known: HashMap<(&[u8], u64), usize> = HashMap::new();
-    for note in notes.iter().filter(|note| note.kind != Kind::Hint) {
+    let mut run = 0;
+    for note in notes {
+        match note.kind {
+            Kind::Hint => continue,
+            Kind::Run => {
+                run += 1;
+                let open = found.iter_mut().filter(|one| !one.is_done());
+                open.for_each(|one| one.cut_off_ns = one.cut_off_ns.or(Some(note.time_ns)));
+                continue;
+            }
+            Kind::Begin | Kind::End => {}
+        }
         let at = *known.entry((&note.text, note.number)).or_insert(found.len());
         if at == found.len() {
-            found.push(Announced::of(note));
+            found.push(Announced::of(note, run));
+        } else if found[at].cut_off_ns.is_some() {
+            found[at].is_replaced = true;
+            known.insert((&note.text, note.number), found.len());
+            found.push(Announced::of(note, run));
         }
-        found[at].take(note);
+        let last = known[&(&note.text[..], note.number)];
+        found[last].take(note);
     }
-    let mut before: HashMap<&[u8], usize> = HashMap::new();
+    // Another run may have another number of processes.
+    let mut before: HashMap<(&[u8], u64), usize> = HashMap::new();
     let mut marks = Vec::with_capacity(found.len());
-    for one in &found {
-        let expected = before.insert(&one.first.text, one.begun.len());
+    for one in found.iter().filter(|one| !one.is_replaced) {
+        let expected = before.insert((&one.first.text, one.run), one.begun.len());
         marks.push(one.mark(expected.unwrap_or(0)));
     }
     marks
@@ -84,7 +105,11 @@ pub fn marks(notes: &[Note]) -> Vec<Mark> {
 
 /// Returns the checkpoint during which a file was last changed.
 pub fn mark_of(marks: &[Mark], mtime_ns: i64, now_ns: i64) -> Option<&Mark> {
-    let last_ns = |mark: &Mark| if mark.is_done_by_all() { mark.last_ns } else { now_ns };
+    let last_ns = |mark: &Mark| match mark.cut_off_ns {
+        Some(cut_off_ns) => cut_off_ns,
+        None if mark.is_done_by_all() => mark.last_ns,
+        None => now_ns,
+    };
     let during = marks.iter().filter(|mark| mark.first_ns <= mtime_ns && mtime_ns <= last_ns(mark));
     during.max_by_key(|mark| mark.first_ns)
 }
@@ -110,11 +135,28 @@ struct Announced<'notes> {
     begun: HashSet<(u32, Option<u32>)>,
     ended: HashSet<(u32, Option<u32>)>,
     last_ns: i64,
+    /// Number of runs that had begun before, as far as notes tell.
+    run: u64,
+    cut_off_ns: Option<i64>,
+    /// Whether a later run has begun the checkpoint again.
+    is_replaced: bool,
 }
 
 impl<'notes> Announced<'notes> {
-    fn of(first: &'notes Note) -> Announced<'notes> {
-        Announced { first, begun: HashSet::new(), ended: HashSet::new(), last_ns: first.time_ns }
+    fn of(first: &'notes Note, run: u64) -> Announced<'notes> {
+        Announced {
+            first,
+            begun: HashSet::new(),
+            ended: HashSet::new(),
+            last_ns: first.time_ns,
+            run,
+            cut_off_ns: None,
+            is_replaced: false,
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.ended.len() >= self.begun.len()
     }
 
     fn take(&mut self, note: &Note) {
@@ -131,6 +173,7 @@ impl<'notes> Announced<'notes> {
             expected,
             first_ns: self.first.time_ns,
             last_ns: self.last_ns,
+            cut_off_ns: self.cut_off_ns,
         }
     }
 }
@@ -182,6 +225,40 @@ mod tests {
         assert_eq!(counts, [(Some(10), 2, 1), (Some(20), 1, 1)]);
         assert_eq!((found[0].first_ns, found[0].last_ns), (1, 2));
         assert!(!found[0].is_done() && found[1].is_done() && !found[1].is_done_by_all());
+    }
+
+    /// Mechanism: the begin of a process that was killed counted for ever, for its own mark and, by
+    /// the number of processes that are expected, for all later marks of that name.
+    ///
+    /// Consequence: after one kill within a mark, no checkpoint of that name was ever complete.
+    ///
+    /// Fix: a run that begins notes it; earlier processes are dead.
+    #[test]
+    fn begin_of_a_process_of_an_earlier_run_holds_up_no_later_mark() {
+        let run = Note { time_ns: 50, ..note(9, Kind::Run, 0, "-") };
+        let at = |time_ns, pid, kind, step| Note { time_ns, ..note(pid, kind, step, "melt") };
+        let notes = [
+            at(10, 1, Kind::Begin, 1),
+            at(11, 2, Kind::Begin, 1),
+            at(12, 1, Kind::End, 1),
+            at(13, 2, Kind::End, 1),
+            at(20, 1, Kind::Begin, 2),
+            at(21, 2, Kind::Begin, 2),
+            at(30, 1, Kind::Begin, 3),
+            run,
+            at(60, 3, Kind::Begin, 2),
+            at(70, 3, Kind::End, 2),
+        ];
+        let found = marks(&notes);
+        let told: Vec<_> = found
+            .iter()
+            .map(|mark| (mark.name.step, mark.begun, mark.is_done_by_all(), mark.cut_off_ns))
+            .collect();
+        let steps =
+            [(Some(1), 2, true, None), (Some(3), 1, false, Some(50)), (Some(2), 1, true, None)];
+        assert_eq!(told, steps);
+        let step = |mtime| mark_of(&found, mtime, 100).and_then(|mark| mark.name.step);
+        assert_eq!([40, 55, 65, 80].map(step), [Some(3), None, Some(2), None]);
     }
 
     #[test]

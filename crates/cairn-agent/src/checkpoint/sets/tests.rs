@@ -227,6 +227,7 @@ fn what_a_program_marks_is_its_checkpoint_and_complete_when_all_are_done() {
         expected: 2,
         first_ns: 10 * SECOND,
         last_ns: 20 * SECOND,
+        cut_off_ns: None,
     };
     let files = [("ckpt-7/a", file(2, 12)), ("b", file(3, 15)), ("c", file(4, 30))];
     let standing = |begun, ended, run| {
