@@ -295,7 +295,8 @@ fn refuse_command_line(error: &clap::Error) -> ! {
 fn advice(error: &clap::Error, command: &str) -> String {
     let said = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
-        Some(ContextValue::Strings(texts)) => texts.first().cloned(),
+        // The last one is the most similar.
+        Some(ContextValue::Strings(texts)) => texts.last().cloned(),
         _ => None,
     };
     let similar = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg].map(said);

@@ -22,7 +22,7 @@ E
     # Work on the controller waits for as long as the file "hold" is there.
     cat >"$bb/bin/cairn" <<E
 #!/bin/sh
-case " \$* " in *' run '*) [ ! -e "$bb/hold" ] || { touch "$bb/held/\$\$"; while [ -e "$bb/hold" ]; do sleep 0.05; done; } ;; esac
+case " \$* " in *' run '* | *' stage '*) [ ! -e "$bb/hold" ] || { touch "$bb/held/\$\$"; while [ -e "$bb/hold" ]; do sleep 0.05; done; } ;; esac
 exec "$scratch/bin/cairn" "\$@"
 E
     printf '#!/bin/sh\necho "$4" >>%s/log\n' "$bb" >"$bb/bin/logger"
