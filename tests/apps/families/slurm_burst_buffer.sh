@@ -370,8 +370,8 @@ cat pfs/closed/r
 left
 E
 
-expect job_whose_inputs_cannot_be_read_does_not_start_and_says_why 'burst_buffer/lua: data_in: cairn: job N: stage_in: PWD/pfs/secret was not copied
-cairn: stage_in: PWD/pfs/secret was not copied
+expect job_whose_inputs_cannot_be_read_does_not_start_and_says_why 'burst_buffer/lua: data_in: cairn: job N: stage_in: cannot list PWD/pfs/secret: permission denied
+cairn: stage_in: cannot list PWD/pfs/secret: permission denied
 nothing is left' <<E
 $prologue
 mkdir -m 700 pfs/secret; touch pfs/secret/f
