@@ -482,7 +482,7 @@ impl Drainer {
                 plan.leave(&|path| repair.have(path));
                 outcome.failed.extend(being_repaired(repair, tree));
             }
-            plan.leave_out(&view.unwanted);
+            plan.leave_out(&view.inputs);
             let held = plan.hold(&view.held, tree, view.is_of_all);
             plan.keep_until_replaced(tree);
             // If a file of another kind takes the place of a checkpoint, the program has removed

@@ -301,6 +301,27 @@ fn attempt_that_is_cut_off_costs_the_job_nothing_of_its_own() {
     site.run("job", &[], "cat /cairn/in/later").succeeds().prints("late\n");
 }
 
+/// Mechanism: whatever had the name of an input that was still to come counted as that input.
+///
+/// Consequence: a file that a user copied there after an attempt was cut off was not drained, and
+/// went with the store.
+///
+/// Fix: only what was there before, or looks like the source, does.
+#[test]
+fn file_that_a_user_puts_in_place_of_an_input_to_come_is_the_users() {
+    let site = Site::new();
+    site.run("job", &[], "exit 3").ends_with(3);
+    fs::write(site.pfs("in/later"), "later\n").expect("writes");
+    let late = ["run", "--job", "job", "--stage-timeout", "0.000001", "--", "true"];
+    site.sandbox.cairn(&late).ends_with(1);
+    let mine = site.sandbox.work().join("mine");
+    fs::write(&mine, "mine, and precious\n").expect("writes");
+    site.sandbox.cairn(&["cp", &mine.display().to_string(), "job:/in/later"]).succeeds();
+    site.sandbox.cairn(&["drain", "job"]).succeeds();
+    assert_eq!(site.sandbox.drained("in/later"), "mine, and precious\n");
+    site.run("job", &[], "cat /cairn/in/later").succeeds().prints("mine, and precious\n");
+}
+
 #[test]
 fn program_does_not_start_with_a_part_of_its_inputs() {
     let site = Site::new();

@@ -98,9 +98,9 @@ enum Poured<'p, 'a> {
 
 impl<'a> Source<'a> {
     /// Reads the record of inputs of the store in `directory` and the manifest in the persist
-    /// directory of `job`. Errors: one of them cannot be read.
+    /// directory of `job`. Errors: the manifest cannot be read.
     pub fn open(directory: &Path, job: &Job) -> Result<Source<'a>> {
-        let staged = Inputs::load(directory)?.staged.into_values();
+        let staged = Inputs::known(directory).staged.into_values();
         let absent = staged.filter_map(|Staged { source, content, made, .. }| match content {
             Content::File(state) => {
                 let made = made.filter(|made| made.crc32c.is_none())?;

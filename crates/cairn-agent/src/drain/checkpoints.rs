@@ -81,6 +81,8 @@ pub struct View {
     pub incomplete: HashSet<FilePath>,
     /// Files that are never drained.
     pub unwanted: HashSet<FilePath>,
+    /// Those of them that are inputs.
+    pub inputs: HashSet<FilePath>,
     /// Unclean files that are copied as they are.
     pub taken: HashSet<FilePath>,
     /// Whether all files are copied except those that the user declared temporary or reusable.
@@ -550,9 +552,16 @@ impl Checkpoints {
             unfinished_files.map(|set| (set.name.clone(), set.members.clone())).collect();
         let look_again = waits.min().map(|left| Instant::now() + left);
         self.unwanted = unwanted;
+        let staged = self.inputs();
         Ok(View {
             held,
             incomplete,
+            inputs: self
+                .unwanted
+                .iter()
+                .filter(|path| staged.staged.contains_key(*path))
+                .cloned()
+                .collect(),
             unwanted: self.unwanted.clone(),
             taken,
             is_of_all,

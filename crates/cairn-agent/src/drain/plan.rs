@@ -95,12 +95,11 @@ impl Plan {
         left_out
     }
 
-    /// Removes copies that would be renamed to an `unwanted` name: the name that was drained is
-    /// gone, and the other one is never drained.
-    pub fn leave_out(&mut self, unwanted: &HashSet<FilePath>) {
-        let (left_out, renames): (Vec<_>, _) = std::mem::take(&mut self.renames)
-            .into_iter()
-            .partition(|(_, to)| unwanted.contains(to));
+    /// Removes copies that would be renamed to the name of an input: the name that was drained is
+    /// gone, and the input is where it came from.
+    pub fn leave_out(&mut self, inputs: &HashSet<FilePath>) {
+        let (left_out, renames): (Vec<_>, _) =
+            std::mem::take(&mut self.renames).into_iter().partition(|(_, to)| inputs.contains(to));
         self.renames = renames;
         self.remove.extend(left_out.into_iter().map(|(from, _)| from));
     }

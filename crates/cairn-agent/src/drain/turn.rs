@@ -90,7 +90,10 @@ impl Turn {
 
     /// Returns what the drain waits for, for a person; None if it does not wait.
     pub fn waits_for(&self) -> Option<String> {
-        let state = self.state();
+        // The drain has the lock while it asks the directory, which may not answer.
+        let Ok(state) = self.state.try_lock() else {
+            return Some("an answer of the slot directory".to_string());
+        };
         let (policy, wait) = state.policy.as_ref().zip(state.wait.as_ref())?;
         state.waiting_since?;
         let directory = policy.directory.display();

@@ -3,9 +3,9 @@
 //!
 //! Must stay true: a name counts as an unchanged input only while it leads to the inode that was
 //! made for it, with its data, mode and time. Whatever a program changed, renamed, linked or made
-//! again is the program's own, and is drained like anything else. No program runs while a name is
-//! still to come, so until then whatever has it counts as an input. If the record is lost, nothing
-//! counts as an input.
+//! again is the program's own, and is drained like anything else. A name that is still to come
+//! counts as an input only while it leads to what was there before, or to what has the length and
+//! time, or the target, of the source. If the record is lost, nothing counts as an input.
 //!
 //! Does not copy anything: the command stages files whole, and the agent on demand.
 
@@ -233,8 +233,7 @@ impl Inputs {
 
     /// Whether `path` in the store is an input that nobody has changed.
     pub fn is_unchanged(&self, path: &FilePath, node: &Node) -> bool {
-        let staged = self.staged.get(path);
-        staged.is_some_and(|staged| staged.made.is_none() || staged.is_unchanged(node))
+        self.staged.get(path).is_some_and(|staged| staged.is_unchanged(node))
     }
 }
 
@@ -328,7 +327,9 @@ mod tests {
         let mut inputs = Inputs::default();
         let to_come = Staged { before: Some((7, 1)), ..staged(Content::File(STATE), None) };
         inputs.staged.insert(path("a"), to_come.clone());
-        assert!(inputs.is_unchanged(&path("a"), &node(3, 3)), "no program runs meanwhile");
+        assert!(inputs.is_unchanged(&path("a"), &node(3, 3)), "was just made");
+        let own = Node { bytes: 2, ..node(3, 3) };
+        assert!(!inputs.is_unchanged(&path("a"), &own), "is drained, and never lost");
         assert!(to_come.is_unchanged(&node(7, 1)), "was there before");
         assert!(to_come.is_unchanged(&node(3, 3)), "has the length and time of the source");
         assert!(!to_come.is_unchanged(&Node { bytes: 2, ..node(3, 3) }));

@@ -28,7 +28,8 @@ pub fn is_blank(directory: &Path) -> Result<bool> {
     let listed = || -> std::io::Result<bool> {
         for entry in fs::read_dir(directory)? {
             let name = entry?.file_name();
-            if name == HUGE_MOUNT && fs::read_dir(directory.join(&name))?.next().is_none() {
+            let mut inside = fs::read_dir(directory.join(&name));
+            if name == HUGE_MOUNT && inside.as_mut().is_ok_and(|inside| inside.next().is_none()) {
                 continue;
             }
             let is_description = store_file::is_unfinished(&name, JOB_FILE);

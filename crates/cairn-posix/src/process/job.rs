@@ -34,6 +34,7 @@ const AGENT_LOCK: &std::ffi::CStr = c"agent.lock";
 const JOB_BYTES_MAX: usize = 1 << 20;
 /// A part of the kernel's tick, which is 1 to 10 ms.
 const TICK_PART: Duration = Duration::from_micros(500);
+const TICK_PARTS_MAX: u32 = 40;
 /// Sleep between two checks of a wait: the first, and the longest.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_MOST: Duration = Duration::from_millis(50);
@@ -193,7 +194,11 @@ pub fn note(kind: Kind, number: u64, text: &[u8]) -> Result<()> {
     notes::append(mount.store_directory(), &note)?;
     // Files have times of the kernel's tick, which may be 4 ms behind. What is written at once
     // after a checkpoint begins must not seem older than that.
-    while kind == Kind::Begin && mount::now().0 < note.time_ns {
+    for _ in 0..TICK_PARTS_MAX {
+        // Longer would mean that the clock was set back.
+        if kind != Kind::Begin || mount::now().0 >= note.time_ns {
+            break;
+        }
         // A signal may cut it short.
         let _ = gate::outside(|| sys::nanosleep(TICK_PART));
     }
